@@ -1,0 +1,111 @@
+"""Graph attention as functions: outputs, and attention graphs."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gattn.engines import choose
+from gattn.engines.base import AttentionCall
+from gattn.errors import ShapeError
+from gattn.graph import TokenGraph
+from gattn.normalizers import Normalizer, Softmax
+from gattn.weights.base import PairFunction, WeightFunction, as_weight_function
+from gattn.weights.dot import ScaledDotProduct
+
+
+def graph_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    graph: TokenGraph,
+    *,
+    weight: WeightFunction | PairFunction | None = None,
+    normalizer: Normalizer | None = None,
+    edge_features: Tensor | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    r"""Attend over a token graph: :math:`o_i = \sum_{j \in N(i)} A_{ij} v_j`.
+
+    With softmax, :math:`A_{ij} = e^{w(i,j)} / \sum_{k \in N(i)} e^{w(i,k)}`.
+
+    Parameters
+    ----------
+    query : Tensor
+        Shape (..., heads, queries, dim).
+    key, value : Tensor
+        Shape (..., key heads, keys, dim) and (..., key heads, keys, value dim); the number of
+        heads is a multiple of the number of key heads (grouped queries).
+    graph : TokenGraph
+        Who may attend to whom.
+    weight : WeightFunction or callable, optional
+        What an edge scores; the scaled dot product by default.
+    normalizer : Normalizer, optional
+        How a neighbourhood's scores become attention; softmax by default.
+    edge_features : Tensor, optional
+        Shape (edges, features) in the graph's edge order, or (queries, keys, features).
+    dropout : float
+        The share of the attention dropped at random.
+
+    Returns
+    -------
+    Tensor
+        Shape (..., heads, queries, value dim). A query without edges gets zeros.
+
+    Raises
+    ------
+    ShapeError
+        Where tensors and graph do not fit each other.
+    """
+    call, lead = attention_call(
+        query, key, graph, weight, normalizer, value, edge_features, dropout
+    )
+    output: Tensor = choose(call).run(call)
+    return output.reshape(*lead, *output.shape[1:])
+
+
+def attention_call(
+    query: Tensor,
+    key: Tensor,
+    graph: TokenGraph,
+    weight: WeightFunction | PairFunction | None = None,
+    normalizer: Normalizer | None = None,
+    value: Tensor | None = None,
+    edge_features: Tensor | None = None,
+    dropout: float = 0.0,
+) -> tuple[AttentionCall, torch.Size]:
+    """Check what was given, flatten the leading dimensions, and say what they were."""
+    tensors = {"query": query, "key": key} | ({} if value is None else {"value": value})
+    shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in tensors.items())
+    expected = "expected (..., heads, tokens, dim)"
+    if any(x.dim() < 3 for x in tensors.values()):
+        raise ShapeError(f"{expected} for each tensor, got {shapes}.")
+    if (
+        len({x.device for x in tensors.values()}) > 1
+        or len({x.dtype for x in tensors.values()}) > 1
+    ):
+        kinds = ", ".join(f"{name} {x.dtype} on {x.device}" for name, x in tensors.items())
+        raise ShapeError(f"query, key and value must share dtype and device, got {kinds}.")
+    if value is not None and value.shape[-3:-1] != key.shape[-3:-1]:
+        raise ShapeError(f"key and value must have the same heads and tokens, got {shapes}.")
+    heads, key_heads = query.shape[-3], key.shape[-3]
+    if not key_heads or heads % key_heads:
+        raise ShapeError(f"the query's heads must be a multiple of the key's, got {shapes}.")
+    try:
+        lead = torch.broadcast_shapes(*(x.shape[:-3] for x in tensors.values()))
+    except RuntimeError as error:
+        raise ShapeError(f"the leading dimensions must broadcast, got {shapes}.") from error
+    flat = [x.expand(*lead, *x.shape[-3:]).reshape(-1, *x.shape[-3:]) for x in tensors.values()]
+    if heads != key_heads:
+        flat[1:] = [x.repeat_interleave(heads // key_heads, dim=1) for x in flat[1:]]
+    call = AttentionCall(
+        flat[0],
+        flat[1],
+        graph,
+        ScaledDotProduct() if weight is None else as_weight_function(weight),
+        Softmax() if normalizer is None else normalizer,
+        flat[2] if value is not None else None,
+        edge_features,
+        dropout,
+    )
+    return call, lead

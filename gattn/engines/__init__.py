@@ -1,0 +1,24 @@
+"""Engines: ways to compute the same attention, and the one place that chooses."""
+
+from __future__ import annotations
+
+from types import ModuleType
+
+from gattn.engines import dense, fused
+from gattn.engines.base import AttentionCall
+from gattn.rules import Causal, Complete
+
+
+def choose(call: AttentionCall) -> ModuleType:
+    """Choose the engine for a call.
+
+    torch's fused kernel where it can; the dense formula where (nearly) all pairs are edges; else
+    message passing on the edge list.
+    """
+    if fused.can_run(call) is None:
+        return fused
+    if isinstance(call.graph.rule, (Complete, Causal)) and dense.can_run(call) is None:
+        return dense
+    from gattn.engines import message_passing
+
+    return message_passing

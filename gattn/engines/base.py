@@ -1,0 +1,133 @@
+"""What every engine is asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gattn.errors import ContractError, ShapeError
+from gattn.graph import TokenGraph
+from gattn.normalizers import Normalizer
+from gattn.weights.base import Pairs, Positions, Tree, WeightFunction, map_tree
+
+
+@dataclass(frozen=True)
+class AttentionCall:
+    """One call of graph attention, its leading dimensions flattened to one batch.
+
+    `query` (B, H, Q, D), `key` (B, H, K, D) and, where outputs are wanted, `value` (B, H, K, V);
+    `edge_features` (E, F) in the graph's edge order, or (Q, K, F); `dropout` is the share of the
+    attention that is dropped at random.
+    """
+
+    query: Tensor
+    key: Tensor
+    graph: TokenGraph
+    weight: WeightFunction
+    normalizer: Normalizer
+    value: Tensor | None = None
+    edge_features: Tensor | None = None
+    dropout: float = 0.0
+
+    def __post_init__(self) -> None:
+        queries, keys = self.query.shape[-2], self.key.shape[-2]
+        graph = self.graph
+        if (graph.num_queries, graph.num_keys) != (queries, keys):
+            raise ShapeError(
+                f"The token graph has {graph.num_queries} queries and {graph.num_keys} keys, the "
+                f"tensors have {queries} and {keys}; build the graph for those sizes."
+            )
+        device = graph.rule.device
+        if device is not None and device != self.query.device:
+            raise ShapeError(
+                f"The token graph's edges are on {device}, the tensors on {self.query.device}; "
+                f"move it with graph.to({str(self.query.device)!r})."
+            )
+        features = self.edge_features
+        if features is not None and features.dim() == 2:
+            expected: tuple[int, ...] = (graph.num_edges,)
+        else:
+            expected = (queries, keys)
+        if features is not None and tuple(features.shape[:-1]) != expected:
+            raise ShapeError(
+                f"edge_features must be (edges, features) = ({graph.num_edges}, F) or (queries, "
+                f"keys, features) = ({queries}, {keys}, F), not {tuple(features.shape)}."
+            )
+
+    @property
+    def positions(self) -> Positions:
+        """The positions of queries and keys."""
+        device = self.query.device
+        query = torch.arange(self.graph.num_queries, device=device) + self.graph.query_offset
+        return Positions(query, torch.arange(self.graph.num_keys, device=device))
+
+    def prepare(self) -> tuple[Tree, Tree]:
+        """Let the weight function do its work per token."""
+        return self.weight.prepare(self.query, self.key, self.positions)
+
+
+def score_edges(call: AttentionCall, edge_index: Tensor) -> Tensor:
+    """Score a list of edges ``[key; query]`` (rows of queries): (B, H, E)."""
+    sides = call.prepare()
+    key_index, query_index = edge_index
+    gathered = [
+        map_tree(lambda x, i=index: x.transpose(1, 2)[:, i], side)
+        for side, index in zip(sides, (query_index, key_index), strict=True)
+    ]
+    positions = call.positions
+    features = call.edge_features
+    if features is not None and features.dim() == 3:
+        features = features[query_index, key_index]
+    pairs = Pairs(positions.query[query_index, None], positions.key[key_index, None], features)
+    batch, heads = call.query.shape[:2]
+    shape = (batch, edge_index.shape[1], heads)
+    scores = call.weight(*gathered, pairs)
+    return checked_scores(scores, shape, call.weight).expand(shape).transpose(1, 2)
+
+
+def score_tile(
+    call: AttentionCall, sides: tuple[Tree, Tree], rows: slice, columns: slice
+) -> Tensor:
+    """Score a block of queries against a block of keys: (B, H, rows, columns)."""
+    positions = call.positions
+    query = map_tree(lambda x: x[:, :, rows], sides[0])
+    key = map_tree(lambda x: x[:, :, columns], sides[1])
+    features = None if call.edge_features is None else call.edge_features[rows, columns]
+    pairs = Pairs(positions.query[rows, None, None], positions.key[None, columns, None], features)
+    batch, heads = call.query.shape[:2]
+    shape = (batch, heads, rows.stop - rows.start, columns.stop - columns.start)
+    form = call.weight.dot_form(query, key)
+    if form is None:
+        scores = checked_scores(call.weight.on_tile(query, key, pairs), shape, call.weight)
+        return scores.expand(shape)
+    terms = [term.on_tile(None, None, pairs) for term in form.bias]
+    terms = [checked_scores(term, shape, call.weight) for term in terms]
+    if form.query is not None and form.key is not None:
+        terms.append(form.query @ form.key.transpose(-2, -1))
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total.to(call.query.dtype).expand(shape)
+
+
+def checked_scores(scores: Tensor, shape: tuple[int, ...], weight: WeightFunction) -> Tensor:
+    """Hold what a weight function returned to its contract: one score a pair and head.
+
+    The pair axes must be there in full; batch and heads may be 1 or, leading, missing.
+    """
+    missing = len(shape) - scores.dim()
+    padded = (1,) * missing + tuple(scores.shape)
+    free = {0, len(shape) - 1} if len(shape) == 3 else {0, 1}
+    fits = 0 <= missing <= 1 and all(
+        size == wanted or (axis in free and size == 1)
+        for axis, (size, wanted) in enumerate(zip(padded, shape, strict=True))
+    )
+    if not fits:
+        raise ContractError(
+            f"{weight} must return one score for each pair and head, (..., heads) or (..., 1): "
+            f"{shape} here, but it returned {tuple(scores.shape)}. Reduce the feature axis only, "
+            "for example with .sum(-1)."
+        )
+    return scores

@@ -1,0 +1,55 @@
+"""Attention by the plain dense formula, a block of queries at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gattn.engines.base import AttentionCall, score_tile
+
+_TILE_NUMBERS = 1 << 25
+
+
+class RowBlock(NamedTuple):
+    """Whole rows of attention: some queries against all the keys that they can reach."""
+
+    rows: slice
+    columns: slice
+    allowed: Tensor
+    scores: Tensor
+    attention: Tensor
+
+
+def can_run(call: AttentionCall) -> str | None:
+    """Run unless edge features come one an edge."""
+    if call.edge_features is not None and call.edge_features.dim() == 2:
+        return "edge features are (edges, F): tiles need (queries, keys, F)"
+    return None
+
+
+def row_blocks(call: AttentionCall) -> Iterator[RowBlock]:
+    """Walk the rows in memory that does not grow with their number.
+
+    Scores are (B, H, rows, columns), -inf where there is no edge.
+    """
+    sides = call.prepare()
+    batch, heads, _, dim = call.query.shape
+    form = call.weight.dot_form(*sides)
+    numbers_a_pair = batch * heads * (1 if form is not None else dim)
+    for rows, columns, allowed in call.graph.row_blocks(_TILE_NUMBERS // max(numbers_a_pair, 1)):
+        allowed = allowed.to(call.query.device)
+        scores = score_tile(call, sides, rows, columns).masked_fill(~allowed, -torch.inf)
+        yield RowBlock(rows, columns, allowed, scores, call.normalizer(scores))
+
+
+def run(call: AttentionCall) -> Tensor:
+    """Compute the output, (B, H, Q, V)."""
+    assert call.value is not None
+    outputs = [call.value.new_zeros(*call.query.shape[:2], 0, call.value.shape[-1])]
+    for block in row_blocks(call):
+        attention = torch.dropout(block.attention, call.dropout, train=call.dropout > 0)
+        outputs.append(attention @ call.value[:, :, block.columns])
+    return torch.cat(outputs, dim=2)

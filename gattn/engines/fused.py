@@ -1,0 +1,44 @@
+"""Attention by torch's fused kernel."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from gattn.engines.base import AttentionCall
+from gattn.normalizers import Softmax
+from gattn.rules import Causal, Complete
+
+
+def can_run(call: AttentionCall) -> str | None:
+    """Run a plain softmax of a dot product on a complete or causal graph."""
+    graph = call.graph
+    if type(call.normalizer) is not Softmax or not call.normalizer.is_plain:
+        return "the normalizer is not the plain softmax"
+    if isinstance(graph.rule, Causal) and (
+        graph.query_offset or graph.num_queries > graph.num_keys
+    ):
+        return "the causal graph has an offset"
+    if not isinstance(graph.rule, (Causal, Complete)) or not graph.num_keys:
+        return "the graph is neither complete nor causal"
+    form = call.weight.dot_form(*call.prepare())
+    if form is None or form.query is None or form.bias:
+        return "the score is not a dot product alone"
+    return None
+
+
+def run(call: AttentionCall) -> Tensor:
+    """Compute the output, (B, H, Q, V)."""
+    form = call.weight.dot_form(*call.prepare())
+    assert form is not None
+    assert form.query is not None
+    assert form.key is not None
+    assert call.value is not None
+    return scaled_dot_product_attention(
+        form.query,
+        form.key,
+        call.value,
+        is_causal=isinstance(call.graph.rule, Causal),
+        dropout_p=call.dropout,
+        scale=1.0,
+    )

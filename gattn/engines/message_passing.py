@@ -1,0 +1,50 @@
+"""Attention by torch-geometric message passing on an edge list: the reference."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch_geometric.nn import MessagePassing
+
+from gattn.engines.base import AttentionCall, score_edges
+
+
+class EdgeAttention(MessagePassing):
+    """Message passing j -> i with the messages A_ij v_j.
+
+    The attention is an argument of `message`, never stored, so that torch-geometric's explainers
+    see it. Tensors are (tokens, heads, dim) or (batch, tokens, heads, dim).
+    """
+
+    def __init__(self) -> None:
+        super().__init__(aggr="add", flow="source_to_target", node_dim=-3)
+
+    def attend(self, call: AttentionCall, edge_index: Tensor) -> Tensor:
+        """Compute the output (B, H, Q, V) on an edge list, in its own order, with duplicates."""
+        assert call.value is not None
+        num_queries, num_keys = call.query.shape[-2], call.key.shape[-2]
+        scores = score_edges(call, edge_index)
+        alpha = call.normalizer.on_edges(scores, edge_index[1], num_queries).transpose(1, 2)
+        alpha = torch.dropout(alpha, call.dropout, train=call.dropout > 0)
+        value = call.value.transpose(1, 2)
+        if len(value) == 1:
+            alpha, value = alpha[0], value[0]
+        # torch-geometric's code generator looks for the literal call self.propagate.
+        output = self.propagate(
+            edge_index, size=(num_keys, num_queries), value=(value, None), alpha=alpha
+        )
+        return output.reshape(len(call.query), num_queries, *output.shape[-2:]).transpose(1, 2)
+
+    def message(self, value_j: Tensor, alpha: Tensor) -> Tensor:
+        """Weigh the value of each edge's key: (..., E, H) and (..., E, H, D)."""
+        return alpha.unsqueeze(-1) * value_j
+
+
+def can_run(call: AttentionCall) -> str | None:
+    """Run everything."""
+    return None
+
+
+def run(call: AttentionCall) -> Tensor:
+    """Compute the output, (B, H, Q, V)."""
+    return EdgeAttention().attend(call, call.graph.edge_index)

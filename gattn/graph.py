@@ -1,0 +1,561 @@
+"""Token graphs: who may attend to whom."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gattn.errors import GraphError
+from gattn.rules import (
+    Blocks,
+    Causal,
+    Combined,
+    Complete,
+    Disjoint,
+    Documents,
+    Edges,
+    Globals,
+    Prefix,
+    Rule,
+    Strided,
+    Window,
+)
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+_BLOCK_PAIRS = 1 << 22
+
+
+@dataclass(frozen=True, eq=False)
+class TokenGraph:
+    """Who may attend to whom.
+
+    Nodes are token positions; the edge j -> i exists where query i may attend to key j. Row r of
+    the queries stands at position ``query_offset + r``, so a decoding step with a cache of n keys
+    is ``TokenGraph.causal(1, num_keys=n, query_offset=n - 1)``.
+
+    A structured graph stays a rule: it costs no memory until its edges are asked for. Graphs of
+    one size combine as sets of edges: ``a & b``, ``a | b``, ``a - b``.
+
+    Parameters
+    ----------
+    rule : Rule
+        Which pairs are edges. Use the named constructors rather than this one.
+    num_queries, num_keys : int
+        The numbers of rows and columns.
+    query_offset : int
+        The position of the first query.
+    is_bipartite : bool
+        Whether queries and keys are different tokens, as in cross-attention.
+
+    Examples
+    --------
+    >>> graph = TokenGraph.causal(3)
+    >>> graph.num_edges
+    6
+    >>> graph.edge_index.tolist()
+    [[0, 0, 1, 0, 1, 2], [0, 1, 1, 2, 2, 2]]
+    """
+
+    rule: Rule
+    num_queries: int
+    num_keys: int
+    query_offset: int = 0
+    is_bipartite: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("num_queries", "num_keys", "query_offset"):
+            size = getattr(self, name)
+            if isinstance(size, bool) or not isinstance(size, int) or size < 0:
+                raise GraphError(f"{name} must be a whole number >= 0, not {size!r}.")
+
+    def __repr__(self) -> str:
+        sizes = f"{self.num_queries} x {self.num_keys}"
+        offset = f", query_offset={self.query_offset}" if self.query_offset else ""
+        rule = "Edges" if isinstance(self.rule, Edges) else self.rule
+        return f"TokenGraph({rule}, {sizes}{offset}{', bipartite' if self.is_bipartite else ''})"
+
+    # Structured graphs
+
+    @classmethod
+    def complete(cls, num_tokens: int) -> TokenGraph:
+        """Every token attends to every token, itself included."""
+        return cls(Complete(), num_tokens, num_tokens)
+
+    @classmethod
+    def causal(
+        cls, num_queries: int, *, num_keys: int | None = None, query_offset: int = 0
+    ) -> TokenGraph:
+        """k <= q. ``num_keys`` defaults to the keys up to the last query's own."""
+        keys = num_queries + query_offset if num_keys is None else num_keys
+        return cls(Causal(), num_queries, keys, query_offset)
+
+    @classmethod
+    def window(cls, num_tokens: int, size: int, *, causal: bool = True) -> TokenGraph:
+        """q - size < k <= q, which is `size` keys; |q - k| <= size where not causal."""
+        _positive(size=size)
+        rule = Window(size - 1, 0) if causal else Window(size, size)
+        return cls(rule, num_tokens, num_tokens)
+
+    @classmethod
+    def dilated(cls, num_tokens: int, size: int, dilation: int) -> TokenGraph:
+        """|q - k| <= size and (q - k) mod dilation = 0."""
+        _positive(size=size, dilation=dilation)
+        return cls(Window(size, size, dilation), num_tokens, num_tokens)
+
+    @classmethod
+    def prefix(cls, num_tokens: int, length: int) -> TokenGraph:
+        """Causal, and everyone reads the first `length` tokens."""
+        _positive(length=length)
+        return cls(Combined("|", Causal(), Prefix(length)), num_tokens, num_tokens)
+
+    @classmethod
+    def documents(cls, ids: Sequence[int] | Tensor, *, causal: bool = False) -> TokenGraph:
+        """Tokens attend within their own document; ``ids`` has one document id a token."""
+        rule: Rule = Documents(torch.as_tensor(ids, dtype=torch.long).cpu())
+        if causal:
+            rule = Combined("&", rule, Causal())
+        return cls(rule, len(ids), len(ids))
+
+    @classmethod
+    def strided(cls, num_tokens: int, stride: int) -> TokenGraph:
+        """Causal and (q - k) mod stride = 0 (Child et al. 2019)."""
+        _positive(stride=stride)
+        return cls(Combined("&", Causal(), Strided(stride)), num_tokens, num_tokens)
+
+    @classmethod
+    def longformer(
+        cls, num_tokens: int, size: int, global_positions: Sequence[int] = ()
+    ) -> TokenGraph:
+        """|q - k| <= size, and full rows and columns of some positions (Beltagy et al. 2020)."""
+        _positive(size=size)
+        positions = torch.tensor(sorted(set(global_positions)), dtype=torch.long)
+        _inside(positions, num_tokens, "global_positions")
+        rule = Combined("|", Window(size, size), Globals(positions))
+        return cls(rule, num_tokens, num_tokens)
+
+    @classmethod
+    def bigbird(
+        cls, num_tokens: int, block_size: int, *, random_blocks: int = 3, seed: int = 0
+    ) -> TokenGraph:
+        """Block attention of BigBird (Zaheer et al. 2020).
+
+        Each block attends to itself and its two neighbours; the first and the last block attend
+        to all and are attended by all; each block attends to `random_blocks` others, drawn with
+        `seed`.
+        """
+        _positive(block_size=block_size)
+        blocks = -(-num_tokens // block_size)
+        generator = torch.Generator().manual_seed(seed)
+        query = torch.arange(blocks).repeat_interleave(min(random_blocks, blocks))
+        drawn = [torch.randperm(blocks, generator=generator)[:random_blocks] for _ in range(blocks)]
+        key = torch.cat(drawn) if drawn else query
+        ends = Globals(torch.tensor([0, max(blocks - 1, 0)]))
+        band = Combined("|", Window(1, 1), ends)
+        rule = Combined("|", band, Edges.from_pairs(query, key, blocks))
+        return cls(Blocks(block_size, rule), num_tokens, num_tokens)
+
+    @classmethod
+    def self_loops(cls, num_tokens: int) -> TokenGraph:
+        """Every token attends to itself alone."""
+        return cls(Window(0, 0), num_tokens, num_tokens)
+
+    @classmethod
+    def bipartite(cls, num_queries: int, num_keys: int) -> TokenGraph:
+        """Cross-attention: every query attends to every key, and they are different tokens."""
+        return cls(Complete(), num_queries, num_keys, is_bipartite=True)
+
+    # Explicit graphs
+
+    @classmethod
+    def expander(
+        cls, num_tokens: int, degree: int, *, seed: int = 0, max_tries: int = 100
+    ) -> TokenGraph:
+        """Random regular expander (Exphormer, Shirzad et al. 2023).
+
+        The union of `degree` random permutations and their inverses, drawn again until its
+        Laplacian's second eigenvalue reaches ``2 d - 2 sqrt(2 d - 1) - 0.1``. Graphs of up to 10
+        tokens are complete.
+
+        Raises
+        ------
+        GraphError
+            Where no draw out of `max_tries` is a good expander.
+        """
+        _positive(degree=degree)
+        if num_tokens <= 10:
+            return cls.complete(num_tokens)
+        generator = torch.Generator().manual_seed(seed)
+        nodes = torch.arange(num_tokens).repeat(degree)
+        wanted = 2 * degree - 2 * (2 * degree - 1) ** 0.5 - 0.1
+        for _ in range(max_tries):
+            drawn = torch.cat(
+                [torch.randperm(num_tokens, generator=generator) for _ in range(degree)]
+            )
+            if _second_laplacian_eigenvalue(nodes, drawn, num_tokens) >= wanted:
+                query, key = torch.cat([nodes, drawn]), torch.cat([drawn, nodes])
+                rule = Edges.from_pairs(query, key, num_tokens)
+                return cls(rule, num_tokens, num_tokens)
+        raise GraphError(
+            f"No expander of {num_tokens} tokens and degree {degree} in {max_tries} draws; "
+            "use a larger degree or another seed."
+        )
+
+    @classmethod
+    def nearest(cls, features: Tensor, k: int, *, causal: bool = False) -> TokenGraph:
+        """Each token attends to the `k` tokens nearest to it in Euclidean distance, itself first.
+
+        Parameters
+        ----------
+        features : Tensor
+            Shape (tokens, dim).
+        k : int
+            Neighbours a token, itself included; fewer where fewer are allowed.
+        causal : bool
+            Whether a token may choose only among itself and those before it.
+        """
+        _positive(k=k)
+        if features.dim() != 2 or not bool(torch.isfinite(features).all()):
+            raise GraphError(
+                f"features must be finite and (tokens, dim), not {tuple(features.shape)}."
+            )
+        n = len(features)
+        rows, keys = [], []
+        positions = torch.arange(n, device=features.device)
+        for block in positions.split(max(1, _BLOCK_PAIRS // max(n, 1))):
+            distance = torch.cdist(features[block], features)
+            distance[torch.arange(len(block)), block] = -1.0
+            if causal:
+                distance = distance.masked_fill(positions > block[:, None], torch.inf)
+            near, index = distance.topk(min(k, n), largest=False)
+            row, column = torch.isfinite(near).nonzero(as_tuple=True)
+            rows.append(block[row])
+            keys.append(index[row, column])
+        empty = positions[:0]
+        rule = Edges.from_pairs(torch.cat([empty, *rows]), torch.cat([empty, *keys]), n)
+        return cls(rule, n, n)
+
+    @classmethod
+    def from_mask(cls, mask: Tensor, *, is_bipartite: bool = False) -> TokenGraph:
+        """Edges where ``mask[query, key]`` is True (torch's ``MultiheadAttention`` masks say the
+        opposite: pass ``~attn_mask``).
+        """  # noqa: D205
+        if mask.dim() != 2 or mask.dtype != torch.bool:
+            raise GraphError(
+                f"mask must be a boolean (queries, keys), True where an edge is, not {mask.dtype} "
+                f"{tuple(mask.shape)}; for an additive mask pass `mask == 0`."
+            )
+        query, key = mask.nonzero(as_tuple=True)
+        rule = Edges.from_pairs(query, key, mask.shape[0])
+        return cls(rule, mask.shape[0], mask.shape[1], is_bipartite=is_bipartite)
+
+    @classmethod
+    def from_edge_index(
+        cls,
+        edge_index: Tensor,
+        num_tokens: int | None = None,
+        *,
+        num_queries: int | None = None,
+        num_keys: int | None = None,
+    ) -> TokenGraph:
+        """Edges from torch-geometric's ``edge_index = [key; query]``; duplicates merge.
+
+        Give `num_tokens`, or for cross-attention `num_queries` and `num_keys`.
+        """
+        if edge_index.dim() != 2 or edge_index.shape[0] != 2 or edge_index.is_floating_point():
+            raise GraphError(
+                "edge_index must hold whole numbers of shape (2, edges), rows key and query, not "
+                f"{edge_index.dtype} {tuple(edge_index.shape)}."
+            )
+        if num_tokens is not None:
+            num_queries = num_keys = num_tokens
+        if num_queries is None or num_keys is None:
+            raise GraphError("Give num_tokens, or both num_queries and num_keys.")
+        _inside(edge_index[0], num_keys, "the keys edge_index[0]")
+        _inside(edge_index[1], num_queries, "the queries edge_index[1]")
+        rule = Edges.from_pairs(edge_index[1], edge_index[0], num_queries)
+        return cls(rule, num_queries, num_keys, is_bipartite=num_tokens is None)
+
+    @classmethod
+    def from_edges(
+        cls, edges: Iterable[tuple[int | str, int | str]], tokens: int | Sequence[str]
+    ) -> TokenGraph:
+        """Edges from pairs (key, query), each a position or, where it occurs once, a token's text.
+
+        Parameters
+        ----------
+        edges : iterable of pairs
+            The way the information runs: ``("dog", "chased")`` lets "chased" read "dog".
+        tokens : sequence of str, or int
+            The tokens' texts, or how many there are.
+        """
+        words = [] if isinstance(tokens, int) else list(tokens)
+        size = tokens if isinstance(tokens, int) else len(words)
+        pairs = [(_position(a, words), _position(b, words)) for a, b in edges]
+        index = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).T
+        return cls.from_edge_index(index, size)
+
+    @classmethod
+    def from_networkx(cls, graph: nx.Graph[Any]) -> TokenGraph:
+        """Edges from a NetworkX graph: (j, i) lets i read j; an undirected edge goes both ways.
+
+        Nodes 0 .. n-1 are positions; other nodes take positions in the graph's own order.
+        """
+        nodes = list(graph.nodes)
+        if set(nodes) == set(range(len(nodes))):
+            nodes = list(range(len(nodes)))
+        position = {node: index for index, node in enumerate(nodes)}
+        directed = graph if graph.is_directed() else graph.to_directed()
+        return cls.from_edges(
+            [(position[key], position[query]) for key, query in directed.edges()], len(nodes)
+        )
+
+    @classmethod
+    def disjoint_union(cls, graphs: Sequence[TokenGraph]) -> TokenGraph:
+        """Graphs side by side in one, as torch-geometric batches them."""
+        if any(graph.query_offset for graph in graphs):
+            raise GraphError("Graphs with a query_offset cannot be joined: their positions differ.")
+        if len({graph.is_bipartite for graph in graphs}) > 1:
+            raise GraphError("Bipartite graphs and others cannot be joined.")
+        query_starts = _starts([graph.num_queries for graph in graphs])
+        key_starts = _starts([graph.num_keys for graph in graphs])
+        rule = Disjoint(tuple(graph.rule for graph in graphs), query_starts[:-1], key_starts[:-1])
+        bipartite = bool(graphs) and graphs[0].is_bipartite
+        return cls(rule, query_starts[-1], key_starts[-1], is_bipartite=bipartite)
+
+    # Algebra
+
+    def __and__(self, other: TokenGraph) -> TokenGraph:
+        """Keep the edges that are in both."""
+        return self._combine("&", other)
+
+    def __or__(self, other: TokenGraph) -> TokenGraph:
+        """Join the edges of both."""
+        return self._combine("|", other)
+
+    def __sub__(self, other: TokenGraph) -> TokenGraph:
+        """Cut the edges of the other."""
+        return self._combine("-", other)
+
+    def _combine(self, operation: str, other: TokenGraph) -> TokenGraph:
+        if not isinstance(other, TokenGraph):
+            return NotImplemented
+        if self._size != other._size:
+            raise GraphError(f"{self!r} {operation} {other!r}: the graphs must have one size.")
+        return replace(self, rule=Combined(operation, self.rule, other.rule))
+
+    @property
+    def _size(self) -> tuple[int, int, int, bool]:
+        return self.num_queries, self.num_keys, self.query_offset, self.is_bipartite
+
+    def without_self_loops(self) -> TokenGraph:
+        """Cut the edges from a token to itself."""
+        if self.is_bipartite:
+            return self
+        return replace(self, rule=Combined("-", self.rule, Window(0, 0)))
+
+    # What it says
+
+    def row_blocks(self, max_pairs: int = _BLOCK_PAIRS) -> Iterator[tuple[slice, slice, Tensor]]:
+        """Walk the graph a few queries at a time, in bounded memory.
+
+        Yields
+        ------
+        rows, columns : slice
+            The queries of the block and the keys that they can reach.
+        allowed : Tensor
+            Booleans (rows, columns).
+        """
+        device = self.rule.device or torch.device("cpu")
+        start = 0
+        while start < self.num_queries:
+            rows = min(max(1, max_pairs // max(self.num_keys, 1)), self.num_queries - start)
+            while True:
+                first = start + self.query_offset
+                low, high = self.rule.key_span(first, first + rows - 1, self.num_keys)
+                low, high = min(low, high), max(low, high)
+                wider = min(rows * 2, self.num_queries - start)
+                if wider == rows or wider * (high - low) * 2 > max_pairs:
+                    break
+                rows = wider
+            query = torch.arange(first, first + rows, device=device)
+            key = torch.arange(low, high, device=device)
+            allowed = self.rule.allowed(query[:, None], key[None, :])
+            yield slice(start, start + rows), slice(low, high), allowed
+            start += rows
+
+    @cached_property
+    def in_degree(self) -> Tensor:
+        """The number of keys that each query may attend to, shape (queries,)."""
+        device = self.rule.device or torch.device("cpu")
+        positions = torch.arange(self.num_queries, device=device) + self.query_offset
+        degrees = self.rule.degrees(positions, self.num_keys)
+        if degrees is None:
+            counts = [allowed.sum(1) for _, _, allowed in self.row_blocks()]
+            degrees = torch.cat([positions[:0], *counts])
+        return degrees
+
+    @cached_property
+    def num_edges(self) -> int:
+        """How many edges there are."""
+        return int(self.in_degree.sum())
+
+    @cached_property
+    def edge_index(self) -> Tensor:
+        """The edges as torch-geometric's ``[key; query]`` (rows of queries, from 0).
+
+        Shape (2, edges), sorted by query, then key, so that a neighbourhood is a slice.
+        """
+        if isinstance(self.rule, Edges):
+            return torch.stack([self.rule.key, self.rule.row])
+        parts = []
+        for rows, columns, allowed in self.row_blocks():
+            query, key = allowed.nonzero(as_tuple=True)
+            parts.append(torch.stack([key + columns.start, query + rows.start]))
+        empty = torch.zeros(2, 0, dtype=torch.long, device=self.rule.device or "cpu")
+        return torch.cat([empty, *parts], dim=1)
+
+    @cached_property
+    def pointer(self) -> Tensor:
+        """Where each neighbourhood starts among the edges, shape (queries + 1,)."""
+        return torch.cat([self.in_degree.new_zeros(1), self.in_degree.cumsum(0)])
+
+    def mask(self) -> Tensor:
+        """Whether query i may attend to key j, booleans of shape (queries, keys)."""
+        device = self.rule.device or torch.device("cpu")
+        dense = torch.zeros(self.num_queries, self.num_keys, dtype=torch.bool, device=device)
+        for rows, columns, allowed in self.row_blocks():
+            dense[rows, columns] = allowed
+        return dense
+
+    @property
+    def has_self_loops(self) -> bool:
+        """Whether some token may attend to itself."""
+        if self.is_bipartite:
+            return False
+        first, last = self.query_offset, min(self.query_offset + self.num_queries, self.num_keys)
+        positions = torch.arange(first, last, device=self.rule.device)
+        return bool(self.rule.allowed(positions, positions).any())
+
+    @property
+    def is_dag(self) -> bool:
+        """Whether no information can return to where it came from (a self-loop is a return)."""
+        if self.is_bipartite:
+            return True
+        if self.has_self_loops:
+            return False
+        key, query = self.edge_index
+        if bool((key < query + self.query_offset).all()):
+            return True
+        from scipy.sparse import coo_array
+        from scipy.sparse.csgraph import connected_components
+
+        size = max(self.num_keys, self.num_queries + self.query_offset)
+        ends = ((query + self.query_offset).cpu().numpy(), key.cpu().numpy())
+        matrix = coo_array((torch.ones(len(key)).numpy(), ends), shape=(size, size))
+        components, _ = connected_components(matrix.tocsr(), connection="strong")
+        return bool(components == size)
+
+    def arrange(self, edge_index: Tensor, edge_features: Tensor) -> Tensor:
+        """Bring features of the edges of `edge_index` into this graph's edge order.
+
+        Raises
+        ------
+        GraphError
+            Where `edge_index` does not hold each edge of this graph once: a doubled edge would
+            make it ambiguous whose feature counts.
+        """
+        order = torch.argsort(edge_index[1] * self.num_keys + edge_index[0], stable=True)
+        if not torch.equal(edge_index[:, order], self.edge_index):
+            raise GraphError(
+                f"edge_index must hold each of the graph's {self.num_edges} edges exactly once to "
+                f"say which feature belongs to which; it has {edge_index.shape[1]}."
+            )
+        return edge_features[order]
+
+    def to(self, device: torch.device | str) -> TokenGraph:
+        """Move explicit edges to a device (a rule without edges is on every device)."""
+        return replace(self, rule=self.rule.to(torch.device(device)))
+
+    def to_networkx(self) -> nx.DiGraph[Any]:
+        """Build the directed graph with an edge (j, i) where query i may attend to key j.
+
+        Nodes are positions, or ``("key", j)`` and ``("query", i)`` where the graph is bipartite.
+        """
+        import networkx as nx
+
+        graph: nx.DiGraph[Any] = nx.DiGraph()
+        graph.add_nodes_from(self.nodes())
+        key, query = self.edge_index.tolist()
+        if self.is_bipartite:
+            edges = [(("key", k), ("query", q)) for k, q in zip(key, query, strict=True)]
+            graph.add_edges_from(edges)
+        else:
+            offset = self.query_offset
+            graph.add_edges_from((k, q + offset) for k, q in zip(key, query, strict=True))
+        return graph
+
+    def nodes(self) -> list[tuple[Any, dict[str, Any]]]:
+        """List the nodes as NetworkX takes them: (id, attributes), keys before queries."""
+        if self.is_bipartite:
+            sides = (("key", self.num_keys), ("query", self.num_queries))
+            return [
+                ((side, i), {"position": i, "bipartite": int(side == "query")})
+                for side, size in sides
+                for i in range(size)
+            ]
+        size = max(self.num_keys, self.num_queries + self.query_offset)
+        return [(i, {"position": i}) for i in range(size)]
+
+
+def _positive(**sizes: int) -> None:
+    for name, size in sizes.items():
+        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+            raise GraphError(f"{name} must be a whole number >= 1, not {size!r}.")
+
+
+def _inside(positions: Tensor, size: int, name: str) -> None:
+    if len(positions) and (int(positions.min()) < 0 or int(positions.max()) >= size):
+        raise GraphError(
+            f"{name} must lie in 0 .. {size - 1}; they run from {int(positions.min())} to "
+            f"{int(positions.max())}."
+        )
+
+
+def _starts(sizes: Sequence[int]) -> tuple[int, ...]:
+    return tuple(sum(sizes[:i]) for i in range(len(sizes) + 1))
+
+
+def _position(token: int | str, words: Sequence[str]) -> int:
+    if not isinstance(token, str):
+        return token
+    found = [i for i, word in enumerate(words) if word == token]
+    if len(found) != 1:
+        raise GraphError(
+            f"The token {token!r} occurs {len(found)} times among {list(words)}; name an edge's "
+            "end by its position."
+        )
+    return found[0]
+
+
+def _second_laplacian_eigenvalue(query: Tensor, key: Tensor, num_tokens: int) -> float:
+    import numpy as np
+    from scipy.sparse import coo_array
+    from scipy.sparse.linalg import eigsh
+
+    ends = (query.numpy(), key.numpy())
+    ones = np.ones(len(query))
+    adjacency = coo_array((ones, ends), shape=(num_tokens, num_tokens)).tocsr()
+    adjacency = adjacency + adjacency.T
+    start = np.random.default_rng(0).normal(size=num_tokens)
+    if num_tokens <= 500:
+        values = np.linalg.eigvalsh(adjacency.toarray())[-2:]
+    else:
+        values = np.sort(eigsh(adjacency, k=2, which="LA", v0=start, return_eigenvectors=False))
+    return float(2 * len(query) / num_tokens - values[0])

@@ -1,0 +1,277 @@
+"""What an edge weight function is, and the algebra of weight functions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias, Union, cast
+
+import torch
+from torch import Tensor, nn
+
+from gattn.errors import ContractError
+
+Tree: TypeAlias = Union[Tensor, None, tuple["Tree", ...]]
+"""A tensor, None, or a tuple of trees: what `WeightFunction.prepare` returns for a side."""
+
+
+class Positions(NamedTuple):
+    """Positions of the queries (Q,) and the keys (K,); they differ under an offset."""
+
+    query: Tensor
+    key: Tensor
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """What is known of the pairs that are scored, apart from their vectors.
+
+    `query` and `key` are positions that end in an axis of 1, which broadcasts against heads:
+    (E, 1) on an edge list, (Q, 1, 1) and (1, K, 1) on a tile.
+
+    `features` are edge features: (E, F) on an edge list, (Q, K, F) on a tile, or None.
+    """
+
+    query: Tensor
+    key: Tensor
+    features: Tensor | None = None
+
+    @property
+    def offset(self) -> Tensor:
+        """The key's position less the query's: negative for the past."""
+        return self.key - self.query
+
+
+class DotForm(NamedTuple):
+    """A score written as ``query . key`` plus terms of pairs.
+
+    `query` (B, H, Q, D) and `key` (B, H, K, D) are None where there is no dot product; each of
+    `bias` is a weight function that reads only pairs.
+    """
+
+    query: Tensor | None
+    key: Tensor | None
+    bias: tuple[WeightFunction, ...] = ()
+
+
+class WeightFunction(nn.Module):
+    r"""What the edge j -> i scores before normalising: :math:`w(q_i, k_j)`, for a single pair.
+
+    A subclass writes `forward` for one pair, in operations that broadcast: the last axis is the
+    feature axis, the one before it the heads. gattn calls it on edge lists and on tiles alike.
+    The other methods are faster or richer paths with a default.
+
+    Weight functions add (``w1 + w2``, ``sum([...])``) and scale (``c * w``, an inverse
+    temperature).
+
+    Examples
+    --------
+    >>> class Cosine(WeightFunction):
+    ...     def forward(self, query, key, pairs):
+    ...         return torch.cosine_similarity(query, key, dim=-1)
+    """
+
+    def prepare(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tree, Tree]:
+        """Do once per token what does not depend on the pair: projections, rotations, norms.
+
+        Parameters
+        ----------
+        query, key : Tensor
+            Shape (batch, heads, tokens, dim).
+        positions : Positions
+            Positions of queries and keys.
+
+        Returns
+        -------
+        tuple of trees
+            What `forward` gets in place of query and key. Tensors are
+            (batch, heads or 1, tokens, any); a term that reads only pairs returns None, None.
+        """
+        return query, key
+
+    def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
+        """Score pairs: (..., H, D), (..., H, D) -> (..., H) or (..., 1)."""
+        raise ContractError(f"{type(self).__name__} must define forward(query, key, pairs).")
+
+    def on_tile(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
+        """Score all pairs of a tile: (B, H, Q, .), (B, H, K, .) -> (B, H, Q, K)."""
+        scores = self(
+            map_tree(lambda x: x.transpose(1, 2)[:, :, None], query),
+            map_tree(lambda x: x.transpose(1, 2)[:, None], key),
+            pairs,
+        )
+        if scores.dim() == 3:
+            scores = scores[None]
+        return scores.permute(0, 3, 1, 2)
+
+    def dot_form(self, query: Tree, key: Tree) -> DotForm | None:
+        """Write the score as a dot product plus terms of pairs, or None where it is not one.
+
+        Takes what `prepare` returned. Engines that multiply matrices read this.
+        """
+        return None
+
+    def __add__(self, other: WeightFunction | PairFunction) -> Sum:
+        """Add scores: a bias."""
+        return Sum(self, as_weight_function(other))
+
+    def __radd__(self, other: object) -> WeightFunction:
+        """Let ``sum([...])`` start from 0, and a plain callable stand on the left."""
+        if isinstance(other, (int, float)) and other == 0:
+            return self
+        if callable(other):
+            return Sum(as_weight_function(other), self)
+        return NotImplemented
+
+    def __mul__(self, factor: float | Tensor) -> Scaled:
+        """Scale scores: an inverse temperature."""
+        return Scaled(factor, self)
+
+    __rmul__ = __mul__
+
+
+PairFunction: TypeAlias = Callable[[Tensor, Tensor, Pairs], Tensor]
+
+
+class Sum(WeightFunction):
+    """The sum of several weight functions."""
+
+    def __init__(self, *terms: WeightFunction) -> None:
+        super().__init__()
+        flat: list[WeightFunction] = []
+        for term in terms:
+            flat.extend(
+                cast("Sequence[WeightFunction]", term.terms) if isinstance(term, Sum) else [term]
+            )
+        self.terms = nn.ModuleList(flat)
+
+    def _each(self) -> list[WeightFunction]:
+        return cast("list[WeightFunction]", list(self.terms))
+
+    def prepare(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tree, Tree]:
+        """Prepare each term: two tuples."""
+        sides = [term.prepare(query, key, positions) for term in self._each()]
+        return tuple(side[0] for side in sides), tuple(side[1] for side in sides)
+
+    def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
+        """Add the terms' scores."""
+        return _total([term(q, k, pairs) for term, q, k in self._with(query, key)])
+
+    def on_tile(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
+        """Add the terms' tiles."""
+        return _total([term.on_tile(q, k, pairs) for term, q, k in self._with(query, key)])
+
+    def dot_form(self, query: Tree, key: Tree) -> DotForm | None:
+        """Concatenate the terms' features, where each has a dot form."""
+        forms = [term.dot_form(q, k) for term, q, k in self._with(query, key)]
+        if any(form is None for form in forms):
+            return None
+        known = cast("list[DotForm]", forms)
+        queries = [form.query for form in known if form.query is not None]
+        keys = [form.key for form in known if form.key is not None]
+        bias = tuple(term for form in known for term in form.bias)
+        if len(queries) < 2:
+            return DotForm(queries[0] if queries else None, keys[0] if keys else None, bias)
+        return DotForm(_concatenate(queries), _concatenate(keys), bias)
+
+    def _with(self, query: Tree, key: Tree) -> list[tuple[WeightFunction, Tree, Tree]]:
+        assert isinstance(query, tuple)
+        assert isinstance(key, tuple)
+        return list(zip(self._each(), query, key, strict=True))
+
+    def extra_repr(self) -> str:
+        """Name no more than the terms."""
+        return ""
+
+
+class Scaled(WeightFunction):
+    """A weight function times a factor; a `nn.Parameter` of shape () or (heads,) is learned."""
+
+    def __init__(self, factor: float | Tensor, weight: WeightFunction) -> None:
+        super().__init__()
+        self.factor = factor
+        self.weight = weight
+
+    def prepare(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tree, Tree]:
+        """Prepare the weight function itself."""
+        return self.weight.prepare(query, key, positions)
+
+    def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
+        """Scale the score."""
+        return self.factor * cast("Tensor", self.weight(query, key, pairs))
+
+    def dot_form(self, query: Tree, key: Tree) -> DotForm | None:
+        """Scale the query features and each term of pairs."""
+        form = self.weight.dot_form(query, key)
+        if form is None:
+            return None
+        factor = self.factor
+        if isinstance(factor, Tensor) and factor.dim():
+            factor = factor[:, None, None]
+        scaled = None if form.query is None else form.query * factor
+        return DotForm(scaled, form.key, tuple(Scaled(self.factor, term) for term in form.bias))
+
+    def extra_repr(self) -> str:
+        """Show a fixed factor."""
+        return "" if isinstance(self.factor, nn.Parameter) else f"factor={self.factor}"
+
+
+class PairWeight(WeightFunction):
+    """A plain callable ``(query, key, pairs) -> scores`` as a weight function."""
+
+    def __init__(self, function: PairFunction) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
+        """Call the function."""
+        return self.function(cast("Tensor", query), cast("Tensor", key), pairs)
+
+    def extra_repr(self) -> str:
+        """Show the function's name."""
+        return getattr(self.function, "__name__", repr(self.function))
+
+
+class PositionWeight(WeightFunction):
+    """The base of weight functions that read only pairs: their positions or edge features."""
+
+    def prepare(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tree, Tree]:
+        """Need nothing of the vectors."""
+        return None, None
+
+    def dot_form(self, query: Tree, key: Tree) -> DotForm:
+        """Be a term of pairs."""
+        return DotForm(None, None, (self,))
+
+
+def as_weight_function(weight: WeightFunction | PairFunction) -> WeightFunction:
+    """Take a weight function as it is and wrap a plain callable."""
+    if isinstance(weight, WeightFunction):
+        return weight
+    if isinstance(weight, type) or not callable(weight):
+        raise ContractError(
+            "weight must be a WeightFunction or a callable (query, key, pairs) -> scores, not "
+            f"{weight!r}{'; give an instance of it' if isinstance(weight, type) else ''}."
+        )
+    return PairWeight(weight)
+
+
+def map_tree(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
+    """Apply a function to each tensor of a tree."""
+    if tree is None:
+        return None
+    if isinstance(tree, tuple):
+        return tuple(map_tree(function, branch) for branch in tree)
+    return function(tree)
+
+
+def _total(scores: Sequence[Tensor]) -> Tensor:
+    total = scores[0]
+    for term in scores[1:]:
+        total = total + term
+    return total
+
+
+def _concatenate(parts: Sequence[Tensor]) -> Tensor:
+    lead = torch.broadcast_shapes(*(part.shape[:-1] for part in parts))
+    return torch.cat([part.expand(*lead, part.shape[-1]) for part in parts], dim=-1)
