@@ -11,10 +11,10 @@ from gattn.rules import Causal, Complete
 
 
 def can_run(call: AttentionCall) -> str | None:
-    """Run a plain softmax of a dot product on a complete or causal graph."""
+    """Run a softmax of a dot product on a complete or causal graph."""
     graph = call.graph
-    if type(call.normalizer) is not Softmax or not call.normalizer.is_plain:
-        return "the normalizer is not the plain softmax"
+    if type(call.normalizer) is not Softmax or call.normalizer.has_sink:
+        return "the normalizer is not a softmax without a sink"
     if isinstance(graph.rule, Causal) and (
         graph.query_offset or graph.num_queries > graph.num_keys
     ):
@@ -34,11 +34,12 @@ def run(call: AttentionCall) -> Tensor:
     assert form.query is not None
     assert form.key is not None
     assert call.value is not None
+    assert isinstance(call.normalizer, Softmax)
     return scaled_dot_product_attention(
         form.query,
         form.key,
         call.value,
         is_causal=isinstance(call.graph.rule, Causal),
         dropout_p=call.dropout,
-        scale=1.0,
+        scale=1.0 / call.normalizer.temperature,
     )

@@ -1,4 +1,4 @@
-"""Normalizers: how the scores of a neighbourhood become attention."""
+"""What a normalizer is, and reductions over ragged neighbourhoods."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ class Normalizer(nn.Module):
 
     A subclass writes `forward` on whole rows. A score of -inf marks a pair that is no edge; it
     must come out as attention 0 with gradient 0, and so must a row without edges: never NaN.
+    `gattn.testing.check_normalizer` holds a new one to all of it.
 
     Attributes
     ----------
@@ -57,19 +58,22 @@ class Normalizer(nn.Module):
             places.append(edges[present])
         return torch.cat(parts, dim=-1)[..., torch.argsort(torch.cat(places))]
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.extra_repr()})"
 
-class Softmax(Normalizer):
-    r"""The softmax :math:`A_{ij} = e^{w_{ij}} / \sum_{k \in N(i)} e^{w_{ik}}`.
 
-    Half precision is summed in float32.
-    """
+def widened(scores: Tensor) -> Tensor:
+    """Bring half precision to float32, in which sums are accumulated."""
+    return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
 
-    is_distribution = True
-    is_plain = True
 
-    def forward(self, scores: Tensor) -> Tensor:
-        """Normalise rows."""
-        wide = scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores
-        empty = (wide == -torch.inf).all(-1, keepdim=True)
-        attention = torch.softmax(wide.masked_fill(empty, 0.0), dim=-1)
-        return attention.masked_fill(empty, 0.0).to(scores.dtype)
+def neighbourhood_sums(values: Tensor, query: Tensor, num_queries: int) -> Tensor:
+    """Sum the edges of each query: (..., E) -> (..., queries)."""
+    zeros = values.new_zeros(*values.shape[:-1], num_queries)
+    return zeros.index_add(-1, query, values)
+
+
+def neighbourhood_maxima(values: Tensor, query: Tensor, num_queries: int) -> Tensor:
+    """Find the largest edge of each query: (..., E) -> (..., queries), -inf where there is none."""
+    least = values.new_full((*values.shape[:-1], num_queries), -torch.inf)
+    return least.scatter_reduce(-1, query.expand_as(values), values, reduce="amax")

@@ -1,0 +1,82 @@
+"""The softmax, its temperature and its sink."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from gattn.errors import ContractError
+from gattn.normalizers.base import (
+    Normalizer,
+    neighbourhood_maxima,
+    neighbourhood_sums,
+    widened,
+)
+
+
+class Softmax(Normalizer):
+    r"""The softmax :math:`A_{ij} = e^{w_{ij}/T} / (\sum_{k \in N(i)} e^{w_{ik}/T} + e^{s/T})`.
+
+    Without a sink the term :math:`e^{s/T}` is absent. Half precision is summed in float32.
+
+    Parameters
+    ----------
+    temperature : float
+        T, above 0.
+    sink : float or Tensor, optional
+        The sink's logit s, or one a head, shape (heads,); a `nn.Parameter` is learned. What goes
+        to the sink is lost: its value is zero. ``sink=0.0`` is known as softmax1.
+
+    References
+    ----------
+    Miller (2023), Attention is off by one. OpenAI (2025), gpt-oss: a learned sink logit a head.
+    """
+
+    is_distribution = True
+
+    def __init__(self, temperature: float = 1.0, sink: float | Tensor | None = None) -> None:
+        super().__init__()
+        if not temperature > 0:
+            raise ContractError(f"temperature must be above 0, not {temperature!r}.")
+        self.temperature = temperature
+        self.sink = nn.Buffer(sink) if type(sink) is Tensor else sink
+        self.has_sink = sink is not None
+
+    def forward(self, scores: Tensor) -> Tensor:
+        """Normalise rows."""
+        wide = widened(scores) / self.temperature
+        if self.sink is not None:
+            logit = self._logit(wide)[..., None].expand(*wide.shape[:-1], 1)
+            attention = torch.softmax(torch.cat([wide, logit], dim=-1), dim=-1)[..., :-1]
+            return attention.to(scores.dtype)
+        empty = (wide == -torch.inf).all(-1, keepdim=True)
+        attention = torch.softmax(wide.masked_fill(empty, 0.0), dim=-1)
+        return attention.masked_fill(empty, 0.0).to(scores.dtype)
+
+    def on_edges(self, scores: Tensor, query: Tensor, num_queries: int) -> Tensor:
+        """Normalise by segment sums."""
+        wide = widened(scores) / self.temperature
+        top = neighbourhood_maxima(wide.detach(), query, num_queries)
+        if self.sink is not None:
+            top = torch.maximum(top, self._logit(wide).detach())
+        top = top.masked_fill(top == -torch.inf, 0.0)
+        powers = torch.exp(wide - top[..., query])
+        total = neighbourhood_sums(powers, query, num_queries)
+        if self.sink is not None:
+            total = total + torch.exp(self._logit(wide) - top)
+        total = total.masked_fill(total == 0, 1.0)
+        return (powers / total[..., query]).to(scores.dtype)
+
+    def _logit(self, wide: Tensor) -> Tensor:
+        """Scale the sink's logit to broadcast against (..., heads, queries)."""
+        logit = torch.as_tensor(self.sink, dtype=wide.dtype, device=wide.device)
+        return logit.reshape(-1, 1) / self.temperature
+
+    def extra_repr(self) -> str:
+        """Show what differs from the plain softmax."""
+        shown = [] if self.temperature == 1 else [f"temperature={self.temperature}"]
+        if isinstance(self.sink, Tensor):
+            shown.append(f"sink={'learned' if self.sink.requires_grad else 'fixed'} a head")
+        elif self.sink is not None:
+            shown.append(f"sink={self.sink}")
+        return ", ".join(shown)

@@ -1,0 +1,47 @@
+"""A softmax over the largest scores alone."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gattn.errors import ContractError
+from gattn.normalizers.base import Normalizer
+from gattn.normalizers.softmax import Softmax
+
+
+class TopKSoftmax(Normalizer):
+    """The softmax over the k largest scores of a neighbourhood; the others get 0.
+
+    Ties go to the smaller key (on an edge list in an order of its own: to the earlier edge).
+
+    Parameters
+    ----------
+    k : int
+        How many keys a query keeps.
+
+    References
+    ----------
+    Gupta et al. (2021), Memory-efficient transformers via top-k attention.
+    """
+
+    is_distribution = True
+
+    def __init__(self, k: int) -> None:
+        super().__init__()
+        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+            raise ContractError(f"k must be a whole number >= 1, not {k!r}.")
+        self.k = k
+        self.softmax = Softmax()
+
+    def forward(self, scores: Tensor) -> Tensor:
+        """Normalise rows."""
+        order = torch.argsort(scores.detach(), dim=-1, descending=True, stable=True)
+        kept = torch.zeros_like(scores, dtype=torch.bool)
+        kept = kept.scatter(-1, order[..., : self.k], True)
+        attention: Tensor = self.softmax(scores.masked_fill(~kept, -torch.inf))
+        return attention
+
+    def extra_repr(self) -> str:
+        """Show k."""
+        return str(self.k)
