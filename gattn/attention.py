@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
-from gattn.engines import choose
-from gattn.engines.base import AttentionCall
+from gattn.engines import choose, dense, has_tiles
+from gattn.engines.base import AttentionCall, score_edges
 from gattn.errors import ShapeError
 from gattn.graph import TokenGraph
+from gattn.head import AttentionGraph
+from gattn.keep import All, Keep
 from gattn.normalizers import Normalizer, Softmax
+from gattn.store import KeptEdges
 from gattn.weights.base import PairFunction, WeightFunction, as_weight_function
 from gattn.weights.dot import ScaledDotProduct
 
@@ -109,3 +114,69 @@ def attention_call(
         dropout,
     )
     return call, lead
+
+
+def attention_graphs(
+    query: Tensor,
+    key: Tensor,
+    graph: TokenGraph,
+    *,
+    weight: WeightFunction | PairFunction | None = None,
+    normalizer: Normalizer | None = None,
+    edge_features: Tensor | None = None,
+    keep: Keep = All(),  # noqa: B008
+    scores: bool = False,
+    tokens: Sequence[str] = (),
+    query_tokens: Sequence[str] = (),
+) -> list[AttentionGraph]:
+    """Compute the attention graph of each head, in memory of one block of rows plus what is kept.
+
+    Parameters
+    ----------
+    query, key, graph, weight, normalizer, edge_features
+        As in `graph_attention`.
+    keep : Keep
+        Which edges to keep; all by default.
+    scores : bool
+        Whether the graphs store the scores before normalising as well.
+    tokens : sequence of str
+        The tokens' texts (of the keys, where the graph is bipartite).
+    query_tokens : sequence of str
+        The queries' texts, where the graph is bipartite.
+
+    Returns
+    -------
+    list of AttentionGraph
+        One graph a head; with leading dimensions, the heads of the first batch element, then of
+        the next.
+
+    Raises
+    ------
+    ShapeError
+        Where tensors, tokens and graph do not fit each other.
+    CaptureError
+        Where the attention is NaN.
+    """
+    call, _ = attention_call(query, key, graph, weight, normalizer, None, edge_features)
+    names = {
+        "tokens": tuple(tokens),
+        "query_tokens": tuple(query_tokens),
+        "weight_function": repr(call.weight),
+        "normalizer": repr(call.normalizer),
+    }
+    batch, heads = call.query.shape[:2]
+    stores = [KeptEdges(graph, heads, keep, scores, query.dtype) for _ in range(batch)]
+    with torch.no_grad():
+        if has_tiles(call):
+            for block in dense.row_blocks(call):
+                for store, attention, score in zip(
+                    stores, block.attention, block.scores, strict=True
+                ):
+                    store.add_rows(block.rows, block.columns, block.allowed, attention, score)
+        else:
+            score = score_edges(call, graph.edge_index)
+            attention = call.normalizer.on_edges(score, graph.edge_index[1], graph.num_queries)
+            for store, one_attention, one_score in zip(stores, attention, score, strict=True):
+                store.add_edges(one_attention, one_score)
+    has_sink = call.normalizer.has_sink
+    return [head for store in stores for head in store.graphs(has_sink=has_sink, **names)]

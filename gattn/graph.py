@@ -401,6 +401,13 @@ class TokenGraph:
             degrees = torch.cat([positions[:0], *counts])
         return degrees
 
+    @property
+    def num_tokens(self) -> int:
+        """How many tokens the keys, and where not bipartite the queries, stand for."""
+        if self.is_bipartite:
+            return self.num_keys
+        return max(self.num_keys, self.num_queries + self.query_offset)
+
     @cached_property
     def num_edges(self) -> int:
         """How many edges there are."""
@@ -456,7 +463,7 @@ class TokenGraph:
         from scipy.sparse import coo_array
         from scipy.sparse.csgraph import connected_components
 
-        size = max(self.num_keys, self.num_queries + self.query_offset)
+        size = self.num_tokens
         ends = ((query + self.query_offset).cpu().numpy(), key.cpu().numpy())
         matrix = coo_array((torch.ones(len(key)).numpy(), ends), shape=(size, size))
         components, _ = connected_components(matrix.tocsr(), connection="strong")
@@ -510,8 +517,7 @@ class TokenGraph:
                 for side, size in sides
                 for i in range(size)
             ]
-        size = max(self.num_keys, self.num_queries + self.query_offset)
-        return [(i, {"position": i}) for i in range(size)]
+        return [(i, {"position": i}) for i in range(self.num_tokens)]
 
 
 def _positive(**sizes: int) -> None:

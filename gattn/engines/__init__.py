@@ -17,8 +17,13 @@ def choose(call: AttentionCall) -> ModuleType:
     """
     if fused.can_run(call) is None:
         return fused
-    if isinstance(call.graph.rule, (Complete, Causal)) and dense.can_run(call) is None:
+    if has_tiles(call):
         return dense
     from gattn.engines import message_passing
 
     return message_passing
+
+
+def has_tiles(call: AttentionCall) -> bool:
+    """Say whether the dense formula serves: (nearly) all pairs of the graph are edges."""
+    return isinstance(call.graph.rule, (Complete, Causal)) and dense.can_run(call) is None

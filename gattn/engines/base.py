@@ -72,10 +72,8 @@ def score_edges(call: AttentionCall, edge_index: Tensor) -> Tensor:
     """Score a list of edges ``[key; query]`` (rows of queries): (B, H, E)."""
     sides = call.prepare()
     key_index, query_index = edge_index
-    gathered = [
-        map_tree(lambda x, i=index: x.transpose(1, 2)[:, i], side)
-        for side, index in zip(sides, (query_index, key_index), strict=True)
-    ]
+    query = map_tree(lambda x: x.transpose(1, 2)[:, query_index], sides[0])
+    key = map_tree(lambda x: x.transpose(1, 2)[:, key_index], sides[1])
     positions = call.positions
     features = call.edge_features
     if features is not None and features.dim() == 3:
@@ -83,7 +81,7 @@ def score_edges(call: AttentionCall, edge_index: Tensor) -> Tensor:
     pairs = Pairs(positions.query[query_index, None], positions.key[key_index, None], features)
     batch, heads = call.query.shape[:2]
     shape = (batch, edge_index.shape[1], heads)
-    scores = call.weight(*gathered, pairs)
+    scores = call.weight(query, key, pairs)
     return checked_scores(scores, shape, call.weight).expand(shape).transpose(1, 2)
 
 

@@ -1,0 +1,453 @@
+"""Attention graphs: one head's result."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from gattn.errors import SelectionError, ShapeError
+from gattn.graph import TokenGraph
+from gattn.keep import Keep
+from gattn.neighbourhoods import padded_rows
+from gattn.rules import Edges
+
+if TYPE_CHECKING:
+    import networkx as nx
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from scipy.sparse import csr_array
+
+Floats: TypeAlias = NDArray[np.floating[Any]]
+Ints: TypeAlias = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AttentionGraph:
+    """One head's attention on its kept edges.
+
+    Parameters
+    ----------
+    graph : TokenGraph
+        The kept edges.
+    attention : array (edges,)
+        The attention A_ij of each edge, in the graph's edge order.
+    total_mass : array (queries,)
+        The mass Σ_j |A_ij| of each query before edges were dropped, a sink excluded.
+    total_edges : array (queries,)
+        How many edges each query had before edges were dropped.
+    score : array (edges,), optional
+        The score w(i, j) of each edge, before normalising.
+    sink : array (queries,), optional
+        What each query gave to a sink outside the sequence.
+    tokens : tuple of str
+        The token at each node; the keys' tokens where the graph is bipartite.
+    query_tokens : tuple of str
+        The queries' tokens where the graph is bipartite.
+    words : tuple of int or None
+        The word that each token is a part of; None for special tokens.
+    positions : array of int, optional
+        The position of each node in the text; 0, 1, 2 ... where not given.
+    layer, head : int, optional
+        Where in the model the graph comes from.
+    model, weight_function, normalizer : str
+        What computed it.
+    kept_by : str
+        Which edges were kept.
+    """
+
+    graph: TokenGraph
+    attention: Floats
+    total_mass: Floats
+    total_edges: Ints
+    score: Floats | None = None
+    sink: Floats | None = None
+    tokens: tuple[str, ...] = ()
+    query_tokens: tuple[str, ...] = ()
+    words: tuple[int | None, ...] = ()
+    positions: Ints | None = None
+    layer: int | None = None
+    head: int | None = None
+    model: str = ""
+    weight_function: str = ""
+    normalizer: str = ""
+    kept_by: str = "All()"
+
+    def __post_init__(self) -> None:
+        edges, queries, nodes = self.graph.num_edges, self.graph.num_queries, self.graph.num_tokens
+        sizes = {
+            "attention": (self.attention, edges),
+            "score": (self.score, edges),
+            "total_mass": (self.total_mass, queries),
+            "total_edges": (self.total_edges, queries),
+            "sink": (self.sink, queries),
+            "tokens": (self.tokens or None, nodes),
+            "query_tokens": (self.query_tokens or None, queries),
+            "words": (self.words or None, nodes),
+            "positions": (self.positions, nodes),
+        }
+        for name, (values, size) in sizes.items():
+            if values is not None and len(values) != size:
+                raise ShapeError(f"{name} must have {size} entries, not {len(values)}.")
+
+    def __repr__(self) -> str:
+        place = "" if self.layer is None else f"layer {self.layer}, "
+        place += "" if self.head is None else f"head {self.head}, "
+        return (
+            f"AttentionGraph({place}{self.graph.num_tokens} tokens, {self.graph.num_edges} edges, "
+            f"keep={self.kept_by}, {self.share_kept:.1%} of the attention)"
+        )
+
+    @classmethod
+    def from_dense(
+        cls,
+        attention: Any,
+        graph: TokenGraph | None = None,
+        *,
+        tokens: Sequence[str] = (),
+        **attributes: Any,
+    ) -> AttentionGraph:
+        """Read a matrix A, ``A[i, j]`` what query i gives to key j.
+
+        Parameters
+        ----------
+        attention : array (queries, keys)
+            The attention; entries where `graph` has no edge are not read.
+        graph : TokenGraph, optional
+            The edges; every non-zero entry where not given.
+        tokens : sequence of str
+            The tokens' texts.
+        **attributes
+            Further fields of `AttentionGraph`, such as ``layer`` and ``head``.
+        """
+        matrix = np.asarray(attention)
+        if matrix.ndim != 2 or not np.issubdtype(matrix.dtype, np.floating):
+            raise ShapeError(
+                f"attention must be a (queries, keys) array of floats, not {matrix.dtype} "
+                f"{matrix.shape}."
+            )
+        if graph is None:
+            graph = TokenGraph.from_mask(torch.from_numpy(matrix != 0))
+        if matrix.shape != (graph.num_queries, graph.num_keys):
+            raise ShapeError(
+                f"attention is {matrix.shape}, but the token graph has {graph.num_queries} queries "
+                f"and {graph.num_keys} keys."
+            )
+        key, query = graph.edge_index.numpy()
+        values = matrix[query, key]
+        return cls(
+            graph,
+            values,
+            total_mass=np.bincount(query, np.abs(values), graph.num_queries).astype(matrix.dtype),
+            total_edges=graph.in_degree.numpy(),
+            tokens=tuple(tokens),
+            **attributes,
+        )
+
+    # Edges
+
+    @property
+    def key(self) -> Ints:
+        """The key of each edge, as an index of nodes."""
+        index: Ints = self.graph.edge_index[0].numpy()
+        return index
+
+    @property
+    def query(self) -> Ints:
+        """The query of each edge, as a row."""
+        index: Ints = self.graph.edge_index[1].numpy()
+        return index
+
+    @property
+    def kept_mass(self) -> Floats:
+        """The mass Σ_j |A_ij| of each query's kept edges, shape (queries,)."""
+        mass = np.bincount(self.query, np.abs(self.attention), self.graph.num_queries)
+        return mass.astype(self.attention.dtype)
+
+    @property
+    def share_kept(self) -> float:
+        """The share of the attention's mass that the kept edges hold."""
+        total = float(self.total_mass.sum())
+        return float(self.kept_mass.sum()) / total if total else 1.0
+
+    @property
+    def dropped_edges(self) -> Ints:
+        """How many edges each query lost, shape (queries,)."""
+        kept: Ints = self.graph.in_degree.numpy()
+        return self.total_edges - kept
+
+    def labels(self) -> list[str]:
+        """Name each node: its token, or where there are no tokens its position."""
+        if self.tokens:
+            return list(self.tokens)
+        return [str(position) for position in self._positions()]
+
+    def query_labels(self) -> list[str]:
+        """Name each query."""
+        if self.graph.is_bipartite:
+            size = self.graph.num_queries
+            return list(self.query_tokens) or [str(row) for row in range(size)]
+        offset = self.graph.query_offset
+        return self.labels()[offset : offset + self.graph.num_queries]
+
+    def keep(self, keep: Keep) -> AttentionGraph:
+        """Keep fewer edges, and count the others as dropped."""
+        attention = torch.from_numpy(self.attention)
+        chosen = np.zeros(self.graph.num_edges, dtype=bool)
+        for edges, present in padded_rows(self.graph.edge_index[1], self.graph.num_queries):
+            chosen[edges[keep.select(attention[edges], present)].numpy()] = True
+        return self._with_edges(chosen, str(keep))
+
+    def without_self_loops(self) -> AttentionGraph:
+        """Drop the edges from a token to itself: what remains of a causal head is a DAG."""
+        if self.graph.is_bipartite:
+            return self
+        return self._with_edges(self.key != self.query + self.graph.query_offset, "no self-loops")
+
+    def _with_edges(self, chosen: NDArray[np.bool_], kept_by: str) -> AttentionGraph:
+        row, key = torch.from_numpy(self.query[chosen]), torch.from_numpy(self.key[chosen])
+        rule = Edges.from_pairs(row, key, self.graph.num_queries, self.graph.query_offset)
+        return replace(
+            self,
+            graph=replace(self.graph, rule=rule),
+            attention=self.attention[chosen],
+            score=None if self.score is None else self.score[chosen],
+            kept_by=kept_by if self.kept_by == "All()" else f"{self.kept_by}, {kept_by}",
+        )
+
+    # Nodes
+
+    def subgraph(self, nodes: Iterable[int | str]) -> AttentionGraph:
+        """Keep some tokens, by position or by text (every token of that text), in text order.
+
+        Nodes keep their positions; edges to other tokens count as dropped. In a bipartite graph a
+        position or text chooses among queries and keys alike.
+        """
+        wanted = list(nodes)
+        if self.graph.is_bipartite:
+            keys = self._find(wanted, self.labels(), np.arange(self.graph.num_keys))
+            rows = self._find(wanted, self.query_labels(), np.arange(self.graph.num_queries))
+            found = {*keys[0], *rows[0]}
+            columns, queries = keys[1], rows[1]
+        else:
+            found, columns = self._find(wanted, self.labels(), self._positions())
+            if self.graph.num_queries < self.graph.num_tokens:
+                return self._square().subgraph(wanted)
+            queries = columns
+        if missing := [node for node in wanted if node not in found]:
+            raise SelectionError(
+                f"No token {missing[0]!r}; the tokens are {self.labels()} at positions "
+                f"{self._positions().tolist()}."
+            )
+        mask = np.isin(self.query, queries) & np.isin(self.key, columns)
+        new_row = torch.from_numpy(np.searchsorted(queries, self.query[mask]))
+        new_key = torch.from_numpy(np.searchsorted(columns, self.key[mask]))
+        graph = TokenGraph(
+            Edges.from_pairs(new_row, new_key, len(queries)),
+            len(queries),
+            len(columns),
+            is_bipartite=self.graph.is_bipartite,
+        )
+        return replace(
+            self,
+            graph=graph,
+            attention=self.attention[mask],
+            score=None if self.score is None else self.score[mask],
+            total_mass=self.total_mass[queries],
+            total_edges=self.total_edges[queries],
+            sink=None if self.sink is None else self.sink[queries],
+            tokens=tuple(self.tokens[i] for i in columns) if self.tokens else (),
+            query_tokens=tuple(self.query_tokens[i] for i in queries) if self.query_tokens else (),
+            words=tuple(self.words[i] for i in columns) if self.words else (),
+            positions=self._positions()[columns],
+        )
+
+    @staticmethod
+    def _find(
+        wanted: Sequence[int | str], labels: Sequence[str], positions: Ints
+    ) -> tuple[set[int | str], Ints]:
+        found: set[int | str] = set()
+        indices = []
+        for index, (label, position) in enumerate(zip(labels, positions.tolist(), strict=True)):
+            names = {position, label, label.strip()} & set(wanted)
+            found |= names
+            if names:
+                indices.append(index)
+        return found, np.asarray(indices, dtype=np.int64)
+
+    def _positions(self) -> Ints:
+        return np.arange(self.graph.num_tokens) if self.positions is None else self.positions
+
+    def _square(self) -> AttentionGraph:
+        """Give every token a row: empty neighbourhoods where there was none."""
+        size, offset = self.graph.num_tokens, self.graph.query_offset
+        rows = slice(offset, offset + self.graph.num_queries)
+
+        def spread(values: Any) -> Any:
+            if values is None:
+                return None
+            whole = np.zeros(size, dtype=values.dtype)
+            whole[rows] = values
+            return whole
+
+        row, key = torch.from_numpy(self.query + offset), torch.from_numpy(self.key)
+        return replace(
+            self,
+            graph=TokenGraph(Edges.from_pairs(row, key, size), size, size),
+            total_mass=spread(self.total_mass),
+            total_edges=spread(self.total_edges),
+            sink=spread(self.sink),
+        )
+
+    def merge(self, spans: Iterable[tuple[int, int]]) -> AttentionGraph:
+        """Merge spans of neighbouring tokens into one node each: sum over keys, mean over queries.
+
+        Parameters
+        ----------
+        spans : iterable of (start, stop)
+            Half-open, not overlapping; a token outside every span stands alone.
+
+        Notes
+        -----
+        Rows that summed to 1 still do. Merged nodes count from 0 anew; scores are not carried
+        over, since the score of a merged edge is not defined.
+        """
+        if self.graph.is_bipartite:
+            raise SelectionError("Tokens of a bipartite graph cannot be merged: merge each side.")
+        if self.graph.num_queries < self.graph.num_tokens:
+            return self._square().merge(spans)
+        starts, size = _span_starts(spans, self.graph.num_tokens)
+        group = np.cumsum(starts) - 1
+        count = int(group[-1]) + 1 if size else 0
+        members = np.bincount(group, minlength=count)
+        codes = group[self.query] * count + group[self.key]
+        edges, place = np.unique(codes, return_inverse=True)
+        row, key = np.divmod(edges, max(count, 1))
+        summed = np.bincount(place, self.attention, len(edges)) / members[row]
+        degree = np.bincount(row, minlength=count)
+        dropped = np.bincount(group, self.dropped_edges, count).astype(np.int64)
+        kind = self.attention.dtype
+
+        def mean(values: Floats) -> Floats:
+            return (np.bincount(group, values, count) / members).astype(kind)
+
+        rule = Edges.from_pairs(torch.from_numpy(row), torch.from_numpy(key), count)
+        first = np.flatnonzero(starts)
+        texts = ["".join(part) for part in np.split(np.array(self.tokens, object), first[1:])]
+        return replace(
+            self,
+            graph=TokenGraph(rule, count, count),
+            attention=summed.astype(kind),
+            score=None,
+            total_mass=mean(self.total_mass),
+            total_edges=degree + dropped,
+            sink=None if self.sink is None else mean(self.sink),
+            tokens=tuple(texts) if self.tokens else (),
+            words=tuple(self.words[i] for i in first) if self.words else (),
+            positions=None,
+        )
+
+    def merge_words(self) -> AttentionGraph:
+        """Merge the tokens of each word into one node."""
+        if not self.words:
+            raise SelectionError(
+                "This graph does not know which tokens make a word (its tokenizer does not say); "
+                "use merge([(start, stop), ...])."
+            )
+        bounds = [0]
+        for i in range(1, len(self.words) + 1):
+            if i == len(self.words) or self.words[i] is None or self.words[i] != self.words[i - 1]:
+                bounds.append(i)
+        return self.merge(zip(bounds[:-1], bounds[1:], strict=True))
+
+    # Other forms
+
+    def to_dense(self) -> Floats:
+        """Build the matrix A, (queries, keys), 0 where no edge was kept."""
+        matrix = np.zeros((self.graph.num_queries, self.graph.num_keys), self.attention.dtype)
+        matrix[self.query, self.key] = self.attention
+        return matrix
+
+    def to_scipy(self) -> csr_array[Any, tuple[int, int]]:
+        """Build the sparse matrix A, (queries, keys)."""
+        from scipy.sparse import csr_array
+
+        shape = (self.graph.num_queries, self.graph.num_keys)
+        return csr_array((self.attention, self.key, self.graph.pointer.numpy()), shape=shape)
+
+    def to_pandas(self) -> pd.DataFrame:
+        """List the edges: positions and tokens of query and key, attention, and the score."""
+        import pandas as pd
+
+        keys, queries = self.node_ids()
+        table = {
+            "query": [queries[i] for i in self.query],
+            "key": [keys[i] for i in self.key],
+            "query_token": [self.query_labels()[i] for i in self.query],
+            "key_token": [self.labels()[i] for i in self.key],
+            "attention": self.attention,
+        }
+        if self.score is not None:
+            table["score"] = self.score
+        return pd.DataFrame(table)
+
+    def node_ids(self) -> tuple[list[int], list[int]]:
+        """List the positions of keys and of queries."""
+        positions: list[int] = self._positions().tolist()
+        if self.graph.is_bipartite:
+            return positions, list(range(self.graph.num_queries))
+        offset = self.graph.query_offset
+        rows = positions[offset : offset + self.graph.num_queries]
+        return positions[: self.graph.num_keys], rows
+
+    def to_networkx(self, *, self_loops: bool = True, distance: bool = False) -> nx.DiGraph[Any]:
+        """Build the directed graph with an edge (j, i), key to query, for each kept edge.
+
+        See `gattn.networks.to_networkx` for its attributes.
+        """
+        from gattn.networks import to_networkx
+
+        return to_networkx(self, self_loops=self_loops, distance=distance)
+
+    @staticmethod
+    def from_networkx(graph: nx.DiGraph[Any]) -> AttentionGraph:
+        """Read a graph that `to_networkx` built, or any directed graph with edge weights."""
+        from gattn.networks import from_networkx
+
+        return from_networkx(graph)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a file of the kind its suffix says; see `gattn.files.save`."""
+        from gattn.files import save
+
+        save(self, path)
+
+    def draw(self, layout: str = "arcs", *, ax: Axes | None = None, **options: Any) -> Axes:
+        """Draw the graph on Axes; see `gattn.drawing.draw_head`."""
+        from gattn.drawing import draw_head
+
+        return draw_head(self, layout, ax=ax, **options)
+
+    def _repr_svg_(self) -> str:
+        from gattn.drawing import notebook_svg
+
+        return notebook_svg(self)
+
+
+def _span_starts(spans: Iterable[tuple[int, int]], size: int) -> tuple[NDArray[np.bool_], int]:
+    starts = np.ones(size, dtype=bool)
+    previous = 0
+    for start, stop in sorted(spans):
+        if not previous <= start < stop <= size:
+            raise SelectionError(
+                f"The span ({start}, {stop}) must be half-open, not overlap another one, and lie "
+                f"within the {size} tokens."
+            )
+        starts[start + 1 : stop] = False
+        previous = stop
+    return starts, size

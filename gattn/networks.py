@@ -1,0 +1,200 @@
+"""Attention graphs as NetworkX graphs, there and back."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import torch
+
+from gattn.errors import GraphError
+from gattn.graph import TokenGraph
+from gattn.head import AttentionGraph
+from gattn.rules import Edges
+
+SINK = -1
+"""The id of the virtual node that stands for a sink outside the sequence."""
+
+_TEXTS = ("model", "weight_function", "normalizer")
+
+
+def to_networkx(
+    head: AttentionGraph, *, self_loops: bool = True, distance: bool = False
+) -> nx.DiGraph[Any]:
+    """Build the directed graph of a head's kept edges.
+
+    The edge (j, i) runs the way the information runs, from key j to query i, so the adjacency
+    matrix is the transpose of A; ``graph.reverse()`` says who attends to whom. All attributes are
+    plain Python numbers and strings, which every NetworkX writer takes.
+
+    Parameters
+    ----------
+    head : AttentionGraph
+        The head.
+    self_loops : bool
+        Whether to include the edges from a token to itself.
+    distance : bool
+        Whether to add the edge attribute ``distance = -ln attention``, for algorithms that read
+        weights as lengths. Edges of zero attention have distance infinity.
+
+    Returns
+    -------
+    networkx.DiGraph
+        Edges have ``weight`` (the attention) and, where known, ``score``. Nodes are positions, or
+        ``("key", j)`` and ``("query", i)`` where bipartite, with ``token``, ``position`` and, for
+        queries, ``kept_mass``, ``total_mass`` and ``total_edges``. A sink is node -1, ``virtual``.
+        The graph has ``layer``, ``head``, ``model``, ``weight_function``, ``normalizer``, ``keep``.
+    """
+    if distance and bool((head.attention < 0).any()):
+        raise GraphError("distance=True needs attention >= 0; this head has negative attention.")
+    graph: nx.DiGraph[Any] = nx.DiGraph(**_graph_attributes(head))
+    graph.add_nodes_from(_nodes(head))
+    keys, queries = _ids(head)
+    columns = [head.key.tolist(), head.query.tolist(), head.attention.tolist()]
+    scores = [None] * len(head.attention) if head.score is None else head.score.tolist()
+    for key, query, attention, score in zip(*columns, scores, strict=True):
+        source, target = keys[key], queries[query]
+        if source == target and not self_loops:
+            continue
+        attributes = {"weight": attention}
+        if score is not None:
+            attributes["score"] = score
+        if distance:
+            attributes["distance"] = -math.log(attention) if attention > 0 else math.inf
+        graph.add_edge(source, target, **attributes)
+    if head.sink is not None:
+        graph.add_node(SINK, token="<sink>", position=SINK, virtual=True)
+        for query, mass in zip(queries, head.sink.tolist(), strict=True):
+            graph.add_edge(SINK, query, weight=mass)
+            if distance:
+                graph.edges[SINK, query]["distance"] = -math.log(mass) if mass > 0 else math.inf
+    return graph
+
+
+def _graph_attributes(head: AttentionGraph) -> dict[str, Any]:
+    attributes = {
+        "layer": head.layer,
+        "head": head.head,
+        **{name: getattr(head, name) or None for name in _TEXTS},
+        "keep": head.kept_by,
+        "dtype": head.attention.dtype.name,
+        "query_offset": head.graph.query_offset if _is_partial(head) else None,
+        "num_queries": head.graph.num_queries if _is_partial(head) else None,
+    }
+    return {name: value for name, value in attributes.items() if value is not None}
+
+
+def _is_partial(head: AttentionGraph) -> bool:
+    graph = head.graph
+    return not graph.is_bipartite and graph.num_queries < graph.num_tokens
+
+
+def _ids(head: AttentionGraph) -> tuple[list[Any], list[Any]]:
+    keys, queries = head.node_ids()
+    if head.graph.is_bipartite:
+        return [("key", j) for j in keys], [("query", i) for i in queries]
+    return list(keys), list(queries)
+
+
+def _nodes(head: AttentionGraph) -> list[tuple[Any, dict[str, Any]]]:
+    keys, queries = _ids(head)
+    bipartite = head.graph.is_bipartite
+    every = range(head.graph.num_tokens) if head.positions is None else head.positions.tolist()
+    ids = keys if bipartite else every
+    nodes: dict[Any, dict[str, Any]] = {}
+    for index, (node, token) in enumerate(zip(ids, head.labels(), strict=True)):
+        nodes[node] = {"token": token, "position": node[1] if bipartite else node}
+        if head.words and head.words[index] is not None:
+            nodes[node]["word"] = head.words[index]
+    rows = zip(
+        queries,
+        head.query_labels(),
+        head.kept_mass.tolist(),
+        head.total_mass.tolist(),
+        head.total_edges.tolist(),
+        strict=True,
+    )
+    for node, token, kept, mass, edges in rows:
+        attributes = nodes.setdefault(node, {"token": token})
+        attributes.setdefault("position", node[1] if bipartite else node)
+        attributes |= {"kept_mass": kept, "total_mass": mass, "total_edges": edges}
+    if bipartite:
+        for node, attributes in nodes.items():
+            attributes["bipartite"] = int(node[0] == "query")
+    return list(nodes.items())
+
+
+def from_networkx(graph: nx.DiGraph[Any]) -> AttentionGraph:
+    """Read an attention graph from a directed graph with the edge attribute ``weight``.
+
+    What `to_networkx` wrote comes back whole. In another graph, nodes without ``position`` take
+    positions in the graph's own order, edges without ``weight`` count as 1, and nothing counts as
+    dropped.
+    """
+    if not graph.is_directed() or graph.is_multigraph():
+        raise GraphError("An attention graph is read from a nx.DiGraph: give one edge a pair.")
+    sides = {
+        node for node in graph if isinstance(node, tuple) and node[:1] in (("key",), ("query",))
+    }
+    real = [node for node in graph if node != SINK or not graph.nodes[node].get("virtual")]
+    bipartite = bool(sides) and len(sides) == len(real)
+    if bipartite:
+        keys = sorted(node for node in real if node[0] == "key")
+        queries = sorted(node for node in real if node[0] == "query")
+        offset = 0
+    else:
+        whole = all(isinstance(node, int) and not isinstance(node, bool) for node in real)
+        keys = sorted(real) if whole else real
+        offset = int(graph.graph.get("query_offset", 0))
+        queries = keys[offset : offset + int(graph.graph.get("num_queries", len(keys)))]
+    return _read(graph, keys, queries, offset, bipartite)
+
+
+def _read(
+    graph: nx.DiGraph[Any], keys: list[Any], queries: list[Any], offset: int, bipartite: bool
+) -> AttentionGraph:
+    key_index = {node: index for index, node in enumerate(keys)}
+    row_index = {node: index for index, node in enumerate(queries)}
+    found = [
+        (row_index[query], key_index[key], edge)
+        for key, query, edge in graph.edges(data=True)
+        if key in key_index
+    ]
+    found.sort(key=lambda edge: edge[:2])
+    kind = np.dtype(graph.graph.get("dtype", "float64"))
+    attention = np.array([edge.get("weight", 1.0) for *_, edge in found], dtype=kind)
+    row = torch.tensor([row for row, *_ in found], dtype=torch.long)
+    key = torch.tensor([key for _, key, _ in found], dtype=torch.long)
+    rule = Edges.from_pairs(row, key, len(queries), offset)
+    tokens = TokenGraph(rule, len(queries), len(keys), offset, bipartite)
+    mass = np.bincount(row.numpy(), np.abs(attention), len(queries))
+    degree = np.bincount(row.numpy(), minlength=len(queries))
+    nodes = graph.nodes
+    ids = [node[1] if bipartite else node for node in keys]
+    is_position = all(isinstance(node, int) for node in ids)
+    scored = bool(found) and all("score" in edge for *_, edge in found)
+    words = [nodes[node].get("word") for node in keys]
+    return AttentionGraph(
+        tokens,
+        attention,
+        np.array([nodes[q].get("total_mass", mass[i]) for i, q in enumerate(queries)], kind),
+        np.array([nodes[q].get("total_edges", degree[i]) for i, q in enumerate(queries)], np.int64),
+        score=np.array([edge["score"] for *_, edge in found], kind) if scored else None,
+        sink=_sink(graph, queries, kind),
+        tokens=tuple(str(nodes[node].get("token", node)) for node in keys),
+        query_tokens=tuple(str(nodes[q].get("token", q)) for q in queries) if bipartite else (),
+        words=tuple(words) if any(word is not None for word in words) else (),
+        positions=np.array(ids) if is_position and ids != list(range(len(ids))) else None,
+        layer=graph.graph.get("layer"),
+        head=graph.graph.get("head"),
+        kept_by=graph.graph.get("keep", "All()"),
+        **{name: graph.graph.get(name, "") for name in _TEXTS},
+    )
+
+
+def _sink(graph: nx.DiGraph[Any], queries: list[Any], kind: np.dtype[Any]) -> Any:
+    if SINK not in graph or not graph.nodes[SINK].get("virtual"):
+        return None
+    return np.array([graph.edges[SINK, query]["weight"] for query in queries], dtype=kind)

@@ -1,0 +1,240 @@
+"""Traces: all attention graphs of one run of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from os import PathLike
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gattn.errors import SelectionError, ShapeError
+from gattn.head import AttentionGraph
+
+if TYPE_CHECKING:
+    import networkx as nx
+    import pandas as pd
+    from matplotlib.figure import Figure
+
+HeadReduction: TypeAlias = Literal["mean", "max", "min"] | int
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Stack(Mapping[tuple[int, int], AttentionGraph]):
+    """The heads of one stack of layers, by (layer, head).
+
+    Parameters
+    ----------
+    name : str
+        Such as "encoder", "decoder" or "cross".
+    heads : mapping of (layer, head) to AttentionGraph
+        A layer is the order of calls in the stack; layers and heads count from 0.
+    """
+
+    name: str
+    heads: Mapping[tuple[int, int], AttentionGraph]
+
+    def __getitem__(self, place: tuple[int, int]) -> AttentionGraph:
+        """Take the head (layer, head)."""
+        if place not in self.heads:
+            raise SelectionError(
+                f"The {self.name} stack has no layer and head {place!r}; it has layers "
+                f"{self.layers} with heads {self.head_numbers}."
+            )
+        return self.heads[place]
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return iter(self.heads)
+
+    def __len__(self) -> int:
+        return len(self.heads)
+
+    def __repr__(self) -> str:
+        return f"Stack({self.name}: layers {self.layers}, heads {self.head_numbers})"
+
+    @property
+    def layers(self) -> list[int]:
+        """The layers that are there."""
+        return sorted({layer for layer, _ in self.heads})
+
+    @property
+    def head_numbers(self) -> list[int]:
+        """The heads that are there in some layer."""
+        return sorted({head for _, head in self.heads})
+
+    @property
+    def tokens(self) -> list[str]:
+        """The tokens' texts (of the keys, in cross-attention)."""
+        return next(iter(self.heads.values())).labels() if self.heads else []
+
+    def unroll(
+        self, *, heads: HeadReduction = "mean", residual: float = 0.5
+    ) -> nx.DiGraph[tuple[int, int]]:
+        r"""Unroll the stack into one directed acyclic graph on (layer, position).
+
+        Layer 0 is the input; the edge ((l, j), (l + 1, i)) is what flows in layer l. With A
+        reduced over heads and r the residual share, its weight is the row-normalised mix
+        :math:`(1 - r) A_{ij} + r \delta_{ij}`.
+
+        Parameters
+        ----------
+        heads : "mean", "max", "min" or int
+            How the heads of a layer become one A; a number takes that head.
+        residual : float
+            The share r of the residual stream, 0 to 1.
+
+        Returns
+        -------
+        networkx.DiGraph
+            Edges have ``attention``, ``residual`` (the residual's share of the weight) and
+            ``weight`` = ``capacity``.
+
+        Raises
+        ------
+        SelectionError
+            Where the stack is not self-attention over whole, consecutive layers.
+        ShapeError
+            Where attention is negative, or `residual` is no share.
+        """
+        import networkx as nx
+
+        if not 0 <= residual <= 1:
+            raise ShapeError(f"residual is a share from 0 to 1, not {residual!r}.")
+        self._check_square()
+        graph: nx.DiGraph[tuple[int, int]] = nx.DiGraph(
+            residual=residual, heads=str(heads), layers=len(self.layers)
+        )
+        tokens = self.tokens
+        for depth in range(len(self.layers) + 1):
+            for position, token in enumerate(tokens):
+                graph.add_node((depth, position), token=token, layer=depth, position=position)
+        for depth, layer in enumerate(self.layers):
+            attention = self._reduced(layer, heads)
+            mixed = (1 - residual) * attention + residual * np.eye(len(attention))
+            mass = mixed.sum(1, keepdims=True)
+            weight = np.divide(mixed, mass, out=np.zeros_like(mixed), where=mass > 0)
+            kept = np.divide(residual, mass[:, 0], out=np.zeros(len(mass)), where=mass[:, 0] > 0)
+            for query, key in np.argwhere(mixed > 0).tolist():
+                value = float(weight[query, key])
+                graph.add_edge(
+                    (depth, key),
+                    (depth + 1, query),
+                    attention=float(attention[query, key]),
+                    residual=float(kept[query]) if key == query else 0.0,
+                    weight=value,
+                    capacity=value,
+                )
+        return graph
+
+    def _check_square(self) -> None:
+        if not self.heads:
+            raise SelectionError("The stack is empty: capture at least one layer.")
+        if self.layers != list(range(self.layers[0], self.layers[-1] + 1)):
+            raise SelectionError(
+                f"Only consecutive layers unroll into a graph; this stack has {self.layers}."
+            )
+        for head in self.heads.values():
+            if head.graph.is_bipartite or head.graph.num_queries != head.graph.num_keys:
+                raise SelectionError(f"Only self-attention unrolls; {self.name} is not.")
+            if bool((head.attention < 0).any()):
+                raise ShapeError("Only non-negative attention unrolls; this trace has negative.")
+
+    def _reduced(self, layer: int, heads: HeadReduction) -> NDArray[np.float64]:
+        if isinstance(heads, int):
+            return self[layer, heads].to_dense().astype(np.float64)
+        if heads not in ("mean", "max", "min"):
+            raise SelectionError(f"heads is 'mean', 'max', 'min' or a number, not {heads!r}.")
+        matrices = [self[place].to_dense() for place in sorted(self.heads) if place[0] == layer]
+        stacked = np.stack(matrices).astype(np.float64)
+        reduced: NDArray[np.float64] = getattr(stacked, heads)(axis=0)
+        return reduced
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class AttentionTrace:
+    """All attention graphs of one run of a model, in named stacks of layers.
+
+    ``trace[1, 3]`` is head 3 of layer 1 where there is one stack; ``trace["cross"][1, 3]`` names
+    the stack.
+
+    Parameters
+    ----------
+    stacks : mapping of str to Stack
+        The stacks, by name.
+    model : str
+        The model's name.
+    """
+
+    stacks: Mapping[str, Stack]
+    model: str = ""
+
+    @overload
+    def __getitem__(self, place: str) -> Stack: ...
+    @overload
+    def __getitem__(self, place: tuple[int, int]) -> AttentionGraph: ...
+    def __getitem__(self, place: str | tuple[int, int]) -> Stack | AttentionGraph:
+        """Take a stack by name, or a head by (layer, head) where there is one stack."""
+        if isinstance(place, str):
+            if place not in self.stacks:
+                raise SelectionError(f"No stack {place!r}; there are {sorted(self.stacks)}.")
+            return self.stacks[place]
+        return self.only_stack[place]
+
+    @property
+    def only_stack(self) -> Stack:
+        """The stack, where there is just one."""
+        if len(self.stacks) != 1:
+            names = sorted(self.stacks)
+            raise SelectionError(
+                f"This trace has the stacks {names}: name one, as in trace[{names[:1]}][0, 0]."
+            )
+        return next(iter(self.stacks.values()))
+
+    def __repr__(self) -> str:
+        parts = ", ".join(
+            f"{name}: {len(stack.layers)} layers x {len(stack.head_numbers)} heads"
+            for name, stack in self.stacks.items()
+        )
+        return f"AttentionTrace({self.model or 'no model'}; {parts})"
+
+    @property
+    def tokens(self) -> list[str]:
+        """The tokens' texts, where there is one stack."""
+        return self.only_stack.tokens
+
+    def heads(self) -> Iterator[AttentionGraph]:
+        """Walk all heads, stack by stack, in order of layer and head."""
+        for stack in self.stacks.values():
+            for place in sorted(stack):
+                yield stack[place]
+
+    def unroll(
+        self, *, heads: HeadReduction = "mean", residual: float = 0.5
+    ) -> nx.DiGraph[tuple[int, int]]:
+        """Unroll the only stack into one DAG; see `Stack.unroll`."""
+        return self.only_stack.unroll(heads=heads, residual=residual)
+
+    def summary(self) -> pd.DataFrame:
+        """Describe every head in one row; see `gattn.analysis.heads.head_table`."""
+        from gattn.analysis.heads import head_table
+
+        return head_table(self)
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a ``.gattn`` file; see `gattn.files.save`."""
+        from gattn.files import save
+
+        save(self, path)
+
+    def draw(self, **options: Any) -> Figure:
+        """Draw all heads at a glance; see `gattn.drawing.draw_heads`."""
+        from gattn.drawing import draw_heads
+
+        return draw_heads(self, **options)
+
+    def _repr_svg_(self) -> str:
+        from gattn.drawing import notebook_svg
+
+        return notebook_svg(self)
