@@ -1,6 +1,40 @@
 """Edge weight functions: what an edge scores, one idea a file."""
 
-from gattn.weights.base import Pairs, Positions, WeightFunction
-from gattn.weights.dot import Dot, ScaledDotProduct
+from gattn.weights.additive import GAT, Additive, GATv2
+from gattn.weights.base import DotForm, Pairs, Positions, PositionWeight, WeightFunction
+from gattn.weights.cosine import Cosine, SwinCosine
+from gattn.weights.distance import L1Distance, SquaredDistance
+from gattn.weights.dot import Bilinear, Dot, ScaledDotProduct
+from gattn.weights.edge_features import EdgeBias, EdgeProduct
+from gattn.weights.kernel import KernelFeatures, PerformerFeatures, Polynomial
+from gattn.weights.position import ALiBi, RelativePosition, T5RelativeBias
+from gattn.weights.rotary import Rotary
+from gattn.weights.softcap import Softcap
 
-__all__ = ["Dot", "Pairs", "Positions", "ScaledDotProduct", "WeightFunction"]
+__all__ = [
+    "GAT",
+    "ALiBi",
+    "Additive",
+    "Bilinear",
+    "Cosine",
+    "Dot",
+    "DotForm",
+    "EdgeBias",
+    "EdgeProduct",
+    "GATv2",
+    "KernelFeatures",
+    "L1Distance",
+    "Pairs",
+    "PerformerFeatures",
+    "Polynomial",
+    "PositionWeight",
+    "Positions",
+    "RelativePosition",
+    "Rotary",
+    "ScaledDotProduct",
+    "Softcap",
+    "SquaredDistance",
+    "SwinCosine",
+    "T5RelativeBias",
+    "WeightFunction",
+]

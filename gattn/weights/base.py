@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias, Union, cast
+from typing import NamedTuple, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
 
-from gattn.errors import ContractError
+from gattn.errors import ContractError, ShapeError
 
-Tree: TypeAlias = Union[Tensor, None, tuple["Tree", ...]]
+Tree: TypeAlias = Tensor | tuple["Tree", ...] | None
 """A tensor, None, or a tuple of trees: what `WeightFunction.prepare` returns for a side."""
 
 
@@ -62,7 +62,7 @@ class WeightFunction(nn.Module):
     The other methods are faster or richer paths with a default.
 
     Weight functions add (``w1 + w2``, ``sum([...])``) and scale (``c * w``, an inverse
-    temperature).
+    temperature). `gattn.testing.check_weight_function` holds a new one to this contract.
 
     Examples
     --------
@@ -95,7 +95,7 @@ class WeightFunction(nn.Module):
 
     def on_tile(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
         """Score all pairs of a tile: (B, H, Q, .), (B, H, K, .) -> (B, H, Q, K)."""
-        scores = self(
+        scores: Tensor = self(
             map_tree(lambda x: x.transpose(1, 2)[:, :, None], query),
             map_tree(lambda x: x.transpose(1, 2)[:, None], key),
             pairs,
@@ -107,7 +107,8 @@ class WeightFunction(nn.Module):
     def dot_form(self, query: Tree, key: Tree) -> DotForm | None:
         """Write the score as a dot product plus terms of pairs, or None where it is not one.
 
-        Takes what `prepare` returned. Engines that multiply matrices read this.
+        Takes what `prepare` returned. Engines that multiply matrices read this; it must give the
+        scores that `forward` gives.
         """
         return None
 
@@ -120,14 +121,19 @@ class WeightFunction(nn.Module):
         if isinstance(other, (int, float)) and other == 0:
             return self
         if callable(other):
-            return Sum(as_weight_function(other), self)
+            return Sum(as_weight_function(cast("PairFunction", other)), self)
         return NotImplemented
 
     def __mul__(self, factor: float | Tensor) -> Scaled:
         """Scale scores: an inverse temperature."""
+        if not isinstance(factor, (int, float, Tensor)):
+            return NotImplemented
         return Scaled(factor, self)
 
     __rmul__ = __mul__
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.extra_repr()})"
 
 
 PairFunction: TypeAlias = Callable[[Tensor, Tensor, Pairs], Tensor]
@@ -140,10 +146,8 @@ class Sum(WeightFunction):
         super().__init__()
         flat: list[WeightFunction] = []
         for term in terms:
-            flat.extend(
-                cast("Sequence[WeightFunction]", term.terms) if isinstance(term, Sum) else [term]
-            )
-        self.terms = nn.ModuleList(flat)
+            flat.extend(term._each() if isinstance(term, Sum) else [term])
+        self.terms: nn.ModuleList = nn.ModuleList(flat)
 
     def _each(self) -> list[WeightFunction]:
         return cast("list[WeightFunction]", list(self.terms))
@@ -159,7 +163,7 @@ class Sum(WeightFunction):
 
     def on_tile(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
         """Add the terms' tiles."""
-        return _total([term.on_tile(q, k, pairs) for term, q, k in self._with(query, key)])
+        return _total([tile_scores(term, q, k, pairs) for term, q, k in self._with(query, key)])
 
     def dot_form(self, query: Tree, key: Tree) -> DotForm | None:
         """Concatenate the terms' features, where each has a dot form."""
@@ -179,9 +183,8 @@ class Sum(WeightFunction):
         assert isinstance(key, tuple)
         return list(zip(self._each(), query, key, strict=True))
 
-    def extra_repr(self) -> str:
-        """Name no more than the terms."""
-        return ""
+    def __repr__(self) -> str:
+        return " + ".join(repr(term) for term in self.terms)
 
 
 class Scaled(WeightFunction):
@@ -189,7 +192,7 @@ class Scaled(WeightFunction):
 
     def __init__(self, factor: float | Tensor, weight: WeightFunction) -> None:
         super().__init__()
-        self.factor = factor
+        self.factor = nn.Buffer(factor) if type(factor) is Tensor else factor
         self.weight = weight
 
     def prepare(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tree, Tree]:
@@ -200,20 +203,25 @@ class Scaled(WeightFunction):
         """Scale the score."""
         return self.factor * cast("Tensor", self.weight(query, key, pairs))
 
+    def on_tile(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
+        """Scale the tile."""
+        return a_head(self.factor) * tile_scores(self.weight, query, key, pairs)
+
     def dot_form(self, query: Tree, key: Tree) -> DotForm | None:
         """Scale the query features and each term of pairs."""
         form = self.weight.dot_form(query, key)
         if form is None:
             return None
-        factor = self.factor
-        if isinstance(factor, Tensor) and factor.dim():
-            factor = factor[:, None, None]
-        scaled = None if form.query is None else form.query * factor
+        scaled = None if form.query is None else form.query * a_head(self.factor)
         return DotForm(scaled, form.key, tuple(Scaled(self.factor, term) for term in form.bias))
 
-    def extra_repr(self) -> str:
-        """Show a fixed factor."""
-        return "" if isinstance(self.factor, nn.Parameter) else f"factor={self.factor}"
+    def __repr__(self) -> str:
+        factor = shown_factor(self.factor)
+        return (
+            f"{factor} * ({self.weight})"
+            if isinstance(self.weight, Sum)
+            else f"{factor} * {self.weight}"
+        )
 
 
 class PairWeight(WeightFunction):
@@ -227,9 +235,8 @@ class PairWeight(WeightFunction):
         """Call the function."""
         return self.function(cast("Tensor", query), cast("Tensor", key), pairs)
 
-    def extra_repr(self) -> str:
-        """Show the function's name."""
-        return getattr(self.function, "__name__", repr(self.function))
+    def __repr__(self) -> str:
+        return str(getattr(self.function, "__name__", type(self.function).__name__))
 
 
 class PositionWeight(WeightFunction):
@@ -263,6 +270,55 @@ def map_tree(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
     if isinstance(tree, tuple):
         return tuple(map_tree(function, branch) for branch in tree)
     return function(tree)
+
+
+def tile_scores(weight: WeightFunction, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
+    """Score a tile by multiplying matrices where there is a dot form, else by `on_tile`.
+
+    (B, H, Q, .), (B, H, K, .) -> (B, H, Q, K), where batch and heads may be 1.
+    """
+    form = weight.dot_form(query, key)
+    if form is None:
+        return weight.on_tile(query, key, pairs)
+    terms = [term.on_tile(None, None, pairs) for term in form.bias]
+    if form.query is not None and form.key is not None:
+        terms.append(form.query @ form.key.transpose(-2, -1))
+    return _total(terms)
+
+
+def a_head(factor: float | Tensor) -> float | Tensor:
+    """Shape a factor, or one a head, to broadcast against (batch, heads, tokens, any)."""
+    return factor[:, None, None] if isinstance(factor, Tensor) and factor.dim() else factor
+
+
+def shown_factor(factor: float | Tensor) -> str:
+    """Write a factor for a repr: its value where it is one fixed number."""
+    if not isinstance(factor, Tensor):
+        return str(factor)
+    if isinstance(factor, nn.Parameter):
+        return "learned"
+    return "fixed a head" if factor.dim() else str(factor.item())
+
+
+def learned(*shape: int, fan_in: int) -> nn.Parameter:
+    """Draw a learned tensor from a normal distribution of variance 1 / fan_in."""
+    return nn.Parameter(torch.randn(shape) * fan_in**-0.5)
+
+
+def expect_features(weight: WeightFunction, side: str, tokens: Tensor, size: Sequence[int]) -> None:
+    """Hold vectors (batch, heads, tokens, dim) to the heads and dim a weight function has.
+
+    Raises
+    ------
+    ShapeError
+        Where they differ.
+    """
+    found = [tokens.shape[1], tokens.shape[-1]]
+    if found != list(size):
+        raise ShapeError(
+            f"{weight} is for a {side} of {size[0]} heads and {size[1]} features each; it got "
+            f"{found[0]} heads and {found[1]} features. Build it for those sizes."
+        )
 
 
 def _total(scores: Sequence[Tensor]) -> Tensor:

@@ -6,7 +6,15 @@ from typing import cast
 
 from torch import Tensor
 
-from gattn.weights.base import DotForm, Pairs, Tree, WeightFunction
+from gattn.weights.base import (
+    DotForm,
+    Pairs,
+    Positions,
+    Tree,
+    WeightFunction,
+    expect_features,
+    learned,
+)
 
 
 class Dot(WeightFunction):
@@ -50,3 +58,41 @@ class ScaledDotProduct(Dot):
 
     def _scale(self, query: Tensor) -> float:
         return float(query.shape[-1] ** -0.5) if self.scale is None else self.scale
+
+    def extra_repr(self) -> str:
+        """Show a scale that was given."""
+        return "" if self.scale is None else f"scale={self.scale}"
+
+
+class Bilinear(Dot):
+    r"""The bilinear form :math:`q^\top W_h k`, with a learned matrix a head.
+
+    Parameters
+    ----------
+    heads : int
+        How many heads.
+    query_dim : int
+        Features of a head's query.
+    key_dim : int, optional
+        Features of a head's key; `query_dim` by default.
+
+    References
+    ----------
+    Luong et al. (2015), Effective approaches to attention-based neural machine translation.
+    """
+
+    def __init__(self, heads: int, query_dim: int, key_dim: int | None = None) -> None:
+        super().__init__()
+        key_dim = query_dim if key_dim is None else key_dim
+        self.matrix = learned(heads, query_dim, key_dim, fan_in=query_dim * key_dim)
+
+    def prepare(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tree, Tree]:
+        """Bring the query to the key's features."""
+        heads, query_dim, key_dim = self.matrix.shape
+        expect_features(self, "query", query, (heads, query_dim))
+        expect_features(self, "key", key, (heads, key_dim))
+        return query @ self.matrix, key
+
+    def extra_repr(self) -> str:
+        """Show the sizes."""
+        return ", ".join(str(size) for size in self.matrix.shape)

@@ -1,0 +1,69 @@
+"""Distances: near vectors score high."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+
+from gattn.weights.base import DotForm, Pairs, Tree, WeightFunction, a_head, shown_factor
+
+
+class SquaredDistance(WeightFunction):
+    r"""The Gaussian kernel's exponent :math:`-c_h \lVert q - k \rVert^2`.
+
+    With softmax it is the dot product 2c q.k with the bias -c||k||^2. In half precision it is
+    computed pair by pair: the dot form would cancel too many digits.
+
+    Parameters
+    ----------
+    c : float or Tensor
+        The factor, or one a head, shape (heads,); a `nn.Parameter` is learned.
+    """
+
+    def __init__(self, c: float | Tensor = 1.0) -> None:
+        super().__init__()
+        self.c = nn.Buffer(c) if type(c) is Tensor else c
+
+    def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
+        """Score pairs."""
+        query, key = cast("Tensor", query), cast("Tensor", key)
+        return -self.c * (query - key).square().sum(-1)
+
+    def dot_form(self, query: Tree, key: Tree) -> DotForm | None:
+        """Expand the square: c [2q, -|q|^2, -1] . [k, 1, |k|^2]."""
+        query, key = cast("Tensor", query), cast("Tensor", key)
+        if query.dtype in (torch.float16, torch.bfloat16):
+            return None
+        length, key_length = (x.square().sum(-1, keepdim=True) for x in (query, key))
+        features = [2 * query, -length, -torch.ones_like(length)]
+        key_features = [key, torch.ones_like(key_length), key_length]
+        return DotForm(torch.cat(features, -1) * a_head(self.c), torch.cat(key_features, -1))
+
+    def extra_repr(self) -> str:
+        """Show the factor."""
+        return f"c={shown_factor(self.c)}"
+
+
+class L1Distance(WeightFunction):
+    r"""The Laplace kernel's exponent :math:`-c_h \lVert q - k \rVert_1`.
+
+    Parameters
+    ----------
+    c : float or Tensor
+        The factor, or one a head, shape (heads,); a `nn.Parameter` is learned.
+    """
+
+    def __init__(self, c: float | Tensor = 1.0) -> None:
+        super().__init__()
+        self.c = nn.Buffer(c) if type(c) is Tensor else c
+
+    def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
+        """Score pairs."""
+        query, key = cast("Tensor", query), cast("Tensor", key)
+        return -self.c * (query - key).abs().sum(-1)
+
+    def extra_repr(self) -> str:
+        """Show the factor."""
+        return f"c={shown_factor(self.c)}"

@@ -1,0 +1,138 @@
+"""Scores of positions alone: biases to add to another weight function."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+
+from gattn.errors import ContractError
+from gattn.weights.base import Pairs, PositionWeight, Tree
+
+
+class ALiBi(PositionWeight):
+    r"""Attention with linear biases, :math:`-m_h |i - j|`.
+
+    With a power of two n of heads the slopes are :math:`2^{-8h/n}`, h = 1 .. n; other numbers
+    of heads go on with every second slope of the next power of two.
+
+    Parameters
+    ----------
+    heads : int
+        How many heads.
+
+    References
+    ----------
+    Press et al. (2022), Train short, test long.
+    """
+
+    def __init__(self, heads: int) -> None:
+        super().__init__()
+        self.slopes = nn.Buffer(torch.tensor(alibi_slopes(heads)), persistent=False)
+
+    def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
+        """Score pairs."""
+        return -self.slopes * pairs.offset.abs()
+
+    def extra_repr(self) -> str:
+        """Show the heads."""
+        return str(len(self.slopes))
+
+
+def alibi_slopes(heads: int) -> list[float]:
+    """List ALiBi's slope of each head."""
+    if heads < 1:
+        raise ContractError(f"ALiBi needs at least one head, not {heads}.")
+    power = 1 << (heads.bit_length() - 1)
+    slopes = [2.0 ** (-8 * h / power) for h in range(1, power + 1)]
+    between = [2.0 ** (-4 * h / power) for h in range(1, 2 * power + 1, 2)]
+    return slopes + between[: heads - power]
+
+
+class T5RelativeBias(PositionWeight):
+    r"""T5's bias :math:`b_h[\mathrm{bucket}(j - i)]`, learned, 0 at first.
+
+    Near offsets have a bucket each, far ones share buckets that grow with the logarithm.
+
+    Parameters
+    ----------
+    heads : int
+        How many heads.
+    num_buckets : int
+        How many buckets.
+    max_distance : int
+        From here on all offsets share the last bucket.
+    bidirectional : bool
+        Whether keys after the query have buckets of their own (half of them); where False they
+        share the bucket of offset 0.
+
+    References
+    ----------
+    Raffel et al. (2020), Exploring the limits of transfer learning with T5.
+    """
+
+    def __init__(
+        self,
+        heads: int,
+        num_buckets: int = 32,
+        max_distance: int = 128,
+        bidirectional: bool = True,
+    ) -> None:
+        super().__init__()
+        self.num_buckets = num_buckets
+        self.max_distance = max_distance
+        self.bidirectional = bidirectional
+        self.bias = nn.Parameter(torch.zeros(num_buckets, heads))
+
+    def bucket(self, offset: Tensor) -> Tensor:
+        """Find the bucket of each offset j - i, whole numbers of any shape."""
+        buckets, first, distance = self.num_buckets, torch.zeros_like(offset), -offset
+        if self.bidirectional:
+            buckets //= 2
+            first, distance = (offset > 0) * buckets, offset.abs()
+        distance = distance.clamp_min(0)
+        exact = buckets // 2
+        growth = torch.log(distance.clamp_min(1).float() / exact)
+        growth = growth / math.log(self.max_distance / exact) * (buckets - exact)
+        far = (exact + growth.long()).clamp_max(buckets - 1)
+        return first + torch.where(distance < exact, distance, far)
+
+    def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
+        """Score pairs."""
+        return self.bias[self.bucket(pairs.offset[..., 0])]
+
+    def extra_repr(self) -> str:
+        """Show the sizes."""
+        return ", ".join(str(size) for size in reversed(self.bias.shape))
+
+
+class RelativePosition(PositionWeight):
+    r"""A bias a clipped offset, :math:`b_h[\mathrm{clip}(j - i, \pm m)]`, learned, 0 at first.
+
+    Parameters
+    ----------
+    heads : int
+        How many heads.
+    max_distance : int
+        m: all farther offsets on a side share one bias.
+
+    References
+    ----------
+    Shaw et al. (2018), Self-attention with relative position representations, for the clipping.
+    """
+
+    def __init__(self, heads: int, max_distance: int) -> None:
+        super().__init__()
+        self.max_distance = max_distance
+        self.bias = nn.Parameter(torch.zeros(2 * max_distance + 1, heads))
+
+    def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
+        """Score pairs."""
+        farthest = self.max_distance
+        offset = pairs.offset[..., 0].clamp(-farthest, farthest)
+        return self.bias[offset + farthest]
+
+    def extra_repr(self) -> str:
+        """Show the sizes."""
+        return f"{self.bias.shape[1]}, {self.max_distance}"
