@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from gattn.graph import TokenGraph
     from gattn.head import AttentionGraph
     from gattn.keep import All, Keep, Threshold, TopK, TopMass
+    from gattn.module import GraphAttention
     from gattn.trace import AttentionTrace
     from gattn.weights import Dot, Pairs, ScaledDotProduct, WeightFunction
 
@@ -42,12 +43,13 @@ _HOMES = {
     "gattn.graph": ("TokenGraph",),
     "gattn.head": ("AttentionGraph",),
     "gattn.keep": ("All", "Keep", "Threshold", "TopK", "TopMass"),
+    "gattn.module": ("GraphAttention",),
     "gattn.trace": ("AttentionTrace",),
     "gattn.weights": ("Dot", "Pairs", "ScaledDotProduct", "WeightFunction"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = sorted(_HOME_OF)  # noqa: PLE0605
+__all__ = sorted(_HOME_OF)
 
 
 def __getattr__(name: str) -> object:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gattn.engines import choose, dense, has_tiles
-from gattn.engines.base import AttentionCall, score_edges
+from gattn.engines.base import AttentionCall, EdgeList, score_edges
 from gattn.errors import ShapeError
 from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph
@@ -72,7 +72,7 @@ def graph_attention(
 def attention_call(
     query: Tensor,
     key: Tensor,
-    graph: TokenGraph,
+    graph: TokenGraph | EdgeList,
     weight: WeightFunction | PairFunction | None = None,
     normalizer: Normalizer | None = None,
     value: Tensor | None = None,

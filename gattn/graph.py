@@ -354,6 +354,11 @@ class TokenGraph:
     def _size(self) -> tuple[int, int, int, bool]:
         return self.num_queries, self.num_keys, self.query_offset, self.is_bipartite
 
+    @property
+    def device(self) -> torch.device | None:
+        """Where explicit edges are; None for a rule, which serves every device."""
+        return self.rule.device
+
     def without_self_loops(self) -> TokenGraph:
         """Cut the edges from a token to itself."""
         if self.is_bipartite:

@@ -6,6 +6,7 @@ from types import ModuleType
 
 from gattn.engines import dense, fused
 from gattn.engines.base import AttentionCall
+from gattn.graph import TokenGraph
 from gattn.rules import Causal, Complete
 
 
@@ -26,4 +27,6 @@ def choose(call: AttentionCall) -> ModuleType:
 
 def has_tiles(call: AttentionCall) -> bool:
     """Say whether the dense formula serves: (nearly) all pairs of the graph are edges."""
-    return isinstance(call.graph.rule, (Complete, Causal)) and dense.can_run(call) is None
+    graph = call.graph
+    full = isinstance(graph, TokenGraph) and isinstance(graph.rule, (Complete, Causal))
+    return full and dense.can_run(call) is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -10,7 +11,35 @@ from torch import Tensor
 from gattn.errors import ContractError, ShapeError
 from gattn.graph import TokenGraph
 from gattn.normalizers import Normalizer
-from gattn.weights.base import Pairs, Positions, Tree, WeightFunction, map_tree
+from gattn.weights.base import DotForm, Pairs, Positions, Tree, WeightFunction, map_tree
+
+
+@dataclass(frozen=True)
+class EdgeList:
+    """Edges ``[key; query]`` in the caller's own order, duplicates and all."""
+
+    edge_index: Tensor
+    num_queries: int
+    num_keys: int
+    query_offset: int = 0
+
+    def __post_init__(self) -> None:
+        index = self.edge_index
+        if index.dim() != 2 or index.shape[0] != 2 or index.dtype != torch.long:
+            raise ShapeError(
+                "edge_index must hold int64 numbers of shape (2, edges), rows key and query, not "
+                f"{index.dtype} {tuple(index.shape)}."
+            )
+
+    @property
+    def num_edges(self) -> int:
+        """How many edges there are."""
+        return self.edge_index.shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the edges are."""
+        return self.edge_index.device
 
 
 @dataclass(frozen=True)
@@ -24,7 +53,7 @@ class AttentionCall:
 
     query: Tensor
     key: Tensor
-    graph: TokenGraph
+    graph: TokenGraph | EdgeList
     weight: WeightFunction
     normalizer: Normalizer
     value: Tensor | None = None
@@ -36,14 +65,14 @@ class AttentionCall:
         graph = self.graph
         if (graph.num_queries, graph.num_keys) != (queries, keys):
             raise ShapeError(
-                f"The token graph has {graph.num_queries} queries and {graph.num_keys} keys, the "
+                f"The graph has {graph.num_queries} queries and {graph.num_keys} keys, the "
                 f"tensors have {queries} and {keys}; build the graph for those sizes."
             )
-        device = graph.rule.device
+        device = graph.device
         if device is not None and device != self.query.device:
             raise ShapeError(
-                f"The token graph's edges are on {device}, the tensors on {self.query.device}; "
-                f"move it with graph.to({str(self.query.device)!r})."
+                f"The graph's edges are on {device}, the tensors on {self.query.device}; "
+                f"move them there with .to({str(self.query.device)!r})."
             )
         features = self.edge_features
         if features is not None and features.dim() == 2:
@@ -63,14 +92,20 @@ class AttentionCall:
         query = torch.arange(self.graph.num_queries, device=device) + self.graph.query_offset
         return Positions(query, torch.arange(self.graph.num_keys, device=device))
 
-    def prepare(self) -> tuple[Tree, Tree]:
-        """Let the weight function do its work per token."""
+    @cached_property
+    def sides(self) -> tuple[Tree, Tree]:
+        """What the weight function prepared for the queries and for the keys."""
         return self.weight.prepare(self.query, self.key, self.positions)
+
+    @cached_property
+    def dot_form(self) -> DotForm | None:
+        """The whole score as a dot product plus terms of pairs, where it is one."""
+        return self.weight.dot_form(*self.sides)
 
 
 def score_edges(call: AttentionCall, edge_index: Tensor) -> Tensor:
     """Score a list of edges ``[key; query]`` (rows of queries): (B, H, E)."""
-    sides = call.prepare()
+    sides = call.sides
     key_index, query_index = edge_index
     query = map_tree(lambda x: x.transpose(1, 2)[:, query_index], sides[0])
     key = map_tree(lambda x: x.transpose(1, 2)[:, key_index], sides[1])
@@ -85,13 +120,11 @@ def score_edges(call: AttentionCall, edge_index: Tensor) -> Tensor:
     return checked_scores(scores, shape, call.weight).expand(shape).transpose(1, 2)
 
 
-def score_tile(
-    call: AttentionCall, sides: tuple[Tree, Tree], rows: slice, columns: slice
-) -> Tensor:
+def score_tile(call: AttentionCall, rows: slice, columns: slice) -> Tensor:
     """Score a block of queries against a block of keys: (B, H, rows, columns)."""
     positions = call.positions
-    query = map_tree(lambda x: x[:, :, rows], sides[0])
-    key = map_tree(lambda x: x[:, :, columns], sides[1])
+    query = map_tree(lambda x: x[:, :, rows], call.sides[0])
+    key = map_tree(lambda x: x[:, :, columns], call.sides[1])
     features = None if call.edge_features is None else call.edge_features[rows, columns]
     pairs = Pairs(positions.query[rows, None, None], positions.key[None, columns, None], features)
     batch, heads = call.query.shape[:2]

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gattn.engines.base import AttentionCall, score_tile
+from gattn.graph import TokenGraph
 
 _TILE_NUMBERS = 1 << 25
 
@@ -24,7 +25,9 @@ class RowBlock(NamedTuple):
 
 
 def can_run(call: AttentionCall) -> str | None:
-    """Run unless edge features come one an edge."""
+    """Run on a token graph, unless edge features come one an edge."""
+    if not isinstance(call.graph, TokenGraph):
+        return "a plain edge_index has no tiles"
     if call.edge_features is not None and call.edge_features.dim() == 2:
         return "edge features are (edges, F): tiles need (queries, keys, F)"
     return None
@@ -35,13 +38,12 @@ def row_blocks(call: AttentionCall) -> Iterator[RowBlock]:
 
     Scores are (B, H, rows, columns), -inf where there is no edge.
     """
-    sides = call.prepare()
+    assert isinstance(call.graph, TokenGraph)
     batch, heads, _, dim = call.query.shape
-    form = call.weight.dot_form(*sides)
-    numbers_a_pair = batch * heads * (1 if form is not None else dim)
+    numbers_a_pair = batch * heads * (dim if call.dot_form is None else 1)
     for rows, columns, allowed in call.graph.row_blocks(_TILE_NUMBERS // max(numbers_a_pair, 1)):
         allowed = allowed.to(call.query.device)
-        scores = score_tile(call, sides, rows, columns).masked_fill(~allowed, -torch.inf)
+        scores = score_tile(call, rows, columns).masked_fill(~allowed, -torch.inf)
         yield RowBlock(rows, columns, allowed, scores, call.normalizer(scores))
 
 

@@ -6,6 +6,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from gattn.engines.base import AttentionCall
+from gattn.graph import TokenGraph
 from gattn.normalizers import Softmax
 from gattn.rules import Causal, Complete
 
@@ -13,6 +14,8 @@ from gattn.rules import Causal, Complete
 def can_run(call: AttentionCall) -> str | None:
     """Run a softmax of a dot product on a complete or causal graph."""
     graph = call.graph
+    if not isinstance(graph, TokenGraph):
+        return "a plain edge_index is neither complete nor causal"
     if type(call.normalizer) is not Softmax or call.normalizer.has_sink:
         return "the normalizer is not a softmax without a sink"
     if isinstance(graph.rule, Causal) and (
@@ -21,7 +24,7 @@ def can_run(call: AttentionCall) -> str | None:
         return "the causal graph has an offset"
     if not isinstance(graph.rule, (Causal, Complete)) or not graph.num_keys:
         return "the graph is neither complete nor causal"
-    form = call.weight.dot_form(*call.prepare())
+    form = call.dot_form
     if form is None or form.query is None or form.bias:
         return "the score is not a dot product alone"
     return None
@@ -29,7 +32,8 @@ def can_run(call: AttentionCall) -> str | None:
 
 def run(call: AttentionCall) -> Tensor:
     """Compute the output, (B, H, Q, V)."""
-    form = call.weight.dot_form(*call.prepare())
+    form = call.dot_form
+    assert isinstance(call.graph, TokenGraph)
     assert form is not None
     assert form.query is not None
     assert form.key is not None

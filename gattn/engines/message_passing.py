@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 from torch import Tensor
 from torch_geometric.nn import MessagePassing
@@ -19,9 +21,10 @@ class EdgeAttention(MessagePassing):
     def __init__(self) -> None:
         super().__init__(aggr="add", flow="source_to_target", node_dim=-3)
 
-    def attend(self, call: AttentionCall, edge_index: Tensor) -> Tensor:
-        """Compute the output (B, H, Q, V) on an edge list, in its own order, with duplicates."""
+    def attend(self, call: AttentionCall) -> Tensor:
+        """Compute the output, (B, H, Q, V)."""
         assert call.value is not None
+        edge_index = call.graph.edge_index
         num_queries, num_keys = call.query.shape[-2], call.key.shape[-2]
         scores = score_edges(call, edge_index)
         alpha = call.normalizer.on_edges(scores, edge_index[1], num_queries).transpose(1, 2)
@@ -30,7 +33,7 @@ class EdgeAttention(MessagePassing):
         if len(value) == 1:
             alpha, value = alpha[0], value[0]
         # torch-geometric's code generator looks for the literal call self.propagate.
-        output = self.propagate(
+        output: Tensor = self.propagate(
             edge_index, size=(num_keys, num_queries), value=(value, None), alpha=alpha
         )
         return output.reshape(len(call.query), num_queries, *output.shape[-2:]).transpose(1, 2)
@@ -47,4 +50,9 @@ def can_run(call: AttentionCall) -> str | None:
 
 def run(call: AttentionCall) -> Tensor:
     """Compute the output, (B, H, Q, V)."""
-    return EdgeAttention().attend(call, call.graph.edge_index)
+    return _reference().attend(call)
+
+
+@cache
+def _reference() -> EdgeAttention:
+    return EdgeAttention()

@@ -1,0 +1,255 @@
+"""Graph attention as a torch-geometric module: projections and wiring."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from gattn.attention import attention_call, attention_graphs
+from gattn.engines import choose, message_passing
+from gattn.engines.base import EdgeList
+from gattn.engines.message_passing import EdgeAttention
+from gattn.errors import ShapeError
+from gattn.graph import TokenGraph
+from gattn.head import AttentionGraph
+from gattn.keep import All, Keep
+from gattn.normalizers import Normalizer, Softmax
+from gattn.weights.base import PairFunction, WeightFunction, as_weight_function
+from gattn.weights.dot import ScaledDotProduct
+
+_HOOKS = ("propagate_forward_pre", "propagate_forward", "message_forward_pre", "message_forward")
+
+
+class GraphAttention(EdgeAttention):
+    r"""Multi-head attention over a token graph, as a torch-geometric message passing layer.
+
+    .. math::
+        o_i = W_O \big[\textstyle\sum_{j \in N(i)} A^h_{ij} W^h_V x_j\big]_h + b_O
+
+    It uses message passing where an explainer or a hook looks at its messages, and otherwise the
+    fastest engine that gives the same numbers.
+
+    Parameters
+    ----------
+    channels : int
+        Size of the queries' features and of the output.
+    heads : int
+        Number of heads; each has ``channels // heads`` dimensions.
+    weight : WeightFunction or callable, optional
+        What an edge scores; the scaled dot product by default.
+    normalizer : Normalizer, optional
+        How a neighbourhood's scores become attention; softmax by default.
+    key_channels, value_channels : int, optional
+        Sizes of the features of keys and values, where they differ from `channels`.
+    bias : bool
+        Whether the four projections have a bias.
+    dropout : float
+        The share of the attention dropped in training.
+
+    References
+    ----------
+    Vaswani et al. (2017), Attention is all you need.
+
+    Examples
+    --------
+    >>> layer = GraphAttention(16, heads=4)
+    >>> layer(torch.randn(5, 16), TokenGraph.causal(5)).shape
+    torch.Size([5, 16])
+    """
+
+    def __init__(
+        self,
+        channels: int,
+        heads: int = 1,
+        *,
+        weight: WeightFunction | PairFunction | None = None,
+        normalizer: Normalizer | None = None,
+        key_channels: int | None = None,
+        value_channels: int | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        if channels < 1 or heads < 1 or channels % heads:
+            raise ShapeError(f"channels must be a multiple of heads, got {channels} and {heads}.")
+        self.channels, self.heads, self.dropout = channels, heads, dropout
+        self.weight = ScaledDotProduct() if weight is None else as_weight_function(weight)
+        self.normalizer = Softmax() if normalizer is None else normalizer
+        self.project_query = nn.Linear(channels, channels, bias)
+        self.project_key = nn.Linear(key_channels or channels, channels, bias)
+        self.project_value = nn.Linear(value_channels or channels, channels, bias)
+        self.project_output = nn.Linear(channels, channels, bias)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the projections anew (Xavier uniform, biases zero)."""
+        for projection in (
+            self.project_query,
+            self.project_key,
+            self.project_value,
+            self.project_output,
+        ):
+            nn.init.xavier_uniform_(projection.weight)
+            if projection.bias is not None:
+                nn.init.zeros_(projection.bias)
+
+    @classmethod
+    def from_torch(cls, attention: nn.MultiheadAttention) -> GraphAttention:
+        """Copy a `torch.nn.MultiheadAttention`: the same numbers on the same inputs.
+
+        Its ``add_zero_attn`` becomes a softmax with a sink of logit 0.
+
+        Raises
+        ------
+        ShapeError
+            Where it was built with ``add_bias_kv``, an extra learned key that is no token.
+        """
+        if attention.bias_k is not None:
+            raise ShapeError(
+                "MultiheadAttention(add_bias_kv=True) has an extra learned key that belongs to no "
+                "token; build it without add_bias_kv."
+            )
+        layer = cls(
+            attention.embed_dim,
+            attention.num_heads,
+            normalizer=Softmax(sink=0.0 if attention.add_zero_attn else None),
+            key_channels=attention.kdim,
+            value_channels=attention.vdim,
+            bias=attention.in_proj_bias is not None,
+            dropout=attention.dropout,
+        )
+        targets = (layer.project_query, layer.project_key, layer.project_value)
+        if attention.in_proj_weight is not None:
+            weights = attention.in_proj_weight.chunk(3)
+        else:
+            weights = (
+                attention.q_proj_weight,
+                attention.k_proj_weight,
+                attention.v_proj_weight,
+            )
+        layer = layer.to(weights[0])
+        with torch.no_grad():
+            for target, weight in zip(targets, weights, strict=True):
+                target.weight.copy_(weight)
+            layer.project_output.weight.copy_(attention.out_proj.weight)
+            if attention.in_proj_bias is not None:
+                for target, bias in zip(targets, attention.in_proj_bias.chunk(3), strict=True):
+                    target.bias.copy_(bias)
+                layer.project_output.bias.copy_(attention.out_proj.bias)
+        layer.train(attention.training)
+        return layer
+
+    def forward(
+        self,
+        x: Tensor,
+        graph: TokenGraph | Tensor,
+        key: Tensor | None = None,
+        value: Tensor | None = None,
+        *,
+        edge_features: Tensor | None = None,
+    ) -> Tensor:
+        """Attend.
+
+        Parameters
+        ----------
+        x : Tensor
+            The queries' features, (queries, channels) or (batch, queries, channels).
+        graph : TokenGraph or Tensor
+            Who may attend to whom; a plain ``edge_index = [key; query]`` keeps its edge order and
+            its duplicates.
+        key, value : Tensor, optional
+            Features of keys and values, for cross-attention; `x`, and the keys', by default.
+        edge_features : Tensor, optional
+            Shape (edges, features) in the graph's edge order, or (queries, keys, features).
+
+        Returns
+        -------
+        Tensor
+            Shape of `x`.
+        """
+        key = x if key is None else key
+        value = key if value is None else value
+        if x.dim() not in (2, 3) or not x.dim() == key.dim() == value.dim():
+            raise ShapeError(
+                "expected features (tokens, channels) or (batch, tokens, channels), got "
+                f"{tuple(x.shape)}, {tuple(key.shape)} and {tuple(value.shape)}."
+            )
+        call, lead = attention_call(
+            self._split(self.project_query, x),
+            self._split(self.project_key, key),
+            self._edges(graph, x, key),
+            self.weight,
+            self.normalizer,
+            self._split(self.project_value, value),
+            edge_features,
+            self.dropout if self.training else 0.0,
+        )
+        if self._is_watched():
+            if x.dim() == 3:
+                raise ShapeError(
+                    "Explainers and hooks look at one graph at a time: pass (tokens, channels), "
+                    f"not a batch {tuple(x.shape)}; batch graphs as a disjoint union."
+                )
+            output = self.attend(call)
+        else:
+            engine = choose(call)
+            output = self.attend(call) if engine is message_passing else engine.run(call)
+        output = output.reshape(*lead, *output.shape[1:])
+        projected: Tensor = self.project_output(output.transpose(-3, -2).flatten(-2))
+        return projected
+
+    def graphs(
+        self,
+        x: Tensor,
+        graph: TokenGraph,
+        key: Tensor | None = None,
+        *,
+        edge_features: Tensor | None = None,
+        keep: Keep = All(),  # noqa: B008
+        scores: bool = False,
+        tokens: Sequence[str] = (),
+        query_tokens: Sequence[str] = (),
+    ) -> list[AttentionGraph]:
+        """Compute the attention graph of each head; see `attention_graphs`."""
+        return attention_graphs(
+            self._split(self.project_query, x),
+            self._split(self.project_key, x if key is None else key),
+            graph,
+            weight=self.weight,
+            normalizer=self.normalizer,
+            edge_features=edge_features,
+            keep=keep,
+            scores=scores,
+            tokens=tokens,
+            query_tokens=query_tokens,
+        )
+
+    def _split(self, projection: nn.Linear, x: Tensor) -> Tensor:
+        if x.shape[-1] != projection.in_features:
+            raise ShapeError(
+                f"expected features of {projection.in_features} channels, got {tuple(x.shape)}."
+            )
+        projected: Tensor = projection(x)
+        return projected.unflatten(-1, (self.heads, -1)).transpose(-3, -2)
+
+    @staticmethod
+    def _edges(graph: TokenGraph | Tensor, x: Tensor, key: Tensor) -> TokenGraph | EdgeList:
+        if isinstance(graph, TokenGraph):
+            return graph
+        if not isinstance(graph, Tensor) or graph.layout != torch.strided:
+            raise ShapeError(
+                "graph must be a TokenGraph or an edge_index of shape (2, edges), not "
+                f"{type(graph).__name__}."
+            )
+        return EdgeList(graph.as_subclass(Tensor), x.shape[-2], key.shape[-2])
+
+    def _is_watched(self) -> bool:
+        return bool(self.explain) or any(getattr(self, f"_{name}_hooks") for name in _HOOKS)
+
+    def __repr__(self) -> str:
+        return (
+            f"{type(self).__name__}({self.channels}, heads={self.heads}, weight={self.weight!r}, "
+            f"normalizer={self.normalizer!r})"
+        )
