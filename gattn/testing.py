@@ -131,7 +131,8 @@ class _Scoring:
 
     def all_edges(self) -> Tensor:
         query, key = torch.ones(self.shape[2:]).nonzero(as_tuple=True)
-        return self.edges(query, key).unflatten(-1, self.shape[2:])
+        scores: Tensor = self.edges(query, key).unflatten(-1, self.shape[2:])
+        return scores
 
     def among(self, queries: Tensor, keys: Tensor) -> _Scoring:
         """Take some queries and some keys, with their positions and features."""
