@@ -1,0 +1,84 @@
+"""Heads and other directed graphs in one form that the graph formats share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import networkx as nx
+
+from gattn.errors import FileError, GraphError
+from gattn.head import AttentionGraph
+
+_MARK = "gattn"
+_SCHEMA = 1
+
+
+def mapped(
+    graph: nx.DiGraph[Any], node: Callable[[Any], Any], value: Callable[[Any], Any]
+) -> nx.DiGraph[Any]:
+    """Copy a graph, with its node ids and the values of its attributes changed."""
+
+    def changed(attributes: dict[str, Any]) -> dict[str, Any]:
+        return {name: value(content) for name, content in attributes.items()}
+
+    copy: nx.DiGraph[Any] = nx.DiGraph()
+    copy.graph.update(changed(graph.graph))
+    copy.add_nodes_from((node(n), changed(attributes)) for n, attributes in graph.nodes(data=True))
+    copy.add_edges_from(
+        (node(a), node(b), changed(attributes)) for a, b, attributes in graph.edges(data=True)
+    )
+    return copy
+
+
+def as_digraph(thing: Any) -> nx.DiGraph[Any]:
+    """Take a head or directed graph as a directed graph."""
+    if isinstance(thing, AttentionGraph):
+        return thing.to_networkx()
+    if not isinstance(thing, nx.DiGraph) or thing.is_multigraph():
+        raise FileError(
+            "Only an AttentionGraph, an AttentionTrace or a networkx.DiGraph can be saved, not a "
+            f"{type(thing).__name__}."
+        )
+    return thing
+
+
+def marked(thing: Any) -> nx.DiGraph[Any]:
+    """Take a head or directed graph as a directed graph that remembers what it was."""
+    graph = as_digraph(thing).copy()
+    kind = "AttentionGraph" if isinstance(thing, AttentionGraph) else "DiGraph"
+    graph.graph[_MARK] = f"{kind} {_SCHEMA}"
+    return graph
+
+
+def is_marked(graph: nx.Graph[Any]) -> bool:
+    """Whether gattn wrote the graph."""
+    return _MARK in graph.graph
+
+
+def directed(graph: nx.Graph[Any], place: object) -> nx.DiGraph[Any]:
+    """Check that a file holds a directed graph."""
+    if not isinstance(graph, nx.DiGraph) or graph.is_multigraph():
+        raise FileError(
+            f"{place}: expected a directed graph with one edge a pair, but it holds a "
+            f"{type(graph).__name__}; read it with networkx."
+        )
+    return graph
+
+
+def unmarked(graph: nx.DiGraph[Any], place: object) -> AttentionGraph | nx.DiGraph[Any]:
+    """Undo `marked`; a graph that gattn did not write is left as it is."""
+    kind, _, schema = str(graph.graph.pop(_MARK, "DiGraph 1")).partition(" ")
+    if schema != str(_SCHEMA) or kind not in ("AttentionGraph", "DiGraph"):
+        raise FileError(
+            f"{place} holds {kind!r} of schema {schema!r}; this gattn reads schema {_SCHEMA}: "
+            "a newer gattn may have written it."
+        )
+    if kind == "DiGraph":
+        return graph
+    try:
+        return AttentionGraph.from_networkx(graph)
+    except (GraphError, ValueError, KeyError, TypeError) as error:
+        raise FileError(
+            f"{place} does not hold the attention graph it announces: {error}"
+        ) from error

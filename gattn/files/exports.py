@@ -1,0 +1,85 @@
+r"""One-way exports for other tools: GEXF for Gephi, DOT for Graphviz, CSV for tables.
+
+Control characters and lone surrogates, which these tools cannot show, are written as
+\u and four digits.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import networkx as nx
+
+from gattn.errors import FileError
+from gattn.files.digraphs import as_digraph, mapped
+from gattn.files.plain import printable, scalar
+from gattn.head import AttentionGraph
+
+_GRAPHVIZ_HIDES_BY = ("layer", "layers")
+"""Attributes by which Graphviz chooses what to draw."""
+
+
+def write_gexf(thing: AttentionGraph | nx.DiGraph[Any], path: Path) -> None:
+    """Write a head or directed graph as GEXF, each node labelled by its token."""
+    graph = _labelled(thing)
+    try:
+        nx.write_gexf(graph, path)
+    except (TypeError, nx.NetworkXError) as error:
+        raise FileError(f"GEXF cannot hold this graph: {error}.") from error
+
+
+def write_dot(thing: AttentionGraph | nx.DiGraph[Any], path: Path) -> None:
+    """Write a head or directed graph in the DOT language, each node labelled by its token."""
+    graph = _labelled(thing)
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.write("digraph {\n")
+        file.writelines(f"  {_dot_pair(n, v)};\n" for n, v in graph.graph.items())
+        for node, attributes in graph.nodes(data=True):
+            file.write(f"  {_quoted(node)}{_dot_list(attributes)};\n")
+        for source, target, attributes in graph.edges(data=True):
+            file.write(f"  {_quoted(source)} -> {_quoted(target)}{_dot_list(attributes)};\n")
+        file.write("}\n")
+
+
+def write_csv(thing: AttentionGraph | nx.DiGraph[Any], path: Path) -> None:
+    """Write the edges of a head or directed graph as a table."""
+    if isinstance(thing, AttentionGraph):
+        table = thing.to_pandas()
+        for name in ("query_token", "key_token"):
+            table[name] = [printable(token) for token in table[name]]
+    else:
+        table = nx.to_pandas_edgelist(mapped(as_digraph(thing), _text, _value))
+    table.to_csv(path, index=False, encoding="utf-8")
+
+
+def _labelled(thing: AttentionGraph | nx.DiGraph[Any]) -> nx.DiGraph[Any]:
+    graph = mapped(as_digraph(thing), _text, _value)
+    for _, attributes in graph.nodes(data=True):
+        if "token" in attributes:
+            attributes.setdefault("label", attributes["token"])
+    return graph
+
+
+def _text(node: Any) -> str:
+    return printable(str(node))
+
+
+def _value(value: Any) -> Any:
+    value = scalar(value)
+    return value if isinstance(value, bool | int | float) else printable(str(value))
+
+
+def _quoted(value: Any) -> str:
+    escaped = str(value).replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'
+
+
+def _dot_pair(name: str, value: Any) -> str:
+    own = f"attention_{name}" if name in _GRAPHVIZ_HIDES_BY else name
+    return f"{_quoted(own)}={_quoted(value)}"
+
+
+def _dot_list(attributes: dict[str, Any]) -> str:
+    pairs = (_dot_pair(name, value) for name, value in attributes.items())
+    return f" [{', '.join(pairs)}]" if attributes else ""

@@ -1,0 +1,81 @@
+"""Values and texts in forms that standard JSON and XML can hold, and back."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gattn.errors import FileError
+
+_CONTROL = r"\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff"
+_UNSAFE = re.compile(rf"[\\{_CONTROL}]")
+_UNPRINTABLE = re.compile(f"[{_CONTROL}]")
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
+_ESCAPED = re.compile(r"\\u([0-9a-f]{4})")
+
+
+def escape(text: str) -> str:
+    r"""Write control characters, lone surrogates and the backslash as \\u and four digits."""
+    return _UNSAFE.sub(_code, text)
+
+
+def unescape(text: str) -> str:
+    """Undo `escape`."""
+    return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)
+
+
+def printable(text: str) -> str:
+    """Write control characters and lone surrogates so that other tools can show them."""
+    return _UNPRINTABLE.sub(_code, text)
+
+
+def _code(found: re.Match[str]) -> str:
+    return f"\\u{ord(found[0]):04x}"
+
+
+def scalar(value: Any) -> Any:
+    """Turn NumPy's scalars into Python's."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def node_id(node: Any) -> Any:
+    """Check that a node's id is one that files can hold: an int, a str, or a tuple of these."""
+    node = scalar(node)
+    if isinstance(node, tuple):
+        return tuple(node_id(part) for part in node)
+    if not isinstance(node, int | str):
+        raise FileError(f"A node's id must be an int, a str or a tuple of these, not {node!r}.")
+    return node
+
+
+def to_json(value: Any) -> Any:
+    """Turn a value into one of standard JSON; `from_json` undoes it.
+
+    Infinities, NaN, tuples and texts with lone surrogates, which JSON cannot tell or hold, become
+    objects with one marked key.
+    """
+    value = scalar(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"$float": str(value)}
+    if isinstance(value, str) and _SURROGATE.search(value):
+        return {"$text": escape(value)}
+    if isinstance(value, tuple):
+        return {"$tuple": [to_json(part) for part in value]}
+    if isinstance(value, list):
+        return [to_json(part) for part in value]
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    raise FileError(f"A file can hold numbers, texts, lists and tuples, not {value!r}.")
+
+
+_MARKS: dict[str, Callable[[Any], Any]] = {"$float": float, "$text": unescape, "$tuple": tuple}
+
+
+def from_json(content: dict[str, Any]) -> Any:
+    """Undo `to_json` in one object, as the ``object_hook`` of `json.load`."""
+    mark = next(iter(content), "")
+    return _MARKS[mark](content[mark]) if len(content) == 1 and mark in _MARKS else content
