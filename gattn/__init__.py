@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from gattn.graph import TokenGraph
     from gattn.head import AttentionGraph
     from gattn.keep import All, Keep, Threshold, TopK, TopMass
+    from gattn.models.capture import capture, capture_many
+    from gattn.models.loading import load_model
     from gattn.module import GraphAttention
     from gattn.trace import AttentionTrace
     from gattn.weights import Dot, Pairs, ScaledDotProduct, WeightFunction
@@ -43,6 +45,8 @@ _HOMES = {
     "gattn.graph": ("TokenGraph",),
     "gattn.head": ("AttentionGraph",),
     "gattn.keep": ("All", "Keep", "Threshold", "TopK", "TopMass"),
+    "gattn.models.capture": ("capture", "capture_many"),
+    "gattn.models.loading": ("load_model",),
     "gattn.module": ("GraphAttention",),
     "gattn.trace": ("AttentionTrace",),
     "gattn.weights": ("Dot", "Pairs", "ScaledDotProduct", "WeightFunction"),

@@ -165,7 +165,7 @@ def attention_graphs(
         "normalizer": repr(call.normalizer),
     }
     batch, heads = call.query.shape[:2]
-    stores = [KeptEdges(graph, heads, keep, scores, query.dtype) for _ in range(batch)]
+    stores = [KeptEdges(graph, range(heads), keep, scores, query.dtype) for _ in range(batch)]
     with torch.no_grad():
         if has_tiles(call):
             for block in dense.row_blocks(call):

@@ -129,7 +129,7 @@ class GraphAttention(EdgeAttention):
                 attention.k_proj_weight,
                 attention.v_proj_weight,
             )
-        layer = layer.to(weights[0])
+        layer.to(weights[0])
         with torch.no_grad():
             for target, weight in zip(targets, weights, strict=True):
                 target.weight.copy_(weight)
@@ -231,8 +231,8 @@ class GraphAttention(EdgeAttention):
             raise ShapeError(
                 f"expected features of {projection.in_features} channels, got {tuple(x.shape)}."
             )
-        projected: Tensor = projection(x)
-        return projected.unflatten(-1, (self.heads, -1)).transpose(-3, -2)
+        projected: Tensor = projection(x).unflatten(-1, (self.heads, -1))
+        return projected.transpose(-3, -2)
 
     @staticmethod
     def _edges(graph: TokenGraph | Tensor, x: Tensor, key: Tensor) -> TokenGraph | EdgeList:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,14 +18,14 @@ from gattn.rules import Edges
 
 
 class KeptEdges:
-    """The kept edges of `num_heads` heads over one token graph.
+    """The kept edges of several heads over one token graph.
 
     Parameters
     ----------
     graph : TokenGraph
         Who may attend to whom.
-    num_heads : int
-        How many heads.
+    heads : sequence of int
+        The heads' numbers.
     keep : Keep
         Which edges to keep. `All` stores values alone: the graph says which edges they are.
     scores : bool
@@ -35,12 +35,13 @@ class KeptEdges:
     """
 
     def __init__(
-        self, graph: TokenGraph, num_heads: int, keep: Keep, scores: bool, dtype: torch.dtype
+        self, graph: TokenGraph, heads: Sequence[int], keep: Keep, scores: bool, dtype: torch.dtype
     ) -> None:
         self._graph, self._keep, self._scores = graph.to("cpu"), keep, scores
+        self._heads = heads
         self._dtype = torch.float64 if dtype == torch.float64 else torch.float32
-        self._parts: list[list[_Part]] = [[] for _ in range(num_heads)]
-        self._mass = torch.zeros(num_heads, graph.num_queries, dtype=self._dtype)
+        self._parts: list[list[_Part]] = [[] for _ in heads]
+        self._mass = torch.zeros(len(heads), graph.num_queries, dtype=self._dtype)
         self._sum = torch.zeros_like(self._mass)
 
     def add_rows(
@@ -109,22 +110,23 @@ class KeptEdges:
         """Build one attention graph a head; `attributes` are further fields of each."""
         total_edges: Ints = self._graph.in_degree.numpy()
         sink = (1 - self._sum).clamp_min(0).numpy() if has_sink else None
-        return [
-            AttentionGraph(
-                self._kept_graph(parts),
-                self._joined([part.attention for part in parts]),
-                self._mass[head].numpy(),
-                total_edges,
-                score=self._joined([p.score for p in parts if p.score is not None])
-                if self._scores
-                else None,
-                sink=None if sink is None else sink[head],
-                head=head,
-                kept_by=str(self._keep),
-                **attributes,
+        graphs = []
+        for index, (head, parts) in enumerate(zip(self._heads, self._parts, strict=True)):
+            stored = [part.score for part in parts if part.score is not None]
+            graphs.append(
+                AttentionGraph(
+                    self._kept_graph(parts),
+                    self._joined([part.attention for part in parts]),
+                    self._mass[index].numpy(),
+                    total_edges,
+                    score=self._joined(stored) if self._scores else None,
+                    sink=None if sink is None else sink[index],
+                    head=head,
+                    kept_by=str(self._keep),
+                    **attributes,
+                )
             )
-            for head, parts in enumerate(self._parts)
-        ]
+        return graphs
 
     def _kept_graph(self, parts: list[_Part]) -> TokenGraph:
         if isinstance(self._keep, All):

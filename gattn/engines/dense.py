@@ -42,9 +42,13 @@ def row_blocks(call: AttentionCall) -> Iterator[RowBlock]:
     batch, heads, _, dim = call.query.shape
     numbers_a_pair = batch * heads * (dim if call.dot_form is None else 1)
     for rows, columns, allowed in call.graph.row_blocks(_TILE_NUMBERS // max(numbers_a_pair, 1)):
-        allowed = allowed.to(call.query.device)
-        scores = score_tile(call, rows, columns).masked_fill(~allowed, -torch.inf)
-        yield RowBlock(rows, columns, allowed, scores, call.normalizer(scores))
+        yield row_block(call, rows, columns, allowed.to(call.query.device))
+
+
+def row_block(call: AttentionCall, rows: slice, columns: slice, allowed: Tensor) -> RowBlock:
+    """Compute some whole rows, given the keys that hold all their edges."""
+    scores = score_tile(call, rows, columns).masked_fill(~allowed, -torch.inf)
+    return RowBlock(rows, columns, allowed, scores, call.normalizer(scores))
 
 
 def run(call: AttentionCall) -> Tensor:

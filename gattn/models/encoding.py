@@ -1,0 +1,174 @@
+"""Turns a text or token ids into what a model takes, and names the tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from gattn.errors import CaptureError, ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+Inputs: TypeAlias = "str | Sequence[int] | Tensor | Mapping[str, Any]"
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """One sequence as a model takes it, without a batch axis.
+
+    `tensors` holds ``input_ids`` (tokens,) and whatever else the tokenizer gives per token.
+    """
+
+    tensors: dict[str, Tensor]
+    tokens: tuple[str, ...]
+    words: tuple[int | None, ...] = ()
+    decoder_tokens: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    def names(self, stack: str) -> dict[str, Any]:
+        """Name the nodes of a stack's attention graphs."""
+        if stack == "cross":
+            return {"tokens": self.tokens, "query_tokens": self.decoder_tokens}
+        if stack == "decoder" and self.decoder_tokens:
+            return {"tokens": self.decoder_tokens}
+        return {"tokens": self.tokens, "words": self.words}
+
+
+def encode(
+    inputs: Inputs, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None
+) -> Encoding:
+    """Encode one text, one sequence of token ids, or one mapping of tensors.
+
+    Raises
+    ------
+    CaptureError
+        Where there are no tokens, or more than the model allows.
+    ModelError
+        Where a text comes without a tokenizer.
+    """
+    if isinstance(inputs, str):
+        encoding = _encode_text(inputs, tokenizer)
+    elif isinstance(inputs, Mapping):
+        encoding = _encode_mapping(inputs, tokenizer)
+    else:
+        encoding = _encode_ids(torch.as_tensor(inputs), {}, tokenizer)
+    if not len(encoding):
+        raise CaptureError("The text is empty: expected at least one token.")
+    limit = _longest(model)
+    if limit is not None and len(encoding) > limit:
+        raise CaptureError(
+            f"The text has {len(encoding)} tokens, but the model takes at most {limit}; shorten "
+            "or split it."
+        )
+    return encoding
+
+
+def _encode_text(text: str, tokenizer: PreTrainedTokenizerBase | None) -> Encoding:
+    if not text:
+        raise CaptureError("The text is empty: expected at least one token.")
+    if tokenizer is None:
+        raise ModelError("A text needs a tokenizer: pass tokenizer=, or token ids.")
+    found = tokenizer(text, return_offsets_mapping=tokenizer.is_fast, verbose=False)
+    ids: list[int] = found["input_ids"]
+    tensors = {
+        name: torch.tensor(found[name])
+        for name in tokenizer.model_input_names
+        if name in found and len(found[name]) == len(ids)
+    }
+    tensors["input_ids"] = torch.tensor(ids, dtype=torch.long)
+    if not tokenizer.is_fast:
+        return Encoding(tensors, _names(ids, tokenizer))
+    spans = [tuple(span) for span in found["offset_mapping"]]
+    names = _names(ids, tokenizer)
+    texts = tuple(
+        text[start:stop] if stop > start and spans.count((start, stop)) == 1 else name
+        for (start, stop), name in zip(spans, names, strict=True)
+    )
+    return Encoding(tensors, texts, tuple(found.word_ids(0)))
+
+
+def _encode_mapping(
+    inputs: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase | None
+) -> Encoding:
+    if "input_ids" not in inputs:
+        raise CaptureError(f"Expected inputs with 'input_ids', got {sorted(inputs)}.")
+    tensors = {name: torch.as_tensor(values) for name, values in inputs.items()}
+    ids = tensors.pop("input_ids")
+    batched = ids.dim() == 2
+    if batched and len(ids) != 1:
+        raise CaptureError(
+            f"Expected one sequence, got a batch of {len(ids)}; capture_many takes several."
+        )
+    rest = {name: values[0] if batched else values for name, values in tensors.items()}
+    encoding = _encode_ids(ids, rest, tokenizer)
+    if "decoder_input_ids" not in rest:
+        return encoding
+    return replace(encoding, decoder_tokens=_names(rest["decoder_input_ids"].tolist(), tokenizer))
+
+
+def _encode_ids(
+    ids: Tensor, rest: dict[str, Tensor], tokenizer: PreTrainedTokenizerBase | None
+) -> Encoding:
+    ids = ids[0] if ids.dim() == 2 and len(ids) == 1 else ids
+    if ids.dim() != 1 or ids.is_floating_point():
+        raise CaptureError(
+            f"Expected one sequence of whole token ids, got {ids.dtype} {tuple(ids.shape)}."
+        )
+    real = rest.pop("attention_mask", torch.ones_like(ids)).bool()
+    tensors = {
+        name: values[real] if values.shape[:1] == ids.shape else values
+        for name, values in rest.items()
+    }
+    ids = ids[real].long()
+    return Encoding({"input_ids": ids, **tensors}, _names(ids.tolist(), tokenizer))
+
+
+def _names(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None) -> tuple[str, ...]:
+    if tokenizer is None:
+        return tuple(str(i) for i in ids)
+    raw = [tokenizer.convert_ids_to_tokens(i) or f"<{i}>" for i in ids]
+    special = set(tokenizer.all_special_ids)
+    return tuple(
+        token if i in special else _readable(token, tokenizer)
+        for i, token in zip(ids, raw, strict=True)
+    )
+
+
+def _readable(token: str, tokenizer: PreTrainedTokenizerBase) -> str:
+    """Decode one token; a part of a character stays as the tokenizer writes it."""
+    text = tokenizer.convert_tokens_to_string([token])
+    return token if "\N{REPLACEMENT CHARACTER}" in text or not text else text
+
+
+def _longest(model: PreTrainedModel) -> int | None:
+    config = model.config.get_text_config()
+    sizes = (getattr(config, name, None) for name in ("max_position_embeddings", "n_positions"))
+    return next((size for size in sizes if isinstance(size, int) and size > 0), None)
+
+
+def pad(encodings: Sequence[Encoding], padding_id: int) -> dict[str, Tensor]:
+    """Join sequences to one batch, padded on the right, with its attention mask."""
+    names = set.intersection(*(set(encoding.tensors) for encoding in encodings))
+    batch = {
+        name: torch.nn.utils.rnn.pad_sequence(
+            [encoding.tensors[name] for encoding in encodings],
+            batch_first=True,
+            padding_value=padding_id if name.endswith("input_ids") else 0,
+        )
+        for name in sorted(names)
+    }
+    batch["attention_mask"] = _real([len(encoding) for encoding in encodings])
+    if "decoder_input_ids" in batch:
+        batch["decoder_attention_mask"] = _real([len(e.decoder_tokens) for e in encodings])
+    return batch
+
+
+def _real(lengths: Sequence[int]) -> Tensor:
+    return (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()

@@ -1,0 +1,91 @@
+"""Finds and loads models and tokenizers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gattn.errors import ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+EMBEDDED = "embedded"
+"""The name of the small model that comes with gattn."""
+
+EMBEDDED_PATH = Path(__file__).parent / "embedded"
+
+
+def load_model(name: str | Path | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a model, ready to run, and its tokenizer.
+
+    Parameters
+    ----------
+    name : str or Path, optional
+        A folder, a hub name such as "gpt2", or "embedded" (the default): the small model that
+        comes with gattn. Only a hub name uses the network, and only where the model is not in the
+        local cache yet.
+
+    Raises
+    ------
+    ModelError
+        Where there is no such model or it has no safetensors weights. Pickled weights and a
+        model's own code are never run.
+    """
+    import transformers
+
+    place = EMBEDDED_PATH if name in (None, EMBEDDED) else name
+    try:
+        config = transformers.AutoConfig.from_pretrained(place)
+        built = [getattr(transformers, kind, None) for kind in config.architectures or []]
+        model_class: Any = next((kind for kind in built if kind), transformers.AutoModel)
+        model = model_class.from_pretrained(place, use_safetensors=True)
+        tokenizer = load_tokenizer(place)
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise _not_loaded(place, error) from error
+    return model.eval(), tokenizer
+
+
+def load_tokenizer(place: str | Path) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a model."""
+    from transformers import AutoTokenizer
+
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(place)
+    return tokenizer
+
+
+def _not_loaded(place: str | Path, error: Exception) -> ModelError:
+    reason = " ".join(str(error).split())[:300]
+    return ModelError(
+        f"The model {str(place)!r} could not be loaded: expected a folder or a hub name with "
+        f"config.json, safetensors weights and a tokenizer. Models that are here offline: "
+        f"{', '.join(offline_models())}. The reason given: {reason}"
+    )
+
+
+def offline_models() -> list[str]:
+    """List the models that load without network: the embedded one, and the hub's cached ones."""
+    from huggingface_hub import scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    try:
+        repositories = scan_cache_dir().repos
+    except (CacheNotFound, OSError):
+        return [EMBEDDED]
+    cached = sorted(
+        repository.repo_id
+        for repository in repositories
+        if repository.repo_type == "model" and _has_weights(repository)
+    )
+    return [EMBEDDED, *cached]
+
+
+def _has_weights(repository: Any) -> bool:
+    names = {file.file_name for revision in repository.revisions for file in revision.files}
+    return "config.json" in names and any(name.endswith(".safetensors") for name in names)
+
+
+def model_name(model: PreTrainedModel) -> str:
+    """Name a model as a trace names it."""
+    path = str(getattr(model.config, "_name_or_path", "") or type(model).__name__)
+    return EMBEDDED if Path(path) == EMBEDDED_PATH else path
