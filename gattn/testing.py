@@ -291,9 +291,20 @@ def _ragged_agrees(case: _Normalising) -> None:
     gradients: list[Tensor] = []
     for method in (_Normalising.ragged, _Normalising.rows):
         live = replace(case, scores=case.scores.clone().requires_grad_())
-        pulled = (method(live) * case.scores.cos()).sum()
+        attention = method(live)
+        pull = torch.arange(attention.numel(), dtype=attention.dtype).cos()
+        pulled = (attention * pull.reshape(attention.shape)).sum()
         gradients += torch.autograd.grad(pulled, live.scores)
     _agree(gradients[0], gradients[1], "the gradient of on_edges, expected from forward,")
+
+
+def _removed_edges_are_none(case: _Normalising) -> None:
+    removed = torch.arange(case.scores.numel()).reshape(case.scores.shape) % 3 == 0
+    removed[:, :, 0] = True
+    some = replace(case, scores=case.scores.masked_fill(removed, -torch.inf))
+    _ragged_agrees(some)
+    gone = some.ragged()[removed]
+    _agree(gone, torch.zeros_like(gone), "attention where a listed edge scores -inf")
 
 
 def _keys_may_be_permuted(case: _Normalising) -> None:
@@ -344,6 +355,7 @@ def _takes_no_edges(case: _Normalising) -> None:
 _NORMALIZER_CLAUSES: Mapping[str, Callable[[_Normalising], None]] = {
     "no edge, no attention and no gradient": _no_edge_no_attention,
     "an edge list is normalised as rows are": _ragged_agrees,
+    "a listed edge with score -inf is no edge": _removed_edges_are_none,
     "keys may be permuted": _keys_may_be_permuted,
     "rows do not mix": _rows_are_apart,
     "is_signed and is_distribution are true": _flags_are_true,

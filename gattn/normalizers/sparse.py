@@ -44,8 +44,9 @@ class Entmax(Normalizer):
         alpha = self._alpha(wide)
         empty = (wide == -torch.inf).all(-1, keepdim=True)
         wide = wide.masked_fill(empty, 0.0)
+        wide = wide - wide.detach().amax(-1, keepdim=True)
         # Below this a score gets 0 whatever the others are: the sums stay finite and exact.
-        least = wide.detach().amax(-1, keepdim=True) - 1 / (alpha.detach() - 1) - 1
+        least = -1 / (alpha.detach() - 1) - 1
         attention = self._sparse(torch.maximum(wide, least), alpha)
         return attention.masked_fill(empty, 0.0).to(scores.dtype)
 

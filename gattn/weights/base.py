@@ -102,6 +102,12 @@ class WeightFunction(nn.Module):
         )
         if scores.dim() == 3:
             scores = scores[None]
+        if scores.dim() != 4:
+            raise ContractError(
+                f"{self} must return one score for each pair and head, (..., heads) or (..., 1), "
+                f"but on a tile it returned {tuple(scores.shape)}. Reduce the feature axis only, "
+                "for example with .sum(-1)."
+            )
         return scores.permute(0, 3, 1, 2)
 
     def dot_form(self, query: Tree, key: Tree) -> DotForm | None:

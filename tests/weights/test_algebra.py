@@ -7,6 +7,7 @@ from gattn.attention import attention_call
 from gattn.engines import dense, fused, message_passing
 from gattn.errors import ContractError
 from gattn.graph import TokenGraph
+from gattn.normalizers import Softmax
 from gattn.testing import check_weight_function
 from gattn.weights import ALiBi, Cosine, Dot, L1Distance, ScaledDotProduct, WeightFunction
 from gattn.weights.base import as_weight_function, tile_scores
@@ -38,13 +39,12 @@ def test_contract(weight):
 
 def test_sum_and_scale_are_pair_by_pair(query, key, score, loop):
     factor = torch.tensor([0.5, 2.0, -3.0], dtype=torch.float64)
-    expected = loop(
-        lambda h, i, j, q, k: (
-            factor[h] * (q @ k - SLOPES[h] * abs(j - i - 1) + 2 * (q - k) @ (q - k))
-        ),
-        query,
-        key,
-    )
+
+    def formula(h, i, j, q, k):
+        square = (q - k) @ (q - k)
+        return factor[h] * (q @ k - SLOPES[h] * abs(j - i - 1) + 2 * square)
+
+    expected = loop(formula, query, key)
     weight = factor * (Dot() + ALiBi(3) + -2 * as_weight_function(negative_square))
     assert_close(score(weight, query, key, query_offset=1), expected)
 
@@ -85,12 +85,13 @@ def test_lambda_capturing_a_parameter_learns(engine, query, key):
     assert_close(found, expected)
 
 
-def test_scaled_dot_product_runs_fused_with_one_temperature(query, key):
-    call, _ = attention_call(
-        query, key, TokenGraph.bipartite(5, 7), 2 * ScaledDotProduct(), None, key
-    )
+def test_scaled_dot_form_and_temperature_on_the_fused_engine(query, key):
+    graph, weight = TokenGraph.bipartite(5, 7), 3 * ScaledDotProduct()
+    call, _ = attention_call(query, key, graph, weight, Softmax(temperature=0.5), key)
+    expected = (3 * query @ key.mT).softmax(-1) @ key
     assert fused.can_run(call) is None
-    assert_close(fused.run(call), dense.run(call))
+    assert_close(fused.run(call), expected)
+    assert_close(dense.run(call), expected)
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,220 @@
+import pytest
+import torch
+from torch import nn
+
+from gattn.errors import ContractError
+from gattn.normalizers import Identity, Normalizer, Softmax
+from gattn.testing import check_normalizer, check_weight_function
+from gattn.weights import Dot, WeightFunction
+from gattn.weights.base import DotForm
+
+
+def test_plain_callables_pass():
+    check_weight_function(lambda q, k, pairs: torch.cosine_similarity(q, k, dim=-1))
+    check_weight_function(lambda q, k, pairs: -0.5 * pairs.offset.abs().to(q.dtype))
+
+
+def test_sizes_are_the_callers():
+    check_weight_function(
+        lambda q, k, pairs: (q[..., :2] * k).sum(-1) * pairs.features.sum(-1, keepdim=True),
+        heads=2,
+        query_dim=5,
+        key_dim=2,
+        edge_features=4,
+    )
+
+
+def test_the_original_is_left_alone():
+    weight = nn.Parameter(torch.ones(3)) * Dot()
+    check_weight_function(weight)
+    assert weight.factor.tolist() == [1.0, 1.0, 1.0]
+    assert weight.factor.dtype == torch.float32
+
+
+class ForgetsToReduce(WeightFunction):
+    def forward(self, query, key, pairs):
+        return query * key
+
+
+class KnowsOnlyEdges(WeightFunction):
+    def forward(self, query, key, pairs):
+        return torch.einsum("ehd,ehd->eh", query[0], key[0])[None]
+
+
+class TileOfItsOwn(Dot):
+    def on_tile(self, query, key, pairs):
+        return query @ key.mT + 1
+
+
+class WrongDotForm(Dot):
+    def dot_form(self, query, key):
+        return DotForm(2 * query, key)
+
+
+class WrongBias(Dot):
+    def dot_form(self, query, key):
+        return DotForm(query, key, (Constant(),))
+
+
+class Constant(WeightFunction):
+    def forward(self, query, key, pairs):
+        return torch.ones_like(pairs.offset, dtype=torch.float64)
+
+
+class DropsTokens(Dot):
+    def prepare(self, query, key, positions):
+        return query[:, :, :1], key
+
+
+class LooksAtAllKeys(Dot):
+    def prepare(self, query, key, positions):
+        return query, key - key.mean(-2, keepdim=True)
+
+
+class LooksAtTheBatch(Dot):
+    def prepare(self, query, key, positions):
+        return query, key - key.mean(0, keepdim=True)
+
+
+class CutsTheGradient(Dot):
+    def forward(self, query, key, pairs):
+        return super().forward(query, key.detach(), pairs)
+
+    def dot_form(self, query, key):
+        return None
+
+
+class Widens(Dot):
+    def prepare(self, query, key, positions):
+        return query.double(), key.double()
+
+
+class NeedsAnEdge(Dot):
+    def forward(self, query, key, pairs):
+        return super().forward(query, key, pairs) + 0 * float(pairs.offset.max())
+
+    def on_tile(self, query, key, pairs):
+        return query @ key.mT
+
+
+@pytest.mark.parametrize(
+    ("weight", "clause"),
+    [
+        (ForgetsToReduce(), r"an edge list scores as a tile does.*must return one score"),
+        (KnowsOnlyEdges(), "an edge list scores as a tile does"),
+        (TileOfItsOwn(), r"an edge list scores as a tile does.*expected -?\d.*got -?\d"),
+        (WrongDotForm(), r"the dot form is the score.*expected -?\d.*got -?\d"),
+        (WrongBias(), "the dot form is the score"),
+        (DropsTokens(), r"prepare keeps tokens apart.*\(2, 3 or 1, 5, any\), got \(2, 3, 1, 4\)"),
+        (LooksAtAllKeys(), "a pair's score depends on that pair alone"),
+        (LooksAtTheBatch(), "batch items do not mix"),
+        (CutsTheGradient(), "gradients are right"),
+        (Widens(), r"half precision stays.*expected scores in torch.bfloat16, got torch.float64"),
+        (NeedsAnEdge(), "no edges, no scores"),
+    ],
+    ids=lambda given: type(given).__name__,
+)
+def test_broken_weight_function_is_refused(weight, clause):
+    with pytest.raises(ContractError, match=f"(?s){type(weight).__name__}.*breaks.*{clause}"):
+        check_weight_function(weight)
+
+
+def test_wrong_sizes_are_refused():
+    with pytest.raises(ContractError):
+        check_weight_function(torch.ones(4) * Dot(), heads=3)
+
+
+class PlainSoftmax(Normalizer):
+    is_distribution = True
+
+    def forward(self, scores):
+        return torch.softmax(scores, -1)
+
+
+class LeaksGradient(Identity):
+    def forward(self, scores):
+        return torch.where(scores == -torch.inf, scores.exp().sqrt(), scores)
+
+
+class OtherOnEdges(Softmax):
+    def on_edges(self, scores, query, num_queries):
+        return 0.5 * super().on_edges(scores, query, num_queries)
+
+
+class TrustsEveryEdge(Softmax):
+    def on_edges(self, scores, query, num_queries):
+        return super().on_edges(scores.clamp_min(-3.0), query, num_queries)
+
+
+class CutOnEdges(Softmax):
+    def on_edges(self, scores, query, num_queries):
+        return super().on_edges(scores.detach(), query, num_queries) + 0 * scores
+
+
+class PrefersTheFirstKey(Softmax):
+    def forward(self, scores):
+        bias = torch.arange(scores.shape[-1], dtype=scores.dtype)
+        return super().forward(scores - bias)
+
+    def on_edges(self, scores, query, num_queries):
+        return Normalizer.on_edges(self, scores, query, num_queries)
+
+
+class OverAllRows(Softmax):
+    def forward(self, scores):
+        return super().forward(scores.flatten(-2)).unflatten(-1, scores.shape[-2:])
+
+    def on_edges(self, scores, query, num_queries):
+        return super().on_edges(scores, 0 * query, num_queries)
+
+
+class CallsItselfADistribution(Identity):
+    is_distribution = True
+
+
+class CallsItselfUnsigned(Identity):
+    is_signed = False
+
+
+class Narrow(Identity):
+    def forward(self, scores):
+        return super().forward(scores).double()
+
+
+class NoGradient(Identity):
+    def forward(self, scores):
+        return super().forward(scores) + scores.detach().nan_to_num(neginf=0.0)
+
+
+class NeedsKeys(Identity):
+    def forward(self, scores):
+        return super().forward(scores) + 0 * scores.nan_to_num(neginf=0.0).max().detach()
+
+
+class OtherShape(Identity):
+    def forward(self, scores):
+        return super().forward(scores).sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize(
+    ("normalizer", "clause"),
+    [
+        (PlainSoftmax(), "no edge, no attention and no gradient"),
+        (LeaksGradient(), "the gradient where there is no edge"),
+        (OtherOnEdges(), r"an edge list is normalised as rows are.*expected 0\.\d+, got 0\.\d"),
+        (TrustsEveryEdge(), "a listed edge with score -inf is no edge"),
+        (CutOnEdges(), "the gradient of on_edges"),
+        (PrefersTheFirstKey(), "an edge list is normalised|keys may be permuted"),
+        (OverAllRows(), "rows do not mix"),
+        (CallsItselfADistribution(), "is_distribution is True"),
+        (CallsItselfUnsigned(), "is_signed is False"),
+        (Narrow(), "half precision stays"),
+        (NoGradient(), "gradients are right"),
+        (NeedsKeys(), "no edges, no attention"),
+        (OtherShape(), "breaks"),
+    ],
+    ids=lambda given: type(given).__name__,
+)
+def test_broken_normalizer_is_refused(normalizer, clause):
+    with pytest.raises(ContractError, match=f"(?s){type(normalizer).__name__}.*({clause})"):
+        check_normalizer(normalizer)
