@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -92,13 +93,13 @@ class TokenGraph:
     def causal(
         cls, num_queries: int, *, num_keys: int | None = None, query_offset: int = 0
     ) -> TokenGraph:
-        """k <= q. ``num_keys`` defaults to the keys up to the last query's own."""
+        """Forbid the future: k <= q. ``num_keys`` defaults to all up to the last query's own."""
         keys = num_queries + query_offset if num_keys is None else num_keys
         return cls(Causal(), num_queries, keys, query_offset)
 
     @classmethod
     def window(cls, num_tokens: int, size: int, *, causal: bool = True) -> TokenGraph:
-        """q - size < k <= q, which is `size` keys; |q - k| <= size where not causal."""
+        """Allow the last `size` keys, q - size < k <= q; |q - k| <= size where not causal."""
         _positive(size=size)
         rule = Window(size - 1, 0) if causal else Window(size, size)
         return cls(rule, num_tokens, num_tokens)
@@ -147,15 +148,21 @@ class TokenGraph:
         """Block attention of BigBird (Zaheer et al. 2020).
 
         Each block attends to itself and its two neighbours; the first and the last block attend
-        to all and are attended by all; each block attends to `random_blocks` others, drawn with
-        `seed`.
+        to all and are attended by all; each block attends to `random_blocks` of the remaining
+        ones, drawn with `seed`.
         """
         _positive(block_size=block_size)
+        if random_blocks < 0:
+            raise GraphError(f"random_blocks must be >= 0, not {random_blocks!r}.")
         blocks = -(-num_tokens // block_size)
         generator = torch.Generator().manual_seed(seed)
-        query = torch.arange(blocks).repeat_interleave(min(random_blocks, blocks))
-        drawn = [torch.randperm(blocks, generator=generator)[:random_blocks] for _ in range(blocks)]
-        key = torch.cat(drawn) if drawn else query
+        drawn = [torch.zeros(0, 2, dtype=torch.long)]
+        for block in range(blocks):
+            order = torch.randperm(blocks, generator=generator)
+            is_far = ((order - block).abs() > 1) & (order > 0) & (order < blocks - 1)
+            far = order[is_far][:random_blocks]
+            drawn.append(torch.stack([torch.full_like(far, block), far], dim=1))
+        query, key = torch.cat(drawn).T
         ends = Globals(torch.tensor([0, max(blocks - 1, 0)]))
         band = Combined("|", Window(1, 1), ends)
         rule = Combined("|", band, Edges.from_pairs(query, key, blocks))
@@ -305,16 +312,23 @@ class TokenGraph:
     def from_networkx(cls, graph: nx.Graph[Any]) -> TokenGraph:
         """Edges from a NetworkX graph: (j, i) lets i read j; an undirected edge goes both ways.
 
-        Nodes 0 .. n-1 are positions; other nodes take positions in the graph's own order.
+        Nodes 0 .. n-1 are positions; other nodes take positions in the graph's own order. A
+        directed graph on ``("key", j)`` and ``("query", i)`` alone is bipartite.
         """
         nodes = list(graph.nodes)
         if set(nodes) == set(range(len(nodes))):
             nodes = list(range(len(nodes)))
-        position = {node: index for index, node in enumerate(nodes)}
-        directed = graph if graph.is_directed() else graph.to_directed()
-        return cls.from_edges(
-            [(position[key], position[query]) for key, query in directed.edges()], len(nodes)
-        )
+        keys, queries = ([n for n in nodes if _is_on_side(n, side)] for side in ("key", "query"))
+        if not graph.is_directed() or not nodes or len(keys) + len(queries) < len(nodes):
+            keys = queries = nodes
+        column = {node: index for index, node in enumerate(keys)}
+        row = {node: index for index, node in enumerate(queries)}
+        edges = (graph if graph.is_directed() else graph.to_directed()).edges()
+        pairs = [(column[key], row[query]) for key, query in edges]
+        index = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).T
+        if keys is queries:
+            return cls.from_edge_index(index, len(nodes))
+        return cls.from_edge_index(index, num_queries=len(queries), num_keys=len(keys))
 
     @classmethod
     def disjoint_union(cls, graphs: Sequence[TokenGraph]) -> TokenGraph:
@@ -384,7 +398,7 @@ class TokenGraph:
             while True:
                 first = start + self.query_offset
                 low, high = self.rule.key_span(first, first + rows - 1, self.num_keys)
-                low, high = min(low, high), max(low, high)
+                low = min(low, high)
                 wider = min(rows * 2, self.num_queries - start)
                 if wider == rows or wider * (high - low) * 2 > max_pairs:
                     break
@@ -451,7 +465,8 @@ class TokenGraph:
         """Whether some token may attend to itself."""
         if self.is_bipartite:
             return False
-        first, last = self.query_offset, min(self.query_offset + self.num_queries, self.num_keys)
+        last = min(self.query_offset + self.num_queries, self.num_keys)
+        first = min(self.query_offset, last)
         positions = torch.arange(first, last, device=self.rule.device)
         return bool(self.rule.allowed(positions, positions).any())
 
@@ -540,7 +555,11 @@ def _inside(positions: Tensor, size: int, name: str) -> None:
 
 
 def _starts(sizes: Sequence[int]) -> tuple[int, ...]:
-    return tuple(sum(sizes[:i]) for i in range(len(sizes) + 1))
+    return tuple(accumulate(sizes, initial=0))
+
+
+def _is_on_side(node: object, side: str) -> bool:
+    return isinstance(node, tuple) and len(node) == 2 and node[0] == side
 
 
 def _position(token: int | str, words: Sequence[str]) -> int:

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gattn.errors import SelectionError, ShapeError
+from gattn.errors import ShapeError
 from gattn.graph import TokenGraph
 from gattn.keep import Keep
 from gattn.neighbourhoods import padded_rows
@@ -181,11 +181,16 @@ class AttentionGraph:
         kept: Ints = self.graph.in_degree.numpy()
         return self.total_edges - kept
 
+    @property
+    def node_positions(self) -> Ints:
+        """The position of each node in the text, shape (tokens,)."""
+        return np.arange(self.graph.num_tokens) if self.positions is None else self.positions
+
     def labels(self) -> list[str]:
         """Name each node: its token, or where there are no tokens its position."""
         if self.tokens:
             return list(self.tokens)
-        return [str(position) for position in self._positions()]
+        return [str(position) for position in self.node_positions]
 
     def query_labels(self) -> list[str]:
         """Name each query."""
@@ -228,81 +233,9 @@ class AttentionGraph:
         Nodes keep their positions; edges to other tokens count as dropped. In a bipartite graph a
         position or text chooses among queries and keys alike.
         """
-        wanted = list(nodes)
-        if self.graph.is_bipartite:
-            keys = self._find(wanted, self.labels(), np.arange(self.graph.num_keys))
-            rows = self._find(wanted, self.query_labels(), np.arange(self.graph.num_queries))
-            found = {*keys[0], *rows[0]}
-            columns, queries = keys[1], rows[1]
-        else:
-            found, columns = self._find(wanted, self.labels(), self._positions())
-            if self.graph.num_queries < self.graph.num_tokens:
-                return self._square().subgraph(wanted)
-            queries = columns
-        if missing := [node for node in wanted if node not in found]:
-            raise SelectionError(
-                f"No token {missing[0]!r}; the tokens are {self.labels()} at positions "
-                f"{self._positions().tolist()}."
-            )
-        mask = np.isin(self.query, queries) & np.isin(self.key, columns)
-        new_row = torch.from_numpy(np.searchsorted(queries, self.query[mask]))
-        new_key = torch.from_numpy(np.searchsorted(columns, self.key[mask]))
-        graph = TokenGraph(
-            Edges.from_pairs(new_row, new_key, len(queries)),
-            len(queries),
-            len(columns),
-            is_bipartite=self.graph.is_bipartite,
-        )
-        return replace(
-            self,
-            graph=graph,
-            attention=self.attention[mask],
-            score=None if self.score is None else self.score[mask],
-            total_mass=self.total_mass[queries],
-            total_edges=self.total_edges[queries],
-            sink=None if self.sink is None else self.sink[queries],
-            tokens=tuple(self.tokens[i] for i in columns) if self.tokens else (),
-            query_tokens=tuple(self.query_tokens[i] for i in queries) if self.query_tokens else (),
-            words=tuple(self.words[i] for i in columns) if self.words else (),
-            positions=self._positions()[columns],
-        )
+        from gattn.merging import subgraph
 
-    @staticmethod
-    def _find(
-        wanted: Sequence[int | str], labels: Sequence[str], positions: Ints
-    ) -> tuple[set[int | str], Ints]:
-        found: set[int | str] = set()
-        indices = []
-        for index, (label, position) in enumerate(zip(labels, positions.tolist(), strict=True)):
-            names = {position, label, label.strip()} & set(wanted)
-            found |= names
-            if names:
-                indices.append(index)
-        return found, np.asarray(indices, dtype=np.int64)
-
-    def _positions(self) -> Ints:
-        return np.arange(self.graph.num_tokens) if self.positions is None else self.positions
-
-    def _square(self) -> AttentionGraph:
-        """Give every token a row: empty neighbourhoods where there was none."""
-        size, offset = self.graph.num_tokens, self.graph.query_offset
-        rows = slice(offset, offset + self.graph.num_queries)
-
-        def spread(values: Any) -> Any:
-            if values is None:
-                return None
-            whole = np.zeros(size, dtype=values.dtype)
-            whole[rows] = values
-            return whole
-
-        row, key = torch.from_numpy(self.query + offset), torch.from_numpy(self.key)
-        return replace(
-            self,
-            graph=TokenGraph(Edges.from_pairs(row, key, size), size, size),
-            total_mass=spread(self.total_mass),
-            total_edges=spread(self.total_edges),
-            sink=spread(self.sink),
-        )
+        return subgraph(self, nodes)
 
     def merge(self, spans: Iterable[tuple[int, int]]) -> AttentionGraph:
         """Merge spans of neighbouring tokens into one node each: sum over keys, mean over queries.
@@ -317,53 +250,15 @@ class AttentionGraph:
         Rows that summed to 1 still do. Merged nodes count from 0 anew; scores are not carried
         over, since the score of a merged edge is not defined.
         """
-        if self.graph.is_bipartite:
-            raise SelectionError("Tokens of a bipartite graph cannot be merged: merge each side.")
-        if self.graph.num_queries < self.graph.num_tokens:
-            return self._square().merge(spans)
-        starts, size = _span_starts(spans, self.graph.num_tokens)
-        group = np.cumsum(starts) - 1
-        count = int(group[-1]) + 1 if size else 0
-        members = np.bincount(group, minlength=count)
-        codes = group[self.query] * count + group[self.key]
-        edges, place = np.unique(codes, return_inverse=True)
-        row, key = np.divmod(edges, max(count, 1))
-        summed = np.bincount(place, self.attention, len(edges)) / members[row]
-        degree = np.bincount(row, minlength=count)
-        dropped = np.bincount(group, self.dropped_edges, count).astype(np.int64)
-        kind = self.attention.dtype
+        from gattn.merging import merge
 
-        def mean(values: Floats) -> Floats:
-            return (np.bincount(group, values, count) / members).astype(kind)
-
-        rule = Edges.from_pairs(torch.from_numpy(row), torch.from_numpy(key), count)
-        first = np.flatnonzero(starts)
-        texts = ["".join(part) for part in np.split(np.array(self.tokens, object), first[1:])]
-        return replace(
-            self,
-            graph=TokenGraph(rule, count, count),
-            attention=summed.astype(kind),
-            score=None,
-            total_mass=mean(self.total_mass),
-            total_edges=degree + dropped,
-            sink=None if self.sink is None else mean(self.sink),
-            tokens=tuple(texts) if self.tokens else (),
-            words=tuple(self.words[i] for i in first) if self.words else (),
-            positions=None,
-        )
+        return merge(self, spans)
 
     def merge_words(self) -> AttentionGraph:
         """Merge the tokens of each word into one node."""
-        if not self.words:
-            raise SelectionError(
-                "This graph does not know which tokens make a word (its tokenizer does not say); "
-                "use merge([(start, stop), ...])."
-            )
-        bounds = [0]
-        for i in range(1, len(self.words) + 1):
-            if i == len(self.words) or self.words[i] is None or self.words[i] != self.words[i - 1]:
-                bounds.append(i)
-        return self.merge(zip(bounds[:-1], bounds[1:], strict=True))
+        from gattn.merging import merge_words
+
+        return merge_words(self)
 
     # Other forms
 
@@ -385,11 +280,12 @@ class AttentionGraph:
         import pandas as pd
 
         keys, queries = self.node_ids()
+        key_tokens, query_tokens = self.labels(), self.query_labels()
         table = {
             "query": [queries[i] for i in self.query],
             "key": [keys[i] for i in self.key],
-            "query_token": [self.query_labels()[i] for i in self.query],
-            "key_token": [self.labels()[i] for i in self.key],
+            "query_token": [query_tokens[i] for i in self.query],
+            "key_token": [key_tokens[i] for i in self.key],
             "attention": self.attention,
         }
         if self.score is not None:
@@ -398,7 +294,7 @@ class AttentionGraph:
 
     def node_ids(self) -> tuple[list[int], list[int]]:
         """List the positions of keys and of queries."""
-        positions: list[int] = self._positions().tolist()
+        positions: list[int] = self.node_positions.tolist()
         if self.graph.is_bipartite:
             return positions, list(range(self.graph.num_queries))
         offset = self.graph.query_offset
@@ -437,17 +333,3 @@ class AttentionGraph:
         from gattn.drawing import notebook_svg
 
         return notebook_svg(self)
-
-
-def _span_starts(spans: Iterable[tuple[int, int]], size: int) -> tuple[NDArray[np.bool_], int]:
-    starts = np.ones(size, dtype=bool)
-    previous = 0
-    for start, stop in sorted(spans):
-        if not previous <= start < stop <= size:
-            raise SelectionError(
-                f"The span ({start}, {stop}) must be half-open, not overlap another one, and lie "
-                f"within the {size} tokens."
-            )
-        starts[start + 1 : stop] = False
-        previous = stop
-    return starts, size

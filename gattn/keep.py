@@ -50,7 +50,7 @@ class All(Keep):
 
 @dataclass(frozen=True)
 class Threshold(Keep):
-    """Keep the edges with attention of at least `t` (signed attention: \\|A\\| >= t).
+    """Keep the edges with attention of at least `t`; of signed attention, its size.
 
     A softmax head keeps at most 1 / t edges a query.
     """
@@ -121,6 +121,6 @@ class TopMass(Keep):
 
 
 def _ranked(attention: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
-    """Order slots by falling \\|A\\|, absent ones last, ties by key; give the order and the sizes."""
+    """Order slots by falling size, absent ones last, ties by key; give the order and the sizes."""
     size = attention.abs().masked_fill(~present, -1.0)
     return torch.sort(size, dim=-1, descending=True, stable=True).indices, size

@@ -38,11 +38,11 @@ def _find(
     wanted: set[int | str], positions: Iterable[int], labels: Sequence[str]
 ) -> tuple[Ints, set[int | str]]:
     """Give the indices of the nodes wanted, and which wishes they fulfil."""
-    named: list[set[int | str]] = [
+    named = [
         {position, label, label.strip()} & wanted
         for position, label in zip(positions, labels, strict=True)
     ]
-    found: set[int | str] = set().union(*named)
+    found = {name for names in named for name in names}
     return np.flatnonzero([bool(names) for names in named]), found
 
 

@@ -80,15 +80,9 @@ def _graph_attributes(head: AttentionGraph) -> dict[str, Any]:
         **{name: getattr(head, name) or None for name in _TEXTS},
         "keep": head.kept_by,
         "dtype": head.attention.dtype.name,
-        "query_offset": head.graph.query_offset if _is_partial(head) else None,
-        "num_queries": head.graph.num_queries if _is_partial(head) else None,
+        "num_keys": None if head.graph.num_keys == head.graph.num_tokens else head.graph.num_keys,
     }
     return {name: value for name, value in attributes.items() if value is not None}
-
-
-def _is_partial(head: AttentionGraph) -> bool:
-    graph = head.graph
-    return not graph.is_bipartite and graph.num_queries < graph.num_tokens
 
 
 def _ids(head: AttentionGraph) -> tuple[list[Any], list[Any]]:
@@ -129,9 +123,9 @@ def _nodes(head: AttentionGraph) -> list[tuple[Any, dict[str, Any]]]:
 def from_networkx(graph: nx.DiGraph[Any]) -> AttentionGraph:
     """Read an attention graph from a directed graph with the edge attribute ``weight``.
 
-    What `to_networkx` wrote comes back whole. In another graph, nodes without ``position`` take
-    positions in the graph's own order, edges without ``weight`` count as 1, and nothing counts as
-    dropped.
+    What `to_networkx` wrote comes back whole. In another graph, nodes that are not whole numbers
+    take positions in the graph's own order, edges without ``weight`` count as 1, and nothing counts
+    as dropped.
     """
     if not graph.is_directed() or graph.is_multigraph():
         raise GraphError("An attention graph is read from a nx.DiGraph: give one edge a pair.")
@@ -147,8 +141,9 @@ def from_networkx(graph: nx.DiGraph[Any]) -> AttentionGraph:
     else:
         whole = all(isinstance(node, int) and not isinstance(node, bool) for node in real)
         keys = sorted(real) if whole else real
-        offset = int(graph.graph.get("query_offset", 0))
-        queries = keys[offset : offset + int(graph.graph.get("num_queries", len(keys)))]
+        rows = [i for i, node in enumerate(keys) if "total_edges" in graph.nodes[node]]
+        offset = rows[0] if rows else 0
+        queries = keys[offset : rows[-1] + 1] if rows else keys
     return _read(graph, keys, queries, offset, bipartite)
 
 
@@ -168,7 +163,8 @@ def _read(
     row = torch.tensor([row for row, *_ in found], dtype=torch.long)
     key = torch.tensor([key for _, key, _ in found], dtype=torch.long)
     rule = Edges.from_pairs(row, key, len(queries), offset)
-    tokens = TokenGraph(rule, len(queries), len(keys), offset, bipartite)
+    num_keys = min(len(keys), graph.graph.get("num_keys", len(keys)))
+    tokens = TokenGraph(rule, len(queries), num_keys, offset, bipartite)
     mass = np.bincount(row.numpy(), np.abs(attention), len(queries))
     degree = np.bincount(row.numpy(), minlength=len(queries))
     nodes = graph.nodes

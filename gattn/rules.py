@@ -15,7 +15,7 @@ from torch import Tensor
 
 
 class Rule(ABC):
-    """A predicate on pairs of positions: may query q attend to key k?"""
+    """Whether query q may attend to key k, for any pair of positions."""
 
     @abstractmethod
     def allowed(self, query: Tensor, key: Tensor) -> Tensor:
@@ -178,10 +178,11 @@ class Edges(Rule):
     @staticmethod
     def from_pairs(query: Tensor, key: Tensor, num_queries: int, first_query: int = 0) -> Edges:
         """Sort pairs of row and key, and merge the duplicates."""
-        pairs = torch.unique(torch.stack([query, key]).long(), dim=1)
-        counts = torch.bincount(pairs[0], minlength=num_queries)
+        width = int(key.max()) + 1 if len(key) else 1
+        codes = torch.unique(query.long() * width + key)
+        counts = torch.bincount(codes // width, minlength=num_queries)
         pointer = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-        return Edges(pointer, pairs[1].contiguous(), first_query)
+        return Edges(pointer, codes % width, first_query)
 
     @property
     def row(self) -> Tensor:
@@ -214,7 +215,7 @@ class Edges(Rule):
 
 @dataclass(frozen=True)
 class Combined(Rule):
-    """Two rules joined by `operation`: "&" (both), "|" (either) or "-" (the first, not the second)."""
+    """Two rules joined: "&" (both), "|" (either) or "-" (the first, not the second)."""
 
     operation: str
     left: Rule

@@ -106,9 +106,10 @@ class Stack(Mapping[tuple[int, int], AttentionGraph]):
         graph: nx.DiGraph[tuple[int, int]] = nx.DiGraph(
             residual=residual, heads=str(heads), layers=len(self.layers)
         )
-        tokens = self.tokens
+        first = next(iter(self.heads.values()))
+        places = first.node_positions.tolist()
         for depth in range(len(self.layers) + 1):
-            for position, token in enumerate(tokens):
+            for position, token in zip(places, first.labels(), strict=True):
                 graph.add_node((depth, position), token=token, layer=depth, position=position)
         for depth, layer in enumerate(self.layers):
             attention = self._reduced(layer, heads)
@@ -119,8 +120,8 @@ class Stack(Mapping[tuple[int, int], AttentionGraph]):
             for query, key in np.argwhere(mixed > 0).tolist():
                 value = float(weight[query, key])
                 graph.add_edge(
-                    (depth, key),
-                    (depth + 1, query),
+                    (depth, places[key]),
+                    (depth + 1, places[query]),
                     attention=float(attention[query, key]),
                     residual=float(kept[query]) if key == query else 0.0,
                     weight=value,
@@ -188,7 +189,7 @@ class AttentionTrace:
         if len(self.stacks) != 1:
             names = sorted(self.stacks)
             raise SelectionError(
-                f"This trace has the stacks {names}: name one, as in trace[{names[:1]}][0, 0]."
+                f"This trace has the stacks {names}: name one, as in trace{names[:1]}[0, 0]."
             )
         return next(iter(self.stacks.values()))
 
