@@ -7,7 +7,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from gattn.weights.base import Pairs, Positions, Tree, WeightFunction, expect_features, learned
+from gattn.weights.base import Pairs, Positions, Tree, WeightFunction
+from gattn.weights.parameters import expect_features, learned
 
 
 class Additive(WeightFunction):

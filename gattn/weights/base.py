@@ -9,7 +9,8 @@ from typing import NamedTuple, TypeAlias, cast
 import torch
 from torch import Tensor, nn
 
-from gattn.errors import ContractError, ShapeError
+from gattn.errors import ContractError
+from gattn.weights.parameters import a_head, shown_factor
 
 Tree: TypeAlias = Tensor | tuple["Tree", ...] | None
 """A tensor, None, or a tuple of trees: what `WeightFunction.prepare` returns for a side."""
@@ -290,41 +291,6 @@ def tile_scores(weight: WeightFunction, query: Tree, key: Tree, pairs: Pairs) ->
     if form.query is not None and form.key is not None:
         terms.append(form.query @ form.key.transpose(-2, -1))
     return _total(terms)
-
-
-def a_head(factor: float | Tensor) -> float | Tensor:
-    """Shape a factor, or one a head, to broadcast against (batch, heads, tokens, any)."""
-    return factor[:, None, None] if isinstance(factor, Tensor) and factor.dim() else factor
-
-
-def shown_factor(factor: float | Tensor) -> str:
-    """Write a factor for a repr: its value where it is one fixed number."""
-    if not isinstance(factor, Tensor):
-        return str(factor)
-    if isinstance(factor, nn.Parameter):
-        return "learned"
-    return "fixed a head" if factor.dim() else str(factor.item())
-
-
-def learned(*shape: int, fan_in: int) -> nn.Parameter:
-    """Draw a learned tensor from a normal distribution of variance 1 / fan_in."""
-    return nn.Parameter(torch.randn(shape) * fan_in**-0.5)
-
-
-def expect_features(weight: WeightFunction, side: str, tokens: Tensor, size: Sequence[int]) -> None:
-    """Hold vectors (batch, heads, tokens, dim) to the heads and dim a weight function has.
-
-    Raises
-    ------
-    ShapeError
-        Where they differ.
-    """
-    found = [tokens.shape[1], tokens.shape[-1]]
-    if found != list(size):
-        raise ShapeError(
-            f"{weight} is for a {side} of {size[0]} heads and {size[1]} features each; it got "
-            f"{found[0]} heads and {found[1]} features. Build it for those sizes."
-        )
 
 
 def _total(scores: Sequence[Tensor]) -> Tensor:

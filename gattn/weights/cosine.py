@@ -7,8 +7,9 @@ import math
 import torch
 from torch import Tensor, nn
 
-from gattn.weights.base import Positions, Tree, a_head, shown_factor
+from gattn.weights.base import Positions, Tree
 from gattn.weights.dot import Dot
+from gattn.weights.parameters import a_head, shown_factor
 
 
 class Cosine(Dot):

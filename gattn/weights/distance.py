@@ -7,7 +7,8 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from gattn.weights.base import DotForm, Pairs, Tree, WeightFunction, a_head, shown_factor
+from gattn.weights.base import DotForm, Pairs, Tree, WeightFunction
+from gattn.weights.parameters import a_head, shown_factor
 
 
 class SquaredDistance(WeightFunction):

@@ -6,15 +6,8 @@ from typing import cast
 
 from torch import Tensor
 
-from gattn.weights.base import (
-    DotForm,
-    Pairs,
-    Positions,
-    Tree,
-    WeightFunction,
-    expect_features,
-    learned,
-)
+from gattn.weights.base import DotForm, Pairs, Positions, Tree, WeightFunction
+from gattn.weights.parameters import expect_features, learned
 
 
 class Dot(WeightFunction):

@@ -7,19 +7,14 @@ from typing import cast
 from torch import Tensor
 
 from gattn.errors import ShapeError
-from gattn.weights.base import (
-    Pairs,
-    Positions,
-    PositionWeight,
-    Tree,
-    WeightFunction,
-    expect_features,
-    learned,
-)
+from gattn.weights.base import Pairs, Positions, PositionWeight, Tree, WeightFunction
+from gattn.weights.parameters import expect_features, learned
 
 
 class EdgeBias(PositionWeight):
     r"""A linear map of an edge's features to one score a head, :math:`b_h \cdot e_{ij}`.
+
+    With one-hot shortest-path distances as features it is Graphormer's spatial bias.
 
     Parameters
     ----------

@@ -80,6 +80,13 @@ class T5RelativeBias(PositionWeight):
         bidirectional: bool = True,
     ) -> None:
         super().__init__()
+        exact = num_buckets // (4 if bidirectional else 2)
+        if not 1 <= exact < max_distance:
+            raise ContractError(
+                f"T5RelativeBias needs at least {4 if bidirectional else 2} buckets and a "
+                f"max_distance above {exact}, which has a bucket of its own; it got "
+                f"num_buckets={num_buckets} and max_distance={max_distance}."
+            )
         self.num_buckets = num_buckets
         self.max_distance = max_distance
         self.bidirectional = bidirectional
@@ -124,6 +131,8 @@ class RelativePosition(PositionWeight):
 
     def __init__(self, heads: int, max_distance: int) -> None:
         super().__init__()
+        if max_distance < 0:
+            raise ContractError(f"max_distance must be 0 or more, not {max_distance!r}.")
         self.max_distance = max_distance
         self.bias = nn.Parameter(torch.zeros(2 * max_distance + 1, heads))
 

@@ -1,0 +1,45 @@
+"""Parameters of weight functions: one number, or one a head, fixed or learned."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from gattn.errors import ShapeError
+
+
+def a_head(factor: float | Tensor) -> float | Tensor:
+    """Shape a factor, or one a head, to broadcast against (batch, heads, tokens, any)."""
+    return factor[:, None, None] if isinstance(factor, Tensor) and factor.dim() else factor
+
+
+def shown_factor(factor: float | Tensor) -> str:
+    """Write a factor for a repr: its value where it is one fixed number."""
+    if not isinstance(factor, Tensor):
+        return str(factor)
+    if isinstance(factor, nn.Parameter):
+        return "learned"
+    return "fixed a head" if factor.dim() else str(factor.item())
+
+
+def learned(*shape: int, fan_in: int) -> nn.Parameter:
+    """Draw a learned tensor from a normal distribution of variance 1 / fan_in."""
+    return nn.Parameter(torch.randn(shape) * fan_in**-0.5)
+
+
+def expect_features(weight: nn.Module, side: str, tokens: Tensor, size: Sequence[int]) -> None:
+    """Hold vectors (batch, heads, tokens, dim) to the heads and dim a weight function has.
+
+    Raises
+    ------
+    ShapeError
+        Where they differ.
+    """
+    found = [tokens.shape[1], tokens.shape[-1]]
+    if found != list(size):
+        raise ShapeError(
+            f"{weight} is for a {side} of {size[0]} heads and {size[1]} features each; it got "
+            f"{found[0]} heads and {found[1]} features. Build it for those sizes."
+        )
