@@ -1,0 +1,81 @@
+"""The curves of edges, as Bézier paths from arrays of points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import numpy as np
+from matplotlib.path import Path
+from numpy.typing import NDArray
+
+Points: TypeAlias = NDArray[np.float64]
+
+_KAPPA = 4 / 3 * (2**0.5 - 1)
+"""How far a quarter ellipse's control points stand from its ends, in units of its radius."""
+
+
+def half_ellipses(start: Points, end: Points) -> list[Path]:
+    """Draw from start to end, upwards where that runs to the right and downwards otherwise.
+
+    Parameters
+    ----------
+    start, end : array (edges, 2)
+        Points on a horizontal line. Half ellipses are half as high as they are wide.
+    """
+    radius = (end - start)[:, :1] / 2
+    middle = (start + end) / 2
+    right, up = np.array([[1.0, 0.0]]), np.array([[0.0, 1.0]])
+    points = [
+        start,
+        start + radius * up * _KAPPA,
+        middle + radius * (up - right * _KAPPA),
+        middle + radius * up,
+        middle + radius * (up + right * _KAPPA),
+        end + radius * up * _KAPPA,
+        end,
+    ]
+    return _cubic(points)
+
+
+def loops(place: Points, direction: Points, size: tuple[float, float]) -> list[Path]:
+    """Draw a small loop at each place that opens in a direction.
+
+    Parameters
+    ----------
+    place, direction : array (edges, 2)
+        The points, and unit vectors.
+    size : (float, float)
+        The breadth and the length of a loop.
+    """
+    across = direction[:, ::-1] * np.array([[1.0, -1.0]])
+    reach, side = direction * size[1] * 4 / 3, across * size[0] * 3**0.5
+    return _cubic([place, place + reach - side, place + reach + side, place])
+
+
+def bundles(start: Points, end: Points) -> list[Path]:
+    """Draw from a left column to a right one, leaving and arriving horizontally."""
+    half = (end - start) * np.array([[0.5, 0.0]])
+    return _cubic([start, start + half, end - half, end])
+
+
+def chords(start: Points, end: Points, centre: Points, pull: float = 0.6) -> list[Path]:
+    """Draw from start to end, drawn from the straight line towards a centre."""
+    control = (start + end) / 2 * (1 - pull) + centre * pull
+    return _quadratic([start, control, end])
+
+
+def bows(start: Points, end: Points, bend: float = 0.15) -> list[Path]:
+    """Draw from start to end, bent to the left, so that an edge and its reverse stay apart."""
+    control = (start + end) / 2 + (end - start)[:, ::-1] * np.array([[-bend, bend]])
+    return _quadratic([start, control, end])
+
+
+def _cubic(points: Sequence[Points]) -> list[Path]:
+    codes = [Path.MOVETO, *[Path.CURVE4] * (len(points) - 1)]
+    return [Path(vertices, codes) for vertices in np.stack(points, axis=1)]
+
+
+def _quadratic(points: Sequence[Points]) -> list[Path]:
+    codes = [Path.MOVETO, *[Path.CURVE3] * (len(points) - 1)]
+    return [Path(vertices, codes) for vertices in np.stack(points, axis=1)]

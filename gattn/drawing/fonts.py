@@ -1,0 +1,59 @@
+"""Which fonts can draw which characters, among those installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import lru_cache
+
+import matplotlib as mpl
+from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
+
+_LAST = "DejaVu Sans"
+
+
+def families(texts: Iterable[str]) -> list[str]:
+    """List the font families that together draw some texts: the user's own first.
+
+    Families are added for characters that the user's fonts lack, where an installed one has them.
+    """
+    chosen = list(dict.fromkeys([*_user_families(), _LAST]))
+    for character in sorted(set().union(*map(set, texts), set())):
+        if not any(ord(character) in _glyphs(_path(family)) for family in chosen):
+            chosen.extend(_installed_with(character)[:1])
+    return list(dict.fromkeys(chosen))
+
+
+def has_glyph(character: str) -> bool:
+    """Say whether some installed font has a character."""
+    known = [*_user_families(), _LAST]
+    if any(ord(character) in _glyphs(_path(family)) for family in known):
+        return True
+    return bool(_installed_with(character))
+
+
+def _user_families() -> list[str]:
+    family = mpl.rcParams["font.family"]
+    return [family] if isinstance(family, str) else list(family)
+
+
+def _path(family: str) -> str:
+    return str(findfont(FontProperties(family=[family])))
+
+
+@lru_cache(maxsize=4096)
+def _installed_with(character: str) -> list[str]:
+    """List the families of upright, regular fonts with a character, one at most."""
+    for font in fontManager.ttflist:
+        plain = font.style == "normal" and font.weight in (400, "normal", "regular")
+        if plain and "Last Resort" not in font.name and ord(character) in _glyphs(font.fname):
+            return [font.name]
+    return []
+
+
+@lru_cache(maxsize=4096)
+def _glyphs(path: str) -> frozenset[int]:
+    try:
+        font = get_font(path)
+    except (OSError, RuntimeError):
+        return frozenset()
+    return frozenset(font.get_charmap()) if font.scalable else frozenset()

@@ -1,0 +1,127 @@
+"""What every picture has around it: a figure of fitting size, title, caption and key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Colormap
+from matplotlib.lines import Line2D
+
+from gattn.drawing.colours import Scale
+from gattn.drawing.labels import font_size, text_style
+from gattn.drawing.text import visible, wrapped
+from gattn.head import AttentionGraph
+
+POINTS_PER_INCH = 72
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a picture is drawn.
+
+    Parameters
+    ----------
+    scale : Scale
+        From attention to colour and width.
+    cmap : Colormap
+        The colours.
+    labels, legend : bool
+        Whether to draw the tokens' labels, and the key of colours.
+    values : str
+        "attention" or "score".
+    """
+
+    scale: Scale
+    cmap: Colormap
+    labels: bool
+    legend: bool
+    values: str = "attention"
+
+
+def new_axes(size: tuple[float, float]) -> Axes:
+    """Open a pyplot figure of a size in inches, with one Axes."""
+    return plt.figure(figsize=size, layout="constrained").add_subplot()
+
+
+def points(ax: Axes) -> tuple[float, float]:
+    """Measure the width and height of Axes in points."""
+    ax.apply_aspect()
+    box, dpi = ax.bbox, ax.figure.dpi
+    return float(box.width / dpi * POINTS_PER_INCH), float(box.height / dpi * POINTS_PER_INCH)
+
+
+def add_title(ax: Axes, head: AttentionGraph, caption: str) -> None:
+    """Write the head's place as the title, and under it the caption in small."""
+    size = 0.75 * font_size()
+    text = wrapped(caption, max(points(ax)[0], 160) / size)
+    where = {"left": 0.0, "center": 0.5, "right": 1.0}
+    side = mpl.rcParams["axes.titlelocation"]
+    ax.annotate(
+        text,
+        (where[side], 1.0),
+        (0, 5),
+        xycoords="axes fraction",
+        textcoords="offset points",
+        ha=side,
+        va="bottom",
+        size=size,
+        alpha=0.75,
+        linespacing=1.2,
+        gid="gattn-caption",
+        **text_style([text]),
+    )
+    lines = text.count("\n") + 1
+    title = title_of(head)
+    ax.set_title(title, pad=9 + 1.25 * size * lines, **text_style([title]))
+
+
+def title_of(head: AttentionGraph) -> str:
+    """Name a head: "layer 1 · head 3"."""
+    places = (("layer", head.layer), ("head", head.head))
+    return " · ".join(f"{name} {number}" for name, number in places if number is not None)
+
+
+def add_line_key(ax: Axes, look: Look) -> None:
+    """Show beside the axes which line stands for how much attention."""
+    ticks = [tick for tick in look.scale.ticks if tick]
+    widths = look.scale.widths(np.array(ticks))
+    colours = look.cmap(look.scale.norm(ticks))
+    lines = [
+        Line2D([], [], color=colour, linewidth=width, solid_capstyle="butt")
+        for colour, width in zip(colours, widths, strict=True)
+    ]
+    key = ax.legend(
+        lines[::-1],
+        [f"{tick:g}".replace("-", "−") for tick in ticks[::-1]],
+        title="attention",
+        loc="upper left",
+        bbox_to_anchor=(1.0, 1.0),
+        frameon=False,
+        fontsize=0.75 * font_size(),
+        title_fontsize=0.75 * font_size(),
+        handlelength=1.6,
+        alignment="left",
+    )
+    key.set_in_layout(True)
+
+
+def shown_text(token: str) -> str:
+    """Write a model's name or the like so that any font can show it."""
+    return visible(token, limit=48)
+
+
+def add_colour_bar(mappable: ScalarMappable, ticks: list[float] | None, **place: Any) -> None:
+    """Label the colours of attention; `place` is ``cax=`` or ``ax=`` of matplotlib's colour bar."""
+    where = place.get("cax") or place["ax"]
+    size = 0.75 * font_size()
+    bar = where.figure.colorbar(mappable, ticks=ticks, **place)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(labelsize=size, length=2)
+    bar.ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}".replace("-", "−"))
+    bar.ax.set_title("attention", size=size, loc="left", pad=5)

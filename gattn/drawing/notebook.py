@@ -1,0 +1,40 @@
+"""What a notebook shows of an attention graph or a trace."""
+
+from __future__ import annotations
+
+import io
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from gattn.drawing.heads import draw_heads
+from gattn.drawing.one_head import draw_head, fitting_size
+from gattn.head import AttentionGraph
+from gattn.trace import AttentionTrace
+
+_MOST_NODES = 60
+_SVG = {"svg.fonttype": "none", "svg.hashsalt": "gattn"}
+
+
+def notebook_svg(graphs: AttentionGraph | AttentionTrace) -> str:
+    """Draw a head or a trace as SVG, without pyplot and the same each time.
+
+    A head of up to 60 tokens is drawn as arcs, cross-attention as columns, a longer text as a
+    matrix; a trace as the matrices of all its heads. An empty trace is an empty picture.
+    """
+    buffer = io.StringIO()
+    with mpl.rc_context(_SVG):
+        figure = _figure(graphs)
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+    return buffer.getvalue()
+
+
+def _figure(graphs: AttentionGraph | AttentionTrace) -> Figure:
+    if isinstance(graphs, AttentionTrace):
+        return draw_heads(graphs) if any(True for _ in graphs.heads()) else Figure((1.0, 1.0))
+    layout = "columns" if graphs.graph.is_bipartite else "arcs"
+    if max(graphs.graph.num_tokens, graphs.graph.num_queries) > _MOST_NODES:
+        layout = "matrix"
+    figure = Figure(fitting_size(graphs, layout), layout="constrained")
+    draw_head(graphs, layout, ax=figure.add_subplot())
+    return figure

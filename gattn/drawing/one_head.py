@@ -1,0 +1,128 @@
+"""Pictures of one head."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from matplotlib.axes import Axes
+from matplotlib.colors import Colormap
+
+from gattn.drawing.arcs import draw_arcs
+from gattn.drawing.colours import Scale, colour_map
+from gattn.drawing.frame import Look, add_title, new_axes
+from gattn.drawing.matrix import draw_matrix
+from gattn.drawing.node_link import draw_circle, draw_columns, draw_free
+from gattn.drawing.shown import Shown, all_edges, edges_from, readable_edges
+from gattn.errors import SelectionError
+from gattn.head import AttentionGraph
+
+Draw: TypeAlias = Callable[[Axes, AttentionGraph, Shown, Look], None]
+
+_DRAW: Mapping[str, Draw] = {
+    "arcs": draw_arcs,
+    "columns": draw_columns,
+    "circle": draw_circle,
+    "matrix": draw_matrix,
+}
+
+
+def draw_head(
+    head: AttentionGraph,
+    layout: str | Mapping[Any, Any] = "arcs",
+    *,
+    ax: Axes | None = None,
+    threshold: float | None = None,
+    values: str = "attention",
+    cmap: str | Colormap | None = None,
+    labels: bool = True,
+    legend: bool = True,
+) -> Axes:
+    """Draw one head.
+
+    An edge runs the way the information runs, from key to query. Width is attention on a linear
+    scale, colour on a square-root scale, from 0 to 1 in every picture (further where attention
+    exceeds 1, and from -1 in two colours where it is signed). A line under the title says which
+    edges are shown, how many of how many, and what share of the mass.
+
+    Parameters
+    ----------
+    head : AttentionGraph
+        The head.
+    layout : str or mapping
+        "arcs": tokens on a line, edges to the right above it and edges to the left below.
+        "columns": keys on the left, queries on the right. "circle": tokens clockwise.
+        "matrix": rows are queries, columns keys. Or positions, ``{node: (x, y)}``, such as
+        NetworkX computes from ``head.to_networkx()``.
+    ax : Axes, optional
+        Where to draw. By default a new pyplot figure of a size that fits the number of tokens:
+        it is the caller's to show, save and close.
+    threshold : float, optional
+        Show the edges of at least this attention. By default a matrix shows all edges; other
+        pictures stay readable by a threshold that grows with the text, and show at least the
+        strongest edge of each query.
+    values : {"attention", "score"}
+        What a matrix shows: the attention, or the scores before normalising.
+    cmap : str or Colormap, optional
+        The colours; by default some that stand out from the style's background.
+    labels : bool
+        Whether to write the tokens.
+    legend : bool
+        Whether to show what widths and colours mean.
+
+    Returns
+    -------
+    Axes
+        The Axes drawn on; never shown, saved or closed here.
+
+    Raises
+    ------
+    SelectionError
+        Where there is no such layout, no score, or no position for some node.
+    """
+    draw = _drawing(layout, values)
+    if values == "score" and head.score is None:
+        raise SelectionError("This head has no scores; compute its graph with scores=True.")
+    ax = ax or new_axes(fitting_size(head, layout))
+    scale = Scale.of(head)
+    look = Look(scale, colour_map(cmap, is_signed=scale.is_signed), labels, legend, values)
+    if threshold is not None:
+        shown = edges_from(head, threshold)
+    else:
+        shown = all_edges(head) if layout == "matrix" else readable_edges(head)
+    draw(ax, head, shown, look)
+    add_title(ax, head, shown.caption)
+    return ax
+
+
+def _drawing(layout: str | Mapping[Any, Any], values: str) -> Draw:
+    if values not in ("attention", "score"):
+        raise SelectionError(f"values is 'attention' or 'score', not {values!r}.")
+    if values == "score" and layout != "matrix":
+        raise SelectionError("Scores are drawn as a matrix: layout='matrix', values='score'.")
+    if isinstance(layout, Mapping):
+        return lambda ax, head, shown, look: draw_free(ax, head, shown, look, dict(layout))
+    if layout not in _DRAW:
+        raise SelectionError(
+            f"No layout {layout!r}; there are {', '.join(_DRAW)}, and positions {{node: (x, y)}}."
+        )
+    return _DRAW[layout]
+
+
+def fitting_size(head: AttentionGraph, layout: str | Mapping[Any, Any]) -> tuple[float, float]:
+    """Find a size in inches at which a head's tokens have room, within what a page can hold."""
+    tokens = head.graph.num_tokens + (head.graph.num_queries if head.graph.is_bipartite else 0)
+    if layout == "arcs":
+        width = _between(4.5, 1.5 + 0.42 * tokens, 13.0)
+        return width, _between(3.2, 0.45 * width, 5.0)
+    rows, keys = head.graph.num_queries, head.graph.num_keys
+    if layout == "columns":
+        return 5.0, _between(3.0, 1.0 + 0.26 * max(rows, keys), 13.0)
+    if layout == "matrix":
+        return _between(4.0, 2.2 + 0.26 * keys, 10.0), _between(2.5, 1.6 + 0.26 * rows, 9.5)
+    side = _between(4.8, 3.6 + 0.08 * tokens, 9.0)
+    return side + 0.6, side
+
+
+def _between(least: float, wanted: float, most: float) -> float:
+    return max(least, min(wanted, most))

@@ -1,0 +1,91 @@
+"""Tokens as text that any font can show: nothing here knows of matplotlib."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable
+
+_NAMED = {"\n": "↵", "\t": "\\t", "\r": "\\r"}
+_DOTTED_CIRCLE = "◌"
+
+
+def always(character: str) -> bool:
+    """Say that a font has every character."""
+    return True
+
+
+def visible(token: str, *, limit: int = 16, has_glyph: Callable[[str], bool] = always) -> str:
+    r"""Write a token so that nothing of it is invisible, acts on the layout, or lacks a glyph.
+
+    Parameters
+    ----------
+    token : str
+        Any string at all.
+    limit : int
+        The number of characters beyond which it ends in an ellipsis.
+    has_glyph : callable
+        Whether a character can be drawn.
+
+    Returns
+    -------
+    str
+        Spaces at the ends are stripped; a token of spaces alone shows each as ``␣``, an empty one
+        is ``""``. A newline is ``↵``, other control characters are escapes such as ``\\x00``, and
+        invisible or missing characters are written as ``U+202E``.
+
+    Examples
+    --------
+    >>> visible(" the"), visible("  "), visible("a\nb"), visible("")
+    ('the', '␣␣', 'a↵b', '""')
+    """
+    if not token:
+        return '""'
+    stripped = token.strip(" ")
+    pieces = [_piece(character, has_glyph) for character in stripped or "␣" * len(token)]
+    if unicodedata.combining(stripped[:1] or " ") and has_glyph(_DOTTED_CIRCLE):
+        pieces.insert(0, _DOTTED_CIRCLE)
+    return _ellipsised(pieces, limit)
+
+
+def _piece(character: str, has_glyph: Callable[[str], bool]) -> str:
+    if character in _NAMED:
+        return _NAMED[character]
+    category = unicodedata.category(character)
+    if category == "Cc":
+        return f"\\x{ord(character):02x}"
+    hidden = category[0] == "C" or (category[0] == "Z" and character != " ")
+    if hidden or not has_glyph(character):
+        return f"U+{ord(character):04X}"
+    return character
+
+
+def _ellipsised(pieces: list[str], limit: int) -> str:
+    if sum(map(len, pieces)) <= limit:
+        return "".join(pieces)
+    kept, length = "", 1
+    for piece in pieces:
+        length += len(piece)
+        if kept and length > limit:
+            break
+        kept += piece
+    return kept + "…"
+
+
+def width(text: str) -> float:
+    """Estimate the width of a line of text, in units of its font size."""
+    ems = {"W": 1.0, "F": 1.0}
+    return sum(
+        0.0 if unicodedata.combining(c) else ems.get(unicodedata.east_asian_width(c), 0.6)
+        for c in text
+    )
+
+
+def wrapped(text: str, limit: float) -> str:
+    """Break text at spaces into lines of at most `limit` font sizes, where words allow."""
+    lines: list[str] = []
+    for word in text.split(" "):
+        if lines and width(f"{lines[-1]} {word}") <= limit:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    return "\n".join(lines)
