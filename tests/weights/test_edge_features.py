@@ -1,5 +1,6 @@
 import math
 
+import networkx as nx
 import pytest
 import torch
 from torch.testing import assert_close
@@ -56,3 +57,15 @@ def test_missing_features_are_named(weight, query, key, score, features):
         score(weight.double(), query, key)
     with pytest.raises(ShapeError, match="it got 1"):
         score(weight.double(), query, key, features[..., :1])
+
+
+def test_one_hot_distances_are_graphormers_spatial_bias(score):
+    walks = nx.cycle_graph(6)
+    distance = [[nx.shortest_path_length(walks, i, j) for j in range(6)] for i in range(6)]
+    weight = EdgeBias(2, 4).requires_grad_(False)
+    x = torch.zeros(1, 2, 6, 3)
+    found = score(weight, x, x, torch.nn.functional.one_hot(torch.tensor(distance), 4))
+    expected = torch.tensor(
+        [[[float(weight.matrix[d, h]) for d in row] for row in distance] for h in range(2)]
+    )
+    assert_close(found[0], expected)

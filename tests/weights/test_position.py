@@ -83,3 +83,12 @@ def test_relative_position_clips(query, key, score, loop):
     weight.bias.normal_()
     expected = loop(lambda h, i, j, q, k: weight.bias[2 + max(-2, min(2, j - i)), h], query, key)
     assert_close(score(weight, query, key), expected)
+
+
+def test_refuses_sizes_without_a_meaning():
+    with pytest.raises(ContractError, match="at least 4 buckets and a max_distance above 0"):
+        T5RelativeBias(2, num_buckets=3)
+    with pytest.raises(ContractError, match="max_distance above 8"):
+        T5RelativeBias(2, max_distance=8)
+    with pytest.raises(ContractError, match="max_distance must be 0 or more"):
+        RelativePosition(2, -1)

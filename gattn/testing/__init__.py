@@ -1,0 +1,6 @@
+"""What a new weight function or normalizer must satisfy, as checks to call from a test."""
+
+from gattn.testing.normalizers import check_normalizer
+from gattn.testing.weights import check_weight_function
+
+__all__ = ["check_normalizer", "check_weight_function"]

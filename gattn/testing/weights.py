@@ -1,0 +1,206 @@
+"""What a weight function must satisfy."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from gattn.engines.base import checked_scores
+from gattn.testing.clauses import BATCH, KEYS, QUERIES, agree, hold_to, moved, normal
+from gattn.weights.base import (
+    PairFunction,
+    Pairs,
+    Positions,
+    Tree,
+    WeightFunction,
+    as_weight_function,
+    map_tree,
+)
+
+
+def check_weight_function(
+    weight: WeightFunction | PairFunction,
+    *,
+    heads: int = 3,
+    query_dim: int = 4,
+    key_dim: int | None = None,
+    edge_features: int = 0,
+) -> None:
+    """Hold a weight function to its contract, in float64, on sizes that all differ.
+
+    Parameters
+    ----------
+    weight : WeightFunction or callable
+        What is checked: a copy of it, its parameters moved a little.
+    heads, query_dim : int
+        The sizes that it takes.
+    key_dim : int, optional
+        Features of a key; `query_dim` by default.
+    edge_features : int
+        How many features an edge has; none by default.
+
+    Raises
+    ------
+    ContractError
+        Naming the clause that broke, what was expected and what arrived.
+    """
+    function = as_weight_function(weight)
+    draw = torch.Generator().manual_seed(0)
+    shape = (QUERIES, KEYS, edge_features)
+    case = _Scoring(
+        moved(function, draw),
+        normal(draw, BATCH, heads, QUERIES, query_dim),
+        normal(draw, BATCH, heads, KEYS, query_dim if key_dim is None else key_dim),
+        Positions(torch.arange(QUERIES) + 2, torch.arange(KEYS)),
+        normal(draw, *shape) if edge_features else None,
+    )
+    hold_to(repr(function), case, _CLAUSES)
+
+
+@dataclass(frozen=True)
+class _Scoring:
+    """A weight function and what it scores; features are (queries, keys, F)."""
+
+    weight: WeightFunction
+    query: Tensor
+    key: Tensor
+    positions: Positions
+    features: Tensor | None
+
+    @property
+    def shape(self) -> tuple[int, int, int, int]:
+        return (*self.query.shape[:3], self.key.shape[2])
+
+    def prepared(self) -> tuple[Tree, Tree]:
+        return self.weight.prepare(self.query, self.key, self.positions)
+
+    def pairs(self) -> Pairs:
+        query, key = self.positions
+        return Pairs(query[:, None, None], key[None, :, None], self.features)
+
+    def tile(self) -> Tensor:
+        scores = self.weight.on_tile(*self.prepared(), self.pairs())
+        return checked_scores(scores, self.shape, self.weight).expand(self.shape)
+
+    def edges(self, query: Tensor, key: Tensor) -> Tensor:
+        sides = [
+            map_tree(lambda x, i=index: x.transpose(1, 2)[:, i], side)  # type: ignore[misc]
+            for side, index in zip(self.prepared(), (query, key), strict=True)
+        ]
+        features = None if self.features is None else self.features[query, key]
+        positions = self.positions.query[query, None], self.positions.key[key, None]
+        batch, heads = self.query.shape[:2]
+        shape = (batch, len(query), heads)
+        scores = self.weight(*sides, Pairs(*positions, features))
+        return checked_scores(scores, shape, self.weight).expand(shape).transpose(1, 2)
+
+    def all_edges(self) -> Tensor:
+        query, key = torch.ones(self.shape[2:]).nonzero(as_tuple=True)
+        scores: Tensor = self.edges(query, key).unflatten(-1, self.shape[2:])
+        return scores
+
+    def among(self, queries: Tensor, keys: Tensor) -> _Scoring:
+        """Take some queries and some keys, with their positions and features."""
+        return replace(
+            self,
+            query=self.query[:, :, queries],
+            key=self.key[:, :, keys],
+            positions=Positions(self.positions.query[queries], self.positions.key[keys]),
+            features=None if self.features is None else self.features[queries][:, keys],
+        )
+
+    def to(self, dtype: torch.dtype) -> _Scoring:
+        return replace(
+            self,
+            weight=copy.deepcopy(self.weight).to(dtype),
+            query=self.query.to(dtype),
+            key=self.key.to(dtype),
+            features=None if self.features is None else self.features.to(dtype),
+        )
+
+
+def _prepares_tokens(case: _Scoring) -> None:
+    for name, side, tokens in zip(("query", "key"), case.prepared(), case.shape[2:], strict=True):
+
+        def hold(tensor: Tensor, name: str = name, tokens: int = tokens) -> Tensor:
+            batch, heads = case.shape[:2]
+            free = tensor.dim() == 4 and tensor.shape[1] in (1, heads)
+            if not free or tensor.shape[0] != batch or tensor.shape[2] != tokens:
+                raise AssertionError(
+                    f"prepare's {name} side: expected (batch, heads or 1, tokens, any) = "
+                    f"({batch}, {heads} or 1, {tokens}, any), got {tuple(tensor.shape)}"
+                )
+            return tensor
+
+        map_tree(hold, side)
+
+
+def _tile_agrees(case: _Scoring) -> None:
+    agree(case.tile(), case.all_edges(), "the tile, expected from the edge list,")
+
+
+def _dot_form_agrees(case: _Scoring) -> None:
+    form = case.weight.dot_form(*case.prepared())
+    if form is None:
+        return
+    total = torch.zeros(case.shape, dtype=case.query.dtype)
+    for term in form.bias:
+        total = total + term.on_tile(None, None, case.pairs())
+    if form.query is not None and form.key is not None:
+        total = total + form.query @ form.key.transpose(-2, -1)
+    agree(total, case.all_edges(), "the dot form, expected from forward,")
+
+
+def _pair_alone_counts(case: _Scoring) -> None:
+    queries, keys = torch.tensor([1, 3, 2]), torch.tensor([5, 0, 2, 6])
+    expected = case.tile()[:, :, queries][..., keys]
+    agree(case.among(queries, keys).tile(), expected, "scores among some tokens, shuffled,")
+
+
+def _batch_items_are_apart(case: _Scoring) -> None:
+    for item in range(BATCH):
+        alone = replace(case, query=case.query[item, None], key=case.key[item, None])
+        agree(alone.tile(), case.tile()[item, None], f"batch item {item} alone")
+
+
+def _has_gradients(case: _Scoring) -> None:
+    leaves = [case.query, case.key, *([] if case.features is None else [case.features])]
+    leaves = [leaf.clone().requires_grad_() for leaf in leaves]
+    features = leaves[2] if case.features is not None else None
+    live = replace(case, query=leaves[0], key=leaves[1], features=features)
+    if live.all_edges().requires_grad:
+        leaves += case.weight.parameters()
+        torch.autograd.gradcheck(lambda *_: live.all_edges(), leaves, fast_mode=True)
+
+
+def _keeps_half_precision(case: _Scoring) -> None:
+    half = case.to(torch.bfloat16)
+    expected = half.to(torch.float64).tile().detach()
+    for name, scores in (("tile", half.tile()), ("edge list", half.all_edges())):
+        if scores.dtype != torch.bfloat16:
+            raise AssertionError(f"{name}: expected scores in torch.bfloat16, got {scores.dtype}")
+        scale = 1 + float(expected.abs().max())
+        agree(scores.double(), expected, f"the {name} in bfloat16", 0.03 * scale)
+
+
+def _takes_empty_neighbourhoods(case: _Scoring) -> None:
+    nothing = torch.arange(0)
+    for scores in (case.edges(nothing, nothing), case.among(torch.arange(5), nothing).tile()):
+        if scores.numel():
+            raise AssertionError(f"without edges: expected no scores, got {scores.numel()}")
+
+
+_CLAUSES: Mapping[str, Callable[[_Scoring], None]] = {
+    "prepare keeps tokens apart": _prepares_tokens,
+    "an edge list scores as a tile does": _tile_agrees,
+    "the dot form is the score": _dot_form_agrees,
+    "a pair's score depends on that pair alone": _pair_alone_counts,
+    "batch items do not mix": _batch_items_are_apart,
+    "gradients are right": _has_gradients,
+    "half precision stays": _keeps_half_precision,
+    "no edges, no scores": _takes_empty_neighbourhoods,
+}
