@@ -11,7 +11,8 @@ from gattn.weights.base import DotForm
 
 def test_plain_callables_pass():
     check_weight_function(lambda q, k, pairs: torch.cosine_similarity(q, k, dim=-1))
-    check_weight_function(lambda q, k, pairs: -0.5 * pairs.offset.abs().to(q.dtype))
+    check_weight_function(lambda q, k, pairs: -0.5 * pairs.offset.abs())
+    check_weight_function(lambda q, k, pairs: pairs.offset)
 
 
 def test_sizes_are_the_callers():
@@ -109,7 +110,7 @@ class NeedsAnEdge(Dot):
         (LooksAtAllKeys(), "a pair's score depends on that pair alone"),
         (LooksAtTheBatch(), "batch items do not mix"),
         (CutsTheGradient(), "gradients are right"),
-        (Widens(), r"half precision stays.*expected scores in torch.bfloat16, got torch.float64"),
+        (Widens(), r"half precision suffices.*expected torch.bfloat16.*got torch.float64"),
         (NeedsAnEdge(), "no edges, no scores"),
     ],
     ids=lambda given: type(given).__name__,

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gattn.errors import ContractError
-from gattn.weights.parameters import a_head, shown_factor
+from gattn.weights.parameters import a_head, scaled, shown_factor
 
 Tree: TypeAlias = Tensor | tuple["Tree", ...] | None
 """A tensor, None, or a tuple of trees: what `WeightFunction.prepare` returns for a side."""
@@ -219,8 +219,8 @@ class Scaled(WeightFunction):
         form = self.weight.dot_form(query, key)
         if form is None:
             return None
-        scaled = None if form.query is None else form.query * a_head(self.factor)
-        return DotForm(scaled, form.key, tuple(Scaled(self.factor, term) for term in form.bias))
+        query = None if form.query is None else scaled(form.query, self.factor)
+        return DotForm(query, form.key, tuple(Scaled(self.factor, term) for term in form.bias))
 
     def __repr__(self) -> str:
         factor = shown_factor(self.factor)

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from gattn.weights.base import Positions, Tree
 from gattn.weights.dot import Dot
-from gattn.weights.parameters import a_head, shown_factor
+from gattn.weights.parameters import scaled, shown_factor
 
 
 class Cosine(Dot):
@@ -27,7 +27,7 @@ class Cosine(Dot):
 
     def prepare(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tree, Tree]:
         """Bring vectors to length 1, the query's to tau."""
-        return _unit(query) * a_head(self.tau), _unit(key)
+        return scaled(_unit(query), self.tau), _unit(key)
 
     def extra_repr(self) -> str:
         """Show tau."""
@@ -54,7 +54,7 @@ class SwinCosine(Dot):
     def prepare(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tree, Tree]:
         """Bring vectors to length 1, the query's to the inverse temperature."""
         tau = self.theta.clamp(max=math.log(100.0)).exp()
-        return _unit(query) * a_head(tau), _unit(key)
+        return scaled(_unit(query), tau), _unit(key)
 
     def extra_repr(self) -> str:
         """Show the heads."""

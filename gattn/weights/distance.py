@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from gattn.weights.base import DotForm, Pairs, Tree, WeightFunction
-from gattn.weights.parameters import a_head, shown_factor
+from gattn.weights.parameters import scaled, shown_factor
 
 
 class SquaredDistance(WeightFunction):
@@ -40,7 +40,7 @@ class SquaredDistance(WeightFunction):
         length, key_length = (x.square().sum(-1, keepdim=True) for x in (query, key))
         features = [2 * query, -length, -torch.ones_like(length)]
         key_features = [key, torch.ones_like(key_length), key_length]
-        return DotForm(torch.cat(features, -1) * a_head(self.c), torch.cat(key_features, -1))
+        return DotForm(scaled(torch.cat(features, -1), self.c), torch.cat(key_features, -1))
 
     def extra_repr(self) -> str:
         """Show the factor."""

@@ -15,6 +15,11 @@ def a_head(factor: float | Tensor) -> float | Tensor:
     return factor[:, None, None] if isinstance(factor, Tensor) and factor.dim() else factor
 
 
+def scaled(tokens: Tensor, factor: float | Tensor) -> Tensor:
+    """Scale vectors (batch, heads, tokens, any) by a factor, or one a head, in their own dtype."""
+    return (tokens * a_head(factor)).to(tokens.dtype)
+
+
 def shown_factor(factor: float | Tensor) -> str:
     """Write a factor for a repr: its value where it is one fixed number."""
     if not isinstance(factor, Tensor):

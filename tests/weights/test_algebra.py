@@ -9,7 +9,15 @@ from gattn.errors import ContractError
 from gattn.graph import TokenGraph
 from gattn.normalizers import Softmax
 from gattn.testing import check_weight_function
-from gattn.weights import ALiBi, Cosine, Dot, L1Distance, ScaledDotProduct, WeightFunction
+from gattn.weights import (
+    ALiBi,
+    Cosine,
+    Dot,
+    L1Distance,
+    ScaledDotProduct,
+    SwinCosine,
+    WeightFunction,
+)
 from gattn.weights.base import as_weight_function, tile_scores
 
 
@@ -92,6 +100,19 @@ def test_scaled_dot_form_and_temperature_on_the_fused_engine(query, key):
     assert fused.can_run(call) is None
     assert_close(fused.run(call), expected)
     assert_close(dense.run(call), expected)
+
+
+@pytest.mark.parametrize(
+    "weight",
+    [Cosine(nn.Parameter(torch.ones(3))), SwinCosine(3), nn.Parameter(torch.ones(3)) * Dot()],
+    ids=repr,
+)
+def test_parameters_in_float32_serve_vectors_in_half_precision(weight, query, key):
+    half = query.bfloat16(), key.bfloat16()
+    scores = tile_scores(weight, *weight.prepare(*half, None), None)
+    assert scores.dtype == torch.bfloat16
+    call, _ = attention_call(*half, TokenGraph.bipartite(5, 7), weight, None, half[1])
+    assert fused.run(call).dtype == dense.run(call).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize(
