@@ -29,12 +29,14 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gattn.attention import attention_graphs, graph_attention
+    from gattn.files import load, save
     from gattn.graph import TokenGraph
     from gattn.head import AttentionGraph
     from gattn.keep import All, Keep, Threshold, TopK, TopMass
     from gattn.models.capture import capture, capture_many
     from gattn.models.loading import load_model
     from gattn.module import GraphAttention
+    from gattn.steps import steps
     from gattn.trace import AttentionTrace
     from gattn.weights import Dot, Pairs, ScaledDotProduct, WeightFunction
 
@@ -42,12 +44,14 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "gattn.attention": ("attention_graphs", "graph_attention"),
+    "gattn.files": ("load", "save"),
     "gattn.graph": ("TokenGraph",),
     "gattn.head": ("AttentionGraph",),
     "gattn.keep": ("All", "Keep", "Threshold", "TopK", "TopMass"),
     "gattn.models.capture": ("capture", "capture_many"),
     "gattn.models.loading": ("load_model",),
     "gattn.module": ("GraphAttention",),
+    "gattn.steps": ("steps",),
     "gattn.trace": ("AttentionTrace",),
     "gattn.weights": ("Dot", "Pairs", "ScaledDotProduct", "WeightFunction"),
 }

@@ -133,7 +133,7 @@ def _encode_ids(
 def _names(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None) -> tuple[str, ...]:
     if tokenizer is None:
         return tuple(str(i) for i in ids)
-    raw = [tokenizer.convert_ids_to_tokens(i) or f"<{i}>" for i in ids]
+    raw: list[str] = [tokenizer.convert_ids_to_tokens([i])[0] or f"<{i}>" for i in ids]
     special = set(tokenizer.all_special_ids)
     return tuple(
         token if i in special else _readable(token, tokenizer)

@@ -75,7 +75,7 @@ def _install() -> None:
     with _lock:
         if _open == 0:
             _original = AttentionInterface.get_interface
-            AttentionInterface.get_interface = _watched(_original)
+            AttentionInterface.get_interface = _watched(_original)  # type: ignore[method-assign]
         _open += 1
 
 
@@ -86,7 +86,7 @@ def _uninstall() -> None:
     with _lock:
         _open -= 1
         if _open == 0:
-            AttentionInterface.get_interface = _original
+            AttentionInterface.get_interface = _original  # type: ignore[method-assign, assignment]
 
 
 def _watched(get_interface: Callable[..., Any]) -> Callable[..., Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,11 +41,27 @@ def load_model(name: str | Path | None = None) -> tuple[PreTrainedModel, PreTrai
         config = transformers.AutoConfig.from_pretrained(place)
         built = [getattr(transformers, kind, None) for kind in config.architectures or []]
         model_class: Any = next((kind for kind in built if kind), transformers.AutoModel)
-        model = model_class.from_pretrained(place, use_safetensors=True)
+        with _quiet(place == EMBEDDED_PATH):
+            model = model_class.from_pretrained(place, use_safetensors=True)
         tokenizer = load_tokenizer(place)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise _not_loaded(place, error) from error
     return model.eval(), tokenizer
+
+
+@contextmanager
+def _quiet(is_quiet: bool) -> Iterator[None]:
+    """Show no progress bar for a model that loads in a moment."""
+    from transformers.utils import logging
+
+    if not is_quiet or not logging.is_progress_bar_enabled():
+        yield
+        return
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.enable_progress_bar()
 
 
 def load_tokenizer(place: str | Path) -> PreTrainedTokenizerBase:

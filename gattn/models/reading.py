@@ -145,8 +145,9 @@ def _sum_of_biases(
 
 def _weight(routed: RoutedCall, has_bias: bool) -> WeightFunction:
     scale, usual = routed.options.get("scaling"), routed.query.shape[-1] ** -0.5
-    is_usual = scale is None or math.isclose(scale, usual, rel_tol=1e-12)
-    weight: WeightFunction = ScaledDotProduct(None if is_usual else float(scale))
+    if scale is not None and math.isclose(scale, usual, rel_tol=1e-12):
+        scale = None
+    weight: WeightFunction = ScaledDotProduct(scale)
     softcap = routed.options.get("softcap")
     if softcap is not None:
         weight = Softcap(weight, float(softcap))
