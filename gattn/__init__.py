@@ -33,14 +33,102 @@ if TYPE_CHECKING:
     from gattn.graph import TokenGraph
     from gattn.head import AttentionGraph
     from gattn.keep import All, Keep, Threshold, TopK, TopMass
-    from gattn.models.capture import capture, capture_many
-    from gattn.models.loading import load_model
+    from gattn.models import capture, capture_many, load_model
     from gattn.module import GraphAttention
+    from gattn.normalizers import (
+        Entmax,
+        Entmax15,
+        Identity,
+        Normalizer,
+        Proportional,
+        ReLU,
+        Sigmoid,
+        Softmax,
+        Sparsemax,
+        TopKSoftmax,
+    )
     from gattn.steps import steps
     from gattn.trace import AttentionTrace
-    from gattn.weights import Dot, Pairs, ScaledDotProduct, WeightFunction
+    from gattn.weights import (
+        GAT,
+        Additive,
+        ALiBi,
+        Bilinear,
+        Cosine,
+        Dot,
+        EdgeBias,
+        EdgeProduct,
+        GATv2,
+        KernelFeatures,
+        L1Distance,
+        Pairs,
+        PerformerFeatures,
+        Polynomial,
+        PositionWeight,
+        RelativePosition,
+        Rotary,
+        ScaledDotProduct,
+        Softcap,
+        SquaredDistance,
+        SwinCosine,
+        T5RelativeBias,
+        WeightFunction,
+    )
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "GAT",
+    "ALiBi",
+    "Additive",
+    "All",
+    "AttentionGraph",
+    "AttentionTrace",
+    "Bilinear",
+    "Cosine",
+    "Dot",
+    "EdgeBias",
+    "EdgeProduct",
+    "Entmax",
+    "Entmax15",
+    "GATv2",
+    "GraphAttention",
+    "Identity",
+    "Keep",
+    "KernelFeatures",
+    "L1Distance",
+    "Normalizer",
+    "Pairs",
+    "PerformerFeatures",
+    "Polynomial",
+    "PositionWeight",
+    "Proportional",
+    "ReLU",
+    "RelativePosition",
+    "Rotary",
+    "ScaledDotProduct",
+    "Sigmoid",
+    "Softcap",
+    "Softmax",
+    "Sparsemax",
+    "SquaredDistance",
+    "SwinCosine",
+    "T5RelativeBias",
+    "Threshold",
+    "TokenGraph",
+    "TopK",
+    "TopKSoftmax",
+    "TopMass",
+    "WeightFunction",
+    "attention_graphs",
+    "capture",
+    "capture_many",
+    "graph_attention",
+    "load",
+    "load_model",
+    "save",
+    "steps",
+]
 
 _HOMES = {
     "gattn.attention": ("attention_graphs", "graph_attention"),
@@ -48,16 +136,49 @@ _HOMES = {
     "gattn.graph": ("TokenGraph",),
     "gattn.head": ("AttentionGraph",),
     "gattn.keep": ("All", "Keep", "Threshold", "TopK", "TopMass"),
-    "gattn.models.capture": ("capture", "capture_many"),
-    "gattn.models.loading": ("load_model",),
+    "gattn.models": ("capture", "capture_many", "load_model"),
     "gattn.module": ("GraphAttention",),
+    "gattn.normalizers": (
+        "Entmax",
+        "Entmax15",
+        "Identity",
+        "Normalizer",
+        "Proportional",
+        "ReLU",
+        "Sigmoid",
+        "Softmax",
+        "Sparsemax",
+        "TopKSoftmax",
+    ),
     "gattn.steps": ("steps",),
     "gattn.trace": ("AttentionTrace",),
-    "gattn.weights": ("Dot", "Pairs", "ScaledDotProduct", "WeightFunction"),
+    "gattn.weights": (
+        "GAT",
+        "ALiBi",
+        "Additive",
+        "Bilinear",
+        "Cosine",
+        "Dot",
+        "EdgeBias",
+        "EdgeProduct",
+        "GATv2",
+        "KernelFeatures",
+        "L1Distance",
+        "Pairs",
+        "PerformerFeatures",
+        "Polynomial",
+        "PositionWeight",
+        "RelativePosition",
+        "Rotary",
+        "ScaledDotProduct",
+        "Softcap",
+        "SquaredDistance",
+        "SwinCosine",
+        "T5RelativeBias",
+        "WeightFunction",
+    ),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
-
-__all__ = sorted(_HOME_OF)
 
 
 def __getattr__(name: str) -> object:
