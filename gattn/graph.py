@@ -79,8 +79,7 @@ class TokenGraph:
     def __repr__(self) -> str:
         sizes = f"{self.num_queries} x {self.num_keys}"
         offset = f", query_offset={self.query_offset}" if self.query_offset else ""
-        rule = "Edges" if isinstance(self.rule, Edges) else self.rule
-        return f"TokenGraph({rule}, {sizes}{offset}{', bipartite' if self.is_bipartite else ''})"
+        return f"TokenGraph({self.rule}, {sizes}{offset}{', bipartite' if self.is_bipartite else ''})"
 
     # Structured graphs
 

@@ -39,7 +39,7 @@ def _find(
 ) -> tuple[Ints, set[int | str]]:
     """Give the indices of the nodes wanted, and which wishes they fulfil."""
     named = [
-        {position, label, label.strip()} & wanted
+        wanted & {position, label, label.strip()}
         for position, label in zip(positions, labels, strict=True)
     ]
     found = {name for names in named for name in names}

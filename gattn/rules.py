@@ -184,6 +184,9 @@ class Edges(Rule):
         pointer = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
         return Edges(pointer, codes % width, first_query)
 
+    def __repr__(self) -> str:
+        return f"Edges({len(self.key)})"
+
     @property
     def row(self) -> Tensor:
         """The row of each edge, counted from 0."""

@@ -1,0 +1,353 @@
+"""Token graphs against masks written as plain loops from their definitions."""
+
+from collections.abc import Callable
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.linalg import block_diag
+
+from gattn.errors import GraphError
+from gattn.graph import TokenGraph, _second_laplacian_eigenvalue
+from gattn.rules import Window
+
+N = 13
+IDS = [0, 0, 0, 1, 1, 0, 2, 2, 2, 2, 1, 0, 3]
+
+
+def mask_of(
+    allowed: Callable[[int, int], bool], queries: int = N, keys: int = N, offset: int = 0
+) -> np.ndarray:
+    mask = np.zeros((queries, keys), dtype=bool)
+    for row in range(queries):
+        for k in range(keys):
+            mask[row, k] = allowed(row + offset, k)
+    return mask
+
+
+DEFINITIONS = {
+    "complete": (TokenGraph.complete(N), lambda q, k: True),
+    "causal": (TokenGraph.causal(N), lambda q, k: k <= q),
+    "window": (TokenGraph.window(N, 3), lambda q, k: q - 3 < k <= q),
+    "window of one": (TokenGraph.window(N, 1), lambda q, k: q == k),
+    "window wider than the text": (TokenGraph.window(N, 99), lambda q, k: k <= q),
+    "window both ways": (TokenGraph.window(N, 3, causal=False), lambda q, k: abs(q - k) <= 3),
+    "dilated": (TokenGraph.dilated(N, 6, 3), lambda q, k: abs(q - k) <= 6 and (q - k) % 3 == 0),
+    "prefix": (TokenGraph.prefix(N, 4), lambda q, k: k <= q or k < 4),
+    "prefix longer than the text": (TokenGraph.prefix(N, 40), lambda q, k: True),
+    "documents": (TokenGraph.documents(IDS), lambda q, k: IDS[q] == IDS[k]),
+    "causal documents": (
+        TokenGraph.documents(IDS, causal=True),
+        lambda q, k: IDS[q] == IDS[k] and k <= q,
+    ),
+    "strided": (TokenGraph.strided(N, 4), lambda q, k: k <= q and (q - k) % 4 == 0),
+    "longformer": (
+        TokenGraph.longformer(N, 2, [7, 0, 7]),
+        lambda q, k: abs(q - k) <= 2 or q in (0, 7) or k in (0, 7),
+    ),
+    "self-loops": (TokenGraph.self_loops(N), lambda q, k: q == k),
+    "bigbird without random blocks": (
+        TokenGraph.bigbird(N, 2, random_blocks=0),
+        lambda q, k: abs(q // 2 - k // 2) <= 1 or {q // 2, k // 2} & {0, 6} != set(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DEFINITIONS)
+def test_structured_graphs_follow_their_definitions(name: str) -> None:
+    graph, allowed = DEFINITIONS[name]
+    np.testing.assert_array_equal(graph.mask().numpy(), mask_of(allowed))
+
+
+@pytest.mark.parametrize("name", DEFINITIONS)
+def test_all_views_of_a_graph_agree_with_its_mask(name: str) -> None:
+    graph, allowed = DEFINITIONS[name]
+    mask = mask_of(allowed)
+    query, key = np.nonzero(mask)
+    np.testing.assert_array_equal(graph.edge_index.numpy(), [key, query])
+    np.testing.assert_array_equal(graph.in_degree.numpy(), mask.sum(1))
+    np.testing.assert_array_equal(graph.pointer.numpy(), [0, *mask.sum(1).cumsum()])
+    assert graph.num_edges == mask.sum()
+    assert graph.has_self_loops == mask.diagonal().any()
+
+
+@pytest.mark.parametrize("name", DEFINITIONS)
+@pytest.mark.parametrize("max_pairs", [1, 20, 60, 10_000])
+def test_row_blocks_cover_each_row_once(name: str, max_pairs: int) -> None:
+    graph, allowed = DEFINITIONS[name]
+    seen = np.zeros((N, N), dtype=bool)
+    next_row = 0
+    for rows, columns, block in graph.row_blocks(max_pairs):
+        assert rows.start == next_row < rows.stop
+        seen[rows, columns] = block.numpy()
+        next_row = rows.stop
+    assert next_row == N
+    np.testing.assert_array_equal(seen, mask_of(allowed))
+
+
+@pytest.mark.parametrize(
+    ("queries", "keys", "offset"), [(3, 9, 6), (4, 4, 0), (2, 9, 3), (5, 3, 2)]
+)
+def test_query_offset_shifts_the_queries(queries: int, keys: int, offset: int) -> None:
+    graph = TokenGraph.causal(queries, num_keys=keys, query_offset=offset)
+    mask = mask_of(lambda q, k: k <= q, queries, keys, offset)
+    np.testing.assert_array_equal(graph.mask().numpy(), mask)
+    np.testing.assert_array_equal(graph.in_degree.numpy(), mask.sum(1))
+    np.testing.assert_array_equal(graph.edge_index.numpy(), np.nonzero(mask)[::-1])
+    assert graph.num_tokens == max(keys, queries + offset)
+
+
+def test_causal_with_an_offset_reaches_up_to_its_own_key() -> None:
+    assert TokenGraph.causal(2, query_offset=5).num_keys == 7
+
+
+def test_queries_beyond_the_last_key_have_no_neighbours_in_a_window() -> None:
+    graph = TokenGraph(Window(2, 0), 3, 5, query_offset=10)
+    assert graph.num_edges == 0
+    assert graph.mask().shape == (3, 5)
+    assert graph.edge_index.shape == (2, 0)
+    assert not graph.has_self_loops
+
+
+def test_a_million_causal_tokens_cost_no_edges() -> None:
+    graph = TokenGraph.causal(1_000_000)
+    assert graph.num_edges == 500_000_500_000
+    assert int(graph.in_degree[999_999]) == 1_000_000
+    assert TokenGraph.window(1_000_000, 4).num_edges == 4 * 1_000_000 - 6
+
+
+@pytest.mark.parametrize("tokens", [0, 1])
+def test_the_smallest_graphs(tokens: int) -> None:
+    for graph in (
+        TokenGraph.complete(tokens),
+        TokenGraph.causal(tokens),
+        TokenGraph.window(tokens, 2),
+        TokenGraph.strided(tokens, 2),
+        TokenGraph.documents([7] * tokens),
+        TokenGraph.longformer(tokens, 1),
+        TokenGraph.bigbird(tokens, 2),
+        TokenGraph.expander(tokens, 2),
+        TokenGraph.nearest(torch.zeros(tokens, 2), 1),
+        TokenGraph.from_mask(torch.ones(tokens, tokens, dtype=torch.bool)),
+        TokenGraph.bipartite(tokens, tokens),
+    ):
+        assert graph.num_edges == tokens
+        assert graph.edge_index.shape == (2, tokens)
+        assert graph.pointer.tolist() == [0] * (tokens == 0) or graph.pointer.tolist() == [0, 1]
+
+
+def test_bigbird_adds_random_blocks_beyond_the_band_and_the_ends() -> None:
+    size, blocks, drawn = 3, 12, 2
+    graph = TokenGraph.bigbird(size * blocks - 1, size, random_blocks=drawn, seed=5)
+    cells = TokenGraph.bigbird(blocks, 1, random_blocks=drawn, seed=5).mask().numpy()
+    whole = np.kron(cells, np.ones((size, size), dtype=bool))[:-1, :-1]
+    np.testing.assert_array_equal(graph.mask().numpy(), whole)
+    band = mask_of(lambda q, k: abs(q - k) <= 1 or {q, k} & {0, 11} != set(), blocks, blocks)
+    extra = (cells & ~band).sum(1)
+    assert extra.tolist() == [0] + [drawn] * (blocks - 2) + [0]
+    assert (cells | band == cells).all()
+
+
+def test_bigbird_and_expander_depend_on_their_seeds_alone() -> None:
+    for build in (
+        lambda seed: TokenGraph.bigbird(40, 2, seed=seed),
+        lambda seed: TokenGraph.expander(40, 3, seed=seed),
+    ):
+        assert torch.equal(build(1).edge_index, build(1).edge_index)
+        assert not torch.equal(build(1).edge_index, build(2).edge_index)
+
+
+@pytest.mark.parametrize(("tokens", "degree"), [(11, 2), (40, 2), (60, 4)])
+def test_expanders_are_symmetric_connected_and_of_bounded_degree(tokens: int, degree: int) -> None:
+    mask = TokenGraph.expander(tokens, degree, seed=3).mask().numpy()
+    np.testing.assert_array_equal(mask, mask.T)
+    assert mask.sum(1).max() <= 2 * degree
+    assert nx.is_connected(nx.from_numpy_array(mask))
+    assert TokenGraph.expander(10, degree).num_edges == 100
+
+
+@pytest.mark.parametrize("tokens", [30, 501])
+def test_the_second_eigenvalue_is_that_of_the_dense_laplacian(tokens: int) -> None:
+    generator = torch.Generator().manual_seed(tokens)
+    query = torch.arange(tokens).repeat(2)
+    key = torch.cat([torch.randperm(tokens, generator=generator) for _ in range(2)])
+    adjacency = np.zeros((tokens, tokens))
+    np.add.at(adjacency, (query.numpy(), key.numpy()), 1.0)
+    adjacency += adjacency.T
+    spectrum = np.linalg.eigvalsh(np.diag(adjacency.sum(1)) - adjacency)
+    found = _second_laplacian_eigenvalue(query, key, tokens)
+    assert found == pytest.approx(spectrum[1], abs=1e-6)
+
+
+def test_poor_draws_are_refused_and_drawn_again() -> None:
+    with pytest.raises(GraphError, match="larger degree or another seed"):
+        TokenGraph.expander(12, 2, seed=2, max_tries=1)
+    assert TokenGraph.expander(12, 2, seed=2).num_tokens == 12
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_nearest_neighbours_against_sorted_distances(causal: bool) -> None:
+    features = torch.randn(N, 3, generator=torch.Generator().manual_seed(0)).double()
+    mask = TokenGraph.nearest(features, 4, causal=causal).mask().numpy()
+    points = features.numpy()
+    for q in range(N):
+        candidates = range(q + 1 if causal else N)
+        near = sorted(candidates, key=lambda k: (k != q, np.linalg.norm(points[q] - points[k])))
+        assert set(np.flatnonzero(mask[q])) == set(near[:4])
+
+
+def test_nearest_takes_a_token_itself_before_its_doubles() -> None:
+    graph = TokenGraph.nearest(torch.zeros(5, 2), 1)
+    assert graph.edge_index.tolist() == [[0, 1, 2, 3, 4]] * 2
+
+
+def test_bipartite_graphs_have_no_loops_and_no_way_back() -> None:
+    graph = TokenGraph.bipartite(2, 3)
+    assert graph.mask().tolist() == [[True] * 3] * 2
+    assert graph.is_dag
+    assert not graph.has_self_loops
+    assert graph.without_self_loops() is graph
+    assert set(graph.to_networkx().nodes) == {
+        *(("key", j) for j in range(3)),
+        *(("query", i) for i in range(2)),
+    }
+
+
+def test_edge_index_is_sorted_and_duplicates_merge() -> None:
+    index = torch.tensor([[2, 0, 2, 1, 0], [1, 2, 1, 0, 2]])
+    graph = TokenGraph.from_edge_index(index, 4)
+    assert graph.edge_index.tolist() == [[1, 2, 0], [0, 1, 2]]
+    assert graph.in_degree.tolist() == [1, 1, 1, 0]
+    cross = TokenGraph.from_edge_index(torch.tensor([[4], [1]]), num_queries=2, num_keys=5)
+    assert cross.is_bipartite
+    assert cross.mask().nonzero().tolist() == [[1, 4]]
+
+
+def test_edges_may_be_named_by_tokens() -> None:
+    graph = TokenGraph.from_edges(
+        [("dog", "chased"), ("cat", "chased"), (0, 1)], ["dog", "chased", "cat"]
+    )
+    assert graph.edge_index.tolist() == [[0, 2], [1, 1]]
+
+
+def test_networkx_round_trip_and_undirected_graphs() -> None:
+    graph = TokenGraph.strided(9, 3)
+    assert torch.equal(TokenGraph.from_networkx(graph.to_networkx()).mask(), graph.mask())
+    path = TokenGraph.from_networkx(nx.path_graph(["a", "b", "c"]))
+    assert path.edge_index.tolist() == [[1, 0, 2, 1], [0, 1, 1, 2]]
+    cross = TokenGraph.from_mask(
+        torch.tensor([[True, False, True], [False, True, False]]), is_bipartite=True
+    )
+    again = TokenGraph.from_networkx(cross.to_networkx())
+    assert again.is_bipartite
+    assert torch.equal(again.mask(), cross.mask())
+
+
+masks = st.integers(1, 7).flatmap(
+    lambda n: st.tuples(
+        *[st.lists(st.lists(st.booleans(), min_size=n, max_size=n), min_size=n, max_size=n)] * 2
+    )
+)
+
+
+@given(masks)
+@settings(max_examples=25, deadline=None)
+def test_algebra_is_boolean_algebra_of_masks(pair: tuple[list, list]) -> None:
+    a, b = (torch.tensor(rows) for rows in pair)
+    left, right = TokenGraph.from_mask(a), TokenGraph.from_mask(b)
+    causal = torch.ones_like(a).tril()
+    assert torch.equal((left & right).mask(), a & b)
+    assert torch.equal((left | right).mask(), a | b)
+    assert torch.equal((left - right).mask(), a & ~b)
+    assert torch.equal((TokenGraph.causal(len(a)) - right).mask(), causal & ~b)
+    assert torch.equal((left & TokenGraph.causal(len(a)) | right).mask(), a & causal | b)
+    assert torch.equal(left.without_self_loops().mask(), a & ~torch.eye(len(a), dtype=torch.bool))
+
+
+@given(masks)
+@settings(max_examples=25, deadline=None)
+def test_is_dag_agrees_with_networkx(pair: tuple[list, list]) -> None:
+    mask = torch.tensor(pair[0]) & torch.tensor(pair[1])
+    graph = TokenGraph.from_mask(mask)
+    assert graph.is_dag == nx.is_directed_acyclic_graph(graph.to_networkx())
+    loopless = graph.without_self_loops()
+    assert loopless.is_dag == nx.is_directed_acyclic_graph(loopless.to_networkx())
+
+
+def test_disjoint_union_is_a_block_diagonal() -> None:
+    parts = [
+        TokenGraph.causal(3),
+        TokenGraph.complete(0),
+        TokenGraph.longformer(5, 1, [4]),
+        TokenGraph.from_edge_index(torch.tensor([[1], [0]]), 2),
+    ]
+    union = TokenGraph.disjoint_union(parts)
+    np.testing.assert_array_equal(
+        union.mask(), block_diag(*[part.mask() for part in parts[:1] + parts[2:]])
+    )
+    cross = TokenGraph.disjoint_union([TokenGraph.bipartite(2, 3), TokenGraph.bipartite(1, 2)])
+    assert cross.is_bipartite
+    np.testing.assert_array_equal(cross.mask(), block_diag(np.ones((2, 3)), np.ones((1, 2))))
+    assert TokenGraph.disjoint_union([]).num_edges == 0
+
+
+def test_arrange_brings_features_into_edge_order() -> None:
+    graph = TokenGraph.from_edge_index(torch.tensor([[2, 0, 1], [1, 2, 0]]), 3)
+    shuffled = torch.tensor([[0, 1, 2], [2, 0, 1]])
+    features = torch.tensor([[20.0], [1.0], [12.0]])
+    assert graph.arrange(shuffled, features).tolist() == [[1.0], [12.0], [20.0]]
+    doubled = torch.cat([shuffled, shuffled[:, :1]], dim=1)
+    with pytest.raises(GraphError, match="exactly once"):
+        graph.arrange(doubled, torch.zeros(4, 1))
+
+
+ERRORS = {
+    "a whole number >= 0, not -1": lambda: TokenGraph.causal(-1),
+    "a whole number >= 0, not 2.5": lambda: TokenGraph.complete(2.5),
+    "size must be a whole number >= 1, not 0": lambda: TokenGraph.window(4, 0),
+    "stride must be a whole number >= 1, not True": lambda: TokenGraph.strided(4, True),
+    "random_blocks must be >= 0, not -2": lambda: TokenGraph.bigbird(9, 2, random_blocks=-2),
+    "global_positions must lie in 0 .. 3; they run from 9 to 9": lambda: TokenGraph.longformer(
+        4, 1, [9]
+    ),
+    r"boolean \(queries, keys\), .* not torch.float32 \(2, 2\)": lambda: TokenGraph.from_mask(
+        torch.zeros(2, 2)
+    ),
+    r"not torch.float32 \(2, 1\)": lambda: TokenGraph.from_edge_index(torch.zeros(2, 1), 3),
+    r"the queries edge_index\[1\] must lie in 0 .. 2": lambda: TokenGraph.from_edge_index(
+        torch.tensor([[0], [3]]), 3
+    ),
+    "Give num_tokens, or both": lambda: TokenGraph.from_edge_index(torch.tensor([[0], [0]])),
+    "'the' occurs 2 times": lambda: TokenGraph.from_edges([("the", 0)], ["the", "the"]),
+    "'cat' occurs 0 times": lambda: TokenGraph.from_edges([(0, "cat")], ["the", "dog"]),
+    "the graphs must have one size": lambda: TokenGraph.causal(3) & TokenGraph.causal(4),
+    "features must be finite": lambda: TokenGraph.nearest(torch.full((2, 2), torch.nan), 1),
+    "query_offset cannot be joined": lambda: TokenGraph.disjoint_union(
+        [TokenGraph.causal(1, query_offset=2)]
+    ),
+    "Bipartite graphs and others": lambda: TokenGraph.disjoint_union(
+        [TokenGraph.bipartite(1, 1), TokenGraph.causal(1)]
+    ),
+}
+
+
+@pytest.mark.parametrize("message", ERRORS)
+def test_errors_name_what_came(message: str) -> None:
+    with pytest.raises(GraphError, match=message):
+        ERRORS[message]()
+
+
+def test_a_graph_combines_with_graphs_alone() -> None:
+    with pytest.raises(TypeError):
+        TokenGraph.causal(2) & torch.ones(2, 2)
+
+
+def test_repr_says_rule_and_size() -> None:
+    assert repr(TokenGraph.causal(1, num_keys=5, query_offset=4)) == (
+        "TokenGraph(Causal(), 1 x 5, query_offset=4)"
+    )
+    assert repr(TokenGraph.bipartite(2, 3)) == "TokenGraph(Complete(), 2 x 3, bipartite)"
+    assert repr(TokenGraph.from_mask(torch.eye(2).bool())) == "TokenGraph(Edges(2), 2 x 2)"

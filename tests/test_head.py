@@ -1,0 +1,240 @@
+"""Attention graphs against dense matrices."""
+
+from itertools import pairwise
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gattn.errors import SelectionError, ShapeError
+from gattn.graph import TokenGraph
+from gattn.head import AttentionGraph
+from gattn.keep import All, Threshold, TopK, TopMass
+
+TOKENS = ("the", " cat", " saw", " the", " dog")
+
+
+def causal_attention(n: int = 5, seed: int = 0) -> np.ndarray:
+    scores = torch.randn(n, n, generator=torch.Generator().manual_seed(seed)).double()
+    future = torch.ones(n, n, dtype=torch.bool).triu(1)
+    return scores.masked_fill(future, -torch.inf).softmax(-1).numpy()
+
+
+def causal_head(**attributes) -> AttentionGraph:
+    return AttentionGraph.from_dense(
+        causal_attention(), TokenGraph.causal(5), tokens=TOKENS, **attributes
+    )
+
+
+def test_a_dense_matrix_comes_back_in_every_form() -> None:
+    A, head = causal_attention(), causal_head()
+    np.testing.assert_array_equal(head.to_dense(), A)
+    np.testing.assert_array_equal(head.to_scipy().toarray(), A)
+    table = head.to_pandas()
+    np.testing.assert_array_equal(A[table["query"], table["key"]], table["attention"])
+    assert table["query_token"].tolist() == [TOKENS[i] for i in table["query"]]
+    assert table["key_token"].tolist() == [TOKENS[j] for j in table["key"]]
+    np.testing.assert_array_equal(nx.to_numpy_array(head.to_networkx(), nodelist=range(5)).T, A)
+
+
+def test_the_edges_of_a_matrix_are_its_non_zero_entries() -> None:
+    head = AttentionGraph.from_dense(np.array([[0.0, 1.0], [-0.5, 0.0]]))
+    assert head.graph.edge_index.tolist() == [[1, 0], [0, 1]]
+    assert head.total_mass.tolist() == [1.0, 0.5]
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_the_dtype_of_the_attention_is_kept(dtype: type) -> None:
+    head = AttentionGraph.from_dense(causal_attention().astype(dtype)).keep(TopK(2)).merge([(0, 2)])
+    for values in (head.attention, head.total_mass, head.kept_mass, head.to_dense()):
+        assert values.dtype == dtype
+
+
+@pytest.mark.parametrize("keep", [All(), Threshold(0.2), TopK(2), TopMass(0.8)])
+def test_what_is_dropped_is_counted(keep) -> None:
+    A, head = causal_attention(), causal_head().keep(keep)
+    mask = keep.select(torch.from_numpy(A), torch.ones(5, 5, dtype=torch.bool).tril()).numpy()
+    np.testing.assert_array_equal(head.to_dense(), np.where(mask, A, 0))
+    np.testing.assert_allclose(head.kept_mass, (A * mask).sum(1))
+    np.testing.assert_allclose(head.total_mass, np.ones(5))
+    np.testing.assert_array_equal(head.total_edges, [1, 2, 3, 4, 5])
+    np.testing.assert_array_equal(head.dropped_edges, [1, 2, 3, 4, 5] - mask.sum(1))
+    assert head.share_kept == pytest.approx((A * mask).sum() / 5)
+    assert head.kept_by == str(keep)
+
+
+def test_keeps_follow_each_other_and_say_so() -> None:
+    head = causal_head().keep(TopK(3)).keep(Threshold(0.1))
+    assert head.kept_by == "TopK(3), Threshold(0.1)"
+    np.testing.assert_allclose(head.total_mass, np.ones(5))
+
+
+def test_signed_attention_is_ranked_and_counted_by_size() -> None:
+    head = AttentionGraph.from_dense(np.array([[0.5, -2.0], [1.0, 0.25]])).keep(TopK(1))
+    assert head.to_dense().tolist() == [[0.0, -2.0], [1.0, 0.0]]
+    assert head.kept_mass.tolist() == [2.0, 1.0]
+    assert head.share_kept == pytest.approx(3 / 3.75)
+
+
+def test_scores_stay_with_their_edges() -> None:
+    A = causal_attention()
+    graph = TokenGraph.causal(5)
+    key, query = graph.edge_index.numpy()
+    head = AttentionGraph.from_dense(A, graph, score=np.log(A[query, key]))
+    for part in (head.keep(TopK(2)), head.without_self_loops(), head.subgraph([1, 3, 4])):
+        np.testing.assert_allclose(np.exp(part.score), part.attention)
+    assert head.merge([(0, 2)]).score is None
+
+
+def test_without_self_loops_a_causal_head_is_a_dag() -> None:
+    head = causal_head()
+    assert not nx.is_directed_acyclic_graph(head.to_networkx())
+    bare = head.without_self_loops()
+    assert nx.is_directed_acyclic_graph(bare.to_networkx())
+    assert nx.utils.graphs_equal(
+        nx.DiGraph(bare.to_networkx().edges), nx.DiGraph(head.to_networkx(self_loops=False).edges)
+    )
+    np.testing.assert_array_equal(bare.to_dense(), np.tril(causal_attention(), -1))
+    assert bare.dropped_edges.tolist() == [1] * 5
+
+
+def test_self_loops_of_a_decoding_step_stand_at_its_offset() -> None:
+    graph = TokenGraph.causal(2, num_keys=5, query_offset=3)
+    head = AttentionGraph.from_dense(causal_attention()[3:], graph, tokens=TOKENS)
+    bare = head.without_self_loops()
+    np.testing.assert_array_equal(bare.to_dense(), np.tril(causal_attention(), -1)[3:])
+    assert head.query_labels() == [" the", " dog"]
+    assert head.node_ids() == ([0, 1, 2, 3, 4], [3, 4])
+
+
+def test_subgraphs_keep_positions_and_count_the_rest_as_dropped() -> None:
+    part = causal_head(words=(0, 1, 2, 3, 4)).subgraph([4, "the"])
+    assert part.node_positions.tolist() == [0, 3, 4]
+    assert part.tokens == ("the", " the", " dog")
+    assert part.words == (0, 3, 4)
+    np.testing.assert_array_equal(part.to_dense(), causal_attention()[np.ix_([0, 3, 4], [0, 3, 4])])
+    assert part.dropped_edges.tolist() == [0, 2, 2]
+    assert part.subgraph([3]).node_positions.tolist() == [3]
+    assert part.to_pandas()["key"].tolist() == [0, 0, 3, 0, 3, 4]
+
+
+def test_subgraph_of_a_decoding_step_gives_every_token_a_row() -> None:
+    graph = TokenGraph.causal(1, num_keys=5, query_offset=4)
+    head = AttentionGraph.from_dense(causal_attention()[4:], graph, tokens=TOKENS)
+    part = head.subgraph([2, 4])
+    np.testing.assert_array_equal(part.to_dense()[1], causal_attention()[4, [2, 4]])
+    assert part.total_edges.tolist() == [0, 5]
+
+
+def test_subgraph_of_cross_attention_chooses_on_both_sides() -> None:
+    A = np.arange(1.0, 7).reshape(2, 3)
+    head = AttentionGraph.from_dense(
+        A, TokenGraph.bipartite(2, 3), tokens=("a", "b", "c"), query_tokens=("x", "b")
+    )
+    part = head.subgraph(["a", "b"])
+    assert (part.tokens, part.query_tokens) == (("a", "b"), ("b",))
+    assert part.to_dense().tolist() == [[4.0, 5.0]]
+
+
+def test_a_missing_token_is_named_with_those_there_are() -> None:
+    with pytest.raises(SelectionError, match=r"No token 'owl'; the tokens are \['the', ' cat'"):
+        causal_head().subgraph(["owl"])
+    with pytest.raises(SelectionError, match="No token 7"):
+        causal_head().subgraph([0, 7])
+
+
+@st.composite
+def matrices_with_spans(draw):
+    size = draw(st.integers(1, 7))
+    rows = st.lists(st.integers(0, 8), min_size=size, max_size=size)
+    A = np.array(draw(st.lists(rows, min_size=size, max_size=size)), dtype=float) / 8
+    cuts = sorted(draw(st.sets(st.integers(1, max(size - 1, 1)))) & set(range(1, size)))
+    bounds = [0, *cuts, size]
+    return A, list(pairwise(bounds))
+
+
+@given(matrices_with_spans())
+@settings(max_examples=40, deadline=None)
+def test_merging_sums_columns_and_averages_rows(case) -> None:
+    A, spans = case
+    M = np.zeros((len(spans), len(A)))
+    for group, (start, stop) in enumerate(spans):
+        M[group, start:stop] = 1
+    merged = AttentionGraph.from_dense(A).merge(spans)
+    expected = (M / M.sum(1, keepdims=True)) @ A @ M.T
+    np.testing.assert_allclose(merged.to_dense(), expected)
+    np.testing.assert_allclose(merged.total_mass, expected.sum(1))
+    assert (merged.dropped_edges == 0).all()
+
+
+def test_merging_words_joins_texts_and_leaves_special_tokens_alone() -> None:
+    head = AttentionGraph.from_dense(
+        causal_attention(6),
+        tokens=("<s>", "un", "believ", "able", " cat", "</s>"),
+        words=(None, 0, 0, 0, 1, None),
+        sink=np.arange(6.0),
+    ).merge_words()
+    assert head.tokens == ("<s>", "unbelievable", " cat", "</s>")
+    assert head.words == (None, 0, 1, None)
+    np.testing.assert_allclose(head.kept_mass, np.ones(4))
+    np.testing.assert_allclose(head.sink, [0, 2, 4, 5])
+
+
+def test_two_special_tokens_side_by_side_stay_two() -> None:
+    words = (None, None, 0, 0, 1)
+    merged = causal_head(words=words).merge_words()
+    assert merged.tokens == ("the", " cat", " saw the", " dog")
+
+
+def test_dropped_edges_survive_merging() -> None:
+    head = causal_head().keep(TopK(1)).merge([(0, 2), (2, 5)])
+    assert head.dropped_edges.sum() == 10
+
+
+@pytest.mark.parametrize("spans", [[(0, 2), (1, 3)], [(2, 2)], [(4, 6)], [(-1, 2)]])
+def test_spans_that_do_not_fit_are_refused(spans) -> None:
+    with pytest.raises(SelectionError, match="half-open, not overlap"):
+        causal_head().merge(spans)
+
+
+def test_merging_needs_words_and_one_side() -> None:
+    with pytest.raises(SelectionError, match="does not know which tokens make a word"):
+        causal_head().merge_words()
+    cross = AttentionGraph.from_dense(np.ones((2, 3)), TokenGraph.bipartite(2, 3))
+    with pytest.raises(SelectionError, match="merge each side"):
+        cross.merge([(0, 2)])
+    assert cross.without_self_loops() is cross
+
+
+def test_labels_are_tokens_or_positions() -> None:
+    bare = AttentionGraph.from_dense(causal_attention())
+    assert bare.labels() == ["0", "1", "2", "3", "4"]
+    assert bare.subgraph([1, 4]).labels() == ["1", "4"]
+    assert causal_head().labels() == list(TOKENS)
+
+
+def test_shapes_that_do_not_fit_are_named() -> None:
+    with pytest.raises(ShapeError, match="tokens must have 5 entries, not 2"):
+        AttentionGraph.from_dense(causal_attention(), tokens=("a", "b"))
+    with pytest.raises(ShapeError, match=r"array of floats, not int64 \(2, 2\)"):
+        AttentionGraph.from_dense(np.ones((2, 2), dtype=np.int64))
+    with pytest.raises(ShapeError, match=r"attention is \(5, 5\), but the token graph has 4"):
+        AttentionGraph.from_dense(causal_attention(), TokenGraph.causal(4))
+
+
+def test_an_empty_head_has_every_form() -> None:
+    head = AttentionGraph.from_dense(np.zeros((0, 0)))
+    assert head.share_kept == 1.0
+    assert head.to_dense().shape == (0, 0)
+    assert len(head.to_pandas()) == len(head.to_networkx()) == 0
+    assert head.keep(TopK(2)).merge([]).subgraph([]).graph.num_edges == 0
+
+
+def test_repr_says_what_was_kept() -> None:
+    head = causal_head(layer=1, head=3).keep(TopK(1))
+    text = repr(head)
+    assert text.startswith("AttentionGraph(layer 1, head 3, 5 tokens, 5 edges, keep=TopK(1), ")
+    assert f"{head.share_kept:.1%} of the attention" in text
