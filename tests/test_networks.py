@@ -1,0 +1,181 @@
+"""Attention graphs as NetworkX graphs, there and back."""
+
+import json
+import math
+from dataclasses import fields, replace
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gattn.errors import GraphError
+from gattn.graph import TokenGraph
+from gattn.head import AttentionGraph
+from gattn.keep import TopK
+
+A = np.array([[1.0, 0, 0, 0], [0.25, 0.75, 0, 0], [0.5, 0.125, 0.375, 0], [0.1, 0.2, 0.3, 0.4]])
+TOKENS = ("the", "cat", "the", "cat")
+
+
+def head_of(**attributes) -> AttentionGraph:
+    return AttentionGraph.from_dense(A, TokenGraph.causal(4), tokens=TOKENS, **attributes)
+
+
+def assert_same(one: AttentionGraph, other: AttentionGraph) -> None:
+    for field in fields(AttentionGraph):
+        left, right = getattr(one, field.name), getattr(other, field.name)
+        if field.name == "graph":
+            assert left._size == right._size
+            np.testing.assert_array_equal(left.edge_index, right.edge_index)
+        elif isinstance(left, np.ndarray):
+            np.testing.assert_array_equal(left, right)
+            assert left.dtype == right.dtype
+        else:
+            assert left == right, field.name
+
+
+WHOLE = head_of(
+    layer=2,
+    head=1,
+    model="gpt2",
+    weight_function="ScaledDotProduct()",
+    normalizer="Softmax()",
+    words=(0, None, 1, 1),
+    sink=np.array([0.0, 0.5, 0.25, 0.125]),
+    score=np.log(A[np.nonzero(A)]),
+)
+STEP = AttentionGraph.from_dense(
+    A[2:], TokenGraph.causal(2, num_keys=4, query_offset=2), tokens=TOKENS
+)
+CROSS = AttentionGraph.from_dense(
+    A[:2, :3].astype(np.float32),
+    TokenGraph.bipartite(2, 3),
+    tokens=("a", "b", "a"),
+    query_tokens=("x", "x"),
+)
+HEADS = {
+    "whole": WHOLE,
+    "fewer edges": WHOLE.keep(TopK(1)),
+    "subgraph": WHOLE.subgraph([1, 3]),
+    "merged": WHOLE.merge([(1, 3)]),
+    "decoding step": STEP,
+    "queries beyond the keys": AttentionGraph.from_dense(
+        A[:, :3], TokenGraph.causal(4, num_keys=3), tokens=TOKENS
+    ),
+    "cross-attention": CROSS,
+    "cross-attention of few": CROSS.subgraph(["b", "x"]),
+    "negative": replace(WHOLE, attention=-WHOLE.attention),
+    "single precision": AttentionGraph.from_dense(A.astype(np.float32), tokens=TOKENS),
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_what_was_exported_comes_back_whole(name: str) -> None:
+    assert_same(AttentionGraph.from_networkx(HEADS[name].to_networkx()), HEADS[name])
+
+
+def test_edges_run_from_key_to_query() -> None:
+    graph = head_of().to_networkx()
+    np.testing.assert_array_equal(nx.to_numpy_array(graph, nodelist=range(4)), A.T)
+    assert graph.edges[0, 3]["weight"] == 0.1
+    assert (3, 0) not in graph.edges
+
+
+def test_repeated_tokens_are_nodes_of_their_own() -> None:
+    assert nx.get_node_attributes(head_of().to_networkx(), "token") == dict(enumerate(TOKENS))
+
+
+def test_attributes_are_plain_python() -> None:
+    for head in HEADS.values():
+        graph = head.to_networkx()
+        parts = [graph.graph, *dict(graph.nodes).values(), *(e for *_, e in graph.edges(data=True))]
+        for attributes in parts:
+            assert {type(value) for value in attributes.values()} <= {int, float, str, bool}
+        json.dumps(nx.node_link_data(graph, edges="edges"))
+
+
+def test_nodes_and_graph_carry_what_the_head_knows() -> None:
+    graph = WHOLE.keep(TopK(1)).to_networkx()
+    assert graph.graph == {
+        "layer": 2,
+        "head": 1,
+        "model": "gpt2",
+        "weight_function": "ScaledDotProduct()",
+        "normalizer": "Softmax()",
+        "keep": "TopK(1)",
+        "dtype": "float64",
+    }
+    assert graph.nodes[2] == {
+        "token": "the",
+        "position": 2,
+        "word": 1,
+        "kept_mass": 0.5,
+        "total_mass": 1.0,
+        "total_edges": 3,
+    }
+    assert graph.edges[0, 2] == {"weight": 0.5, "score": math.log(0.5)}
+
+
+def test_a_sink_is_one_virtual_node() -> None:
+    graph = WHOLE.to_networkx()
+    assert graph.nodes[-1] == {"token": "<sink>", "position": -1, "virtual": True}
+    assert [graph.edges[-1, query]["weight"] for query in range(4)] == [0.0, 0.5, 0.25, 0.125]
+
+
+def test_distance_is_minus_the_logarithm() -> None:
+    graph = AttentionGraph.from_dense(A, TokenGraph.complete(4)).to_networkx(distance=True)
+    distance = nx.to_numpy_array(graph, weight="distance", nodelist=range(4)).T
+    with np.errstate(divide="ignore"):
+        np.testing.assert_allclose(distance, -np.log(A))
+    with pytest.raises(GraphError, match="attention >= 0"):
+        HEADS["negative"].to_networkx(distance=True)
+
+
+def test_cross_attention_is_bipartite() -> None:
+    graph = CROSS.to_networkx()
+    assert nx.is_bipartite(graph)
+    assert {graph.nodes[node]["bipartite"] for node in graph if node[0] == "key"} == {0}
+    assert graph.edges[("key", 0), ("query", 1)]["weight"] == 0.25
+
+
+def test_any_directed_graph_is_an_attention_graph() -> None:
+    graph = nx.DiGraph([("a", "b"), ("c", "b")])
+    graph.edges["a", "b"]["weight"] = 0.5
+    head = AttentionGraph.from_networkx(graph)
+    assert head.tokens == ("a", "b", "c")
+    assert head.to_dense().tolist() == [[0, 0, 0], [0.5, 0, 1], [0, 0, 0]]
+
+
+def test_numbered_nodes_are_positions_in_their_order() -> None:
+    head = AttentionGraph.from_networkx(nx.DiGraph([(7, 2), (2, 7), (4, 2)]))
+    assert head.node_positions.tolist() == [2, 4, 7]
+    assert head.to_dense().tolist() == [[0, 1, 1], [0, 0, 0], [1, 0, 0]]
+
+
+def test_a_part_that_networkx_cut_out_is_read_as_a_part() -> None:
+    whole = STEP.to_networkx()
+    whole.remove_nodes_from([0, 3])
+    head = AttentionGraph.from_networkx(whole)
+    assert head.node_positions.tolist() == [1, 2]
+    assert head.to_dense().tolist() == [[0.125, 0.375]]
+    assert head.dropped_edges.tolist() == [1]
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.floats(-2, 2)), max_size=12))
+@settings(max_examples=40, deadline=None)
+def test_weighted_graphs_round_trip(edges: list[tuple[int, int, float]]) -> None:
+    graph: nx.DiGraph = nx.empty_graph(6, create_using=nx.DiGraph)
+    graph.add_weighted_edges_from(edges)
+    again = AttentionGraph.from_networkx(graph).to_networkx()
+    assert set(again.nodes) == set(graph.nodes)
+    assert {e: a["weight"] for e, a in again.edges.items()} == {
+        e: a["weight"] for e, a in graph.edges.items()
+    }
+
+
+@pytest.mark.parametrize("kind", [nx.Graph, nx.MultiDiGraph])
+def test_other_kinds_of_graphs_are_refused(kind: type) -> None:
+    with pytest.raises(GraphError, match=r"read from a nx\.DiGraph"):
+        AttentionGraph.from_networkx(kind([(0, 1)]))

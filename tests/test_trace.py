@@ -1,0 +1,155 @@
+"""Traces and their unrolled graph."""
+
+import networkx as nx
+import numpy as np
+import pytest
+import torch
+
+from gattn.errors import SelectionError, ShapeError
+from gattn.graph import TokenGraph
+from gattn.head import AttentionGraph
+from gattn.keep import TopK
+from gattn.trace import AttentionTrace, Stack
+
+FIRST = np.array([[0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.25, 0.25, 0.5]])
+SECOND = np.array([[0.2, 0.2, 0.6], [0.3, 0.4, 0.3], [0.6, 0.1, 0.3]])
+TOKENS = ("a", "b", "a")
+
+
+def stack_of(*layers: list[np.ndarray], name: str = "decoder", keep=None) -> Stack:
+    heads = {}
+    for layer, matrices in enumerate(layers):
+        for number, A in enumerate(matrices):
+            head = AttentionGraph.from_dense(A, tokens=TOKENS, layer=layer, head=number)
+            heads[layer, number] = head if keep is None else head.keep(keep)
+    return Stack(name, heads)
+
+
+def trace_of(*layers: list[np.ndarray], keep=None) -> AttentionTrace:
+    return AttentionTrace({"decoder": stack_of(*layers, keep=keep)}, "toy")
+
+
+def layer_matrix(graph: nx.DiGraph, depth: int, attribute: str = "weight") -> np.ndarray:
+    matrix = np.zeros((3, 3))
+    for (at, key), (to, query), edge in graph.edges(data=True):
+        if at == depth:
+            assert to == depth + 1
+            matrix[query, key] = edge[attribute]
+    return matrix
+
+
+def random_layers(layers: int, heads: int) -> list[list[np.ndarray]]:
+    generator = torch.Generator().manual_seed(0)
+    scores = torch.randn(layers, heads, 3, 3, generator=generator).double().softmax(-1)
+    return [list(layer) for layer in scores.numpy()]
+
+
+@pytest.mark.parametrize("residual", [0.0, 0.3, 1.0])
+@pytest.mark.parametrize("heads", ["mean", "max", "min", 1])
+def test_the_unrolled_graph_is_the_row_normalised_mix(heads, residual: float) -> None:
+    layers = random_layers(3, 2)
+    graph = trace_of(*layers).unroll(heads=heads, residual=residual)
+    assert nx.is_directed_acyclic_graph(graph)
+    assert set(graph.nodes) == {(depth, i) for depth in range(4) for i in range(3)}
+    for depth, matrices in enumerate(layers):
+        reduced = matrices[1] if heads == 1 else getattr(np.stack(matrices), heads)(axis=0)
+        mixed = (1 - residual) * reduced + residual * np.eye(3)
+        mass = mixed.sum(1, keepdims=True)
+        weight = layer_matrix(graph, depth)
+        np.testing.assert_allclose(weight, mixed / mass)
+        np.testing.assert_allclose(layer_matrix(graph, depth, "capacity"), weight)
+        np.testing.assert_allclose(
+            layer_matrix(graph, depth, "residual"), residual * np.eye(3) / mass
+        )
+        if residual < 1:
+            np.testing.assert_allclose(layer_matrix(graph, depth, "attention"), reduced)
+
+
+def test_the_published_rollout_is_the_product_of_the_layers() -> None:
+    graph = trace_of([FIRST], [SECOND]).unroll(residual=0.5)
+    rollout = layer_matrix(graph, 1) @ layer_matrix(graph, 0)
+    expected = [[0.4925, 0.2175, 0.29], [0.16625, 0.67125, 0.1625], [0.30875, 0.17125, 0.52]]
+    np.testing.assert_allclose(rollout, expected)
+
+
+def test_the_published_attention_flow_is_the_maximum_flow() -> None:
+    graph = trace_of([FIRST], [SECOND]).unroll(residual=0.5)
+    flow = [
+        [
+            nx.maximum_flow_value(graph, (0, j), (2, i), flow_func=nx.algorithms.flow.preflow_push)
+            for j in range(3)
+        ]
+        for i in range(3)
+    ]
+    expected = [[0.775, 0.375, 0.45], [0.325, 0.975, 0.3], [0.475, 0.325, 0.8]]
+    np.testing.assert_allclose(flow, expected)
+
+
+def test_dropped_edges_leave_rows_that_still_sum_to_one() -> None:
+    graph = trace_of([FIRST], [SECOND], keep=TopK(1)).unroll(residual=0.5)
+    np.testing.assert_allclose(layer_matrix(graph, 0).sum(1), np.ones(3))
+    assert (1, 0) not in graph[0, 2]
+
+
+def test_an_empty_neighbourhood_without_residual_has_no_edges() -> None:
+    empty = FIRST * [[0], [1], [1]]
+    graph = trace_of([empty]).unroll(residual=0.0)
+    assert list(graph.predecessors((1, 0))) == []
+
+
+def test_nodes_carry_tokens_layers_and_positions() -> None:
+    graph = trace_of([FIRST]).unroll(heads=0, residual=0.25)
+    assert graph.nodes[1, 2] == {"token": "a", "layer": 1, "position": 2}
+    assert graph.graph == {"residual": 0.25, "heads": "0", "layers": 1}
+
+
+def test_parts_of_a_text_keep_their_positions() -> None:
+    head = AttentionGraph.from_dense(FIRST, tokens=TOKENS).subgraph([0, 2])
+    graph = AttentionTrace({"decoder": Stack("decoder", {(0, 0): head})}).unroll()
+    assert {position for _, position in graph.nodes} == {0, 2}
+    assert graph.has_edge((0, 0), (1, 2))
+
+
+def test_heads_are_taken_by_layer_and_head() -> None:
+    trace = trace_of([FIRST, SECOND], [SECOND, FIRST])
+    np.testing.assert_array_equal(trace[1, 0].to_dense(), SECOND)
+    np.testing.assert_array_equal(trace["decoder"][1, 1].to_dense(), FIRST)
+    assert [(head.layer, head.head) for head in trace.heads()] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+    assert trace.tokens == list(TOKENS)
+    assert (trace["decoder"].layers, trace["decoder"].head_numbers) == ([0, 1], [0, 1])
+    assert repr(trace) == "AttentionTrace(toy; decoder: 2 layers x 2 heads)"
+
+
+def test_what_is_not_there_is_named_with_what_is() -> None:
+    trace = trace_of([FIRST], [SECOND])
+    with pytest.raises(SelectionError, match=r"no layer and head \(2, 0\).*layers \[0, 1\]"):
+        trace[2, 0]
+    with pytest.raises(SelectionError, match=r"No stack 'cross'; there are \['decoder'\]"):
+        trace["cross"]
+    with pytest.raises(SelectionError, match="not 'median'"):
+        trace.unroll(heads="median")
+    with pytest.raises(ShapeError, match=r"share from 0 to 1, not 1\.5"):
+        trace.unroll(residual=1.5)
+
+
+def test_with_several_stacks_one_must_be_named() -> None:
+    stacks = {name: stack_of([FIRST], name=name) for name in ("encoder", "cross")}
+    trace = AttentionTrace(stacks)
+    with pytest.raises(SelectionError, match=r"\['cross', 'encoder'\].*trace\['cross'\]\[0, 0\]"):
+        trace[0, 0]
+    assert trace["cross"].unroll().number_of_nodes() == 6
+    assert len(list(trace.heads())) == 2
+
+
+def test_only_whole_self_attention_unrolls() -> None:
+    cross = AttentionGraph.from_dense(np.ones((2, 3)), TokenGraph.bipartite(2, 3))
+    negative = AttentionGraph.from_dense(-FIRST)
+    head = AttentionGraph.from_dense(FIRST)
+    for heads, error, message in [
+        ({}, SelectionError, "stack is empty"),
+        ({(0, 0): cross}, SelectionError, "Only self-attention unrolls"),
+        ({(0, 0): head, (2, 0): head}, SelectionError, r"consecutive layers.*\[0, 2\]"),
+        ({(0, 0): negative}, ShapeError, "non-negative"),
+    ]:
+        with pytest.raises(error, match=message):
+            Stack("decoder", heads).unroll()
