@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from gattn.engines import choose, dense, has_tiles
 from gattn.engines.base import AttentionCall, EdgeList, score_edges
-from gattn.errors import ShapeError
+from gattn.errors import ContractError, ShapeError
 from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph
 from gattn.keep import All, Keep
@@ -61,6 +62,8 @@ def graph_attention(
     ------
     ShapeError
         Where tensors and graph do not fit each other.
+    ContractError
+        Where `weight` or `normalizer` is none, or does not keep its contract.
     """
     call, lead = attention_call(
         query, key, graph, weight, normalizer, value, edge_features, dropout
@@ -80,6 +83,17 @@ def attention_call(
     dropout: float = 0.0,
 ) -> tuple[AttentionCall, torch.Size]:
     """Check what was given, flatten the leading dimensions, and say what they were."""
+    if not isinstance(graph, (TokenGraph, EdgeList)):
+        raise ShapeError(
+            f"graph must be a TokenGraph, not {type(graph).__name__}; "
+            "TokenGraph.from_edge_index and TokenGraph.from_mask build one."
+        )
+    if normalizer is not None and not isinstance(normalizer, Normalizer):
+        raise ContractError(
+            f"normalizer must be a Normalizer such as Softmax() or Entmax15(), not {normalizer!r}."
+        )
+    if not 0 <= dropout <= 1:
+        raise ShapeError(f"dropout is a share from 0 to 1, not {dropout!r}.")
     tensors = {"query": query, "key": key} | ({} if value is None else {"value": value})
     shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in tensors.items())
     expected = "expected (..., heads, tokens, dim)"
@@ -91,6 +105,8 @@ def attention_call(
     ):
         kinds = ", ".join(f"{name} {x.dtype} on {x.device}" for name, x in tensors.items())
         raise ShapeError(f"query, key and value must share dtype and device, got {kinds}.")
+    if not query.is_floating_point():
+        raise ShapeError(f"query, key and value must be floating point, got {query.dtype}.")
     if value is not None and value.shape[-3:-1] != key.shape[-3:-1]:
         raise ShapeError(f"key and value must have the same heads and tokens, got {shapes}.")
     heads, key_heads = query.shape[-3], key.shape[-3]
@@ -100,7 +116,8 @@ def attention_call(
         lead = torch.broadcast_shapes(*(x.shape[:-3] for x in tensors.values()))
     except RuntimeError as error:
         raise ShapeError(f"the leading dimensions must broadcast, got {shapes}.") from error
-    flat = [x.expand(*lead, *x.shape[-3:]).reshape(-1, *x.shape[-3:]) for x in tensors.values()]
+    batch = math.prod(lead)
+    flat = [x.expand(*lead, *x.shape[-3:]).reshape(batch, *x.shape[-3:]) for x in tensors.values()]
     if heads != key_heads:
         flat[1:] = [x.repeat_interleave(heads // key_heads, dim=1) for x in flat[1:]]
     call = AttentionCall(

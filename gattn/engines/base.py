@@ -116,8 +116,8 @@ def score_edges(call: AttentionCall, edge_index: Tensor) -> Tensor:
     pairs = Pairs(positions.query[query_index, None], positions.key[key_index, None], features)
     batch, heads = call.query.shape[:2]
     shape = (batch, edge_index.shape[1], heads)
-    scores = call.weight(query, key, pairs)
-    return checked_scores(scores, shape, call.weight).expand(shape).transpose(1, 2)
+    scores = checked_scores(call.weight(query, key, pairs), shape, call.weight)
+    return scores.to(call.query.dtype).expand(shape).transpose(1, 2)
 
 
 def score_tile(call: AttentionCall, rows: slice, columns: slice) -> Tensor:
@@ -132,7 +132,7 @@ def score_tile(call: AttentionCall, rows: slice, columns: slice) -> Tensor:
     form = call.weight.dot_form(query, key)
     if form is None:
         scores = checked_scores(call.weight.on_tile(query, key, pairs), shape, call.weight)
-        return scores.expand(shape)
+        return scores.to(call.query.dtype).expand(shape)
     terms = [term.on_tile(None, None, pairs) for term in form.bias]
     terms = [checked_scores(term, shape, call.weight) for term in terms]
     if form.query is not None and form.key is not None:
