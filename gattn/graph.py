@@ -79,7 +79,8 @@ class TokenGraph:
     def __repr__(self) -> str:
         sizes = f"{self.num_queries} x {self.num_keys}"
         offset = f", query_offset={self.query_offset}" if self.query_offset else ""
-        return f"TokenGraph({self.rule}, {sizes}{offset}{', bipartite' if self.is_bipartite else ''})"
+        bipartite = ", bipartite" if self.is_bipartite else ""
+        return f"TokenGraph({self.rule}, {sizes}{offset}{bipartite})"
 
     # Structured graphs
 

@@ -61,7 +61,7 @@ def save(thing: Thing, path: str | os.PathLike[str]) -> None:
             f"{path}: a trace is saved as .gattn; for {path.suffix} save one head, as in "
             f"trace[1, 3].save({path.name!r})."
         )
-    with _whole_file(path) as part:
+    with whole_file(path) as part:
         writer(thing, part)
 
 
@@ -86,7 +86,7 @@ def load(path: str | os.PathLike[str]) -> Thing:
 
 
 @contextmanager
-def _whole_file(path: Path) -> Iterator[Path]:
+def whole_file(path: Path) -> Iterator[Path]:
     """Give a path to write to, which replaces `path` once it is written and on the disk."""
     path = path.resolve()
     if path.is_dir() or not path.parent.is_dir():

@@ -1,0 +1,97 @@
+"""Who may import whom, and what importing gattn costs."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import gattn
+
+ROOT = Path(gattn.__file__).parent
+FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
+LAYERS = [
+    {"errors"},
+    {"rules", "graph", "neighbourhoods"},
+    {"weights", "normalizers", "keep"},
+    {"engines"},
+    {"head", "networks", "merging", "store"},
+    {"attention", "steps"},
+    {"module"},
+    {"trace"},
+    {"files"},
+    {"models"},
+    {"analysis"},
+    {"drawing"},
+    {"cli", "testing", "__main__"},
+]
+RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+LATE = {"torch", "torch_geometric", "transformers", "matplotlib", "numpy"}
+
+
+def place(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> set[str]:
+    """The modules that a file imports as it is loaded, at any depth but within functions."""
+    found, waiting = set(), list(ast.parse(path.read_text(encoding="utf-8")).body)
+    while waiting:
+        node = waiting.pop()
+        if isinstance(node, ast.Import):
+            found |= {name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found |= {f"{node.module}.{name.name}" for name in node.names}
+        elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            continue
+        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            waiting += ast.iter_child_nodes(node)
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_modules_import_only_from_their_left(path: Path) -> None:
+    assert place(path) in RANK, f"Say in LAYERS where {place(path)} belongs."
+    for name in imports(path):
+        if name.startswith("gattn.") and (target := name.split(".")[1]) in RANK:
+            assert RANK[target] <= RANK[place(path)], f"{path.name} imports {name}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_sibling_imports_the_file_that_defines_a_name(path: Path) -> None:
+    package = path.relative_to(ROOT).parent
+    if package.parts and path.name != "__init__.py":
+        for name in imports(path):
+            own = f"gattn.{package.as_posix().replace('/', '.')}."
+            if name.startswith(own):
+                sibling = name.removeprefix(own).split(".")[0]
+                assert (path.parent / sibling).with_suffix(".py").exists() or (
+                    path.parent / sibling
+                ).is_dir(), f"{path.name} imports {name} from its own package"
+
+
+def test_only_two_files_import_torch_geometric() -> None:
+    users = {
+        path.relative_to(ROOT).as_posix()
+        for path in FILES
+        if any(name.split(".")[0] == "torch_geometric" for name in imports(path))
+    }
+    assert users <= {"module.py", "engines/message_passing.py"}
+
+
+@pytest.mark.parametrize(
+    ("statement", "absent"),
+    [
+        ("import gattn", LATE),
+        ("import gattn; dir(gattn)", LATE),
+        ("import gattn.files", {"matplotlib", "torch_geometric", "transformers"}),
+    ],
+)
+def test_importing_is_cheap(statement: str, absent: set[str]) -> None:
+    code = f"{statement}; import sys; print(*sys.modules)"
+    run = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT.parent, check=True
+    )
+    assert absent & set(run.stdout.split()) == set()
