@@ -47,7 +47,7 @@ if TYPE_CHECKING:
         Sparsemax,
         TopKSoftmax,
     )
-    from gattn.steps import steps
+    from gattn.teaching import steps
     from gattn.trace import AttentionTrace
     from gattn.weights import (
         GAT,
@@ -150,7 +150,7 @@ _HOMES = {
         "Sparsemax",
         "TopKSoftmax",
     ),
-    "gattn.steps": ("steps",),
+    "gattn.teaching": ("steps",),
     "gattn.trace": ("AttentionTrace",),
     "gattn.weights": (
         "GAT",

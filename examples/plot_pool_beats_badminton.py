@@ -1,0 +1,28 @@
+"""Self-attention in one line of arithmetic, on three words.
+
+Three tokens with four features attend to each other by their plain dot products (no 1/√d and no
+learned matrices): scores X Xᵀ, a softmax over each row, and the weighted sum of the features.
+"""
+
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+
+from gattn import Dot, TokenGraph, attention_graphs, graph_attention
+
+tokens = ["pool", "beats", "badminton"]
+x = np.array([[0.5, 0.1, 0.1, 0.2], [0.1, 0.5, 0.2, 0.1], [0.5, 0.1, 0.2, 0.1]])
+
+features = torch.tensor(x)[None]  # one head
+graph = TokenGraph.complete(3)
+head = attention_graphs(features, features, graph, weight=Dot(), scores=True, tokens=tokens)[0]
+output = graph_attention(features, features, features, graph, weight=Dot())[0].numpy()
+
+print("scores X Xᵀ\n", x @ x.T)
+print("attention\n", head.to_dense().round(2))
+print("output\n", output.round(2))
+
+figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
+head.draw("arcs", ax=left)
+head.draw("matrix", ax=right)
+figure.savefig("pool_beats_badminton.png", dpi=150)

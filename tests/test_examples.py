@@ -1,0 +1,69 @@
+import json
+import runpy
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+
+EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("plot_*.py"))
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory):
+    """Run every example once in a folder of its own, and keep its variables and pictures."""
+    results = {}
+    with pytest.MonkeyPatch.context() as patch:
+        for path in EXAMPLES:
+            folder = tmp_path_factory.mktemp(path.stem)
+            patch.chdir(folder)
+            plt.switch_backend("agg")
+            names = runpy.run_path(str(path))
+            plt.close("all")
+            results[path.stem.removeprefix("plot_")] = (names, folder)
+    return results
+
+
+def test_every_example_draws_a_picture(ran):
+    assert len(ran) == len(EXAMPLES) >= 6
+    for name, (_, folder) in ran.items():
+        pictures = list(folder.glob("*.png"))
+        assert pictures, name
+        assert all(picture.stat().st_size > 10_000 for picture in pictures), name
+
+
+def test_pool_beats_badminton_prints_the_known_numbers(ran):
+    names, _ = ran["pool_beats_badminton"]
+    x = names["x"]
+    known = [[0.31, 0.14, 0.30], [0.14, 0.31, 0.15], [0.30, 0.15, 0.31]]
+    np.testing.assert_allclose(names["head"].score.reshape(3, 3), x @ x.T, atol=1e-12)
+    np.testing.assert_allclose((x @ x.T).round(2), known)
+    known = [[0.38, 0.22, 0.16, 0.14], [0.35, 0.25, 0.17, 0.13], [0.38, 0.22, 0.17, 0.13]]
+    np.testing.assert_array_equal(names["output"].round(2), known)
+
+
+def test_queries_of_the_song_are_the_printed_ones(ran):
+    names, _ = ran["song_ideas_step_by_step"]
+    np.testing.assert_allclose(names["steps"]["q"].loc["List"], [1.01, 0.36, -0.74, -0.09])
+    assert (names["steps"].head.kept_mass > 1 - 1e-12).all()
+
+
+def test_matrices_learn_to_read_the_flagged_token(ran):
+    names, _ = ran["learning_queries_and_keys"]
+    flag = names["flag"]
+    assert names["before"].to_dense()[:, flag].mean() < 0.3
+    assert names["after"].to_dense()[:, flag].mean() > 0.8
+    assert names["last"] < 0.05 * names["first"]
+
+
+def test_weight_functions_differ_on_the_same_layer(ran):
+    names, _ = ran["five_weight_functions"]
+    assert len(names["weights"]) == 5
+
+
+def test_scores_and_attention_are_files_of_their_own(ran):
+    names, folder = ran["scores_and_attention"]
+    assert (folder / "scores.graphml").is_file()
+    assert (names["scores"].attention < 0).any()
+    assert np.allclose(names["attention"].to_dense().sum(1), 1)
+    json.dumps(names["ranks"])
