@@ -409,7 +409,7 @@ def test_a_graph_on_another_device_is_named(randn):
 
 def test_tensors_on_different_devices_are_named(randn):
     x = randn(2, 5, 3)
-    with pytest.raises(ShapeError, match="key torch.float64 on meta"):
+    with pytest.raises(ShapeError, match=r"key torch\.float64 on meta"):
         graph_attention(x, x.to("meta"), x, TokenGraph.causal(5))
 
 

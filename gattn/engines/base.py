@@ -30,6 +30,13 @@ class EdgeList:
                 "edge_index must hold int64 numbers of shape (2, edges), rows key and query, not "
                 f"{index.dtype} {tuple(index.shape)}."
             )
+        sides = (("keys", index[0], self.num_keys), ("queries", index[1], self.num_queries))
+        for row, (side, ends, size) in enumerate(sides):
+            if len(ends) and (int(ends.min()) < 0 or int(ends.max()) >= size):
+                raise ShapeError(
+                    f"The {side} edge_index[{row}] must lie in 0 .. {size - 1}; they run from "
+                    f"{int(ends.min())} to {int(ends.max())}."
+                )
 
     @property
     def num_edges(self) -> int:
