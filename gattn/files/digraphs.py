@@ -8,6 +8,7 @@ from typing import Any
 import networkx as nx
 
 from gattn.errors import FileError, GraphError
+from gattn.files.plain import attribute_name
 from gattn.head import AttentionGraph
 
 _MARK = "gattn"
@@ -20,7 +21,7 @@ def mapped(
     """Copy a graph, with its node ids and the values of its attributes changed."""
 
     def changed(attributes: dict[str, Any]) -> dict[str, Any]:
-        return {name: value(content) for name, content in attributes.items()}
+        return {attribute_name(name): value(content) for name, content in attributes.items()}
 
     copy: nx.DiGraph[Any] = nx.DiGraph()
     copy.graph.update(changed(graph.graph))

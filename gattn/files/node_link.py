@@ -28,8 +28,13 @@ def write(thing: AttentionGraph | nx.DiGraph[Any], path: Path) -> None:
 
 
 def _id(node: Any) -> Any:
-    """Write an id; NetworkX reads a list as a tuple."""
+    """Write an id, a tuple as a list, which is how NetworkX reads it."""
     return [_id(part) for part in node] if isinstance(node, tuple) else to_json(node)
+
+
+def _node(written: Any) -> Any:
+    """Undo `_id`; of the ids of edges, NetworkX restores only the outermost tuple."""
+    return tuple(map(_node, written)) if isinstance(written, list) else written
 
 
 def _refuse_taken_names(graph: nx.DiGraph[Any]) -> None:
@@ -47,10 +52,19 @@ def read(path: Path) -> AttentionGraph | nx.DiGraph[Any]:
         with path.open(encoding="utf-8") as file:
             document = json.load(file, object_hook=from_json)
         links = "edges" if "edges" in document else "links"
+        for edge in document[links]:
+            edge["source"], edge["target"] = _node(edge["source"]), _node(edge["target"])
         graph = directed(nx.node_link_graph(document, edges=links), path)
     except FileError:
         raise
-    except (ValueError, KeyError, TypeError, RecursionError, nx.NetworkXError) as error:
+    except (
+        ValueError,
+        KeyError,
+        TypeError,
+        AttributeError,
+        RecursionError,
+        nx.NetworkXError,
+    ) as error:
         raise FileError(
             f"{path} is not node-link JSON, or is damaged ({type(error).__name__}: {error}); "
             "expected an object with nodes and edges."

@@ -94,7 +94,10 @@ def whole_file(path: Path) -> Iterator[Path]:
         raise FileError(f"Cannot write {path.name}: {place}.")
     part = path.with_name(f".gattn-{uuid4().hex}.part")
     try:
+        part.touch()
+        mode = part.stat().st_mode
         yield part
+        part.chmod(mode)
         with part.open("rb+") as written:
             os.fsync(written.fileno())
         part.replace(path)

@@ -52,6 +52,13 @@ def node_id(node: Any) -> Any:
     return node
 
 
+def attribute_name(name: Any) -> str:
+    """Check that an attribute's name is a text without control characters."""
+    if not isinstance(name, str) or _UNPRINTABLE.search(name):
+        raise FileError(f"An attribute's name must be a printable text, not {name!r}.")
+    return name
+
+
 def to_json(value: Any) -> Any:
     """Turn a value into one of standard JSON; `from_json` undoes it.
 

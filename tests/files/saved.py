@@ -1,0 +1,88 @@
+"""Heads, traces and graphs to save, and what it means that they came back."""
+
+from dataclasses import fields, replace
+
+import networkx as nx
+import numpy as np
+import torch
+
+from gattn.graph import TokenGraph
+from gattn.head import AttentionGraph
+from gattn.keep import TopK
+from gattn.trace import AttentionTrace, Stack
+
+TOKENS = ('"a"\\', "<b>&amp;", "\x00\x1b\r\n\t", "\ud83d", "\ude00\ud83d\ude00", "", "😀 猫")
+
+
+def attention(seed: int = 0, size: int = len(TOKENS)) -> np.ndarray:
+    generator = torch.Generator().manual_seed(seed)
+    scores = torch.randn(size, size, generator=generator)
+    future = torch.ones(size, size, dtype=torch.bool).triu(1)
+    return scores.masked_fill(future, -torch.inf).softmax(-1).numpy()
+
+
+def whole_head(**changes) -> AttentionGraph:
+    A = attention()
+    graph = TokenGraph.causal(len(TOKENS))
+    key, query = graph.edge_index.numpy()
+    scores = np.log(A[query, key])
+    scores[:3] = [-np.inf, np.inf, -0.0]
+    head = AttentionGraph.from_dense(
+        A,
+        graph,
+        tokens=TOKENS,
+        words=(0, 0, 1, None, 2, 2, 3),
+        score=scores,
+        sink=np.linspace(0, 0.5, len(TOKENS), dtype=np.float32),
+        layer=1,
+        head=2,
+        model='m"<&\x01',
+        weight_function="ScaledDotProduct()",
+        normalizer="Softmax()",
+    )
+    return replace(head, **changes)
+
+
+CROSS = AttentionGraph.from_dense(
+    attention()[:2, :3].astype(np.float64),
+    TokenGraph.bipartite(2, 3),
+    tokens=TOKENS[:3],
+    query_tokens=TOKENS[3:5],
+)
+HEADS = {
+    "whole": whole_head(),
+    "kept": whole_head().keep(TopK(2)),
+    "subgraph": whole_head().subgraph([1, 4, 6]),
+    "merged": whole_head().merge_words(),
+    "cross": CROSS,
+    "step": AttentionGraph.from_dense(
+        attention()[5:], TokenGraph.causal(2, query_offset=5), tokens=TOKENS
+    ),
+}
+
+
+def small_trace() -> AttentionTrace:
+    heads = {(1, 2): whole_head(), (1, 3): whole_head(head=3), (2, 0): HEADS["kept"]}
+    return AttentionTrace(
+        {"decoder": Stack("decoder", heads), "cross": Stack("cross", {(0, 0): CROSS})}, "toy\ud800"
+    )
+
+
+def assert_same_head(one: AttentionGraph, other: AttentionGraph) -> None:
+    """Equal bit for bit, up to the form of the token graph."""
+    for field in fields(AttentionGraph):
+        left, right = getattr(one, field.name), getattr(other, field.name)
+        if field.name == "graph":
+            assert left._size == right._size
+            np.testing.assert_array_equal(left.edge_index, right.edge_index)
+        elif isinstance(left, np.ndarray):
+            assert (left.dtype, left.tobytes()) == (right.dtype, right.tobytes()), field.name
+        else:
+            assert left == right, field.name
+
+
+def assert_same_graph(one: nx.DiGraph, other: nx.DiGraph) -> None:
+    assert type(other) is nx.DiGraph
+    assert list(one.nodes(data=True)) == list(other.nodes(data=True))
+    assert sorted(one.edges(data=True), key=repr) == sorted(other.edges(data=True), key=repr)
+    assert one.graph == other.graph
