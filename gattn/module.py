@@ -19,7 +19,11 @@ from gattn.normalizers import Normalizer, Softmax
 from gattn.weights.base import PairFunction, WeightFunction, as_weight_function
 from gattn.weights.dot import ScaledDotProduct
 
-_HOOKS = ("propagate_forward_pre", "propagate_forward", "message_forward_pre", "message_forward")
+_HOOKS = tuple(
+    f"_{step}_forward{when}_hooks"
+    for step in ("propagate", "message", "aggregate")
+    for when in ("_pre", "")
+)
 
 
 class GraphAttention(EdgeAttention):
@@ -28,8 +32,8 @@ class GraphAttention(EdgeAttention):
     .. math::
         o_i = W_O \big[\textstyle\sum_{j \in N(i)} A^h_{ij} W^h_V x_j\big]_h + b_O
 
-    It uses message passing where an explainer or a hook looks at its messages, and otherwise the
-    fastest engine that gives the same numbers.
+    It uses message passing where an explainer or a hook looks at its messages, or a subclass
+    changes them, and otherwise the fastest engine that gives the same numbers.
 
     Parameters
     ----------
@@ -74,6 +78,8 @@ class GraphAttention(EdgeAttention):
         super().__init__()
         if channels < 1 or heads < 1 or channels % heads:
             raise ShapeError(f"channels must be a multiple of heads, got {channels} and {heads}.")
+        if not 0 <= dropout <= 1:
+            raise ShapeError(f"dropout is a share from 0 to 1, not {dropout!r}.")
         self.channels, self.heads, self.dropout = channels, heads, dropout
         self.weight = ScaledDotProduct() if weight is None else as_weight_function(weight)
         self.normalizer = Softmax() if normalizer is None else normalizer
@@ -186,16 +192,14 @@ class GraphAttention(EdgeAttention):
             edge_features,
             self.dropout if self.training else 0.0,
         )
-        if self._is_watched():
-            if x.dim() == 3:
-                raise ShapeError(
-                    "Explainers and hooks look at one graph at a time: pass (tokens, channels), "
-                    f"not a batch {tuple(x.shape)}; batch graphs as a disjoint union."
-                )
-            output = self.attend(call)
-        else:
-            engine = choose(call)
-            output = self.attend(call) if engine is message_passing else engine.run(call)
+        if self._is_watched() and x.dim() == 3:
+            raise ShapeError(
+                "Explainers and hooks look at one graph at a time: pass (tokens, channels), "
+                f"not a batch {tuple(x.shape)}; batch graphs as a disjoint union."
+            )
+        needs_messages = self._is_watched() or self._has_own_steps()
+        engine = message_passing if needs_messages else choose(call)
+        output = self.attend(call) if engine is message_passing else engine.run(call)
         output = output.reshape(*lead, *output.shape[1:])
         projected: Tensor = self.project_output(output.transpose(-3, -2).flatten(-2))
         return projected
@@ -246,7 +250,12 @@ class GraphAttention(EdgeAttention):
         return EdgeList(graph.as_subclass(Tensor), x.shape[-2], key.shape[-2])
 
     def _is_watched(self) -> bool:
-        return bool(self.explain) or any(getattr(self, f"_{name}_hooks") for name in _HOOKS)
+        return bool(self.explain) or any(getattr(self, hooks) for hooks in _HOOKS)
+
+    def _has_own_steps(self) -> bool:
+        """Say whether a subclass wrote a step of message passing anew."""
+        steps = ("message", "aggregate", "update")
+        return any(getattr(type(self), step) is not getattr(EdgeAttention, step) for step in steps)
 
     def __repr__(self) -> str:
         return (
