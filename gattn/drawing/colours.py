@@ -12,10 +12,15 @@ from numpy.typing import NDArray
 
 from gattn.head import AttentionGraph
 
-_ON_LIGHT = ("#c9e3d3", "#7fcdbb", "#41a5c3", "#2473b2", "#253c94", "#0a1a4f")
-_ON_DARK = ("#2a3558", "#2d5a96", "#2e8bb8", "#5bbfbf", "#a5e0c0", "#f2fbe0")
-_SIGNED_ON_LIGHT = ("#8c3a04", "#d6741f", "#f0c9a0", "#d9d9de", "#a9c6e4", "#3f7fbd", "#0b2f6b")
-_SIGNED_ON_DARK = ("#ffd9a8", "#f59a45", "#8a5a30", "#3a3a40", "#3a628c", "#5aa5ea", "#cfe8ff")
+_UNSIGNED = {
+    False: ("#f1f6f0", "#b9dccb", "#79c6bb", "#41a2c4", "#2471b1", "#253c94", "#0a1a4f"),
+    True: ("#1c2033", "#2a3f6e", "#2b6499", "#3290b4", "#61bcbb", "#a9e2c0", "#f4fce3"),
+}
+_SIGNED = {
+    False: ("#7f3304", "#cc6a1b", "#eeb983", "#dedee2", "#9dbfe0", "#3a7ab9", "#0b2f6b"),
+    True: ("#ffdcae", "#f59a45", "#91592a", "#3a3a40", "#34618f", "#58a3e8", "#d3eaff"),
+}
+"""Colours from the weakest attention to the strongest, by whether the background is dark."""
 
 
 @dataclass(frozen=True)
@@ -28,19 +33,23 @@ class Scale:
         The end of the scale: 1, or the largest size where attention exceeds 1.
     is_signed : bool
         Whether the scale runs from -top.
+    pen : float
+        The width of the widest line in points.
     """
 
     top: float
     is_signed: bool
+    pen: float
 
     @classmethod
     def of(cls, *heads: AttentionGraph) -> Scale:
-        """Find the scale that some heads share."""
+        """Find the scale that some heads share; lines are thinner in longer texts."""
         values = [part for h in heads for part in (h.attention, h.sink) if part is not None]
         sizes = [float(np.abs(part).max()) for part in values if len(part)]
         top = max([1.0, *sizes])
         is_signed = any(bool((part < 0).any()) for part in values)
-        return cls(top if top > 1 + 1e-4 else 1.0, is_signed)
+        tokens = max((h.graph.num_tokens for h in heads), default=1)
+        return cls(top if top > 1 + 1e-4 else 1.0, is_signed, pen=6.5 / max(tokens, 5) ** 0.25)
 
     @property
     def norm(self) -> Normalize:
@@ -58,7 +67,7 @@ class Scale:
 
     def widths(self, attention: NDArray[Any]) -> NDArray[np.float64]:
         """Compute line widths in points."""
-        widths: NDArray[np.float64] = 0.5 + 3.0 * np.abs(attention) / self.top
+        widths: NDArray[np.float64] = self.pen * (0.12 + 0.88 * np.abs(attention) / self.top)
         return widths
 
 
@@ -70,18 +79,20 @@ def _signed_square(values: Any) -> Any:
     return np.sign(values) * np.square(values)
 
 
-def colour_map(cmap: str | Colormap | None, *, is_signed: bool) -> Colormap:
+def colour_map(cmap: str | Colormap | None, *, is_signed: bool, is_area: bool = False) -> Colormap:
     """Take the given colour map, or one whose weak end still shows on the background.
 
     Lightness falls (on a dark background: rises) evenly with attention, so that it reads in grey
-    and with any colour vision.
+    and with any colour vision. Areas start closer to the background than lines.
     """
     if cmap is not None:
         return mpl.colormaps[cmap] if isinstance(cmap, str) else cmap
     dark = is_dark()
-    signed = _SIGNED_ON_DARK if dark else _SIGNED_ON_LIGHT
-    colours = signed if is_signed else (_ON_DARK if dark else _ON_LIGHT)
-    return LinearSegmentedColormap.from_list("attention", colours)
+    if is_signed:
+        return LinearSegmentedColormap.from_list("attention", _SIGNED[dark])
+    colours = LinearSegmentedColormap.from_list("attention", _UNSIGNED[dark])
+    start = 0.0 if is_area else 0.14
+    return LinearSegmentedColormap.from_list("attention", colours(np.linspace(start, 1, 256)))
 
 
 def is_dark() -> bool:

@@ -59,16 +59,35 @@ def bundles(start: Points, end: Points) -> list[Path]:
     return _cubic([start, start + half, end - half, end])
 
 
-def chords(start: Points, end: Points, centre: Points, pull: float = 0.6) -> list[Path]:
-    """Draw from start to end, drawn from the straight line towards a centre."""
-    control = (start + end) / 2 * (1 - pull) + centre * pull
-    return _quadratic([start, control, end])
+def chords(start: Points, end: Points) -> list[Path]:
+    """Draw from start to end on the unit circle, bent towards its centre: far ends more."""
+    return _quadratic([start, _chord_control(start, end), end])
 
 
-def bows(start: Points, end: Points, bend: float = 0.15) -> list[Path]:
+def chord_arrivals(start: Points, end: Points) -> Points:
+    """Tell the directions in which `chords` arrive."""
+    return end - _chord_control(start, end)
+
+
+def _chord_control(start: Points, end: Points) -> Points:
+    distance = np.linalg.norm(end - start, axis=1, keepdims=True)
+    control: Points = (start + end) / 2 * (0.85 - 0.45 * np.minimum(distance, 1.0))
+    return control
+
+
+def bows(start: Points, end: Points) -> list[Path]:
     """Draw from start to end, bent to the left, so that an edge and its reverse stay apart."""
-    control = (start + end) / 2 + (end - start)[:, ::-1] * np.array([[-bend, bend]])
-    return _quadratic([start, control, end])
+    return _quadratic([start, _bow_control(start, end), end])
+
+
+def bow_arrivals(start: Points, end: Points) -> Points:
+    """Tell the directions in which `bows` arrive."""
+    return end - _bow_control(start, end)
+
+
+def _bow_control(start: Points, end: Points) -> Points:
+    control: Points = (start + end) / 2 + (end - start)[:, ::-1] * np.array([[-0.15, 0.15]])
+    return control
 
 
 def _cubic(points: Sequence[Points]) -> list[Path]:

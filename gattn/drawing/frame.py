@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import matplotlib as mpl
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Colormap
+from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from gattn.drawing.colours import Scale
@@ -44,9 +44,17 @@ class Look:
     values: str = "attention"
 
 
-def new_axes(size: tuple[float, float]) -> Axes:
-    """Open a pyplot figure of a size in inches, with one Axes."""
-    return plt.figure(figsize=size, layout="constrained").add_subplot()
+def add_axes(figure: Figure, *, legend: bool) -> Axes:
+    """Add Axes that fill a figure, but for the title and the key of lines."""
+    width, height = figure.get_size_inches() * POINTS_PER_INCH
+    title = 8 + 3.5 * font_size()
+    figure.subplots_adjust(
+        left=10 / width,
+        right=1 - (10 + 5.2 * font_size() * legend) / width,
+        bottom=8 / height,
+        top=1 - title / height,
+    )
+    return figure.add_subplot()
 
 
 def points(ax: Axes) -> tuple[float, float]:
@@ -96,19 +104,24 @@ def add_line_key(ax: Axes, look: Look) -> None:
         Line2D([], [], color=colour, linewidth=width, solid_capstyle="butt")
         for colour, width in zip(colours, widths, strict=True)
     ]
-    key = ax.legend(
+    ax.legend(
         lines[::-1],
         [f"{tick:g}".replace("-", "−") for tick in ticks[::-1]],
         title="attention",
         loc="upper left",
         bbox_to_anchor=(1.0, 1.0),
+        borderaxespad=0.2,
         frameon=False,
         fontsize=0.75 * font_size(),
         title_fontsize=0.75 * font_size(),
         handlelength=1.6,
         alignment="left",
     )
-    key.set_in_layout(True)
+
+
+def note_style(ax: Axes) -> dict[str, Any]:
+    """Style a small note, placed in fractions of the axes."""
+    return {"transform": ax.transAxes, "size": 0.75 * font_size(), "alpha": 0.75} | text_style("→←")
 
 
 def shown_text(token: str) -> str:
@@ -116,12 +129,14 @@ def shown_text(token: str) -> str:
     return visible(token, limit=48)
 
 
-def add_colour_bar(mappable: ScalarMappable, ticks: list[float] | None, **place: Any) -> None:
-    """Label the colours of attention; `place` is ``cax=`` or ``ax=`` of matplotlib's colour bar."""
+def add_colour_bar(
+    mappable: ScalarMappable, ticks: list[float] | None, name: str = "attention", **place: Any
+) -> None:
+    """Label the colours; `place` is ``cax=`` or ``ax=`` of matplotlib's colour bar."""
     where = place.get("cax") or place["ax"]
     size = 0.75 * font_size()
     bar = where.figure.colorbar(mappable, ticks=ticks, **place)
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=size, length=2)
     bar.ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}".replace("-", "−"))
-    bar.ax.set_title("attention", size=size, loc="left", pad=5)
+    bar.set_label(name, size=size)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,15 +15,18 @@ from matplotlib.figure import Figure, FigureBase
 from matplotlib.gridspec import GridSpec
 
 from gattn.drawing.colours import Scale, colour_map
-from gattn.drawing.frame import add_colour_bar, shown_text
+from gattn.drawing.frame import POINTS_PER_INCH, add_colour_bar, shown_text
 from gattn.drawing.labels import font_size, text_style
-from gattn.drawing.matrix import cells, draw_cells
+from gattn.drawing.matrix import Cells, add_sink, block_size, cells, draw_cells
+from gattn.drawing.shown import share_of
+from gattn.drawing.text import wrapped
 from gattn.errors import SelectionError
+from gattn.head import AttentionGraph
 from gattn.trace import AttentionTrace, Stack
 
 _MOST_CELLS = 96
-_THUMBNAIL = 1.15
-_MARGINS = {"left": 0.75, "right": 0.95, "top": 0.85, "bottom": 0.15}
+_STEP = 1.25
+_MARGINS = {"left": 0.75, "right": 0.95, "top": 0.95, "bottom": 0.15}
 _WIDEST = 14.0
 
 
@@ -75,88 +80,82 @@ def draw_heads(
     stacks = [one for one in stacks if one.heads]
     if not stacks:
         raise SelectionError("There is nothing to draw: this trace holds no heads.")
-    size = _thumbnail(stacks)
-    heights = [_height(one, size) for one in stacks]
-    broadest = max(len(one.head_numbers) for one in stacks)
-    width = max(4.0, _MARGINS["left"] + _MARGINS["right"] + 1.1 * size * broadest)
-    figure = figure or GridFigure(figsize=(width, sum(heights)))
+    columns = max(len(one.head_numbers) for one in stacks)
+    wanted_width, wanted_heights = _size(stacks, columns)
+    if figure is None:
+        figure = GridFigure(figsize=(wanted_width, sum(wanted_heights)))
+    width, height = (float(side) for side in figure.get_size_inches())
+    heights = [height * one / sum(wanted_heights) for one in wanted_heights]
     scale = Scale.of(*(head for one in stacks for head in one.values()))
-    colours = colour_map(cmap, is_signed=scale.is_signed)
+    cmap = colour_map(cmap, is_signed=scale.is_signed, is_area=True)
     parts: Sequence[FigureBase] = [figure]
     if len(stacks) > 1:
-        parts = figure.subfigures(len(stacks), 1, height_ratios=heights).tolist()
-    for one, part, height in zip(stacks, parts, heights, strict=True):
-        name = one.name if len(trace.stacks) > 1 else ""
-        _draw_stack(one, part, (width, height), scale, colours, _title(trace, one, name))
+        below = figure.subfigures(len(stacks), 1, squeeze=False, height_ratios=heights)
+        parts = below.ravel().tolist()
+    for one, part, tall in zip(stacks, parts, heights, strict=True):
+        place = _Place(part, width, tall)
+        _draw_stack(place, one, columns, scale, cmap)
+        _write(place, _title(trace, one), _caption(one))
     return figure
 
 
-def _thumbnail(stacks: Sequence[Stack]) -> float:
-    broadest = max(len(one.head_numbers) for one in stacks)
-    return min(_THUMBNAIL, (_WIDEST - _MARGINS["left"] - _MARGINS["right"]) / broadest / 1.1)
+def _size(stacks: Sequence[Stack], columns: int) -> tuple[float, list[float]]:
+    """Find the width of the figure and the heights of its stacks, in inches."""
+    room = _WIDEST - _MARGINS["left"] - _MARGINS["right"]
+    step = min(_STEP, room / columns)
+    rows = [len(one.layers) for one in stacks]
+    margin = _MARGINS["top"] + _MARGINS["bottom"]
+    width = max(5.0, _MARGINS["left"] + _MARGINS["right"] + step * columns)
+    return width, [max(2.4, margin + step * row) for row in rows]
 
 
-def _height(stack: Stack, size: float) -> float:
-    return max(1.9, _MARGINS["top"] + _MARGINS["bottom"] + 1.1 * size * len(stack.layers))
+@dataclass(frozen=True)
+class _Place:
+    """A part of a figure, `width` by `height` inches."""
+
+    part: FigureBase
+    width: float
+    height: float
+
+    def grid(self, rows: int, columns: int) -> GridSpec:
+        return self.part.add_gridspec(
+            rows,
+            columns,
+            left=_MARGINS["left"] / self.width,
+            right=1 - _MARGINS["right"] / self.width,
+            top=1 - _MARGINS["top"] / self.height,
+            bottom=_MARGINS["bottom"] / self.height,
+            wspace=0.1,
+            hspace=0.1,
+        )
+
+    def key_axes(self) -> Axes:
+        long = min(1.5, self.height - _MARGINS["top"] - _MARGINS["bottom"])
+        bottom = (self.height - _MARGINS["top"] - long) / self.height
+        place = (1 - 0.75 / self.width, bottom, 0.09 / self.width, long / self.height)
+        return self.part.add_axes(place)
 
 
-def _title(trace: AttentionTrace, stack: Stack, name: str) -> tuple[str, str]:
-    graphs = list(stack.values())
-    queries, keys = graphs[0].graph.num_queries, graphs[0].graph.num_keys
-    tokens = f"{keys} tokens" if queries == keys else f"{queries} queries, {keys} keys"
-    title = " · ".join(filter(None, [shown_text(trace.model) if trace.model else "", name, tokens]))
-    kept = sum(graph.graph.num_edges for graph in graphs)
-    total = sum(int(graph.total_edges.sum()) for graph in graphs)
-    caption = f"all {total:,} edges"
-    if kept < total:
-        mass = sum(float(graph.kept_mass.sum()) for graph in graphs)
-        share = mass / max(sum(float(graph.total_mass.sum()) for graph in graphs), 1e-30)
-        caption = f"{kept:,} of {total:,} edges, {share:.0%} of the mass".replace("%", " %")
-    block = -(-max(queries, keys) // _MOST_CELLS)
-    if block > 1:
-        caption += f"; each cell the largest of {block} × {block}"
-    return title, caption
-
-
-def _draw_stack(
-    stack: Stack,
-    part: FigureBase,
-    size: tuple[float, float],
-    scale: Scale,
-    cmap: Colormap,
-    title: tuple[str, str],
-) -> None:
-    width, height = size
-    mappable = ScalarMappable(scale.norm, cmap)
-    grid = GridSpec(
-        len(stack.layers),
-        len(stack.head_numbers),
-        figure=part,
-        left=_MARGINS["left"] / width,
-        right=1 - _MARGINS["right"] / width,
-        top=1 - _MARGINS["top"] / height,
-        bottom=_MARGINS["bottom"] / height,
-        wspace=0.1,
-        hspace=0.1,
-    )
+def _draw_stack(place: _Place, stack: Stack, columns: int, scale: Scale, cmap: Colormap) -> None:
+    grid = place.grid(len(stack.layers), columns)
+    size = 0.8 * font_size()
+    aside: dict[str, Any] = {"rotation": 0, "ha": "right", "va": "center"}
     for row, layer in enumerate(stack.layers):
         for column, head in enumerate(stack.head_numbers):
-            ax = part.add_subplot(grid[row, column])
+            ax = place.part.add_subplot(grid[row, column])
             _clear(ax)
             if row == 0:
-                ax.set_title(f"head {head}", size=0.8 * font_size(), pad=4)
+                ax.set_title(f"head {head}", size=size, pad=4)
             if column == 0:
-                style = {"size": 0.8 * font_size(), "rotation": 0, "ha": "right", "va": "center"}
-                ax.set_ylabel(f"layer {layer}", **style)
+                ax.set_ylabel(f"layer {layer}", size=size, **aside)
             if (layer, head) in stack:
-                graph = stack[layer, head]
-                found = cells(graph, np.arange(graph.graph.num_edges), graph.attention, _MOST_CELLS)
-                draw_cells(ax, found, cmap=mappable.cmap, norm=mappable.norm)
-    long = min(1.5, height - _MARGINS["top"] - _MARGINS["bottom"])
-    bottom = height - _MARGINS["top"] - long
-    bar = part.add_axes((1 - 0.75 / width, bottom / height, 0.09 / width, long / height))
-    add_colour_bar(mappable, scale.ticks, cax=bar)
-    _write_lines(part, title, size)
+                draw_cells(ax, _thumbnail(stack[layer, head]), cmap, scale.norm)
+    add_colour_bar(ScalarMappable(scale.norm, cmap), scale.ticks, cax=place.key_axes())
+
+
+def _thumbnail(head: AttentionGraph) -> Cells:
+    found = cells(head, np.arange(head.graph.num_edges), head.attention, _MOST_CELLS)
+    return add_sink(found, head, np.arange(head.graph.num_queries))
 
 
 def _clear(ax: Axes) -> None:
@@ -166,16 +165,42 @@ def _clear(ax: Axes) -> None:
         spine.set_visible(False)
 
 
-def _write_lines(part: FigureBase, lines: tuple[str, str], size: tuple[float, float]) -> None:
-    width, height = size
-    for text, down, points in zip(lines, (0.14, 0.38), (1.0, 0.75), strict=True):
-        part.text(
-            _MARGINS["left"] / width,
-            1 - down / height,
+def _title(trace: AttentionTrace, stack: Stack) -> str:
+    graph = next(iter(stack.values())).graph
+    tokens = f"{graph.num_tokens} tokens"
+    if graph.is_bipartite or graph.num_queries != graph.num_keys:
+        tokens = f"{graph.num_queries} queries, {graph.num_keys} keys"
+    name = stack.name if len(trace.stacks) > 1 else ""
+    return " · ".join(filter(None, [trace.model and shown_text(trace.model), name, tokens]))
+
+
+def _caption(stack: Stack) -> str:
+    graphs = list(stack.values())
+    kept = sum(graph.graph.num_edges for graph in graphs)
+    total = sum(int(graph.total_edges.sum()) for graph in graphs)
+    caption = f"all {total:,} edges"
+    if kept < total:
+        mass = sum(float(graph.kept_mass.sum()) for graph in graphs)
+        whole = sum(float(graph.total_mass.sum()) for graph in graphs)
+        caption = f"{kept:,} of {total:,} edges" + share_of(mass, whole)
+    caption += "; rows are queries, columns keys"
+    if any(graph.sink is not None for graph in graphs):
+        caption += ", the last one the sink"
+    block = block_size(graphs[0], _MOST_CELLS)
+    return caption + (f"; a cell is the largest of {block} × {block}" if block > 1 else "")
+
+
+def _write(place: _Place, title: str, caption: str) -> None:
+    small = 0.75 * font_size()
+    caption = wrapped(caption, (place.width - 0.3 - _MARGINS["left"]) * POINTS_PER_INCH / small)
+    for text, down, size in ((title, 0.14, font_size()), (caption, 0.38, small)):
+        place.part.text(
+            _MARGINS["left"] / place.width,
+            1 - down / place.height,
             text,
             ha="left",
             va="top",
-            size=points * font_size(),
-            alpha=1.0 if points == 1.0 else 0.75,
+            size=size,
+            alpha=0.75 if text is caption else 1.0,
             **text_style([text]),
         )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from gattn.drawing import fonts
 from gattn.drawing.text import visible, width
 
 _SMALLEST = 5.5
+_STRIDES = (2, 5, 10, 20, 50, 100, 200, 500, 1000)
 
 
 @dataclass(frozen=True)
@@ -38,45 +40,45 @@ class Labels:
         widest = max(map(width, self.texts), default=0.0) * self.size
         return {0: self.size, 45: 0.75 * widest + self.size, 90: widest}[self.rotation]
 
+    @property
+    def overhang(self) -> float:
+        """How far in points the first labels may reach out on the left."""
+        if self.rotation == 90 or not self.texts:
+            return 0.0
+        widest = max(map(width, self.texts[:3])) * self.size
+        return max(0.0, 0.7 * widest - self.size) if self.rotation == 45 else 0.0
 
-def fit(
-    tokens: Sequence[str],
-    positions: Sequence[int],
-    pitch: float,
-    *,
-    rotations: Sequence[int] = (0, 45, 90),
-) -> Labels:
+
+def fit(tokens: Mapping[Any, str], pitch: float, *, rotations: Sequence[int]) -> Labels:
     """Fit labels to the distance between nodes.
 
     Parameters
     ----------
-    tokens : sequence of str
-        The tokens' texts.
-    positions : sequence of int
-        Their positions, shown where not every token has a label.
+    tokens : mapping of node to str
+        The tokens' texts. Nodes tell the positions, shown where not every token has a label.
     pitch : float
         The distance between neighbours, in points.
     rotations : sequence of int
         The rotations that the picture allows, in order of preference.
     """
-    texts = [visible(token, has_glyph=fonts.has_glyph) for token in tokens]
+    texts = [visible(token, has_glyph=fonts.has_glyph) for token in tokens.values()]
     size = 0.9 * font_size()
     widest = max(map(width, texts), default=0.0) * size
     room = {0: widest + 0.5 * size, 45: 1.6 * size, 90: 1.15 * size}
     for rotation in rotations:
         if pitch >= room[rotation]:
             return Labels(texts, size, rotation)
-    steepest = rotations[-1]
-    size = max(_SMALLEST, pitch / 1.15)
-    stride = max(1, -(-1.15 * size // pitch))
-    if stride == 1:
-        return Labels(texts, size, steepest)
-    stride = next((k for k in (2, 5, 10, 20, 50, 100) if k >= stride), int(stride))
-    numbered = [
-        f"{position} {text}" if index % stride == 0 else ""
-        for index, (position, text) in enumerate(zip(positions, texts, strict=True))
-    ]
-    return Labels(numbered, size, steepest)
+    size = min(size, max(_SMALLEST, pitch / 1.15))
+    needed = math.ceil(1.15 * size / max(pitch, 1e-9) - 1e-6)
+    if needed > 1:
+        stride = next((k for k in _STRIDES if k >= needed), needed)
+        texts = [_numbered(node, text, stride) for node, text in zip(tokens, texts, strict=True)]
+    return Labels(texts, size, rotations[-1])
+
+
+def _numbered(node: Any, text: str, stride: int) -> str:
+    position = node[1] if isinstance(node, tuple) else node
+    return f"{position} {text}" if position % stride == 0 else ""
 
 
 def font_size() -> float:
@@ -87,8 +89,3 @@ def font_size() -> float:
 def text_style(texts: Sequence[str]) -> dict[str, Any]:
     """Say how matplotlib must set texts that may hold anything: never as mathematics."""
     return {"parse_math": False, "usetex": False, "fontfamily": fonts.families(texts)}
-
-
-def position_of(node: Hashable) -> int:
-    """Tell the position of a node, which a bipartite graph names ("key", j)."""
-    return int(node[1] if isinstance(node, tuple) else node)  # type: ignore[call-overload]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -37,7 +38,7 @@ class Lines:
     end: Points
     attention: NDArray[np.float64]
 
-    def __getitem__(self, chosen: NDArray[np.bool_]) -> Lines:
+    def __getitem__(self, chosen: NDArray[Any]) -> Lines:
         """Take some of the edges."""
         return Lines(self.start[chosen], self.end[chosen], self.attention[chosen])
 

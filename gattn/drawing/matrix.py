@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.colors import Colormap, Normalize
 from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
-from gattn.drawing.frame import Look, add_colour_bar
+from gattn.drawing import layouts
+from gattn.drawing.frame import Look, add_colour_bar, points
+from gattn.drawing.labels import Labels, fit, text_style
 from gattn.drawing.shown import Shown
 from gattn.head import AttentionGraph, Ints
 
@@ -33,37 +38,91 @@ class Cells:
     block: int
 
 
+def block_size(head: AttentionGraph, most: int = _MOST_CELLS) -> int:
+    """Tell how many tokens share a row where there are at most `most` rows and columns."""
+    return max(1, -(-max(head.graph.num_queries, head.graph.num_keys) // most))
+
+
 def cells(head: AttentionGraph, edges: Ints, values: NDArray[Any], most: int) -> Cells:
-    """Lay edges out as a matrix of at most `most` rows and columns."""
-    graph = head.graph
-    block = max(1, -(-max(graph.num_queries, graph.num_keys) // most))
+    """Lay edges out as a matrix of at most `most` rows and columns, and a sink's."""
+    graph, block = head.graph, block_size(head, most)
     rows, columns = -(-graph.num_queries // block), -(-graph.num_keys // block)
     matrix = np.full((rows, columns + 2 * (head.sink is not None)), np.nan)
     order = edges[np.argsort(np.abs(values[edges]), kind="stable")]
     matrix[head.query[order] // block, head.key[order] // block] = values[order]
-    if head.sink is not None:
-        rank = np.argsort(np.abs(head.sink), kind="stable")
-        matrix[rank // block, -1] = head.sink[rank]
     return Cells(matrix, block)
 
 
-def draw_cells(ax: Axes, found: Cells, **colours: Any) -> AxesImage:
+def add_sink(found: Cells, head: AttentionGraph, rows: Ints) -> Cells:
+    """Fill the sink's column for some rows of queries."""
+    if head.sink is not None:
+        order = rows[np.argsort(np.abs(head.sink[rows]), kind="stable")]
+        found.values[order // found.block, -1] = head.sink[order]
+    return found
+
+
+def draw_cells(ax: Axes, found: Cells, cmap: Colormap, norm: Normalize) -> AxesImage:
     """Draw cells as one image, query 0 on top."""
+    rows, columns = found.values.shape
+    is_square = rows and columns and 1 / 3 < rows / columns < 3
     return ax.imshow(
         np.ma.masked_invalid(found.values),
-        interpolation="nearest" if max(found.values.shape, default=0) <= 256 else "antialiased",
-        aspect="equal" if abs(np.log2(np.divide(*found.values.shape))) < 2 else "auto",
-        **colours,
+        cmap=cmap,
+        norm=norm,
+        interpolation="nearest",
+        aspect="equal" if is_square else "auto",
     )
 
 
 def draw_matrix(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> None:
     """Draw queries as rows and keys as columns, a sink as one more column apart."""
-    values = head.attention if head.score is None or look.values != "score" else head.score
+    is_score = look.values == "score"
+    values = head.score if is_score and head.score is not None else head.attention
     found = cells(head, shown.edges, values, _MOST_CELLS)
-    image = draw_cells(ax, found, cmap=look.cmap, norm=look.scale.norm)
+    if not is_score:
+        found = add_sink(found, head, shown.sinks)
+    norm = _score_norm(values[shown.edges]) if is_score else look.scale.norm
+    image = draw_cells(ax, found, look.cmap, norm)
     for spine in ax.spines.values():
         spine.set_visible(False)
     ax.set(xlabel="key", ylabel="query", xticks=[], yticks=[])
     if look.legend:
-        add_colour_bar(image, look.scale.ticks, ax=ax, shrink=0.6, aspect=18, pad=0.02)
+        ticks = None if is_score else look.scale.ticks
+        add_colour_bar(image, ticks, look.values, ax=ax, shrink=0.7, aspect=22, pad=0.03)
+    if look.labels:
+        _label(ax, head, found)
+
+
+def _score_norm(values: NDArray[Any]) -> Normalize:
+    finite = values[np.isfinite(values)]
+    return Normalize(finite.min(), finite.max()) if len(finite) else Normalize(0, 1)
+
+
+def _label(ax: Axes, head: AttentionGraph, found: Cells) -> None:
+    keys, queries = layouts.ends(head)
+    rows, columns = found.values.shape
+    width, height = points(ax)
+    across = fit(
+        dict(zip(keys, head.labels(), strict=False)),
+        width / max(columns, 1) / found.block,
+        rotations=(0, 45, 90),
+    )
+    down = fit(
+        dict(zip(queries, head.query_labels(), strict=True)),
+        height / max(rows, 1) / found.block,
+        rotations=(90,),
+    )
+    _set_ticks(ax.xaxis, across, across.rotation, found.block, ["<sink>"] * (head.sink is not None))
+    _set_ticks(ax.yaxis, down, 0, found.block)
+
+
+def _set_ticks(
+    axis: Axis, labels: Labels, rotation: int, block: int, extra: Sequence[str] = ()
+) -> None:
+    named = [(index / block, text) for index, text in enumerate(labels.texts) if text]
+    after = -(-len(labels.texts) // block) + 1
+    places, texts = zip(*named, *((after, text) for text in extra), strict=True)
+    slanted = {"ha": "right", "rotation_mode": "anchor"} if rotation == 45 else {}
+    style = text_style(texts) | slanted
+    axis.set_ticks(places, texts, size=labels.size, rotation=rotation, gid="gattn-label", **style)
+    axis.set_tick_params(length=0, pad=3)

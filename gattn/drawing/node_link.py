@@ -8,8 +8,9 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from gattn.drawing import curves, layouts
-from gattn.drawing.frame import Look, add_line_key, points
-from gattn.drawing.labels import Labels, fit, position_of, text_style
+from gattn.drawing.curves import Points
+from gattn.drawing.frame import Look, add_line_key, note_style, points
+from gattn.drawing.labels import Labels, fit, text_style
 from gattn.drawing.layouts import Positions
 from gattn.drawing.lines import add_arrowheads, add_edges, lines
 from gattn.drawing.shown import Shown
@@ -17,71 +18,75 @@ from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
 from gattn.networks import SINK
 
+_GAP = 5.0
+_LOOP = 14.0
+
 
 def draw_columns(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> None:
     """Draw keys on the left and queries on the right."""
     positions = layouts.columns(head)
     found = lines(head, shown, positions, split=True)
     heights = [y for _, y in positions.values()] or [0.0]
-    ax.set(xlim=(0, 1), ylim=(min(heights) - 0.5, max(heights) + 1.6))
+    width, height = points(ax)
+    header = 2.0 * note_style(ax)["size"]
+    rise = (max(heights) - min(heights) + 1) / max(height - header, 0.2 * height)
+    labels = fit(layouts.node_labels(head, split=True), 1 / rise, rotations=(90,))
+    side = labels.extent + 2 * _GAP if look.labels else _GAP
+    aside = side / max(width - 2 * side, 0.2 * width)
+    ax.set(xlim=(-aside, 1 + aside))
+    ax.set_ylim(min(heights) - 0.5, max(heights) + 0.5 + header * rise)
     ax.set_axis_off()
     add_edges(ax, curves.bundles(found.start, found.end), found, look)
-    pitch = points(ax)[1] / (max(heights) - min(heights) + 2.1)
-    tokens = layouts.node_labels(head, split=True)
-    labels = fit(
-        list(tokens.values()), [position_of(node) for node in tokens], pitch, rotations=(90,)
-    )
-    texts = [
-        *(labels.texts if look.labels else [""] * len(tokens)),
-        *["<sink>"] * (SINK in positions),
-    ]
-    texts += ["key", "query"]
-    places = [*positions.values(), (0.0, max(heights) + 1.1), (1.0, max(heights) + 1.1)]
+    if look.labels:
+        _write_beside(ax, positions, labels)
+    for x, name in ((0.0, "key"), (1.0, "query")):
+        place = (x + aside) / (1 + 2 * aside)
+        ax.text(place, 1, name, ha="right" if x else "left", va="top", **note_style(ax))
+    if look.legend:
+        add_line_key(ax, look)
+
+
+def _write_beside(ax: Axes, positions: Positions, labels: Labels) -> None:
+    texts = [*labels.texts, *["<sink>"] * (SINK in positions)]
     style = text_style(texts)
-    for (x, y), text in zip(places, texts, strict=True):
+    for (x, y), text in zip(positions.values(), texts, strict=True):
         if text:
             ax.annotate(
                 text,
                 (x, y),
-                (-5 if x == 0 else 5, 0),
+                (_GAP if x else -_GAP, 0),
                 textcoords="offset points",
-                ha="right" if x == 0 else "left",
+                ha="left" if x else "right",
                 va="center",
                 size=labels.size,
                 annotation_clip=False,
                 gid="gattn-label",
                 **style,
             )
-    if look.legend:
-        add_line_key(ax, look)
 
 
 def draw_circle(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> None:
     """Draw tokens on a circle, edges bent towards its centre with an arrowhead at the query."""
     positions = layouts.circle(head)
     found = lines(head, shown, positions)
-    ax.set_aspect("equal")
-    ax.set_axis_off()
-    ax.set(xlim=(-1, 1), ylim=(-1, 1))
     tokens = layouts.node_labels(head)
-    pitch = min(points(ax)) / 2 * math.tau / (len(tokens) + 1)
-    labels = fit(
-        list(tokens.values()), [position_of(node) for node in tokens], pitch, rotations=(90,)
-    )
-    reach = 1.06
     is_loop = found.is_loop
-    size = min(0.05, 0.8 * math.tau / (len(tokens) + 1)), 0.12
-    if is_loop.any():
-        reach += size[1]
-    loops = found[is_loop]
+    half = min(points(ax)) / 2
+    labels = fit(tokens, 0.7 * half * math.tau / (len(tokens) + 1), rotations=(90,))
+    ring = _GAP + 1.1 * _LOOP * bool(is_loop.any())
+    around = ring + (labels.extent + 2 if look.labels else 0.0)
+    radius = max(half - around, 0.3 * half)
+    ax.set_aspect("equal")
+    ax.set(xlim=(-half / radius, half / radius), ylim=(-half / radius, half / radius))
+    ax.set_axis_off()
+    rest, loops = found[~is_loop], found[is_loop]
+    add_edges(ax, curves.chords(rest.start, rest.end), rest, look)
+    breadth = min(0.6 * _LOOP / radius, 0.8 * math.tau / (len(tokens) + 1))
+    size = breadth, _LOOP / radius
     add_edges(ax, curves.loops(loops.start, loops.start, size), loops, look)
-    rest = found[~is_loop]
-    centre = np.zeros((1, 2))
-    add_edges(ax, curves.chords(rest.start, rest.end, centre), rest, look)
-    arrival = rest.end - (rest.start + rest.end) / 2 * 0.4
-    add_arrowheads(ax, rest.end, arrival, rest, look)
+    add_arrowheads(ax, rest.end, curves.chord_arrivals(rest.start, rest.end), rest, look)
     if look.labels:
-        _write_around(ax, positions, labels, reach)
+        _write_around(ax, positions, labels, 1 + ring / radius)
     if look.legend:
         add_line_key(ax, look)
 
@@ -105,7 +110,16 @@ def _write_around(ax: Axes, positions: Positions, labels: Labels, reach: float) 
                 **style,
             )
     if SINK in positions:
-        ax.text(0, 0, "<sink>", ha="center", va="center", size=labels.size, **style)
+        ax.annotate(
+            "<sink>",
+            (0, 0),
+            (0, -4),
+            textcoords="offset points",
+            ha="center",
+            va="top",
+            size=labels.size,
+            **style,
+        )
 
 
 def draw_free(
@@ -118,14 +132,43 @@ def draw_free(
             f"The layout gives no position for the node {missing[0]!r}; it needs "
             "{node: (x, y)} for each node of head.to_networkx()."
         )
-    positions = {node: (float(positions[node][0]), float(positions[node][1])) for node in tokens}
-    found = lines(head, shown, positions)
-    ax.set_aspect("equal", adjustable="datalim")
-    ax.set_axis_off()
-    ax.update_datalim(list(positions.values()))
-    ax.margins(0.12)
-    ax.autoscale_view()
-    rest = found[~found.is_loop]
+    placed = {node: (float(positions[node][0]), float(positions[node][1])) for node in tokens}
+    found = lines(head, shown, placed)
+    labels = fit(tokens, 1000.0, rotations=(0,))
+    unit = _set_free_limits(ax, np.array(list(placed.values())).reshape(-1, 2))
+    rest, loops = found[~found.is_loop], found[found.is_loop]
     add_edges(ax, curves.bows(rest.start, rest.end), rest, look)
+    up = np.tile([0.0, 1.0], (len(loops.start), 1))
+    add_edges(ax, curves.loops(loops.start, up, (0.6 * _LOOP * unit, _LOOP * unit)), loops, look)
+    add_arrowheads(ax, rest.end, curves.bow_arrivals(rest.start, rest.end), rest, look)
+    if look.labels:
+        style = text_style(labels.texts)
+        for place, text in zip(placed.values(), labels.texts, strict=True):
+            ax.annotate(
+                text,
+                place,
+                (0, -4),
+                textcoords="offset points",
+                ha="center",
+                va="top",
+                size=labels.size,
+                annotation_clip=False,
+                gid="gattn-label",
+                **style,
+            )
     if look.legend:
         add_line_key(ax, look)
+
+
+def _set_free_limits(ax: Axes, places: Points) -> float:
+    """Leave room around the nodes at equal scales; tell how many data units a point is."""
+    width, height = points(ax)
+    places = places if len(places) else np.zeros((1, 2))
+    low, high = places.min(0), places.max(0)
+    middle, extent = (low + high) / 2, high - low
+    unit = max(*(extent / np.maximum([width - 70, height - 50], 20)).tolist(), 1e-9)
+    ax.set_xlim(middle[0] - width * unit / 2, middle[0] + width * unit / 2)
+    ax.set_ylim(middle[1] - height * unit / 2, middle[1] + height * unit / 2)
+    ax.set_aspect("equal", adjustable="datalim")
+    ax.set_axis_off()
+    return float(unit)

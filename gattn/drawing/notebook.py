@@ -8,12 +8,11 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from gattn.drawing.heads import draw_heads
-from gattn.drawing.one_head import draw_head, fitting_size
+from gattn.drawing.one_head import draw_head, fitting_axes, fitting_size
 from gattn.head import AttentionGraph
 from gattn.trace import AttentionTrace
 
 _MOST_NODES = 60
-_SVG = {"svg.fonttype": "none", "svg.hashsalt": "gattn"}
 
 
 def notebook_svg(graphs: AttentionGraph | AttentionTrace) -> str:
@@ -23,7 +22,7 @@ def notebook_svg(graphs: AttentionGraph | AttentionTrace) -> str:
     matrix; a trace as the matrices of all its heads. An empty trace is an empty picture.
     """
     buffer = io.StringIO()
-    with mpl.rc_context(_SVG):
+    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "gattn"}):
         figure = _figure(graphs)
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()
@@ -35,6 +34,6 @@ def _figure(graphs: AttentionGraph | AttentionTrace) -> Figure:
     layout = "columns" if graphs.graph.is_bipartite else "arcs"
     if max(graphs.graph.num_tokens, graphs.graph.num_queries) > _MOST_NODES:
         layout = "matrix"
-    figure = Figure(fitting_size(graphs, layout), layout="constrained")
-    draw_head(graphs, layout, ax=figure.add_subplot())
+    figure = Figure(fitting_size(graphs, layout))
+    draw_head(graphs, layout, ax=fitting_axes(figure, layout))
     return figure

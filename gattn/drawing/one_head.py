@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
+import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 from matplotlib.colors import Colormap
+from matplotlib.figure import Figure
 
 from gattn.drawing.arcs import draw_arcs
 from gattn.drawing.colours import Scale, colour_map
-from gattn.drawing.frame import Look, add_title, new_axes
+from gattn.drawing.frame import Look, add_axes, add_title
 from gattn.drawing.matrix import draw_matrix
 from gattn.drawing.node_link import draw_circle, draw_columns, draw_free
 from gattn.drawing.shown import Shown, all_edges, edges_from, readable_edges
@@ -83,9 +85,11 @@ def draw_head(
     draw = _drawing(layout, values)
     if values == "score" and head.score is None:
         raise SelectionError("This head has no scores; compute its graph with scores=True.")
-    ax = ax or new_axes(fitting_size(head, layout))
+    if ax is None:
+        ax = fitting_axes(plt.figure(figsize=fitting_size(head, layout)), layout, legend=legend)
     scale = Scale.of(head)
-    look = Look(scale, colour_map(cmap, is_signed=scale.is_signed), labels, legend, values)
+    colours = colour_map(cmap, is_signed=scale.is_signed, is_area=layout == "matrix")
+    look = Look(scale, colours, labels, legend, values)
     if threshold is not None:
         shown = edges_from(head, threshold)
     else:
@@ -109,6 +113,14 @@ def _drawing(layout: str | Mapping[Any, Any], values: str) -> Draw:
     return _DRAW[layout]
 
 
+def fitting_axes(figure: Figure, layout: str | Mapping[Any, Any], *, legend: bool = True) -> Axes:
+    """Add Axes to a figure with room for what a layout draws around them."""
+    if layout != "matrix":
+        return add_axes(figure, legend=legend)
+    figure.set_layout_engine("constrained")
+    return figure.add_subplot()
+
+
 def fitting_size(head: AttentionGraph, layout: str | Mapping[Any, Any]) -> tuple[float, float]:
     """Find a size in inches at which a head's tokens have room, within what a page can hold."""
     tokens = head.graph.num_tokens + (head.graph.num_queries if head.graph.is_bipartite else 0)
@@ -119,8 +131,8 @@ def fitting_size(head: AttentionGraph, layout: str | Mapping[Any, Any]) -> tuple
     if layout == "columns":
         return 5.0, _between(3.0, 1.0 + 0.26 * max(rows, keys), 13.0)
     if layout == "matrix":
-        return _between(4.0, 2.2 + 0.26 * keys, 10.0), _between(2.5, 1.6 + 0.26 * rows, 9.5)
-    side = _between(4.8, 3.6 + 0.08 * tokens, 9.0)
+        return _between(4.2, 2.4 + 0.25 * keys, 10.0), _between(3.3, 2.2 + 0.25 * rows, 9.0)
+    side = _between(5.0, 4.2 + 0.07 * tokens, 9.0)
     return side + 0.6, side
 
 

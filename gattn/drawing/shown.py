@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gattn.head import AttentionGraph, Ints
 
-_STEPS = (0.0, 0.01, 0.02, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+_STEPS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ def readable_edges(head: AttentionGraph) -> Shown:
 
     The threshold is the smallest round number that leaves 40 edges and two more a token. A query
     without an edge that reaches it shows its strongest, all of them where several are equal, so
-    that uniform attention does not vanish. Where even these are too many, every k-th is shown.
+    that uniform attention does not vanish. Where these are too many, one in k is shown.
     """
     limit = 40 + 2 * head.graph.num_tokens
     size = np.abs(head.attention)
@@ -46,8 +46,8 @@ def readable_edges(head: AttentionGraph) -> Shown:
     if strongest.any():
         stride = -(-int(strongest.sum()) // limit)
         chosen[np.flatnonzero(strongest)[::stride]] = True
-        every = f" (every {stride}th of them)" if stride > 1 else ""
-        rule += f" or a query's strongest{every}"
+        some = f" (one in {stride} of them)" if stride > 1 else ""
+        rule = " or ".join(filter(None, [rule, f"a query's strongest{some}"]))
     return _shown(head, chosen, threshold, rule)
 
 
@@ -83,12 +83,16 @@ def _shown(head: AttentionGraph, chosen: NDArray[np.bool_], threshold: float, ru
     mass, whole = float(np.abs(head.attention[edges]).sum()), float(head.total_mass.sum())
     caption = f"all {total:,} edges"
     if len(edges) < total:
-        share = f", {mass / whole:.0%} of the mass" if whole else ""
-        caption = f"{len(edges):,} of {total:,} edges{share}"
+        caption = f"{len(edges):,} of {total:,} edges{share_of(mass, whole)}"
         rules = [head.kept_by if head.kept_by != "All()" else "", rule]
         caption = ": ".join(filter(None, [", ".join(filter(None, rules)), caption]))
     sinks = np.zeros(0, dtype=np.int64)
     if head.sink is not None:
         sinks = np.flatnonzero((np.abs(head.sink) >= threshold) & (head.sink != 0))
         caption += f"; {len(sinks):,} of {len(head.sink):,} from the sink"
-    return Shown(edges, sinks, caption.replace("%", " %"))
+    return Shown(edges, sinks, caption)
+
+
+def share_of(mass: float, whole: float) -> str:
+    """Write what share of the whole mass is shown, where there is any."""
+    return f", {100 * mass / whole:.0f} % of the mass" if whole else ""

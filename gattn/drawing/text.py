@@ -60,24 +60,38 @@ def _piece(character: str, has_glyph: Callable[[str], bool]) -> str:
 
 
 def _ellipsised(pieces: list[str], limit: int) -> str:
-    if sum(map(len, pieces)) <= limit:
-        return "".join(pieces)
-    kept, length = "", 1
+    if len(_joined(pieces)) <= limit:
+        return _joined(pieces)
+    kept: list[str] = []
     for piece in pieces:
-        length += len(piece)
-        if kept and length > limit:
+        if kept and len(_joined([*kept, piece])) >= limit:
             break
-        kept += piece
-    return kept + "…"
+        kept.append(piece)
+    return _joined(kept) + "…"
+
+
+def _joined(pieces: list[str]) -> str:
+    """Join characters and escapes, with a space on each side of a ``U+...``."""
+    text = ""
+    for before, piece in zip(["", *pieces], pieces, strict=False):
+        apart = before and (len(piece) > 4 or len(before) > 4)
+        text += f" {piece}" if apart else piece
+    return text
 
 
 def width(text: str) -> float:
     """Estimate the width of a line of text, in units of its font size."""
-    ems = {"W": 1.0, "F": 1.0}
-    return sum(
-        0.0 if unicodedata.combining(c) else ems.get(unicodedata.east_asian_width(c), 0.6)
-        for c in text
-    )
+    return sum(map(_character_width, text))
+
+
+def _character_width(character: str) -> float:
+    if unicodedata.combining(character):
+        return 0.0
+    if unicodedata.east_asian_width(character) in "WF":
+        return 1.0
+    if character in "ijltfr.,:;'|!()[]- ":
+        return 0.4
+    return 0.7 if character.isupper() or character.isdigit() or character in "+mw…" else 0.62
 
 
 def wrapped(text: str, limit: float) -> str:
