@@ -17,7 +17,7 @@ LAYERS = [
     {"weights", "normalizers", "keep"},
     {"engines"},
     {"head", "networks", "merging", "store"},
-    {"attention", "steps"},
+    {"attention", "teaching"},
     {"module"},
     {"trace"},
     {"files"},
