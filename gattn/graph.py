@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from gattn.constructions import bigbird_rule, expander_rule, nearest_rule
 from gattn.errors import GraphError
 from gattn.rules import (
-    Blocks,
     Causal,
     Combined,
     Complete,
@@ -154,19 +154,8 @@ class TokenGraph:
         _positive(block_size=block_size)
         if random_blocks < 0:
             raise GraphError(f"random_blocks must be >= 0, not {random_blocks!r}.")
-        blocks = -(-num_tokens // block_size)
-        generator = torch.Generator().manual_seed(seed)
-        drawn = [torch.zeros(0, 2, dtype=torch.long)]
-        for block in range(blocks):
-            order = torch.randperm(blocks, generator=generator)
-            is_far = ((order - block).abs() > 1) & (order > 0) & (order < blocks - 1)
-            far = order[is_far][:random_blocks]
-            drawn.append(torch.stack([torch.full_like(far, block), far], dim=1))
-        query, key = torch.cat(drawn).T
-        ends = Globals(torch.tensor([0, max(blocks - 1, 0)]))
-        band = Combined("|", Window(1, 1), ends)
-        rule = Combined("|", band, Edges.from_pairs(query, key, blocks))
-        return cls(Blocks(block_size, rule), num_tokens, num_tokens)
+        rule = bigbird_rule(num_tokens, block_size, random_blocks, seed)
+        return cls(rule, num_tokens, num_tokens)
 
     @classmethod
     def self_loops(cls, num_tokens: int) -> TokenGraph:
@@ -198,21 +187,8 @@ class TokenGraph:
         _positive(degree=degree)
         if num_tokens <= 10:
             return cls.complete(num_tokens)
-        generator = torch.Generator().manual_seed(seed)
-        nodes = torch.arange(num_tokens).repeat(degree)
-        wanted = 2 * degree - 2 * (2 * degree - 1) ** 0.5 - 0.1
-        for _ in range(max_tries):
-            drawn = torch.cat(
-                [torch.randperm(num_tokens, generator=generator) for _ in range(degree)]
-            )
-            if _second_laplacian_eigenvalue(nodes, drawn, num_tokens) >= wanted:
-                query, key = torch.cat([nodes, drawn]), torch.cat([drawn, nodes])
-                rule = Edges.from_pairs(query, key, num_tokens)
-                return cls(rule, num_tokens, num_tokens)
-        raise GraphError(
-            f"No expander of {num_tokens} tokens and degree {degree} in {max_tries} draws; "
-            "use a larger degree or another seed."
-        )
+        rule = expander_rule(num_tokens, degree, seed, max_tries)
+        return cls(rule, num_tokens, num_tokens)
 
     @classmethod
     def nearest(cls, features: Tensor, k: int, *, causal: bool = False) -> TokenGraph:
@@ -232,21 +208,7 @@ class TokenGraph:
             raise GraphError(
                 f"features must be finite and (tokens, dim), not {tuple(features.shape)}."
             )
-        n = len(features)
-        rows, keys = [], []
-        positions = torch.arange(n, device=features.device)
-        for block in positions.split(max(1, _BLOCK_PAIRS // max(n, 1))):
-            distance = torch.cdist(features[block], features)
-            distance[torch.arange(len(block)), block] = -1.0
-            if causal:
-                distance = distance.masked_fill(positions > block[:, None], torch.inf)
-            near, index = distance.topk(min(k, n), largest=False)
-            row, column = torch.isfinite(near).nonzero(as_tuple=True)
-            rows.append(block[row])
-            keys.append(index[row, column])
-        empty = positions[:0]
-        rule = Edges.from_pairs(torch.cat([empty, *rows]), torch.cat([empty, *keys]), n)
-        return cls(rule, n, n)
+        return cls(nearest_rule(features, k, causal), len(features), len(features))
 
     @classmethod
     def from_mask(cls, mask: Tensor, *, is_bipartite: bool = False) -> TokenGraph:
@@ -572,20 +534,3 @@ def _position(token: int | str, words: Sequence[str]) -> int:
             "end by its position."
         )
     return found[0]
-
-
-def _second_laplacian_eigenvalue(query: Tensor, key: Tensor, num_tokens: int) -> float:
-    import numpy as np
-    from scipy.sparse import coo_array
-    from scipy.sparse.linalg import eigsh
-
-    ends = (query.numpy(), key.numpy())
-    ones = np.ones(len(query))
-    adjacency = coo_array((ones, ends), shape=(num_tokens, num_tokens)).tocsr()
-    adjacency = adjacency + adjacency.T
-    start = np.random.default_rng(0).normal(size=num_tokens)
-    if num_tokens <= 500:
-        values = np.linalg.eigvalsh(adjacency.toarray())[-2:]
-    else:
-        values = np.sort(eigsh(adjacency, k=2, which="LA", v0=start, return_eigenvectors=False))
-    return float(2 * len(query) / num_tokens - values[0])

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.linalg import block_diag
 
+from gattn.constructions import second_laplacian_eigenvalue
 from gattn.errors import GraphError
-from gattn.graph import TokenGraph, _second_laplacian_eigenvalue
+from gattn.graph import TokenGraph
 from gattn.rules import Window
 
 N = 13
@@ -178,7 +179,7 @@ def test_the_second_eigenvalue_is_that_of_the_dense_laplacian(tokens: int) -> No
     np.add.at(adjacency, (query.numpy(), key.numpy()), 1.0)
     adjacency += adjacency.T
     spectrum = np.linalg.eigvalsh(np.diag(adjacency.sum(1)) - adjacency)
-    found = _second_laplacian_eigenvalue(query, key, tokens)
+    found = second_laplacian_eigenvalue(query, key, tokens)
     assert found == pytest.approx(spectrum[1], abs=1e-6)
 
 

@@ -13,7 +13,7 @@ ROOT = Path(gattn.__file__).parent
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
 LAYERS = [
     {"errors"},
-    {"rules", "graph", "neighbourhoods"},
+    {"rules", "constructions", "graph", "neighbourhoods"},
     {"weights", "normalizers", "keep"},
     {"engines"},
     {"head", "networks", "merging", "store"},

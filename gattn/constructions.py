@@ -1,0 +1,78 @@
+"""Rules that are drawn at random or measured from features."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gattn.errors import GraphError
+from gattn.rules import Blocks, Combined, Edges, Globals, Rule, Window
+
+_BLOCK_PAIRS = 1 << 22
+
+
+def bigbird_rule(num_tokens: int, block_size: int, random_blocks: int, seed: int) -> Rule:
+    """Build BigBird's rule; see `TokenGraph.bigbird`."""
+    blocks = -(-num_tokens // block_size)
+    generator = torch.Generator().manual_seed(seed)
+    drawn = [torch.zeros(0, 2, dtype=torch.long)]
+    for block in range(blocks):
+        order = torch.randperm(blocks, generator=generator)
+        is_far = ((order - block).abs() > 1) & (order > 0) & (order < blocks - 1)
+        far = order[is_far][:random_blocks]
+        drawn.append(torch.stack([torch.full_like(far, block), far], dim=1))
+    query, key = torch.cat(drawn).T
+    ends = Globals(torch.tensor([0, max(blocks - 1, 0)]))
+    band = Combined("|", Window(1, 1), ends)
+    return Blocks(block_size, Combined("|", band, Edges.from_pairs(query, key, blocks)))
+
+
+def expander_rule(num_tokens: int, degree: int, seed: int, max_tries: int) -> Rule:
+    """Draw an expander; see `TokenGraph.expander`."""
+    generator = torch.Generator().manual_seed(seed)
+    nodes = torch.arange(num_tokens).repeat(degree)
+    wanted = 2 * degree - 2 * (2 * degree - 1) ** 0.5 - 0.1
+    for _ in range(max_tries):
+        drawn = torch.cat([torch.randperm(num_tokens, generator=generator) for _ in range(degree)])
+        if second_laplacian_eigenvalue(nodes, drawn, num_tokens) >= wanted:
+            query, key = torch.cat([nodes, drawn]), torch.cat([drawn, nodes])
+            return Edges.from_pairs(query, key, num_tokens)
+    raise GraphError(
+        f"No expander of {num_tokens} tokens and degree {degree} in {max_tries} draws; "
+        "use a larger degree or another seed."
+    )
+
+
+def second_laplacian_eigenvalue(query: Tensor, key: Tensor, num_tokens: int) -> float:
+    """Compute λ₂ of the Laplacian of edges that form a regular graph."""
+    from scipy.sparse import coo_array
+    from scipy.sparse.linalg import eigsh
+
+    ends = (query.numpy(), key.numpy())
+    ones = np.ones(len(query))
+    adjacency = coo_array((ones, ends), shape=(num_tokens, num_tokens)).tocsr()
+    adjacency = adjacency + adjacency.T
+    start = np.random.default_rng(0).normal(size=num_tokens)
+    if num_tokens <= 500:
+        values = np.linalg.eigvalsh(adjacency.toarray())[-2:]
+    else:
+        values = np.sort(eigsh(adjacency, k=2, which="LA", v0=start, return_eigenvectors=False))
+    return float(2 * len(query) / num_tokens - values[0])
+
+
+def nearest_rule(features: Tensor, k: int, causal: bool) -> Rule:
+    """Find nearest neighbours, a block of tokens at a time; see `TokenGraph.nearest`."""
+    n = len(features)
+    positions = torch.arange(n, device=features.device)
+    rows, keys = [positions[:0]], [positions[:0]]
+    for block in positions.split(max(1, _BLOCK_PAIRS // max(n, 1))):
+        distance = torch.cdist(features[block], features)
+        distance[torch.arange(len(block)), block] = -1.0
+        if causal:
+            distance = distance.masked_fill(positions > block[:, None], torch.inf)
+        near, index = distance.topk(min(k, n), largest=False)
+        row, column = torch.isfinite(near).nonzero(as_tuple=True)
+        rows.append(block[row])
+        keys.append(index[row, column])
+    return Edges.from_pairs(torch.cat(rows), torch.cat(keys), n)
