@@ -18,7 +18,7 @@ from gattn.drawing.colours import Scale, colour_map
 from gattn.drawing.frame import POINTS_PER_INCH, add_colour_bar, shown_text
 from gattn.drawing.labels import font_size, text_style
 from gattn.drawing.matrix import Cells, add_sink, block_size, cells, draw_cells
-from gattn.drawing.shown import share_of
+from gattn.drawing.shown import all_of, share_of
 from gattn.drawing.text import wrapped
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
@@ -148,7 +148,7 @@ def _draw_stack(place: _Place, stack: Stack, columns: int, scale: Scale, cmap: C
                 ax.set_title(f"head {head}", size=size, pad=4)
             if column == 0:
                 ax.set_ylabel(f"layer {layer}", size=size, **aside)
-            if (layer, head) in stack:
+            if (layer, head) in stack.heads:
                 draw_cells(ax, _thumbnail(stack[layer, head]), cmap, scale.norm)
     add_colour_bar(ScalarMappable(scale.norm, cmap), scale.ticks, cax=place.key_axes())
 
@@ -178,7 +178,7 @@ def _caption(stack: Stack) -> str:
     graphs = list(stack.values())
     kept = sum(graph.graph.num_edges for graph in graphs)
     total = sum(int(graph.total_edges.sum()) for graph in graphs)
-    caption = f"all {total:,} edges"
+    caption = all_of(total)
     if kept < total:
         mass = sum(float(graph.kept_mass.sum()) for graph in graphs)
         whole = sum(float(graph.total_mass.sum()) for graph in graphs)

@@ -81,7 +81,7 @@ def _shown(head: AttentionGraph, chosen: NDArray[np.bool_], threshold: float, ru
     edges = np.flatnonzero(chosen)
     total = int(head.total_edges.sum())
     mass, whole = float(np.abs(head.attention[edges]).sum()), float(head.total_mass.sum())
-    caption = f"all {total:,} edges"
+    caption = all_of(total)
     if len(edges) < total:
         caption = f"{len(edges):,} of {total:,} edges{share_of(mass, whole)}"
         rules = [head.kept_by if head.kept_by != "All()" else "", rule]
@@ -91,6 +91,11 @@ def _shown(head: AttentionGraph, chosen: NDArray[np.bool_], threshold: float, ru
         sinks = np.flatnonzero((np.abs(head.sink) >= threshold) & (head.sink != 0))
         caption += f"; {len(sinks):,} of {len(head.sink):,} from the sink"
     return Shown(edges, sinks, caption)
+
+
+def all_of(total: int) -> str:
+    """Write that all edges are shown."""
+    return {0: "no edges", 1: "1 edge"}.get(total, f"all {total:,} edges")
 
 
 def share_of(mass: float, whole: float) -> str:

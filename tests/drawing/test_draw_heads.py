@@ -1,0 +1,133 @@
+import dataclasses
+import io
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from sample_heads import bipartite_head, causal_head, signed_head, small_trace
+
+from gattn.drawing import draw_heads, notebook_svg
+from gattn.errors import SelectionError
+from gattn.trace import AttentionTrace, Stack
+
+
+def one_stack(head, **places):
+    return AttentionTrace({"decoder": Stack("decoder", {(0, 0): head} | places)}, "m")
+
+
+def words(figure):
+    return [text.get_text() for text in figure.findobj(mpl.text.Text) if text.get_text()]
+
+
+def images(figure):
+    return [ax.images[0] for ax in figure.axes if ax.images]
+
+
+def test_layers_are_rows_and_heads_columns():
+    figure = draw_heads(small_trace())
+    assert isinstance(figure, Figure)
+    found = words(figure)
+    for name in ("layer 0", "layer 2", "head 1", "head 3", "head 4", "attention"):
+        assert found.count(name) == 1
+    assert "layer 1" not in found
+    assert "tiny-model · 6 tokens" in found
+    assert len(images(figure)) == 6
+    corner = small_trace()[2, 4]
+    last = next(ax for ax in figure.axes if ax.images and ax.get_subplotspec().num1 == 5)
+    np.testing.assert_allclose(last.images[0].get_array().compressed(), corner.attention)
+
+
+def test_one_scale_is_shared():
+    trace = AttentionTrace({"a": Stack("a", {(0, 0): causal_head(3), (0, 1): signed_head()})}, "m")
+    assert {(image.norm.vmin, image.norm.vmax) for image in images(draw_heads(trace))} == {
+        (-1.6, 1.6)
+    }
+
+
+def test_every_stack_is_drawn_or_the_one_asked_for():
+    trace = small_trace(stacks=("encoder", "decoder"))
+    found = words(draw_heads(trace))
+    assert "tiny-model · encoder · 6 tokens" in found
+    assert "tiny-model · decoder · 6 tokens" in found
+    figure = draw_heads(trace, stack="decoder")
+    assert len(images(figure)) == 6
+    with pytest.raises(SelectionError, match="cross"):
+        draw_heads(trace, stack="cross")
+
+
+def test_a_missing_head_leaves_its_place_empty():
+    stack = Stack("decoder", {(0, 0): causal_head(4), (1, 1): causal_head(4)})
+    figure = draw_heads(AttentionTrace({"decoder": stack}))
+    assert len(images(figure)) == 2
+    assert {"head 0", "head 1", "layer 0", "layer 1"} <= set(words(figure))
+
+
+def test_cross_attention_counts_queries_and_keys():
+    found = words(draw_heads(one_stack(bipartite_head())))
+    assert "m · 3 queries, 5 keys" in found
+
+
+def test_long_texts_are_drawn_in_blocks_by_their_largest_attention():
+    head = causal_head(200)
+    figure = draw_heads(one_stack(head))
+    image = images(figure)[0].get_array()
+    assert max(image.shape) <= 96
+    assert image[0, 0] == head.attention.max()
+    assert any("the largest of 3 × 3" in text.replace("\n", " ") for text in words(figure))
+
+
+def test_a_sink_is_one_more_column():
+    head = dataclasses.replace(causal_head(4), sink=np.array([0.9, 0.5, 0.4, 0.3]))
+    image = images(draw_heads(one_stack(head)))[0].get_array()
+    assert image.shape == (4, 6)
+    assert image[:, -1].tolist() == [0.9, 0.5, 0.4, 0.3]
+
+
+def test_draws_on_a_given_figure_and_knows_nothing_of_pyplot_otherwise():
+    draw_heads(small_trace())
+    assert plt.get_fignums() == []
+    figure = plt.figure()
+    assert draw_heads(small_trace(), figure=figure) is figure
+    assert small_trace().draw(figure=figure) is figure
+
+
+def test_a_figure_shows_itself_in_a_notebook():
+    assert draw_heads(small_trace())._repr_png_().startswith(b"\x89PNG")
+
+
+def test_an_empty_trace_is_an_error_and_an_empty_picture_in_a_notebook():
+    trace = AttentionTrace({"decoder": Stack("decoder", {})})
+    with pytest.raises(SelectionError, match="holds no heads"):
+        draw_heads(trace)
+    assert "<svg" in notebook_svg(trace)
+
+
+def test_nothing_is_read_as_mathematics():
+    trace = dataclasses.replace(small_trace(), model="a$_\\frac$\n")
+    draw_heads(trace).savefig(io.BytesIO())
+
+
+@pytest.mark.parametrize(
+    "graphs",
+    [causal_head(8), causal_head(150), bipartite_head(), small_trace(), signed_head()],
+    ids=["short", "long", "bipartite", "trace", "signed"],
+)
+def test_notebooks_get_the_same_svg_each_time_and_nothing_stays_open(graphs):
+    before = dict(mpl.rcParams)
+    svg = graphs._repr_svg_()
+    assert svg == notebook_svg(graphs)
+    assert "<svg" in svg
+    assert plt.get_fignums() == []
+    assert dict(mpl.rcParams) == before
+
+
+def test_notebooks_get_text_as_text():
+    assert ">word3</text>" in notebook_svg(causal_head(8))
+    assert "layer 1 · head 3" in notebook_svg(causal_head(8))
+
+
+def test_a_long_text_is_a_matrix_in_a_notebook():
+    assert ">key</text>" in notebook_svg(causal_head(80))
+    assert len(notebook_svg(causal_head(500))) < 2_000_000

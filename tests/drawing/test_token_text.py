@@ -1,0 +1,66 @@
+import pytest
+
+from gattn.drawing.fonts import families, has_glyph
+from gattn.drawing.text import visible, width, wrapped
+
+
+@pytest.mark.parametrize(
+    ("token", "shown"),
+    [
+        ("the", "the"),
+        (" the", "the"),
+        ("", '""'),
+        ("  ", "␣␣"),
+        ("\n", "↵"),
+        ("a\nb\tc", "a↵b\\tc"),
+        ("\0\x1b", "\\x00\\x1b"),
+        ("$x_1$", "$x_1$"),
+        ("a b", "a b"),
+        ("a\u00a0b", "a U+00A0 b"),
+        ("\u202eevil", "U+202E evil"),
+        ("\ud800", "U+D800"),
+        ("e\u0301", "e\u0301"),
+        ("\u0301", "\u25cc\u0301"),
+    ],
+)
+def test_nothing_of_a_token_stays_invisible(token, shown):
+    assert visible(token) == shown
+
+
+def test_missing_characters_are_escapes_and_never_cut():
+    shown = visible("日本語の文字列", has_glyph=str.isascii)
+    assert shown == "U+65E5 U+672C…"
+    assert visible("日", has_glyph=str.isascii) == "U+65E5"
+
+
+def test_long_tokens_end_in_an_ellipsis():
+    assert visible("a" * 16) == "a" * 16
+    assert visible("a" * 17) == "a" * 15 + "…"
+    assert len(visible("\0" * 50)) <= 17
+    assert visible("x" * 30, limit=40) == "x" * 30
+
+
+def test_width_counts_wide_and_combining_characters():
+    assert width("日本") == 2
+    assert width("e\u0301") == width("e")
+
+
+def test_wrapping_keeps_the_words():
+    text = "attention at least a tenth of the mass"
+    lines = wrapped(text, 8).split("\n")
+    assert len(lines) > 1
+    assert " ".join(lines) == text
+    assert all(width(line) <= 8 for line in lines if " " in line)
+
+
+def test_fonts_know_what_they_lack():
+    assert has_glyph("a")
+    assert has_glyph("\u2423")
+    assert not has_glyph("\U0010fffd")
+
+
+def test_families_start_with_the_users_own_and_end_with_one_that_always_is_there():
+    import matplotlib as mpl
+
+    with mpl.rc_context({"font.family": "DejaVu Serif"}):
+        assert families(["abc"]) == ["DejaVu Serif", "DejaVu Sans"]
