@@ -18,7 +18,7 @@ _UNSIGNED = {
 }
 _SIGNED = {
     False: ("#7f3304", "#cc6a1b", "#eeb983", "#dedee2", "#9dbfe0", "#3a7ab9", "#0b2f6b"),
-    True: ("#ffdcae", "#f59a45", "#91592a", "#3a3a40", "#34618f", "#58a3e8", "#d3eaff"),
+    True: ("#ffc878", "#ee8f2e", "#8a5222", "#3a3a40", "#2f5f92", "#4f9fe6", "#a8d6ff"),
 }
 """Colours from the weakest attention to the strongest, by whether the background is dark."""
 

@@ -9,6 +9,7 @@ import matplotlib as mpl
 from matplotlib.font_manager import FontProperties, findfont, fontManager, get_font
 
 _LAST = "DejaVu Sans"
+_NOT_UNICODE = ("cmb", "cmex", "cmmi", "cmr", "cmss", "cmsy", "cmtt", "Last Resort")
 
 
 def families(texts: Iterable[str]) -> list[str]:
@@ -42,10 +43,14 @@ def _path(family: str) -> str:
 
 @lru_cache(maxsize=4096)
 def _installed_with(character: str) -> list[str]:
-    """List the families of upright, regular fonts with a character, one at most."""
+    """List the families with a character in their upright, regular font, one at most."""
     for font in fontManager.ttflist:
         plain = font.style == "normal" and font.weight in (400, "normal", "regular")
-        if plain and "Last Resort" not in font.name and ord(character) in _glyphs(font.fname):
+        if not plain or font.name.startswith(_NOT_UNICODE):
+            continue
+        has_it = ord(character) in _glyphs(font.fname)
+        # Of two files of one family, the one that matplotlib takes must have it.
+        if has_it and ord(character) in _glyphs(_path(font.name)):
             return [font.name]
     return []
 

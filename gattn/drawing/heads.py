@@ -18,13 +18,13 @@ from gattn.drawing.colours import Scale, colour_map
 from gattn.drawing.frame import POINTS_PER_INCH, add_colour_bar, shown_text
 from gattn.drawing.labels import font_size, text_style
 from gattn.drawing.matrix import Cells, add_sink, block_size, cells, draw_cells
-from gattn.drawing.shown import all_of, share_of
+from gattn.drawing.shown import all_of, largest_of, share_of
 from gattn.drawing.text import wrapped
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
 from gattn.trace import AttentionTrace, Stack
 
-_MOST_CELLS = 96
+_CELLS_PER_INCH = 60
 _STEP = 1.25
 _MARGINS = {"left": 0.75, "right": 0.95, "top": 0.95, "bottom": 0.15}
 _WIDEST = 14.0
@@ -50,8 +50,8 @@ def draw_heads(
 
     In each matrix rows are queries and columns keys, a sink on the right, and every kept edge is
     shown. All share one scale from 0 to 1 (further where attention exceeds 1, and from -1 where it
-    is signed). A text of more than 96 tokens is shown in blocks, each by its largest attention,
-    and the figure says so.
+    is signed). A long text is shown in blocks, each by its largest attention, and the figure says
+    so.
 
     Parameters
     ----------
@@ -94,8 +94,9 @@ def draw_heads(
         parts = below.ravel().tolist()
     for one, part, tall in zip(stacks, parts, heights, strict=True):
         place = _Place(part, width, tall)
+        most = place.most_cells(len(one.layers), columns)
         _draw_stack(place, one, columns, scale, cmap)
-        _write(place, _title(trace, one), _caption(one))
+        _write(place, _title(trace, one), _caption(one, most))
     return figure
 
 
@@ -129,6 +130,11 @@ class _Place:
             hspace=0.1,
         )
 
+    def most_cells(self, rows: int, columns: int) -> int:
+        across = (self.width - _MARGINS["left"] - _MARGINS["right"]) / columns
+        down = (self.height - _MARGINS["top"] - _MARGINS["bottom"]) / rows
+        return max(16, int(_CELLS_PER_INCH * min(across, down)))
+
     def key_axes(self) -> Axes:
         long = min(1.5, self.height - _MARGINS["top"] - _MARGINS["bottom"])
         bottom = (self.height - _MARGINS["top"] - long) / self.height
@@ -138,6 +144,7 @@ class _Place:
 
 def _draw_stack(place: _Place, stack: Stack, columns: int, scale: Scale, cmap: Colormap) -> None:
     grid = place.grid(len(stack.layers), columns)
+    most = place.most_cells(len(stack.layers), columns)
     size = 0.8 * font_size()
     aside: dict[str, Any] = {"rotation": 0, "ha": "right", "va": "center"}
     for row, layer in enumerate(stack.layers):
@@ -149,20 +156,19 @@ def _draw_stack(place: _Place, stack: Stack, columns: int, scale: Scale, cmap: C
             if column == 0:
                 ax.set_ylabel(f"layer {layer}", size=size, **aside)
             if (layer, head) in stack.heads:
-                draw_cells(ax, _thumbnail(stack[layer, head]), cmap, scale.norm)
+                draw_cells(ax, _thumbnail(stack[layer, head], most), cmap, scale.norm)
     add_colour_bar(ScalarMappable(scale.norm, cmap), scale.ticks, cax=place.key_axes())
 
 
-def _thumbnail(head: AttentionGraph) -> Cells:
-    found = cells(head, np.arange(head.graph.num_edges), head.attention, _MOST_CELLS)
+def _thumbnail(head: AttentionGraph, most: int) -> Cells:
+    found = cells(head, np.arange(head.graph.num_edges), head.attention, most)
     return add_sink(found, head, np.arange(head.graph.num_queries))
 
 
 def _clear(ax: Axes) -> None:
     ax.set(xticks=[], yticks=[])
     ax.patch.set_visible(False)
-    for spine in ax.spines.values():
-        spine.set_visible(False)
+    ax.spines[:].set_visible(False)
 
 
 def _title(trace: AttentionTrace, stack: Stack) -> str:
@@ -174,7 +180,7 @@ def _title(trace: AttentionTrace, stack: Stack) -> str:
     return " · ".join(filter(None, [trace.model and shown_text(trace.model), name, tokens]))
 
 
-def _caption(stack: Stack) -> str:
+def _caption(stack: Stack, most: int) -> str:
     graphs = list(stack.values())
     kept = sum(graph.graph.num_edges for graph in graphs)
     total = sum(int(graph.total_edges.sum()) for graph in graphs)
@@ -186,8 +192,7 @@ def _caption(stack: Stack) -> str:
     caption += "; rows are queries, columns keys"
     if any(graph.sink is not None for graph in graphs):
         caption += ", the last one the sink"
-    block = block_size(graphs[0], _MOST_CELLS)
-    return caption + (f"; a cell is the largest of {block} × {block}" if block > 1 else "")
+    return caption + largest_of(block_size(graphs[0], most))
 
 
 def _write(place: _Place, title: str, caption: str) -> None:

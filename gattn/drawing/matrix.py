@@ -19,7 +19,7 @@ from gattn.drawing.labels import Labels, fit, text_style
 from gattn.drawing.shown import Shown
 from gattn.head import AttentionGraph, Ints
 
-_MOST_CELLS = 1024
+_MOST_CELLS = 64, 1024
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,13 @@ class Cells:
     block: int
 
 
-def block_size(head: AttentionGraph, most: int = _MOST_CELLS) -> int:
+def most_cells(ax: Axes) -> int:
+    """Tell how many rows and columns axes can show without skipping one: a pixel each."""
+    least, most = _MOST_CELLS
+    return max(least, min(int(0.8 * ax.bbox.width), int(0.8 * ax.bbox.height), most))
+
+
+def block_size(head: AttentionGraph, most: int) -> int:
     """Tell how many tokens share a row where there are at most `most` rows and columns."""
     return max(1, -(-max(head.graph.num_queries, head.graph.num_keys) // most))
 
@@ -78,13 +84,13 @@ def draw_matrix(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> Non
     """Draw queries as rows and keys as columns, a sink as one more column apart."""
     is_score = look.values == "score"
     values = head.score if is_score and head.score is not None else head.attention
-    found = cells(head, shown.edges, values, _MOST_CELLS)
+    found = cells(head, shown.edges, values, most_cells(ax))
     if not is_score:
         found = add_sink(found, head, shown.sinks)
     norm = _score_norm(values[shown.edges]) if is_score else look.scale.norm
     image = draw_cells(ax, found, look.cmap, norm)
-    for spine in ax.spines.values():
-        spine.set_visible(False)
+    ax.spines[:].set_visible(False)
+    ax.grid(visible=False)
     ax.set(xlabel="key", ylabel="query", xticks=[], yticks=[])
     if look.legend:
         ticks = None if is_score else look.scale.ticks

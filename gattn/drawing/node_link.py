@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,7 +13,7 @@ from gattn.drawing import curves, layouts
 from gattn.drawing.curves import Points
 from gattn.drawing.frame import Look, add_line_key, note_style, points
 from gattn.drawing.labels import Labels, fit, text_style
-from gattn.drawing.layouts import Positions
+from gattn.drawing.layouts import Node, Positions
 from gattn.drawing.lines import add_arrowheads, add_edges, lines
 from gattn.drawing.shown import Shown
 from gattn.errors import SelectionError
@@ -73,7 +75,8 @@ def draw_circle(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> Non
     is_loop = found.is_loop
     half = min(points(ax)) / 2
     labels = fit(tokens, 0.7 * half * math.tau / (len(tokens) + 1), rotations=(90,))
-    ring = _GAP + 1.1 * _LOOP * bool(is_loop.any())
+    length = min(_LOOP, 0.12 * half)
+    ring = _GAP + 1.1 * length * bool(is_loop.any())
     around = ring + (labels.extent + 2 if look.labels else 0.0)
     radius = max(half - around, 0.3 * half)
     ax.set_aspect("equal")
@@ -81,8 +84,8 @@ def draw_circle(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> Non
     ax.set_axis_off()
     rest, loops = found[~is_loop], found[is_loop]
     add_edges(ax, curves.chords(rest.start, rest.end), rest, look)
-    breadth = min(0.6 * _LOOP / radius, 0.8 * math.tau / (len(tokens) + 1))
-    size = breadth, _LOOP / radius
+    breadth = min(0.6 * length / radius, 0.8 * math.tau / (len(tokens) + 1))
+    size = breadth, length / radius
     add_edges(ax, curves.loops(loops.start, loops.start, size), loops, look)
     add_arrowheads(ax, rest.end, curves.chord_arrivals(rest.start, rest.end), rest, look)
     if look.labels:
@@ -122,20 +125,28 @@ def _write_around(ax: Axes, positions: Positions, labels: Labels, reach: float) 
         )
 
 
-def draw_free(
-    ax: Axes, head: AttentionGraph, shown: Shown, look: Look, positions: Positions
-) -> None:
-    """Draw tokens where `positions` says, edges bent to the left with an arrowhead."""
-    tokens = layouts.node_labels(head) | ({} if head.sink is None else {SINK: "<sink>"})
-    if missing := [node for node in tokens if node not in positions]:
+def given_positions(head: AttentionGraph, layout: Mapping[Any, Any]) -> Positions:
+    """Read the positions of a head's nodes, in their order, from a dict as of NetworkX."""
+    nodes = _free_labels(head)
+    if missing := [node for node in nodes if node not in layout]:
         raise SelectionError(
             f"The layout gives no position for the node {missing[0]!r}; it needs "
             "{node: (x, y)} for each node of head.to_networkx()."
         )
-    placed = {node: (float(positions[node][0]), float(positions[node][1])) for node in tokens}
-    found = lines(head, shown, placed)
-    labels = fit(tokens, 1000.0, rotations=(0,))
-    unit = _set_free_limits(ax, np.array(list(placed.values())).reshape(-1, 2))
+    return {node: (float(layout[node][0]), float(layout[node][1])) for node in nodes}
+
+
+def _free_labels(head: AttentionGraph) -> dict[Node, str]:
+    return layouts.node_labels(head) | ({} if head.sink is None else {SINK: "<sink>"})
+
+
+def draw_free(
+    ax: Axes, head: AttentionGraph, shown: Shown, look: Look, positions: Positions
+) -> None:
+    """Draw tokens where `positions` says, edges bent to the left with an arrowhead."""
+    found = lines(head, shown, positions)
+    labels = fit(_free_labels(head), math.inf, rotations=(0,))
+    unit = _set_free_limits(ax, np.array(list(positions.values())).reshape(-1, 2))
     rest, loops = found[~found.is_loop], found[found.is_loop]
     add_edges(ax, curves.bows(rest.start, rest.end), rest, look)
     up = np.tile([0.0, 1.0], (len(loops.start), 1))
@@ -143,7 +154,7 @@ def draw_free(
     add_arrowheads(ax, rest.end, curves.bow_arrivals(rest.start, rest.end), rest, look)
     if look.labels:
         style = text_style(labels.texts)
-        for place, text in zip(placed.values(), labels.texts, strict=True):
+        for place, text in zip(positions.values(), labels.texts, strict=True):
             ax.annotate(
                 text,
                 place,

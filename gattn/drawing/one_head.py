@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, TypeAlias
 
 import matplotlib.pyplot as plt
@@ -13,9 +14,10 @@ from matplotlib.figure import Figure
 from gattn.drawing.arcs import draw_arcs
 from gattn.drawing.colours import Scale, colour_map
 from gattn.drawing.frame import Look, add_axes, add_title
-from gattn.drawing.matrix import draw_matrix
-from gattn.drawing.node_link import draw_circle, draw_columns, draw_free
-from gattn.drawing.shown import Shown, all_edges, edges_from, readable_edges
+from gattn.drawing.labels import font_size
+from gattn.drawing.matrix import block_size, draw_matrix, most_cells
+from gattn.drawing.node_link import draw_circle, draw_columns, draw_free, given_positions
+from gattn.drawing.shown import Shown, all_edges, edges_from, largest_of, readable_edges
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
 
@@ -82,9 +84,7 @@ def draw_head(
     SelectionError
         Where there is no such layout, no score, or no position for some node.
     """
-    draw = _drawing(layout, values)
-    if values == "score" and head.score is None:
-        raise SelectionError("This head has no scores; compute its graph with scores=True.")
+    draw = _drawing(head, layout, values)
     if ax is None:
         ax = fitting_axes(plt.figure(figsize=fitting_size(head, layout)), layout, legend=legend)
     scale = Scale.of(head)
@@ -94,18 +94,21 @@ def draw_head(
         shown = edges_from(head, threshold)
     else:
         shown = all_edges(head) if layout == "matrix" else readable_edges(head)
+    blocks = largest_of(block_size(head, most_cells(ax))) if layout == "matrix" else ""
     draw(ax, head, shown, look)
-    add_title(ax, head, shown.caption)
+    add_title(ax, head, shown.caption + blocks)
     return ax
 
 
-def _drawing(layout: str | Mapping[Any, Any], values: str) -> Draw:
+def _drawing(head: AttentionGraph, layout: str | Mapping[Any, Any], values: str) -> Draw:
     if values not in ("attention", "score"):
         raise SelectionError(f"values is 'attention' or 'score', not {values!r}.")
     if values == "score" and layout != "matrix":
         raise SelectionError("Scores are drawn as a matrix: layout='matrix', values='score'.")
+    if values == "score" and head.score is None:
+        raise SelectionError("This head has no scores; compute its graph with scores=True.")
     if isinstance(layout, Mapping):
-        return lambda ax, head, shown, look: draw_free(ax, head, shown, look, dict(layout))
+        return partial(draw_free, positions=given_positions(head, layout))
     if layout not in _DRAW:
         raise SelectionError(
             f"No layout {layout!r}; there are {', '.join(_DRAW)}, and positions {{node: (x, y)}}."
@@ -123,6 +126,12 @@ def fitting_axes(figure: Figure, layout: str | Mapping[Any, Any], *, legend: boo
 
 def fitting_size(head: AttentionGraph, layout: str | Mapping[Any, Any]) -> tuple[float, float]:
     """Find a size in inches at which a head's tokens have room, within what a page can hold."""
+    larger = _between(1.0, font_size() / 10, 2.0)
+    width, height = _size(head, layout)
+    return larger * width, larger * height
+
+
+def _size(head: AttentionGraph, layout: str | Mapping[Any, Any]) -> tuple[float, float]:
     tokens = head.graph.num_tokens + (head.graph.num_queries if head.graph.is_bipartite else 0)
     if layout == "arcs":
         width = _between(4.5, 1.5 + 0.42 * tokens, 13.0)

@@ -100,4 +100,13 @@ def all_of(total: int) -> str:
 
 def share_of(mass: float, whole: float) -> str:
     """Write what share of the whole mass is shown, where there is any."""
-    return f", {100 * mass / whole:.0f} % of the mass" if whole else ""
+    if not whole:
+        return ""
+    percent = 100 * mass / whole
+    digits = 1 if 99.5 <= percent < 99.95 else 0
+    return f", {percent:.{digits}f} % of the mass"
+
+
+def largest_of(block: int) -> str:
+    """Write how many edges share a cell, where they do."""
+    return f"; a cell is the largest of {block} × {block}" if block > 1 else ""

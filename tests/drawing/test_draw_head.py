@@ -264,7 +264,17 @@ def test_positions_of_networkx_are_a_layout():
     assert drawn_edges(ax) == 15
     assert len(labels(ax, "free")) == 5
     with pytest.raises(SelectionError, match="no position for the node 4"):
-        draw_head(head, {i: (i, i) for i in range(4)}, ax=axes())
+        draw_head(head, {i: (i, i) for i in range(4)})
+    assert plt.get_fignums() == []
+
+
+def test_more_tokens_than_pixels_are_drawn_in_blocks_and_the_caption_says_so():
+    head = causal_head(300)
+    ax = draw_head(head, "matrix", ax=Figure((2, 2)).add_subplot())
+    image = ax.images[0].get_array()
+    assert image.shape == (100, 100)
+    assert image[0, 0] == head.attention.max()
+    assert caption(ax) == "all 45,150 edges; a cell is the largest of 3 × 3"
 
 
 def test_positions_may_name_the_nodes_of_a_bipartite_graph():

@@ -64,3 +64,9 @@ def test_families_start_with_the_users_own_and_end_with_one_that_always_is_there
 
     with mpl.rc_context({"font.family": "DejaVu Serif"}):
         assert families(["abc"]) == ["DejaVu Serif", "DejaVu Sans"]
+
+
+def test_another_installed_font_helps_out():
+    only_in_stix = "\u214a"
+    assert has_glyph(only_in_stix)
+    assert "STIXGeneral" in families([only_in_stix])
