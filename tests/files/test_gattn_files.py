@@ -105,6 +105,13 @@ def test_a_causal_trace_costs_four_bytes_an_edge_and_no_indices(path: Path) -> N
     assert repr(again[0, 0].graph) == "TokenGraph(Causal(), 300 x 300)"
 
 
+def test_explicit_edges_cost_eight_bytes_each(path: Path) -> None:
+    AttentionGraph.from_dense(attention(0, 300)).keep(TopK(100)).save(path)
+    head = load(path)
+    assert path.stat().st_size < 8 * head.graph.num_edges + 8_000
+    assert head.graph.edge_index.dtype == torch.int64
+
+
 def test_what_was_loaded_can_be_changed_and_kept(path: Path) -> None:
     whole_head().save(path)
     head = load(path)
