@@ -470,6 +470,8 @@ class TokenGraph:
 
     def to(self, device: torch.device | str) -> TokenGraph:
         """Move explicit edges to a device (a rule without edges is on every device)."""
+        if self.rule.device is None:
+            return self
         return replace(self, rule=self.rule.to(torch.device(device)))
 
     def to_networkx(self) -> nx.DiGraph[Any]:

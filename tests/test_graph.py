@@ -341,6 +341,14 @@ def test_errors_name_what_came(message: str) -> None:
         ERRORS[message]()
 
 
+def test_a_rule_without_edges_is_on_every_device() -> None:
+    causal = TokenGraph.causal(3)
+    assert causal.to("meta") is causal
+    explicit = TokenGraph.from_mask(torch.eye(2).bool())
+    assert (causal.to("meta").edge_index.device.type, explicit.rule.device.type) == ("cpu", "cpu")
+    assert (explicit.to("meta") & TokenGraph.causal(2)).rule.device.type == "meta"
+
+
 def test_a_graph_combines_with_graphs_alone() -> None:
     with pytest.raises(TypeError):
         TokenGraph.causal(2) & torch.ones(2, 2)
