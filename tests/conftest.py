@@ -49,3 +49,126 @@ def loops():
         return output, attention
 
     return attend
+
+
+SIZES = {
+    "vocab_size": 60,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.3,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+TINY = {
+    "bert": ("BertModel", "BertConfig", SIZES),
+    "roberta": ("RobertaModel", "RobertaConfig", SIZES | {"pad_token_id": 1}),
+    "albert": ("AlbertModel", "AlbertConfig", SIZES | {"embedding_size": 16}),
+    "modernbert": (
+        "ModernBertModel",
+        "ModernBertConfig",
+        SIZES
+        | {"local_attention": 6, "global_attn_every_n_layers": 2}
+        | {"cls_token_id": 1, "sep_token_id": 2},
+    ),
+    "gpt2": (
+        "GPT2LMHeadModel",
+        "GPT2Config",
+        {"vocab_size": 60, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64}
+        | {"initializer_range": 0.3, "bos_token_id": 1, "eos_token_id": 2},
+    ),
+    "opt": (
+        "OPTForCausalLM",
+        "OPTConfig",
+        SIZES | {"ffn_dim": 48, "word_embed_proj_dim": 32, "init_std": 0.3},
+    ),
+    "llama": ("LlamaForCausalLM", "LlamaConfig", SIZES | {"num_key_value_heads": 2}),
+    "qwen2": ("Qwen2ForCausalLM", "Qwen2Config", SIZES | {"num_key_value_heads": 2}),
+    "mistral": (
+        "MistralForCausalLM",
+        "MistralConfig",
+        SIZES | {"num_key_value_heads": 2, "sliding_window": 4},
+    ),
+    "gemma2": (
+        "Gemma2ForCausalLM",
+        "Gemma2Config",
+        SIZES
+        | {"num_key_value_heads": 2, "head_dim": 8, "sliding_window": 4}
+        | {"attn_logit_softcapping": 2.0, "query_pre_attn_scalar": 16},
+    ),
+    "gpt-oss": (
+        "GptOssForCausalLM",
+        "GptOssConfig",
+        SIZES
+        | {"num_key_value_heads": 2, "head_dim": 8, "sliding_window": 4}
+        | {"num_local_experts": 2, "num_experts_per_tok": 1},
+    ),
+    "t5": (
+        "T5ForConditionalGeneration",
+        "T5Config",
+        {"vocab_size": 60, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4},
+    ),
+    "bart": (
+        "BartForConditionalGeneration",
+        "BartConfig",
+        {"vocab_size": 60, "d_model": 32, "encoder_layers": 2, "decoder_layers": 3}
+        | {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 48}
+        | {"decoder_ffn_dim": 48, "init_std": 0.3, "max_position_embeddings": 64},
+    ),
+    "bloom": (
+        "BloomForCausalLM",
+        "BloomConfig",
+        {"vocab_size": 60, "hidden_size": 32, "n_layer": 2, "n_head": 4},
+    ),
+}
+
+
+@pytest.fixture(scope="session")
+def tiny():
+    """Build a small transformers model with random weights, the same ones each time."""
+    import transformers
+
+    def build(name, implementation="sdpa", dtype=torch.float32, **options):
+        kind, configuration, sizes = TINY[name]
+        generator = torch.random.get_rng_state()
+        torch.manual_seed(0)
+        config = getattr(transformers, configuration)(
+            **sizes | options, attn_implementation=implementation
+        )
+        model = getattr(transformers, kind)(config)
+        for parameter_name, parameter in model.named_parameters():
+            if "sink" in parameter_name or "relative_attention_bias" in parameter_name:
+                torch.nn.init.normal_(parameter)
+        torch.random.set_rng_state(generator)
+        return model.to(dtype).eval()
+
+    return build
+
+
+WORDS = ["the", "dog", "chased", "cat", "and", "a", "walk", "##ed", "##ing", ".", ",", "fish"]
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    """A word-piece tokenizer that puts [CLS] before and [SEP] behind."""
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
+
+    special = {"[PAD]": 0, "[CLS]": 1, "[SEP]": 2, "[UNK]": 3}
+    words = {word: index for index, word in enumerate(WORDS, start=len(special))}
+    fast = Tokenizer(models.WordPiece(special | words, unk_token="[UNK]"))
+    fast.normalizer = normalizers.Lowercase()
+    fast.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    fast.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
+    )
+    return PreTrainedTokenizerFast(
+        tokenizer_object=fast,
+        pad_token="[PAD]",
+        cls_token="[CLS]",
+        sep_token="[SEP]",
+        unk_token="[UNK]",
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -16,7 +16,7 @@ from gattn.head import AttentionGraph
 from gattn.keep import All, Keep
 from gattn.models.encoding import Encoding, Inputs, encode, pad
 from gattn.models.interface import RoutedCall, watching
-from gattn.models.loading import load_model, load_tokenizer, model_name
+from gattn.models.loading import find_tokenizer, load_model, model_name
 from gattn.models.reading import Sides, read_call
 from gattn.store import KeptEdges
 from gattn.trace import AttentionTrace, Stack
@@ -117,6 +117,10 @@ def capture_many(
     """
     from tqdm import tqdm
 
+    if isinstance(inputs, (str, Mapping)):
+        raise CaptureError(
+            "capture_many takes several inputs, such as a list of texts; capture takes one."
+        )
     if batch_size < 1:
         raise CaptureError(f"batch_size must be at least 1, not {batch_size}.")
     model, tokenizer = _resolved(model, tokenizer)
@@ -147,9 +151,8 @@ def _resolved(
             "model must be a hub name, a folder or a transformers model, not "
             f"{type(model).__name__}."
         )
-    path = Path(str(getattr(model.config, "_name_or_path", "")))
-    if tokenizer is None and (path / "tokenizer_config.json").is_file():
-        tokenizer = load_tokenizer(path)
+    if tokenizer is None:
+        tokenizer = find_tokenizer(model)
     return model, tokenizer
 
 
@@ -184,7 +187,7 @@ class _Run:
             layers = len(self._layers)
         if self._heads is not None:
             heads = len(self._heads)
-        pairs = sum(len(encoding) ** 2 for encoding in self._encodings)
+        pairs = sum(encoding.num_pairs for encoding in self._encodings)
         size = 4 * layers * heads * pairs * (2 if self._scores else 1)
         if size > _LARGEST_DEFAULT:
             raise CaptureError(
@@ -196,7 +199,7 @@ class _Run:
     def forward(self, tokenizer: PreTrainedTokenizerBase | None) -> None:
         """Run the model and look at each call of its attention."""
         config = self._model.config
-        if config.is_encoder_decoder and not self._encodings[0].decoder_tokens:
+        if config.is_encoder_decoder and not all(e.decoder_tokens for e in self._encodings):
             raise CaptureError(
                 f"{type(self._model).__name__} has an encoder and a decoder: pass a mapping with "
                 "input_ids and decoder_input_ids."

