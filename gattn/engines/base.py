@@ -11,7 +11,15 @@ from torch import Tensor
 from gattn.errors import ContractError, ShapeError
 from gattn.graph import TokenGraph
 from gattn.normalizers import Normalizer
-from gattn.weights.base import DotForm, Pairs, Positions, Tree, WeightFunction, map_tree
+from gattn.weights.base import (
+    DotForm,
+    Pairs,
+    Positions,
+    Tree,
+    WeightFunction,
+    map_tree,
+    tile_scores,
+)
 
 
 @dataclass(frozen=True)
@@ -136,18 +144,8 @@ def score_tile(call: AttentionCall, rows: slice, columns: slice) -> Tensor:
     pairs = Pairs(positions.query[rows, None, None], positions.key[None, columns, None], features)
     batch, heads = call.query.shape[:2]
     shape = (batch, heads, rows.stop - rows.start, columns.stop - columns.start)
-    form = call.weight.dot_form(query, key)
-    if form is None:
-        scores = checked_scores(call.weight.on_tile(query, key, pairs), shape, call.weight)
-        return scores.to(call.query.dtype).expand(shape)
-    terms = [term.on_tile(None, None, pairs) for term in form.bias]
-    terms = [checked_scores(term, shape, call.weight) for term in terms]
-    if form.query is not None and form.key is not None:
-        terms.append(form.query @ form.key.transpose(-2, -1))
-    total = terms[0]
-    for term in terms[1:]:
-        total = total + term
-    return total.to(call.query.dtype).expand(shape)
+    scores = checked_scores(tile_scores(call.weight, query, key, pairs), shape, call.weight)
+    return scores.to(call.query.dtype).expand(shape)
 
 
 def checked_scores(scores: Tensor, shape: tuple[int, ...], weight: WeightFunction) -> Tensor:
