@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
@@ -45,14 +44,14 @@ class Look:
 
 
 def add_axes(figure: Figure, *, legend: bool) -> Axes:
-    """Add Axes that fill a figure, but for the title and the key of lines."""
+    """Add Axes that fill a figure, but for the title, the caption and the key of lines."""
     width, height = figure.get_size_inches() * POINTS_PER_INCH
-    title = 8 + 3.5 * font_size()
+    line = font_size()
     figure.subplots_adjust(
         left=10 / width,
-        right=1 - (10 + 5.2 * font_size() * legend) / width,
-        bottom=8 / height,
-        top=1 - title / height,
+        right=1 - (10 + 5.2 * line * legend) / width,
+        bottom=(8 + 2 * line) / height,
+        top=1 - (12 + 1.5 * line) / height,
     )
     return figure.add_subplot()
 
@@ -64,29 +63,27 @@ def points(ax: Axes) -> tuple[float, float]:
     return float(box.width / dpi * POINTS_PER_INCH), float(box.height / dpi * POINTS_PER_INCH)
 
 
-def add_title(ax: Axes, head: AttentionGraph, caption: str) -> None:
-    """Write the head's place as the title, and under it the caption in small."""
+def add_texts(ax: Axes, head: AttentionGraph, caption: str) -> None:
+    """Write the head's place as the title, and below the picture the caption in small."""
     size = 0.75 * font_size()
     text = wrapped(caption, max(points(ax)[0], 160) / size)
-    where = {"left": 0.0, "center": 0.5, "right": 1.0}
-    side = mpl.rcParams["axes.titlelocation"]
     ax.annotate(
         text,
-        (where[side], 1.0),
-        (0, 5),
-        xycoords="axes fraction",
+        (0.5, 0.0),
+        (0, -4),
+        xycoords=ax.xaxis.label if ax.axison else "axes fraction",
         textcoords="offset points",
-        ha=side,
-        va="bottom",
+        ha="center",
+        va="top",
         size=size,
         alpha=0.75,
-        linespacing=1.2,
+        linespacing=1.3,
+        annotation_clip=False,
         gid="gattn-caption",
         **text_style([text]),
     )
-    lines = text.count("\n") + 1
     title = title_of(head)
-    ax.set_title(title, pad=9 + 1.25 * size * lines, **text_style([title]))
+    ax.set_title(title, **text_style([title]))
 
 
 def title_of(head: AttentionGraph) -> str:
@@ -106,7 +103,7 @@ def add_line_key(ax: Axes, look: Look) -> None:
     ]
     ax.legend(
         lines[::-1],
-        [f"{tick:g}".replace("-", "−") for tick in ticks[::-1]],
+        [f"{tick:.3g}".replace("-", "−") for tick in ticks[::-1]],
         title="attention",
         loc="upper left",
         bbox_to_anchor=(1.0, 1.0),
@@ -138,5 +135,5 @@ def add_colour_bar(
     bar = where.figure.colorbar(mappable, ticks=ticks, **place)
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=size, length=2)
-    bar.ax.yaxis.set_major_formatter(lambda value, _: f"{value:g}".replace("-", "−"))
+    bar.ax.yaxis.set_major_formatter(lambda value, _: f"{value:.3g}".replace("-", "−"))
     bar.set_label(name, size=size)

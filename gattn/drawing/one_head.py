@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from gattn.drawing.arcs import draw_arcs
 from gattn.drawing.colours import Scale, colour_map
-from gattn.drawing.frame import Look, add_axes, add_title
+from gattn.drawing.frame import Look, add_axes, add_texts
 from gattn.drawing.labels import font_size
 from gattn.drawing.matrix import block_size, draw_matrix, most_cells
 from gattn.drawing.node_link import draw_circle, draw_columns, draw_free, given_positions
@@ -46,7 +46,7 @@ def draw_head(
 
     An edge runs the way the information runs, from key to query. Width is attention on a linear
     scale, colour on a square-root scale, from 0 to 1 in every picture (further where attention
-    exceeds 1, and from -1 in two colours where it is signed). A line under the title says which
+    exceeds 1, and from -1 in two colours where it is signed). A line below the picture says which
     edges are shown, how many of how many, and what share of the mass.
 
     Parameters
@@ -96,7 +96,7 @@ def draw_head(
         shown = all_edges(head) if layout == "matrix" else readable_edges(head)
     blocks = largest_of(block_size(head, most_cells(ax))) if layout == "matrix" else ""
     draw(ax, head, shown, look)
-    add_title(ax, head, shown.caption + blocks)
+    add_texts(ax, head, shown.caption + blocks)
     return ax
 
 
@@ -138,7 +138,8 @@ def _size(head: AttentionGraph, layout: str | Mapping[Any, Any]) -> tuple[float,
         return width, _between(3.2, 0.45 * width, 5.0)
     rows, keys = head.graph.num_queries, head.graph.num_keys
     if layout == "columns":
-        return 5.0, _between(3.0, 1.0 + 0.26 * max(rows, keys), 13.0)
+        most = max(rows, keys)
+        return _between(5.0, 4.6 + 0.02 * most, 8.0), _between(3.0, 1.0 + 0.26 * most, 13.0)
     if layout == "matrix":
         return _between(4.2, 2.4 + 0.25 * keys, 10.0), _between(3.3, 2.2 + 0.25 * rows, 9.0)
     side = _between(5.0, 4.2 + 0.07 * tokens, 9.0)

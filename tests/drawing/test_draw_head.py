@@ -321,3 +321,21 @@ def test_settings_of_matplotlib_stay_as_they_were(layout):
     before = dict(mpl.rcParams)
     draw_head(causal_head(6), layout, ax=axes())
     assert dict(mpl.rcParams) == before
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_title_of_ones_own_takes_the_place_of_ours_and_covers_nothing(layout):
+    ax = draw_head(causal_head(8), layout)
+    ax.set_title("mine")
+    ax.figure.draw_without_rendering()
+    assert ax.get_title() == "mine"
+    title = ax.title.get_window_extent()
+    assert not any(title.overlaps(text.get_window_extent()) for text in ax.texts)
+
+
+def test_the_caption_stands_below_the_labels_of_a_matrix():
+    ax = draw_head(causal_head(8), "matrix")
+    ax.figure.draw_without_rendering()
+    below = next(text for text in ax.texts if text.get_gid() == "gattn-caption")
+    assert below.get_window_extent().y1 < ax.xaxis.label.get_window_extent().y0
+    assert below.get_window_extent().y0 > 0
