@@ -92,7 +92,7 @@ def _real(x: Tensor, element: int, index: Tensor) -> Tensor:
 
 
 def _is_causal(routed: RoutedCall) -> bool:
-    if routed.implementation != "sdpa" or routed.mask is not None:
+    if routed.implementation == "eager" or routed.mask is not None:
         return False
     told = routed.options.get("is_causal")
     causal = getattr(routed.module, "is_causal", True) if told is None else told

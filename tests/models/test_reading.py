@@ -1,0 +1,209 @@
+"""Reading a routed call: mask, scale, softcap, bias and sink, proved against the output."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from gattn.errors import CaptureError
+from gattn.models.interface import RoutedCall
+from gattn.models.reading import Sides, read_call
+
+SMALLEST = torch.finfo(torch.float32).min
+
+
+class Attention(nn.Module):
+    """An attention module of a model that attends to all keys."""
+
+    is_causal = False
+
+
+def routed(randn, mask=None, implementation="eager", groups=1, batch=1, sizes=(5, 5), **options):
+    """A call whose output is softmax(q k / 2 + bias, mask) v, computed here by torch alone."""
+    heads, (queries, keys) = 4, sizes
+    query = randn(batch, heads, queries, 4).float()
+    key, value = (randn(batch, heads // groups, keys, 4).float() for _ in range(2))
+    wide_key, wide_value = (x.repeat_interleave(groups, 1) for x in (key, value))
+    scores = query @ wide_key.mT * options.get("scaling", 0.5)
+    if "softcap" in options:
+        scores = options["softcap"] * torch.tanh(scores / options["softcap"])
+    scores = scores + options.get("position_bias", torch.zeros(()))
+    if isinstance(mask, torch.Tensor):
+        given = mask if mask.is_floating_point() else torch.where(mask, 0.0, SMALLEST)
+        scores = scores + given
+    if "s_aux" in options:
+        sink = options["s_aux"].reshape(1, -1, 1, 1).expand(batch, -1, queries, 1)
+        attention = torch.softmax(torch.cat([scores, sink], -1), -1)[..., :-1]
+    else:
+        attention = torch.softmax(scores, -1)
+    output = (attention @ wide_value).transpose(1, 2)
+    call = RoutedCall(
+        "layers.0.attn", Attention(), implementation, query, key, value, mask, options, output
+    )
+    return call, attention
+
+
+def sides(element=0, queries=5, keys=5, is_bipartite=False):
+    return Sides(element, torch.arange(queries), torch.arange(keys), is_bipartite)
+
+
+def attention_of(call):
+    from gattn.engines import dense
+
+    return torch.cat([block.attention for block in dense.row_blocks(call)], dim=2)
+
+
+def whole_attention_of(call):
+    from gattn.engines.base import score_tile
+
+    queries, keys = call.query.shape[2], call.key.shape[2]
+    scores = score_tile(call, slice(0, queries), slice(0, keys))
+    return call.normalizer(scores.masked_fill(~call.graph.mask(), -torch.inf))
+
+
+LOWER = torch.ones(5, 5).tril().bool()
+BAND = torch.ones(5, 5).triu(-1).tril(1).bool()
+HOLES = torch.tensor([[1, 0, 0, 1, 0], [1, 1, 0, 0, 0], [1, 0, 1, 0, 0], [0] * 4 + [1], [1] * 5])
+
+
+@pytest.mark.parametrize("kind", ["additive", "boolean"])
+@pytest.mark.parametrize(
+    ("allowed", "rule"),
+    [
+        (torch.ones(5, 5).bool(), "Complete()"),
+        (LOWER, "Causal()"),
+        (LOWER & BAND, "Window(before=1, after=0, dilation=1)"),
+        (BAND, "Window(before=1, after=1, dilation=1)"),
+        (HOLES.bool(), "Edges"),
+    ],
+    ids=["complete", "causal", "window", "both sides", "holes"],
+)
+def test_a_mask_becomes_the_simplest_rule(randn, allowed, rule, kind):
+    additive = torch.where(allowed, 0.0, SMALLEST)
+    mask = (additive if kind == "additive" else allowed)[None, None]
+    call, attention = routed(randn, mask, "eager" if kind == "additive" else "sdpa")
+    found = read_call(call, sides(), {})
+    assert str(found.graph.rule).startswith(rule)
+    assert torch.equal(found.graph.mask(), allowed)
+    torch.testing.assert_close(whole_attention_of(found), attention)
+
+
+def test_no_mask_is_complete_or_where_the_kernel_is_told_so_causal(randn):
+    call, _ = routed(randn)
+    assert str(read_call(call, sides(), {}).graph.rule) == "Complete()"
+    call, attention = routed(randn, torch.where(LOWER, 0.0, SMALLEST)[None, None], "sdpa")
+    for implementation in ("sdpa", "flash_attention_2"):
+        causal = replace(
+            call, mask=None, options={"is_causal": True}, implementation=implementation
+        )
+        found = read_call(causal, sides(), {})
+        assert str(found.graph.rule) == "Causal()"
+        torch.testing.assert_close(whole_attention_of(found), attention)
+    # A wrong reading of the same output does not pass.
+    with pytest.raises(CaptureError, match="does not compute softmax attention"):
+        read_call(replace(call, mask=None, options={"is_causal": False}), sides(), {})
+
+
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"scaling": 1.0},
+        {"softcap": 0.5},
+        {"s_aux": torch.tensor([0.5, -1.0, 2.0, 0.0])},
+        {"s_aux": torch.tensor([0.5, -1.0, 2.0, 0.0]), "softcap": 0.7, "scaling": 0.3},
+    ],
+    ids=["plain", "scale", "softcap", "sink", "all"],
+)
+def test_options_are_read(randn, options, groups):
+    mask = torch.where(LOWER, 0.0, SMALLEST)[None, None]
+    call, attention = routed(randn, mask, groups=groups, **options)
+    found = read_call(call, sides(), {})
+    torch.testing.assert_close(whole_attention_of(found), attention)
+    assert found.normalizer.has_sink == ("s_aux" in options)
+
+
+def test_a_position_bias_is_a_part_of_the_score(randn):
+    bias = randn(1, 4, 5, 5).float()
+    mask = torch.where(LOWER, 0.0, SMALLEST)[None, None]
+    call, attention = routed(randn, mask, position_bias=bias)
+    found = read_call(call, sides(), {})
+    torch.testing.assert_close(whole_attention_of(found), attention)
+    assert "GivenBias()" in repr(found.weight)
+    with pytest.raises(CaptureError, match="does not compute"):
+        read_call(replace(call, options={}), sides(), {})
+
+
+def test_a_mask_that_holds_numbers_is_a_part_of_the_score(randn):
+    mask = randn(1, 4, 5, 5).float().masked_fill(~LOWER, SMALLEST)
+    call, attention = routed(randn, mask)
+    found = read_call(call, sides(), {})
+    assert str(found.graph.rule) == "Causal()"
+    torch.testing.assert_close(whole_attention_of(found), attention)
+
+
+def test_heads_may_have_masks_of_their_own(randn):
+    mask = torch.stack([LOWER, BAND, LOWER & BAND, torch.ones(5, 5).bool()])[None]
+    for given, implementation in ((mask, "sdpa"), (torch.where(mask, 0.0, SMALLEST), "eager")):
+        call, attention = routed(randn, given, implementation)
+        found = read_call(call, sides(), {})
+        assert torch.equal(found.graph.mask(), mask[0].any(0))
+        torch.testing.assert_close(whole_attention_of(found), attention)
+
+
+def test_padding_is_cut_from_each_element(randn):
+    lengths = torch.tensor([3, 5])
+    real = torch.arange(5) < lengths[:, None]
+    mask = torch.where(LOWER & real[:, None, None], 0.0, SMALLEST)
+    call, attention = routed(randn, mask, batch=2)
+    known = {}
+    for element, length in enumerate([3, 5]):
+        found = read_call(call, sides(element, length, length), known)
+        assert str(found.graph.rule) == "Causal()"
+        assert found.graph.num_tokens == length
+        expected = attention[element : element + 1, :, :length, :length]
+        torch.testing.assert_close(whole_attention_of(found), expected)
+
+
+def test_cross_attention_is_bipartite(randn):
+    call, attention = routed(randn, sizes=(3, 6))
+    found = read_call(call, sides(0, 3, 6, is_bipartite=True), {})
+    assert found.graph.is_bipartite
+    assert found.graph.mask().shape == (3, 6)
+    torch.testing.assert_close(attention_of(found), attention)
+
+
+def test_a_mask_is_read_once_for_all_layers(randn):
+    mask = torch.where(HOLES.bool(), 0.0, SMALLEST)[None, None]
+    known = {}
+    one = read_call(routed(randn, mask)[0], sides(), known)
+    other = read_call(routed(randn, mask)[0], sides(), known)
+    assert one.graph is other.graph
+    again = read_call(routed(randn, mask.clone())[0], sides(), known)
+    assert again.graph is not one.graph
+
+
+def test_an_output_that_is_not_this_attention_is_refused(randn):
+    call, _ = routed(randn)
+    for wrong in (call.output * 1.01, call.output.flip(2), torch.zeros_like(call.output)):
+        with pytest.raises(CaptureError, match=r"layers\.0\.attn \(Attention\) does not compute"):
+            read_call(replace(call, output=wrong), sides(), {})
+
+
+@pytest.mark.parametrize("row", [0, 4])
+def test_nan_in_the_output_is_named(randn, row):
+    call, _ = routed(randn)
+    call.output[0, row, 2] = torch.nan
+    with pytest.raises(CaptureError, match=rf"NaN or infinite at head 2, query {row}"):
+        read_call(call, sides(), {})
+
+
+@pytest.mark.parametrize("implementation", ["flash_attention_2", "flex_attention"])
+def test_a_mask_of_another_kind_is_refused(randn, implementation):
+    call, _ = routed(randn, torch.zeros(1, 1, 5, 5), implementation)
+    with pytest.raises(CaptureError, match=rf"{implementation}.*'eager', 'sdpa'"):
+        read_call(call, sides(), {})
+    with pytest.raises(CaptureError, match="does not read"):
+        read_call(replace(call, implementation="eager", mask=torch.zeros(1, 5)), sides(), {})
