@@ -41,7 +41,7 @@ def draw_columns(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> No
     add_edges(ax, curves.bundles(found.start, found.end), found, look)
     if look.labels:
         _write_beside(ax, positions, labels)
-    for x, name in ((0.0, "key"), (1.0, "query")):
+    for x, name in ((0.0, "key →"), (1.0, "query")):
         place = (x + aside) / (1 + 2 * aside)
         ax.text(place, 1, name, ha="right" if x else "left", va="top", **note_style(ax))
     if look.legend:

@@ -46,7 +46,8 @@ def draw_head(
 
     An edge runs the way the information runs, from key to query. Width is attention on a linear
     scale, colour on a square-root scale, from 0 to 1 in every picture (further where attention
-    exceeds 1, and from -1 in two colours where it is signed). A line below the picture says which
+    exceeds 1, and from -1 in two colours where it is signed). Lines are thinner in longer texts;
+    the key shows how thick which attention is. A line below the picture says which
     edges are shown, how many of how many, and what share of the mass.
 
     Parameters
@@ -55,7 +56,8 @@ def draw_head(
         The head.
     layout : str or mapping
         "arcs": tokens on a line, edges to the right above it and edges to the left below.
-        "columns": keys on the left, queries on the right. "circle": tokens clockwise.
+        "columns": keys on the left, queries on the right. "circle": tokens clockwise,
+        with arrowheads at the queries.
         "matrix": rows are queries, columns keys. Or positions, ``{node: (x, y)}``, such as
         NetworkX computes from ``head.to_networkx()``.
     ax : Axes, optional
