@@ -46,7 +46,8 @@ def head_table(trace: AttentionTrace) -> pd.DataFrame:
         for name, stack in trace.stacks.items()
         for layer, head in sorted(stack)
     ]
-    return pd.DataFrame(rows).set_index(["stack", "layer", "head"])
+    index = ["stack", "layer", "head"]
+    return pd.DataFrame(rows, columns=None if rows else index).set_index(index)
 
 
 def describe(head: AttentionGraph) -> dict[str, float]:
@@ -65,15 +66,17 @@ def describe(head: AttentionGraph) -> dict[str, float]:
     if graph.is_bipartite:
         names = ("mean_distance", "previous_token", "first_token", "induction")
         return scores | dict.fromkeys(names, np.nan) | {"kept": head.share_kept}
-    position = query + graph.query_offset
+    node = query + graph.query_offset
+    positions = head.node_positions
+    query_position, key_position = positions[node], positions[key]
     total = max(float(weight.sum()), np.finfo(np.float64).tiny)
     tokens = np.array(head.labels(), dtype=object)
-    earlier = np.append(tokens, "")[key - 1]
-    follows = (key > 0) & (key <= position) & (earlier == tokens[position])
+    is_next = (key > 0) & (positions[key - 1] == key_position - 1)
+    follows = is_next & (key <= node) & (tokens[key - 1] == tokens[node])
     return scores | {
-        "mean_distance": float((weight * np.abs(position - key)).sum() / total),
-        "previous_token": float(weight[key == position - 1].sum() / total),
-        "first_token": float(weight[key == 0].sum()) / rows,
+        "mean_distance": float((weight * np.abs(query_position - key_position)).sum() / total),
+        "previous_token": float(weight[key_position == query_position - 1].sum() / total),
+        "first_token": float(weight[key_position == 0].sum()) / rows,
         "induction": float(weight[follows].sum() / total),
         "kept": head.share_kept,
     }

@@ -66,30 +66,26 @@ def _quiet(is_quiet: bool) -> Iterator[None]:
         logging.enable_progress_bar()
 
 
-def load_tokenizer(place: str | Path) -> PreTrainedTokenizerBase:
-    """Load the tokenizer of a model."""
+def load_tokenizer(place: str | Path, *, offline: bool = False) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a model; `offline` never asks the network."""
     from transformers import AutoTokenizer
 
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-        place, trust_remote_code=False
+        place, trust_remote_code=False, local_files_only=offline
     )
+    # Without files some of transformers' tokenizers come empty: all words are unknown then.
+    if len(tokenizer) <= len(tokenizer.all_special_ids):
+        raise ValueError(f"{str(place)!r} has no tokenizer with a vocabulary.")
     return tokenizer
 
 
 def find_tokenizer(model: PreTrainedModel) -> PreTrainedTokenizerBase | None:
     """Find the tokenizer where the model came from, without network; None where there is none."""
-    from transformers import AutoTokenizer
-
     name = str(getattr(model.config, "_name_or_path", "") or "")
-    if not name:
-        return None
     try:
-        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
-            name, trust_remote_code=False, local_files_only=True
-        )
+        return load_tokenizer(name, offline=True) if name else None
     except Exception:  # It is a courtesy: a text then asks for tokenizer=.
         return None
-    return tokenizer
 
 
 def _not_loaded(place: str | Path, error: Exception) -> ModelError:

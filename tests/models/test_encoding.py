@@ -1,0 +1,141 @@
+"""Texts and ids as a model takes them, and the names of their tokens."""
+
+import pytest
+import torch
+from transformers import AutoTokenizer
+
+from gattn.errors import CaptureError, ModelError
+from gattn.models.encoding import Encoding, encode, pad
+from gattn.models.loading import EMBEDDED_PATH
+
+TEXTS = [
+    "The dog chased the cat",
+    "naïve café, zażółć",
+    "你好，世界",
+    "🙂👩‍👩‍👧 and more",
+    "tabs\tand\n\nlines  here",
+    "1234567 $x_1$ <b>",
+]
+
+
+@pytest.fixture(scope="module")
+def embedded():
+    return AutoTokenizer.from_pretrained(EMBEDDED_PATH)
+
+
+def test_a_text_has_tensors_tokens_and_words(tiny, tokenizer):
+    found = encode("The dog walked", tiny("bert"), tokenizer)
+    assert found.tensors["input_ids"].tolist() == [1, 4, 5, 10, 11, 2]
+    assert found.tensors["input_ids"].dtype == torch.long
+    assert found.tokens == ("[CLS]", "The", "dog", "walk", "ed", "[SEP]")
+    assert found.words == (None, 0, 1, 2, 2, None)
+    assert len(found) == 6
+
+
+def test_tokens_say_what_stands_in_the_text(tiny, tokenizer):
+    found = encode("DOG zebra!", tiny("bert"), tokenizer)
+    assert found.tensors["input_ids"].tolist() == [1, 5, 3, 3, 2]
+    assert found.tokens == ("[CLS]", "DOG", "zebra", "!", "[SEP]")
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_the_embedded_tokenizer_names_every_part_of_a_text(tiny, embedded, text):
+    found = encode(text, tiny("llama", vocab_size=len(embedded)), embedded)
+    ids = embedded(text).input_ids
+    assert found.tensors["input_ids"].tolist() == ids
+    assert len(found.tokens) == len(found.words) == len(ids)
+    assert all(found.tokens)
+    assert "\N{REPLACEMENT CHARACTER}" not in "".join(found.tokens)
+    spans = embedded(text, return_offsets_mapping=True).offset_mapping
+    for token, (start, stop) in zip(found.tokens, spans, strict=True):
+        if stop > start and spans.count((start, stop)) == 1:
+            assert token == text[start:stop]
+
+
+def test_parts_of_one_character_do_not_all_claim_it(tiny, embedded):
+    text = "🙂"
+    found = encode(text, tiny("llama", vocab_size=len(embedded)), embedded)
+    parts = found.tokens[1:]
+    assert len(parts) > 1
+    assert text not in parts
+
+
+@pytest.mark.parametrize("kind", [list, tuple, torch.tensor])
+def test_ids_are_named_by_the_tokenizer_or_by_themselves(tiny, tokenizer, kind):
+    ids = kind([1, 5, 10, 11, 2])
+    model = tiny("bert")
+    assert encode(ids, model, None).tokens == ("1", "5", "10", "11", "2")
+    found = encode(ids, model, tokenizer)
+    assert found.tokens == ("[CLS]", "dog", "walk", "##ed", "[SEP]")
+    assert found.words == ()
+    assert found.tensors["input_ids"].tolist() == [1, 5, 10, 11, 2]
+
+
+def test_an_id_that_the_tokenizer_does_not_know_is_named_by_its_number(tiny, tokenizer):
+    assert encode([5, 55], tiny("bert"), tokenizer).tokens == ("dog", "<55>")
+
+
+def test_a_mapping_loses_its_batch_axis_and_its_padding(tiny, tokenizer):
+    given = {
+        "input_ids": torch.tensor([[1, 5, 2, 0, 0]]),
+        "token_type_ids": torch.tensor([[0, 1, 0, 7, 7]]),
+        "attention_mask": torch.tensor([[1, 1, 1, 0, 0]]),
+    }
+    found = encode(given, tiny("bert"), tokenizer)
+    assert found.tokens == ("[CLS]", "dog", "[SEP]")
+    assert {name: x.tolist() for name, x in found.tensors.items()} == {
+        "input_ids": [1, 5, 2],
+        "token_type_ids": [0, 1, 0],
+    }
+    assert given["input_ids"].shape == (1, 5)
+    assert set(given) == {"input_ids", "token_type_ids", "attention_mask"}
+
+
+def test_stacks_have_names_of_their_own():
+    found = Encoding({}, ("a", "b"), (0, 1), ("x", "y", "z"))
+    assert found.names("encoder") == {"tokens": ("a", "b"), "words": (0, 1)}
+    assert found.names("decoder") == {"tokens": ("x", "y", "z")}
+    assert found.names("cross") == {"tokens": ("a", "b"), "query_tokens": ("x", "y", "z")}
+    assert Encoding({}, ("a", "b")).names("decoder")["tokens"] == ("a", "b")
+
+
+def test_padding_is_on_the_right_and_masked(tiny):
+    model = tiny("bart")
+    given = [
+        {"input_ids": [5, 6, 7], "decoder_input_ids": [8]},
+        {"input_ids": [9], "decoder_input_ids": [3, 4]},
+    ]
+    batch = pad([encode(one, model, None) for one in given], 1)
+    assert {name: x.tolist() for name, x in batch.items()} == {
+        "input_ids": [[5, 6, 7], [9, 1, 1]],
+        "attention_mask": [[1, 1, 1], [1, 0, 0]],
+        "decoder_input_ids": [[8, 1], [3, 4]],
+        "decoder_attention_mask": [[1, 0], [1, 1]],
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ([[3, 4], [5, 6]], r"torch.int64 \(2, 2\)"),
+        ([3.0, 4.0], r"torch.float32 \(2,\)"),
+        ([True, False], r"torch.bool \(2,\)"),
+        (torch.tensor(3), r"torch.int64 \(\)"),
+        ({"input_ids": [[3], [4]]}, "batch of 2; capture_many"),
+        ({"pixel_values": [1.0]}, r"'input_ids', got \['pixel_values'\]"),
+        ({"input_ids": [3, 4], "attention_mask": [1]}, r"\(2,\), not \(1,\)"),
+    ],
+)
+def test_what_is_no_single_sequence_is_named(tiny, given, named):
+    with pytest.raises(CaptureError, match=named):
+        encode(given, tiny("bert"), None)
+
+
+def test_a_text_needs_a_tokenizer(tiny):
+    with pytest.raises(ModelError, match="pass tokenizer="):
+        encode("the dog", tiny("bert"), None)
+
+
+def test_a_long_text_is_named_without_a_warning(tiny, tokenizer):
+    with pytest.raises(CaptureError, match=r"102 tokens.*at most 64"):
+        encode("dog " * 100, tiny("bert"), tokenizer)
