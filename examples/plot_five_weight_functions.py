@@ -30,13 +30,13 @@ weights = {
     "a function of one's own": lambda q, k, pairs: -(q - k).abs().amax(-1),
 }
 
-figure, axes = plt.subplots(1, 5, figsize=(20, 4.2), layout="constrained")
+figure, axes = plt.subplots(1, 5, figsize=(21, 4.4), layout="constrained")
 for ax, (name, weight) in zip(axes, weights.items(), strict=True):
     same = GraphAttention(16, heads=2, weight=weight)
     same.load_state_dict(layer.state_dict(), strict=False)
     head = same.graphs(features, graph, tokens=tokens)[0]
     head.draw("matrix", ax=ax)
-    ax.set_title(name, loc="left")
+    ax.set_title(name)
     print(f"{name}: {head.kept_mass.sum():.0f} rows, entropy of the last row ", end="")
     last = torch.from_numpy(head.to_dense()[-1])
     print(f"{-(last * last.log()).sum():.2f} nats")

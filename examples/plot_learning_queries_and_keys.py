@@ -31,8 +31,8 @@ layer = GraphAttention(CHANNELS, heads=1)
 optimizer = torch.optim.Adam(layer.parameters(), lr=0.02)
 example, _ = sequences(1)
 flag = int(example[0, :, 1].argmax())
-tokens = [f"value {v:+.1f}" for v in example[0, :, 0].tolist()]
-tokens[flag] += " flagged"
+tokens = [f"{v:+.1f}" for v in example[0, :, 0].tolist()]
+tokens[flag] += " flag"
 before = layer.graphs(example[0], graph, tokens=tokens)[0]
 
 losses = []
@@ -52,9 +52,9 @@ print(f"{after.to_dense()[:, flag].mean():.2f}")
 
 figure, axes = plt.subplots(1, 3, figsize=(15, 4.4), layout="constrained")
 before.draw("matrix", ax=axes[0])
-axes[0].set_title("before", loc="left")
+axes[0].set_title("before")
 after.draw("matrix", ax=axes[1])
-axes[1].set_title("after 300 steps", loc="left")
+axes[1].set_title("after 300 steps")
 axes[2].plot(losses, color="0.3")
 axes[2].set(xlabel="step", ylabel="mean squared error", yscale="log", title="loss")
 figure.savefig("learning_queries_and_keys.png", dpi=150)

@@ -23,6 +23,6 @@ print("attention\n", head.to_dense().round(2))
 print("output\n", output.round(2))
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
-head.draw("arcs", ax=left)
-head.draw("matrix", ax=right)
+head.draw("arcs", ax=left).set_title("attention as a graph")
+head.draw("matrix", ax=right).set_title("and as a matrix")
 figure.savefig("pool_beats_badminton.png", dpi=150)

@@ -29,6 +29,6 @@ ranks = nx.pagerank(attention.to_networkx().reverse())
 print("PageRank along 'attends to':", {tokens[i]: round(rank, 2) for i, rank in ranks.items()})
 
 figure, axes = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
-scores.draw("circle", ax=axes[0])
-attention.draw("circle", ax=axes[1])
+scores.draw("circle", ax=axes[0]).set_title("scores")
+attention.draw("circle", ax=axes[1]).set_title("attention")
 figure.savefig("scores_and_attention.png", dpi=150)

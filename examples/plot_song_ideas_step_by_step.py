@@ -33,6 +33,6 @@ steps = gattn.steps(x, w_q, w_k, w_v, TokenGraph.causal(6), tokens=tokens)
 print(steps)
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
-steps.head.draw("matrix", ax=left, values="score")
-steps.head.draw("arcs", ax=right)
+steps.head.draw("matrix", ax=left, values="score").set_title("scaled scores")
+steps.head.draw("arcs", ax=right).set_title("attention")
 figure.savefig("song_ideas_step_by_step.png", dpi=150)

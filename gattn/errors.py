@@ -20,8 +20,11 @@ class ContractError(GattnError, ValueError):
     """A weight function or normalizer does not keep its contract."""
 
 
-class SelectionError(GattnError, LookupError):
+class SelectionError(GattnError, KeyError):
     """A layer, head, stack, token or position that is not there was asked for."""
+
+    # A KeyError shows the repr of its message.
+    __str__ = Exception.__str__
 
 
 class ModelError(GattnError, ValueError):

@@ -153,3 +153,12 @@ def test_only_whole_self_attention_unrolls() -> None:
     ]:
         with pytest.raises(error, match=message):
             Stack("decoder", heads).unroll()
+
+
+def test_a_stack_is_a_mapping_that_knows_what_it_lacks():
+    stack = stack_of([FIRST])
+    assert (0, 0) in stack
+    assert (7, 7) not in stack
+    assert stack.get((7, 7)) is None
+    with pytest.raises(SelectionError, match=r"^The decoder stack has no layer and head \(7, 7\)"):
+        stack[7, 7]
