@@ -60,7 +60,10 @@ def bundles(start: Points, end: Points) -> list[Path]:
 
 
 def chords(start: Points, end: Points) -> list[Path]:
-    """Draw from start to end on the unit circle, bent towards its centre: far ends more."""
+    """Draw from start to end on the unit circle, bent towards its centre: far ends more.
+
+    Chords bend a little to the left too, so that an edge and its reverse stay apart.
+    """
     return _quadratic([start, _chord_control(start, end), end])
 
 
@@ -71,8 +74,8 @@ def chord_arrivals(start: Points, end: Points) -> Points:
 
 def _chord_control(start: Points, end: Points) -> Points:
     distance = np.linalg.norm(end - start, axis=1, keepdims=True)
-    control: Points = (start + end) / 2 * (0.85 - 0.45 * np.minimum(distance, 1.0))
-    return control
+    inwards = (start + end) / 2 * (0.85 - 0.45 * np.minimum(distance, 1.0))
+    return inwards + _to_the_left(start, end, 0.1)
 
 
 def bows(start: Points, end: Points) -> list[Path]:
@@ -86,8 +89,12 @@ def bow_arrivals(start: Points, end: Points) -> Points:
 
 
 def _bow_control(start: Points, end: Points) -> Points:
-    control: Points = (start + end) / 2 + (end - start)[:, ::-1] * np.array([[-0.15, 0.15]])
-    return control
+    return (start + end) / 2 + _to_the_left(start, end, 0.15)
+
+
+def _to_the_left(start: Points, end: Points, share: float) -> Points:
+    left: Points = (end - start)[:, ::-1] * np.array([[-share, share]])
+    return left
 
 
 def _cubic(points: Sequence[Points]) -> list[Path]:
