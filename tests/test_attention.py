@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 
 from gattn.attention import attention_graphs, graph_attention
+from gattn.engines import dense
 from gattn.errors import CaptureError, ContractError, ShapeError
 from gattn.graph import TokenGraph
 from gattn.keep import All, Threshold, TopK, TopMass
@@ -226,13 +227,13 @@ def test_keys_beyond_an_early_query_give_zero_rows_in_the_dense_formula(randn):
 def test_edge_features_of_edges_and_of_pairs_agree(randn, weight, graph):
     weight = weight.double()
     query, key, value = randn(2, 2, 5, 4), randn(2, 2, 5, 4), randn(2, 2, 5, 4)
-    dense = randn(5, 5, 3)
+    of_all = randn(5, 5, 3)
     keys, queries = graph.edge_index
-    of_pairs = graph_attention(query, key, value, graph, weight=weight, edge_features=dense)
-    listed = dense[queries, keys]
+    of_pairs = graph_attention(query, key, value, graph, weight=weight, edge_features=of_all)
+    listed = of_all[queries, keys]
     of_edges = graph_attention(query, key, value, graph, weight=weight, edge_features=listed)
     close(of_edges, of_pairs)
-    other = graph_attention(query, key, value, graph, weight=weight, edge_features=2 * dense)
+    other = graph_attention(query, key, value, graph, weight=weight, edge_features=2 * of_all)
     assert not torch.allclose(other, of_pairs)
 
 
@@ -513,11 +514,11 @@ def test_keeping_on_the_way_is_keeping_afterwards(randn, graph, keep):
 
 def test_top_k_keeps_the_largest_of_each_row(randn):
     query, key = randn(1, 7, 3), randn(1, 7, 3)
-    dense = torch.softmax(query @ key.mT / math.sqrt(3), -1)[0]
+    expected = torch.softmax(query @ key.mT / math.sqrt(3), -1)[0]
     (head,) = attention_graphs(query, key, TokenGraph.complete(7), keep=TopK(3))
-    largest = dense.topk(3).indices.sort().values
+    largest = expected.topk(3).indices.sort().values
     assert head.key.reshape(7, 3).tolist() == largest.tolist()
-    np.testing.assert_allclose(head.kept_mass, dense.topk(3).values.sum(1), atol=1e-12)
+    np.testing.assert_allclose(head.kept_mass, expected.topk(3).values.sum(1), atol=1e-12)
     np.testing.assert_allclose(head.total_mass, 1.0, atol=1e-12)
     assert head.dropped_edges.tolist() == [4] * 7
 
@@ -599,15 +600,17 @@ def test_graphs_record_no_gradient_and_keep_float64(randn):
 
 
 def test_many_blocks_of_rows_are_one_graph(randn, monkeypatch):
-    from gattn.engines import dense
-
     query, key, value = randn(2, 2, 23, 3), randn(2, 2, 23, 3), randn(2, 2, 23, 3)
     graph = TokenGraph.causal(23)
     weight = ScaledDotProduct() + ALiBi(2)
     output = graph_attention(query, key, value, graph, weight=weight)
     whole = attention_graphs(query, key, graph, weight=weight, keep=TopK(4), scores=True)
+    features, bias = randn(23, 23, 3), EdgeBias(2, 3).double()
+    options = {"weight": bias, "edge_features": features}
+    biased = graph_attention(query, key, value, graph, **options)
     monkeypatch.setattr(dense, "_TILE_NUMBERS", 4 * 50)
     close(graph_attention(query, key, value, graph, weight=weight), output)
+    close(graph_attention(query, key, value, graph, **options), biased)
     pieces = attention_graphs(query, key, graph, weight=weight, keep=TopK(4), scores=True)
     for one, other in zip(whole, pieces, strict=True):
         assert torch.equal(one.graph.edge_index, other.graph.edge_index)

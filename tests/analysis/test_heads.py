@@ -15,7 +15,7 @@ from gattn.keep import TopK
 from gattn.normalizers import Softmax
 from gattn.trace import AttentionTrace, Stack
 
-TOKENS = ("a", "b", "a", "c", "b", "a")
+TOKENS = ("a", "b", "a", "b", "b", "a")
 
 
 def by_loops(matrix, tokens):

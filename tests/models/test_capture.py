@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from gattn.engines import dense
 from gattn.errors import CaptureError, ModelError, SelectionError
 from gattn.keep import All, Threshold, TopK
 from gattn.models.capture import capture, capture_many
@@ -270,6 +271,16 @@ def test_keeping_on_the_way_is_keeping_afterwards(tiny, name, keep):
             np.testing.assert_allclose(one.attention, other.attention, atol=1e-7)
             np.testing.assert_allclose(one.total_mass, other.total_mass, atol=1e-6)
             assert one.dropped_edges.tolist() == other.dropped_edges.tolist()
+
+
+@pytest.mark.parametrize("keep", [TopK(2), All()], ids=str)
+@pytest.mark.parametrize("name", ["mistral", "t5"])
+def test_many_blocks_of_rows_are_one_graph(tiny, monkeypatch, name, keep):
+    model = tiny(name)
+    inputs = inputs_of(model, IDS * 4)
+    whole = capture(inputs, model, keep=keep)
+    monkeypatch.setattr(dense, "_TILE_NUMBERS", 4 * 40)
+    same(capture(inputs, model, keep=keep), whole)
 
 
 def test_chosen_layers_and_heads_are_those_of_the_whole(tiny):

@@ -144,6 +144,12 @@ def test_a_mask_that_holds_numbers_is_a_part_of_the_score(randn):
     torch.testing.assert_close(whole_attention_of(found), attention)
 
 
+def test_a_mask_added_to_another_still_says_no_edge(randn):
+    mask = torch.where(LOWER, 0.0, SMALLEST * 0.75)[None, None]
+    found = read_call(routed(randn, mask)[0], sides(), {})
+    assert str(found.graph.rule) == "Causal()"
+
+
 def test_heads_may_have_masks_of_their_own(randn):
     mask = torch.stack([LOWER, BAND, LOWER & BAND, torch.ones(5, 5).bool()])[None]
     for given, implementation in ((mask, "sdpa"), (torch.where(mask, 0.0, SMALLEST), "eager")):
