@@ -254,9 +254,18 @@ def test_attention_explainer_puts_attention_on_the_callers_edges(randn, index, r
     close(found, expected.detach())
 
 
-def test_gnn_explainer_learns_a_mask(randn):
-    layer, x = build(8, 2).float(), randn(5, 8).float()
-    # Query 1 reads the keys 0 (twice) and 2: nothing else can matter to it.
+class Used(GraphAttention):
+    """A layer that is in use before a subclass of it is."""
+
+
+class Derived(Used):
+    """A subclass of a layer that is in use."""
+
+
+@pytest.mark.parametrize("kind", [GraphAttention, Derived])
+def test_gnn_explainer_learns_a_mask(randn, kind):
+    EdgeAttention(), GraphAttention(8), Used(8)
+    layer, x = kind(8, 2), randn(5, 8).float()
     explainer = Explainer(
         layer,
         GNNExplainer(epochs=15),
@@ -265,6 +274,7 @@ def test_gnn_explainer_learns_a_mask(randn):
         model_config={"mode": "regression", "task_level": "node", "return_type": "raw"},
     )
     mask = explainer(x, SHUFFLED, index=1).edge_mask
+    # Query 1 reads the keys 0 (twice) and 2: nothing else can matter to it.
     assert mask.shape == (8,)
     matters = SHUFFLED[1] == 1
     assert bool((mask[matters] > 0).all())

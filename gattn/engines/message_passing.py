@@ -20,6 +20,10 @@ class EdgeAttention(MessagePassing):
 
     def __init__(self) -> None:
         super().__init__(aggr="add", flow="source_to_target", node_dim=-3)
+        # torch-geometric compiles `propagate` once a class, and explains with the one that it
+        # found there: in a subclass that is its parent's compiled one, which explains nothing.
+        found = vars(MessagePassing)
+        type(self)._orig_propagate = found.get("_orig_propagate", found["propagate"])
 
     def attend(self, call: AttentionCall) -> Tensor:
         """Compute the output, (B, H, Q, V)."""
