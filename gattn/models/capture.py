@@ -260,7 +260,7 @@ def _stack_name(routed: RoutedCall, model: PreTrainedModel) -> str:
         return "cross"
     parts = name.split(".")
     if model.config.is_encoder_decoder:
-        return "encoder" if "encoder" in parts else "decoder"
+        return next((part for part in parts if part in ("encoder", "decoder")), "decoder")
     if any("vision" in part for part in parts):
         return "vision"
     return "decoder" if getattr(routed.module, "is_causal", True) else "encoder"

@@ -16,6 +16,7 @@ from functools import wraps
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
@@ -113,11 +114,12 @@ def _shown(function: Callable[..., Any], implementation: str) -> Callable[..., A
             if id(module) in names:
                 name = names[id(module)]
                 mask = attention_mask
-                watcher(
-                    RoutedCall(
-                        name, module, implementation, query, key, value, mask, options, result[0]
-                    )
+                seen = RoutedCall(
+                    name, module, implementation, query, key, value, mask, options, result[0]
                 )
+                # What the watcher computes is its own affair, not a part of the model.
+                with torch.autocast(query.device.type, enabled=False):
+                    watcher(seen)
         return result
 
     return call

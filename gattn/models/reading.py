@@ -202,7 +202,8 @@ def _verify(routed: RoutedCall, sides: Sides, call: AttentionCall) -> None:
             f"query {rows[row]}; expected numbers. Look for NaN or infinity in the weights and "
             "inputs."
         )
-    half = routed.query.dtype in (torch.float16, torch.bfloat16)
+    kinds = {x.dtype for x in (routed.query, routed.key, routed.value, routed.output)}
+    half = bool(kinds & {torch.float16, torch.bfloat16})
     size = max(float(expected.abs().max()), 1e-6)
     error = float((found - expected).abs().max()) / size
     if not error < (3e-2 if half else 1e-4):

@@ -126,6 +126,21 @@ def test_half_precision_is_near_what_the_model_reports(tiny, name):
             assert head.attention.dtype == np.float32
 
 
+@pytest.mark.parametrize("name", ["bert", "llama", "t5"])
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_autocast_changes_the_models_numbers_alone(tiny, name, implementation):
+    model = tiny(name, implementation)
+    exact = capture(inputs_of(model), model)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = capture(inputs_of(model), model)
+        assert torch.is_autocast_enabled("cpu")
+    for stack, heads in exact.stacks.items():
+        for place, head in heads.items():
+            twin = found[stack][place]
+            np.testing.assert_allclose(twin.attention, head.attention, atol=0.1)
+            np.testing.assert_allclose(twin.total_mass, 1.0, atol=1e-5)
+
+
 def test_scores_are_the_models_own(tiny):
     model = tiny("llama", "eager")
     trace = capture(IDS, model, scores=True)
@@ -163,6 +178,23 @@ def test_an_encoder_decoder_has_three_stacks(tiny, tokenizer):
     assert cross.graph.is_bipartite
     assert cross.to_dense().shape == (3, 6)
     assert str(decoder.graph.rule) == "Causal()"
+
+
+def test_an_encoder_inside_a_decoder_belongs_to_the_decoder():
+    """Two BERTs joined: the decoder's layers are called decoder.bert.encoder.layer."""
+    from transformers import BertConfig, EncoderDecoderConfig, EncoderDecoderModel
+
+    sizes = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
+    parts = (BertConfig(vocab_size=60, num_hidden_layers=layers, **sizes) for layers in (1, 2))
+    model = EncoderDecoderModel(EncoderDecoderConfig.from_encoder_decoder_configs(*parts)).eval()
+    trace = capture({"input_ids": IDS, "decoder_input_ids": OTHERS}, model)
+    assert {name: stack.layers for name, stack in trace.stacks.items()} == {
+        "encoder": [0],
+        "decoder": [0, 1],
+        "cross": [0, 1],
+    }
+    assert trace["cross"][1, 0].to_dense().shape == (5, 9)
+    assert trace["decoder"][1, 1].graph.num_tokens == 5
 
 
 @pytest.mark.parametrize("name", ["bert", "gpt2", "llama"])
