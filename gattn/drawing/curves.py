@@ -74,7 +74,7 @@ def chord_arrivals(start: Points, end: Points) -> Points:
 
 def _chord_control(start: Points, end: Points) -> Points:
     distance = np.linalg.norm(end - start, axis=1, keepdims=True)
-    inwards = (start + end) / 2 * (0.85 - 0.45 * np.minimum(distance, 1.0))
+    inwards: Points = (start + end) / 2 * (0.85 - 0.45 * np.minimum(distance, 1.0))
     return inwards + _to_the_left(start, end, 0.1)
 
 
