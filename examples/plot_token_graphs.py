@@ -30,7 +30,7 @@ graphs = {
 
 figure, axes = plt.subplots(3, 5, figsize=(13, 9.4), layout="constrained")
 for ax, (name, graph) in zip(axes.flat, graphs.items(), strict=True):
-    ax.imshow(graph.mask(), cmap="Blues", vmin=-0.05, vmax=1.2, interpolation="none")
+    ax.imshow(graph.mask().numpy(), cmap="Blues", vmin=-0.05, vmax=1.2, interpolation="none")
     ax.set(title=name, xticks=[], yticks=[])
     ax.set_xlabel(f"{graph.num_edges} edges", size="small", color="0.35")
     print(f"{name}: {graph}, {graph.num_edges} edges")

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gattn.graph import TokenGraph
     from gattn.head import AttentionGraph
     from gattn.keep import All, Keep, Threshold, TopK, TopMass
-    from gattn.models.capture import capture, capture_many
+    from gattn.models.capturing import capture, capture_many
     from gattn.models.loading import load_model
     from gattn.module import GraphAttention
     from gattn.normalizers import (
@@ -137,7 +137,7 @@ _HOMES = {
     "gattn.graph": ("TokenGraph",),
     "gattn.head": ("AttentionGraph",),
     "gattn.keep": ("All", "Keep", "Threshold", "TopK", "TopMass"),
-    "gattn.models.capture": ("capture", "capture_many"),
+    "gattn.models.capturing": ("capture", "capture_many"),
     "gattn.models.loading": ("load_model",),
     "gattn.module": ("GraphAttention",),
     "gattn.normalizers": (

@@ -167,7 +167,7 @@ def _captured(options: argparse.Namespace) -> AttentionTrace:
     text = sys.stdin.read().rstrip("\n") if options.text == "-" else options.text
     _say("loading the libraries ...")
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
-    from gattn.models.capture import capture
+    from gattn.models.capturing import capture
     from gattn.models.loading import EMBEDDED, load_model
 
     _say(f"loading the model {options.model or EMBEDDED} ...")

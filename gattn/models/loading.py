@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,12 +43,18 @@ def load_model(name: str | Path | None = None) -> tuple[PreTrainedModel, PreTrai
         built = [getattr(transformers, kind, None) for kind in config.architectures or []]
         model_class: Any = next((kind for kind in built if kind), transformers.AutoModel)
         with _quiet(place == EMBEDDED_PATH):
-            model = model_class.from_pretrained(
-                place, use_safetensors=True, trust_remote_code=False
+            model, found = model_class.from_pretrained(
+                place, use_safetensors=True, trust_remote_code=False, output_loading_info=True
             )
         tokenizer = load_tokenizer(place)
     except Exception as error:  # Files from anywhere fail in many ways.
         raise _not_loaded(place, error) from error
+    if missing := sorted(found["missing_keys"]):
+        warnings.warn(
+            f"{place} holds no weights for {', '.join(missing[:5])}"
+            f"{' ...' if len(missing) > 5 else ''}: they are random.",
+            stacklevel=2,
+        )
     return model.eval(), tokenizer
 
 

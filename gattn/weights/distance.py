@@ -7,7 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from gattn.weights.base import DotForm, Pairs, Tree, WeightFunction
+from gattn.weights.base import DotForm, Pairs, Positions, Tree, WeightFunction
 from gattn.weights.parameters import scaled, shown_factor
 
 
@@ -26,6 +26,13 @@ class SquaredDistance(WeightFunction):
     def __init__(self, c: float | Tensor = 1.0) -> None:
         super().__init__()
         self.c = nn.Buffer(c) if type(c) is Tensor else c
+
+    def prepare(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tree, Tree]:
+        """Move the keys' mean to the origin, so that expanding the square cancels few digits."""
+        if not key.shape[-2]:
+            return query, key
+        centre = key.detach().mean(-2, keepdim=True)
+        return query - centre, key - centre
 
     def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
         """Score pairs."""

@@ -11,10 +11,9 @@ import torch
 from gattn.engines import dense
 from gattn.errors import CaptureError, ModelError, SelectionError
 from gattn.keep import All, Threshold, TopK
-from gattn.models.capture import capture, capture_many
+from gattn.models.capturing import capture, capture_many
 
-# The package's name `gattn.models.capture` is the function.
-MODULE = import_module("gattn.models.capture")
+MODULE = import_module("gattn.models.capturing")
 IDS = [5, 17, 42, 17, 8, 33, 59, 3, 21]
 OTHERS = [44, 2, 9, 9, 30]
 EAGER_ONLY = ("gemma2", "gpt-oss")

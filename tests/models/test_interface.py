@@ -8,7 +8,7 @@ import torch
 from transformers import AttentionInterface
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from gattn.models.capture import capture
+from gattn.models.capturing import capture
 from gattn.models.interface import watching
 
 IDS = torch.tensor([[5, 17, 42, 17, 8]])

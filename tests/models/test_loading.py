@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from gattn.errors import ModelError
-from gattn.models.capture import capture
+from gattn.models.capturing import capture
 from gattn.models.loading import EMBEDDED_PATH, find_tokenizer, load_model, offline_models
 
 
@@ -164,3 +164,16 @@ class TestOfflineModels:
         missing = tmp_path / "none"
         monkeypatch.setattr(huggingface_hub, "scan_cache_dir", lambda: scan(missing))
         assert offline_models() == ["embedded"]
+
+
+def test_weights_that_are_not_in_the_files_are_named(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    for path in EMBEDDED_PATH.glob("*.json"):
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    weights = load_file(EMBEDDED_PATH / "model.safetensors")
+    lost = next(name for name in sorted(weights) if "layers.1" in name)
+    del weights[lost]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.warns(UserWarning, match=lost):
+        load_model(tmp_path)

@@ -5,6 +5,8 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.testing import assert_close
 
+from gattn.attention import graph_attention
+from gattn.graph import TokenGraph
 from gattn.testing import check_weight_function
 from gattn.weights import L1Distance, SquaredDistance
 from gattn.weights.base import tile_scores
@@ -60,3 +62,12 @@ def test_half_precision_does_not_expand_the_square(query, key):
     half = query.bfloat16()
     assert SquaredDistance().dot_form(half, half) is None
     assert (tile_scores(SquaredDistance(), half, half, None).diagonal(dim1=-2, dim2=-1) == 0).all()
+
+
+def test_squared_distance_of_far_away_vectors_keeps_its_digits():
+    query, key, value = 100 + torch.randn(3, 2, 6, 4)
+    graph = TokenGraph.complete(6)
+    found = graph_attention(query, key, value, graph, weight=SquaredDistance())
+    wide = [x.double() for x in (query, key, value)]
+    scores = -(wide[0][:, :, None] - wide[1][:, None]).square().sum(-1)
+    torch.testing.assert_close(found.double(), scores.softmax(-1) @ wide[2], atol=1e-4, rtol=1e-5)

@@ -121,6 +121,9 @@ def capture_many(
         raise CaptureError(
             "capture_many takes several inputs, such as a list of texts; capture takes one."
         )
+    for name, chosen in (("layers", layers), ("heads", heads)):
+        if chosen is not None and not len(chosen):
+            raise SelectionError(f"{name} is empty: name at least one, or None for all.")
     if batch_size < 1:
         raise CaptureError(f"batch_size must be at least 1, not {batch_size}.")
     model, tokenizer = _resolved(model, tokenizer)
