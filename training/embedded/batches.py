@@ -21,19 +21,27 @@ def encode_stream(tokenizer: Tokenizer, documents: list[str]) -> np.ndarray:
 
 @dataclass
 class Mixture:
-    """Shares of the kinds of rows in a batch, as functions of training progress.
+    """Shares of the kinds of rows in a batch, as functions of the step.
 
     Parameters
     ----------
     repeats
         Share of rows that repeat a span: at the start, and from `turn` on.
     turn
-        Progress (0 to 1) at which the later share is reached; the change to it is linear and
-        starts at half of `turn`.
+        Progress at which the later share is reached; the change to it is linear and starts at
+        half of `turn`.
+    horizon
+        Step at which progress is 1.
     random_share
         Share of the repeating rows whose span is of random tokens; the others take text.
     story_share
-        Share of the text rows that are taken from the stories.
+        Share of the text rows that are taken from the stories: before and after
+        `late_from`.
+    swapped
+        From `late_from` on, share of the tokens of stories in whose place stands a token drawn
+        from all text: the stories are so regular that the model would trust them too much.
+    late_from
+        Step of these changes.
     aligned_share
         Share of the text rows that start at the start of a document.
     first_dropped
@@ -43,14 +51,18 @@ class Mixture:
 
     repeats: tuple[float, float] = (0.6, 0.2)
     turn: float = 0.2
+    horizon: int = 6000
     random_share: float = 0.6
-    story_share: float = 0.3
+    story_share: tuple[float, float] = (0.3, 0.2)
+    swapped: float = 0.08
+    late_from: int = 2000
     aligned_share: float = 0.4
     first_dropped: float = 0.9
 
-    def repeat_share(self, progress: float) -> float:
-        """Return the share of repeating rows at the given progress."""
+    def repeat_share(self, step: int) -> float:
+        """Return the share of repeating rows."""
         first, last = self.repeats
+        progress = step / self.horizon
         done = min(1.0, max(0.0, 2 * progress / self.turn - 1))
         return first + (last - first) * done
 
@@ -80,9 +92,10 @@ class Sampler:
         self.mixture = mixture
         self.seed = seed
 
-    def text(self, rng: np.random.Generator, rows: int, length: int) -> np.ndarray:
+    def text(self, rng: np.random.Generator, step: int, rows: int, length: int) -> np.ndarray:
         """Draw rows of consecutive tokens."""
-        story = rng.random(rows) < self.mixture.story_share
+        late = step >= self.mixture.late_from
+        story = rng.random(rows) < self.mixture.story_share[late]
         aligned = rng.random(rows) < self.mixture.aligned_share
         out = np.empty((rows, length), dtype=np.int64)
         for kind, stream in enumerate(self.streams):
@@ -93,17 +106,20 @@ class Sampler:
             heads = starts[rng.integers(0, len(starts), len(chosen))] + 1
             offsets = np.where(aligned[chosen], heads, offsets)
             out[chosen] = stream[offsets[:, None] + np.arange(length)]
+        if late:
+            swapped = (rng.random((rows, length)) < self.mixture.swapped) & story[:, None]
+            other = [stream[rng.integers(0, len(stream), out.shape)] for stream in self.streams]
+            coin = rng.random(out.shape) < 0.5
+            out = np.where(swapped, np.where(coin, other[0], other[1]), out)
         return out
 
-    def batch(self, step: int, progress: float, rows: int, length: int) -> tuple[torch.Tensor, ...]:
+    def batch(self, step: int, rows: int, length: int) -> tuple[torch.Tensor, ...]:
         """Draw inputs and targets of a step.
 
         Parameters
         ----------
         step
             Number of the step.
-        progress
-            Share of the training that is done.
         rows, length
             Shape of the batch.
 
@@ -114,13 +130,13 @@ class Sampler:
         """
         rng = np.random.default_rng((self.seed, step))
         rolls = rng.random(rows)
-        share = self.mixture.repeat_share(progress)
+        share = self.mixture.repeat_share(step)
         repeated = rolls < share
         random = rolls < share * self.mixture.random_share
-        tokens = self.text(rng, rows, length)
+        tokens = self.text(rng, step, rows, length)
         noise = rng.integers(1, self.vocab_size, (rows, length))
         tokens = np.where(random[:, None], noise, tokens)
-        longest = int(min(length // 2, 24 + 400 * progress, 256))
+        longest = int(min(length // 2, 24 + 400 * (step / self.mixture.horizon), 256))
         period = np.where(repeated, rng.integers(4, longest + 1, rows), length)[:, None]
         position = np.arange(length)[None, :]
         tokens = np.take_along_axis(tokens, position % period, axis=1)

@@ -34,7 +34,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--run", type=Path, default=HERE / "runs" / "main", help="run folder")
     parser.add_argument("--export", type=Path, default=EXPORT, help="folder of the result")
-    parser.add_argument("--steps", type=int, default=6000)
+    parser.add_argument("--steps", type=int, default=4400)
     parser.add_argument("--stop", type=int, default=None, help="leave after this step")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
@@ -53,7 +53,8 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--bias-rate", type=float, default=1e-2, help="of queries and keys")
     parser.add_argument("--bias-spread", type=float, default=1.0, help="of the same, at first")
     parser.add_argument("--warmup", type=int, default=100)
-    parser.add_argument("--decay-from", type=float, default=0.4, help="share of the steps")
+    parser.add_argument("--decay-from", type=int, default=2000, help="step")
+    parser.add_argument("--long-from", type=int, default=2200, help="step")
     parser.add_argument("--log-every", type=int, default=100)
     parser.add_argument("--save-every", type=int, default=500)
     return parser.parse_args()
@@ -108,15 +109,14 @@ def build_optimizers(model: nn.Module, args: argparse.Namespace) -> list[torch.o
 def rate_at(step: int, args: argparse.Namespace) -> float:
     """Return the learning rate's factor: warm-up, a level stretch, linear decay to zero."""
     warm = min(1.0, (step + 1) / args.warmup)
-    level = args.decay_from * args.steps
-    return warm * min(1.0, max(0.0, (args.steps - step) / (args.steps - level)))
+    return warm * min(1.0, max(0.0, (args.steps - step) / (args.steps - args.decay_from)))
 
 
 def shape_at(step: int, args: argparse.Namespace) -> tuple[int, int]:
-    """Return a batch's rows and length: short rows first, some long ones in the second half."""
+    """Return a batch's rows and length: short rows first, some long ones later."""
     if step < args.short_until:
         return args.rows * 3, args.length // 3
-    factor = {7: 2, 15: 4}.get(step % 16, 1) if step >= args.steps // 2 else 1
+    factor = {7: 2, 15: 4}.get(step % 16, 1) if step >= args.long_from else 1
     return args.rows // factor, args.length * factor
 
 
@@ -232,24 +232,24 @@ def main() -> None:
             log.write(line + "\n")
             log.flush()
 
-        if done == 0:
-            note(
-                {
-                    "corpus_sha256": corpus.sha256(),
-                    "python": sys.version.split()[0],
-                    "torch": torch.__version__,
-                    "threads": args.threads,
-                    "parameters": sum(p.numel() for p in model.parameters()),
-                    "tokens": [len(stream) for stream in sampler.streams],
-                    "settings": {k: v for k, v in vars(args).items() if k not in ("run", "export")},
-                }
-            )
+        note(
+            {
+                "from_step": done,
+                "corpus_sha256": corpus.sha256(),
+                "python": sys.version.split()[0],
+                "torch": torch.__version__,
+                "threads": args.threads,
+                "parameters": sum(p.numel() for p in model.parameters()),
+                "tokens": [len(stream) for stream in sampler.streams],
+                "settings": {k: v for k, v in vars(args).items() if k not in ("run", "export")},
+            }
+        )
         model.train()
         began, losses = time.monotonic(), []
         last = min(args.steps, args.stop or args.steps)
         for step in range(done, last):
             rows, length = shape_at(step, args)
-            inputs, targets = sampler.batch(step, step / args.steps, rows, length)
+            inputs, targets = sampler.batch(step, rows, length)
             logits = model(inputs, use_cache=False).logits
             loss = functional.cross_entropy(
                 logits.flatten(0, 1), targets.flatten(), ignore_index=IGNORED
