@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gattn.engines import choose, dense, has_tiles
-from gattn.engines.base import AttentionCall, EdgeList, score_edges
+from gattn.engines.base import AttentionCall, EdgeList, edge_blocks, naming_shapes, score_edges
 from gattn.errors import ContractError, ShapeError
 from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph
@@ -68,7 +68,8 @@ def graph_attention(
     call, lead = attention_call(
         query, key, graph, weight, normalizer, value, edge_features, dropout
     )
-    output: Tensor = choose(call).run(call)
+    with naming_shapes(call):
+        output: Tensor = choose(call).run(call)
     return output.reshape(*lead, *output.shape[1:])
 
 
@@ -183,17 +184,17 @@ def attention_graphs(
     }
     batch, heads = call.query.shape[:2]
     stores = [KeptEdges(graph, range(heads), keep, scores, query.dtype) for _ in range(batch)]
-    with torch.no_grad():
+    with torch.no_grad(), naming_shapes(call):
         if has_tiles(call):
-            for block in dense.row_blocks(call):
-                for store, attention, score in zip(
-                    stores, block.attention, block.scores, strict=True
-                ):
-                    store.add_rows(block.rows, block.columns, block.allowed, attention, score)
+            for rows, columns, allowed, score, attention in dense.row_blocks(call):
+                for store, one, its_score in zip(stores, attention, score, strict=True):
+                    store.add_rows(rows, columns, allowed, one, its_score)
         else:
-            score = score_edges(call, graph.edge_index)
-            attention = call.normalizer.on_edges(score, graph.edge_index[1], graph.num_queries)
-            for store, one_attention, one_score in zip(stores, attention, score, strict=True):
-                store.add_edges(one_attention, one_score)
+            for rows, edges in edge_blocks(call):
+                score = score_edges(call, edges)
+                row = call.edge_index[1, edges] - rows.start
+                attention = call.normalizer.on_edges(score, row, rows.stop - rows.start)
+                for store, one, its_score in zip(stores, attention, score, strict=True):
+                    store.add_edges(edges, one, its_score)
     has_sink = call.normalizer.has_sink
     return [head for store in stores for head in store.graphs(has_sink=has_sink, **names)]

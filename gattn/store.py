@@ -74,24 +74,27 @@ class KeptEdges:
                 row, key = (row + rows.start).int(), (key + columns.start).int()
             parts.append(_Part(row, key, attention[head][mask], score))
 
-    def add_edges(self, attention: Tensor, scores: Tensor) -> None:
-        """Keep edges of all rows at once: (heads, edges) in the graph's edge order."""
+    def add_edges(self, edges: slice, attention: Tensor, scores: Tensor) -> None:
+        """Keep edges of whole neighbourhoods: (heads, edges) in the graph's edge order."""
         attention = self._stored(attention)
-        key, query = self._graph.edge_index
+        key, query = self._graph.edge_index[:, edges]
         self._check(attention, lambda place: int(query[place[1]]))
         self._mass.index_add_(1, query, attention.abs())
         self._sum.index_add_(1, query, attention)
         stored_scores = self._stored(scores) if self._scores else None
-        chosen = torch.ones_like(attention, dtype=torch.bool)
-        if not isinstance(self._keep, All):
-            for edges, present in padded_rows(query, self._graph.num_queries):
-                chosen[:, edges[present]] = self._keep.select(attention[:, edges], present)[
-                    :, present
-                ]
+        if isinstance(self._keep, All):
+            for head, parts in enumerate(self._parts):
+                score = None if stored_scores is None else stored_scores[head]
+                parts.append(_Part(None, None, attention[head], score))
+            return
+        chosen = torch.zeros_like(attention, dtype=torch.bool)
+        for places, present in padded_rows(query - query[:1], self._graph.num_queries):
+            kept = self._keep.select(attention[:, places], present)
+            chosen[:, places[present]] = kept[:, present]
         for head, parts in enumerate(self._parts):
             mask = chosen[head]
             score = None if stored_scores is None else stored_scores[head][mask]
-            parts.append(_Part(query[mask], key[mask], attention[head][mask], score))
+            parts.append(_Part(query[mask].int(), key[mask].int(), attention[head][mask], score))
 
     def _stored(self, values: Tensor) -> Tensor:
         return values.detach().to("cpu", self._dtype)

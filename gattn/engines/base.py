@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -21,6 +24,9 @@ from gattn.weights.base import (
     tile_scores,
 )
 
+EDGE_NUMBERS = 1 << 24
+"""How many gathered numbers a block of edges holds at most."""
+
 
 @dataclass(frozen=True)
 class EdgeList:
@@ -38,6 +44,8 @@ class EdgeList:
                 "edge_index must hold int64 numbers of shape (2, edges), rows key and query, not "
                 f"{index.dtype} {tuple(index.shape)}."
             )
+        if index.device.type != "cpu":  # Reading the values would stall a GPU.
+            return
         sides = (("keys", index[0], self.num_keys), ("queries", index[1], self.num_queries))
         for row, (side, ends, size) in enumerate(sides):
             if len(ends) and (int(ends.min()) < 0 or int(ends.max()) >= size):
@@ -108,6 +116,16 @@ class AttentionCall:
         return Positions(query, torch.arange(self.graph.num_keys, device=device))
 
     @cached_property
+    def edge_index(self) -> Tensor:
+        """The edges ``[key; query]`` beside the tensors; a rule lists its edges on the CPU."""
+        return self.graph.edge_index.to(self.query.device)
+
+    @property
+    def width(self) -> int:
+        """The most numbers that a token brings to each pair, in all heads of the batch."""
+        return math.prod(self.query.shape[:2]) * max(_widest(side) for side in self.sides)
+
+    @cached_property
     def sides(self) -> tuple[Tree, Tree]:
         """What the weight function prepared for the queries and for the keys."""
         return self.weight.prepare(self.query, self.key, self.positions)
@@ -118,21 +136,60 @@ class AttentionCall:
         return self.weight.dot_form(*self.sides)
 
 
-def score_edges(call: AttentionCall, edge_index: Tensor) -> Tensor:
-    """Score a list of edges ``[key; query]`` (rows of queries): (B, H, E)."""
-    sides = call.sides
-    key_index, query_index = edge_index
-    query = map_tree(lambda x: x.transpose(1, 2)[:, query_index], sides[0])
-    key = map_tree(lambda x: x.transpose(1, 2)[:, key_index], sides[1])
-    positions = call.positions
-    features = call.edge_features
-    if features is not None and features.dim() == 3:
-        features = features[query_index, key_index]
+def _widest(tree: Tree) -> int:
+    if isinstance(tree, tuple):
+        return max((_widest(branch) for branch in tree), default=1)
+    return 1 if tree is None else tree.shape[-1]
+
+
+@contextmanager
+def naming_shapes(call: AttentionCall) -> Iterator[None]:
+    """Turn what torch says of shapes that do not fit into an error that names their owners."""
+    try:
+        yield
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, IndexError) as error:
+        reason = str(error).partition("\n")[0]
+        raise ShapeError(
+            f"{call.weight!r} and {call.normalizer!r} do not fit queries (batch, heads, tokens, "
+            f"dim) {tuple(call.query.shape)} and keys {tuple(call.key.shape)}: {reason} Build them "
+            "for these heads and dims, or check the tensors."
+        ) from error
+
+
+def score_edges(call: AttentionCall, edges: slice = slice(None)) -> Tensor:
+    """Score edges of the graph's list: (B, H, E)."""
+    key_index, query_index = call.edge_index[:, edges]
+    query = map_tree(lambda x: x.transpose(1, 2)[:, query_index], call.sides[0])
+    key = map_tree(lambda x: x.transpose(1, 2)[:, key_index], call.sides[1])
+    positions, features = call.positions, call.edge_features
+    if features is not None:
+        is_list = features.dim() == 2
+        features = features[edges] if is_list else features[query_index, key_index]
     pairs = Pairs(positions.query[query_index, None], positions.key[key_index, None], features)
     batch, heads = call.query.shape[:2]
-    shape = (batch, edge_index.shape[1], heads)
+    shape = (batch, len(query_index), heads)
     scores = checked_scores(call.weight(query, key, pairs), shape, call.weight)
     return scores.to(call.query.dtype).expand(shape).transpose(1, 2)
+
+
+def edge_blocks(call: AttentionCall) -> Iterator[tuple[slice, slice]]:
+    """Walk the edges of a token graph a few whole neighbourhoods at a time.
+
+    Yields
+    ------
+    rows, edges : slice
+        Some queries, and the edges of their neighbourhoods.
+    """
+    assert isinstance(call.graph, TokenGraph)
+    pointer = call.graph.pointer.cpu()
+    most, row = max(1, EDGE_NUMBERS // max(call.width, 1)), 0
+    while row < call.graph.num_queries:
+        reach = torch.searchsorted(pointer, pointer[row] + most, right=True)
+        stop = max(int(reach) - 1, row + 1)
+        yield slice(row, stop), slice(int(pointer[row]), int(pointer[stop]))
+        row = stop
 
 
 def score_tile(call: AttentionCall, rows: slice, columns: slice) -> Tensor:
@@ -155,12 +212,18 @@ def checked_scores(scores: Tensor, shape: tuple[int, ...], weight: WeightFunctio
     """
     missing = len(shape) - scores.dim()
     padded = (1,) * missing + tuple(scores.shape)
-    free = {0, len(shape) - 1} if len(shape) == 3 else {0, 1}
-    fits = 0 <= missing <= 1 and all(
-        size == wanted or (axis in free and size == 1)
-        for axis, (size, wanted) in enumerate(zip(padded, shape, strict=True))
-    )
-    if not fits:
+    heads = 2 if len(shape) == 3 else 1
+    wrong = [
+        axis
+        for axis, (size, wanted) in enumerate(zip(padded, shape, strict=False))
+        if size != wanted and not (size == 1 and axis in (0, heads))
+    ]
+    if missing in (0, 1) and wrong == [heads]:
+        raise ShapeError(
+            f"{weight} scores {padded[heads]} heads, but the tensors have {shape[heads]}; build "
+            "it for that number."
+        )
+    if missing not in (0, 1) or wrong:
         raise ContractError(
             f"{weight} must return one score for each pair and head, (..., heads) or (..., 1): "
             f"{shape} here, but it returned {tuple(scores.shape)}. Reduce the feature axis only, "

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from gattn.engines.base import AttentionCall, score_tile
 from gattn.graph import TokenGraph
-from gattn.weights.base import Tree
 
 _TILE_NUMBERS = 1 << 25
 
@@ -41,18 +40,10 @@ def row_blocks(call: AttentionCall) -> Iterator[RowBlock]:
     Scores are (B, H, rows, columns), -inf where there is no edge.
     """
     assert isinstance(call.graph, TokenGraph)
-    numbers_a_pair = math.prod(call.query.shape[:2])
-    if call.dot_form is None:
-        numbers_a_pair *= max(_widest(side) for side in call.sides)
+    heads = math.prod(call.query.shape[:2])
+    numbers_a_pair = call.width if call.dot_form is None else heads
     for rows, columns, allowed in call.graph.row_blocks(_TILE_NUMBERS // max(numbers_a_pair, 1)):
         yield row_block(call, rows, columns, allowed.to(call.query.device))
-
-
-def _widest(tree: Tree) -> int:
-    """Find the most numbers that a token brings to each pair."""
-    if isinstance(tree, tuple):
-        return max((_widest(branch) for branch in tree), default=1)
-    return 1 if tree is None else tree.shape[-1]
 
 
 def row_block(call: AttentionCall, rows: slice, columns: slice, allowed: Tensor) -> RowBlock:

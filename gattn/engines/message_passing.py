@@ -9,6 +9,7 @@ from torch import Tensor
 from torch_geometric.nn import MessagePassing
 
 from gattn.engines.base import AttentionCall, score_edges
+from gattn.normalizers.base import widened
 
 
 class EdgeAttention(MessagePassing):
@@ -28,19 +29,19 @@ class EdgeAttention(MessagePassing):
     def attend(self, call: AttentionCall) -> Tensor:
         """Compute the output, (B, H, Q, V)."""
         assert call.value is not None
-        edge_index = call.graph.edge_index
+        edge_index = call.edge_index
         num_queries, num_keys = call.query.shape[-2], call.key.shape[-2]
-        scores = score_edges(call, edge_index)
-        alpha = call.normalizer.on_edges(scores, edge_index[1], num_queries).transpose(1, 2)
+        alpha = call.normalizer.on_edges(score_edges(call), edge_index[1], num_queries)
         alpha = torch.dropout(alpha, call.dropout, train=call.dropout > 0)
-        value = call.value.transpose(1, 2)
+        alpha, value = widened(alpha.transpose(1, 2)), widened(call.value.transpose(1, 2))
         if len(value) == 1:
             alpha, value = alpha[0], value[0]
         # torch-geometric's code generator looks for the literal call self.propagate.
         output: Tensor = self.propagate(
             edge_index, size=(num_keys, num_queries), value=(value, None), alpha=alpha
         )
-        return output.reshape(len(call.query), num_queries, *output.shape[-2:]).transpose(1, 2)
+        output = output.reshape(len(call.query), num_queries, *output.shape[-2:])
+        return output.transpose(1, 2).to(call.value.dtype)
 
     def message(self, value_j: Tensor, alpha: Tensor) -> Tensor:
         """Weigh the value of each edge's key: (..., E, H) and (..., E, H, D)."""

@@ -7,7 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from gattn.weights.base import DotForm, Pairs, Positions, Tree, WeightFunction
+from gattn.weights.base import DotForm, Pairs, Tree, WeightFunction
 from gattn.weights.parameters import scaled, shown_factor
 
 
@@ -27,13 +27,6 @@ class SquaredDistance(WeightFunction):
         super().__init__()
         self.c = nn.Buffer(c) if type(c) is Tensor else c
 
-    def prepare(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tree, Tree]:
-        """Move the keys' mean to the origin, so that expanding the square cancels few digits."""
-        if not key.shape[-2]:
-            return query, key
-        centre = key.detach().mean(-2, keepdim=True)
-        return query - centre, key - centre
-
     def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
         """Score pairs."""
         query, key = cast("Tensor", query), cast("Tensor", key)
@@ -42,8 +35,11 @@ class SquaredDistance(WeightFunction):
     def dot_form(self, query: Tree, key: Tree) -> DotForm | None:
         """Expand the square: c [2q, -|q|^2, -1] . [k, 1, |k|^2]."""
         query, key = cast("Tensor", query), cast("Tensor", key)
-        if query.dtype in (torch.float16, torch.bfloat16):
+        if query.dtype in (torch.float16, torch.bfloat16) or not key.shape[-2]:
             return None
+        # Around the keys' mean the expanded square cancels few digits.
+        centre = key.detach().nan_to_num(0.0, 0.0, 0.0).mean(-2, keepdim=True)
+        query, key = query - centre, key - centre
         length, key_length = (x.square().sum(-1, keepdim=True) for x in (query, key))
         features = [2 * query, -length, -torch.ones_like(length)]
         key_features = [key, torch.ones_like(key_length), key_length]

@@ -6,12 +6,22 @@ from typing import cast
 
 from torch import Tensor
 
+from gattn.errors import ShapeError
 from gattn.weights.base import DotForm, Pairs, Positions, Tree, WeightFunction
 from gattn.weights.parameters import expect_features, learned
 
 
 class Dot(WeightFunction):
     r"""The dot product :math:`q \cdot k`."""
+
+    def prepare(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tree, Tree]:
+        """Hold queries and keys to one dim."""
+        if query.shape[-1] != key.shape[-1]:
+            raise ShapeError(
+                f"{self} needs queries and keys of one dim, got {query.shape[-1]} and "
+                f"{key.shape[-1]}; Bilinear joins different ones."
+            )
+        return query, key
 
     def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
         """Score pairs."""

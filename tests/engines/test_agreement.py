@@ -1,13 +1,16 @@
 """All engines give the same numbers and the same gradients."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
-from gattn.attention import attention_call, graph_attention
+from gattn.attention import attention_call, attention_graphs, graph_attention
 from gattn.engines import dense, fused, message_passing
 from gattn.engines.base import EdgeList, score_edges, score_tile
+from gattn.errors import ShapeError
 from gattn.graph import TokenGraph
+from gattn.keep import All, TopK
 from gattn.normalizers import (
     Entmax15,
     Identity,
@@ -22,12 +25,14 @@ from gattn.weights import (
     Additive,
     ALiBi,
     Cosine,
+    Dot,
     GATv2,
     RelativePosition,
     Rotary,
     ScaledDotProduct,
     Softcap,
     SquaredDistance,
+    T5RelativeBias,
     WeightFunction,
 )
 
@@ -204,7 +209,7 @@ def test_tiles_and_edges_give_the_same_scores(randn):
         function = double(build())
         call, _ = attention_call(randn(2, HEADS, 5, DIM), randn(2, HEADS, 5, DIM), graph, function)
         tile = score_tile(call, slice(1, 4), slice(2, 5))
-        whole = score_edges(call, graph.edge_index).unflatten(-1, (5, 5))
+        whole = score_edges(call).unflatten(-1, (5, 5))
         torch.testing.assert_close(tile, whole[:, :, 1:4, 2:5], msg=lambda m, n=name: f"{n}: {m}")
 
 
@@ -221,3 +226,62 @@ def test_a_doubled_edge_counts_twice_and_any_order_does(randn, loops):
     torch.testing.assert_close(found, attention @ value)
     merged, _ = attention_call(query, key, TokenGraph.from_edge_index(index, 4), value=value)
     assert not torch.allclose(message_passing.run(merged), found)
+
+
+@pytest.mark.parametrize("keep", [All(), TopK(2)])
+@pytest.mark.parametrize("numbers", [1, 60, 10**9])
+def test_blocks_of_edges_give_what_all_edges_give_at_once(monkeypatch, keep, numbers):
+    query, key = torch.randn(2, 3, 2, 9, 4, dtype=torch.float64)
+    graph = TokenGraph.strided(9, 2) - TokenGraph.from_edge_index(torch.tensor([[4], [4]]), 9)
+    expected = attention_graphs(query, key, graph, keep=keep, scores=True)
+    monkeypatch.setattr("gattn.engines.base.EDGE_NUMBERS", numbers)
+    found = attention_graphs(query, key, graph, keep=keep, scores=True)
+    for one, other in zip(found, expected, strict=True):
+        assert torch.equal(one.graph.edge_index, other.graph.edge_index)
+        np.testing.assert_allclose(one.attention, other.attention, atol=1e-14)
+        np.testing.assert_allclose(one.score, other.score, atol=1e-14)
+        np.testing.assert_allclose(one.total_mass, other.total_mass, atol=1e-14)
+
+
+@pytest.mark.parametrize("graph", [TokenGraph.window(6, 2), TokenGraph.strided(6, 2)])
+@pytest.mark.parametrize("weight", [Dot(), Dot() + (lambda q, k, pairs: 0.1 * pairs.offset)])
+def test_rules_serve_tensors_of_another_device(graph, weight):
+    query = torch.empty(2, 6, 4, device="meta")
+    output = graph_attention(query, query, query, graph, weight=weight)
+    assert output.shape == query.shape
+    assert output.device.type == "meta"
+
+
+def test_a_broken_key_that_nobody_reads_breaks_nothing():
+    query, key, value = torch.randn(3, 1, 4, 3)
+    key[:, 3] = torch.nan
+    graph = TokenGraph.causal(4) - TokenGraph.from_edge_index(torch.tensor([[3], [3]]), 4)
+    call, _ = attention_call(query, key, graph, SquaredDistance(), None, value)
+    assert torch.isfinite(message_passing.run(call)).all()
+    assert torch.isfinite(dense.run(call)).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"weight": ScaledDotProduct() + ALiBi(8)}, "ALiBi"),
+        ({"weight": Cosine(torch.ones(3))}, "Cosine"),
+        ({"weight": torch.ones(3) * Dot()}, "Dot"),
+        ({"weight": T5RelativeBias(3)}, "3 heads, but the tensors have 4"),
+        ({"normalizer": Softmax(sink=torch.zeros(3))}, "Softmax"),
+    ],
+)
+@pytest.mark.parametrize("graph", [TokenGraph.causal(6), TokenGraph.strided(6, 2)])
+def test_parameters_for_other_heads_are_named(options, said, graph):
+    query = torch.randn(4, 6, 8)
+    with pytest.raises(ShapeError, match=said):
+        graph_attention(query, query, query, graph, **options)
+    with pytest.raises(ShapeError, match=said):
+        attention_graphs(query, query, graph, **options)
+
+
+@pytest.mark.parametrize("graph", [TokenGraph.causal(6), TokenGraph.strided(6, 2)])
+def test_dims_that_differ_are_named(graph):
+    query, key = torch.randn(4, 6, 8), torch.randn(4, 6, 5)
+    with pytest.raises(ShapeError, match="one dim, got 8 and 5"):
+        graph_attention(query, key, key, graph)

@@ -25,7 +25,7 @@ def score():
         sizes = query.shape[-2], key.shape[-2]
         graph = TokenGraph(Complete(), *sizes, query_offset=query_offset)
         call, _ = attention_call(query, key, graph, weight, edge_features=edge_features)
-        return score_edges(call, graph.edge_index).unflatten(-1, sizes)
+        return score_edges(call).unflatten(-1, sizes)
 
     return score_all
 
