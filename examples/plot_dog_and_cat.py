@@ -1,7 +1,8 @@
 """The main job: a text runs through a model and comes out as attention graphs.
 
-The embedded model needs no network. All heads at a glance, the head that reads the previous token
-most, and the head that continues a repeated pattern most (an induction head).
+The embedded model needs no network. All heads at a glance; the head that reads the previous token
+most; and on a list said three times, an induction head: each word reads the word that followed its
+own last occurrence, and what has not been said before reads the start.
 """
 
 import matplotlib.pyplot as plt
@@ -10,13 +11,16 @@ import gattn
 
 trace = gattn.capture("The dog chased the cat, and the cat chased the dog")
 table = trace.summary()
-print(table.round(2))
+print(table.round(2).to_string())
+trace.draw().savefig("all_heads.png", dpi=110)
 
-trace.draw().savefig("dog_and_cat_all_heads.png", dpi=150)
+_, layer, head = table["previous_token"].idxmax()
+print(f"previous token: layer {layer}, head {head} ({table['previous_token'].max():.2f})")
+trace[layer, head].draw("arcs").figure.savefig("previous_token_head.png", dpi=110)
 
-figure, axes = plt.subplots(2, 1, figsize=(9, 8.4), layout="constrained")
-for ax, score in zip(axes, ("previous_token", "induction"), strict=True):
-    _, layer, head = table[score].idxmax()
-    trace[layer, head].draw("arcs", ax=ax)
-    print(f"{score}: layer {layer}, head {head} ({table[score].max():.2f})")
-figure.savefig("dog_and_cat_two_heads.png", dpi=150)
+repeated = gattn.capture("The river tall green lamp river tall green lamp river tall green lamp")
+scores = repeated.summary()["induction"]
+_, layer, head = scores.idxmax()
+print(f"induction: layer {layer}, head {head} ({scores.max():.2f})")
+repeated[layer, head].draw("arcs", threshold=0.15).figure.savefig("induction_head.png", dpi=110)
+plt.close("all")
