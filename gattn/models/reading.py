@@ -15,6 +15,7 @@ from gattn.errors import CaptureError
 from gattn.graph import TokenGraph
 from gattn.models.interface import RoutedCall
 from gattn.normalizers import Normalizer, Softmax
+from gattn.normalizers.base import widened
 from gattn.weights.base import Pairs, PositionWeight, Tree, WeightFunction
 from gattn.weights.dot import ScaledDotProduct
 from gattn.weights.softcap import Softcap
@@ -87,8 +88,7 @@ def read_call(
 
 
 def _real(x: Tensor, element: int, index: Tensor) -> Tensor:
-    chosen = x[element : element + 1, :, index.to(x.device)]
-    return chosen.float() if x.dtype in (torch.float16, torch.bfloat16) else chosen
+    return widened(x[element : element + 1, :, index.to(x.device)])
 
 
 def _is_causal(routed: RoutedCall) -> bool:
@@ -114,15 +114,17 @@ def _mask(routed: RoutedCall, sides: Sides) -> tuple[Tensor | None, Tensor | Non
     mask = mask[:, :, sides.keys.to(mask.device)] if mask.shape[2] > 1 else mask
     mask = mask.expand(-1, len(sides.queries), len(sides.keys))
     if mask.dtype == torch.bool:
-        return mask.any(0), None if mask.shape[0] == 1 else _additive(mask)
+        zeros = torch.zeros(mask.shape, dtype=_wide(routed), device=mask.device)
+        return mask.any(0), None if mask.shape[0] == 1 else zeros.masked_fill(~mask, -torch.inf)
     present = mask > torch.finfo(mask.dtype).min / 2
     allowed = present.any(0)
-    bias = mask.float().masked_fill(~present, -torch.inf)
+    bias = mask.to(_wide(routed)).masked_fill(~present, -torch.inf)
     return allowed, bias if bool((bias[:, allowed] != 0).any()) else None
 
 
-def _additive(mask: Tensor) -> Tensor:
-    return torch.zeros(mask.shape, device=mask.device).masked_fill(~mask, -torch.inf)
+def _wide(routed: RoutedCall) -> torch.dtype:
+    """Say in which precision scores are computed: half precision is widened."""
+    return widened(routed.query[:0]).dtype
 
 
 def _sum_of_biases(
@@ -132,7 +134,7 @@ def _sum_of_biases(
     position = routed.options.get("position_bias")
     terms = [] if bias is None else [bias]
     if position is not None:
-        position = position[sides.element if position.shape[0] > 1 else 0].float()
+        position = position[sides.element if position.shape[0] > 1 else 0].to(_wide(routed))
         terms.append(position[:, sides.queries][:, :, sides.keys])
     if not terms:
         return None
@@ -156,7 +158,7 @@ def _weight(routed: RoutedCall, has_bias: bool) -> WeightFunction:
 
 def _normalizer(routed: RoutedCall) -> Normalizer:
     sink = routed.options.get("s_aux")
-    return Softmax(sink=None if sink is None else sink.detach().float().reshape(-1))
+    return Softmax(sink=None if sink is None else sink.detach().to(_wide(routed)).reshape(-1))
 
 
 def _token_graph(
@@ -191,9 +193,9 @@ def _verify(routed: RoutedCall, sides: Sides, call: AttentionCall) -> None:
     count = len(sides.queries)
     rows = sorted({0, count // 3, 2 * count // 3, count - 1})
     expected = routed.output[sides.element, sides.queries[rows].to(routed.output.device)]
-    expected = expected.float().transpose(0, 1)
+    expected = widened(expected).transpose(0, 1)
     assert call.value is not None
-    found = torch.cat([_output_row(call, row) for row in rows], dim=1).float()
+    found = torch.cat([_output_row(call, row) for row in rows], dim=1)
     broken = ~torch.isfinite(expected) | ~torch.isfinite(found)
     if bool(broken.any()):
         head, row, _ = broken.nonzero()[0].tolist()

@@ -124,6 +124,21 @@ def test_half_precision_is_near_what_the_model_reports(tiny, name):
             assert head.attention.dtype == np.float32
 
 
+@pytest.mark.parametrize("name", ["bert", "gpt2", "llama", "t5", "bart", "mistral"])
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_double_precision_stays_double(tiny, monkeypatch, name, implementation):
+    # Eager Llama asks for a softmax in float32, whatever its own precision is.
+    functional, softmax = torch.nn.functional, torch.nn.functional.softmax
+    monkeypatch.setattr(functional, "softmax", lambda x, dim, dtype=None: softmax(x, dim))
+    model = tiny(name, implementation, torch.float64)
+    trace = capture(inputs_of(model), model)
+    for stack, layers in reported(model, inputs_of(model)).items():
+        heads = trace.stacks[stack] if stack else next(iter(trace.stacks.values()))
+        for (layer, h), head in heads.items():
+            assert head.attention.dtype == np.float64
+            np.testing.assert_allclose(head.to_dense(), layers[layer][h], rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("name", ["bert", "llama", "t5"])
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
 def test_autocast_changes_the_models_numbers_alone(tiny, name, implementation):
