@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import groupby, islice
+from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -121,11 +122,11 @@ def capture_many(
         raise CaptureError(
             "capture_many takes several inputs, such as a list of texts; capture takes one."
         )
-    for name, chosen in (("layers", layers), ("heads", heads)):
-        if chosen is not None and not len(chosen):
-            raise SelectionError(f"{name} is empty: name at least one, or None for all.")
-    if batch_size < 1:
-        raise CaptureError(f"batch_size must be at least 1, not {batch_size}.")
+    layers, heads = _choice("layers", layers), _choice("heads", heads)
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise CaptureError(f"batch_size must be a whole number of at least 1, not {batch_size!r}.")
+    if keep is not None and not isinstance(keep, Keep):
+        raise CaptureError(f"keep must be a rule such as TopK(8) or Threshold(0.01), not {keep!r}.")
     model, tokenizer = _resolved(model, tokenizer)
     if model.training:
         raise ModelError(
@@ -136,16 +137,42 @@ def capture_many(
     with tqdm(total=total, desc="capturing", unit="text", delay=1, disable=not progress) as bar:
         while batch := list(islice(source, batch_size)):
             encodings = [encode(one, model, tokenizer) for one in batch]
-            run = _Run(model, encodings, keep, layers, heads, scores)
-            run.forward(tokenizer)
-            for trace in run.traces():
-                bar.update()
-                yield trace
+            # A batch has the same tensors for each of its sequences.
+            for _, alike in groupby(encodings, lambda encoding: encoding.tensors.keys()):
+                run = _Run(model, list(alike), keep, layers, heads, scores)
+                run.forward(tokenizer)
+                for trace in run.traces():
+                    bar.update()
+                    yield trace
+
+
+def _choice(name: str, chosen: Sequence[int] | None) -> list[int] | None:
+    """Check which layers or heads were chosen."""
+    if chosen is None:
+        return None
+    try:
+        numbers = [index(number) for number in chosen]
+    except TypeError as error:
+        raise SelectionError(
+            f"{name} takes a list of whole numbers, such as {name}=[0, 2], not {chosen!r}."
+        ) from error
+    if not numbers:
+        raise SelectionError(f"{name} is empty: name at least one, or None for all.")
+    if len(set(numbers)) < len(numbers):
+        raise SelectionError(f"{name}={numbers} names one of them twice: name each once.")
+    return numbers
 
 
 def _resolved(
     model: Model, tokenizer: PreTrainedTokenizerBase | None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None]:
+    from transformers import PreTrainedTokenizerBase
+
+    if tokenizer is not None and not isinstance(tokenizer, PreTrainedTokenizerBase):
+        raise ModelError(
+            "tokenizer must be a transformers tokenizer, such as "
+            f"AutoTokenizer.from_pretrained(name), not {tokenizer!r:.60}."
+        )
     if model is None or isinstance(model, (str, Path)):
         loaded, found = load_model(model)
         return loaded, tokenizer or found
@@ -177,6 +204,7 @@ class _Run:
         if keep is None:
             self._check_size()
         self._calls: dict[str, int] = {}
+        self._modules: dict[str, set[str]] = {}
         self._known: dict[Any, Any] = {}
         self._found: list[dict[str, dict[tuple[int, int], AttentionGraph]]] = [
             {} for _ in encodings
@@ -217,16 +245,29 @@ class _Run:
                 f"{type(self._model).__name__} does not route its attention through transformers' "
                 "attention interface, so there is nothing to capture."
             )
+        self._check_layers()
         layers = range(max(self._calls.values()))
         if missing := set(self._layers or ()) - set(layers):
             raise SelectionError(
                 f"No layer {min(missing)}; the model has layers 0 .. {layers[-1]}."
             )
 
+    def _check_layers(self) -> None:
+        """Refuse layers that mix several attentions: one module may serve each layer only once."""
+        layers = getattr(self._model.config.get_text_config(), "num_hidden_layers", None)
+        for stack, calls in self._calls.items():
+            if layers is not None and len(self._modules[stack]) < calls > layers:
+                raise CaptureError(
+                    f"{type(self._model).__name__} calls its attention {calls} times in {layers} "
+                    "layers: the attention of a layer is a combination of several softmaxes, which "
+                    "gattn does not read."
+                )
+
     def _see(self, routed: RoutedCall) -> None:
         stack = _stack_name(routed, self._model)
         layer = self._calls.get(stack, 0)
         self._calls[stack] = layer + 1
+        self._modules.setdefault(stack, set()).add(routed.name)
         if self._layers is not None and layer not in self._layers:
             return
         count = routed.query.shape[1]

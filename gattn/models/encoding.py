@@ -92,6 +92,13 @@ def _check_ids(name: str, ids: Tensor, model: PreTrainedModel) -> None:
 def _encode_text(text: str, tokenizer: PreTrainedTokenizerBase | None) -> Encoding:
     if not text:
         raise CaptureError("The text is empty: expected at least one token.")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise CaptureError(
+            f"The text is not valid Unicode at character {error.start}, {text[error.start]!r}: "
+            "expected text that encodes as UTF-8."
+        ) from error
     if tokenizer is None:
         raise ModelError("A text needs a tokenizer: pass tokenizer=, or token ids.")
     found = tokenizer(text, return_offsets_mapping=tokenizer.is_fast, verbose=False)
@@ -125,6 +132,12 @@ def _encode_mapping(
         raise CaptureError(
             f"Expected one sequence, got a batch of {len(ids)}; capture_many takes several."
         )
+    for name, values in tensors.items():
+        if values.dim() < ids.dim() or (batched and len(values) != 1):
+            raise CaptureError(
+                f"{name!r} must be a tensor with the same batch as input_ids {tuple(ids.shape)}, "
+                f"not {inputs[name]!r:.60}; settings of the model are none of its inputs."
+            )
     rest = {name: values[0] if batched else values for name, values in tensors.items()}
     decoder = {name: rest.pop(name) for name in list(rest) if name.startswith("decoder_")}
     encoding = _encode_ids(ids, rest, tokenizer)
@@ -207,15 +220,14 @@ def _longest(model: PreTrainedModel) -> int | None:
 
 
 def pad(encodings: Sequence[Encoding], padding_id: int) -> dict[str, Tensor]:
-    """Join sequences to one batch, padded on the right, with its attention mask."""
-    names = set.intersection(*(set(encoding.tensors) for encoding in encodings))
+    """Join sequences with the same tensors to one batch, padded on the right, with its mask."""
     batch = {
         name: torch.nn.utils.rnn.pad_sequence(
             [encoding.tensors[name] for encoding in encodings],
             batch_first=True,
             padding_value=padding_id if name.endswith("input_ids") else 0,
         )
-        for name in sorted(names)
+        for name in sorted(encodings[0].tensors)
     }
     batch["attention_mask"] = _real([len(encoding) for encoding in encodings])
     if "decoder_input_ids" in batch:

@@ -410,11 +410,67 @@ def test_nothing_gives_nothing(tiny):
 def test_one_text_is_not_many(tiny, tokenizer):
     with pytest.raises(CaptureError, match="list of texts"):
         next(capture_many("the dog", tiny("bert"), tokenizer))
-    with pytest.raises(CaptureError, match="batch_size must be at least 1, not 0"):
+    with pytest.raises(
+        CaptureError, match="batch_size must be a whole number of at least 1, not 0"
+    ):
         next(capture_many(["the dog"], tiny("bert"), tokenizer, batch_size=0))
 
 
+def test_inputs_of_several_kinds_are_one_after_another(tiny):
+    model = tiny("bert")
+    many = [{"input_ids": [3, 4, 5, 6], "token_type_ids": [0, 0, 1, 1]}, [7, 8, 9], [5], [4, 4]]
+    found = list(capture_many(many, model, progress=False))
+    for inputs, trace in zip(many, found, strict=True):
+        same(trace, capture(inputs, model))
+    assert not np.allclose(found[0][0, 0].attention, capture([3, 4, 5, 6], model)[0, 0].attention)
+
+
 # Refusals
+
+
+@pytest.mark.parametrize("chosen", [1, [1.5], "01", [None]], ids=repr)
+@pytest.mark.parametrize("name", ["layers", "heads"])
+def test_a_choice_is_a_list_of_whole_numbers(tiny, name, chosen):
+    with pytest.raises(SelectionError, match=f"{name} takes a list of whole numbers"):
+        capture(IDS, tiny("bert"), **{name: chosen})
+
+
+@pytest.mark.parametrize("name", ["layers", "heads"])
+def test_a_choice_names_each_once(tiny, name):
+    with pytest.raises(SelectionError, match=rf"{name}=\[0, 1, 0\] names one of them twice"):
+        capture(IDS, tiny("bert"), **{name: [0, 1, 0]})
+    assert len(capture(IDS, tiny("bert"), **{name: np.arange(2)}).only_stack) in (4, 8)
+
+
+@pytest.mark.parametrize("keep", ["topk", TopK, 0.1], ids=repr)
+def test_keep_is_a_rule(tiny, keep):
+    with pytest.raises(CaptureError, match="keep must be"):
+        capture(IDS, tiny("bert"), keep=keep)
+
+
+def test_a_tokenizer_is_no_name(tiny):
+    for model in (tiny("bert"), None):
+        with pytest.raises(ModelError, match=r"tokenizer must be a transformers tokenizer.*'gpt2'"):
+            capture("the dog", model, tokenizer="gpt2")
+
+
+@pytest.mark.parametrize("size", [None, 2.0, "8"])
+def test_a_batch_size_is_a_whole_number(tiny, size):
+    with pytest.raises(CaptureError, match="batch_size must be a whole number"):
+        next(capture_many([IDS], tiny("bert"), batch_size=size))
+
+
+def test_layers_that_combine_several_softmaxes_are_refused(tiny):
+    """A differential Llama calls the attention twice a layer; ALBERT shares one among layers."""
+    from transformers import DiffLlamaConfig, DiffLlamaForCausalLM
+
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4}
+    config = DiffLlamaConfig(
+        vocab_size=60, num_hidden_layers=2, num_key_value_heads=2, **sizes, pad_token_id=0
+    )
+    with pytest.raises(CaptureError, match=r"4 times in 2 layers.*several softmaxes"):
+        capture(IDS, DiffLlamaForCausalLM(config).eval())
+    assert capture(IDS, tiny("albert"))["encoder"].layers == [0, 1]
 
 
 def test_a_model_that_is_not_routed_is_refused(tiny):

@@ -131,6 +131,26 @@ def test_what_is_no_single_sequence_is_named(tiny, given, named):
         encode(given, tiny("bert"), None)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("output_attentions", True),
+        ("return_dict", 1),
+        ("token_type_ids", [0, 1]),
+        ("token_type_ids", [[0, 1], [0, 1]]),
+        ("decoder_input_ids", [3, 4]),
+    ],
+)
+def test_what_is_no_tensor_of_the_batch_is_named(tiny, name, value):
+    with pytest.raises(CaptureError, match=f"'{name}' must be a tensor with the same batch"):
+        encode({"input_ids": [[3, 4]], name: value}, tiny("bart"), None)
+
+
+def test_a_text_that_is_no_unicode_is_refused(tiny, tokenizer):
+    with pytest.raises(CaptureError, match=r"character 1, '\\ud800'.*UTF-8"):
+        encode("a\ud800b", tiny("bert"), tokenizer)
+
+
 def test_a_text_needs_a_tokenizer(tiny):
     with pytest.raises(ModelError, match="pass tokenizer="):
         encode("the dog", tiny("bert"), None)
