@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from gattn import __version__
-from gattn.errors import GattnError, SelectionError
+from gattn.errors import CaptureError, GattnError, SelectionError
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -31,18 +31,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     run: Callable[[argparse.Namespace], None] = options.run
     try:
         run(options)
+        sys.stdout.flush()
     except GattnError as error:
-        print(f"gattn: {' '.join(str(error).split())}", file=sys.stderr)
-        return 2
-    except OSError as error:
-        print(f"gattn: {error.filename or 'file'}: {error.strerror or error}", file=sys.stderr)
-        return 2
+        return _failed(str(error))
     except BrokenPipeError:
+        # Nobody reads on: what is left of the output goes nowhere, without a word at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    except OSError as error:
+        return _failed(f"{error.filename or 'file'}: {error.strerror or error}")
     except KeyboardInterrupt:
-        print("gattn: stopped", file=sys.stderr)
-        return 130
+        return _failed("stopped", 130)
     return 0
+
+
+def _failed(message: str, status: int = 2) -> int:
+    _say("")
+    print(f"gattn: {' '.join(message.split())}", file=sys.stderr)
+    return status
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -164,9 +170,11 @@ def _chosen(options: argparse.Namespace) -> AttentionTrace | AttentionGraph:
 
 def _captured(options: argparse.Namespace) -> AttentionTrace:
     keep = _keep(options.keep) if options.keep else None
-    text = sys.stdin.read().rstrip("\n") if options.text == "-" else options.text
+    text = _standard_input() if options.text == "-" else options.text
     _say("loading the libraries ...")
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
+    from huggingface_hub.utils import logging
+
+    logging.set_verbosity(logging.ERROR)
     from gattn.models.capturing import capture
     from gattn.models.loading import EMBEDDED, load_model
 
@@ -183,6 +191,13 @@ def _captured(options: argparse.Namespace) -> AttentionTrace:
     )
     _say("")
     return trace
+
+
+def _standard_input() -> str:
+    try:
+        return sys.stdin.read().rstrip("\n")
+    except UnicodeDecodeError as error:
+        raise CaptureError(f"Standard input is not valid text: {error}.") from error
 
 
 def _say(message: str) -> None:

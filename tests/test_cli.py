@@ -1,6 +1,8 @@
 import io
+import os
 import subprocess
 import sys
+import time
 
 import networkx as nx
 import pytest
@@ -93,6 +95,55 @@ def test_errors_are_one_line_with_the_remedy(arguments, said, tmp_path, monkeypa
     assert said in error
     assert "\n" not in error
     assert not list(tmp_path.iterdir())
+
+
+def in_a_process(*arguments, **options):
+    return subprocess.run(
+        [sys.executable, "-m", "gattn.cli", *arguments],
+        stderr=subprocess.PIPE,
+        timeout=120,
+        **options,
+    )
+
+
+def test_a_hub_that_does_not_answer_is_one_line_and_quick():
+    """On a port of this machine where nobody listens."""
+    environment = os.environ | {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9"}
+    start = time.monotonic()
+    done = in_a_process("heads", "a b", "--model", "nosuch/model", env=environment)
+    assert time.monotonic() - start < 20
+    assert done.returncode == 2
+    (line,) = done.stderr.decode().splitlines()
+    assert line.startswith("gattn: The model 'nosuch/model' could not be loaded")
+    assert "the hub does not answer" in line
+
+
+def test_a_reader_that_stops_is_no_error():
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = in_a_process("models", stdout=writing)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+@pytest.mark.parametrize("place", ["argument", "standard input"])
+def test_text_that_is_not_utf8_is_one_line(place):
+    text = b"\xff\xfe abc"
+    if place == "argument":
+        done = in_a_process("heads", text)
+    else:
+        done = in_a_process("heads", "-", input=text)
+    assert done.returncode == 2
+    (line,) = done.stderr.decode().splitlines()
+    assert line.startswith("gattn: ")
+    assert "not valid" in line
+
+
+def test_an_error_clears_the_line_of_progress(monkeypatch, capsys):
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert run("heads", TEXT, "--layer", "40") == 2
+    *_, line = capsys.readouterr().err.split("\r\033[K")
+    assert line.startswith("gattn: No layer 40")
 
 
 def test_keep_rules_are_named():

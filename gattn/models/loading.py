@@ -18,6 +18,8 @@ EMBEDDED = "embedded"
 
 EMBEDDED_PATH = Path(__file__).parent / "embedded"
 
+_HEADS = ("pooler", "classifier", "lm_head", "score", "head.")
+
 
 def load_model(name: str | Path | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
     """Load a model, ready to run, and its tokenizer.
@@ -39,6 +41,7 @@ def load_model(name: str | Path | None = None) -> tuple[PreTrainedModel, PreTrai
 
     place = EMBEDDED_PATH if name in (None, EMBEDDED) else name
     try:
+        _ask_hub(str(place))
         config = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)
         built = [getattr(transformers, kind, None) for kind in config.architectures or []]
         model_class: Any = next((kind for kind in built if kind), transformers.AutoModel)
@@ -50,12 +53,39 @@ def load_model(name: str | Path | None = None) -> tuple[PreTrainedModel, PreTrai
     except Exception as error:  # Files from anywhere fail in many ways.
         raise _not_loaded(place, error) from error
     if missing := sorted(found["missing_keys"]):
-        warnings.warn(
-            f"{place} holds no weights for {', '.join(missing[:5])}"
-            f"{' ...' if len(missing) > 5 else ''}: they are random.",
-            stacklevel=2,
-        )
+        # Poolers and heads stand behind all attention; it does not need them.
+        needed = [name for name in missing if not _is_head(name, model)]
+        shown = needed or missing
+        said = f"{place} holds no weights for {', '.join(shown[:5])}"
+        said += " ..." if len(shown) > 5 else ""
+        if needed:
+            raise ModelError(
+                f"{said}: they would be random, and so would the attention. Load a whole model."
+            )
+        warnings.warn(f"{said}: they are random.", stacklevel=2)
     return model.eval(), tokenizer
+
+
+def _is_head(name: str, model: PreTrainedModel) -> bool:
+    """Say whether a weight stands behind all attention."""
+    base = model.base_model_prefix
+    is_outside = model.base_model is not model and not name.startswith(f"{base}.")
+    return is_outside or any(word in name for word in _HEADS)
+
+
+def _ask_hub(name: str) -> None:
+    """Ask the hub once for a model that is not here: transformers would ask for half a minute."""
+    import huggingface_hub as hub
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if Path(name).exists() or hub.try_to_load_from_cache(name, "config.json") is not None:
+        return
+    try:
+        hub.get_hf_file_metadata(hub.hf_hub_url(name, "config.json"))
+    except HfHubHTTPError:
+        return  # It answered; transformers says best what.
+    except Exception as error:  # Networks fail in many ways.
+        raise ConnectionError(f"the hub does not answer: {error}") from error
 
 
 @contextmanager

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from gattn.errors import ModelError
+from gattn.models import loading
 from gattn.models.capturing import capture
 from gattn.models.loading import EMBEDDED_PATH, find_tokenizer, load_model, offline_models
 
@@ -166,14 +167,56 @@ class TestOfflineModels:
         assert offline_models() == ["embedded"]
 
 
-def test_weights_that_are_not_in_the_files_are_named(tmp_path):
+def without(folder, word):
+    """Take the first weight whose name has a word in it out of a folder."""
     from safetensors.torch import load_file, save_file
 
-    for path in EMBEDDED_PATH.glob("*.json"):
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    weights = load_file(EMBEDDED_PATH / "model.safetensors")
-    lost = next(name for name in sorted(weights) if "layers.1" in name)
+    weights = load_file(folder / "model.safetensors")
+    lost = next(name for name in sorted(weights) if word in name)
     del weights[lost]
-    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.warns(UserWarning, match=lost):
-        load_model(tmp_path)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    return lost
+
+
+def test_a_missing_pooler_is_random_and_named(folder):
+    lost = without(folder, "pooler")
+    with pytest.warns(UserWarning, match=f"no weights for {lost}: they are random"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize("word", ["attention.self.query", "word_embeddings", "layer.1.output"])
+def test_missing_weights_that_attention_needs_are_refused(folder, word):
+    lost = without(folder, word)
+    with pytest.raises(ModelError, match=f"no weights for {lost}: .* Load a whole model"):
+        load_model(folder)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "is_warned"),
+    [
+        ("bert.encoder.layer.0.attention.self.key.weight", "BertForMaskedLM", False),
+        ("cls.predictions.bias", "BertForMaskedLM", True),
+        ("bert.pooler.dense.bias", "BertForPreTraining", True),
+    ],
+)
+def test_what_stands_outside_the_base_model_is_a_head(tiny, name, kind, is_warned):
+    import transformers
+
+    model = getattr(transformers, kind)(tiny("bert").config)
+    assert loading._is_head(name, model) == is_warned
+
+
+def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch):
+    import huggingface_hub
+
+    asked = []
+
+    def ask(url):
+        asked.append(url)
+        raise OSError("no route")
+
+    monkeypatch.setattr(huggingface_hub, "get_hf_file_metadata", ask)
+    with pytest.raises(ModelError, match="the hub does not answer: no route"):
+        load_model("no-such/model")
+    assert len(asked) == 1
+    assert "no-such/model" in asked[0]
