@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gattn.errors import ShapeError
+from gattn.errors import CaptureError, ShapeError
 from gattn.graph import TokenGraph
-from gattn.keep import Keep
+from gattn.keep import Keep, as_keep
 from gattn.neighbourhoods import padded_rows
 from gattn.rules import Edges
 
@@ -53,12 +53,21 @@ class AttentionGraph:
         The word that each token is a part of; None for special tokens.
     positions : array of int, optional
         The position of each node in the text; 0, 1, 2 ... where not given.
+    query_positions : array of int, optional
+        The same for the queries where the graph is bipartite.
     layer, head : int, optional
         Where in the model the graph comes from.
     model, weight_function, normalizer : str
         What computed it.
     kept_by : str
         Which edges were kept.
+
+    Raises
+    ------
+    ShapeError
+        Where the arrays do not fit the graph.
+    CaptureError
+        Where attention is not finite, or a score is NaN.
     """
 
     graph: TokenGraph
@@ -71,6 +80,7 @@ class AttentionGraph:
     query_tokens: tuple[str, ...] = ()
     words: tuple[int | None, ...] = ()
     positions: Ints | None = None
+    query_positions: Ints | None = None
     layer: int | None = None
     head: int | None = None
     model: str = ""
@@ -90,10 +100,34 @@ class AttentionGraph:
             "query_tokens": (self.query_tokens or None, queries),
             "words": (self.words or None, nodes),
             "positions": (self.positions, nodes),
+            "query_positions": (self.query_positions, queries),
         }
         for name, (values, size) in sizes.items():
             if values is not None and len(values) != size:
                 raise ShapeError(f"{name} must have {size} entries, not {len(values)}.")
+        for name, place in (("layer", self.layer), ("head", self.head)):
+            if place is not None and (isinstance(place, bool) or not isinstance(place, int)):
+                raise ShapeError(f"{name} must be a whole number or None, not {place!r}.")
+        self._check_numbers()
+
+    def _check_numbers(self) -> None:
+        """Refuse numbers that would spoil every sum; only a score may be infinite."""
+        wrong = ~np.isfinite(self.attention)
+        name, values = "attention", self.attention
+        if self.score is not None and not wrong.any():
+            wrong, name, values = np.isnan(self.score), "score", self.score
+        if wrong.any():
+            edge = int(np.flatnonzero(wrong)[0])
+            key, query = self.graph.edge_index[:, edge].tolist()
+            raise CaptureError(
+                f"The {name} of query {query} to key {key} is {values[edge]}: look for NaN or "
+                "infinity in what computed it, such as half precision that overflowed."
+            )
+        if self.sink is not None and not np.isfinite(self.sink).all():
+            query = int(np.flatnonzero(~np.isfinite(self.sink))[0])
+            raise CaptureError(
+                f"The sink of query {query} is {self.sink[query]}: it must be finite."
+            )
 
     def __repr__(self) -> str:
         place = "" if self.layer is None else f"layer {self.layer}, "
@@ -116,7 +150,7 @@ class AttentionGraph:
 
         Parameters
         ----------
-        attention : array (queries, keys)
+        attention : array or Tensor (queries, keys)
             The attention; entries where `graph` has no edge are not read.
         graph : TokenGraph, optional
             The edges; every non-zero entry where not given.
@@ -125,6 +159,10 @@ class AttentionGraph:
         **attributes
             Further fields of `AttentionGraph`, such as ``layer`` and ``head``.
         """
+        if isinstance(attention, torch.Tensor):
+            attention = attention.detach().cpu()
+            if attention.dtype == torch.bfloat16:  # NumPy has no such dtype
+                attention = attention.float()
         matrix = np.asarray(attention)
         if matrix.ndim != 2 or not np.issubdtype(matrix.dtype, np.floating):
             raise ShapeError(
@@ -133,6 +171,7 @@ class AttentionGraph:
             )
         if graph is None:
             graph = TokenGraph.from_mask(torch.from_numpy(matrix != 0))
+        graph = graph.to("cpu")
         if matrix.shape != (graph.num_queries, graph.num_keys):
             raise ShapeError(
                 f"attention is {matrix.shape}, but the token graph has {graph.num_queries} queries "
@@ -195,13 +234,13 @@ class AttentionGraph:
     def query_labels(self) -> list[str]:
         """Name each query."""
         if self.graph.is_bipartite:
-            size = self.graph.num_queries
-            return list(self.query_tokens) or [str(row) for row in range(size)]
+            return list(self.query_tokens) or [str(position) for position in self.node_ids()[1]]
         offset = self.graph.query_offset
         return self.labels()[offset : offset + self.graph.num_queries]
 
     def keep(self, keep: Keep) -> AttentionGraph:
         """Keep fewer edges, and count the others as dropped."""
+        keep = as_keep(keep)
         attention = torch.from_numpy(self.attention)
         chosen = np.zeros(self.graph.num_edges, dtype=bool)
         for edges, present in padded_rows(self.graph.edge_index[1], self.graph.num_queries):
@@ -237,13 +276,18 @@ class AttentionGraph:
 
         return subgraph(self, nodes)
 
-    def merge(self, spans: Iterable[tuple[int, int]]) -> AttentionGraph:
+    def merge(
+        self, spans: Iterable[tuple[int, int]], query_spans: Iterable[tuple[int, int]] = ()
+    ) -> AttentionGraph:
         """Merge spans of neighbouring tokens into one node each: sum over keys, mean over queries.
 
         Parameters
         ----------
         spans : iterable of (start, stop)
-            Half-open, not overlapping; a token outside every span stands alone.
+            Half-open, not overlapping; a token outside every span stands alone. Where the graph is
+            bipartite, spans of keys.
+        query_spans : iterable of (start, stop)
+            Spans of queries, where the graph is bipartite.
 
         Notes
         -----
@@ -252,10 +296,10 @@ class AttentionGraph:
         """
         from gattn.merging import merge
 
-        return merge(self, spans)
+        return merge(self, spans, query_spans)
 
     def merge_words(self) -> AttentionGraph:
-        """Merge the tokens of each word into one node."""
+        """Merge the tokens of each word into one node (of the keys, where bipartite)."""
         from gattn.merging import merge_words
 
         return merge_words(self)
@@ -296,10 +340,12 @@ class AttentionGraph:
         """List the positions of keys and of queries."""
         positions: list[int] = self.node_positions.tolist()
         if self.graph.is_bipartite:
-            return positions, list(range(self.graph.num_queries))
+            rows = range(self.graph.num_queries)
+            chosen = self.query_positions
+            return positions, list(rows) if chosen is None else chosen.tolist()
         offset = self.graph.query_offset
-        rows = positions[offset : offset + self.graph.num_queries]
-        return positions[: self.graph.num_keys], rows
+        queries = positions[offset : offset + self.graph.num_queries]
+        return positions[: self.graph.num_keys], queries
 
     def to_networkx(self, *, self_loops: bool = True, distance: bool = False) -> nx.DiGraph[Any]:
         """Build the directed graph with an edge (j, i), key to query, for each kept edge.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -31,9 +32,15 @@ class Keep(ABC):
             Booleans (..., rows, slots), True where an edge stays.
         """
 
-    def capacity(self, rows: int) -> int | None:
-        """Bound how many edges `rows` rows keep, or None where nothing bounds it."""
-        return None
+
+def as_keep(keep: Any) -> Keep:
+    """Take a keep, and refuse anything else."""
+    if not isinstance(keep, Keep):
+        raise GraphError(
+            "A keep says which edges stay: All(), Threshold(t), TopK(k) or TopMass(p), as in "
+            f"keep=TopK(8); not {keep!r}."
+        )
+    return keep
 
 
 @dataclass(frozen=True)
@@ -85,10 +92,6 @@ class TopK(Keep):
         kept = torch.zeros_like(order, dtype=torch.bool)
         kept.scatter_(-1, order[..., : self.k], True)
         return kept & present
-
-    def capacity(self, rows: int) -> int:
-        """Keep at most k edges a row."""
-        return rows * self.k
 
     def __str__(self) -> str:
         return f"TopK({self.k})"

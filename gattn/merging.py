@@ -19,12 +19,17 @@ from gattn.rules import Edges
 
 def subgraph(head: AttentionGraph, nodes: Iterable[int | str]) -> AttentionGraph:
     """Keep some tokens; see `AttentionGraph.subgraph`."""
-    wanted = set(nodes)
+    try:
+        wanted: set[int | str] = {nodes} if isinstance(nodes, str) else set(nodes)
+    except TypeError as error:
+        raise SelectionError(
+            f"nodes must be positions and texts, as in [0, 'dog'], not {nodes!r}."
+        ) from error
     head = with_all_rows(head)
     columns, found = _find(wanted, head.node_positions.tolist(), head.labels())
     rows = columns
     if head.graph.is_bipartite:
-        rows, more = _find(wanted, range(head.graph.num_queries), head.query_labels())
+        rows, more = _find(wanted, head.node_ids()[1], head.query_labels())
         found |= more
     if missing := sorted(map(repr, wanted - found)):
         raise SelectionError(
@@ -52,6 +57,7 @@ def _selected(head: AttentionGraph, rows: Ints, columns: Ints) -> AttentionGraph
     key = torch.from_numpy(np.searchsorted(columns, head.key[mask]))
     rule = Edges.from_pairs(row, key, len(rows))
     bipartite = head.graph.is_bipartite
+    _, queries = head.node_ids()
     return replace(
         head,
         graph=TokenGraph(rule, len(rows), len(columns), is_bipartite=bipartite),
@@ -63,8 +69,14 @@ def _selected(head: AttentionGraph, rows: Ints, columns: Ints) -> AttentionGraph
         tokens=tuple(head.tokens[i] for i in columns) if head.tokens else (),
         query_tokens=tuple(head.query_tokens[i] for i in rows) if head.query_tokens else (),
         words=tuple(head.words[i] for i in columns) if head.words else (),
-        positions=head.node_positions[columns],
+        positions=unless_counted(head.node_positions[columns]),
+        query_positions=unless_counted(np.array(queries)[rows]) if bipartite else None,
     )
+
+
+def unless_counted(positions: Ints) -> Ints | None:
+    """Give positions, or None where they count from 0."""
+    return None if np.array_equal(positions, np.arange(len(positions))) else positions
 
 
 def with_all_rows(head: AttentionGraph) -> AttentionGraph:
@@ -86,39 +98,54 @@ def with_all_rows(head: AttentionGraph) -> AttentionGraph:
     )
 
 
-def merge(head: AttentionGraph, spans: Iterable[tuple[int, int]]) -> AttentionGraph:
+def merge(
+    head: AttentionGraph,
+    spans: Iterable[tuple[int, int]],
+    query_spans: Iterable[tuple[int, int]] = (),
+) -> AttentionGraph:
     """Merge spans of tokens; see `AttentionGraph.merge`."""
-    if head.graph.is_bipartite:
-        raise SelectionError("Tokens of a bipartite graph cannot be merged: merge each side.")
     head = with_all_rows(head)
-    starts = _span_starts(spans, head.graph.num_tokens)
-    first = np.flatnonzero(starts)
-    count = len(first)
-    group = np.cumsum(starts) - 1
-    members = np.bincount(group, minlength=count)
-    codes = group[head.query] * count + group[head.key]
+    bipartite, query_spans = head.graph.is_bipartite, list(query_spans)
+    if query_spans and not bipartite:
+        raise SelectionError(
+            "query_spans are for bipartite graphs; here `spans` merges keys and queries alike."
+        )
+    column_starts = row_starts = _span_starts(spans, head.graph.num_tokens)
+    if bipartite:
+        row_starts = _span_starts(query_spans, head.graph.num_queries)
+    column, row = np.cumsum(column_starts) - 1, np.cumsum(row_starts) - 1
+    columns, rows = int(column_starts.sum()), int(row_starts.sum())
+    members = np.bincount(row, minlength=rows)
+    codes = row[head.query] * columns + column[head.key]
     edges, place = np.unique(codes, return_inverse=True)
-    row, key = np.divmod(edges, max(count, 1))
+    query, key = np.divmod(edges, max(columns, 1))
     kind = head.attention.dtype
 
     def mean(values: Floats) -> Floats:
-        return (np.bincount(group, values, count) / members).astype(kind)
+        return (np.bincount(row, values, rows) / members).astype(kind)
 
-    dropped = np.bincount(group, head.dropped_edges, count).astype(np.int64)
-    rule = Edges.from_pairs(torch.from_numpy(row), torch.from_numpy(key), count)
-    ends = pairwise([*first.tolist(), len(group)])
+    dropped = np.bincount(row, head.dropped_edges, rows).astype(np.int64)
+    rule = Edges.from_pairs(torch.from_numpy(query), torch.from_numpy(key), rows)
     return replace(
         head,
-        graph=TokenGraph(rule, count, count),
-        attention=(np.bincount(place, head.attention, len(edges)) / members[row]).astype(kind),
+        graph=TokenGraph(rule, rows, columns, is_bipartite=bipartite),
+        attention=(np.bincount(place, head.attention, len(edges)) / members[query]).astype(kind),
         score=None,
         total_mass=mean(head.total_mass),
-        total_edges=np.bincount(row, minlength=count) + dropped,
+        total_edges=np.bincount(query, minlength=rows) + dropped,
         sink=None if head.sink is None else mean(head.sink),
-        tokens=tuple("".join(head.tokens[a:b]) for a, b in ends) if head.tokens else (),
-        words=tuple(head.words[i] for i in first) if head.words else (),
+        tokens=_joined(head.tokens, column_starts),
+        query_tokens=_joined(head.query_tokens, row_starts),
+        words=tuple(head.words[i] for i in np.flatnonzero(column_starts)) if head.words else (),
         positions=None,
+        query_positions=None,
     )
+
+
+def _joined(tokens: Sequence[str], starts: NDArray[np.bool_]) -> tuple[str, ...]:
+    """Join the texts of the tokens that become one node."""
+    ends = pairwise([*np.flatnonzero(starts).tolist(), len(starts)])
+    return tuple("".join(tokens[a:b]) for a, b in ends) if tokens else ()
 
 
 def _span_starts(spans: Iterable[tuple[int, int]], size: int) -> NDArray[np.bool_]:

@@ -12,6 +12,7 @@ import torch
 from gattn.errors import GraphError
 from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph
+from gattn.merging import unless_counted
 from gattn.rules import Edges
 
 SINK = -1
@@ -42,10 +43,17 @@ def to_networkx(
     Returns
     -------
     networkx.DiGraph
-        Edges have ``weight`` (the attention) and, where known, ``score``. Nodes are positions, or
-        ``("key", j)`` and ``("query", i)`` where bipartite, with ``token``, ``position`` and, for
-        queries, ``kept_mass``, ``total_mass`` and ``total_edges``. A sink is node -1, ``virtual``.
-        The graph has ``layer``, ``head``, ``model``, ``weight_function``, ``normalizer``, ``keep``.
+        Nodes are positions, or ``("key", j)`` and ``("query", i)`` where bipartite. Attributes,
+        each where it is known:
+
+        - of edges, ``weight`` (the attention), ``score`` and ``distance``;
+        - of nodes, ``token``, ``position``, ``word`` (the word that the token is a part of) and
+          ``bipartite`` (0 for keys, 1 for queries), and of queries ``kept_mass``, ``total_mass``
+          and ``total_edges``, before edges were dropped;
+        - of the graph, ``layer``, ``head``, ``model``, ``weight_function``, ``normalizer``,
+          ``keep``, ``dtype`` (of the attention) and ``num_keys`` (where not every token is a key).
+
+        A sink is node -1, ``virtual``.
     """
     if distance and bool((head.attention < 0).any()):
         raise GraphError("distance=True needs attention >= 0; this head has negative attention.")
@@ -158,8 +166,8 @@ def _read(
         if key in key_index
     ]
     found.sort(key=lambda edge: edge[:2])
-    kind = np.dtype(graph.graph.get("dtype", "float64"))
-    attention = np.array([edge.get("weight", 1.0) for *_, edge in found], dtype=kind)
+    kind = _kind(graph)
+    attention = _numbers([edge.get("weight", 1.0) for *_, edge in found], kind, "weight")
     row = torch.tensor([row for row, *_ in found], dtype=torch.long)
     key = torch.tensor([key for _, key, _ in found], dtype=torch.long)
     rule = Edges.from_pairs(row, key, len(queries), offset)
@@ -168,21 +176,28 @@ def _read(
     mass = np.bincount(row.numpy(), np.abs(attention), len(queries))
     degree = np.bincount(row.numpy(), minlength=len(queries))
     nodes = graph.nodes
-    ids = [node[1] if bipartite else node for node in keys]
-    is_position = all(isinstance(node, int) for node in ids)
     scored = bool(found) and all("score" in edge for *_, edge in found)
     words = [nodes[node].get("word") for node in keys]
     return AttentionGraph(
         tokens,
         attention,
-        np.array([nodes[q].get("total_mass", mass[i]) for i, q in enumerate(queries)], kind),
-        np.array([nodes[q].get("total_edges", degree[i]) for i, q in enumerate(queries)], np.int64),
-        score=np.array([edge["score"] for *_, edge in found], kind) if scored else None,
+        _numbers(
+            [nodes[q].get("total_mass", m) for q, m in zip(queries, mass, strict=True)],
+            kind,
+            "total_mass",
+        ),
+        _numbers(
+            [nodes[q].get("total_edges", d) for q, d in zip(queries, degree, strict=True)],
+            np.dtype(np.int64),
+            "total_edges",
+        ),
+        score=_numbers([edge["score"] for *_, edge in found], kind, "score") if scored else None,
         sink=_sink(graph, queries, kind),
         tokens=tuple(str(nodes[node].get("token", node)) for node in keys),
         query_tokens=tuple(str(nodes[q].get("token", q)) for q in queries) if bipartite else (),
         words=tuple(words) if any(word is not None for word in words) else (),
-        positions=np.array(ids) if is_position and ids != list(range(len(ids))) else None,
+        positions=_positions(keys, bipartite),
+        query_positions=_positions(queries, bipartite) if bipartite else None,
         layer=graph.graph.get("layer"),
         head=graph.graph.get("head"),
         kept_by=graph.graph.get("keep", "All()"),
@@ -190,7 +205,28 @@ def _read(
     )
 
 
+def _kind(graph: nx.DiGraph[Any]) -> np.dtype[Any]:
+    name = graph.graph.get("dtype", "float64")
+    if name not in ("float16", "float32", "float64"):
+        raise GraphError(f"The graph's dtype must be float16, float32 or float64, not {name!r}.")
+    kind: np.dtype[Any] = np.dtype(name)
+    return kind
+
+
+def _numbers(values: list[Any], kind: np.dtype[Any], name: str) -> Any:
+    try:
+        return np.fromiter(values, kind, len(values))
+    except (TypeError, ValueError, OverflowError) as error:
+        raise GraphError(f"The attribute {name} must hold numbers: {error}.") from error
+
+
+def _positions(nodes: list[Any], bipartite: bool) -> Any:
+    ids = [node[1] if bipartite else node for node in nodes]
+    is_position = all(isinstance(node, int) for node in ids)
+    return unless_counted(np.array(ids, dtype=np.int64)) if is_position else None
+
+
 def _sink(graph: nx.DiGraph[Any], queries: list[Any], kind: np.dtype[Any]) -> Any:
     if SINK not in graph or not graph.nodes[SINK].get("virtual"):
         return None
-    return np.array([graph.edges[SINK, query]["weight"] for query in queries], dtype=kind)
+    return _numbers([graph.edges[SINK, query]["weight"] for query in queries], kind, "weight")

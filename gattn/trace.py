@@ -38,12 +38,13 @@ class Stack(Mapping[tuple[int, int], AttentionGraph]):
 
     def __getitem__(self, place: tuple[int, int]) -> AttentionGraph:
         """Take the head (layer, head)."""
-        if place not in self.heads:
+        try:
+            return self.heads[place]
+        except (KeyError, TypeError):  # such as a list, which cannot be a place
             raise SelectionError(
                 f"The {self.name} stack has no layer and head {place!r}; it has layers "
                 f"{self.layers} with heads {self.head_numbers}."
-            )
-        return self.heads[place]
+            ) from None
 
     def __iter__(self) -> Iterator[tuple[int, int]]:
         return iter(self.heads)

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gattn.errors import SelectionError, ShapeError
+from gattn.errors import CaptureError, GraphError, SelectionError, ShapeError
 from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph
 from gattn.keep import All, Threshold, TopK, TopMass
@@ -139,11 +139,64 @@ def test_subgraph_of_cross_attention_chooses_on_both_sides() -> None:
     assert part.to_dense().tolist() == [[4.0, 5.0]]
 
 
+def test_queries_of_cross_attention_keep_their_positions_too() -> None:
+    A = np.arange(1.0, 7).reshape(2, 3)
+    part = AttentionGraph.from_dense(A, TokenGraph.bipartite(2, 3)).subgraph([1])
+    assert part.node_ids() == ([1], [1])
+    assert part.query_labels() == ["1"]
+    assert part.to_pandas()[["query", "key"]].to_numpy().tolist() == [[1, 1]]
+    assert part.subgraph([1]).to_dense().tolist() == [[5.0]]
+    with pytest.raises(SelectionError, match="No token 0"):
+        part.subgraph([0])
+
+
 def test_a_missing_token_is_named_with_those_there_are() -> None:
     with pytest.raises(SelectionError, match=r"No token 'owl'; the tokens are \['the', ' cat'"):
         causal_head().subgraph(["owl"])
     with pytest.raises(SelectionError, match="No token 7"):
         causal_head().subgraph([0, 7])
+    for nodes in ([[0]], 3):
+        with pytest.raises(SelectionError, match="nodes must be positions and texts"):
+            causal_head().subgraph(nodes)
+    assert causal_head().subgraph("the").node_positions.tolist() == [0, 3]
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_attention_that_is_not_finite_is_refused_and_its_edge_named(value: float) -> None:
+    A = causal_attention()
+    A[3, 1] = value
+    with pytest.raises(CaptureError, match=r"attention of query 3 to key 1 is -?(nan|inf)"):
+        AttentionGraph.from_dense(A, TokenGraph.causal(5))
+    with pytest.raises(CaptureError, match="sink of query 2 is"):
+        causal_head(sink=np.array([0, 0, value, 0, 0]))
+
+
+def test_a_score_may_be_infinite_but_not_nan() -> None:
+    score = np.zeros(15)
+    score[[3, 4]] = -np.inf, np.inf
+    assert causal_head(score=score).score is score
+    with pytest.raises(CaptureError, match="score of query 2 to key 1 is nan"):
+        causal_head(score=np.where(np.isinf(score) & (score > 0), np.nan, score))
+
+
+@pytest.mark.parametrize("place", ["1", 1.0, True, [1]])
+def test_a_place_in_the_model_is_a_whole_number(place: object) -> None:
+    for name in ("layer", "head"):
+        with pytest.raises(ShapeError, match=f"{name} must be a whole number or None"):
+            causal_head(**{name: place})
+
+
+@pytest.mark.parametrize("keep", [3, TopK, "TopK(3)", None])
+def test_what_is_no_keep_is_refused(keep: object) -> None:
+    with pytest.raises(GraphError, match=r"A keep says which edges stay.*TopK\(k\)"):
+        causal_head().keep(keep)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_tensors_are_read_without_their_gradients(dtype: torch.dtype) -> None:
+    A = torch.tensor(causal_attention(), dtype=dtype).requires_grad_()
+    head = AttentionGraph.from_dense(A, TokenGraph.causal(5))
+    np.testing.assert_array_equal(head.to_dense(), A.detach().to(torch.float64))
 
 
 @st.composite
@@ -200,13 +253,34 @@ def test_spans_that_do_not_fit_are_refused(spans) -> None:
         causal_head().merge(spans)
 
 
-def test_merging_needs_words_and_one_side() -> None:
+def test_merging_needs_words_and_two_sides_for_two_kinds_of_spans() -> None:
     with pytest.raises(SelectionError, match="does not know which tokens make a word"):
         causal_head().merge_words()
+    with pytest.raises(SelectionError, match="query_spans are for bipartite graphs"):
+        causal_head().merge([(0, 2)], [(0, 2)])
     cross = AttentionGraph.from_dense(np.ones((2, 3)), TokenGraph.bipartite(2, 3))
-    with pytest.raises(SelectionError, match="merge each side"):
-        cross.merge([(0, 2)])
     assert cross.without_self_loops() is cross
+
+
+def test_merging_cross_attention_sums_keys_and_averages_queries() -> None:
+    A = np.arange(1.0, 13).reshape(3, 4)
+    head = AttentionGraph.from_dense(
+        A,
+        TokenGraph.bipartite(3, 4),
+        tokens=("a", "b", "c", "d"),
+        query_tokens=("x", "y", "z"),
+        words=(0, 0, 1, None),
+    )
+    merged = head.merge([(1, 3)], query_spans=[(0, 2)])
+    assert (merged.tokens, merged.query_tokens) == (("a", "bc", "d"), ("xy", "z"))
+    assert merged.graph.is_bipartite
+    rows = np.stack([A[:2].mean(0), A[2]])
+    expected = np.stack([rows[:, 0], rows[:, 1] + rows[:, 2], rows[:, 3]], axis=1)
+    np.testing.assert_allclose(merged.to_dense(), expected)
+    np.testing.assert_allclose(merged.total_mass, expected.sum(1))
+    assert (merged.dropped_edges == 0).all()
+    assert head.merge_words().tokens == ("ab", "c", "d")
+    assert head.merge_words().query_tokens == ("x", "y", "z")
 
 
 def test_labels_are_tokens_or_positions() -> None:

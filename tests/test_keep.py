@@ -75,11 +75,6 @@ def test_a_softmax_row_has_at_most_1_over_t_edges_above_t() -> None:
         assert int(chosen.sum(-1).max()) <= 1 / t
 
 
-def test_capacity_bounds_top_k_alone() -> None:
-    assert TopK(3).capacity(7) == 21
-    assert [keep.capacity(7) for keep in (All(), Threshold(0.5), TopMass(0.5))] == [None] * 3
-
-
 def test_names_read_like_the_calls() -> None:
     keeps = [All(), Threshold(0.05), TopK(8), TopMass(0.9)]
     assert list(map(str, keeps)) == ["All()", "Threshold(0.05)", "TopK(8)", "TopMass(0.9)"]

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gattn.errors import GraphError
+from gattn.errors import CaptureError, GraphError
 from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph
 from gattn.keep import TopK
@@ -66,6 +66,8 @@ HEADS = {
     ),
     "cross-attention": CROSS,
     "cross-attention of few": CROSS.subgraph(["b", "x"]),
+    "cross-attention of a later query": CROSS.subgraph([1]),
+    "cross-attention merged": CROSS.merge([(0, 2)], [(0, 2)]),
     "negative": replace(WHOLE, attention=-WHOLE.attention),
     "single precision": AttentionGraph.from_dense(A.astype(np.float32), tokens=TOKENS),
 }
@@ -179,3 +181,26 @@ def test_weighted_graphs_round_trip(edges: list[tuple[int, int, float]]) -> None
 def test_other_kinds_of_graphs_are_refused(kind: type) -> None:
     with pytest.raises(GraphError, match=r"read from a nx\.DiGraph"):
         AttentionGraph.from_networkx(kind([(0, 1)]))
+
+
+@pytest.mark.parametrize(
+    ("edge", "node", "attributes", "message"),
+    [
+        ({"weight": "much"}, {}, {}, "weight must hold numbers"),
+        ({"weight": 1.0, "score": [2]}, {}, {}, "score must hold numbers"),
+        ({}, {"total_mass": "all"}, {}, "total_mass must hold numbers"),
+        ({}, {}, {"dtype": "object"}, "dtype must be float16, float32 or float64, not 'object'"),
+    ],
+)
+def test_attributes_that_are_no_numbers_are_refused(edge, node, attributes, message) -> None:
+    graph: nx.DiGraph = nx.DiGraph(**attributes)
+    graph.add_node(1, **node)
+    graph.add_edge(0, 1, **edge)
+    with pytest.raises(GraphError, match=message):
+        AttentionGraph.from_networkx(graph)
+
+
+def test_weights_that_are_not_finite_are_refused() -> None:
+    graph = nx.DiGraph([(0, 1, {"weight": math.nan})])
+    with pytest.raises(CaptureError, match="query 1 to key 0 is nan"):
+        AttentionGraph.from_networkx(graph)

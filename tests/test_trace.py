@@ -124,6 +124,9 @@ def test_what_is_not_there_is_named_with_what_is() -> None:
     trace = trace_of([FIRST], [SECOND])
     with pytest.raises(SelectionError, match=r"no layer and head \(2, 0\).*layers \[0, 1\]"):
         trace[2, 0]
+    for place in ([0, 1], 1, slice(2), (0, [1])):
+        with pytest.raises(SelectionError, match="no layer and head"):
+            trace[place]
     with pytest.raises(SelectionError, match=r"No stack 'cross'; there are \['decoder'\]"):
         trace["cross"]
     with pytest.raises(SelectionError, match="not 'median'"):

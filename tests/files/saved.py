@@ -55,6 +55,7 @@ HEADS = {
     "subgraph": whole_head().subgraph([1, 4, 6]),
     "merged": whole_head().merge_words(),
     "cross": CROSS,
+    "part of cross": CROSS.subgraph([1]),
     "step": AttentionGraph.from_dense(
         attention()[5:], TokenGraph.causal(2, query_offset=5), tokens=TOKENS
     ),
