@@ -7,9 +7,7 @@ import torch
 from torch import Tensor
 
 from gattn.errors import GraphError
-from gattn.rules import Blocks, Combined, Edges, Globals, Rule, Window
-
-_BLOCK_PAIRS = 1 << 22
+from gattn.rules import BLOCK_PAIRS, Blocks, Combined, Edges, Globals, Rule, Window
 
 
 def bigbird_rule(num_tokens: int, block_size: int, random_blocks: int, seed: int) -> Rule:
@@ -66,7 +64,7 @@ def nearest_rule(features: Tensor, k: int, causal: bool) -> Rule:
     n = len(features)
     positions = torch.arange(n, device=features.device)
     rows, keys = [positions[:0]], [positions[:0]]
-    for block in positions.split(max(1, _BLOCK_PAIRS // max(n, 1))):
+    for block in positions.split(max(1, BLOCK_PAIRS // max(n, 1))):
         distance = torch.cdist(features[block], features)
         distance[torch.arange(len(block)), block] = -1.0
         if causal:

@@ -14,6 +14,7 @@ from torch import Tensor
 from gattn.constructions import bigbird_rule, expander_rule, nearest_rule
 from gattn.errors import GraphError
 from gattn.rules import (
+    BLOCK_PAIRS,
     Causal,
     Combined,
     Complete,
@@ -29,8 +30,6 @@ from gattn.rules import (
 
 if TYPE_CHECKING:
     import networkx as nx
-
-_BLOCK_PAIRS = 1 << 22
 
 
 @dataclass(frozen=True, eq=False)
@@ -343,7 +342,7 @@ class TokenGraph:
 
     # What it says
 
-    def row_blocks(self, max_pairs: int = _BLOCK_PAIRS) -> Iterator[tuple[slice, slice, Tensor]]:
+    def row_blocks(self, max_pairs: int = BLOCK_PAIRS) -> Iterator[tuple[slice, slice, Tensor]]:
         """Walk the graph a few queries at a time, in bounded memory.
 
         Yields
@@ -400,14 +399,25 @@ class TokenGraph:
 
         Shape (2, edges), sorted by query, then key, so that a neighbourhood is a slice.
         """
-        if isinstance(self.rule, Edges):
-            return torch.stack([self.rule.key, self.rule.row])
+        edges = self.rule.listed()
+        if edges is None and isinstance(self.rule, Combined) and self.rule.operation == "|":
+            edges = self._joined_edges(self.rule.left, self.rule.right)
+        if edges is not None:
+            return torch.stack([edges.key, edges.row])
         parts = []
         for rows, columns, allowed in self.row_blocks():
             query, key = allowed.nonzero(as_tuple=True)
             parts.append(torch.stack([key + columns.start, query + rows.start]))
         empty = torch.zeros(2, 0, dtype=torch.long, device=self.rule.device or "cpu")
         return torch.cat([empty, *parts], dim=1)
+
+    def _joined_edges(self, left: Rule, right: Rule) -> Edges | None:
+        """Join listed edges with those of a rule, which alone may reach only a few keys."""
+        if left.listed() is None and right.listed() is None:
+            return None
+        parts = [replace(self, rule=rule).edge_index.to(self.device) for rule in (left, right)]
+        key, query = torch.cat(parts, dim=1)
+        return Edges.from_pairs(query, key, self.num_queries)
 
     @cached_property
     def pointer(self) -> Tensor:

@@ -9,9 +9,19 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from functools import cached_property
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
+
+BLOCK_PAIRS = 1 << 22
+"""How many pairs of positions are looked at at once."""
+
+Span: TypeAlias = tuple[Tensor, Tensor]
+
+_FAR = 1 << 40
+_MOST_TERMS = 8
 
 
 class Rule(ABC):
@@ -36,9 +46,37 @@ class Rule(ABC):
         """Bound the keys [low, high) that the queries first .. last (inclusive) can reach."""
         return 0, num_keys
 
-    def degrees(self, query: Tensor, num_keys: int) -> Tensor | None:
-        """Count the keys of each query in closed form, or give None where there is none."""
+    def interval(self, query: Tensor) -> Span | None:
+        """Give each query's keys as [low, high), or None where they are no interval."""
         return None
+
+    def count(self, query: Tensor, low: Tensor, high: Tensor) -> Tensor | None:
+        """Count each query's keys in [low, high) without a walk over all pairs, or give None.
+
+        Parameters
+        ----------
+        query : Tensor
+            Positions, in any order.
+        low, high : Tensor
+            Of the same shape, low <= high.
+        """
+        keys = self.interval(query)
+        if keys is None:
+            return None
+        return (torch.minimum(high, keys[1]) - torch.maximum(low, keys[0])).clamp_min(0)
+
+    def degrees(self, query: Tensor, num_keys: int) -> Tensor | None:
+        """Count all keys of each query; see `count`."""
+        return self.count(query, torch.zeros_like(query), torch.full_like(query, num_keys))
+
+    def listed(self) -> Edges | None:
+        """List the edges where that takes no walk over all pairs, else give None."""
+        return None
+
+    @property
+    def terms(self) -> int:
+        """How many rules, other than lists of edges, are joined here."""
+        return 1
 
     @property
     def device(self) -> torch.device | None:
@@ -59,8 +97,8 @@ class Complete(Rule):
             torch.broadcast_shapes(query.shape, key.shape), dtype=torch.bool, device=query.device
         )
 
-    def degrees(self, query: Tensor, num_keys: int) -> Tensor:
-        return torch.full_like(query, num_keys)
+    def interval(self, query: Tensor) -> Span:
+        return torch.zeros_like(query), torch.full_like(query, _FAR)
 
 
 @dataclass(frozen=True)
@@ -73,8 +111,8 @@ class Causal(Rule):
     def key_span(self, first: int, last: int, num_keys: int) -> tuple[int, int]:
         return 0, min(last + 1, num_keys)
 
-    def degrees(self, query: Tensor, num_keys: int) -> Tensor:
-        return (query + 1).clamp(0, num_keys)
+    def interval(self, query: Tensor) -> Span:
+        return torch.zeros_like(query), query + 1
 
 
 @dataclass(frozen=True)
@@ -93,11 +131,16 @@ class Window(Rule):
     def key_span(self, first: int, last: int, num_keys: int) -> tuple[int, int]:
         return max(first - self.before, 0), min(last + self.after + 1, num_keys)
 
-    def degrees(self, query: Tensor, num_keys: int) -> Tensor | None:
+    def interval(self, query: Tensor) -> Span | None:
         if self.dilation > 1:
             return None
-        high = (query + self.after + 1).clamp(0, num_keys)
-        return high - (query - self.before).clamp(0, num_keys)
+        return query - self.before, query + self.after + 1
+
+    def count(self, query: Tensor, low: Tensor, high: Tensor) -> Tensor | None:
+        if self.dilation == 1:
+            return super().count(query, low, high)
+        near = Combined("&", Window(self.before, self.after), Strided(self.dilation))
+        return near.count(query, low, high)
 
 
 @dataclass(frozen=True)
@@ -108,6 +151,9 @@ class Strided(Rule):
 
     def allowed(self, query: Tensor, key: Tensor) -> Tensor:
         return (query - key) % self.stride == 0
+
+    def count(self, query: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        return (high - 1 - query) // self.stride - (low - 1 - query) // self.stride
 
 
 @dataclass(frozen=True)
@@ -122,8 +168,8 @@ class Prefix(Rule):
     def key_span(self, first: int, last: int, num_keys: int) -> tuple[int, int]:
         return 0, min(self.length, num_keys)
 
-    def degrees(self, query: Tensor, num_keys: int) -> Tensor:
-        return torch.full_like(query, min(self.length, num_keys))
+    def interval(self, query: Tensor) -> Span:
+        return torch.zeros_like(query), torch.full_like(query, self.length)
 
 
 @dataclass(frozen=True, eq=False)
@@ -136,6 +182,13 @@ class Documents(Rule):
         ids = self.ids.to(query.device)
         return ids[query] == ids[key]
 
+    def count(self, query: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        size = len(self.ids)
+        document = torch.unique(self.ids.to(query.device), return_inverse=True)[1]
+        codes = torch.sort(document * size + torch.arange(size, device=query.device)).values
+        start = document[query] * size
+        return _between(codes, start + low.clamp_max(size), start + high.clamp_max(size))
+
 
 @dataclass(frozen=True, eq=False)
 class Globals(Rule):
@@ -146,6 +199,11 @@ class Globals(Rule):
     def allowed(self, query: Tensor, key: Tensor) -> Tensor:
         positions = self.positions.to(query.device)
         return torch.isin(query, positions) | torch.isin(key, positions)
+
+    def count(self, query: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        positions = torch.unique(self.positions.to(query.device))
+        is_full = torch.isin(query, positions)
+        return torch.where(is_full, high - low, _between(positions, low, high))
 
 
 @dataclass(frozen=True)
@@ -162,6 +220,19 @@ class Blocks(Rule):
         blocks = math.ceil(num_keys / self.size)
         low, high = self.rule.key_span(first // self.size, last // self.size, blocks)
         return low * self.size, min(high * self.size, num_keys)
+
+    def count(self, query: Tensor, low: Tensor, high: Tensor) -> Tensor | None:
+        up_to_low, up_to_high = self._count_up_to(query, low), self._count_up_to(query, high)
+        return None if up_to_low is None or up_to_high is None else up_to_high - up_to_low
+
+    def _count_up_to(self, query: Tensor, key: Tensor) -> Tensor | None:
+        """Count the keys before `key`: those of whole blocks, and of the block that it cuts."""
+        block, rest = key // self.size, key % self.size
+        blocks = self.rule.count(query // self.size, torch.zeros_like(block), block)
+        if blocks is None:
+            return None
+        cut = self.rule.allowed(query // self.size, block)
+        return blocks * self.size + torch.where(cut, rest, 0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,25 +259,63 @@ class Edges(Rule):
         return f"Edges({len(self.key)})"
 
     @property
+    def num_rows(self) -> int:
+        """How many queries there are."""
+        return len(self.pointer) - 1
+
+    @property
     def row(self) -> Tensor:
         """The row of each edge, counted from 0."""
-        rows = torch.arange(len(self.pointer) - 1, device=self.key.device)
+        rows = torch.arange(self.num_rows, device=self.key.device)
         return torch.repeat_interleave(rows, self.pointer.diff())
+
+    @cached_property
+    def _width(self) -> int:
+        return int(self.key.max()) + 1 if len(self.key) else 1
+
+    @cached_property
+    def _codes(self) -> Tensor:
+        """One rising number an edge, to search in."""
+        return self.row * self._width + self.key
 
     def allowed(self, query: Tensor, key: Tensor) -> Tensor:
         edges = self if self.key.device == query.device else self.to(query.device)
         row = query - self.first_query
-        known = (row >= 0) & (row < len(edges.pointer) - 1)
+        known = (row >= 0) & (row < self.num_rows) & (key < self._width)
         if not len(edges.key):
-            return torch.zeros_like(known & (key >= 0))
-        width = int(torch.maximum(edges.key.max(), key.max())) + 1
-        codes = edges.row * width + edges.key
-        wanted = row * width + key
-        slot = torch.searchsorted(codes, wanted).clamp_max(len(codes) - 1)
-        return (codes[slot] == wanted) & known
+            return torch.zeros_like(known)
+        wanted = row * self._width + key
+        slot = torch.searchsorted(edges._codes, wanted).clamp_max(len(edges.key) - 1)
+        return (edges._codes[slot] == wanted) & known
+
+    def key_span(self, first: int, last: int, num_keys: int) -> tuple[int, int]:
+        start, stop = (
+            int(self.pointer[min(max(query - self.first_query, 0), self.num_rows)])
+            for query in (first, last + 1)
+        )
+        keys = self.key[start:stop]
+        return (int(keys.min()), int(keys.max()) + 1) if len(keys) else (0, 0)
+
+    def count(self, query: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        edges = self if self.key.device == query.device else self.to(query.device)
+        start, width = (query - self.first_query) * self._width, self._width
+        return _between(edges._codes, start + low.clamp_max(width), start + high.clamp_max(width))
 
     def degrees(self, query: Tensor, num_keys: int) -> Tensor:
         return self.pointer.to(query.device).diff()[query - self.first_query]
+
+    def listed(self) -> Edges:
+        return self
+
+    def where(self, rule: Rule, wanted: bool) -> Edges:
+        """Keep the edges that are edges of another rule, or those that are not."""
+        row = self.row
+        chosen = rule.allowed(row + self.first_query, self.key) == wanted
+        return Edges.from_pairs(row[chosen], self.key[chosen], self.num_rows, self.first_query)
+
+    @property
+    def terms(self) -> int:
+        return 0
 
     @property
     def device(self) -> torch.device:
@@ -236,9 +345,52 @@ class Combined(Rule):
             return low, high
         other_low, other_high = self.right.key_span(first, last, num_keys)
         if self.operation == "|":
+            if low >= high or other_low >= other_high:  # one of them reaches nothing
+                return (low, high) if low < high else (other_low, other_high)
             return min(low, other_low), max(high, other_high)
         low = max(low, other_low)
         return low, max(min(high, other_high), low)
+
+    def interval(self, query: Tensor) -> Span | None:
+        left, right = self.left.interval(query), self.right.interval(query)
+        if self.operation != "&" or left is None or right is None:
+            return None
+        return torch.maximum(left[0], right[0]), torch.minimum(left[1], right[1])
+
+    def listed(self) -> Edges | None:
+        left, right = self.left.listed(), self.right.listed()
+        if self.operation == "|":
+            return None if left is None or right is None else _joined(left, right)
+        if left is not None:
+            return left.where(self.right, self.operation == "&")
+        return right.where(self.left, True) if right is not None and self.operation == "&" else None
+
+    def count(self, query: Tensor, low: Tensor, high: Tensor) -> Tensor | None:
+        edges = self.listed()
+        if edges is not None:
+            return edges.count(query, low, high)
+        if self.operation == "&":
+            return self._count_both(query, low, high)
+        if self.terms > _MOST_TERMS:  # each doubles the work below
+            return None
+        left = self.left.count(query, low, high)
+        both = Combined("&", self.left, self.right).count(query, low, high)
+        if left is None or both is None or self.operation == "-":
+            return None if left is None or both is None else left - both
+        right = self.right.count(query, low, high)
+        return None if right is None else left + right - both
+
+    def _count_both(self, query: Tensor, low: Tensor, high: Tensor) -> Tensor | None:
+        for rule, other in ((self.left, self.right), (self.right, self.left)):
+            keys = rule.interval(query)
+            if keys is not None:
+                low = torch.maximum(low, keys[0])
+                return other.count(query, low, torch.maximum(low, torch.minimum(high, keys[1])))
+        return None
+
+    @property
+    def terms(self) -> int:
+        return self.left.terms + self.right.terms
 
     @property
     def device(self) -> torch.device | None:
@@ -288,3 +440,16 @@ class Disjoint(Rule):
     def to(self, device: torch.device) -> Disjoint:
         moved = tuple(rule.to(device) for rule in self.rules)
         return Disjoint(moved, self.query_starts, self.key_starts)
+
+
+def _between(values: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """Count the sorted values in [low, high)."""
+    return torch.searchsorted(values, high) - torch.searchsorted(values, low)
+
+
+def _joined(left: Edges, right: Edges) -> Edges:
+    right = right.to(left.device)
+    first = min(left.first_query, right.first_query)
+    last = max(part.first_query + part.num_rows for part in (left, right))
+    rows = torch.cat([part.row + part.first_query - first for part in (left, right)])
+    return Edges.from_pairs(rows, torch.cat([left.key, right.key]), last - first, first)

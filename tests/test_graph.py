@@ -1,6 +1,7 @@
 """Token graphs against masks written as plain loops from their definitions."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import networkx as nx
 import numpy as np
@@ -13,7 +14,7 @@ from scipy.linalg import block_diag
 from gattn.constructions import second_laplacian_eigenvalue
 from gattn.errors import GraphError
 from gattn.graph import TokenGraph
-from gattn.rules import Window
+from gattn.rules import Edges, Window
 
 N = 13
 IDS = [0, 0, 0, 1, 1, 0, 2, 2, 2, 2, 1, 0, 3]
@@ -276,6 +277,107 @@ def test_is_dag_agrees_with_networkx(pair: tuple[list, list]) -> None:
     assert graph.is_dag == nx.is_directed_acyclic_graph(graph.to_networkx())
     loopless = graph.without_self_loops()
     assert loopless.is_dag == nx.is_directed_acyclic_graph(loopless.to_networkx())
+
+
+SIZE = 11
+DRAWN = torch.rand(2, SIZE, SIZE, generator=torch.Generator().manual_seed(4)) < 0.3
+LEAVES = [
+    TokenGraph.complete(SIZE),
+    TokenGraph.causal(SIZE),
+    TokenGraph.window(SIZE, 3),
+    TokenGraph.dilated(SIZE, 7, 3),
+    TokenGraph.prefix(SIZE, 4),
+    TokenGraph.documents([3, 3, 1, 1, 3, 0, 0, 0, 3, 1, 9]),
+    TokenGraph.strided(SIZE, 3),
+    TokenGraph.longformer(SIZE, 1, [0, 6]),
+    TokenGraph.bigbird(SIZE, 2, random_blocks=1),
+    TokenGraph.from_mask(DRAWN[0]),
+    TokenGraph.from_mask(DRAWN[1]),
+    TokenGraph.from_mask(torch.zeros(SIZE, SIZE, dtype=torch.bool)),
+]
+combined_graphs = st.recursive(
+    st.sampled_from(LEAVES),
+    lambda parts: st.tuples(parts, st.sampled_from("&|-"), parts).map(
+        lambda part: part[0]._combine(part[1], part[2])
+    ),
+    max_leaves=6,
+)
+
+
+@given(combined_graphs)
+@settings(max_examples=150, deadline=None)
+def test_edges_are_counted_and_listed_as_the_mask_says(graph: TokenGraph) -> None:
+    mask = graph.mask()
+    assert graph.in_degree.tolist() == mask.sum(1).tolist()
+    query, key = mask.nonzero(as_tuple=True)
+    assert torch.equal(graph.edge_index, torch.stack([key, query]))
+
+
+@given(combined_graphs, st.data())
+@settings(max_examples=60, deadline=None)
+def test_any_part_of_a_row_is_counted_as_the_mask_says(graph: TokenGraph, data) -> None:
+    ends = st.lists(st.integers(0, SIZE), min_size=SIZE, max_size=SIZE)
+    bounds = torch.tensor([data.draw(ends), data.draw(ends)])
+    low, high = bounds.amin(0), bounds.amax(0)
+    counts = graph.rule.count(torch.arange(SIZE), low, high)
+    key = torch.arange(SIZE)
+    inside = (key >= low[:, None]) & (key < high[:, None])
+    if counts is not None:
+        assert counts.tolist() == (graph.mask() & inside).sum(1).tolist()
+
+
+def test_an_offset_is_kept_where_edges_meet_rules() -> None:
+    step = TokenGraph.causal(3, num_keys=8, query_offset=5)
+    cut = Edges.from_pairs(torch.tensor([0, 2, 2]), torch.tensor([7, 1, 6]), 3, 5)
+    edges = replace(step, rule=cut)
+    for graph in (step & edges, step | edges, step - edges, edges - step, edges | edges):
+        mask = graph.mask()
+        assert graph.in_degree.tolist() == mask.sum(1).tolist()
+        assert torch.equal(graph.edge_index, mask.nonzero().T.flip(0))
+
+
+class Unwalked(TokenGraph):
+    """A graph that fails where all pairs are walked."""
+
+    def row_blocks(self, max_pairs: int = 0):
+        raise AssertionError("walked over all pairs")
+
+
+LARGE = 100_000
+RING = TokenGraph.from_edge_index(
+    torch.stack([(torch.arange(LARGE) * 7 + 1) % LARGE, torch.arange(LARGE)]), LARGE
+)
+
+
+@pytest.mark.parametrize(
+    ("graph", "count"),
+    [
+        (TokenGraph.longformer(LARGE, 64, [0]), 129 * LARGE - 64 * 65 + 2 * (LARGE - 65)),
+        (RING | TokenGraph.self_loops(LARGE), 2 * LARGE),
+        (RING & TokenGraph.causal(LARGE) | RING, LARGE),
+        (TokenGraph.causal(LARGE) - RING, None),
+        (TokenGraph.documents(torch.arange(LARGE) // 10, causal=True), 55 * LARGE // 10),
+        (TokenGraph.strided(LARGE, 100), None),
+        (TokenGraph.dilated(LARGE, 6, 3), 5 * LARGE - 18),
+        (TokenGraph.bigbird(LARGE, 64), None),
+    ],
+)
+def test_long_texts_are_counted_without_a_walk(graph: TokenGraph, count: int | None) -> None:
+    unwalked = Unwalked(graph.rule, LARGE, LARGE)
+    assert unwalked.num_edges == (count or unwalked.num_edges) > 0
+
+
+def test_edges_joined_with_a_rule_are_listed_without_a_walk_over_all_pairs() -> None:
+    graph = RING | TokenGraph.self_loops(LARGE)
+    assert graph.edge_index.shape == (2, 2 * LARGE)
+    assert graph.edge_index[:, :2].tolist() == [[0, 1], [0, 0]]
+
+
+def test_many_joined_rules_are_counted_too() -> None:
+    graph = TokenGraph.self_loops(40)
+    for size in range(1, 30):
+        graph = graph | TokenGraph.dilated(40, size, size)
+    assert graph.num_edges == int(graph.mask().sum())
 
 
 def test_disjoint_union_is_a_block_diagonal() -> None:
