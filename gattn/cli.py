@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -172,9 +173,9 @@ def _captured(options: argparse.Namespace) -> AttentionTrace:
     keep = _keep(options.keep) if options.keep else None
     text = _standard_input() if options.text == "-" else options.text
     _say("loading the libraries ...")
-    from huggingface_hub.utils import logging
+    from huggingface_hub.utils.logging import set_verbosity
 
-    logging.set_verbosity(logging.ERROR)
+    set_verbosity(logging.ERROR)
     from gattn.models.capturing import capture
     from gattn.models.loading import EMBEDDED, load_model
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from numbers import Integral
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from gattn.attention import attention_call, attention_graphs
 from gattn.engines import choose, message_passing
 from gattn.engines.base import EdgeList
 from gattn.engines.message_passing import EdgeAttention
-from gattn.errors import ShapeError
+from gattn.errors import ContractError, ShapeError
 from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph
 from gattn.keep import All, Keep
@@ -76,8 +77,17 @@ class GraphAttention(EdgeAttention):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        if channels < 1 or heads < 1 or channels % heads:
-            raise ShapeError(f"channels must be a multiple of heads, got {channels} and {heads}.")
+        are_whole = isinstance(channels, Integral) and isinstance(heads, Integral)
+        if not are_whole or channels < 1 or heads < 1 or channels % heads:
+            raise ShapeError(
+                "channels and heads must be whole numbers, channels a multiple of heads, got "
+                f"{channels!r} and {heads!r}."
+            )
+        if normalizer is not None and not isinstance(normalizer, Normalizer):
+            raise ContractError(
+                "normalizer must be a Normalizer such as Softmax() or Entmax15(), not "
+                f"{normalizer!r}."
+            )
         if not 0 <= dropout <= 1:
             raise ShapeError(f"dropout is a share from 0 to 1, not {dropout!r}.")
         self.channels, self.heads, self.dropout = channels, heads, dropout
@@ -105,7 +115,9 @@ class GraphAttention(EdgeAttention):
     def from_torch(cls, attention: nn.MultiheadAttention) -> GraphAttention:
         """Copy a `torch.nn.MultiheadAttention`: the same numbers on the same inputs.
 
-        Its ``add_zero_attn`` becomes a softmax with a sink of logit 0.
+        Its ``add_zero_attn`` becomes a softmax with a sink of logit 0. A batch of gattn is always
+        (batch, tokens, channels). A MultiheadAttention with ``batch_first=False``, torch's
+        default, takes (tokens, batch, channels): transpose what it was given, and its output.
 
         Raises
         ------

@@ -106,7 +106,7 @@ def steps(
         Where the shapes do not fit each other.
     """
     given = {"x": x, "w_q": w_q, "w_k": w_k, "w_v": w_v}
-    arrays = {name: torch.as_tensor(values, dtype=torch.float64) for name, values in given.items()}
+    arrays = {name: _numbers(name, values, torch.float64) for name, values in given.items()}
     shapes = ", ".join(f"{name} {tuple(array.shape)}" for name, array in arrays.items())
     if any(array.dim() != 2 for array in arrays.values()) or any(
         arrays[name].shape[0] != arrays["x"].shape[1] for name in ("w_q", "w_k", "w_v")
@@ -131,17 +131,26 @@ def steps(
     return Steps(tables, head)
 
 
+def _numbers(name: str, values: Any, dtype: torch.dtype | None = None) -> Tensor:
+    try:
+        return torch.as_tensor(values, dtype=dtype).detach().cpu()
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ShapeError(
+            f"{name} must be an array of numbers with rows of one length, not {values!r:.60}."
+        ) from error
+
+
 def _graph(mask: TokenGraph | Any | None, count: int) -> TokenGraph:
     if mask is None:
         return TokenGraph.complete(count)
     if not isinstance(mask, TokenGraph):
-        allowed = torch.as_tensor(mask)
+        allowed = _numbers("mask", mask)
         mask = TokenGraph.from_mask(allowed if allowed.dtype == torch.bool else allowed == 0)
     if (mask.num_queries, mask.num_keys) != (count, count):
         raise ShapeError(
             f"the mask is {mask.num_queries} x {mask.num_keys}, but there are {count} tokens."
         )
-    return mask
+    return mask.to("cpu")
 
 
 def _table(name: str, values: Tensor, labels: Sequence[str]) -> pd.DataFrame:

@@ -11,7 +11,7 @@ from torch_geometric.explain import AttentionExplainer, Explainer, GNNExplainer
 from torch_geometric.nn import GATv2Conv, Sequential, TransformerConv
 
 from gattn.engines.message_passing import EdgeAttention
-from gattn.errors import ShapeError
+from gattn.errors import ContractError, ShapeError
 from gattn.graph import TokenGraph
 from gattn.keep import TopK
 from gattn.module import GraphAttention
@@ -139,6 +139,15 @@ def test_from_torch_copies_and_keeps_mode_dtype_and_dropout():
     nn.init.zeros_(torchs.in_proj_weight)
     assert torch.equal(layer.project_query.weight, before)
     assert layer.project_query.weight.requires_grad
+
+
+def test_a_batch_is_always_first(randn):
+    torchs = nn.MultiheadAttention(8, 2, batch_first=False).double()
+    layer, x, graph = GraphAttention.from_torch(torchs), randn(4, 4, 8), TokenGraph.complete(4)
+    found = layer(x, graph)
+    close(torchs(*[x.transpose(0, 1)] * 3)[0].transpose(0, 1), found)
+    close(torchs(x[0], x[0], x[0])[0], found[0])
+    assert not torch.allclose(torchs(x, x, x)[0], found)
 
 
 def test_from_torch_refuses_a_key_without_a_token():
@@ -439,6 +448,18 @@ def test_its_repr_says_what_it_computes():
 def test_channels_are_a_multiple_of_heads(channels, heads):
     with pytest.raises(ShapeError, match=f"{channels} and {heads}"):
         GraphAttention(channels, heads)
+
+
+@pytest.mark.parametrize(("channels", "heads"), [(16, 4.0), (16.0, 4), ("16", 4), (16, None)])
+def test_channels_and_heads_are_whole_numbers(channels, heads):
+    with pytest.raises(ShapeError, match=f"whole numbers.*{channels!r} and {heads!r}"):
+        GraphAttention(channels, heads)
+
+
+@pytest.mark.parametrize("normalizer", ["softmax", Softmax, torch.softmax], ids=repr)
+def test_something_else_than_a_normalizer_is_refused(normalizer):
+    with pytest.raises(ContractError, match="normalizer must be a Normalizer such as"):
+        GraphAttention(16, 4, normalizer=normalizer)
 
 
 @pytest.mark.parametrize("dropout", [-0.1, 1.1])

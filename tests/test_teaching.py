@@ -80,3 +80,22 @@ def test_shapes_that_do_not_fit_are_named():
         gattn.steps(X, W_Q, W_K, W_V, TokenGraph.causal(5))
     with pytest.raises(ShapeError, match="6 tokens"):
         gattn.steps(X, W_Q, W_K, W_V, tokens=["one"])
+
+
+def test_parameters_are_numbers_too():
+    w_q = torch.nn.Parameter(torch.from_numpy(W_Q))
+    x = torch.from_numpy(X).requires_grad_()
+    found = gattn.steps(x, w_q, W_K.tolist(), torch.from_numpy(W_V), TokenGraph.causal(6))
+    expected = gattn.steps(X, W_Q, W_K, W_V, np.tri(6, dtype=bool))
+    for name, table in expected.items():
+        np.testing.assert_allclose(found[name], table, atol=1e-14, err_msg=name)
+
+
+@pytest.mark.parametrize("wrong", ["a", [[1.0, 2.0], [3.0]], None, [["a"]]], ids=repr)
+def test_what_is_no_array_is_named(wrong):
+    for place, name in enumerate(["x", "w_q", "w_k", "w_v", "mask"]):
+        given = [X, W_Q, W_K, W_V, TokenGraph.causal(6)]
+        given[place] = wrong
+        if name != "mask" or wrong is not None:
+            with pytest.raises(ShapeError, match=f"{name} must be an array of numbers"):
+                gattn.steps(*given)

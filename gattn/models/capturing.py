@@ -14,7 +14,7 @@ from gattn.engines import dense
 from gattn.errors import CaptureError, ModelError, SelectionError
 from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph
-from gattn.keep import All, Keep
+from gattn.keep import All, Keep, as_keep
 from gattn.models.encoding import Encoding, Inputs, encode, pad
 from gattn.models.interface import RoutedCall, watching
 from gattn.models.loading import find_tokenizer, load_model, model_name
@@ -125,8 +125,7 @@ def capture_many(
     layers, heads = _choice("layers", layers), _choice("heads", heads)
     if not isinstance(batch_size, int) or batch_size < 1:
         raise CaptureError(f"batch_size must be a whole number of at least 1, not {batch_size!r}.")
-    if keep is not None and not isinstance(keep, Keep):
-        raise CaptureError(f"keep must be a rule such as TopK(8) or Threshold(0.01), not {keep!r}.")
+    keep = None if keep is None else as_keep(keep)
     model, tokenizer = _resolved(model, tokenizer)
     if model.training:
         raise ModelError(
