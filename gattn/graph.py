@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -118,10 +119,13 @@ class TokenGraph:
     @classmethod
     def documents(cls, ids: Sequence[int] | Tensor, *, causal: bool = False) -> TokenGraph:
         """Tokens attend within their own document; ``ids`` has one document id a token."""
-        rule: Rule = Documents(torch.as_tensor(ids, dtype=torch.long).cpu())
+        found = _whole_numbers(ids, "ids")
+        if found.dim() != 1:
+            raise GraphError(f"ids must be one id a token, not {tuple(found.shape)}.")
+        rule: Rule = Documents(found.cpu())
         if causal:
             rule = Combined("&", rule, Causal())
-        return cls(rule, len(ids), len(ids))
+        return cls(rule, len(found), len(found))
 
     @classmethod
     def strided(cls, num_tokens: int, stride: int) -> TokenGraph:
@@ -135,7 +139,7 @@ class TokenGraph:
     ) -> TokenGraph:
         """|q - k| <= size, and full rows and columns of some positions (Beltagy et al. 2020)."""
         _positive(size=size)
-        positions = torch.tensor(sorted(set(global_positions)), dtype=torch.long)
+        positions = _whole_numbers(global_positions, "global_positions").unique().cpu()
         _inside(positions, num_tokens, "global_positions")
         rule = Combined("|", Window(size, size), Globals(positions))
         return cls(rule, num_tokens, num_tokens)
@@ -190,12 +194,12 @@ class TokenGraph:
         return cls(rule, num_tokens, num_tokens)
 
     @classmethod
-    def nearest(cls, features: Tensor, k: int, *, causal: bool = False) -> TokenGraph:
+    def nearest(cls, features: Any, k: int, *, causal: bool = False) -> TokenGraph:
         """Each token attends to the `k` tokens nearest to it in Euclidean distance, itself first.
 
         Parameters
         ----------
-        features : Tensor
+        features : Tensor or array
             Shape (tokens, dim).
         k : int
             Neighbours a token, itself included; fewer where fewer are allowed.
@@ -203,6 +207,7 @@ class TokenGraph:
             Whether a token may choose only among itself and those before it.
         """
         _positive(k=k)
+        features = _tensor(features, "features")
         if features.dim() != 2 or not bool(torch.isfinite(features).all()):
             raise GraphError(
                 f"features must be finite and (tokens, dim), not {tuple(features.shape)}."
@@ -210,10 +215,11 @@ class TokenGraph:
         return cls(nearest_rule(features, k, causal), len(features), len(features))
 
     @classmethod
-    def from_mask(cls, mask: Tensor, *, is_bipartite: bool = False) -> TokenGraph:
+    def from_mask(cls, mask: Any, *, is_bipartite: bool = False) -> TokenGraph:
         """Edges where ``mask[query, key]`` is True (torch's ``MultiheadAttention`` masks say the
         opposite: pass ``~attn_mask``).
         """  # noqa: D205
+        mask = _tensor(mask, "mask")
         if mask.dim() != 2 or mask.dtype != torch.bool:
             raise GraphError(
                 f"mask must be a boolean (queries, keys), True where an edge is, not {mask.dtype} "
@@ -226,7 +232,7 @@ class TokenGraph:
     @classmethod
     def from_edge_index(
         cls,
-        edge_index: Tensor,
+        edge_index: Any,
         num_tokens: int | None = None,
         *,
         num_queries: int | None = None,
@@ -236,10 +242,11 @@ class TokenGraph:
 
         Give `num_tokens`, or for cross-attention `num_queries` and `num_keys`.
         """
-        if edge_index.dim() != 2 or edge_index.shape[0] != 2 or edge_index.is_floating_point():
+        edge_index = _whole_numbers(edge_index, "edge_index")
+        if edge_index.dim() != 2 or edge_index.shape[0] != 2:
             raise GraphError(
-                "edge_index must hold whole numbers of shape (2, edges), rows key and query, not "
-                f"{edge_index.dtype} {tuple(edge_index.shape)}."
+                "edge_index must have shape (2, edges), rows key and query, not "
+                f"{tuple(edge_index.shape)}."
             )
         if num_tokens is not None:
             num_queries = num_keys = num_tokens
@@ -265,9 +272,11 @@ class TokenGraph:
         """
         words = [] if isinstance(tokens, int) else list(tokens)
         size = tokens if isinstance(tokens, int) else len(words)
-        pairs = [(_position(a, words), _position(b, words)) for a, b in edges]
-        index = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).T
-        return cls.from_edge_index(index, size)
+        places: dict[str, list[int]] = {}
+        for place, word in enumerate(words):
+            places.setdefault(word, []).append(place)
+        pairs = [(_position(a, places), _position(b, places)) for a, b in edges]
+        return cls.from_edge_index(_whole_numbers(pairs, "edges").reshape(-1, 2).T, size)
 
     @classmethod
     def from_networkx(cls, graph: nx.Graph[Any]) -> TokenGraph:
@@ -536,13 +545,30 @@ def _is_on_side(node: object, side: str) -> bool:
     return isinstance(node, tuple) and len(node) == 2 and node[0] == side
 
 
-def _position(token: int | str, words: Sequence[str]) -> int:
+def _position(token: int | str, places: dict[str, list[int]]) -> int:
     if not isinstance(token, str):
         return token
-    found = [i for i, word in enumerate(words) if word == token]
+    found = places.get(token, [])
     if len(found) != 1:
         raise GraphError(
-            f"The token {token!r} occurs {len(found)} times among {list(words)}; name an edge's "
-            "end by its position."
+            f"The token {token!r} occurs {len(found)} times among the {len(places)} different "
+            "ones; name an edge's end by its position."
         )
     return found[0]
+
+
+def _tensor(values: Any, name: str) -> Tensor:
+    """Take a tensor, an array or lists."""
+    if isinstance(values, Tensor):
+        return values
+    try:
+        return torch.from_numpy(np.array(values, order="C"))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise GraphError(f"{name} must be a tensor or an array of numbers: {error}") from error
+
+
+def _whole_numbers(values: Any, name: str) -> Tensor:
+    found = _tensor(values, name)
+    if found.numel() and (found.is_floating_point() or found.is_complex()):
+        raise GraphError(f"{name} must hold whole numbers, not {found.dtype} {tuple(found.shape)}.")
+    return found.long()

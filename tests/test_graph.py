@@ -228,6 +228,25 @@ def test_edge_index_is_sorted_and_duplicates_merge() -> None:
     assert cross.mask().nonzero().tolist() == [[1, 4]]
 
 
+def test_arrays_and_lists_are_taken_as_tensors_are() -> None:
+    mask = np.tril(np.ones((3, 3), dtype=bool))
+    mask.flags.writeable = False
+    for given_mask in (mask, mask.tolist(), mask[::-1, ::-1].T):
+        assert torch.equal(TokenGraph.from_mask(given_mask).mask(), TokenGraph.causal(3).mask())
+    for index in ([[0], [1]], np.array([[0], [1]], dtype=np.int32)):
+        assert TokenGraph.from_edge_index(index, 2).edge_index.tolist() == [[0], [1]]
+    assert TokenGraph.from_edge_index([[], []], 2).num_edges == 0
+    assert TokenGraph.from_edges([], 2).num_edges == 0
+    assert TokenGraph.documents(np.array([0, 0, 1])).num_edges == 5
+    assert TokenGraph.nearest(np.eye(3), 1).num_edges == 3
+
+
+def test_the_words_of_a_long_text_are_looked_up_once() -> None:
+    words = [f"w{i}" for i in range(20_000)]
+    edges = [(word, word) for word in words]
+    assert TokenGraph.from_edges(edges, words).num_edges == 20_000
+
+
 def test_edges_may_be_named_by_tokens() -> None:
     graph = TokenGraph.from_edges(
         [("dog", "chased"), ("cat", "chased"), (0, 1)], ["dog", "chased", "cat"]
@@ -419,10 +438,25 @@ ERRORS = {
     r"boolean \(queries, keys\), .* not torch.float32 \(2, 2\)": lambda: TokenGraph.from_mask(
         torch.zeros(2, 2)
     ),
-    r"not torch.float32 \(2, 1\)": lambda: TokenGraph.from_edge_index(torch.zeros(2, 1), 3),
+    r"edge_index must hold whole numbers, not torch.float32 \(2, 1\)": lambda: (
+        TokenGraph.from_edge_index(torch.zeros(2, 1), 3)
+    ),
     r"the queries edge_index\[1\] must lie in 0 .. 2": lambda: TokenGraph.from_edge_index(
         torch.tensor([[0], [3]]), 3
     ),
+    r"edge_index must have shape \(2, edges\), .* not \(3, 1\)": lambda: TokenGraph.from_edge_index(
+        [[0], [0], [1]], 3
+    ),
+    "edge_index must be a tensor or an array of numbers": lambda: TokenGraph.from_edge_index(
+        [["a"], ["b"]], 2
+    ),
+    "mask must be a tensor or an array": lambda: TokenGraph.from_mask([[True], [True, False]]),
+    "boolean .* not torch.int64": lambda: TokenGraph.from_mask(np.ones((2, 2), dtype=np.int64)),
+    "ids must hold whole numbers, not torch.float64": lambda: TokenGraph.documents([0.2, 0.9, 1.0]),
+    r"one id a token, not \(2, 2\)": lambda: TokenGraph.documents(torch.zeros(2, 2).long()),
+    "ids must be a tensor or an array of numbers": lambda: TokenGraph.documents(["a", "b"]),
+    "global_positions must hold whole": lambda: TokenGraph.longformer(4, 1, [0.5]),
+    "edges must hold whole numbers": lambda: TokenGraph.from_edges([(0.5, 1)], 3),
     "Give num_tokens, or both": lambda: TokenGraph.from_edge_index(torch.tensor([[0], [0]])),
     "'the' occurs 2 times": lambda: TokenGraph.from_edges([("the", 0)], ["the", "the"]),
     "'cat' occurs 0 times": lambda: TokenGraph.from_edges([(0, "cat")], ["the", "dog"]),
