@@ -12,6 +12,7 @@ from matplotlib.colors import Colormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
+from gattn.drawing import fonts
 from gattn.drawing.colours import Scale
 from gattn.drawing.labels import font_size, text_style
 from gattn.drawing.text import visible, wrapped
@@ -121,9 +122,9 @@ def note_style(ax: Axes) -> dict[str, Any]:
     return {"transform": ax.transAxes, "size": 0.75 * font_size(), "alpha": 0.75} | text_style("→←")
 
 
-def shown_text(token: str) -> str:
-    """Write a model's name or the like so that any font can show it."""
-    return visible(token, limit=48)
+def shown_text(text: str, *, limit: int = 48) -> str:
+    """Write a model's name or the like so that any font can show it; "" stays as it is."""
+    return text and visible(text, limit=limit, has_glyph=fonts.has_glyph)
 
 
 def add_colour_bar(

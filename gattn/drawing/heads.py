@@ -177,7 +177,7 @@ def _title(trace: AttentionTrace, stack: Stack) -> str:
     if graph.is_bipartite or graph.num_queries != graph.num_keys:
         tokens = f"{graph.num_queries} queries, {graph.num_keys} keys"
     name = stack.name if len(trace.stacks) > 1 else ""
-    return " · ".join(filter(None, [trace.model and shown_text(trace.model), name, tokens]))
+    return " · ".join(filter(None, [shown_text(trace.model), shown_text(name), tokens]))
 
 
 def _caption(stack: Stack, most: int) -> str:

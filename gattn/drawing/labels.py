@@ -35,10 +35,14 @@ class Labels:
     rotation: int
 
     @property
+    def widest(self) -> float:
+        """The width in points of the widest label."""
+        return max(map(width, self.texts), default=0.0) * self.size
+
+    @property
     def extent(self) -> float:
         """The height in points that the labels take."""
-        widest = max(map(width, self.texts), default=0.0) * self.size
-        return {0: self.size, 45: 0.75 * widest + self.size, 90: widest}[self.rotation]
+        return {0: self.size, 45: 0.75 * self.widest + self.size, 90: self.widest}[self.rotation]
 
     @property
     def overhang(self) -> float:
@@ -72,13 +76,13 @@ def fit(tokens: Mapping[Any, str], pitch: float, *, rotations: Sequence[int]) ->
     needed = math.ceil(1.15 * size / max(pitch, 1e-9) - 1e-6)
     if needed > 1:
         stride = next((k for k in _STRIDES if k >= needed), needed)
-        texts = [_numbered(node, text, stride) for node, text in zip(tokens, texts, strict=True)]
+        numbered = enumerate(zip(tokens, texts, strict=True))
+        texts = [_numbered(node, text) if i % stride == 0 else "" for i, (node, text) in numbered]
     return Labels(texts, size, rotations[-1])
 
 
-def _numbered(node: Any, text: str, stride: int) -> str:
-    position = node[1] if isinstance(node, tuple) else node
-    return f"{position} {text}" if position % stride == 0 else ""
+def _numbered(node: Any, text: str) -> str:
+    return f"{node[1] if isinstance(node, tuple) else node} {text}"
 
 
 def font_size() -> float:

@@ -7,7 +7,7 @@ Positions are a dict from node to (x, y), as NetworkX uses them; nodes are named
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable
 from typing import TypeAlias
 
 from gattn.head import AttentionGraph
@@ -85,11 +85,3 @@ def circle(head: AttentionGraph) -> Positions:
 
 def _sink(head: AttentionGraph, place: tuple[float, float]) -> Positions:
     return {} if head.sink is None else {SINK: place}
-
-
-LAYOUTS: Mapping[str, Callable[[AttentionGraph], Positions]] = {
-    "arcs": arcs,
-    "columns": columns,
-    "circle": circle,
-}
-"""The layouts of nodes, by name; "matrix" is the one picture without nodes."""

@@ -52,7 +52,7 @@ def block_size(head: AttentionGraph, most: int) -> int:
 def cells(head: AttentionGraph, edges: Ints, values: NDArray[Any], most: int) -> Cells:
     """Lay edges out as a matrix of at most `most` rows and columns, and a sink's."""
     graph, block = head.graph, block_size(head, most)
-    rows, columns = -(-graph.num_queries // block), -(-graph.num_keys // block)
+    rows, columns = (max(1, -(-size // block)) for size in (graph.num_queries, graph.num_keys))
     matrix = np.full((rows, columns + 2 * (head.sink is not None)), np.nan)
     order = edges[np.argsort(np.abs(values[edges]), kind="stable")]
     matrix[head.query[order] // block, head.key[order] // block] = values[order]
@@ -70,7 +70,7 @@ def add_sink(found: Cells, head: AttentionGraph, rows: Ints) -> Cells:
 def draw_cells(ax: Axes, found: Cells, cmap: Colormap, norm: Normalize) -> AxesImage:
     """Draw cells as one image, query 0 on top."""
     rows, columns = found.values.shape
-    is_square = rows and columns and 1 / 3 < rows / columns < 3
+    is_square = 1 / 3 < rows / columns < 3
     return ax.imshow(
         np.ma.masked_invalid(found.values),
         cmap=cmap,
@@ -110,12 +110,12 @@ def _label(ax: Axes, head: AttentionGraph, found: Cells) -> None:
     width, height = points(ax)
     across = fit(
         dict(zip(keys, head.labels(), strict=False)),
-        width / max(columns, 1) / found.block,
+        width / columns / found.block,
         rotations=(0, 45, 90),
     )
     down = fit(
         dict(zip(queries, head.query_labels(), strict=True)),
-        height / max(rows, 1) / found.block,
+        height / rows / found.block,
         rotations=(90,),
     )
     _set_ticks(ax.xaxis, across, across.rotation, found.block, ["<sink>"] * (head.sink is not None))
@@ -127,7 +127,10 @@ def _set_ticks(
 ) -> None:
     named = [(index / block, text) for index, text in enumerate(labels.texts) if text]
     after = -(-len(labels.texts) // block) + 1
-    places, texts = zip(*named, *((after, text) for text in extra), strict=True)
+    named += [(after, text) for text in extra]
+    if not named:
+        return
+    places, texts = zip(*named, strict=True)
     slanted = {"ha": "right", "rotation_mode": "anchor"} if rotation == 45 else {}
     style = text_style(texts) | slanted
     axis.set_ticks(places, texts, size=labels.size, rotation=rotation, gid="gattn-label", **style)

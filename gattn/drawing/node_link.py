@@ -74,10 +74,10 @@ def draw_circle(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> Non
     tokens = layouts.node_labels(head)
     is_loop = found.is_loop
     half = min(points(ax)) / 2
-    labels = fit(tokens, 0.7 * half * math.tau / (len(tokens) + 1), rotations=(90,))
+    labels = fit(tokens, 0.7 * half * math.tau / (len(tokens) + 1), rotations=(0, 90))
     length = min(_LOOP, 0.12 * half)
     ring = _GAP + 1.1 * length * bool(is_loop.any())
-    around = ring + (labels.extent + 2 if look.labels else 0.0)
+    around = ring + (labels.widest + 2 if look.labels else 0.0)
     radius = max(half - around, 0.3 * half)
     ax.set_aspect("equal")
     ax.set(xlim=(-half / radius, half / radius), ylim=(-half / radius, half / radius))
@@ -97,19 +97,14 @@ def draw_circle(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> Non
 def _write_around(ax: Axes, positions: Positions, labels: Labels, reach: float) -> None:
     style = text_style([*labels.texts, "<sink>"])
     for (x, y), text in zip(positions.values(), labels.texts, strict=False):
-        angle = math.degrees(math.atan2(y, x))
-        left = x < -1e-9
         if text:
             ax.text(
                 x * reach,
                 y * reach,
                 text,
-                rotation=angle + 180 if left else angle,
-                rotation_mode="anchor",
-                ha="right" if left else "left",
-                va="center_baseline",
                 size=labels.size,
                 gid="gattn-label",
+                **(_upright(x, y) if labels.rotation == 0 else _radial(x, y)),
                 **style,
             )
     if SINK in positions:
@@ -123,6 +118,23 @@ def _write_around(ax: Axes, positions: Positions, labels: Labels, reach: float) 
             size=labels.size,
             **style,
         )
+
+
+def _upright(x: float, y: float) -> dict[str, Any]:
+    """Set a label horizontally outside a point of the unit circle."""
+    across = "center" if abs(x) < 0.05 else "right" if x < 0 else "left"
+    return {"ha": across, "va": "center" if abs(y) < 0.5 else "top" if y < 0 else "bottom"}
+
+
+def _radial(x: float, y: float) -> dict[str, Any]:
+    """Set a label along a point's radius, never upside down."""
+    left = x < -1e-9
+    return {
+        "rotation": math.degrees(math.atan2(y, x)) + 180 * left,
+        "rotation_mode": "anchor",
+        "ha": "right" if left else "left",
+        "va": "center_baseline",
+    }
 
 
 def given_positions(head: AttentionGraph, layout: Mapping[Any, Any]) -> Positions:

@@ -111,7 +111,7 @@ def _drawing(head: AttentionGraph, layout: str | Mapping[Any, Any], values: str)
         raise SelectionError("This head has no scores; compute its graph with scores=True.")
     if isinstance(layout, Mapping):
         return partial(draw_free, positions=given_positions(head, layout))
-    if layout not in _DRAW:
+    if not isinstance(layout, str) or layout not in _DRAW:
         raise SelectionError(
             f"No layout {layout!r}; there are {', '.join(_DRAW)}, and positions {{node: (x, y)}}."
         )

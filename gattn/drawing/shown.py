@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from gattn.drawing.frame import shown_text
 from gattn.head import AttentionGraph, Ints
 
 _STEPS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -84,7 +85,8 @@ def _shown(head: AttentionGraph, chosen: NDArray[np.bool_], threshold: float, ru
     caption = all_of(total)
     if len(edges) < total:
         caption = f"{len(edges):,} of {total:,} edges{share_of(mass, whole)}"
-        rules = [head.kept_by if head.kept_by != "All()" else "", rule]
+        kept_by = shown_text(head.kept_by, limit=200)
+        rules = [kept_by if kept_by != "All()" else "", rule]
         caption = ": ".join(filter(None, [", ".join(filter(None, rules)), caption]))
     sinks = np.zeros(0, dtype=np.int64)
     if head.sink is not None:

@@ -339,3 +339,37 @@ def test_the_caption_stands_below_the_labels_of_a_matrix():
     below = next(text for text in ax.texts if text.get_gid() == "gattn-caption")
     assert below.get_window_extent().y1 < ax.xaxis.label.get_window_extent().y0
     assert below.get_window_extent().y0 > 0
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_labels_thin_out_by_their_order_whatever_their_positions(layout):
+    nodes = [position for position in range(500) if position % 5]
+    ax = draw_head(causal_head(500).subgraph(nodes), layout, ax=axes())
+    found = [text for text in labels(ax, layout) if text]
+    assert 5 < len(found) < 200
+    assert all(int(text.split()[0]) % 5 for text in found)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_head_without_tokens_is_drawn(layout):
+    ax = draw_head(AttentionGraph.from_dense(np.zeros((0, 0))), layout, ax=axes())
+    assert caption(ax) == "no edges"
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_captions_show_what_svg_cannot_hold(layout):
+    head = dataclasses.replace(causal_head(6), kept_by="<x>\x00\x01\n$")
+    found = svg_texts(draw_head(head, layout, ax=axes(), threshold=0.3))
+    assert any(text.startswith("<x>\\x00\\x01↵$, attention ≥ 0.3: ") for text in found)
+
+
+def test_few_labels_of_a_circle_are_upright_and_many_point_outwards():
+    for size, is_upright in ((8, True), (60, False)):
+        ax = draw_head(causal_head(size), "circle")
+        rotations = {text.get_rotation() for text in ax.texts if text.get_gid() == "gattn-label"}
+        assert (rotations == {0.0}) == is_upright
+
+
+def test_a_layout_that_is_no_name_is_refused():
+    with pytest.raises(SelectionError, match=r"No layout \['arcs'\]"):
+        draw_head(causal_head(3), ["arcs"])

@@ -1,5 +1,6 @@
 import dataclasses
 import io
+import xml.etree.ElementTree as ET
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -109,6 +110,13 @@ def test_an_empty_trace_is_an_error_and_an_empty_picture_in_a_notebook():
 def test_nothing_is_read_as_mathematics():
     trace = dataclasses.replace(small_trace(), model="a$_\\frac$\n")
     draw_heads(trace).savefig(io.BytesIO())
+
+
+def test_names_that_svg_cannot_hold_are_shown():
+    trace = small_trace(stacks=("a\x00", "b\x01"))
+    svg = notebook_svg(dataclasses.replace(trace, model="<m>\x02"))
+    ET.fromstring(svg)
+    assert "&lt;m&gt;\\x02 · a\\x00 · 6 tokens" in svg
 
 
 @pytest.mark.parametrize(
