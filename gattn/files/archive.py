@@ -83,7 +83,15 @@ def read(path: Path) -> AttentionGraph | AttentionTrace:
         ) from error
     except FileError:
         raise
-    except (GattnError, LookupError, TypeError, ValueError, AttributeError) as error:
+    except (
+        GattnError,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        OverflowError,
+        RecursionError,
+    ) as error:
         raise FileError(f"{path} is not laid out as schema {_SCHEMA} says: {error!r}.") from error
 
 

@@ -16,8 +16,8 @@ from gattn.files.digraphs import as_digraph, mapped
 from gattn.files.plain import printable, scalar
 from gattn.head import AttentionGraph
 
-_GRAPHVIZ_HIDES_BY = ("layer", "layers")
-"""Attributes by which Graphviz chooses what to draw."""
+_READ_BY_GRAPHVIZ = ("layer", "layers", "model")
+"""Attributes by which Graphviz chooses what to draw, and how it lays it out."""
 
 
 def write_gexf(thing: AttentionGraph | nx.DiGraph[Any], path: Path) -> None:
@@ -43,7 +43,11 @@ def write_dot(thing: AttentionGraph | nx.DiGraph[Any], path: Path) -> None:
 
 
 def write_csv(thing: AttentionGraph | nx.DiGraph[Any], path: Path) -> None:
-    """Write the edges of a head or directed graph as a table."""
+    """Write the edges of a head or directed graph as a table.
+
+    Tokens are written as they are. A spreadsheet takes those that start with ``=``, ``+``, ``-``
+    or ``@`` for formulas: import such columns as text, or read the file with pandas.
+    """
     if isinstance(thing, AttentionGraph):
         table = thing.to_pandas()
         for name in ("query_token", "key_token"):
@@ -76,7 +80,7 @@ def _quoted(value: Any) -> str:
 
 
 def _dot_pair(name: str, value: Any) -> str:
-    own = f"attention_{name}" if name in _GRAPHVIZ_HIDES_BY else name
+    own = f"attention_{name}" if name in _READ_BY_GRAPHVIZ else name
     return f"{_quoted(own)}={_quoted(value)}"
 
 

@@ -49,7 +49,7 @@ def read(path: Path) -> AttentionGraph | nx.DiGraph[Any]:
         for name in ("node_default", "edge_default"):
             graph.graph.pop(name, None)
         if is_marked(graph):
-            graph = mapped(graph, literal_eval, _restored)
+            graph = mapped(graph, _node, _restored)
     except FileError:
         raise
     except (ValueError, KeyError, SyntaxError, ParseError, nx.NetworkXError) as error:
@@ -57,6 +57,14 @@ def read(path: Path) -> AttentionGraph | nx.DiGraph[Any]:
             f"{path} is not GraphML, or is damaged ({type(error).__name__}: {error})."
         ) from error
     return unmarked(graph, path)
+
+
+def _node(written: str) -> Any:
+    try:
+        node = literal_eval(written)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
+        raise FileError(f"{written[:80]!r} is not the id of a node as gattn writes it.") from error
+    return node_id(node)
 
 
 def _restored(value: Any) -> Any:

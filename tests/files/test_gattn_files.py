@@ -176,3 +176,14 @@ def test_foreign_files_are_refused(path: Path) -> None:
     save_file({}, path, {"gattn": "[]"})
     with pytest.raises(FileError, match="not laid out as schema 1"):
         load(path)
+    save_file({}, path, {"gattn": "[" * 100_000})
+    with pytest.raises(FileError, match="not laid out as schema 1"):
+        load(path)
+
+
+def test_what_is_not_finite_is_refused(path: Path) -> None:
+    head = whole_head()
+    head.attention[3] = np.nan
+    head.save(path)
+    with pytest.raises(FileError, match="attention of query 2 to key 0 is nan"):
+        load(path)

@@ -170,6 +170,29 @@ def test_foreign_graphml_is_refused(content: bytes, tmp_path: Path) -> None:
         load(tmp_path / "g.graphml")
 
 
+@pytest.mark.parametrize("node", ["[1]", "-" * 20_000 + "1", "{1: 2}", "1.5", "None", "a b", ""])
+def test_ids_that_gattn_does_not_write_are_refused(node: str, tmp_path: Path) -> None:
+    path = tmp_path / "g.graphml"
+    save(nx.DiGraph([(0, "here")]), path)
+    path.write_text(path.read_text().replace("'here'", node))
+    with pytest.raises(FileError, match="id"):
+        load(path)
+
+
+@TWO_WAY
+@pytest.mark.parametrize("weight", [math.nan, math.inf])
+def test_attention_that_is_not_finite_is_refused(
+    weight: float, suffix: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"head{suffix}"
+    graph = whole_head().to_networkx()
+    graph.edges[0, 1]["weight"] = weight
+    save(graph, path)
+    path.write_text(path.read_text().replace("DiGraph 1", "AttentionGraph 1"))
+    with pytest.raises(FileError, match="query 1 to key 0"):
+        load(path)
+
+
 @TWO_WAY
 def test_truncated_and_newer_files_are_refused(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"g{suffix}"

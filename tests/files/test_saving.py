@@ -136,7 +136,9 @@ def test_dot_keeps_to_its_grammar(tmp_path: Path) -> None:
     labels = re.findall(rf'"label"={STRING}', text)
     assert [re.sub(r"\\(.)", r"\1", label) for label in labels] == [*SHOWN, "<sink>"]
     assert text.count(" -> ") == whole_head().graph.num_edges + len(TOKENS)
-    assert '"layer"' not in text
+    for name in ("layer", "model"):
+        assert f'"{name}"' not in text
+        assert f'"attention_{name}"' in text
 
 
 def test_cross_attention_and_trees_of_graphs_export_to_dot(tmp_path: Path) -> None:
