@@ -77,6 +77,8 @@ def capture(
         Where the model or its tokenizer cannot be loaded or is in training mode.
     SelectionError
         Where there is no such layer or head.
+    GraphError
+        Where `keep` is none.
     """
     traces = capture_many(
         [inputs],
@@ -110,7 +112,8 @@ def capture_many(
     inputs : iterable
         Texts, or what else `capture` takes.
     batch_size : int
-        How many sequences run at once.
+        How many sequences run at once, at most: those that come with other tensors, such as token
+        types, run by themselves.
     progress : bool
         Whether to show a progress bar on stderr, after the first second.
     model, tokenizer, keep, layers, heads, scores

@@ -34,8 +34,8 @@ def load_model(name: str | Path | None = None) -> tuple[PreTrainedModel, PreTrai
     Raises
     ------
     ModelError
-        Where there is no such model or it has no safetensors weights. Pickled weights and a
-        model's own code are never run.
+        Where there is no such model, or it has no safetensors weights, or not all that attention
+        needs. Pickled weights and a model's own code are never run.
     """
     import transformers
 

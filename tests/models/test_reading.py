@@ -136,6 +136,20 @@ def test_a_position_bias_is_a_part_of_the_score(randn):
         read_call(replace(call, options={}), sides(), {})
 
 
+def test_biases_and_sinks_keep_double_precision(randn):
+    mask = randn(1, 4, 5, 5).masked_fill(~LOWER, torch.finfo(torch.float64).min)
+    call, _ = routed(randn, mask, position_bias=randn(1, 4, 5, 5), s_aux=randn(4))
+    query, key = call.query.double(), call.key.double()
+    scores = query @ key.mT / 2 + call.options["position_bias"] + mask
+    sink = call.options["s_aux"].reshape(1, 4, 1, 1).expand(-1, -1, 5, -1)
+    attention = torch.softmax(torch.cat([scores, sink], -1), -1)[..., :-1]
+    output = (attention @ call.value.double()).transpose(1, 2)
+    value = call.value.double()
+    call = replace(call, query=query, key=key, value=value, output=output)
+    found = whole_attention_of(read_call(call, sides(), {}))
+    torch.testing.assert_close(found, attention, rtol=0, atol=1e-14)
+
+
 def test_a_mask_that_holds_numbers_is_a_part_of_the_score(randn):
     mask = randn(1, 4, 5, 5).float().masked_fill(~LOWER, SMALLEST)
     call, attention = routed(randn, mask)
