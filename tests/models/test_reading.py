@@ -138,14 +138,14 @@ def test_a_position_bias_is_a_part_of_the_score(randn):
 
 def test_biases_and_sinks_keep_double_precision(randn):
     mask = randn(1, 4, 5, 5).masked_fill(~LOWER, torch.finfo(torch.float64).min)
-    call, _ = routed(randn, mask, position_bias=randn(1, 4, 5, 5), s_aux=randn(4))
-    query, key = call.query.double(), call.key.double()
-    scores = query @ key.mT / 2 + call.options["position_bias"] + mask
-    sink = call.options["s_aux"].reshape(1, 4, 1, 1).expand(-1, -1, 5, -1)
-    attention = torch.softmax(torch.cat([scores, sink], -1), -1)[..., :-1]
-    output = (attention @ call.value.double()).transpose(1, 2)
-    value = call.value.double()
-    call = replace(call, query=query, key=key, value=value, output=output)
+    bias, sink = randn(1, 4, 5, 5), randn(4)
+    query, key, value = (randn(1, 4, 5, 4) for _ in range(3))
+    scores = query @ key.mT / 2 + bias + mask
+    with_sink = torch.cat([scores, sink.reshape(1, 4, 1, 1).expand(-1, -1, 5, -1)], -1)
+    attention = torch.softmax(with_sink, -1)[..., :-1]
+    options = {"position_bias": bias, "s_aux": sink}
+    output = (attention @ value).transpose(1, 2)
+    call = RoutedCall("attn", Attention(), "eager", query, key, value, mask, options, output)
     found = whole_attention_of(read_call(call, sides(), {}))
     torch.testing.assert_close(found, attention, rtol=0, atol=1e-14)
 
