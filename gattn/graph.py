@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike
 from torch import Tensor
 
 from gattn.constructions import bigbird_rule, expander_rule, nearest_rule
@@ -194,7 +195,7 @@ class TokenGraph:
         return cls(rule, num_tokens, num_tokens)
 
     @classmethod
-    def nearest(cls, features: Any, k: int, *, causal: bool = False) -> TokenGraph:
+    def nearest(cls, features: Tensor | ArrayLike, k: int, *, causal: bool = False) -> TokenGraph:
         """Each token attends to the `k` tokens nearest to it in Euclidean distance, itself first.
 
         Parameters
@@ -215,7 +216,7 @@ class TokenGraph:
         return cls(nearest_rule(features, k, causal), len(features), len(features))
 
     @classmethod
-    def from_mask(cls, mask: Any, *, is_bipartite: bool = False) -> TokenGraph:
+    def from_mask(cls, mask: Tensor | ArrayLike, *, is_bipartite: bool = False) -> TokenGraph:
         """Edges where ``mask[query, key]`` is True (torch's ``MultiheadAttention`` masks say the
         opposite: pass ``~attn_mask``).
         """  # noqa: D205
@@ -232,7 +233,7 @@ class TokenGraph:
     @classmethod
     def from_edge_index(
         cls,
-        edge_index: Any,
+        edge_index: Tensor | ArrayLike,
         num_tokens: int | None = None,
         *,
         num_queries: int | None = None,
