@@ -13,7 +13,7 @@ from gattn.engines.base import AttentionCall, EdgeList, edge_blocks, naming_shap
 from gattn.errors import ContractError, ShapeError
 from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph
-from gattn.keep import All, Keep
+from gattn.keep import All, Keep, as_keep
 from gattn.normalizers import Normalizer, Softmax
 from gattn.store import KeptEdges
 from gattn.weights.base import PairFunction, WeightFunction, as_weight_function
@@ -96,6 +96,9 @@ def attention_call(
     if not 0 <= dropout <= 1:
         raise ShapeError(f"dropout is a share from 0 to 1, not {dropout!r}.")
     tensors = {"query": query, "key": key} | ({} if value is None else {"value": value})
+    if strange := [name for name, x in tensors.items() if not isinstance(x, Tensor)]:
+        kinds = ", ".join(type(tensors[name]).__name__ for name in strange)
+        raise ShapeError(f"{', '.join(strange)} must be torch tensors, not {kinds}.")
     shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in tensors.items())
     expected = "expected (..., heads, tokens, dim)"
     if any(x.dim() < 3 for x in tensors.values()):
@@ -175,6 +178,7 @@ def attention_graphs(
     CaptureError
         Where the attention is NaN.
     """
+    keep = as_keep(keep)
     call, _ = attention_call(query, key, graph, weight, normalizer, None, edge_features)
     names = {
         "tokens": tuple(tokens),

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gattn.attention import attention_call, attention_graphs
 from gattn.engines import choose, message_passing
-from gattn.engines.base import EdgeList
+from gattn.engines.base import EdgeList, naming_shapes
 from gattn.engines.message_passing import EdgeAttention
 from gattn.errors import ContractError, ShapeError
 from gattn.graph import TokenGraph
@@ -211,7 +211,8 @@ class GraphAttention(EdgeAttention):
             )
         needs_messages = self._is_watched() or self._has_own_steps()
         engine = message_passing if needs_messages else choose(call)
-        output = self.attend(call) if engine is message_passing else engine.run(call)
+        with naming_shapes(call):
+            output = self.attend(call) if engine is message_passing else engine.run(call)
         output = output.reshape(*lead, *output.shape[1:])
         projected: Tensor = self.project_output(output.transpose(-3, -2).flatten(-2))
         return projected

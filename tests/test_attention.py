@@ -11,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from gattn.attention import attention_graphs, graph_attention
 from gattn.engines import dense
-from gattn.errors import CaptureError, ContractError, ShapeError
+from gattn.errors import CaptureError, ContractError, GraphError, ShapeError
 from gattn.graph import TokenGraph
 from gattn.keep import All, Threshold, TopK, TopMass
 from gattn.normalizers import Entmax15, Identity, Sigmoid, Softmax, TopKSoftmax
@@ -616,3 +616,11 @@ def test_many_blocks_of_rows_are_one_graph(randn, monkeypatch):
         assert torch.equal(one.graph.edge_index, other.graph.edge_index)
         np.testing.assert_allclose(one.attention, other.attention, atol=1e-12)
         np.testing.assert_allclose(one.total_mass, other.total_mass, atol=1e-12)
+
+
+def test_arrays_and_keeps_that_are_none_are_refused():
+    query, graph = torch.randn(2, 5, 4), TokenGraph.causal(5)
+    with pytest.raises(ShapeError, match="key must be torch tensors, not ndarray"):
+        graph_attention(query, query.numpy(), query, graph)
+    with pytest.raises(GraphError, match="TopK"):
+        attention_graphs(query, query, graph, keep=TopK)
