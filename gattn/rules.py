@@ -333,6 +333,9 @@ class Combined(Rule):
     left: Rule
     right: Rule
 
+    def __repr__(self) -> str:
+        return f"({self.left} {self.operation} {self.right})"
+
     def allowed(self, query: Tensor, key: Tensor) -> Tensor:
         left, right = self.left.allowed(query, key), self.right.allowed(query, key)
         if self.operation == "&":
