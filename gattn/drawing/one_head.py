@@ -65,8 +65,9 @@ def draw_head(
         it is the caller's to show, save and close.
     threshold : float, optional
         Show the edges of at least this attention. By default a matrix shows all edges; other
-        pictures stay readable by a threshold that grows with the text, and show at least the
-        strongest edge of each query.
+        pictures show all of up to about 150 edges but the tiny ones, and stay readable beyond by
+        a threshold that grows with the text. They show at least one edge of each query; of nearly
+        uniform attention in a long text, evenly one edge in k.
     values : {"attention", "score"}
         What a matrix shows: the attention, or the scores before normalising.
     cmap : str or Colormap, optional

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +13,7 @@ from gattn.drawing.frame import shown_text
 from gattn.head import AttentionGraph, Ints
 
 _STEPS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+_FEW = 150
 
 
 @dataclass(frozen=True)
@@ -33,23 +36,63 @@ class Shown:
 
 
 def readable_edges(head: AttentionGraph) -> Shown:
-    """Choose as many edges as a picture of nodes can bear: strong ones, and at least one a query.
+    """Choose as many edges as a picture of nodes can bear, and at least one a query.
 
-    The threshold is the smallest round number that leaves 40 edges and two more a token. A query
-    without an edge that reaches it shows its strongest, all of them where several are equal, so
-    that uniform attention does not vanish. Where these are too many, one in k is shown.
+    The threshold is the smallest round number that leaves 40 edges and two more a token, or 150.
+    Where that is less than half of the mass it falls, up to four times as many edges. A query
+    whose attention is nearly uniform and below it shows one edge in k, any other its strongest.
     """
-    limit = 40 + 2 * head.graph.num_tokens
+    usual = 40 + 2 * head.graph.num_tokens
+    limit = max(usual, _FEW)
     size = np.abs(head.attention)
-    threshold = next((t for t in _STEPS if int((size >= t).sum()) <= limit), _STEPS[-1])
+    threshold = _threshold(size, limit, _STEPS if len(size) <= usual else _STEPS[1:])
     chosen, rule = size >= threshold, _at_least(head, threshold)
+    rules = [rule] if chosen.any() else []
+    flat, is_whole = _flat(head, chosen)
+    if flat.any():
+        if is_whole:
+            chosen, rules = np.zeros_like(chosen), []
+        stride = -(-int(flat.sum()) // limit)
+        while stride > 1 and math.gcd(stride, head.graph.num_keys) > 1:
+            stride += 1  # A divisor would meet the same few keys in each row.
+        chosen[np.flatnonzero(flat & ~chosen)[::stride]] = True
+        some = "every edge" if stride == 1 else f"every {_ordinal(stride)} edge"
+        rules.append(some if is_whole else f"{some} of queries with nearly uniform attention")
     strongest = _strongest_of_the_rest(head, chosen)
-    if strongest.any():
-        stride = -(-int(strongest.sum()) // limit)
-        chosen[np.flatnonzero(strongest)[::stride]] = True
-        some = f" (one in {stride} of them)" if stride > 1 else ""
-        rule = " or ".join(filter(None, [rule, f"a query's strongest{some}"]))
-    return _shown(head, chosen, threshold, rule)
+    if len(strongest):
+        chosen[strongest] = True
+        rules.append("the strongest edge of each query")
+    return _shown(head, chosen, threshold, " or ".join(filter(None, rules)))
+
+
+def _threshold(size: NDArray[Any], limit: int, steps: tuple[float, ...]) -> float:
+    counts = [int((size >= step).sum()) for step in _STEPS]
+    place = next((i for i, t in enumerate(_STEPS) if t in steps and counts[i] <= limit), -1)
+    place %= len(_STEPS)
+    half = float(size.sum()) / 2
+    while place and counts[place - 1] <= 4 * limit and size[size >= _STEPS[place]].sum() < half:
+        place -= 1
+    return _STEPS[place]
+
+
+def _flat(head: AttentionGraph, chosen: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], bool]:
+    """Find the edges of nearly uniform queries that show less than half; tell if all are such."""
+    size = np.abs(head.attention).astype(np.float64)
+    rows = head.graph.num_queries
+    mass, squares, visible = (
+        np.bincount(head.query, weights=weights, minlength=rows)
+        for weights in (size, size**2, size * chosen)
+    )
+    top = _strongest(head)
+    is_even = top * mass <= 1.5 * squares
+    flat = is_even & (mass >= 5 * top) & (visible < mass / 2)
+    found: NDArray[np.bool_] = flat[head.query] & (size >= top[head.query] / 4)
+    return found, bool((flat | (mass == 0)).all() and flat.any())
+
+
+def _ordinal(number: int) -> str:
+    last = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    return f"{number}{'th' if number % 100 in (11, 12, 13) else last}"
 
 
 def all_edges(head: AttentionGraph) -> Shown:
@@ -67,15 +110,20 @@ def _at_least(head: AttentionGraph, threshold: float) -> str:
     return f"{name} ≥ {threshold:g}" if threshold else ""
 
 
-def _strongest_of_the_rest(head: AttentionGraph, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def _strongest(head: AttentionGraph) -> NDArray[np.float64]:
+    strongest = np.zeros(head.graph.num_queries)
+    np.maximum.at(strongest, head.query, np.abs(head.attention).astype(np.float64))
+    return strongest
+
+
+def _strongest_of_the_rest(head: AttentionGraph, chosen: NDArray[np.bool_]) -> Ints:
+    """Find the strongest edge of each query that shows none."""
     size = np.abs(head.attention)
-    rows = head.graph.num_queries
-    strongest = np.zeros(rows, size.dtype)
-    np.maximum.at(strongest, head.query, size)
-    has_edge = np.bincount(head.query[chosen], minlength=rows) > 0
-    equal = size >= strongest[head.query] * (1 - 1e-6)
-    rest: NDArray[np.bool_] = equal & ~has_edge[head.query] & (size > 0)
-    return rest
+    has_edge = np.bincount(head.query[chosen], minlength=head.graph.num_queries) > 0
+    is_top = (size >= _strongest(head)[head.query]) & (size > 0) & ~has_edge[head.query]
+    edges = np.flatnonzero(is_top)
+    first: Ints = edges[np.unique(head.query[edges], return_index=True)[1]]
+    return first
 
 
 def _shown(head: AttentionGraph, chosen: NDArray[np.bool_], threshold: float, rule: str) -> Shown:
