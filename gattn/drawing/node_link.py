@@ -192,6 +192,6 @@ def _set_free_limits(ax: Axes, places: Points) -> float:
     unit = max(*(extent / np.maximum([width - 70, height - 50], 20)).tolist(), 1e-9)
     ax.set_xlim(middle[0] - width * unit / 2, middle[0] + width * unit / 2)
     ax.set_ylim(middle[1] - height * unit / 2, middle[1] + height * unit / 2)
-    ax.set_aspect("equal", adjustable="datalim")
+    ax.set_aspect("equal", adjustable="box")
     ax.set_axis_off()
     return float(unit)

@@ -373,3 +373,13 @@ def test_few_labels_of_a_circle_are_upright_and_many_point_outwards():
 def test_a_layout_that_is_no_name_is_refused():
     with pytest.raises(SelectionError, match=r"No layout \['arcs'\]"):
         draw_head(causal_head(3), ["arcs"])
+
+
+@pytest.mark.parametrize("layout", [*LAYOUTS, {i: (i % 3, i) for i in range(7)}])
+@pytest.mark.parametrize("engine", ["constrained", "tight", None])
+def test_nothing_is_logged_where_the_layout_engine_moves_the_axes(layout, engine, caplog):
+    figure = Figure((7, 4), layout=engine)
+    for ax in figure.subplots(1, 2):
+        draw_head(causal_head(7), layout, ax=ax)
+    figure.savefig(io.BytesIO(), format="png")
+    assert not caplog.records
