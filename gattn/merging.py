@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from gattn.errors import SelectionError
 from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph, Floats, Ints
+from gattn.pieces import joined
 from gattn.rules import Edges
 
 
@@ -32,9 +33,13 @@ def subgraph(head: AttentionGraph, nodes: Iterable[int | str]) -> AttentionGraph
         rows, more = _find(wanted, head.node_ids()[1], head.query_labels())
         found |= more
     if missing := sorted(map(repr, wanted - found)):
+        labels, most = head.labels(), 20
+        listed = ", ".join(map(repr, labels[:most])) + (" ..." if len(labels) > most else "")
         raise SelectionError(
-            f"No token {missing[0]}; the tokens are {head.labels()} at positions "
-            f"{head.node_positions.tolist()}."
+            f"No token {missing[0]}; the {len(labels)} tokens are {listed}, at positions "
+            f"{head.node_positions[0]} to {head.node_positions[-1]}."
+            if labels
+            else f"No token {missing[0]}: the graph has no tokens."
         )
     return _selected(head, rows, columns)
 
@@ -134,18 +139,20 @@ def merge(
         total_mass=mean(head.total_mass),
         total_edges=np.bincount(query, minlength=rows) + dropped,
         sink=None if head.sink is None else mean(head.sink),
-        tokens=_joined(head.tokens, column_starts),
-        query_tokens=_joined(head.query_tokens, row_starts),
+        tokens=_joined(head.tokens, head.words, column_starts),
+        query_tokens=_joined(head.query_tokens, (), row_starts),
         words=tuple(head.words[i] for i in np.flatnonzero(column_starts)) if head.words else (),
         positions=None,
         query_positions=None,
     )
 
 
-def _joined(tokens: Sequence[str], starts: NDArray[np.bool_]) -> tuple[str, ...]:
+def _joined(
+    tokens: Sequence[str], words: Sequence[int | None], starts: NDArray[np.bool_]
+) -> tuple[str, ...]:
     """Join the texts of the tokens that become one node."""
     ends = pairwise([*np.flatnonzero(starts).tolist(), len(starts)])
-    return tuple("".join(tokens[a:b]) for a, b in ends) if tokens else ()
+    return tuple(joined(tokens[a:b], words[a:b]) for a, b in ends) if tokens else ()
 
 
 def _span_starts(spans: Iterable[tuple[int, int]], size: int) -> NDArray[np.bool_]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gattn.attention import attention_graphs
-from gattn.errors import ShapeError
+from gattn.errors import SelectionError, ShapeError
 from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph
 
@@ -36,6 +36,8 @@ class Steps(Mapping[str, "pd.DataFrame"]):
 
     def __getitem__(self, name: str) -> pd.DataFrame:
         """Take a table."""
+        if name not in self.tables:
+            raise SelectionError(f"No table {name!r}; there are {', '.join(self.tables)}.")
         return self.tables[name]
 
     def __iter__(self) -> Iterator[str]:

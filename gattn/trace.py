@@ -190,7 +190,7 @@ class AttentionTrace:
         if len(self.stacks) != 1:
             names = sorted(self.stacks)
             raise SelectionError(
-                f"This trace has the stacks {names}: name one, as in trace{names[:1]}[0, 0]."
+                f"This trace has the stacks {names}: name one, as in trace{names[:1]}."
             )
         return next(iter(self.stacks.values()))
 

@@ -16,7 +16,7 @@ LAYERS = [
     {"rules", "constructions", "graph", "neighbourhoods"},
     {"weights", "normalizers", "keep"},
     {"engines"},
-    {"head", "networks", "merging", "store"},
+    {"head", "networks", "merging", "pieces", "store"},
     {"attention", "teaching"},
     {"module"},
     {"trace"},

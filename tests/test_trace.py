@@ -138,7 +138,7 @@ def test_what_is_not_there_is_named_with_what_is() -> None:
 def test_with_several_stacks_one_must_be_named() -> None:
     stacks = {name: stack_of([FIRST], name=name) for name in ("encoder", "cross")}
     trace = AttentionTrace(stacks)
-    with pytest.raises(SelectionError, match=r"\['cross', 'encoder'\].*trace\['cross'\]\[0, 0\]"):
+    with pytest.raises(SelectionError, match=r"\['cross', 'encoder'\].*trace\['cross'\]"):
         trace[0, 0]
     assert trace["cross"].unroll().number_of_nodes() == 6
     assert len(list(trace.heads())) == 2

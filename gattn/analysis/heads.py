@@ -62,7 +62,7 @@ def describe(head: AttentionGraph) -> dict[str, float]:
     surprise = np.zeros_like(share)
     np.log(share, out=surprise, where=share > 0)
     rows = max(int((mass > 0).sum()), 1)
-    scores = {"entropy": float(-(share * surprise).sum()) / rows}
+    scores = {"entropy": float(-(share * surprise).sum()) / rows + 0.0}  # never -0.0
     if graph.is_bipartite:
         names = ("mean_distance", "previous_token", "first_token", "induction")
         return scores | dict.fromkeys(names, np.nan) | {"kept": head.share_kept}

@@ -55,7 +55,8 @@ def save(thing: Thing, path: str | os.PathLike[str]) -> None:
     path = Path(path)
     writer = _WRITERS.get(path.suffix.lower())
     if writer is None:
-        raise FileError(f"{path}: the suffix must be one of {', '.join(_WRITERS)}.")
+        known = [".gattn"] if isinstance(thing, AttentionTrace) else list(_WRITERS)
+        raise FileError(f"{path}: the suffix must be one of {', '.join(known)}.")
     if isinstance(thing, AttentionTrace) and writer is not archive.write:
         raise FileError(
             f"{path}: a trace is saved as .gattn; for {path.suffix} save one head, as in "

@@ -135,10 +135,13 @@ def capture_many(
             "The model is in training mode, where dropout is random: call model.eval()."
         )
     total = len(inputs) if isinstance(inputs, Sequence) else None
-    source = iter(inputs)
     with tqdm(total=total, desc="capturing", unit="text", delay=1, disable=not progress) as bar:
-        while batch := list(islice(source, batch_size)):
-            encodings = [encode(one, model, tokenizer) for one in batch]
+        numbered = enumerate(inputs)
+        while batch := list(islice(numbered, batch_size)):
+            encodings = [
+                _encoded(one, model, tokenizer, "" if total == 1 else f"input {number}: ")
+                for number, one in batch
+            ]
             # A batch has the same tensors for each of its sequences.
             for _, alike in groupby(encodings, lambda encoding: encoding.tensors.keys()):
                 run = _Run(model, list(alike), keep, layers, heads, scores)
@@ -163,6 +166,18 @@ def _choice(name: str, chosen: Sequence[int] | None) -> list[int] | None:
     if len(set(numbers)) < len(numbers):
         raise SelectionError(f"{name}={numbers} names one of them twice: name each once.")
     return numbers
+
+
+def _encoded(
+    inputs: Inputs,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None,
+    place: str,
+) -> Encoding:
+    try:
+        return encode(inputs, model, tokenizer)
+    except (CaptureError, ModelError) as error:
+        raise type(error)(f"{place}{error}") from error
 
 
 def _resolved(

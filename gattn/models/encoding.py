@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError, ModelError
+from gattn.pieces import from_bytes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -111,13 +111,23 @@ def _encode_text(text: str, tokenizer: PreTrainedTokenizerBase | None) -> Encodi
     tensors["input_ids"] = torch.tensor(ids, dtype=torch.long)
     if not tokenizer.is_fast:
         return Encoding(tensors, _names(ids, tokenizer))
-    spans = [tuple(span) for span in found["offset_mapping"]]
-    names, counts = _names(ids, tokenizer), Counter(spans)
-    texts = tuple(
-        text[start:stop] if stop > start and counts[start, stop] == 1 else name
-        for (start, stop), name in zip(spans, names, strict=True)
-    )
+    texts = _slices(text, found["offset_mapping"], _names(ids, tokenizer))
     return Encoding(tensors, texts, tuple(found.word_ids(0)))
+
+
+def _slices(text: str, spans: Sequence[tuple[int, int]], names: Sequence[str]) -> tuple[str, ...]:
+    """Take each token's text from the text itself, but where tokens share a character."""
+    texts = []
+    for i, (start, stop) in enumerate(spans):
+        shares = (i > 0 and start < spans[i - 1][1]) or (
+            i + 1 < len(spans) and spans[i + 1][0] < stop and spans[i + 1][1] > 0
+        )
+        texts.append(names[i] if shares or stop <= start else _trimmed(text[start:stop]))
+    return tuple(texts)
+
+
+def _trimmed(text: str) -> str:
+    return text.strip(" ") or text
 
 
 def _encode_mapping(
@@ -203,9 +213,22 @@ def _names(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None) -> tup
 
 
 def _readable(token: str, tokenizer: PreTrainedTokenizerBase) -> str:
-    """Decode one token; a part of a character stays as the tokenizer writes it."""
+    """Decode one token, without the space before it; parts of characters read ``<0xE7>``."""
     text = tokenizer.convert_tokens_to_string([token])
-    return token if "\N{REPLACEMENT CHARACTER}" in text or not text else text
+    if "\N{REPLACEMENT CHARACTER}" in text and all(c in _BYTES for c in token):
+        text = from_bytes(bytes(_BYTES[c] for c in token))
+    return _trimmed(text) or token
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """Read byte-level BPE's alphabet: bytes that print stand for themselves, others from U+0100."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    shown = {chr(byte): byte for byte in printable}
+    return shown | {chr(256 + n): byte for n, byte in enumerate(others)}
+
+
+_BYTES = _byte_alphabet()
 
 
 def _longest(model: PreTrainedModel) -> int | None:

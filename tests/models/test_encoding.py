@@ -4,6 +4,7 @@ import pytest
 import torch
 from transformers import AutoTokenizer
 
+import gattn
 from gattn.errors import CaptureError, ModelError
 from gattn.models.encoding import Encoding, encode, pad
 from gattn.models.loading import EMBEDDED_PATH
@@ -159,3 +160,23 @@ def test_a_text_needs_a_tokenizer(tiny):
 def test_a_long_text_is_named_without_a_warning(tiny, tokenizer):
     with pytest.raises(CaptureError, match=r"102 tokens.*at most 64"):
         encode("dog " * 100, tiny("bert"), tokenizer)
+
+
+def test_words_of_many_bytes_are_whole_again_when_merged():
+    trace = gattn.capture("naïve 猫 “hi” 5°")
+    assert "<0xC3>" in trace.tokens
+    assert list(trace[0, 0].merge_words().tokens[1:]) == ["naïve", "猫", "“", "hi", "”", "5", "°"]
+    assert trace[0, 0].merge_words().subgraph(["猫"]).graph.num_queries == 1
+
+
+def test_texts_and_their_ids_give_the_same_tokens():
+    model, tokenizer = gattn.load_model()
+    text = "The dog chased naïve 猫"
+    by_ids = gattn.capture(tokenizer(text)["input_ids"], model, tokenizer)
+    assert by_ids.tokens == gattn.capture(text, model, tokenizer).tokens
+    assert gattn.capture("The dog").tokens[1:] == ["The", "dog"]
+
+
+def test_capture_many_says_which_input_fails():
+    with pytest.raises(CaptureError, match=r"^input 2: The text is empty"):
+        list(gattn.capture_many(["one", "two", ""], batch_size=2, progress=False))

@@ -1,0 +1,49 @@
+"""The texts of tokens: parts of characters, and several tokens together."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Sequence
+
+_PARTS = re.compile(r"(?:<0x[0-9A-F]{2}>)+")
+
+
+def _as_parts(error: UnicodeError) -> tuple[str, int]:
+    assert isinstance(error, UnicodeDecodeError)
+    broken = error.object[error.start : error.end]
+    return "".join(f"<0x{byte:02X}>" for byte in broken), error.end
+
+
+codecs.register_error("gattn.parts", _as_parts)
+
+
+def from_bytes(data: bytes) -> str:
+    """Decode UTF-8; bytes that are a part of a character read ``<0xE7>``."""
+    return data.decode("utf-8", errors="gattn.parts")
+
+
+def joined(tokens: Sequence[str], words: Sequence[int | None]) -> str:
+    """Join tokens to one text: a space between words, and characters whole again.
+
+    Parameters
+    ----------
+    tokens : sequence of str
+        The tokens' texts.
+    words : sequence of int or None
+        The word of each token; empty where it is not known.
+    """
+    if len(tokens) < 2:
+        return "".join(tokens)
+    text = tokens[0]
+    for i, token in enumerate(tokens[1:], start=1):
+        starts_word = bool(words) and (words[i] is None or words[i] != words[i - 1])
+        is_apart = text.endswith(" ") or token.startswith(" ")
+        text += f" {token}" if starts_word and not is_apart else token
+    text = _PARTS.sub(_whole, text)
+    return text.strip(" ") or text
+
+
+def _whole(parts: re.Match[str]) -> str:
+    data = bytes.fromhex(parts.group().replace("<0x", "").replace(">", ""))
+    return from_bytes(data)
