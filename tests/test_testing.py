@@ -125,6 +125,58 @@ def test_wrong_sizes_are_refused():
         check_weight_function(torch.ones(4) * Dot(), heads=3)
 
 
+def takes_two(q, k):
+    return (q * k).sum(-1)
+
+
+def misspells(q, k, pairs):
+    return q.summ(-1)
+
+
+def of_eight(q, k, pairs):
+    return (q * torch.ones(8, dtype=q.dtype)).sum(-1)
+
+
+@pytest.mark.parametrize(
+    ("weight", "error"),
+    [
+        (takes_two, "TypeError: .*positional"),
+        (misspells, "AttributeError: .*summ"),
+        (of_eight, "RuntimeError: .*size"),
+    ],
+)
+def test_what_the_function_raises_is_told_as_its_own_with_the_sizes(weight, error):
+    with pytest.raises(ContractError, match=f"(?s)your function raised {error}") as caught:
+        check_weight_function(weight)
+    assert "an edge list scores as a tile does" not in str(caught.value)
+    assert "heads=3, query_dim=4, key_dim=4" in str(caught.value)
+    assert "pass heads=, query_dim=" in str(caught.value)
+
+
+def test_sizes_that_a_weight_function_does_not_have_are_named():
+    with pytest.raises(ContractError, match="heads=3, query_dim=4"):
+        check_weight_function(torch.ones(4) * Dot(), heads=3)
+
+
+class FrozenBias(WeightFunction):
+    def __init__(self):
+        super().__init__()
+        self.slope = nn.Parameter(torch.ones(3), requires_grad=False)
+
+    def forward(self, query, key, pairs):
+        return self.slope * pairs.offset
+
+
+def test_gradients_are_asked_for_where_scores_depend_on_a_side():
+    with pytest.raises(ContractError, match=r"gradients are right.*depend on query but pass it no"):
+        check_weight_function(lambda q, k, pairs: (q * k).sum(-1).detach())
+    with pytest.raises(ContractError, match=r"gradients are right.*depend on key but pass it no"):
+        check_weight_function(lambda q, k, pairs: (q * k.detach()).sum(-1))
+    check_weight_function(lambda q, k, pairs: q.sum(-1) - pairs.offset.abs())
+    check_weight_function(lambda q, k, pairs: k.sum(-1) - pairs.offset.abs())
+    check_weight_function(FrozenBias())
+
+
 class PlainSoftmax(Normalizer):
     is_distribution = True
 

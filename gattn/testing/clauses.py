@@ -8,21 +8,34 @@ from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.gradcheck import GradcheckError
 
-from gattn.errors import ContractError
+from gattn.errors import ContractError, GattnError, ShapeError
 
 BATCH, QUERIES, KEYS = 2, 5, 7
 _Case = TypeVar("_Case")
 _Module = TypeVar("_Module", bound=nn.Module)
 
 
-def hold_to(name: str, case: _Case, clauses: Mapping[str, Callable[[_Case], None]]) -> None:
-    """Hold a case to each clause; raise a ContractError that names the one that broke."""
+def hold_to(
+    name: str, case: _Case, clauses: Mapping[str, Callable[[_Case], None]], sizes: Mapping[str, int]
+) -> None:
+    """Hold a case to each clause; raise a ContractError that names the one that broke.
+
+    An error that no check raised is the function's own: it is told as such, with the sizes used.
+    """
     for clause, hold in clauses.items():
         try:
             hold(case)
         except Exception as error:
-            raise ContractError(f"{name} breaks the clause {clause!r}: {error}") from error
+            text = str(error)
+            if not isinstance(error, (AssertionError, GattnError, GradcheckError)):
+                text = f"your function raised {type(error).__name__}: {text}"
+            if isinstance(error, ShapeError) or text != str(error):
+                used = ", ".join(f"{name}={size}" for name, size in sizes.items())
+                others = ", ".join(f"{name}=" for name in sizes)
+                text = f"{text}\nThe sizes were {used}; for others, pass {others}."
+            raise ContractError(f"{name} breaks the clause {clause!r}: {text}") from error
 
 
 def agree(got: Tensor, expected: Tensor, what: str, tolerance: float = 1e-9) -> None:

@@ -32,7 +32,7 @@ def check_normalizer(normalizer: Normalizer, *, heads: int = 3) -> None:
     places = torch.rand(QUERIES, KEYS, generator=draw).argsort(-1)
     scores = normal(draw, BATCH, heads, QUERIES, KEYS)
     case = _Normalising(moved(normalizer, draw), scores, places < degrees[:, None])
-    hold_to(repr(normalizer), case, _CLAUSES)
+    hold_to(repr(normalizer), case, _CLAUSES, {"heads": heads})
 
 
 @dataclass(frozen=True)

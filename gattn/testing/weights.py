@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gattn.engines.base import checked_scores
+from gattn.errors import ContractError
 from gattn.testing.clauses import BATCH, KEYS, QUERIES, agree, hold_to, moved, normal
 from gattn.weights.base import (
     PairFunction,
@@ -50,15 +51,17 @@ def check_weight_function(
     """
     function = as_weight_function(weight)
     draw = torch.Generator().manual_seed(0)
+    key_dim = query_dim if key_dim is None else key_dim
     shape = (QUERIES, KEYS, edge_features)
     case = _Scoring(
         moved(function, draw),
         normal(draw, BATCH, heads, QUERIES, query_dim),
-        normal(draw, BATCH, heads, KEYS, query_dim if key_dim is None else key_dim),
+        normal(draw, BATCH, heads, KEYS, key_dim),
         Positions(torch.arange(QUERIES) + 2, torch.arange(KEYS)),
         normal(draw, *shape) if edge_features else None,
     )
-    hold_to(repr(function), case, _CLAUSES)
+    sizes = {"heads": heads, "query_dim": query_dim, "key_dim": key_dim}
+    hold_to(repr(function), case, _CLAUSES, sizes | {"edge_features": edge_features})
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,15 @@ class _Scoring:
         )
 
 
+def _runs(case: _Scoring) -> None:
+    case.prepared()
+    try:
+        _prepares_tokens(case)
+        case.all_edges()
+    except (AssertionError, ContractError):
+        return  # The clauses below judge what it returned.
+
+
 def _prepares_tokens(case: _Scoring) -> None:
     for name, side, tokens in zip(("query", "key"), case.prepared(), case.shape[2:], strict=True):
 
@@ -168,13 +180,36 @@ def _batch_items_are_apart(case: _Scoring) -> None:
 
 
 def _has_gradients(case: _Scoring) -> None:
-    leaves = [case.query, case.key, *([] if case.features is None else [case.features])]
-    leaves = [leaf.clone().requires_grad_() for leaf in leaves]
-    features = leaves[2] if case.features is not None else None
-    live = replace(case, query=leaves[0], key=leaves[1], features=features)
-    if live.all_edges().requires_grad:
-        leaves += case.weight.parameters()
-        torch.autograd.gradcheck(lambda *_: live.all_edges(), leaves, fast_mode=True)
+    leaves = {"query": case.query, "key": case.key}
+    if case.features is not None:
+        leaves["features"] = case.features
+    leaves = {name: leaf.clone().requires_grad_() for name, leaf in leaves.items()}
+    live = replace(case, **leaves)  # type: ignore[arg-type]
+    leaves |= {name: leaf for name, leaf in case.weight.named_parameters() if leaf.requires_grad}
+    scores = live.all_edges()
+    _reaches(live, leaves, scores)
+    if scores.requires_grad:
+        torch.autograd.gradcheck(lambda *_: live.all_edges(), [*leaves.values()], fast_mode=True)
+
+
+def _reaches(live: _Scoring, leaves: Mapping[str, Tensor], scores: Tensor) -> None:
+    """Refuse scores that change with a leaf but pass it no gradient; they need not depend on it."""
+    found: tuple[Tensor | None, ...] = (None,) * len(leaves)
+    if scores.requires_grad:
+        found = torch.autograd.grad(scores.sum(), [*leaves.values()], allow_unused=True)
+    for (name, leaf), gradient in zip(leaves.items(), found, strict=True):
+        if gradient is None and leaf.numel():
+            step = 1e-6 * normal(torch.Generator().manual_seed(1), *leaf.shape)
+            with torch.no_grad():
+                kept, before = leaf.clone(), live.all_edges()
+                leaf += step
+                change = live.all_edges() - before
+                leaf.copy_(kept)
+            if bool((change.abs() > 1e-12).any()):
+                raise AssertionError(
+                    f"the scores depend on {name} but pass it no gradient; is there a detach(), a "
+                    "no_grad() or a conversion to numbers?"
+                )
 
 
 def _keeps_half_precision(case: _Scoring) -> None:
@@ -197,6 +232,7 @@ def _takes_empty_neighbourhoods(case: _Scoring) -> None:
 
 
 _CLAUSES: Mapping[str, Callable[[_Scoring], None]] = {
+    "it runs on the given sizes": _runs,
     "prepare keeps tokens apart": _prepares_tokens,
     "an edge list scores as a tile does": _tile_agrees,
     "the dot form is the score": _dot_form_agrees,
