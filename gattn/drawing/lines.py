@@ -98,8 +98,9 @@ def add_arrowheads(ax: Axes, tips: Points, towards: Points, found: Lines, look: 
         How the picture is drawn.
     """
     length = np.maximum(np.hypot(*towards.T), 1e-12)[:, None]
-    along = towards / length * (4.0 + look.scale.widths(found.attention))[:, None]
-    across = along[:, ::-1] * np.array([[-0.35, 0.35]])
+    widths = look.scale.widths(found.attention)[:, None]
+    along = towards / length * (4.0 + 1.6 * widths)
+    across = (towards / length)[:, ::-1] * np.array([[-1.0, 1.0]]) * (1.4 + 0.95 * widths)
     corners = np.stack([np.zeros_like(along), -along + across, -along - across], axis=1)
     heads = PathCollection(
         [Path(triangle, closed=False) for triangle in corners],

@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import to_rgba
+from matplotlib.patheffects import withStroke
 
 from gattn.drawing import curves, layouts
 from gattn.drawing.curves import Points
@@ -76,7 +78,8 @@ def draw_circle(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> Non
     half = min(points(ax)) / 2
     labels = fit(tokens, 0.7 * half * math.tau / (len(tokens) + 1), rotations=(0, 90))
     length = min(_LOOP, 0.12 * half)
-    ring = _GAP + 1.1 * length * bool(is_loop.any())
+    loop = 1.1 * length
+    ring = _GAP + loop * bool(is_loop.any())
     around = ring + (labels.widest + 2 if look.labels else 0.0)
     radius = max(half - around, 0.3 * half)
     ax.set_aspect("equal")
@@ -89,14 +92,16 @@ def draw_circle(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> Non
     add_edges(ax, curves.loops(loops.start, loops.start, size), loops, look)
     add_arrowheads(ax, rest.end, curves.chord_arrivals(rest.start, rest.end), rest, look)
     if look.labels:
-        _write_around(ax, positions, labels, 1 + ring / radius)
+        at_loops = {(float(x), float(y)) for x, y in found.start[is_loop]}
+        gaps = [_GAP + loop * (place in at_loops) for place in positions.values()]
+        _write_around(ax, positions, labels, [1 + gap / radius for gap in gaps])
     if look.legend:
         add_line_key(ax, look)
 
 
-def _write_around(ax: Axes, positions: Positions, labels: Labels, reach: float) -> None:
+def _write_around(ax: Axes, positions: Positions, labels: Labels, reaches: list[float]) -> None:
     style = text_style([*labels.texts, "<sink>"])
-    for (x, y), text in zip(positions.values(), labels.texts, strict=False):
+    for (x, y), text, reach in zip(positions.values(), labels.texts, reaches, strict=False):
         if text:
             ax.text(
                 x * reach,
@@ -165,7 +170,7 @@ def draw_free(
     add_edges(ax, curves.loops(loops.start, up, (0.6 * _LOOP * unit, _LOOP * unit)), loops, look)
     add_arrowheads(ax, rest.end, curves.bow_arrivals(rest.start, rest.end), rest, look)
     if look.labels:
-        style = text_style(labels.texts)
+        style = text_style(labels.texts) | {"path_effects": [_halo(ax)]}
         for place, text in zip(positions.values(), labels.texts, strict=True):
             ax.annotate(
                 text,
@@ -181,6 +186,14 @@ def draw_free(
             )
     if look.legend:
         add_line_key(ax, look)
+
+
+def _halo(ax: Axes) -> withStroke:
+    """Set text off from the edges behind it."""
+    figure = ax.get_figure(root=True)
+    is_see_through = not ax.patch.get_visible() or not to_rgba(ax.get_facecolor())[3]
+    face = figure.get_facecolor() if is_see_through and figure else ax.get_facecolor()
+    return withStroke(linewidth=2.5, foreground=face, alpha=0.85)
 
 
 def _set_free_limits(ax: Axes, places: Points) -> float:

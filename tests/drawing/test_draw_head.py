@@ -383,3 +383,30 @@ def test_nothing_is_logged_where_the_layout_engine_moves_the_axes(layout, engine
         draw_head(causal_head(7), layout, ax=ax)
     figure.savefig(io.BytesIO(), format="png")
     assert not caplog.records
+
+
+def test_labels_at_given_positions_stand_out_from_the_edges():
+    ax = draw_head(causal_head(5), {i: (i, i % 2) for i in range(5)}, ax=axes())
+    for text in ax.texts:
+        assert bool(text.get_path_effects()) == (text.get_gid() == "gattn-label")
+
+
+@pytest.mark.parametrize("layout", ["circle", {0: (0, 0), 1: (3, 1)}])
+@pytest.mark.parametrize("strength", [1.0, 0.05])
+def test_arrowheads_are_clearly_wider_than_their_line(layout, strength):
+    head = AttentionGraph.from_dense(np.array([[0.0, 0.0], [strength, 0.0]]))
+    ax = draw_head(head, layout, ax=axes())
+    line = next(c for c in ax.collections if c.get_gid() == "gattn-edges" and len(c.get_paths()))
+    arrow = next(c for c in ax.collections if c.get_gid() == "gattn-arrowheads")
+    corners = arrow.get_paths()[0].vertices
+    breadth = np.hypot(*(corners[1] - corners[2]))
+    assert breadth > 1.8 * line.get_linewidths()[0]
+
+
+def test_labels_of_a_circle_leave_room_for_loops_only_where_there_are_some():
+    attention = np.array([[1.0, 0, 0, 0], [1, 0, 0, 0], [0, 1, 0, 0], [0, 0, 1, 0]])
+    ax = draw_head(AttentionGraph.from_dense(attention), "circle", ax=axes())
+    places = [text.get_position() for text in ax.texts if text.get_gid() == "gattn-label"]
+    reach = np.hypot(*np.array(places).T)
+    assert reach[0] > 1.05 * reach[1]
+    np.testing.assert_allclose(reach[1:], reach[1])
