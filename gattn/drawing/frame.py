@@ -11,6 +11,7 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Colormap
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.transforms import ScaledTranslation, Transform
 
 from gattn.drawing import fonts
 from gattn.drawing.colours import Scale
@@ -19,6 +20,8 @@ from gattn.drawing.text import visible, wrapped
 from gattn.head import AttentionGraph
 
 POINTS_PER_INCH = 72
+KEY_WIDTH = 5.2
+"""The width of the key of lines, in font sizes."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ def add_axes(figure: Figure, *, legend: bool) -> Axes:
     line = font_size()
     figure.subplots_adjust(
         left=10 / width,
-        right=1 - (10 + 5.2 * line * legend) / width,
+        right=1 - (10 + KEY_WIDTH * line * legend) / width,
         bottom=(8 + 2 * line) / height,
         top=1 - (12 + 1.5 * line) / height,
     )
@@ -93,8 +96,8 @@ def title_of(head: AttentionGraph) -> str:
     return " · ".join(f"{name} {number}" for name, number in places if number is not None)
 
 
-def add_line_key(ax: Axes, look: Look) -> None:
-    """Show beside the axes which line stands for how much attention."""
+def add_line_key(ax: Axes, look: Look, beyond: float = 0.0) -> None:
+    """Show beside the axes, some points beyond, which line stands for how much attention."""
     ticks = [tick for tick in look.scale.ticks if tick]
     widths = look.scale.widths(np.array(ticks))
     colours = look.cmap(look.scale.norm(ticks))
@@ -108,6 +111,7 @@ def add_line_key(ax: Axes, look: Look) -> None:
         title="attention",
         loc="upper left",
         bbox_to_anchor=(1.0, 1.0),
+        bbox_transform=ax.transAxes + _moved_right(ax, beyond),
         borderaxespad=0.2,
         frameon=False,
         fontsize=0.75 * font_size(),
@@ -115,6 +119,11 @@ def add_line_key(ax: Axes, look: Look) -> None:
         handlelength=1.6,
         alignment="left",
     )
+
+
+def _moved_right(ax: Axes, distance: float) -> Transform:
+    assert ax.figure is not None
+    return ScaledTranslation(distance / POINTS_PER_INCH, 0, ax.figure.dpi_scale_trans)
 
 
 def note_style(ax: Axes) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import matplotlib as mpl
@@ -51,6 +51,11 @@ class Labels:
             return 0.0
         widest = max(map(width, self.texts[:3])) * self.size
         return max(0.0, 0.7 * widest - self.size) if self.rotation == 45 else 0.0
+
+    def within(self, room: float) -> Labels:
+        """Shrink the labels to a width in points, as far as they stay readable."""
+        wanted = self.size * min(1.0, room / max(self.widest, 1e-9))
+        return replace(self, size=max(wanted, min(self.size, _SMALLEST)))
 
 
 def fit(tokens: Mapping[Any, str], pitch: float, *, rotations: Sequence[int]) -> Labels:

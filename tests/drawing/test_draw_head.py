@@ -410,3 +410,17 @@ def test_labels_of_a_circle_leave_room_for_loops_only_where_there_are_some():
     reach = np.hypot(*np.array(places).T)
     assert reach[0] > 1.05 * reach[1]
     np.testing.assert_allclose(reach[1:], reach[1])
+
+
+@pytest.mark.parametrize("engine", ["constrained", None])
+@pytest.mark.parametrize("width", [5, 12])
+def test_labels_of_narrow_columns_do_not_reach_the_key(engine, width):
+    head = causal_head(5, tokens=["antidisestab", "remarkable", "cat", "Constantinople", "hippo"])
+    figure = Figure((width, 3), layout=engine)
+    for ax in figure.subplots(1, 2):
+        draw_head(head, "columns", ax=ax)
+    figure.draw_without_rendering()
+    for ax in figure.axes:
+        found = [text for text in ax.texts if text.get_gid() == "gattn-label"]
+        end = max(text.get_window_extent().x1 for text in found)
+        assert end < ax.get_legend().get_window_extent().x0
