@@ -46,9 +46,10 @@ def draw_columns(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> No
     add_edges(ax, curves.bundles(found.start, found.end), found, look)
     if look.labels:
         _write_beside(ax, positions, labels)
-    for x, name in ((0.0, "key →"), (1.0, "query")):
+    sides = ("left", "right") if width / (1 + 2 * aside) > 6 * font_size() else ("right", "left")
+    for x, name, side_of in ((0.0, "key →", sides[0]), (1.0, "query", sides[1])):
         place = (x + aside) / (1 + 2 * aside)
-        ax.text(place, 1, name, ha="right" if x else "left", va="top", **note_style(ax))
+        ax.text(place, 1, name, ha=side_of, va="top", **note_style(ax))
     if look.legend:
         add_line_key(ax, look, beyond)
 

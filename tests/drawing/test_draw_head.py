@@ -424,3 +424,14 @@ def test_labels_of_narrow_columns_do_not_reach_the_key(engine, width):
         found = [text for text in ax.texts if text.get_gid() == "gattn-label"]
         end = max(text.get_window_extent().x1 for text in found)
         assert end < ax.get_legend().get_window_extent().x0
+
+
+@pytest.mark.parametrize("width", [5, 12])
+def test_the_heads_of_columns_do_not_meet(width):
+    figure = Figure((width, 3))
+    for ax in figure.subplots(1, 2):
+        draw_head(causal_head(2, tokens=["antidisestab", "b"]), "columns", ax=ax)
+    figure.draw_without_rendering()
+    for ax in figure.axes:
+        boxes = {text.get_text(): text.get_window_extent() for text in ax.texts}
+        assert not boxes["key →"].overlaps(boxes["query"])
