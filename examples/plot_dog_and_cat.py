@@ -1,8 +1,8 @@
 """The main job: a text runs through a model and comes out as attention graphs.
 
 The embedded model needs no network. All heads at a glance; the head that reads the previous token
-most; and on a list said three times, an induction head: each word reads the word that followed its
-own last occurrence, and what has not been said before reads the start.
+most; and on a list said three times, an induction head: most words of the later sayings read a word
+that followed an earlier occurrence of theirs, the others read the start.
 """
 
 import matplotlib.pyplot as plt
