@@ -24,14 +24,20 @@ from gattn.rules import (
     Documents,
     Edges,
     Globals,
+    Keys,
     Prefix,
     Rule,
     Strided,
     Window,
+    count_keys,
+    list_keys,
 )
 
 if TYPE_CHECKING:
     import networkx as nx
+
+_FIRST_ROWS = 64
+_FEW_PAIRS = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -352,33 +358,135 @@ class TokenGraph:
 
     # What it says
 
-    def row_blocks(self, max_pairs: int = BLOCK_PAIRS) -> Iterator[tuple[slice, slice, Tensor]]:
+    def reach(self, rows: slice) -> Keys:
+        """Find the keys that some rows reach, all together.
+
+        Parameters
+        ----------
+        rows : slice
+            Queries, counted from 0.
+
+        Returns
+        -------
+        slice or Tensor
+            These keys and maybe others: a slice where they (nearly) fill a run, else int64,
+            sorted, without duplicates, on the rule's device (the CPU for a rule without one).
+        """
+        if rows.start >= rows.stop or not self.num_keys:
+            return slice(0, 0)
+        first, last = rows.start + self.query_offset, rows.stop - 1 + self.query_offset
+        keys = self.rule.reach(first, last, self.num_keys)
+        if isinstance(keys, Tensor):
+            run = slice(int(keys[0]), int(keys[-1]) + 1)
+            if 4 * len(keys) > 3 * count_keys(run):
+                return run
+        return keys
+
+    def allowed(self, rows: Keys, columns: Keys) -> Tensor:
+        """Say which pairs of some rows and keys are edges.
+
+        Parameters
+        ----------
+        rows, columns : slice or Tensor
+            Queries counted from 0, and keys. Tensors of shape (..., h) and (..., w) whose leading
+            dimensions broadcast are blocks side by side.
+
+        Returns
+        -------
+        Tensor
+            Booleans (..., rows, columns), on the device of the tensors.
+        """
+        given = [part.device for part in (rows, columns) if isinstance(part, Tensor)]
+        device = given[0] if given else self.rule.device
+        query = list_keys(rows, device) + self.query_offset
+        return self.rule.allowed(query[..., :, None], list_keys(columns, device)[..., None, :])
+
+    def partial_columns(self, rows: slice, columns: Keys) -> slice:
+        """Find the part of some columns outside of which each is an edge of all the rows.
+
+        Returns
+        -------
+        slice
+            Positions in `columns`; only these need a mask. All of them where nothing is known.
+        """
+        size = count_keys(columns)
+        keys = self.rule.interval(torch.tensor([rows.start, rows.stop - 1]) + self.query_offset)
+        if keys is None:
+            return slice(0, size)
+        shared = torch.stack([keys[0][1], keys[1][0]])
+        if isinstance(columns, slice):
+            low, high = (shared - columns.start).clamp(0, size).tolist()
+        else:
+            low, high = torch.searchsorted(columns, shared.to(columns.device)).tolist()
+        if low == 0 < high:
+            return slice(high, size)
+        return slice(0, low) if high == size else slice(0, size)
+
+    def row_blocks(
+        self, max_pairs: int = BLOCK_PAIRS, most_rows: int | None = None
+    ) -> Iterator[tuple[slice, Keys, Tensor]]:
         """Walk the graph a few queries at a time, in bounded memory.
+
+        Parameters
+        ----------
+        max_pairs : int
+            How many pairs a block has at most, unless it is a single row.
+        most_rows : int, optional
+            How many rows a block has at most.
 
         Yields
         ------
-        rows, columns : slice
-            The queries of the block and the keys that they can reach.
+        rows : slice
+            The queries of the block.
+        columns : slice or Tensor
+            The keys that they reach; see `reach`.
         allowed : Tensor
             Booleans (rows, columns).
         """
-        device = self.rule.device or torch.device("cpu")
         start = 0
         while start < self.num_queries:
-            rows = min(max(1, max_pairs // max(self.num_keys, 1)), self.num_queries - start)
-            while True:
-                first = start + self.query_offset
-                low, high = self.rule.key_span(first, first + rows - 1, self.num_keys)
-                low = min(low, high)
-                wider = min(rows * 2, self.num_queries - start)
-                if wider == rows or wider * (high - low) * 2 > max_pairs:
-                    break
-                rows = wider
-            query = torch.arange(first, first + rows, device=device)
-            key = torch.arange(low, high, device=device)
-            allowed = self.rule.allowed(query[:, None], key[None, :])
-            yield slice(start, start + rows), slice(low, high), allowed
-            start += rows
+            most = self.num_queries - start
+            most = most if most_rows is None else min(most, most_rows)
+            rows, columns = self._block(start, max_pairs, most)
+            yield rows, columns, self.allowed(rows, columns)
+            start = rows.stop
+
+    def _block(self, start: int, max_pairs: int, most_rows: int) -> tuple[slice, Keys]:
+        """Take rows from `start` on while more of them reach few more keys."""
+        height = max(min(max_pairs // max(self.num_keys, 1), _FIRST_ROWS, most_rows), 1)
+        rows = slice(start, start + height)
+        columns = self.reach(rows)
+        while height < most_rows:
+            height = min(2 * height, most_rows)
+            wider = slice(start, start + height)
+            reached = self.reach(wider)
+            pairs = height * count_keys(reached)
+            few_more = 4 * count_keys(reached) <= 5 * count_keys(columns)
+            if pairs > max_pairs or (pairs > _FEW_PAIRS and not few_more):
+                break
+            rows, columns = wider, reached
+        return rows, columns
+
+    def tile_pairs(self, height: int) -> int:
+        """Count the pairs in the tiles of `height` rows each and the keys that these reach."""
+        if height not in self._tile_pairs:
+            self._tile_pairs[height] = self._count_tile_pairs(height)
+        return self._tile_pairs[height]
+
+    @cached_property
+    def _tile_pairs(self) -> dict[int, int]:
+        return {}
+
+    def _count_tile_pairs(self, height: int) -> int:
+        start = torch.arange(0, self.num_queries, height)
+        stop = (start + height).clamp_max(self.num_queries)
+        first_keys = self.rule.interval(start + self.query_offset)
+        last_keys = self.rule.interval(stop - 1 + self.query_offset)
+        if first_keys is None or last_keys is None:
+            tiles = (slice(*ends) for ends in zip(start.tolist(), stop.tolist(), strict=True))
+            return sum((rows.stop - rows.start) * count_keys(self.reach(rows)) for rows in tiles)
+        low, high = first_keys[0].clamp_min(0), last_keys[1].clamp_max(self.num_keys)
+        return int(((stop - start) * (high - low).clamp_min(0)).sum())
 
     @cached_property
     def in_degree(self) -> Tensor:
@@ -417,7 +525,8 @@ class TokenGraph:
         parts = []
         for rows, columns, allowed in self.row_blocks():
             query, key = allowed.nonzero(as_tuple=True)
-            parts.append(torch.stack([key + columns.start, query + rows.start]))
+            key = key + columns.start if isinstance(columns, slice) else columns[key]
+            parts.append(torch.stack([key, query + rows.start]))
         empty = torch.zeros(2, 0, dtype=torch.long, device=self.rule.device or "cpu")
         return torch.cat([empty, *parts], dim=1)
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from bisect import bisect_right
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import TypeAlias
 
 import torch
@@ -19,6 +20,8 @@ BLOCK_PAIRS = 1 << 22
 """How many pairs of positions are looked at at once."""
 
 Span: TypeAlias = tuple[Tensor, Tensor]
+Keys: TypeAlias = slice | Tensor
+"""Some keys: a run of them, or a sorted tensor without duplicates."""
 
 _FAR = 1 << 40
 _MOST_TERMS = 8
@@ -42,12 +45,33 @@ class Rule(ABC):
             Booleans of the broadcast shape.
         """
 
-    def key_span(self, first: int, last: int, num_keys: int) -> tuple[int, int]:
-        """Bound the keys [low, high) that the queries first .. last (inclusive) can reach."""
-        return 0, num_keys
+    def reach(self, first: int, last: int, num_keys: int) -> Keys:
+        """Find the keys that the queries first .. last (inclusive) reach, all together.
+
+        Parameters
+        ----------
+        first, last : int
+            Positions, first <= last.
+        num_keys : int
+            How many keys there are.
+
+        Returns
+        -------
+        slice or Tensor
+            These keys and maybe others: a slice where they are one run, else int64, sorted,
+            without duplicates, on the rule's device (the CPU for a rule without one).
+        """
+        keys = self.interval(torch.tensor([first, last]))
+        if keys is None:
+            return slice(0, num_keys)
+        return _run(int(keys[0][0]), int(keys[1][1]), num_keys)
 
     def interval(self, query: Tensor) -> Span | None:
-        """Give each query's keys as [low, high), or None where they are no interval."""
+        """Give each query's keys as [low, high), or None where they are no interval.
+
+        Neither end falls from one position to the next, so that the keys of a run of queries are
+        an interval too.
+        """
         return None
 
     def count(self, query: Tensor, low: Tensor, high: Tensor) -> Tensor | None:
@@ -108,9 +132,6 @@ class Causal(Rule):
     def allowed(self, query: Tensor, key: Tensor) -> Tensor:
         return key <= query
 
-    def key_span(self, first: int, last: int, num_keys: int) -> tuple[int, int]:
-        return 0, min(last + 1, num_keys)
-
     def interval(self, query: Tensor) -> Span:
         return torch.zeros_like(query), query + 1
 
@@ -124,12 +145,12 @@ class Window(Rule):
     dilation: int = 1
 
     def allowed(self, query: Tensor, key: Tensor) -> Tensor:
-        distance = query - key
-        near = (distance <= self.before) & (distance >= -self.after)
-        return near if self.dilation == 1 else near & (distance % self.dilation == 0)
+        near = (key >= query - self.before) & (key <= query + self.after)
+        return near if self.dilation == 1 else near & Strided(self.dilation).allowed(query, key)
 
-    def key_span(self, first: int, last: int, num_keys: int) -> tuple[int, int]:
-        return max(first - self.before, 0), min(last + self.after + 1, num_keys)
+    def reach(self, first: int, last: int, num_keys: int) -> Keys:
+        span = _run(first - self.before, last + self.after + 1, num_keys)
+        return _every(self.dilation, first, last, span)
 
     def interval(self, query: Tensor) -> Span | None:
         if self.dilation > 1:
@@ -150,7 +171,10 @@ class Strided(Rule):
     stride: int
 
     def allowed(self, query: Tensor, key: Tensor) -> Tensor:
-        return (query - key) % self.stride == 0
+        return query % self.stride == key % self.stride
+
+    def reach(self, first: int, last: int, num_keys: int) -> Keys:
+        return _every(self.stride, first, last, slice(0, num_keys))
 
     def count(self, query: Tensor, low: Tensor, high: Tensor) -> Tensor:
         return (high - 1 - query) // self.stride - (low - 1 - query) // self.stride
@@ -164,9 +188,6 @@ class Prefix(Rule):
 
     def allowed(self, query: Tensor, key: Tensor) -> Tensor:
         return (key < self.length).expand(torch.broadcast_shapes(query.shape, key.shape))
-
-    def key_span(self, first: int, last: int, num_keys: int) -> tuple[int, int]:
-        return 0, min(self.length, num_keys)
 
     def interval(self, query: Tensor) -> Span:
         return torch.zeros_like(query), torch.full_like(query, self.length)
@@ -182,11 +203,33 @@ class Documents(Rule):
         ids = self.ids.to(query.device)
         return ids[query] == ids[key]
 
-    def count(self, query: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    @cached_property
+    def _start(self) -> Tensor:
+        """The least code that each position's document could have."""
+        document: Tensor = torch.unique(self.ids, return_inverse=True)[1]
+        return document * len(self.ids)
+
+    @cached_property
+    def _codes(self) -> Tensor:
+        """One rising number a position, document by document."""
+        return torch.sort(self._start + torch.arange(len(self.ids), device=self.ids.device)).values
+
+    def reach(self, first: int, last: int, num_keys: int) -> Keys:
         size = len(self.ids)
-        document = torch.unique(self.ids.to(query.device), return_inverse=True)[1]
-        codes = torch.sort(document * size + torch.arange(size, device=query.device)).values
-        start = document[query] * size
+        codes, least = self._codes, torch.unique(self._start[first : last + 1])
+        start = torch.searchsorted(codes, least)
+        stop = torch.searchsorted(codes, least + min(num_keys, size))
+        start, stop = start[start < stop], stop[start < stop]
+        if not len(start):
+            return slice(0, 0)
+        low, high = int((codes[start] % size).min()), int((codes[stop - 1] % size).max()) + 1
+        if high - low == int((stop - start).sum()):
+            return slice(low, high)
+        return torch.sort(codes[ranges(start, stop)] % size).values
+
+    def count(self, query: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        size, codes = len(self.ids), self._codes.to(query.device)
+        start = self._start.to(query.device)[query]
         return _between(codes, start + low.clamp_max(size), start + high.clamp_max(size))
 
 
@@ -200,8 +243,20 @@ class Globals(Rule):
         positions = self.positions.to(query.device)
         return torch.isin(query, positions) | torch.isin(key, positions)
 
+    @cached_property
+    def _sorted(self) -> Tensor:
+        positions: Tensor = torch.unique(self.positions)
+        return positions.long()
+
+    def reach(self, first: int, last: int, num_keys: int) -> Keys:
+        positions = self._sorted
+        before, inside = torch.searchsorted(positions, torch.tensor([first, last + 1])).tolist()
+        if before < inside:
+            return slice(0, num_keys)
+        return _as_run(positions[positions < num_keys].cpu())
+
     def count(self, query: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        positions = torch.unique(self.positions.to(query.device))
+        positions = self._sorted.to(query.device)
         is_full = torch.isin(query, positions)
         return torch.where(is_full, high - low, _between(positions, low, high))
 
@@ -216,10 +271,14 @@ class Blocks(Rule):
     def allowed(self, query: Tensor, key: Tensor) -> Tensor:
         return self.rule.allowed(query // self.size, key // self.size)
 
-    def key_span(self, first: int, last: int, num_keys: int) -> tuple[int, int]:
+    def reach(self, first: int, last: int, num_keys: int) -> Keys:
         blocks = math.ceil(num_keys / self.size)
-        low, high = self.rule.key_span(first // self.size, last // self.size, blocks)
-        return low * self.size, min(high * self.size, num_keys)
+        keys = self.rule.reach(first // self.size, last // self.size, blocks)
+        if isinstance(keys, slice):
+            return _run(keys.start * self.size, keys.stop * self.size, num_keys)
+        inside = torch.arange(self.size, device=keys.device)
+        keys = (keys[:, None] * self.size + inside).flatten()
+        return _as_run(keys[keys < num_keys])
 
     def count(self, query: Tensor, low: Tensor, high: Tensor) -> Tensor | None:
         up_to_low, up_to_high = self._count_up_to(query, low), self._count_up_to(query, high)
@@ -284,17 +343,51 @@ class Edges(Rule):
         known = (row >= 0) & (row < self.num_rows) & (key < self._width)
         if not len(edges.key):
             return torch.zeros_like(known)
+        if query.dim() > 1 < key.dim() and query.shape[-1] == 1 == key.shape[-2]:
+            *batch, height, width = known.shape
+            rows = row.expand(*batch, height, 1).reshape(math.prod(batch), height)
+            keys = key.expand(*batch, 1, width).reshape(math.prod(batch), width)
+            if (tiles := edges._tiles(rows, keys)) is not None:
+                return tiles.reshape(known.shape)
         wanted = row * self._width + key
         slot = torch.searchsorted(edges._codes, wanted).clamp_max(len(edges.key) - 1)
         return (edges._codes[slot] == wanted) & known
 
-    def key_span(self, first: int, last: int, num_keys: int) -> tuple[int, int]:
-        start, stop = (
-            int(self.pointer[min(max(query - self.first_query, 0), self.num_rows)])
-            for query in (first, last + 1)
-        )
-        keys = self.key[start:stop]
-        return (int(keys.min()), int(keys.max()) + 1) if len(keys) else (0, 0)
+    def _tiles(self, row: Tensor, key: Tensor) -> Tensor | None:
+        """Search the edges of rows (n, h) among keys (n, w), or give None where pairs are fewer.
+
+        Returns
+        -------
+        Tensor or None
+            Booleans (n, h, w).
+        """
+        (num_tiles, height), width = row.shape, key.shape[1]
+        row, device = row.flatten(), row.device
+        known = (row >= 0) & (row < self.num_rows)
+        row = torch.where(known, row, 0)
+        start = self.pointer[row]
+        degree = (self.pointer[row + 1] - start) * known
+        if int(degree.sum()) > len(row) * width:
+            return None
+        tile = torch.arange(num_tiles, device=device)[:, None] * (self._width + 1)
+        wanted = (tile + key.clamp_max(self._width)).flatten()
+        rising = wanted.sort().values
+        line = torch.repeat_interleave(torch.arange(len(row), device=device), degree)
+        tile = line // height
+        edge = tile * (self._width + 1) + self.key[ranges(start, start + degree)]
+        slot = torch.searchsorted(rising, edge).clamp_max(len(rising) - 1)
+        place = (line - tile) * width + slot
+        tiles = torch.zeros(len(row) * width, dtype=torch.bool, device=device)
+        tiles[place[rising[slot] == edge]] = True
+        tiles = tiles.view(num_tiles, height, width)
+        first = torch.searchsorted(rising, wanted).view(num_tiles, 1, width) % max(width, 1)
+        return tiles.gather(2, first.expand_as(tiles))
+
+    def reach(self, first: int, last: int, num_keys: int) -> Keys:
+        rows = (min(max(q - self.first_query, 0), self.num_rows) for q in (first, last + 1))
+        start, stop = (int(self.pointer[row]) for row in rows)
+        keys = torch.unique(self.key[start:stop])
+        return _as_run(keys[keys < num_keys])
 
     def count(self, query: Tensor, low: Tensor, high: Tensor) -> Tensor:
         edges = self if self.key.device == query.device else self.to(query.device)
@@ -342,23 +435,23 @@ class Combined(Rule):
             return left & right
         return left | right if self.operation == "|" else left & ~right
 
-    def key_span(self, first: int, last: int, num_keys: int) -> tuple[int, int]:
-        low, high = self.left.key_span(first, last, num_keys)
+    def reach(self, first: int, last: int, num_keys: int) -> Keys:
+        left = self.left.reach(first, last, num_keys)
         if self.operation == "-":
-            return low, high
-        other_low, other_high = self.right.key_span(first, last, num_keys)
-        if self.operation == "|":
-            if low >= high or other_low >= other_high:  # one of them reaches nothing
-                return (low, high) if low < high else (other_low, other_high)
-            return min(low, other_low), max(high, other_high)
-        low = max(low, other_low)
-        return low, max(min(high, other_high), low)
+            return left
+        right = self.right.reach(first, last, num_keys)
+        join = _union if self.operation == "|" else _intersection
+        return _moved(join(left, right), self.device)
 
     def interval(self, query: Tensor) -> Span | None:
         left, right = self.left.interval(query), self.right.interval(query)
-        if self.operation != "&" or left is None or right is None:
+        if self.operation == "-" or left is None or right is None:
             return None
-        return torch.maximum(left[0], right[0]), torch.minimum(left[1], right[1])
+        if self.operation == "&":
+            return torch.maximum(left[0], right[0]), torch.minimum(left[1], right[1])
+        if torch.equal(left[0], right[0]):
+            return left[0], torch.maximum(left[1], right[1])
+        return None
 
     def listed(self) -> Edges | None:
         left, right = self.left.listed(), self.right.listed()
@@ -428,13 +521,18 @@ class Disjoint(Rule):
             result[inside] = self.rules[g].allowed(local_query[inside], local_key[inside])
         return result
 
-    def key_span(self, first: int, last: int, num_keys: int) -> tuple[int, int]:
-        starts = torch.tensor(self.query_starts)
-        first_graph, last_graph = (
-            torch.bucketize(torch.tensor([first, last]), starts, right=True) - 1
-        ).tolist()
-        ends = (*self.key_starts[1:], num_keys)
-        return self.key_starts[first_graph], ends[last_graph]
+    def reach(self, first: int, last: int, num_keys: int) -> Keys:
+        first_graph, last_graph = (bisect_right(self.query_starts, q) - 1 for q in (first, last))
+        parts: list[Keys] = [slice(0, 0)]
+        for g in range(first_graph, last_graph + 1):
+            start, key_start = self.query_starts[g], self.key_starts[g]
+            end = self.query_starts[g + 1] - 1 if g < last_graph else last
+            key_end = min((*self.key_starts, num_keys)[g + 1], num_keys)
+            if max(first, start) <= end and key_start < key_end:
+                local = max(first - start, 0), end - start, key_end - key_start
+                keys = self.rules[g].reach(*local)
+                parts.append(_shifted(keys, key_start))
+        return _moved(reduce(_union, parts), self.device)
 
     @property
     def device(self) -> torch.device | None:
@@ -443,6 +541,93 @@ class Disjoint(Rule):
     def to(self, device: torch.device) -> Disjoint:
         moved = tuple(rule.to(device) for rule in self.rules)
         return Disjoint(moved, self.query_starts, self.key_starts)
+
+
+def count_keys(keys: Keys) -> int:
+    """Count some keys."""
+    return keys.stop - keys.start if isinstance(keys, slice) else keys.shape[-1]
+
+
+def list_keys(keys: Keys, device: torch.device | None = None) -> Tensor:
+    """Write a run of keys out."""
+    if isinstance(keys, Tensor):
+        return keys
+    return torch.arange(keys.start, keys.stop, device=device)
+
+
+def ranges(start: Tensor, stop: Tensor) -> Tensor:
+    """Write the runs start .. stop - 1 out, one after another."""
+    sizes = stop - start
+    shift = start - sizes.cumsum(0) + sizes
+    shifts = torch.repeat_interleave(shift, sizes)
+    return shifts + torch.arange(len(shifts), device=start.device)
+
+
+def _run(low: int, high: int, num_keys: int) -> slice:
+    """Cut [low, high) to the keys there are."""
+    low = min(max(low, 0), num_keys)
+    return slice(low, max(min(high, num_keys), low))
+
+
+def _as_run(keys: Tensor) -> Keys:
+    """Give sorted keys as a slice where they are one run."""
+    if not len(keys):
+        return slice(0, 0)
+    low, high = int(keys[0]), int(keys[-1]) + 1
+    return slice(low, high) if high - low == len(keys) else keys
+
+
+def _every(stride: int, first: int, last: int, span: slice) -> Keys:
+    """Find the keys of a span that lie a multiple of `stride` from one of first .. last."""
+    rows = last - first + 1
+    if rows >= stride:
+        return span
+    start = span.start - (span.start - first) % stride
+    keys = torch.arange(start, span.stop, stride)[:, None] + torch.arange(rows)
+    keys = keys.flatten()
+    return _as_run(keys[(keys >= span.start) & (keys < span.stop)])
+
+
+def _union(left: Keys, right: Keys) -> Keys:
+    if isinstance(left, Tensor):
+        if isinstance(right, slice):
+            return _union(right, left)
+        return _as_run(torch.unique(torch.cat([left, right.to(left.device)])))
+    if isinstance(right, slice):
+        if not count_keys(left) or not count_keys(right):
+            return left if count_keys(left) else right
+        if max(left.start, right.start) <= min(left.stop, right.stop):
+            return slice(min(left.start, right.start), max(left.stop, right.stop))
+    others = list_keys(right)
+    before, after = _cut(others, left)
+    run = list_keys(left, others.device)
+    return _as_run(torch.cat([others[:before], run, others[after:]]))
+
+
+def _intersection(left: Keys, right: Keys) -> Keys:
+    if isinstance(left, Tensor):
+        if isinstance(right, slice):
+            return _intersection(right, left)
+        return _as_run(left[torch.isin(left, right.to(left.device))])
+    if isinstance(right, slice):
+        return _run(max(left.start, right.start), min(left.stop, right.stop), right.stop)
+    before, after = _cut(right, left)
+    return _as_run(right[before:after])
+
+
+def _cut(keys: Tensor, run: slice) -> list[int]:
+    """Find where in sorted keys a run of keys starts and stops."""
+    ends = torch.tensor([run.start, run.stop], device=keys.device)
+    found: list[int] = torch.searchsorted(keys, ends).tolist()
+    return found
+
+
+def _shifted(keys: Keys, by: int) -> Keys:
+    return slice(keys.start + by, keys.stop + by) if isinstance(keys, slice) else keys + by
+
+
+def _moved(keys: Keys, device: torch.device | None) -> Keys:
+    return keys if isinstance(keys, slice) else keys.to(device or "cpu")
 
 
 def _between(values: Tensor, low: Tensor, high: Tensor) -> Tensor:

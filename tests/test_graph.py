@@ -1,5 +1,6 @@
 """Token graphs against masks written as plain loops from their definitions."""
 
+import itertools
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -7,14 +8,30 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.linalg import block_diag
 
 from gattn.constructions import second_laplacian_eigenvalue
 from gattn.errors import GraphError
 from gattn.graph import TokenGraph
-from gattn.rules import Edges, Window
+from gattn.rules import (
+    Blocks,
+    Causal,
+    Combined,
+    Complete,
+    Disjoint,
+    Documents,
+    Edges,
+    Globals,
+    Keys,
+    Prefix,
+    Rule,
+    Strided,
+    Window,
+    count_keys,
+    list_keys,
+)
 
 N = 13
 IDS = [0, 0, 0, 1, 1, 0, 2, 2, 2, 2, 1, 0, 3]
@@ -74,20 +91,6 @@ def test_all_views_of_a_graph_agree_with_its_mask(name: str) -> None:
     np.testing.assert_array_equal(graph.pointer.numpy(), [0, *mask.sum(1).cumsum()])
     assert graph.num_edges == mask.sum()
     assert graph.has_self_loops == mask.diagonal().any()
-
-
-@pytest.mark.parametrize("name", DEFINITIONS)
-@pytest.mark.parametrize("max_pairs", [1, 20, 60, 10_000])
-def test_row_blocks_cover_each_row_once(name: str, max_pairs: int) -> None:
-    graph, allowed = DEFINITIONS[name]
-    seen = np.zeros((N, N), dtype=bool)
-    next_row = 0
-    for rows, columns, block in graph.row_blocks(max_pairs):
-        assert rows.start == next_row < rows.stop
-        seen[rows, columns] = block.numpy()
-        next_row = rows.stop
-    assert next_row == N
-    np.testing.assert_array_equal(seen, mask_of(allowed))
 
 
 @pytest.mark.parametrize(
@@ -343,6 +346,226 @@ def test_any_part_of_a_row_is_counted_as_the_mask_says(graph: TokenGraph, data) 
     inside = (key >= low[:, None]) & (key < high[:, None])
     if counts is not None:
         assert counts.tolist() == (graph.mask() & inside).sum(1).tolist()
+
+
+def drawn_edges(rows: int, keys: int, first_query: int, share: float, seed: int) -> Edges:
+    drawn = torch.rand(rows, keys, generator=torch.Generator().manual_seed(seed)) < share
+    return Edges.from_pairs(*drawn.nonzero(as_tuple=True), rows, first_query)
+
+
+SCATTERED = torch.tensor([3, 3, 1, 1, 3, 0, 0, 0, 3, 1, 9, 2, 2, 9, 2, 3, 4, 4, 5, 5, 4])
+EXACT: list[Rule] = [
+    Complete(),
+    Causal(),
+    Window(2, 0),
+    Window(0, 0),
+    Window(1, 4),
+    Prefix(5),
+    Prefix(99),
+    Strided(4),
+    Documents(SCATTERED),
+    Documents(SCATTERED.sort().values),
+    Globals(torch.tensor([9, 2, 9])),
+    Globals(torch.tensor([0])),
+    Globals(torch.zeros(0).long()),
+    Blocks(3, Window(1, 0)),
+    Blocks(2, Globals(torch.tensor([3]))),
+    Blocks(3, drawn_edges(7, 7, 0, 0.2, 0)),
+    drawn_edges(17, 15, 0, 0.1, 1),
+    drawn_edges(5, 19, 4, 0.3, 2),
+    drawn_edges(5, 7, 0, 0.9, 3),
+    drawn_edges(3, 3, 0, 0.0, 4),
+    Disjoint((Causal(), Globals(torch.tensor([1])), Complete()), (0, 4, 8), (0, 3, 9)),
+    Disjoint((Complete(), Prefix(2), Window(1, 1), Complete()), (0, 0, 5, 5), (0, 2, 6, 6)),
+]
+DOUBTFUL: list[Rule] = [Window(5, 5, 3), Window(6, 0, 2), Combined("-", Causal(), Window(2, 2))]
+rules = st.recursive(
+    st.sampled_from(EXACT + DOUBTFUL),
+    lambda parts: st.builds(Combined, st.sampled_from("&|-"), parts, parts),
+    max_leaves=4,
+)
+graphs = st.builds(TokenGraph, rules, st.integers(0, 12), st.integers(0, 18), st.integers(0, 8))
+
+
+def brute_mask(graph: TokenGraph) -> torch.Tensor:
+    """All pairs, each looked at alone."""
+    query = torch.arange(graph.num_queries) + graph.query_offset
+    key = torch.arange(graph.num_keys).repeat(len(query))
+    found = graph.rule.allowed(query.repeat_interleave(graph.num_keys), key)
+    return found.reshape(graph.num_queries, graph.num_keys)
+
+
+def are_keys(keys: Keys, num_keys: int) -> bool:
+    if isinstance(keys, slice):
+        return 0 <= keys.start <= keys.stop <= num_keys and keys.step is None
+    listed = keys.tolist()
+    in_range = bool(listed) and listed[0] >= 0 and listed[-1] < num_keys
+    is_run = listed[-1] - listed[0] + 1 == len(listed)
+    return in_range and not is_run and sorted(set(listed)) == listed and keys.dtype == torch.int64
+
+
+def reached(graph: TokenGraph, first: int, last: int) -> list[int]:
+    """The keys of rows first .. last, by brute force."""
+    return brute_mask(graph)[first : last + 1].any(0).nonzero()[:, 0].tolist()
+
+
+@pytest.mark.parametrize("rule", EXACT)
+@pytest.mark.parametrize("num_keys", [1, 8, 21])
+def test_rules_reach_exactly_the_keys_of_a_run_of_queries(rule: Rule, num_keys: int) -> None:
+    graph = TokenGraph(rule, 15, num_keys)
+    for first in range(15):
+        for last in range(first, 15):
+            keys = rule.reach(first, last, num_keys)
+            listed = list_keys(keys).tolist()
+            assert are_keys(keys, num_keys)
+            if isinstance(rule, Strided) and last - first >= rule.stride - 1:
+                assert listed == list(range(num_keys))
+            else:
+                assert listed == reached(graph, first, last)
+
+
+@given(st.sampled_from(EXACT), st.sampled_from(EXACT), st.integers(0, 14), st.integers(0, 14))
+@settings(max_examples=60, deadline=None)
+def test_an_either_rule_reaches_what_one_of_both_reaches(
+    left: Rule, right: Rule, first: int, last: int
+) -> None:
+    graph = TokenGraph(Combined("|", left, right), 15, 19)
+    first, last = min(first, last), max(first, last)
+    found = {
+        key for rule in (left, right) for key in list_keys(rule.reach(first, last, 19)).tolist()
+    }
+    keys = graph.rule.reach(first, last, 19)
+    assert are_keys(keys, 19)
+    assert list_keys(keys).tolist() == sorted(found)
+
+
+@given(graphs, st.data())
+@settings(max_examples=300, deadline=None)
+def test_rows_reach_at_least_their_keys(graph: TokenGraph, data: st.DataObject) -> None:
+    ends = st.integers(0, graph.num_queries)
+    start, stop = sorted([data.draw(ends), data.draw(ends)])
+    keys = graph.reach(slice(start, stop))
+    assert are_keys(keys, graph.num_keys)
+    mask = brute_mask(graph)
+    wanted = mask[start:stop].any(0).nonzero()[:, 0].tolist()
+    assert set(wanted) <= set(list_keys(keys).tolist())
+    assert torch.equal(
+        graph.allowed(slice(start, stop), keys), mask[start:stop][:, list_keys(keys)]
+    )
+    part = graph.partial_columns(slice(start, stop), keys)
+    full = list_keys(keys).tolist()
+    del full[part]
+    assert mask[start:stop][:, full].all()
+
+
+def test_keys_that_nearly_fill_a_run_are_given_as_the_run() -> None:
+    graph = TokenGraph.from_edge_index([[0, 1, 3, 4, 1, 7], [0, 0, 0, 0, 1, 1]], 8)
+    assert graph.reach(slice(0, 1)) == slice(0, 5)
+    assert graph.reach(slice(1, 2)).tolist() == [1, 7]
+
+
+@pytest.mark.parametrize(
+    ("graph", "rows", "columns", "part"),
+    [
+        (TokenGraph.complete(9), slice(2, 5), slice(0, 9), slice(9, 9)),
+        (TokenGraph.causal(9), slice(2, 5), slice(0, 5), slice(3, 5)),
+        (TokenGraph.causal(9), slice(2, 5), torch.tensor([0, 2, 3, 6]), slice(2, 4)),
+        (TokenGraph.causal(2, query_offset=5), slice(0, 2), slice(0, 7), slice(6, 7)),
+        (TokenGraph.prefix(9, 4), slice(2, 6), slice(0, 6), slice(4, 6)),
+        (TokenGraph.window(9, 4), slice(5, 6), slice(2, 6), slice(4, 4)),
+        (TokenGraph.window(9, 4), slice(4, 6), slice(1, 9), slice(0, 8)),
+        (TokenGraph.window(9, 9, causal=False), slice(0, 9), slice(0, 9), slice(9, 9)),
+        (TokenGraph.window(9, 3, causal=False), slice(5, 8), slice(2, 9), slice(0, 2)),
+        (TokenGraph.documents(IDS), slice(0, 2), slice(0, 6), slice(0, 6)),
+    ],
+)
+def test_only_the_partial_columns_need_a_mask(
+    graph: TokenGraph, rows: slice, columns: Keys, part: slice
+) -> None:
+    assert graph.partial_columns(rows, columns) == part
+
+
+@given(graphs, st.data())
+@settings(max_examples=100, deadline=None)
+def test_blocks_of_any_rows_and_columns_are_looked_up(
+    graph: TokenGraph, data: st.DataObject
+) -> None:
+    assume(graph.num_queries and graph.num_keys)
+    generator = torch.Generator().manual_seed(data.draw(st.integers(0, 99)))
+    blocks, height, width = (data.draw(st.integers(0, 5)) for _ in range(3))
+    rows = torch.randint(graph.num_queries, (blocks, height), generator=generator)
+    columns = torch.randint(graph.num_keys, (blocks, width), generator=generator)
+    mask = brute_mask(graph)
+    expected = mask[rows[:, :, None], columns[:, None, :]]
+    assert torch.equal(graph.allowed(rows, columns), expected)
+    everywhere = graph.allowed(slice(0, graph.num_queries), columns)
+    assert torch.equal(everywhere, mask[:, columns].transpose(0, 1))
+
+
+@given(graphs, st.sampled_from([1, 20, 60, 10_000]), st.sampled_from([None, 1, 5]))
+@settings(max_examples=200, deadline=None)
+def test_row_blocks_cover_each_edge_once(
+    graph: TokenGraph, max_pairs: int, most_rows: int | None
+) -> None:
+    seen = torch.zeros(graph.num_queries, graph.num_keys, dtype=torch.bool)
+    next_row = 0
+    for rows, columns, allowed in graph.row_blocks(max_pairs, most_rows):
+        height = rows.stop - rows.start
+        assert rows.start == next_row < rows.stop
+        assert allowed.shape == (height, count_keys(columns))
+        assert height == 1 or allowed.numel() <= max_pairs
+        assert height <= (most_rows or height)
+        seen[rows, columns] = allowed
+        next_row = rows.stop
+    assert next_row == graph.num_queries
+    assert torch.equal(seen, brute_mask(graph))
+
+
+@pytest.mark.parametrize(
+    ("graph", "steps"),
+    [
+        (TokenGraph.complete(10_000), 40),
+        (TokenGraph.causal(10_000), 60),
+        (TokenGraph.window(10_000, 100), 100),
+    ],
+)
+def test_large_graphs_are_walked_in_few_steps(graph: TokenGraph, steps: int) -> None:
+    graph = replace(graph)
+    object.__setattr__(graph, "allowed", lambda rows, columns: (rows, columns))
+    walked = list(graph.row_blocks())
+    pairs = sum((rows.stop - rows.start) * count_keys(columns) for rows, columns, _ in walked)
+    assert len(walked) <= steps
+    assert pairs <= max(2 * graph.num_edges, 10_000 * 500)
+
+
+@given(graphs, st.integers(1, 13))
+@settings(max_examples=200, deadline=None)
+def test_tile_pairs_are_the_sum_over_the_tiles(graph: TokenGraph, height: int) -> None:
+    ends = [*range(0, graph.num_queries, height), graph.num_queries]
+    tiles = [slice(*pair) for pair in itertools.pairwise(ends)]
+    found = sum((rows.stop - rows.start) * count_keys(graph.reach(rows)) for rows in tiles)
+    assert graph.tile_pairs(height) == found == graph.tile_pairs(height)
+
+
+@pytest.mark.parametrize(
+    ("graph", "pairs"),
+    [
+        (TokenGraph.complete(1_000_000), 10**12),
+        (TokenGraph.causal(1_000_000), 64**2 * (15_625 * 15_626 // 2)),
+        (TokenGraph.window(1_000_000, 65), 64 * (128 * 15_625 - 64)),
+        (TokenGraph.prefix(1_000_000, 64), 64**2 * (15_625 * 15_626 // 2)),
+    ],
+)
+def test_the_tiles_of_long_texts_are_counted_at_once(graph: TokenGraph, pairs: int) -> None:
+    unreached = Unreached(graph.rule, graph.num_queries, graph.num_keys)
+    assert unreached.tile_pairs(64) == pairs
+
+
+class Unreached(TokenGraph):
+    """A graph that fails where its tiles are walked."""
+
+    def reach(self, rows: slice) -> Keys:
+        raise AssertionError("walked over the tiles")
 
 
 def test_an_offset_is_kept_where_edges_meet_rules() -> None:
