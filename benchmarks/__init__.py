@@ -1,0 +1,1 @@
+"""gattn beside its peers: `python -m benchmarks` from the root of the repository."""

@@ -1,0 +1,36 @@
+"""The benchmarks' command lists its rows and measures one."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def benchmarks(*arguments: object) -> str:
+    command = [sys.executable, "-m", "benchmarks", *map(str, arguments)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    return done.stdout
+
+
+def test_it_lists_its_rows():
+    listed = benchmarks("--list")
+    for name in ("fused-causal/256/forward", "random-pair/10000/backward", "graphs-topk/8192"):
+        assert name in listed
+
+
+def test_one_row_from_end_to_end(tmp_path):
+    path = tmp_path / "results.json"
+    printed = benchmarks("--quick", "--rows", "fused-causal/256/forward", "--json", path)
+    (row,) = json.loads(path.read_text())["rows"]
+    assert row["name"] == "fused-causal/256/forward"
+    assert "failed" not in row
+    for side in ("peer", "gattn"):
+        assert row["seconds"][side] > 0
+        assert row["mib"][side] >= 0
+        assert row["faults"][side] >= 0
+    assert row["name"] in printed
+    assert row["name"] in path.with_suffix(".md").read_text()
+    for picture in (path.with_suffix(".svg"), path.with_suffix(".png")):
+        assert picture.stat().st_size > 1000
