@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 _FIRST_ROWS = 64
-_FEW_PAIRS = 1 << 16
+_FEW_PAIRS = 1 << 17
 
 
 @dataclass(frozen=True, eq=False)
@@ -548,7 +548,7 @@ class TokenGraph:
         device = self.rule.device or torch.device("cpu")
         dense = torch.zeros(self.num_queries, self.num_keys, dtype=torch.bool, device=device)
         for rows, columns, allowed in self.row_blocks():
-            dense[rows, columns] = allowed
+            dense[rows].scatter_(1, list_keys(columns, device).expand_as(allowed), allowed)
         return dense
 
     @property

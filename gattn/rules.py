@@ -117,9 +117,7 @@ class Complete(Rule):
     """Every query attends to every key."""
 
     def allowed(self, query: Tensor, key: Tensor) -> Tensor:
-        return torch.ones(
-            torch.broadcast_shapes(query.shape, key.shape), dtype=torch.bool, device=query.device
-        )
+        return torch.ones_like(torch.broadcast_tensors(query, key)[0], dtype=torch.bool)
 
     def interval(self, query: Tensor) -> Span:
         return torch.zeros_like(query), torch.full_like(query, _FAR)
@@ -187,7 +185,8 @@ class Prefix(Rule):
     length: int
 
     def allowed(self, query: Tensor, key: Tensor) -> Tensor:
-        return (key < self.length).expand(torch.broadcast_shapes(query.shape, key.shape))
+        is_inside: Tensor = torch.broadcast_tensors(query, key < self.length)[1]
+        return is_inside
 
     def interval(self, query: Tensor) -> Span:
         return torch.zeros_like(query), torch.full_like(query, self.length)
