@@ -368,17 +368,21 @@ class Edges(Rule):
         degree = (self.pointer[row + 1] - start) * known
         if int(degree.sum()) > len(row) * width:
             return None
-        tile = torch.arange(num_tiles, device=device)[:, None] * (self._width + 1)
-        wanted = (tile + key.clamp_max(self._width)).flatten()
+        codes = self._width + 1
+        lowest = torch.arange(num_tiles, device=device)[:, None] * codes
+        wanted = (lowest + key.clamp_max(self._width)).flatten()
         rising = wanted.sort().values
         line = torch.repeat_interleave(torch.arange(len(row), device=device), degree)
         tile = line // height
-        edge = tile * (self._width + 1) + self.key[ranges(start, start + degree)]
+        edge = tile * codes + self.key[ranges(start, start + degree)]
         slot = torch.searchsorted(rising, edge).clamp_max(len(rising) - 1)
         place = (line - tile) * width + slot
         tiles = torch.zeros(len(row) * width, dtype=torch.bool, device=device)
         tiles[place[rising[slot] == edge]] = True
         tiles = tiles.view(num_tiles, height, width)
+        if bool((wanted.diff() > 0).all()):
+            return tiles
+        # Keys in another order, or twice: each takes the column where it stands first in `rising`.
         first = torch.searchsorted(rising, wanted).view(num_tiles, 1, width) % max(width, 1)
         return tiles.gather(2, first.expand_as(tiles))
 
