@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from math import isqrt
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from gattn.errors import GraphError
+
+_CHUNK = 128
+_QUICK_SHARE = 64  # torch.topk is quick where rows are this many times as long as what it looks for
 
 
 class Keep(ABC):
@@ -32,6 +36,25 @@ class Keep(ABC):
             Booleans (..., rows, slots), True where an edge stays.
         """
 
+    def places(self, attention: Tensor, present: Tensor) -> Tensor:
+        """Say the same by number: a faster path, with `select` as its default.
+
+        Parameters
+        ----------
+        attention, present : Tensor
+            As in `select`; a slot that is no edge must hold attention 0.
+
+        Returns
+        -------
+        Tensor
+            The flat index into `attention` of each edge that stays, int64, rising.
+        """
+        return _flat(self.select(attention, present).expand(attention.shape))
+
+    def capacity(self, degree: Tensor) -> int | None:
+        """Bound how many edges stay of rows that have `degree` edges; None where nothing does."""
+        return None
+
 
 def as_keep(keep: Any) -> Keep:
     """Take a keep, and refuse anything else."""
@@ -50,6 +73,10 @@ class All(Keep):
     def select(self, attention: Tensor, present: Tensor) -> Tensor:
         """Keep what is there."""
         return present.expand(attention.shape)
+
+    def capacity(self, degree: Tensor) -> int:
+        """Count what is there."""
+        return int(degree.sum())
 
     def __str__(self) -> str:
         return "All()"
@@ -72,6 +99,20 @@ class Threshold(Keep):
         """Compare each edge."""
         return present & (attention.abs() >= self.t)
 
+    def places(self, attention: Tensor, present: Tensor) -> Tensor:
+        """Compare the largest of each chunk, and each edge only where that one stays."""
+        if self.t == 0:
+            return super().places(attention, present)
+        sizes = sizes_of(attention).flatten()
+        whole = len(sizes) // _CHUNK * _CHUNK
+        chunks = sizes[:whole].view(-1, _CHUNK)
+        hit = _flat(chunks.amax(1) >= self.t)
+        if 4 * len(hit) > len(chunks):
+            return _flat(sizes >= self.t)
+        place = _flat(chunks[hit] >= self.t)
+        place = hit[place // _CHUNK] * _CHUNK + place % _CHUNK
+        return torch.cat([place, _flat(sizes[whole:] >= self.t) + whole])
+
     def __str__(self) -> str:
         return f"Threshold({self.t:g})"
 
@@ -87,11 +128,28 @@ class TopK(Keep):
             raise GraphError(f"TopK(k) takes a whole number k >= 1, not {self.k!r}.")
 
     def select(self, attention: Tensor, present: Tensor) -> Tensor:
-        """Rank each row."""
-        order, _ = _ranked(attention, present)
-        kept = torch.zeros_like(order, dtype=torch.bool)
-        kept.scatter_(-1, order[..., : self.k], True)
-        return kept & present
+        """Mark the places."""
+        edges = attention.masked_fill(~present, 0)
+        kept = torch.zeros(attention.numel(), dtype=torch.bool, device=attention.device)
+        kept[self.places(edges, present)] = True
+        return kept.view(attention.shape)
+
+    def places(self, attention: Tensor, present: Tensor) -> Tensor:
+        """Find the k + 1 largest of each row, and search further only where the last two tie."""
+        slots = attention.shape[-1]
+        if slots <= self.k:
+            return _flat(present.expand(attention.shape))
+        sizes = sizes_of(attention)
+        largest, slot = _largest(sizes, self.k + 1)
+        cut = largest[..., -1]
+        stronger = largest[..., :-1] > cut[..., None]
+        place = slot[..., :-1] + _row_starts(cut, slots)[..., None]
+        equals = _first_equals(sizes, present, cut, stronger.sum(-1), self.k)
+        return torch.cat([place[stronger], equals]).sort().values
+
+    def capacity(self, degree: Tensor) -> int:
+        """Count `k` edges a row, or all."""
+        return int(degree.clamp_max(self.k).sum())
 
     def __str__(self) -> str:
         return f"TopK({self.k})"
@@ -127,3 +185,62 @@ def _ranked(attention: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
     """Order slots by falling size, absent ones last, ties by key; give the order and the sizes."""
     size = attention.abs().masked_fill(~present, -1.0)
     return torch.sort(size, dim=-1, descending=True, stable=True).indices, size
+
+
+def sizes_of(attention: Tensor) -> Tensor:
+    """Give |A|: the same tensor, not a copy, where nothing is negative."""
+    if not attention.numel() or bool(attention.amin() >= 0):
+        return attention
+    return attention.abs()
+
+
+def _flat(chosen: Tensor) -> Tensor:
+    return chosen.flatten().nonzero()[:, 0]
+
+
+def _row_starts(rows: Tensor, slots: int) -> Tensor:
+    """Give the flat index of the first slot of each row."""
+    return torch.arange(rows.numel(), device=rows.device).view(rows.shape) * slots
+
+
+def _largest(sizes: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Find the `count` largest of each row, falling, and their slots.
+
+    Of the groups into which a row is dealt out, those with the `count` largest maxima hold them.
+    """
+    slots = sizes.shape[-1]
+    width = slots // (_QUICK_SHARE * count) or isqrt(slots // count)
+    if width < 3:
+        return torch.topk(sizes, count)
+    groups = slots // width
+    maxima = sizes[..., : groups * width].unflatten(-1, (width, groups)).amax(-2)
+    group = torch.topk(maxima, count, sorted=False).indices[..., None]
+    within = torch.arange(width, device=sizes.device) * groups
+    rest = torch.arange(groups * width, slots, device=sizes.device)
+    slot = torch.cat([(group + within).flatten(-2), rest.expand(*sizes.shape[:-1], -1)], -1)
+    largest, order = torch.topk(sizes.gather(-1, slot), count)
+    return largest, slot.gather(-1, order)
+
+
+def _first_equals(sizes: Tensor, present: Tensor, cut: Tensor, stronger: Tensor, k: int) -> Tensor:
+    """Fill rows up to `k` edges with their first slots of size `cut`: give the flat indices.
+
+    Looks from the left in ever wider pieces, only at the rows that still lack edges.
+    """
+    slots = sizes.shape[-1]
+    start = _row_starts(cut, slots)
+    found, low, high = [start.new_zeros(0)], 0, 4 * k
+    lacking = k - stronger
+    if bool((lacking > 0).any()):
+        present = present.expand(*present.shape[:-1], slots)
+        lacking = torch.minimum(lacking, present.sum(-1) - stronger)
+    while low < slots and bool((lacking > 0).any()):
+        rows = (lacking > 0).nonzero(as_tuple=True)
+        here = present.expand(sizes.shape)[..., low:high][rows]
+        equal = (sizes[..., low:high][rows] == cut[rows][:, None]) & here
+        equal &= equal.cumsum(-1, dtype=torch.int32) <= lacking[rows][:, None]
+        row, slot = equal.nonzero(as_tuple=True)
+        found.append(start[rows][row] + low + slot)
+        lacking[rows] -= equal.sum(-1)
+        low, high = high, 4 * high
+    return torch.cat(found)

@@ -1,9 +1,11 @@
 """Keep rules against sorting in plain Python."""
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from gattn.errors import GraphError
 from gattn.keep import All, Keep, Threshold, TopK, TopMass
@@ -60,6 +62,141 @@ def test_heads_and_rows_are_chosen_one_by_one(keep: Keep) -> None:
         for row in range(3):
             alone = keep.select(attention[head, row : row + 1], present[row : row + 1])
             assert torch.equal(whole[head, row], alone[0])
+
+
+KEEPS = [All(), Threshold(0.0), Threshold(0.3), TopK(1), TopK(3), TopMass(0.7), TopMass(1.0)]
+
+
+class EverySecond(Keep):
+    """A keep of a user's own."""
+
+    def select(self, attention: Tensor, present: Tensor) -> Tensor:
+        second = torch.arange(attention.shape[-1]) % 2 == 0
+        return (second & present).expand(attention.shape)
+
+
+def drawn(
+    shape: tuple[int, ...], share: float, levels: int, seed: int, shift: int = 0
+) -> tuple[Tensor, Tensor]:
+    """Signed rows of few levels, so with many ties and zeros, and where they have slots."""
+    generator = torch.Generator().manual_seed(seed)
+    present = torch.rand(shape[-2:], generator=generator) < share
+    attention = torch.randint(-levels, levels + 1, shape, generator=generator) + shift
+    return (attention / (2 * levels)).double() * present, present
+
+
+def ranked_by_hand(attention: Tensor, present: Tensor, k: int) -> list[int]:
+    """Rank each row in plain Python: flat places."""
+    slots = attention.shape[-1]
+    rows = attention.flatten(0, 1).tolist()
+    there = present.expand(attention.shape).flatten(0, 1).tolist()
+    places = []
+    for number, (row, edge) in enumerate(zip(rows, there, strict=True)):
+        ranked = sorted((j for j in range(slots) if edge[j]), key=lambda j: (-abs(row[j]), j))
+        places += [number * slots + j for j in sorted(ranked[:k])]
+    return places
+
+
+blocks = st.builds(
+    drawn,
+    st.tuples(st.integers(1, 3), st.integers(0, 4), st.integers(0, 12)),
+    st.sampled_from([0.0, 0.2, 0.7, 1.0]),
+    st.integers(1, 4),
+    st.integers(0, 10**6),
+    st.sampled_from([0, 0, 4]),
+)
+
+
+@given(blocks, st.integers(1, 14))
+@settings(max_examples=150, deadline=None)
+def test_places_of_top_k_are_those_of_sorting(block: tuple[Tensor, Tensor], k: int) -> None:
+    attention, present = block
+    assert TopK(k).places(attention, present).tolist() == ranked_by_hand(attention, present, k)
+
+
+@given(
+    st.integers(30, 900),
+    st.integers(1, 20),
+    st.sampled_from([0.01, 0.5, 1.0]),
+    st.sampled_from([1, 3, 50, 10**6]),
+    st.integers(0, 10**6),
+)
+@settings(max_examples=100, deadline=None)
+def test_places_in_long_rows_are_those_of_sorting(
+    slots: int, k: int, share: float, levels: int, seed: int
+) -> None:
+    attention, present = drawn((2, 3, slots), share, levels, seed)
+    there = present.numpy()
+    order = np.argsort(np.where(there, -np.abs(attention.numpy()), 1), axis=-1, kind="stable")
+    kept = np.zeros(attention.shape, dtype=bool)
+    np.put_along_axis(kept, order[..., :k], True, axis=-1)
+    found = TopK(k).places(attention, present)
+    np.testing.assert_array_equal(found.numpy(), np.flatnonzero(kept & there))
+
+
+@pytest.mark.parametrize("share", [0.002, 0.1, 1.0])
+@pytest.mark.parametrize("sign", [1, -1])
+@pytest.mark.parametrize("slots", [1, 100, 1024, 1031])
+def test_places_above_a_threshold_are_those_of_comparing(
+    slots: int, sign: int, share: float
+) -> None:
+    generator = np.random.default_rng(slots)
+    size = np.where(generator.random((3, 5, slots)) < share, generator.random((3, 5, slots)), 0.01)
+    size[-1, -1, -1] = 0.1  # in the last chunk, and exactly the threshold
+    signs = np.where(generator.random(size.shape) < 0.5, sign, 1)
+    attention = torch.from_numpy(size * signs)
+    found = Threshold(0.1).places(attention, torch.tensor(True))
+    np.testing.assert_array_equal(found.numpy(), np.flatnonzero(size >= 0.1))
+    assert len(found) > 0
+
+
+@given(blocks, st.sampled_from([*KEEPS, EverySecond()]))
+@settings(max_examples=100, deadline=None)
+def test_places_are_where_select_is_true(block: tuple[Tensor, Tensor], keep: Keep) -> None:
+    attention, present = block
+    chosen = keep.select(attention, present).numpy()
+    found = keep.places(attention, present)
+    np.testing.assert_array_equal(found.numpy(), np.flatnonzero(chosen))
+    assert found.dtype == torch.int64
+    assert not (chosen & ~present.expand(attention.shape).numpy()).any()
+
+
+@pytest.mark.parametrize("keep", KEEPS, ids=str)
+def test_present_broadcasts(keep: Keep) -> None:
+    attention, _ = drawn((2, 3, 5), 1.0, 3, 0)
+    everywhere = torch.ones(2, 3, 5, dtype=torch.bool)
+    rows = torch.tensor([[True], [False], [True]])
+    for present in (torch.tensor(True), everywhere[0, :1], everywhere[0, :, :1], rows):
+        attention = attention * present
+        whole = keep.places(attention, everywhere & present)
+        assert torch.equal(keep.places(attention, present), whole)
+        assert keep.select(attention, present).shape == (2, 3, 5)
+
+
+@pytest.mark.parametrize("keep", KEEPS, ids=str)
+@pytest.mark.parametrize("shape", [(0, 3, 4), (2, 0, 4), (2, 3, 0)])
+def test_no_slots_keep_nothing(keep: Keep, shape: tuple[int, ...]) -> None:
+    attention, present = torch.zeros(shape), torch.ones(shape[1:], dtype=torch.bool)
+    assert keep.places(attention, present).tolist() == []
+    assert keep.select(attention, present).shape == shape
+
+
+def test_equals_far_to_the_right_are_found() -> None:
+    attention, present = torch.zeros(2, 1, 1000), torch.zeros(1, 1000, dtype=torch.bool)
+    attention[0, 0, 500] = 0.25
+    present[0, [500, 700, 998, 999]] = True
+    assert TopK(3).places(attention, present).tolist() == [500, 700, 998, 1500, 1700, 1998]
+
+
+@given(blocks, st.sampled_from([*KEEPS, EverySecond()]))
+@settings(max_examples=60, deadline=None)
+def test_no_more_is_kept_than_the_capacity(block: tuple[Tensor, Tensor], keep: Keep) -> None:
+    attention, present = block
+    most = keep.capacity(present.sum(-1))
+    if isinstance(keep, All | TopK):
+        assert most == len(keep.places(attention[:1], present))
+    else:
+        assert most is None
 
 
 def test_half_precision_is_added_up_exactly() -> None:

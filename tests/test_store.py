@@ -1,0 +1,282 @@
+"""The kept edges of blocks against plain loops over whole rows."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from gattn.errors import CaptureError
+from gattn.graph import TokenGraph
+from gattn.head import AttentionGraph
+from gattn.keep import All, Keep, Threshold, TopK, TopMass
+from gattn.store import KeptEdges
+
+HEADS = [4, 0, 7]
+KEEPS = [All(), Threshold(0.0), Threshold(0.2), TopK(1), TopK(3), TopMass(0.6)]
+MASK = torch.rand(9, 7, generator=torch.Generator().manual_seed(0)) < 0.6
+MASK[2], MASK[-1] = False, True
+GRAPHS = {
+    "causal": TokenGraph.causal(8),
+    "complete": TokenGraph.complete(6),
+    "listed": TokenGraph.from_mask(MASK, is_bipartite=True),
+    "step": TokenGraph.causal(3, num_keys=9, query_offset=6),
+    "empty": TokenGraph.from_mask(torch.zeros(3, 4, dtype=torch.bool)),
+}
+PLACES = list(GRAPHS)
+
+
+def block(graph: TokenGraph, *, signed: bool = False) -> tuple[Tensor, Tensor]:
+    """Attention in sixteenths, so with ties and zeros, and scores."""
+    generator = torch.Generator().manual_seed(1)
+    shape = (len(HEADS), graph.num_queries, graph.num_keys)
+    attention = torch.randint(-8 if signed else 0, 9, shape, generator=generator).double() / 16
+    scores = torch.randn(shape, generator=generator, dtype=torch.float64)
+    mask = graph.mask()
+    return attention * mask, scores.masked_fill(~mask, -torch.inf)
+
+
+def by_rows(
+    graph: TokenGraph, keep: Keep, cuts: list[int], *, signed: bool = False, listed: bool = False
+) -> list[AttentionGraph]:
+    """Store whole rows, cut before the given ones; keys as a range or as a list of those read."""
+    store = KeptEdges(graph, HEADS, keep, True, torch.float64)
+    attention, scores = block(graph, signed=signed)
+    mask, last = graph.mask(), graph.num_queries
+    bounds = [0, *sorted(cut for cut in set(cuts) if 0 < cut < last), last]
+    for start, stop in pairwise(bounds):
+        columns = torch.arange(graph.num_keys)
+        if listed:
+            columns = columns[mask[start:stop].any(0)]
+        places = (slice(None), slice(start, stop), columns)
+        allowed = mask[start:stop, columns]
+        store.add_rows(
+            slice(start, stop),
+            columns if listed else slice(0, graph.num_keys),
+            None if allowed.all() else allowed,
+            attention[places],
+            scores[places],
+        )
+    return store.graphs(has_sink=True)
+
+
+def by_edges(
+    graph: TokenGraph, keep: Keep, cuts: list[int], *, signed: bool = False
+) -> list[AttentionGraph]:
+    """Store neighbourhoods from the list of edges, cut before the given rows."""
+    store = KeptEdges(graph, HEADS, keep, True, torch.float64)
+    attention, scores = block(graph, signed=signed)
+    key, query = graph.edge_index
+    bounds = [0, *sorted(cut for cut in set(cuts) if 0 < cut < graph.num_queries)]
+    edges = [int(graph.pointer[bound]) for bound in [*bounds, graph.num_queries]]
+    for start, stop in pairwise(edges):
+        some = slice(start, stop)
+        places = (slice(None), query[some], key[some])
+        store.add_edges(some, attention[places], scores[places])
+    return store.graphs(has_sink=True)
+
+
+def same(one: list[AttentionGraph], other: list[AttentionGraph]) -> None:
+    for first, second in zip(one, other, strict=True):
+        assert torch.equal(first.graph.edge_index, second.graph.edge_index)
+        for name in ("attention", "score", "total_mass", "total_edges", "sink"):
+            np.testing.assert_array_equal(getattr(first, name), getattr(second, name), name)
+
+
+def kept_by_hand(row: list[float], keys: list[int], keep: Keep) -> list[int]:
+    ranked = sorted(keys, key=lambda j: (-abs(row[j]), j))
+    if isinstance(keep, TopK):
+        return sorted(ranked[: keep.k])
+    if isinstance(keep, Threshold):
+        return [j for j in keys if abs(row[j]) >= keep.t]
+    if isinstance(keep, TopMass):
+        total = sum(abs(row[j]) for j in keys)
+        sizes = range(len(keys) + 1)
+        reached = (n for n in sizes if sum(abs(row[j]) for j in ranked[:n]) >= keep.p * total)
+        return sorted(ranked[: next(reached)])
+    return keys
+
+
+@pytest.mark.parametrize("signed", [False, True], ids=["positive", "signed"])
+@pytest.mark.parametrize("keep", KEEPS, ids=str)
+@pytest.mark.parametrize("name", PLACES)
+def test_a_store_holds_what_plain_loops_keep(name: str, keep: Keep, signed: bool) -> None:
+    graph = GRAPHS[name]
+    attention, scores = block(graph, signed=signed)
+    mask = graph.mask().tolist()
+    for stored in (by_rows, by_edges):
+        heads = stored(graph, keep, [2, 3], signed=signed)
+        assert [head.head for head in heads] == HEADS
+        for head, rows, its_scores in zip(heads, attention, scores, strict=True):
+            expected = [
+                (i, j, row[j], float(its_scores[i, j]))
+                for i, row in enumerate(rows.tolist())
+                for j in kept_by_hand(row, [j for j, edge in enumerate(mask[i]) if edge], keep)
+            ]
+            found = zip(head.query, head.key, head.attention, head.score, strict=True)
+            assert list(found) == expected
+            assert head.total_mass.tolist() == [sum(map(abs, row)) for row in rows.tolist()]
+            assert head.total_edges.tolist() == [sum(row) for row in mask]
+            assert head.sink.tolist() == [max(0, 1 - sum(row)) for row in rows.tolist()]
+            assert head.graph.query_offset == graph.query_offset
+            assert head.graph.is_bipartite == graph.is_bipartite
+            assert head.kept_by == str(keep)
+
+
+@given(
+    st.sampled_from(PLACES),
+    st.sampled_from(KEEPS),
+    st.lists(st.integers(1, 8), max_size=5),
+    st.booleans(),
+)
+@settings(max_examples=80, deadline=None)
+def test_blocks_in_pieces_are_one_block(
+    name: str, keep: Keep, cuts: list[int], signed: bool
+) -> None:
+    graph = GRAPHS[name]
+    whole = by_rows(graph, keep, [], signed=signed)
+    same(by_rows(graph, keep, cuts, signed=signed), whole)
+    same(by_rows(graph, keep, cuts, signed=signed, listed=True), whole)
+    same(by_edges(graph, keep, cuts, signed=signed), whole)
+
+
+@pytest.mark.parametrize("keep", KEEPS, ids=str)
+def test_a_rule_built_on_the_way_is_the_sorted_one(keep: Keep) -> None:
+    graph = GRAPHS["step"]
+    for head in by_rows(graph, keep, [1]):
+        expected = TokenGraph.from_edge_index(
+            head.graph.edge_index, num_queries=graph.num_queries, num_keys=graph.num_keys
+        )
+        assert torch.equal(head.graph.edge_index, expected.edge_index)
+        assert torch.equal(head.graph.in_degree, expected.in_degree)
+        assert head.graph.edge_index.dtype == torch.int64
+        query = torch.arange(graph.num_queries)[:, None] + graph.query_offset
+        allowed = head.graph.rule.allowed(query, torch.arange(graph.num_keys))
+        assert torch.equal(allowed, expected.mask())
+
+
+def test_all_heads_share_the_graph_when_all_is_kept() -> None:
+    graph = GRAPHS["causal"]
+    heads = by_rows(graph, All(), [3])
+    assert all(head.graph is graph for head in heads)
+
+
+@pytest.mark.parametrize("keep", [All(), TopK(2)], ids=str)
+@pytest.mark.parametrize(
+    ("given", "stored"),
+    [
+        (torch.float16, np.float32),
+        (torch.bfloat16, np.float32),
+        (torch.float32, np.float32),
+        (torch.float64, np.float64),
+    ],
+)
+def test_half_precision_is_stored_as_float32(given: torch.dtype, stored: type, keep: Keep) -> None:
+    graph = GRAPHS["complete"]
+    attention, scores = (x.to(given).requires_grad_() for x in block(graph))
+    store = KeptEdges(graph, HEADS, keep, True, given)
+    store.add_rows(slice(0, 6), slice(0, 6), None, attention, scores)
+    for head, its_attention, its_scores in zip(
+        store.graphs(has_sink=True), attention, scores, strict=True
+    ):
+        for values in (head.attention, head.score, head.total_mass, head.sink):
+            assert values.dtype == stored
+        places = its_scores.detach()[head.query, head.key]
+        np.testing.assert_array_equal(head.score, places.to(torch.float64).numpy())
+        places = its_attention.detach()[head.query, head.key]
+        np.testing.assert_array_equal(head.attention, places.to(torch.float64).numpy())
+
+
+@pytest.mark.parametrize("keep", KEEPS, ids=str)
+@pytest.mark.parametrize("worst", [torch.nan, -torch.nan])
+def test_nan_names_its_head_and_query(keep: Keep, worst: float) -> None:
+    graph = GRAPHS["causal"]
+    attention, scores = block(graph, signed=True)
+    attention[2, 5, 1] = worst
+    store = KeptEdges(graph, HEADS, keep, False, torch.float64)
+    with pytest.raises(CaptureError, match="head 7 is NaN at query 5"):
+        store.add_rows(slice(3, 8), slice(0, 8), graph.mask()[3:], attention[:, 3:], scores)
+    key, query = graph.edge_index
+    with pytest.raises(CaptureError, match="head 7 is NaN at query 5"):
+        store.add_edges(slice(6, 36), attention[:, query, key][:, 6:], None)
+
+
+def test_infinities_of_both_signs_are_no_nan() -> None:
+    graph = TokenGraph.complete(3)
+    attention = torch.tensor([[torch.inf, -torch.inf, 1.0], [0.0, 2.0, 1.0], [3.0, 1.0, 1.0]])
+    store = KeptEdges(graph, [0], TopK(1), False, torch.float32)
+    store.add_rows(slice(0, 3), slice(0, 3), None, attention[None], None)
+    with pytest.raises(CaptureError, match="query 0 to key 0 is inf"):
+        store.graphs(has_sink=False)
+
+
+# Memory
+
+
+def held(values: np.ndarray) -> int:
+    """The bytes that an array keeps alive."""
+    base = values.base
+    return base.untyped_storage().nbytes() if isinstance(base, Tensor) else values.nbytes
+
+
+def memory(store: KeptEdges) -> dict[str, list[Tensor]]:
+    return {name: [one._memory for one in buffers] for name, buffers in store._kept.items()}
+
+
+def filled(keep: Keep, share: float) -> tuple[list[dict[str, list[Tensor]]], list[AttentionGraph]]:
+    """Store 64 blocks of 4 rows; give the buffers after each block, and the heads."""
+    graph = TokenGraph.causal(256)
+    mask = graph.mask()
+    generator = torch.Generator().manual_seed(0)
+    attention = (torch.rand(2, 256, 256, generator=generator) < share).float() * mask
+    store = KeptEdges(graph, [0, 1], keep, True, torch.float32)
+    seen = [memory(store)]
+    for start in range(0, 256, 4):
+        rows = slice(start, start + 4)
+        block = attention[:, rows, : start + 4]
+        store.add_rows(rows, slice(0, start + 4), mask[rows, : start + 4], block, block)
+        seen.append(memory(store))
+    return seen, store.graphs(has_sink=False)
+
+
+@pytest.mark.parametrize(
+    ("keep", "edges"), [(TopK(8), 256 * 8 - 28), (TopK(1), 256), (All(), 256 * 257 // 2)], ids=str
+)
+def test_a_bounded_keep_is_given_its_memory_once_and_no_more(keep: Keep, edges: int) -> None:
+    seen, heads = filled(keep, 0.5)
+    fields = {"attention", "score"} | (set() if isinstance(keep, All) else {"key"})
+    assert set(seen[0]) == fields
+    for name in fields:
+        for head in range(2):
+            places = {buffers[name][head].data_ptr() for buffers in seen}
+            assert len(places) == 1
+            assert len(seen[-1][name][head]) == edges
+    for head in heads:
+        assert held(head.attention) == held(head.score) == 4 * edges
+
+
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.5])
+def test_an_unbounded_keep_grows_in_few_steps_and_holds_what_it_shows(share: float) -> None:
+    seen, heads = filled(Threshold(0.5), share)
+    for index, head in enumerate(heads):
+        edges = head.graph.num_edges
+        for name in ("attention", "score", "key"):
+            sizes = [len(buffers[name][index]) for buffers in seen]
+            assert sizes[-1] <= 2 * edges
+            assert len(set(sizes)) <= 3 + np.log2(max(edges, 1))
+        for values in (head.attention, head.score):
+            assert values.nbytes == 4 * edges
+            assert held(values) <= 1.25 * 4 * edges
+        assert head.graph.rule.key.untyped_storage().nbytes() == 8 * edges
+        assert head.graph.rule.pointer.untyped_storage().nbytes() == 8 * 257
+        assert held(head.total_mass) == 4 * 256
+
+
+def test_keys_wait_in_four_bytes() -> None:
+    (_, *_, last), _ = filled(TopK(2), 1.0)
+    assert {buffer.dtype for buffer in last["key"]} == {torch.int32}
+    (_, *_, last), _ = filled(All(), 1.0)
+    assert "key" not in last
