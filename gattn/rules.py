@@ -42,7 +42,7 @@ class Rule(ABC):
         Returns
         -------
         Tensor
-            Booleans of the broadcast shape.
+            Booleans of the broadcast shape, in memory of their own.
         """
 
     def reach(self, first: int, last: int, num_keys: int) -> Keys:
@@ -185,8 +185,8 @@ class Prefix(Rule):
     length: int
 
     def allowed(self, query: Tensor, key: Tensor) -> Tensor:
-        is_inside: Tensor = torch.broadcast_tensors(query, key < self.length)[1]
-        return is_inside
+        keys: Tensor = torch.broadcast_tensors(query, key)[1]
+        return keys < self.length
 
     def interval(self, query: Tensor) -> Span:
         return torch.zeros_like(query), torch.full_like(query, self.length)
