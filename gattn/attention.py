@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gattn.engines import choose, dense, has_tiles
-from gattn.engines.base import AttentionCall, EdgeList, edge_blocks, naming_shapes, score_edges
+from gattn.engines import choose, choose_for_graphs, edges, named, tiles
+from gattn.engines.base import AttentionCall, EdgeList, naming_shapes
 from gattn.errors import ContractError, ShapeError
 from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph
@@ -30,6 +30,8 @@ def graph_attention(
     normalizer: Normalizer | None = None,
     edge_features: Tensor | None = None,
     dropout: float = 0.0,
+    engine: str | None = None,
+    compile: bool = False,
 ) -> Tensor:
     r"""Attend over a token graph: :math:`o_i = \sum_{j \in N(i)} A_{ij} v_j`.
 
@@ -52,6 +54,12 @@ def graph_attention(
         Shape (edges, features) in the graph's edge order, or (queries, keys, features).
     dropout : float
         The share of the attention dropped at random.
+    engine : str, optional
+        The engine to use, to compare: "fused", "tiles", "edges" or "message_passing". By default
+        gattn chooses (`gattn.engines.explain` says how); all give the same numbers.
+    compile : bool
+        Whether `torch.compile` may compile the weight function. That takes a C++ compiler and some
+        seconds, and pays for functions of pairs that have no dot form.
 
     Returns
     -------
@@ -63,13 +71,15 @@ def graph_attention(
     ShapeError
         Where tensors and graph do not fit each other.
     ContractError
-        Where `weight` or `normalizer` is none, or does not keep its contract.
+        Where `weight` or `normalizer` is none, or does not keep its contract; where there is no
+        such engine, or it cannot run this.
     """
     call, lead = attention_call(
-        query, key, graph, weight, normalizer, value, edge_features, dropout
+        query, key, graph, weight, normalizer, value, edge_features, dropout, compile
     )
     with naming_shapes(call):
-        output: Tensor = choose(call).run(call)
+        chosen = choose(call) if engine is None else named(engine, call)
+        output: Tensor = chosen.run(call)
     return output.reshape(*lead, *output.shape[1:])
 
 
@@ -82,6 +92,7 @@ def attention_call(
     value: Tensor | None = None,
     edge_features: Tensor | None = None,
     dropout: float = 0.0,
+    compile: bool = False,
 ) -> tuple[AttentionCall, torch.Size]:
     """Check what was given, flatten the leading dimensions, and say what they were."""
     if not isinstance(graph, (TokenGraph, EdgeList)):
@@ -133,6 +144,7 @@ def attention_call(
         flat[2] if value is not None else None,
         edge_features,
         dropout,
+        compile,
     )
     return call, lead
 
@@ -149,6 +161,8 @@ def attention_graphs(
     scores: bool = False,
     tokens: Sequence[str] = (),
     query_tokens: Sequence[str] = (),
+    engine: str | None = None,
+    compile: bool = False,
 ) -> list[AttentionGraph]:
     """Compute the attention graph of each head, in memory of one block of rows plus what is kept.
 
@@ -164,6 +178,10 @@ def attention_graphs(
         The tokens' texts (of the keys, where the graph is bipartite).
     query_tokens : sequence of str
         The queries' texts, where the graph is bipartite.
+    engine : str, optional
+        "tiles" or "edges", to compare; by default gattn chooses.
+    compile : bool
+        As in `graph_attention`.
 
     Returns
     -------
@@ -177,9 +195,14 @@ def attention_graphs(
         Where tensors, tokens and graph do not fit each other.
     CaptureError
         Where the attention is NaN.
+    ContractError
+        Where `weight`, `normalizer` or `engine` is none.
     """
     keep = as_keep(keep)
-    call, _ = attention_call(query, key, graph, weight, normalizer, None, edge_features)
+    call, _ = attention_call(
+        query, key, graph, weight, normalizer, None, edge_features, compile=compile
+    )
+    chosen = choose_for_graphs(call, engine)
     names = {
         "tokens": tuple(tokens),
         "query_tokens": tuple(query_tokens),
@@ -189,16 +212,13 @@ def attention_graphs(
     batch, heads = call.query.shape[:2]
     stores = [KeptEdges(graph, range(heads), keep, scores, query.dtype) for _ in range(batch)]
     with torch.no_grad(), naming_shapes(call):
-        if has_tiles(call):
-            for rows, columns, allowed, score, attention in dense.row_blocks(call):
+        if chosen is edges:
+            for some, score, attention in edges.edge_blocks(call):
+                for store, one, its_score in zip(stores, attention, score, strict=True):
+                    store.add_edges(some, one, its_score)
+        else:
+            for rows, columns, allowed, score, attention in tiles.row_blocks(call):
                 for store, one, its_score in zip(stores, attention, score, strict=True):
                     store.add_rows(rows, columns, allowed, one, its_score)
-        else:
-            for rows, edges in edge_blocks(call):
-                score = score_edges(call, edges)
-                row = call.edge_index[1, edges] - rows.start
-                attention = call.normalizer.on_edges(score, row, rows.stop - rows.start)
-                for store, one, its_score in zip(stores, attention, score, strict=True):
-                    store.add_edges(edges, one, its_score)
     has_sink = call.normalizer.has_sink
     return [head for store in stores for head in store.graphs(has_sink=has_sink, **names)]

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from gattn.errors import GraphError
 
@@ -129,10 +130,7 @@ class TopK(Keep):
 
     def select(self, attention: Tensor, present: Tensor) -> Tensor:
         """Mark the places."""
-        edges = attention.masked_fill(~present, 0)
-        kept = torch.zeros(attention.numel(), dtype=torch.bool, device=attention.device)
-        kept[self.places(edges, present)] = True
-        return kept.view(attention.shape)
+        return _marked(self, attention, present)
 
     def places(self, attention: Tensor, present: Tensor) -> Tensor:
         """Find the k + 1 largest of each row, and search further only where the last two tie."""
@@ -169,22 +167,23 @@ class TopMass(Keep):
             raise GraphError(f"TopMass(p) takes a share 0 < p <= 1, not {self.p!r}.")
 
     def select(self, attention: Tensor, present: Tensor) -> Tensor:
-        """Add up each row from its strongest edge."""
-        order, size = _ranked(attention, present)
-        mass = size.gather(-1, order).double().clamp_min(0)
-        before = mass.cumsum(-1) - mass
-        wanted = before < self.p * mass.sum(-1, keepdim=True) * (1 - 1e-12)
-        kept = torch.zeros_like(wanted).scatter(-1, order, wanted)
-        return kept & present
+        """Mark the places."""
+        return _marked(self, attention, present)
+
+    def places(self, attention: Tensor, present: Tensor) -> Tensor:
+        """Find the first size of each row that is not needed, and what is above it."""
+        if not attention.numel():
+            return attention.new_zeros(0, dtype=torch.long)
+        sizes = sizes_of(attention)
+        goal = self.p * sizes.sum(-1, dtype=torch.float64) * (1 - 1e-12)
+        rows = sizes.flatten(0, -2)
+        count, cut = (one.view(goal.shape) for one in _shortest_runs(rows, goal.flatten()))
+        stronger = sizes > cut[..., None]
+        equals = _first_equals(sizes, present, cut, stronger.sum(-1), count)
+        return torch.cat([_flat(stronger), equals]).sort().values
 
     def __str__(self) -> str:
         return f"TopMass({self.p:g})"
-
-
-def _ranked(attention: Tensor, present: Tensor) -> tuple[Tensor, Tensor]:
-    """Order slots by falling size, absent ones last, ties by key; give the order and the sizes."""
-    size = attention.abs().masked_fill(~present, -1.0)
-    return torch.sort(size, dim=-1, descending=True, stable=True).indices, size
 
 
 def sizes_of(attention: Tensor) -> Tensor:
@@ -192,6 +191,13 @@ def sizes_of(attention: Tensor) -> Tensor:
     if not attention.numel() or bool(attention.amin() >= 0):
         return attention
     return attention.abs()
+
+
+def _marked(keep: Keep, attention: Tensor, present: Tensor) -> Tensor:
+    """Say by booleans what `keep` says by places, whatever slots hold that are no edges."""
+    kept = torch.zeros(attention.numel(), dtype=torch.bool, device=attention.device)
+    kept[keep.places(attention.masked_fill(~present, 0), present)] = True
+    return kept.view(attention.shape)
 
 
 def _flat(chosen: Tensor) -> Tensor:
@@ -209,6 +215,8 @@ def _largest(sizes: Tensor, count: int) -> tuple[Tensor, Tensor]:
     Of the groups into which a row is dealt out, those with the `count` largest maxima hold them.
     """
     slots = sizes.shape[-1]
+    if count == slots:
+        return torch.sort(sizes, descending=True)
     width = slots // (_QUICK_SHARE * count) or isqrt(slots // count)
     if width < 3:
         return torch.topk(sizes, count)
@@ -222,15 +230,36 @@ def _largest(sizes: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return largest, slot.gather(-1, order)
 
 
-def _first_equals(sizes: Tensor, present: Tensor, cut: Tensor, stronger: Tensor, k: int) -> Tensor:
-    """Fill rows up to `k` edges with their first slots of size `cut`: give the flat indices.
+def _shortest_runs(sizes: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
+    """Say how many of the largest of each row reach its goal, and which size comes next.
+
+    Looks at a few of the largest, then at more, and sorts only rows that no few fill.
+    """
+    slots = sizes.shape[-1]
+    count, cut = torch.zeros_like(goal, dtype=torch.long), torch.zeros_like(goal, dtype=sizes.dtype)
+    left = torch.arange(len(goal), device=goal.device)
+    for many in sorted({min(many, slots) for many in (32, 256, 2048, slots)}):
+        largest, _ = _largest(sizes[left], many)
+        mass = largest.cumsum(-1, dtype=torch.float64)
+        aim = torch.minimum(goal[left, None], mass[:, -1:])
+        needed = torch.searchsorted(mass, aim) + (aim > 0)
+        count[left] = needed[:, 0]
+        cut[left] = pad(largest, (0, 1), value=-1.0).gather(-1, needed)[:, 0]
+        left = left[mass[:, -1] < goal[left]]
+    return count, cut
+
+
+def _first_equals(
+    sizes: Tensor, present: Tensor, cut: Tensor, stronger: Tensor, wanted: Tensor | int
+) -> Tensor:
+    """Fill rows up to `wanted` edges with their first slots of size `cut`: give the flat indices.
 
     Looks from the left in ever wider pieces, only at the rows that still lack edges.
     """
     slots = sizes.shape[-1]
     start = _row_starts(cut, slots)
-    found, low, high = [start.new_zeros(0)], 0, 4 * k
-    lacking = k - stronger
+    found, low, high = [start.new_zeros(0)], 0, 64
+    lacking = wanted - stronger
     if bool((lacking > 0).any()):
         present = present.expand(*present.shape[:-1], slots)
         lacking = torch.minimum(lacking, present.sum(-1) - stronger)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from gattn.attention import attention_call, attention_graphs
-from gattn.engines import choose, message_passing
+from gattn.engines import choose, message_passing, named
 from gattn.engines.base import EdgeList, naming_shapes
 from gattn.engines.message_passing import EdgeAttention
 from gattn.errors import ContractError, ShapeError
@@ -52,6 +52,8 @@ class GraphAttention(EdgeAttention):
         Whether the four projections have a bias.
     dropout : float
         The share of the attention dropped in training.
+    engine, compile
+        As in `graph_attention`.
 
     References
     ----------
@@ -75,6 +77,8 @@ class GraphAttention(EdgeAttention):
         value_channels: int | None = None,
         bias: bool = True,
         dropout: float = 0.0,
+        engine: str | None = None,
+        compile: bool = False,
     ) -> None:
         super().__init__()
         are_whole = isinstance(channels, Integral) and isinstance(heads, Integral)
@@ -91,6 +95,7 @@ class GraphAttention(EdgeAttention):
         if not 0 <= dropout <= 1:
             raise ShapeError(f"dropout is a share from 0 to 1, not {dropout!r}.")
         self.channels, self.heads, self.dropout = channels, heads, dropout
+        self.engine, self.compile_weight = engine, compile
         self.weight = ScaledDotProduct() if weight is None else as_weight_function(weight)
         self.normalizer = Softmax() if normalizer is None else normalizer
         self.project_query = nn.Linear(channels, channels, bias)
@@ -203,14 +208,17 @@ class GraphAttention(EdgeAttention):
             self._split(self.project_value, value),
             edge_features,
             self.dropout if self.training else 0.0,
+            self.compile_weight,
         )
         if self._is_watched() and x.dim() == 3:
             raise ShapeError(
                 "Explainers and hooks look at one graph at a time: pass (tokens, channels), "
                 f"not a batch {tuple(x.shape)}; batch graphs as a disjoint union."
             )
-        needs_messages = self._is_watched() or self._has_own_steps()
-        engine = message_passing if needs_messages else choose(call)
+        if self._is_watched() or self._has_own_steps():
+            engine = message_passing
+        else:
+            engine = choose(call) if self.engine is None else named(self.engine, call)
         with naming_shapes(call):
             output = self.attend(call) if engine is message_passing else engine.run(call)
         output = output.reshape(*lead, *output.shape[1:])

@@ -1,11 +1,101 @@
-"""Ragged neighbourhoods as padded rows."""
+"""Ragged neighbourhoods: edges sorted by query, and neighbourhoods as padded rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
+
+_INT32_MAX = (1 << 31) - 1
+
+
+@dataclass(frozen=True, eq=False)
+class Neighbourhoods:
+    """Edges sorted by query (CSR by query), as sparse products read them.
+
+    Parameters
+    ----------
+    pointer : Tensor
+        Where each neighbourhood starts among the edges, shape (queries + 1,).
+    key : Tensor
+        The key of each edge, shape (E,).
+    num_keys : int
+        How many keys there are.
+    """
+
+    pointer: Tensor
+    key: Tensor
+    num_keys: int
+
+    @staticmethod
+    def from_pairs(
+        query: Tensor, key: Tensor, num_queries: int, num_keys: int
+    ) -> tuple[Neighbourhoods, Tensor | None]:
+        """Sort edges by query; doubled ones stay.
+
+        Returns
+        -------
+        neighbourhoods : Neighbourhoods
+        order : Tensor or None
+            The given number of each sorted edge; None where they were sorted already.
+        """
+        order = None
+        if not bool((query.diff() >= 0).all()):
+            order = torch.argsort(query, stable=True)
+            query, key = query[order], key[order]
+        degree = torch.bincount(query, minlength=num_queries)
+        pointer = torch.cat([degree.new_zeros(1), degree.cumsum(0)])
+        return Neighbourhoods(pointer, key, num_keys), order
+
+    @property
+    def num_queries(self) -> int:
+        """How many queries there are."""
+        return len(self.pointer) - 1
+
+    @property
+    def num_edges(self) -> int:
+        """How many edges there are."""
+        return len(self.key)
+
+    @cached_property
+    def query(self) -> Tensor:
+        """The query of each edge, shape (E,)."""
+        rows = torch.arange(self.num_queries, device=self.key.device)
+        return torch.repeat_interleave(rows, self.pointer.diff(), output_size=self.num_edges)
+
+    @cached_property
+    def reversed(self) -> tuple[Neighbourhoods, Tensor]:
+        """The same edges from queries to keys, sorted by key, and the old number of each."""
+        order = torch.argsort(self.key, stable=True)
+        degree = torch.bincount(self.key, minlength=self.num_keys)
+        pointer = torch.cat([degree.new_zeros(1), degree.cumsum(0)])
+        return Neighbourhoods(pointer, self.query[order], self.num_queries), order
+
+    def repeated(self, copies: int) -> tuple[Tensor, Tensor]:
+        """Lay copies side by side, one for each head: pointers and keys of one large graph."""
+        if copies not in self._copies:
+            largest = copies * max(self.num_edges, self.num_queries, self.num_keys)
+            kind = torch.int32 if largest < _INT32_MAX else torch.int64
+            shift = torch.arange(copies, device=self.key.device, dtype=kind)[:, None]
+            start = (self.pointer[:-1].to(kind) + shift * self.num_edges).flatten()
+            end = start.new_full((1,), copies * self.num_edges)
+            key = (self.key.to(kind) + shift * self.num_keys).flatten()
+            self._copies.clear()
+            self._copies[copies] = torch.cat([start, end]), key
+        return self._copies[copies]
+
+    @cached_property
+    def _copies(self) -> dict[int, tuple[Tensor, Tensor]]:
+        return {}
+
+    def rows(self, rows: slice) -> Neighbourhoods:
+        """Take the neighbourhoods of some consecutive queries."""
+        pointer = self.pointer[rows.start : rows.stop + 1]
+        edges = slice(int(pointer[0]), int(pointer[-1]))
+        return Neighbourhoods(pointer - pointer[0], self.key[edges], self.num_keys)
 
 
 def padded_rows(query: Tensor, num_queries: int) -> Iterator[tuple[Tensor, Tensor]]:
@@ -16,7 +106,7 @@ def padded_rows(query: Tensor, num_queries: int) -> Iterator[tuple[Tensor, Tenso
     Parameters
     ----------
     query : Tensor
-        The query of each edge, shape (E,), in any order.
+        The query of each edge, rising, shape (E,).
     num_queries : int
         How many queries there are.
 
@@ -27,7 +117,6 @@ def padded_rows(query: Tensor, num_queries: int) -> Iterator[tuple[Tensor, Tenso
     present : Tensor
         Booleans (rows, slots), False where padded.
     """
-    order = torch.argsort(query, stable=True)
     degree = torch.bincount(query, minlength=num_queries)
     start = degree.cumsum(0) - degree
     group = torch.ceil(torch.log2(degree.clamp_min(1).double())).masked_fill(degree == 0, -1)
@@ -37,5 +126,4 @@ def padded_rows(query: Tensor, num_queries: int) -> Iterator[tuple[Tensor, Tenso
         rows = (group == size).nonzero()[:, 0]
         slots = torch.arange(int(degree[rows].max()), device=query.device)
         present = slots < degree[rows, None]
-        place = (start[rows, None] + slots).masked_fill(~present, 0)
-        yield order[place].masked_fill(~present, 0), present
+        yield (start[rows, None] + slots).masked_fill(~present, 0), present

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch.nn.functional import scaled_dot_product_attention
 
 from gattn.attention import attention_graphs, graph_attention
-from gattn.engines import dense
+from gattn.engines import tiles
 from gattn.errors import CaptureError, ContractError, GraphError, ShapeError
 from gattn.graph import TokenGraph
 from gattn.keep import All, Threshold, TopK, TopMass
@@ -608,7 +608,7 @@ def test_many_blocks_of_rows_are_one_graph(randn, monkeypatch):
     features, bias = randn(23, 23, 3), EdgeBias(2, 3).double()
     options = {"weight": bias, "edge_features": features}
     biased = graph_attention(query, key, value, graph, **options)
-    monkeypatch.setattr(dense, "_TILE_NUMBERS", 4 * 50)
+    monkeypatch.setattr(tiles, "BLOCK_BYTES", 8 * 4 * 50)
     close(graph_attention(query, key, value, graph, weight=weight), output)
     close(graph_attention(query, key, value, graph, **options), biased)
     pieces = attention_graphs(query, key, graph, weight=weight, keep=TopK(4), scores=True)

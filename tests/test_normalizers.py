@@ -7,7 +7,7 @@ from torch.testing import assert_close
 from torch_geometric.utils import softmax as segment_softmax
 
 from gattn.attention import attention_call
-from gattn.engines import dense, fused, message_passing
+from gattn.engines import edges, fused, message_passing, tiles
 from gattn.errors import ContractError
 from gattn.graph import TokenGraph
 from gattn.normalizers import (
@@ -210,7 +210,7 @@ def test_proportional_kernel_features_are_linear_attention():
     memory = torch.einsum("bhjd,bhjv->bhjdv", key.exp(), value).cumsum(2)
     total = torch.einsum("bhid,bhid->bhi", query.exp(), key.exp().cumsum(2))
     expected = torch.einsum("bhid,bhidv->bhiv", query.exp(), memory) / total[..., None]
-    for engine in (dense, message_passing):
+    for engine in (tiles, edges, message_passing):
         assert_close(engine.run(call), expected)
 
 
@@ -222,7 +222,7 @@ def test_engines_agree_on_a_graph_with_isolated_queries(normalizer):
     mask[2] = False
     call, _ = attention_call(query, key, TokenGraph.from_mask(mask), Dot(), normalizer, value)
     output = message_passing.run(call)
-    assert_close(output, dense.run(call))
+    assert_close(output, tiles.run(call))
     assert (output[:, :, 2] == 0).all()
 
 
@@ -233,7 +233,7 @@ def test_the_fused_engine_takes_temperatures_and_leaves_sinks():
     for normalizer in (Softmax(), Softmax(temperature=2.0)):
         call, _ = attention_call(query, key, graph, Dot(), normalizer, value)
         assert fused.can_run(call) is None
-        assert_close(fused.run(call), dense.run(call))
+        assert_close(fused.run(call), tiles.run(call))
     for normalizer in (Softmax(sink=0.0), Entmax15()):
         call, _ = attention_call(query, key, graph, Dot(), normalizer, value)
         assert "softmax" in fused.can_run(call)

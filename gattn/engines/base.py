@@ -7,25 +7,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from gattn.errors import ContractError, ShapeError
 from gattn.graph import TokenGraph
-from gattn.normalizers import Normalizer
+from gattn.neighbourhoods import Neighbourhoods
+from gattn.normalizers import Normalizer, Softmax
+from gattn.normalizers.base import widened
 from gattn.weights.base import (
     DotForm,
-    Pairs,
     Positions,
     Tree,
     WeightFunction,
     map_tree,
-    tile_scores,
 )
-
-EDGE_NUMBERS = 1 << 24
-"""How many gathered numbers a block of edges holds at most."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +69,7 @@ class AttentionCall:
 
     `query` (B, H, Q, D), `key` (B, H, K, D) and, where outputs are wanted, `value` (B, H, K, V);
     `edge_features` (E, F) in the graph's edge order, or (Q, K, F); `dropout` is the share of the
-    attention that is dropped at random.
+    attention that is dropped at random. `compile` asks for the weight function to be compiled.
     """
 
     query: Tensor
@@ -82,6 +80,7 @@ class AttentionCall:
     value: Tensor | None = None
     edge_features: Tensor | None = None
     dropout: float = 0.0
+    compile: bool = False
 
     def __post_init__(self) -> None:
         queries, keys = self.query.shape[-2], self.key.shape[-2]
@@ -108,7 +107,7 @@ class AttentionCall:
                 f"keys, features) = ({queries}, {keys}, F), not {tuple(features.shape)}."
             )
 
-    @property
+    @cached_property
     def positions(self) -> Positions:
         """The positions of queries and keys."""
         device = self.query.device
@@ -120,10 +119,29 @@ class AttentionCall:
         """The edges ``[key; query]`` beside the tensors; a rule lists its edges on the CPU."""
         return self.graph.edge_index.to(self.query.device)
 
+    @cached_property
+    def edges(self) -> tuple[Neighbourhoods, Tensor | None]:
+        """The edges sorted by query, and the given number of each where they were not."""
+        if isinstance(self.graph, TokenGraph):
+            return _neighbourhoods(self.graph, self.query.device), None
+        key, query = self.edge_index
+        return Neighbourhoods.from_pairs(query, key, self.graph.num_queries, self.graph.num_keys)
+
     @property
-    def width(self) -> int:
-        """The most numbers that a token brings to each pair, in all heads of the batch."""
-        return math.prod(self.query.shape[:2]) * max(_widest(side) for side in self.sides)
+    def heads(self) -> int:
+        """How many heads there are, of all batch elements."""
+        return math.prod(self.query.shape[:2])
+
+    @cached_property
+    def edge_width(self) -> int:
+        """The most numbers that a token brings to each edge, in all heads of the batch."""
+        return self.heads * max(_widest(side) for side in self.sides)
+
+    @property
+    def tile_width(self) -> int:
+        """The most numbers that a pair takes on a tile, in all heads of the batch."""
+        in_steps = _scores_each_pair(self.weight) and not self.compile
+        return self.edge_width if in_steps else self.heads
 
     @cached_property
     def sides(self) -> tuple[Tree, Tree]:
@@ -132,14 +150,55 @@ class AttentionCall:
 
     @cached_property
     def dot_form(self) -> DotForm | None:
-        """The whole score as a dot product plus terms of pairs, where it is one."""
-        return self.weight.dot_form(*self.sides)
+        """The whole score as a dot product plus terms of pairs, where it is one.
+
+        In at least float32, batch and heads in full.
+        """
+        query, key = (map_tree(widened, side) for side in self.sides)
+        form = self.weight.dot_form(query, key)
+        if form is None or form.query is None or form.key is None:
+            return form
+        lead = self.query.shape[:2]
+        query, key = (x.expand(*lead, *x.shape[2:]) for x in (form.query, form.key))
+        return DotForm(query, key, form.bias)
+
+    @cached_property
+    def operands(self) -> tuple[Tree, Tree]:
+        """What tiles are scored from: the dot form's sides, or what was prepared."""
+        form = self.dot_form
+        return self.sides if form is None else (form.query, form.key)
+
+    @property
+    def is_shared_out_by_softmax(self) -> bool:
+        """Whether the normalizer is the plain softmax that torch's kernels know."""
+        return type(self.normalizer) is Softmax and not self.normalizer.has_sink
+
+
+_KNOWN: WeakKeyDictionary[TokenGraph, dict[torch.device, Neighbourhoods]] = WeakKeyDictionary()
+
+
+def _neighbourhoods(graph: TokenGraph, device: torch.device) -> Neighbourhoods:
+    known = _KNOWN.setdefault(graph, {})
+    if device not in known:
+        pointer, key = graph.pointer.to(device), graph.edge_index[0].to(device)
+        known[device] = Neighbourhoods(pointer, key, graph.num_keys)
+    return known[device]
 
 
 def _widest(tree: Tree) -> int:
     if isinstance(tree, tuple):
         return max((_widest(branch) for branch in tree), default=1)
     return 1 if tree is None else tree.shape[-1]
+
+
+def _scores_each_pair(weight: WeightFunction) -> bool:
+    """Say whether some part of a weight function has no faster path than the pair itself."""
+    return any(
+        type(part).on_tile is WeightFunction.on_tile
+        and type(part).dot_form is WeightFunction.dot_form
+        for part in weight.modules()
+        if isinstance(part, WeightFunction)
+    )
 
 
 @contextmanager
@@ -156,53 +215,6 @@ def naming_shapes(call: AttentionCall) -> Iterator[None]:
             f"dim) {tuple(call.query.shape)} and keys {tuple(call.key.shape)}: {reason} Build them "
             "for these heads and dims, or check the tensors."
         ) from error
-
-
-def score_edges(call: AttentionCall, edges: slice = slice(None)) -> Tensor:
-    """Score edges of the graph's list: (B, H, E)."""
-    key_index, query_index = call.edge_index[:, edges]
-    query = map_tree(lambda x: x.transpose(1, 2)[:, query_index], call.sides[0])
-    key = map_tree(lambda x: x.transpose(1, 2)[:, key_index], call.sides[1])
-    positions, features = call.positions, call.edge_features
-    if features is not None:
-        is_list = features.dim() == 2
-        features = features[edges] if is_list else features[query_index, key_index]
-    pairs = Pairs(positions.query[query_index, None], positions.key[key_index, None], features)
-    batch, heads = call.query.shape[:2]
-    shape = (batch, len(query_index), heads)
-    scores = checked_scores(call.weight(query, key, pairs), shape, call.weight)
-    return scores.to(call.query.dtype).expand(shape).transpose(1, 2)
-
-
-def edge_blocks(call: AttentionCall) -> Iterator[tuple[slice, slice]]:
-    """Walk the edges of a token graph a few whole neighbourhoods at a time.
-
-    Yields
-    ------
-    rows, edges : slice
-        Some queries, and the edges of their neighbourhoods.
-    """
-    assert isinstance(call.graph, TokenGraph)
-    pointer = call.graph.pointer.cpu()
-    most, row = max(1, EDGE_NUMBERS // max(call.width, 1)), 0
-    while row < call.graph.num_queries:
-        reach = torch.searchsorted(pointer, pointer[row] + most, right=True)
-        stop = max(int(reach) - 1, row + 1)
-        yield slice(row, stop), slice(int(pointer[row]), int(pointer[stop]))
-        row = stop
-
-
-def score_tile(call: AttentionCall, rows: slice, columns: slice) -> Tensor:
-    """Score a block of queries against a block of keys: (B, H, rows, columns)."""
-    positions = call.positions
-    query = map_tree(lambda x: x[:, :, rows], call.sides[0])
-    key = map_tree(lambda x: x[:, :, columns], call.sides[1])
-    features = None if call.edge_features is None else call.edge_features[rows, columns]
-    pairs = Pairs(positions.query[rows, None, None], positions.key[None, columns, None], features)
-    batch, heads = call.query.shape[:2]
-    shape = (batch, heads, rows.stop - rows.start, columns.stop - columns.start)
-    scores = checked_scores(tile_scores(call.weight, query, key, pairs), shape, call.weight)
-    return scores.to(call.query.dtype).expand(shape)
 
 
 def checked_scores(scores: Tensor, shape: tuple[int, ...], weight: WeightFunction) -> Tensor:

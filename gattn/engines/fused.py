@@ -16,7 +16,7 @@ def can_run(call: AttentionCall) -> str | None:
     graph = call.graph
     if not isinstance(graph, TokenGraph):
         return "a plain edge_index is neither complete nor causal"
-    if type(call.normalizer) is not Softmax or call.normalizer.has_sink:
+    if not call.is_shared_out_by_softmax:
         return "the normalizer is not a softmax without a sink"
     if isinstance(graph.rule, Causal) and (
         graph.query_offset or graph.num_queries > graph.num_keys
@@ -40,10 +40,15 @@ def run(call: AttentionCall) -> Tensor:
     assert call.value is not None
     assert isinstance(call.normalizer, Softmax)
     return scaled_dot_product_attention(
-        form.query,
-        form.key,
+        form.query.to(call.value.dtype),
+        form.key.to(call.value.dtype),
         call.value,
         is_causal=isinstance(call.graph.rule, Causal),
         dropout_p=call.dropout,
         scale=1.0 / call.normalizer.temperature,
     )
+
+
+def memory(call: AttentionCall) -> int:
+    """Estimate what `run` takes besides inputs and output, in bytes."""
+    return 0

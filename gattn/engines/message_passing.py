@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch_geometric.nn import MessagePassing
 
-from gattn.engines.base import AttentionCall, score_edges
+from gattn.engines.base import AttentionCall, checked_scores
 from gattn.normalizers.base import widened
+from gattn.weights.base import Pairs, map_tree
 
 
 class EdgeAttention(MessagePassing):
@@ -31,7 +32,7 @@ class EdgeAttention(MessagePassing):
         assert call.value is not None
         edge_index = call.edge_index
         num_queries, num_keys = call.query.shape[-2], call.key.shape[-2]
-        alpha = call.normalizer.on_edges(score_edges(call), edge_index[1], num_queries)
+        alpha = _normalised(call, _scores(call))
         alpha = torch.dropout(alpha, call.dropout, train=call.dropout > 0)
         alpha, value = widened(alpha.transpose(1, 2)), widened(call.value.transpose(1, 2))
         if len(value) == 1:
@@ -53,11 +54,43 @@ def can_run(call: AttentionCall) -> str | None:
     return None
 
 
+@torch.compiler.disable
 def run(call: AttentionCall) -> Tensor:
     """Compute the output, (B, H, Q, V)."""
     return _reference().attend(call)
 
 
+def memory(call: AttentionCall) -> int:
+    """Estimate what `run` takes besides inputs and output, in bytes."""
+    value = 0 if call.value is None else call.heads * call.value.shape[-1]
+    return call.graph.num_edges * (3 * call.edge_width + 2 * value) * call.query.element_size()
+
+
 @cache
 def _reference() -> EdgeAttention:
     return EdgeAttention()
+
+
+def _scores(call: AttentionCall) -> Tensor:
+    """Score the edges in the caller's own order: (B, H, E)."""
+    key_index, query_index = call.edge_index
+    query = map_tree(lambda x: x.transpose(1, 2)[:, query_index], call.sides[0])
+    key = map_tree(lambda x: x.transpose(1, 2)[:, key_index], call.sides[1])
+    positions, features = call.positions, call.edge_features
+    if features is not None and features.dim() == 3:
+        features = features[query_index, key_index]
+    pairs = Pairs(positions.query[query_index, None], positions.key[key_index, None], features)
+    batch, heads = call.query.shape[:2]
+    shape = (batch, len(query_index), heads)
+    scores = checked_scores(call.weight(query, key, pairs), shape, call.weight)
+    return widened(scores).expand(shape).transpose(1, 2)
+
+
+def _normalised(call: AttentionCall, scores: Tensor) -> Tensor:
+    edges, order = call.edges
+    if order is None:
+        return call.normalizer.on_edges(scores, edges.query, edges.num_queries)
+    attention = call.normalizer.on_edges(
+        scores.index_select(-1, order), edges.query, edges.num_queries
+    )
+    return attention.index_select(-1, torch.argsort(order))

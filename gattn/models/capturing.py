@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
 
-from gattn.engines import dense
+from gattn.engines import tiles
 from gattn.errors import CaptureError, ModelError, SelectionError
 from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph
@@ -295,7 +295,7 @@ class _Run:
             call = read_call(routed, _sides(routed, stack, element, encoding), self._known)
             assert isinstance(call.graph, TokenGraph)
             store = KeptEdges(call.graph, heads, self._keep, self._scores, call.query.dtype)
-            for rows, columns, allowed, score, attention in dense.row_blocks(call):
+            for rows, columns, allowed, score, attention in tiles.row_blocks(call):
                 store.add_rows(rows, columns, allowed, attention[0, heads], score[0, heads])
             found = self._found[element].setdefault(stack, {})
             for graph in store.graphs(

@@ -9,7 +9,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from gattn.engines import dense
+from gattn.engines import tiles
 from gattn.engines.base import AttentionCall
 from gattn.errors import CaptureError
 from gattn.graph import TokenGraph
@@ -222,5 +222,5 @@ def _output_row(call: AttentionCall, row: int) -> Tensor:
     assert call.value is not None
     keys = torch.arange(call.graph.num_keys, device=call.query.device)
     allowed = call.graph.rule.allowed(torch.full_like(keys[:1, None], row), keys[None])
-    block = dense.row_block(call, slice(row, row + 1), slice(0, len(keys)), allowed)
+    block = tiles.row_block(call, slice(row, row + 1), slice(0, len(keys)), allowed)
     return (block.attention @ call.value)[0]

@@ -47,16 +47,15 @@ class Normalizer(nn.Module):
         scores : Tensor
             One score an edge, shape (..., H, E).
         query : Tensor
-            The query of each edge, shape (E,), in any order.
+            The query of each edge, rising, shape (E,).
         num_queries : int
             How many queries there are.
         """
-        parts, places = [scores[..., :0]], [query[:0]]
+        attention = torch.zeros_like(scores)
         for edges, present in padded_rows(query, num_queries):
             padded = scores[..., edges].masked_fill(~present, -torch.inf)
-            parts.append(self(padded)[..., present])
-            places.append(edges[present])
-        return torch.cat(parts, dim=-1)[..., torch.argsort(torch.cat(places))]
+            attention = attention.index_copy(-1, edges[present], self(padded)[..., present])
+        return attention
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.extra_repr()})"
@@ -77,3 +76,9 @@ def neighbourhood_maxima(values: Tensor, query: Tensor, num_queries: int) -> Ten
     """Find the largest edge of each query: (..., E) -> (..., queries), -inf where there is none."""
     least = values.new_full((*values.shape[:-1], num_queries), -torch.inf)
     return least.scatter_reduce(-1, query.expand_as(values), values, reduce="amax")
+
+
+def on_each_edge(values: Tensor, query: Tensor) -> Tensor:
+    """Give each edge its query's value: (..., queries) -> (..., E)."""
+    index = query.expand(*values.shape[:-1], len(query))
+    return values.gather(-1, index)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gattn.normalizers.base import Normalizer, neighbourhood_sums, widened
+from gattn.normalizers.base import Normalizer, neighbourhood_sums, on_each_edge, widened
 
 
 class Identity(Normalizer):
@@ -66,7 +66,7 @@ class Sigmoid(Normalizer):
         """Squash each score."""
         wide = widened(scores)
         size = neighbourhood_sums((scores != -torch.inf).to(wide.dtype), query, num_queries)
-        return self._squash(wide, size[..., query]).to(scores.dtype)
+        return self._squash(wide, on_each_edge(size, query)).to(scores.dtype)
 
     def _squash(self, wide: Tensor, size: Tensor) -> Tensor:
         bias = -size.clamp_min(1).to(wide.dtype).log() if self.bias is None else self.bias

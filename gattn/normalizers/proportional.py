@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gattn.normalizers.base import Normalizer, neighbourhood_sums, widened
+from gattn.normalizers.base import Normalizer, neighbourhood_sums, on_each_edge, widened
 
 
 class Proportional(Normalizer):
@@ -32,7 +32,7 @@ class Proportional(Normalizer):
         """Normalise by segment sums."""
         wide = _edges_only(scores)
         total = neighbourhood_sums(wide, query, num_queries)
-        return _shares(wide, total[..., query]).to(scores.dtype)
+        return _shares(wide, on_each_edge(total, query)).to(scores.dtype)
 
 
 def _edges_only(scores: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ from gattn.normalizers.base import (
     Normalizer,
     neighbourhood_maxima,
     neighbourhood_sums,
+    on_each_edge,
     widened,
 )
 
@@ -44,28 +45,36 @@ class Softmax(Normalizer):
 
     def forward(self, scores: Tensor) -> Tensor:
         """Normalise rows."""
-        wide = widened(scores) / self.temperature
+        wide = self._tempered(scores)
         if self.sink is not None:
             logit = self._logit(wide)[..., None].expand(*wide.shape[:-1], 1)
             attention = torch.softmax(torch.cat([wide, logit], dim=-1), dim=-1)[..., :-1]
             return attention.to(scores.dtype)
-        empty = (wide == -torch.inf).all(-1, keepdim=True)
+        if not wide.shape[-1]:
+            return scores
+        empty = wide.detach().amax(-1, keepdim=True) == -torch.inf
+        if wide.device.type == "cpu" and not bool(empty.any()):
+            return torch.softmax(wide, dim=-1).to(scores.dtype)
         attention = torch.softmax(wide.masked_fill(empty, 0.0), dim=-1)
         return attention.masked_fill(empty, 0.0).to(scores.dtype)
 
     def on_edges(self, scores: Tensor, query: Tensor, num_queries: int) -> Tensor:
         """Normalise by segment sums."""
-        wide = widened(scores) / self.temperature
+        wide = self._tempered(scores)
         top = neighbourhood_maxima(wide.detach(), query, num_queries)
         if self.sink is not None:
             top = torch.maximum(top, self._logit(wide).detach())
         top = top.masked_fill(top == -torch.inf, 0.0)
-        powers = torch.exp(wide - top[..., query])
+        powers = torch.exp(wide - on_each_edge(top, query))
         total = neighbourhood_sums(powers, query, num_queries)
         if self.sink is not None:
             total = total + torch.exp(self._logit(wide) - top)
         total = total.masked_fill(total == 0, 1.0)
-        return (powers / total[..., query]).to(scores.dtype)
+        return (powers / on_each_edge(total, query)).to(scores.dtype)
+
+    def _tempered(self, scores: Tensor) -> Tensor:
+        wide = widened(scores)
+        return wide if self.temperature == 1 else wide / self.temperature
 
     def _logit(self, wide: Tensor) -> Tensor:
         """Scale the sink's logit to broadcast against (..., heads, queries)."""

@@ -57,6 +57,7 @@ class _Normalising:
         query, key = self.edges.nonzero(as_tuple=True)
         draw = torch.Generator().manual_seed(1)
         order = torch.randperm(len(query), generator=draw)
+        order = order[torch.argsort(query[order], stable=True)]
         query, key = query[order], key[order]
         attention = self.normalizer.on_edges(self.scores[..., query, key], query, len(self.edges))
         if attention.shape != (*self.scores.shape[:2], len(query)):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from gattn.engines import dense
+from gattn.engines import tiles
 from gattn.errors import CaptureError, GraphError, ModelError, SelectionError
 from gattn.keep import All, Threshold, TopK
 from gattn.models.capturing import capture, capture_many
@@ -327,7 +327,7 @@ def test_many_blocks_of_rows_are_one_graph(tiny, monkeypatch, name, keep):
     model = tiny(name)
     inputs = inputs_of(model, IDS * 4)
     whole = capture(inputs, model, keep=keep)
-    monkeypatch.setattr(dense, "_TILE_NUMBERS", 4 * 40)
+    monkeypatch.setattr(tiles, "BLOCK_BYTES", 4 * 4 * 40)
     same(capture(inputs, model, keep=keep), whole)
 
 

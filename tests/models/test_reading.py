@@ -7,8 +7,10 @@ import torch
 from torch import nn
 
 from gattn.errors import CaptureError
+from gattn.graph import TokenGraph
 from gattn.models.interface import RoutedCall
 from gattn.models.reading import Sides, read_call
+from gattn.rules import Complete
 
 SMALLEST = torch.finfo(torch.float32).min
 
@@ -49,16 +51,17 @@ def sides(element=0, queries=5, keys=5, is_bipartite=False):
 
 
 def attention_of(call):
-    from gattn.engines import dense
+    from gattn.engines import tiles
 
-    return torch.cat([block.attention for block in dense.row_blocks(call)], dim=2)
+    return torch.cat([block.attention for block in tiles.row_blocks(call)], dim=2)
 
 
 def whole_attention_of(call):
-    from gattn.engines.base import score_tile
+    from gattn.engines.scoring import score_edges
 
-    queries, keys = call.query.shape[2], call.key.shape[2]
-    scores = score_tile(call, slice(0, queries), slice(0, keys))
+    shape = call.query.shape[2], call.key.shape[2]
+    whole = replace(call, graph=TokenGraph(Complete(), *shape, call.graph.query_offset))
+    scores = score_edges(whole).unflatten(-1, shape)
     return call.normalizer(scores.masked_fill(~call.graph.mask(), -torch.inf))
 
 

@@ -4,7 +4,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from gattn.attention import attention_call
-from gattn.engines import dense, fused, message_passing
+from gattn.engines import edges, fused, message_passing, tiles
 from gattn.errors import ContractError
 from gattn.graph import TokenGraph
 from gattn.normalizers import Softmax
@@ -75,7 +75,7 @@ def test_tile_multiplies_matrices_where_it_can(query, key):
     assert_close((3 * Loud()).on_tile(query, key, None), 3 * query @ key.transpose(-2, -1))
 
 
-@pytest.mark.parametrize("engine", [dense, message_passing])
+@pytest.mark.parametrize("engine", [tiles, edges, message_passing])
 def test_lambda_capturing_a_parameter_learns(engine, query, key):
     scale = nn.Parameter(torch.tensor([0.5, 1.0, 2.0], dtype=torch.float64))
     value = torch.cos(key)
@@ -99,7 +99,7 @@ def test_scaled_dot_form_and_temperature_on_the_fused_engine(query, key):
     expected = (3 * query @ key.mT).softmax(-1) @ key
     assert fused.can_run(call) is None
     assert_close(fused.run(call), expected)
-    assert_close(dense.run(call), expected)
+    assert_close(tiles.run(call), expected)
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_parameters_in_float32_serve_vectors_in_half_precision(weight, query, ke
     scores = tile_scores(weight, *weight.prepare(*half, None), None)
     assert scores.dtype == torch.bfloat16
     call, _ = attention_call(*half, TokenGraph.bipartite(5, 7), weight, None, half[1])
-    assert fused.run(call).dtype == dense.run(call).dtype == torch.bfloat16
+    assert fused.run(call).dtype == tiles.run(call).dtype == torch.bfloat16
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ import torch
 from torch.testing import assert_close
 
 from gattn.attention import attention_call
-from gattn.engines import dense, fused, message_passing
+from gattn.engines import edges, fused, message_passing, tiles
 from gattn.errors import ShapeError
 from gattn.graph import TokenGraph
 from gattn.testing import check_weight_function
@@ -40,7 +40,7 @@ def test_bilinear(query, key, score, loop):
     )
 
 
-@pytest.mark.parametrize("engine", [dense, fused, message_passing])
+@pytest.mark.parametrize("engine", [tiles, edges, fused, message_passing])
 def test_scaled_dot_product_is_torchs_own(engine, query, key):
     call, _ = attention_call(query, key, TokenGraph.bipartite(5, 7), value=key)
     expected = torch.nn.functional.scaled_dot_product_attention(query, key, key)
@@ -51,7 +51,7 @@ def test_pool_beats_badminton():
     words = torch.tensor([[0.5, 0.1, 0.1, 0.2], [0.1, 0.5, 0.2, 0.1], [0.5, 0.1, 0.2, 0.1]])[None]
     call, _ = attention_call(words, words, TokenGraph.complete(3), Dot(), None, words)
     expected = [[0.38, 0.22, 0.16, 0.14], [0.35, 0.25, 0.17, 0.13], [0.38, 0.22, 0.17, 0.13]]
-    assert_close(dense.run(call)[0, 0], torch.tensor(expected), rtol=0, atol=0.005)
+    assert_close(tiles.run(call)[0, 0], torch.tensor(expected), rtol=0, atol=0.005)
 
 
 def test_bilinear_names_sizes_that_do_not_fit(query, key, score):

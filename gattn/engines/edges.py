@@ -1,0 +1,83 @@
+"""Attention on the edges alone: sparse products, and scores of a few edges at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from gattn.engines.base import AttentionCall
+from gattn.engines.scoring import PIECE_NUMBERS, Pasted, keep_freed_memory, score_edges
+from gattn.engines.sparse import neighbour_sums
+from gattn.neighbourhoods import Neighbourhoods
+from gattn.normalizers.base import widened
+
+BLOCK_EDGES = 1 << 22
+"""How many edges of all heads a block of neighbourhoods holds."""
+
+
+def can_run(call: AttentionCall) -> str | None:
+    """Run everything."""
+    return None
+
+
+@torch.compiler.disable
+def run(call: AttentionCall) -> Tensor:
+    """Compute the output, (B, H, Q, V)."""
+    assert call.value is not None
+    keep_freed_memory()
+    edges = call.edges[0]
+    attention = _normalised(call, score_edges(call))
+    attention = torch.dropout(attention, call.dropout, train=call.dropout > 0)
+    value = widened(call.value)
+    output = neighbour_sums(attention.flatten(0, 1), value.flatten(0, 1), edges)
+    return output.unflatten(0, call.query.shape[:2]).to(call.value.dtype)
+
+
+def _normalised(call: AttentionCall, scores: Tensor) -> Tensor:
+    """Normalise scores (B, H, E), as many neighbourhoods at a time as the cache holds."""
+    edges = call.edges[0]
+    blocks = list(_blocks(edges, max(1, PIECE_NUMBERS // max(call.heads, 1))))
+    parts = scores.split([some.stop - some.start for _, some in blocks], dim=-1)
+    attention = Pasted(torch.empty_like(scores), dim=-1)
+    for part, (rows, some) in zip(parts, blocks, strict=True):
+        query = edges.query[some] - rows.start
+        attention.add(call.normalizer.on_edges(part, query, rows.stop - rows.start))
+    return attention.joined()
+
+
+def _blocks(edges: Neighbourhoods, most: int) -> Iterator[tuple[slice, slice]]:
+    """Cut into whole neighbourhoods of at most so many edges, where one is not larger."""
+    pointer, row = edges.pointer.cpu(), 0
+    while row < edges.num_queries:
+        reached = torch.searchsorted(pointer, pointer[row] + most, right=True)
+        stop = max(int(reached) - 1, row + 1)
+        yield slice(row, stop), slice(int(pointer[row]), int(pointer[stop]))
+        row = stop
+
+
+class EdgeBlock(NamedTuple):
+    """Some whole neighbourhoods: attention and scores are (B, H, edges)."""
+
+    edges: slice
+    scores: Tensor
+    attention: Tensor
+
+
+def edge_blocks(call: AttentionCall) -> Iterator[EdgeBlock]:
+    """Walk whole neighbourhoods of attention, in memory that does not grow with their number."""
+    edges = call.edges[0]
+    for rows, some in _blocks(edges, max(1, BLOCK_EDGES // max(call.heads, 1))):
+        scores = score_edges(call, rows)
+        query = edges.query[some] - rows.start
+        attention = call.normalizer.on_edges(scores, query, rows.stop - rows.start)
+        yield EdgeBlock(some, scores, attention)
+
+
+def memory(call: AttentionCall) -> int:
+    """Estimate what `run` takes besides inputs and output, in bytes."""
+    scores = 4 * call.heads * call.graph.num_edges * call.query.element_size()
+    indices = 4 * call.heads * call.graph.num_edges
+    return scores + indices + 4 * PIECE_NUMBERS * call.query.element_size()

@@ -1,0 +1,137 @@
+"""Products over the edges of a graph alone, all heads at once, with gradients of any order."""
+
+from __future__ import annotations
+
+import warnings
+from functools import cache
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.nn.functional import embedding_bag
+
+from gattn.neighbourhoods import Neighbourhoods
+
+
+def edge_products(query: Tensor, key: Tensor, edges: Neighbourhoods) -> Tensor:
+    r"""Multiply the vectors at both ends of each edge, :math:`q_i \cdot k_j`.
+
+    Parameters
+    ----------
+    query, key : Tensor
+        Shape (M, queries, D) and (M, keys, D), float32 or float64.
+    edges : Neighbourhoods
+        The E edges.
+
+    Returns
+    -------
+    Tensor
+        Shape (M, E).
+    """
+    return cast("Tensor", _EdgeProducts.apply(query, key, edges))
+
+
+def neighbour_sums(share: Tensor, value: Tensor, edges: Neighbourhoods) -> Tensor:
+    r"""Add up the vectors of each query's keys, :math:`\sum_{j \in N(i)} a_{ij} v_j`.
+
+    Parameters
+    ----------
+    share : Tensor
+        One number an edge, shape (M, E), float32 or float64.
+    value : Tensor
+        Shape (M, keys, D).
+    edges : Neighbourhoods
+        The E edges.
+
+    Returns
+    -------
+    Tensor
+        Shape (M, queries, D).
+    """
+    return cast("Tensor", _NeighbourSums.apply(share, value, edges))
+
+
+# Each is the other's gradient, so gradients of gradients come for free.
+
+
+class _EdgeProducts(Function):
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, key: Tensor, edges: Neighbourhoods) -> Tensor:
+        ctx.save_for_backward(query, key)
+        ctx.edges = edges
+        return _sampled(query, key, edges)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        query, key = ctx.saved_tensors
+        to_query = to_key = None
+        if ctx.needs_input_grad[0]:
+            to_query = neighbour_sums(gradient, key, ctx.edges)
+        if ctx.needs_input_grad[1]:
+            edges, order = ctx.edges.reversed
+            to_key = neighbour_sums(_reordered(gradient, order), query, edges)
+        return to_query, to_key, None
+
+
+class _NeighbourSums(Function):
+    @staticmethod
+    def forward(ctx: Any, share: Tensor, value: Tensor, edges: Neighbourhoods) -> Tensor:
+        ctx.save_for_backward(share, value)
+        ctx.edges = edges
+        return _summed(share, value, edges)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
+        share, value = ctx.saved_tensors
+        to_share = to_value = None
+        if ctx.needs_input_grad[0]:
+            to_share = edge_products(gradient, value, ctx.edges)
+        if ctx.needs_input_grad[1]:
+            edges, order = ctx.edges.reversed
+            to_value = neighbour_sums(_reordered(share, order), gradient, edges)
+        return to_share, to_value, None
+
+
+def _sampled(query: Tensor, key: Tensor, edges: Neighbourhoods) -> Tensor:
+    _let_torch_warn_of_its_sparse_tensors()
+    copies, queries, dim = query.shape
+    values = query.new_zeros(copies * edges.num_edges)
+    if len(values) and dim:
+        start, column = edges.repeated(copies)
+        size = (copies * queries, copies * edges.num_keys)
+        matrix = torch.sparse_csr_tensor(start, column, values, size, check_invariants=False)
+        left, right = query.reshape(-1, dim), key.reshape(-1, dim)
+        # Written into the matrix itself: torch would else copy its indices as well.
+        torch.sparse.sampled_addmm(matrix, left, right.T, beta=0.0, out=matrix)
+        values = matrix.values()
+    return values.view(copies, edges.num_edges)
+
+
+def _summed(share: Tensor, value: Tensor, edges: Neighbourhoods) -> Tensor:
+    copies, _, dim = value.shape
+    if not share.numel() or not dim:
+        return value.new_zeros(copies, edges.num_queries, dim)
+    start, column = edges.repeated(copies)
+    # A bag of embeddings is a row of a sparse product; torch's kernel for it is the faster one.
+    summed = embedding_bag(
+        column,
+        value.detach().reshape(-1, dim),
+        start,
+        mode="sum",
+        per_sample_weights=share.detach().reshape(-1),
+        include_last_offset=True,
+    )
+    return summed.view(copies, edges.num_queries, dim)
+
+
+def _reordered(numbers: Tensor, order: Tensor) -> Tensor:
+    return numbers.gather(1, order.expand(len(numbers), -1))
+
+
+@cache
+def _let_torch_warn_of_its_sparse_tensors() -> None:
+    """Hear out, once, torch's warning that compressed sparse tensors are in beta."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        torch.zeros(1, 1).to_sparse_csr()

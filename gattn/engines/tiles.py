@@ -1,0 +1,350 @@
+"""Attention on structured graphs: whole rows of a few queries at a time, on the keys they reach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from gattn.engines.base import AttentionCall
+from gattn.engines.scoring import (
+    PIECE_NUMBERS,
+    Pasted,
+    keep_freed_memory,
+    recomputed,
+    score_tile,
+    take,
+    tile_bias,
+    tokens_first,
+)
+from gattn.graph import TokenGraph
+from gattn.normalizers import Softmax
+from gattn.weights.base import Pairs, Tree, map_tree
+
+HEIGHT = 64
+"""How many queries a block has at first; more where that adds few keys."""
+
+BLOCK_BYTES = 1 << 24
+"""How much the scores of a block take at most: they should stay in the cache."""
+
+DEVICE_BYTES = 1 << 29
+"""The same on an accelerator, where a block should be worth a launch."""
+
+
+class RowBlock(NamedTuple):
+    """Whole rows of attention: some queries against all the keys that they can reach.
+
+    `allowed` is None where every pair is an edge; scores are -inf where there is none.
+    """
+
+    rows: slice
+    columns: slice | Tensor
+    allowed: Tensor | None
+    scores: Tensor
+    attention: Tensor
+
+
+@dataclass(frozen=True)
+class _Tiles:
+    """A block of queries and the keys that they reach, or several such blocks of one shape.
+
+    Keys that are no slice are gathered, by indices (blocks, keys). `allowed` is (queries, keys)
+    or (blocks, queries, keys), None where every pair is an edge.
+    """
+
+    rows: slice
+    columns: slice | Tensor
+    allowed: Tensor | None
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks there are."""
+        return 1 if isinstance(self.columns, slice) else len(self.columns)
+
+    def queries(self, tokens: Tree) -> tuple[Tree, Tree]:
+        """Take the queries, one block an element of the batch."""
+        return self._blocks_of(*take(tokens, self.rows))
+
+    def keys(self, tokens: Tree) -> tuple[Tree, Tree]:
+        """Take the keys, one block an element of the batch."""
+        columns = self.columns
+        return self._blocks_of(
+            *take(tokens, columns if isinstance(columns, slice) else columns.flatten())
+        )
+
+    def _blocks_of(self, some: Tree, rest: Tree) -> tuple[Tree, Tree]:
+        if self.blocks > 1:
+            some = map_tree(self._to_batch, some)
+        return some, rest
+
+    def _to_batch(self, tokens: Tensor) -> Tensor:
+        parts = tokens.unflatten(2, (self.blocks, -1))
+        return parts.permute(2, 0, 1, 3, 4).flatten(0, 1)
+
+    def from_batch(self, output: Tensor) -> Tensor:
+        """Bring outputs, one block an element of the batch, back to (B, H, rows, .)."""
+        if self.blocks == 1:
+            return output
+        parts = output.unflatten(0, (self.blocks, -1)).permute(1, 2, 0, 3, 4)
+        return parts.flatten(2, 3)
+
+    def pairs(self, call: AttentionCall) -> Pairs:
+        """Say what is known of the pairs."""
+        positions, features = call.positions, call.edge_features
+        if isinstance(self.columns, slice):
+            if features is not None:
+                features = features[self.rows, self.columns]
+            query, key = positions.query[self.rows], positions.key[self.columns]
+            return Pairs(query[:, None, None], key[None, :, None], features)
+        rows = torch.arange(self.rows.start, self.rows.stop, device=self.columns.device)
+        rows = rows.view(self.blocks, -1)
+        if features is not None:
+            features = features[rows[:, :, None], self.columns[:, None, :]]
+        query = positions.query[rows][:, :, None, None]
+        key = positions.key[self.columns][:, None, :, None]
+        known = (
+            None if x is None else x.repeat_interleave(len(call.query), dim=0)
+            for x in (query, key, features)
+        )
+        return Pairs(*known)  # type: ignore[arg-type]
+
+    def mask(self, call: AttentionCall) -> Tensor | None:
+        """Give `allowed` so that it broadcasts against scores (blocks B, H, queries, keys)."""
+        allowed = self.allowed
+        if allowed is None or allowed.dim() == 2:
+            return allowed
+        return allowed.repeat_interleave(len(call.query), dim=0)[:, None]
+
+
+def can_run(call: AttentionCall) -> str | None:
+    """Run on a token graph, unless edge features come one an edge."""
+    if not isinstance(call.graph, TokenGraph):
+        return "a plain edge_index has no tiles"
+    if call.edge_features is not None and call.edge_features.dim() == 2:
+        return "edge features are (edges, F): tiles need (queries, keys, F)"
+    return None
+
+
+@torch.compiler.disable
+def run(call: AttentionCall) -> Tensor:
+    """Compute the output, (B, H, Q, V)."""
+    assert call.value is not None
+    assert isinstance(call.graph, TokenGraph)
+    keep_freed_memory()
+    width = call.tile_width if torch.is_grad_enabled() else call.heads
+    most = _most_pairs(call, width)
+    few = _is_worth_keeping(call, most)
+    shape = (*call.query.shape[:3], call.value.shape[-1])
+    output = Pasted(call.value.new_empty(shape), dim=2)
+    state: tuple[Tree, Tree, Tree] = (*_laid_out(call), call.value)
+    for tiles in _plan(call, most, batched=True):
+        if few:
+            part, state = _attend(call, tiles, state)
+        else:
+            part, state = recomputed(_attend, call, tiles, state, random=call.dropout > 0)
+        output.add(part)
+    return output.joined()
+
+
+def _is_worth_keeping(call: AttentionCall, most: int) -> bool:
+    """Say whether a gradient may keep what was computed, rather than compute it again.
+
+    That is so where one block holds all, or where the fused kernel keeps little more than masks.
+    """
+    assert isinstance(call.graph, TokenGraph)
+    if call.graph.num_queries * call.graph.num_keys <= most:
+        return True
+    form = call.dot_form
+    is_fused = call.is_shared_out_by_softmax and form is not None and not form.bias
+    return is_fused and pairs(call) <= call.query.numel()
+
+
+def _attend(
+    call: AttentionCall, tiles: _Tiles, state: tuple[Tree, Tree, Tree]
+) -> tuple[Tensor, tuple[Tree, Tree, Tree]]:
+    """Attend from some queries; also give the tokens to go on with (see `take`)."""
+    query, query_rest = tiles.queries(state[0])
+    key, key_rest = tiles.keys(state[1])
+    value, value_rest = tiles.keys(state[2])
+    assert isinstance(value, Tensor)
+    output = _fused(call, tiles, query, key, value)
+    if output is None:
+        attention = call.normalizer(_scores(call, tiles, query, key)).to(value.dtype)
+        attention = torch.dropout(attention, call.dropout, train=call.dropout > 0)
+        output = attention @ value
+    return tiles.from_batch(output), (query_rest, key_rest, value_rest)
+
+
+def _fused(
+    call: AttentionCall, tiles: _Tiles, query: Tree, key: Tree, value: Tensor
+) -> Tensor | None:
+    """Attend by torch's fused kernel with a mask, or give None where it does not serve."""
+    if not isinstance(query, Tensor) or not call.is_shared_out_by_softmax or call.dot_form is None:
+        return None
+    if not value.shape[-2]:
+        return None
+    mask = tiles.mask(call)
+    if mask is not None and not bool(mask.any(-1).all()):  # rows without edges
+        return None
+    if call.dot_form.bias:
+        bias = tile_bias(call, tiles.pairs(call))
+        assert bias is not None
+        if bias.requires_grad:  # The kernel gives masks no gradient.
+            return None
+        mask = (bias if mask is None else bias.masked_fill(~mask, -torch.inf)).to(value.dtype)
+    assert isinstance(key, Tensor)
+    assert isinstance(call.normalizer, Softmax)
+    return scaled_dot_product_attention(
+        query.to(value.dtype),
+        key.to(value.dtype),
+        value,
+        attn_mask=mask,
+        dropout_p=call.dropout,
+        scale=1.0 / call.normalizer.temperature,
+    )
+
+
+def _scores(call: AttentionCall, tiles: _Tiles, query: Tree, key: Tree) -> Tensor:
+    """Score tiles, -inf where there is no edge: (blocks B, H, queries, keys)."""
+    scores = score_tile(call, query, key, tiles.pairs(call))
+    batch, heads = call.query.shape[:2]
+    scores = scores.expand(tiles.blocks * batch, heads, *scores.shape[2:])
+    mask = tiles.mask(call)
+    return scores if mask is None else scores.masked_fill(~mask, -torch.inf)
+
+
+def pairs(call: AttentionCall) -> int:
+    """Count the pairs on the tiles: edges, and pairs that are none."""
+    assert isinstance(call.graph, TokenGraph)
+    return call.graph.tile_pairs(HEIGHT)
+
+
+def memory(call: AttentionCall) -> int:
+    """Estimate what `run` takes besides inputs and output, in bytes."""
+    block = min(_most_pairs(call, call.heads), pairs(call)) * call.heads
+    return (3 * block + 4 * PIECE_NUMBERS) * max(call.query.element_size(), 4)
+
+
+def row_blocks(call: AttentionCall) -> Iterator[RowBlock]:
+    """Walk whole rows of attention, in memory that does not grow with their number."""
+    keep_freed_memory()
+    operands = _laid_out(call)
+    for tiles in _plan(call, _most_pairs(call, call.heads), batched=False):
+        yield _row_block(call, tiles, operands)
+
+
+def row_block(call: AttentionCall, rows: slice, columns: slice, allowed: Tensor) -> RowBlock:
+    """Compute some whole rows, given the keys that hold all their edges."""
+    return _row_block(call, _Tiles(rows, columns, allowed), call.operands)
+
+
+def _row_block(call: AttentionCall, tiles: _Tiles, operands: tuple[Tree, Tree]) -> RowBlock:
+    scores = _scores(call, tiles, tiles.queries(operands[0])[0], tiles.keys(operands[1])[0])
+    columns, allowed = tiles.columns, tiles.allowed
+    if isinstance(columns, Tensor):
+        columns, allowed = columns[0], None if allowed is None else allowed[0]
+    return RowBlock(tiles.rows, columns, allowed, scores, call.normalizer(scores))
+
+
+def _laid_out(call: AttentionCall) -> tuple[Tree, Tree]:
+    query, key = call.operands
+    if call.dot_form is not None:
+        return query, key
+    return map_tree(tokens_first, query), map_tree(tokens_first, key)
+
+
+def _most_pairs(call: AttentionCall, width: int) -> int:
+    on_device = call.query.device.type not in ("cpu", "meta")
+    numbers = (DEVICE_BYTES if on_device else BLOCK_BYTES) // max(call.query.element_size(), 4)
+    return max(numbers // max(width, 1), 1)
+
+
+# Which queries are computed together
+
+
+def _plan(call: AttentionCall, most: int, batched: bool) -> Iterator[_Tiles]:
+    """Cut the graph into tiles of at most `most` pairs, where a single row is not longer."""
+    graph, device = call.graph, call.query.device
+    assert isinstance(graph, TokenGraph)
+    waiting: list[tuple[slice, slice | Tensor]] = []
+    for rows, columns in _blocks(graph, most):
+        if waiting and not (batched and _fits(waiting, rows, columns, most)):
+            yield _tiles(graph, waiting, device)
+            waiting = []
+        waiting.append((rows, columns))
+    if waiting:
+        yield _tiles(graph, waiting, device)
+
+
+def _blocks(graph: TokenGraph, most: int) -> Iterator[tuple[slice, slice | Tensor]]:
+    """Cut the graph into blocks of rows, taller where that adds few keys."""
+    start = 0
+    while start < graph.num_queries:
+        stop = min(start + HEIGHT, graph.num_queries)
+        columns = graph.reach(slice(start, stop))
+        while stop - start > 1 and (stop - start) * _size(columns) > most:
+            stop = start + (stop - start) // 2
+            columns = graph.reach(slice(start, stop))
+        while stop < graph.num_queries:
+            taller = min(2 * stop - start, graph.num_queries)
+            more = graph.reach(slice(start, taller))
+            if (taller - start) * _size(more) > most or _size(more) > 1.125 * _size(columns):
+                break
+            stop, columns = taller, more
+        yield slice(start, stop), columns
+        start = stop
+
+
+def _fits(
+    waiting: list[tuple[slice, slice | Tensor]], rows: slice, columns: slice | Tensor, most: int
+) -> bool:
+    """Say whether a block can be computed as one batch with those that wait."""
+    sizes = [_size(columns), *(_size(keys) for _, keys in waiting)]
+    height, first = rows.stop - rows.start, waiting[0][0]
+    covered = len(sizes) * max(sizes)
+    return (
+        height == first.stop - first.start
+        and covered * height <= most
+        and covered <= 1.25 * sum(sizes)
+    )
+
+
+def _tiles(
+    graph: TokenGraph, blocks: list[tuple[slice, slice | Tensor]], device: torch.device
+) -> _Tiles:
+    if len(blocks) == 1 and isinstance(blocks[0][1], slice):
+        rows, columns = blocks[0]
+        return _Tiles(rows, columns, _mask(graph, rows, columns, device))
+    width = max(_size(columns) for _, columns in blocks)
+    home = graph.device or torch.device("cpu")
+    keys = torch.zeros(len(blocks), width, dtype=torch.long, device=home)
+    for row, (_, columns) in zip(keys, blocks, strict=True):
+        is_run = isinstance(columns, slice)
+        row[: _size(columns)] = (
+            torch.arange(columns.start, columns.stop, device=home) if is_run else columns
+        )
+    sizes = torch.tensor([_size(columns) for _, columns in blocks], device=home)
+    rows = slice(blocks[0][0].start, blocks[-1][0].stop)
+    places = torch.arange(rows.start, rows.stop, device=home).view(len(blocks), -1)
+    allowed = graph.allowed(places, keys)
+    allowed &= (torch.arange(width, device=home) < sizes[:, None])[:, None]
+    return _Tiles(rows, keys.to(device), allowed.to(device))
+
+
+def _mask(graph: TokenGraph, rows: slice, columns: slice, device: torch.device) -> Tensor | None:
+    """Say which pairs are edges, or None where all are."""
+    part = graph.partial_columns(rows, columns)
+    if part.start >= part.stop:
+        return None
+    allowed = torch.ones(rows.stop - rows.start, _size(columns), dtype=torch.bool, device=device)
+    some = slice(columns.start + part.start, columns.start + part.stop)
+    allowed[:, part] = graph.allowed(rows, some).to(device)
+    return allowed
+
+
+def _size(columns: slice | Tensor) -> int:
+    return len(columns) if isinstance(columns, Tensor) else columns.stop - columns.start
