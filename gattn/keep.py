@@ -14,6 +14,7 @@ from torch.nn.functional import pad
 from gattn.errors import GraphError
 
 _CHUNK = 128
+_FEW = (32, 256)
 _QUICK_SHARE = 64  # torch.topk is quick where rows are this many times as long as what it looks for
 
 
@@ -238,14 +239,14 @@ def _shortest_runs(sizes: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
     slots = sizes.shape[-1]
     count, cut = torch.zeros_like(goal, dtype=torch.long), torch.zeros_like(goal, dtype=sizes.dtype)
     left = torch.arange(len(goal), device=goal.device)
-    for many in sorted({min(many, slots) for many in (32, 256, 2048, slots)}):
+    for many in (*(few for few in _FEW if 8 * few <= slots), slots):
         largest, _ = _largest(sizes[left], many)
         mass = largest.cumsum(-1, dtype=torch.float64)
         aim = torch.minimum(goal[left, None], mass[:, -1:])
         needed = torch.searchsorted(mass, aim) + (aim > 0)
         count[left] = needed[:, 0]
         cut[left] = pad(largest, (0, 1), value=-1.0).gather(-1, needed)[:, 0]
-        left = left[mass[:, -1] < goal[left]]
+        left = left[needed[:, 0] == many]
     return count, cut
 
 

@@ -72,7 +72,7 @@ class EverySecond(Keep):
 
     def select(self, attention: Tensor, present: Tensor) -> Tensor:
         second = torch.arange(attention.shape[-1]) % 2 == 0
-        return (second & present).expand(attention.shape)
+        return second & present
 
 
 def drawn(
@@ -134,6 +134,29 @@ def test_places_in_long_rows_are_those_of_sorting(
     np.testing.assert_array_equal(found.numpy(), np.flatnonzero(kept & there))
 
 
+@pytest.mark.parametrize("slots", [50, 256, 300, 2047, 2048, 2100])
+@pytest.mark.parametrize("p", [0.02, 0.5, 0.99, 1.0])
+@pytest.mark.parametrize("levels", [1, 40, 10**6])
+def test_long_runs_reach_the_share_and_no_shorter_one_does(
+    slots: int, p: float, levels: int
+) -> None:
+    attention, present = drawn((2, 4, slots), 0.8, levels, slots)
+    attention[0, 0] = 0
+    chosen = TopMass(p).select(attention, present).numpy()
+    size = np.abs(attention.numpy())
+    goal = p * size.sum(-1)
+    order = np.argsort(np.where(present.numpy(), -size, 1), axis=-1, kind="stable")
+    for place in np.ndindex(2, 4):
+        run = order[place][: chosen[place].sum()]
+        assert chosen[place][run].all()
+        reached = size[place][run].cumsum()
+        if not goal[place]:
+            assert not len(run)
+            continue
+        assert reached[-1] >= goal[place] * (1 - 1e-11)
+        assert len(run) == 1 or reached[-2] < goal[place]
+
+
 @pytest.mark.parametrize("share", [0.002, 0.1, 1.0])
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("slots", [1, 100, 1024, 1031])
@@ -154,7 +177,7 @@ def test_places_above_a_threshold_are_those_of_comparing(
 @settings(max_examples=100, deadline=None)
 def test_places_are_where_select_is_true(block: tuple[Tensor, Tensor], keep: Keep) -> None:
     attention, present = block
-    chosen = keep.select(attention, present).numpy()
+    chosen = keep.select(attention, present).expand(attention.shape).numpy()
     found = keep.places(attention, present)
     np.testing.assert_array_equal(found.numpy(), np.flatnonzero(chosen))
     assert found.dtype == torch.int64
@@ -199,10 +222,17 @@ def test_no_more_is_kept_than_the_capacity(block: tuple[Tensor, Tensor], keep: K
         assert most is None
 
 
-def test_half_precision_is_added_up_exactly() -> None:
+@pytest.mark.parametrize("run", [1, 32, 256, 2048])
+def test_half_precision_is_added_up_exactly(run: int) -> None:
     row = torch.full((1, 4096), 1 / 4096, dtype=torch.float16)
-    (chosen,) = TopMass(0.5).select(row, torch.ones(1, 4096, dtype=torch.bool))
-    assert torch.equal(chosen.nonzero()[:, 0], torch.arange(2048))
+    (chosen,) = TopMass(run / 4096).select(row, torch.ones(1, 4096, dtype=torch.bool))
+    assert torch.equal(chosen.nonzero()[:, 0], torch.arange(run))
+
+
+def test_places_of_a_keep_that_chooses_for_all_heads_at_once() -> None:
+    attention, present = torch.ones(2, 2, 3), torch.tensor(True)
+    keep = EverySecond()
+    assert keep.places(attention, present).tolist() == [0, 2, 3, 5, 6, 8, 9, 11]
 
 
 def test_a_softmax_row_has_at_most_1_over_t_edges_above_t() -> None:
