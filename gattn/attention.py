@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from gattn.engines import choose, choose_for_graphs, edges, named, tiles
-from gattn.engines.base import AttentionCall, EdgeList, naming_shapes
-from gattn.errors import ContractError, ShapeError
+from gattn.engines import edges, tiles
+from gattn.engines.base import attention_call, naming_shapes
+from gattn.engines.choice import choose, choose_for_graphs, named
 from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph
 from gattn.keep import All, Keep, as_keep
-from gattn.normalizers import Normalizer, Softmax
+from gattn.normalizers import Normalizer
 from gattn.store import KeptEdges
-from gattn.weights.base import PairFunction, WeightFunction, as_weight_function
-from gattn.weights.dot import ScaledDotProduct
+from gattn.weights.base import PairFunction, WeightFunction
 
 
 def graph_attention(
@@ -81,72 +79,6 @@ def graph_attention(
         chosen = choose(call) if engine is None else named(engine, call)
         output: Tensor = chosen.run(call)
     return output.reshape(*lead, *output.shape[1:])
-
-
-def attention_call(
-    query: Tensor,
-    key: Tensor,
-    graph: TokenGraph | EdgeList,
-    weight: WeightFunction | PairFunction | None = None,
-    normalizer: Normalizer | None = None,
-    value: Tensor | None = None,
-    edge_features: Tensor | None = None,
-    dropout: float = 0.0,
-    compile: bool = False,
-) -> tuple[AttentionCall, torch.Size]:
-    """Check what was given, flatten the leading dimensions, and say what they were."""
-    if not isinstance(graph, (TokenGraph, EdgeList)):
-        raise ShapeError(
-            f"graph must be a TokenGraph, not {type(graph).__name__}; "
-            "TokenGraph.from_edge_index and TokenGraph.from_mask build one."
-        )
-    if normalizer is not None and not isinstance(normalizer, Normalizer):
-        raise ContractError(
-            f"normalizer must be a Normalizer such as Softmax() or Entmax15(), not {normalizer!r}."
-        )
-    if not 0 <= dropout <= 1:
-        raise ShapeError(f"dropout is a share from 0 to 1, not {dropout!r}.")
-    tensors = {"query": query, "key": key} | ({} if value is None else {"value": value})
-    if strange := [name for name, x in tensors.items() if not isinstance(x, Tensor)]:
-        kinds = ", ".join(type(tensors[name]).__name__ for name in strange)
-        raise ShapeError(f"{', '.join(strange)} must be torch tensors, not {kinds}.")
-    shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in tensors.items())
-    expected = "expected (..., heads, tokens, dim)"
-    if any(x.dim() < 3 for x in tensors.values()):
-        raise ShapeError(f"{expected} for each tensor, got {shapes}.")
-    if (
-        len({x.device for x in tensors.values()}) > 1
-        or len({x.dtype for x in tensors.values()}) > 1
-    ):
-        kinds = ", ".join(f"{name} {x.dtype} on {x.device}" for name, x in tensors.items())
-        raise ShapeError(f"query, key and value must share dtype and device, got {kinds}.")
-    if not query.is_floating_point():
-        raise ShapeError(f"query, key and value must be floating point, got {query.dtype}.")
-    if value is not None and value.shape[-3:-1] != key.shape[-3:-1]:
-        raise ShapeError(f"key and value must have the same heads and tokens, got {shapes}.")
-    heads, key_heads = query.shape[-3], key.shape[-3]
-    if not key_heads or heads % key_heads:
-        raise ShapeError(f"the query's heads must be a multiple of the key's, got {shapes}.")
-    try:
-        lead = torch.broadcast_shapes(*(x.shape[:-3] for x in tensors.values()))
-    except RuntimeError as error:
-        raise ShapeError(f"the leading dimensions must broadcast, got {shapes}.") from error
-    batch = math.prod(lead)
-    flat = [x.expand(*lead, *x.shape[-3:]).reshape(batch, *x.shape[-3:]) for x in tensors.values()]
-    if heads != key_heads:
-        flat[1:] = [x.repeat_interleave(heads // key_heads, dim=1) for x in flat[1:]]
-    call = AttentionCall(
-        flat[0],
-        flat[1],
-        graph,
-        ScaledDotProduct() if weight is None else as_weight_function(weight),
-        Softmax() if normalizer is None else normalizer,
-        flat[2] if value is not None else None,
-        edge_features,
-        dropout,
-        compile,
-    )
-    return call, lead
 
 
 def attention_graphs(

@@ -8,9 +8,10 @@ from numbers import Integral
 import torch
 from torch import Tensor, nn
 
-from gattn.attention import attention_call, attention_graphs
-from gattn.engines import choose, message_passing, named
-from gattn.engines.base import EdgeList, naming_shapes
+from gattn.attention import attention_graphs
+from gattn.engines import message_passing
+from gattn.engines.base import EdgeList, attention_call, naming_shapes
+from gattn.engines.choice import choose, named
 from gattn.engines.message_passing import EdgeAttention
 from gattn.errors import ContractError, ShapeError
 from gattn.graph import TokenGraph

@@ -6,8 +6,8 @@ from torch import nn
 from torch.testing import assert_close
 from torch_geometric.utils import softmax as segment_softmax
 
-from gattn.attention import attention_call
 from gattn.engines import edges, fused, message_passing, tiles
+from gattn.engines.base import attention_call
 from gattn.errors import ContractError
 from gattn.graph import TokenGraph
 from gattn.normalizers import (

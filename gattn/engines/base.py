@@ -19,11 +19,14 @@ from gattn.normalizers import Normalizer, Softmax
 from gattn.normalizers.base import widened
 from gattn.weights.base import (
     DotForm,
+    PairFunction,
     Positions,
     Tree,
     WeightFunction,
+    as_weight_function,
     map_tree,
 )
+from gattn.weights.dot import ScaledDotProduct
 
 
 @dataclass(frozen=True)
@@ -137,10 +140,29 @@ class AttentionCall:
         """The most numbers that a token brings to each edge, in all heads of the batch."""
         return self.heads * max(_widest(side) for side in self.sides)
 
+    @cached_property
+    def is_scored_pair_by_pair(self) -> bool:
+        """Whether some part of the weight function has no faster path than the pair itself."""
+        return any(
+            type(part).on_tile is WeightFunction.on_tile
+            and type(part).dot_form is WeightFunction.dot_form
+            for part in self.weight.modules()
+            if isinstance(part, WeightFunction)
+        )
+
+    @property
+    def wants_gradient(self) -> bool:
+        """Whether the output has a gradient, as far as the tensors and parameters tell."""
+        known = (self.query, self.key, self.value, self.edge_features)
+        learned = (*self.weight.parameters(), *self.normalizer.parameters())
+        return torch.is_grad_enabled() and any(
+            x is not None and x.requires_grad for x in (*known, *learned)
+        )
+
     @property
     def tile_width(self) -> int:
         """The most numbers that a pair takes on a tile, in all heads of the batch."""
-        in_steps = _scores_each_pair(self.weight) and not self.compile
+        in_steps = self.is_scored_pair_by_pair and not self.compile
         return self.edge_width if in_steps else self.heads
 
     @cached_property
@@ -174,6 +196,72 @@ class AttentionCall:
         return type(self.normalizer) is Softmax and not self.normalizer.has_sink
 
 
+def attention_call(
+    query: Tensor,
+    key: Tensor,
+    graph: TokenGraph | EdgeList,
+    weight: WeightFunction | PairFunction | None = None,
+    normalizer: Normalizer | None = None,
+    value: Tensor | None = None,
+    edge_features: Tensor | None = None,
+    dropout: float = 0.0,
+    compile: bool = False,
+) -> tuple[AttentionCall, torch.Size]:
+    """Check what was given, flatten the leading dimensions, and say what they were."""
+    if not isinstance(graph, (TokenGraph, EdgeList)):
+        raise ShapeError(
+            f"graph must be a TokenGraph, not {type(graph).__name__}; "
+            "TokenGraph.from_edge_index and TokenGraph.from_mask build one."
+        )
+    if normalizer is not None and not isinstance(normalizer, Normalizer):
+        raise ContractError(
+            f"normalizer must be a Normalizer such as Softmax() or Entmax15(), not {normalizer!r}."
+        )
+    if not 0 <= dropout <= 1:
+        raise ShapeError(f"dropout is a share from 0 to 1, not {dropout!r}.")
+    tensors = {"query": query, "key": key} | ({} if value is None else {"value": value})
+    if strange := [name for name, x in tensors.items() if not isinstance(x, Tensor)]:
+        kinds = ", ".join(type(tensors[name]).__name__ for name in strange)
+        raise ShapeError(f"{', '.join(strange)} must be torch tensors, not {kinds}.")
+    shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in tensors.items())
+    expected = "expected (..., heads, tokens, dim)"
+    if any(x.dim() < 3 for x in tensors.values()):
+        raise ShapeError(f"{expected} for each tensor, got {shapes}.")
+    if (
+        len({x.device for x in tensors.values()}) > 1
+        or len({x.dtype for x in tensors.values()}) > 1
+    ):
+        kinds = ", ".join(f"{name} {x.dtype} on {x.device}" for name, x in tensors.items())
+        raise ShapeError(f"query, key and value must share dtype and device, got {kinds}.")
+    if not query.is_floating_point():
+        raise ShapeError(f"query, key and value must be floating point, got {query.dtype}.")
+    if value is not None and value.shape[-3:-1] != key.shape[-3:-1]:
+        raise ShapeError(f"key and value must have the same heads and tokens, got {shapes}.")
+    heads, key_heads = query.shape[-3], key.shape[-3]
+    if not key_heads or heads % key_heads:
+        raise ShapeError(f"the query's heads must be a multiple of the key's, got {shapes}.")
+    try:
+        lead = torch.broadcast_shapes(*(x.shape[:-3] for x in tensors.values()))
+    except RuntimeError as error:
+        raise ShapeError(f"the leading dimensions must broadcast, got {shapes}.") from error
+    batch = math.prod(lead)
+    flat = [x.expand(*lead, *x.shape[-3:]).reshape(batch, *x.shape[-3:]) for x in tensors.values()]
+    if heads != key_heads:
+        flat[1:] = [x.repeat_interleave(heads // key_heads, dim=1) for x in flat[1:]]
+    call = AttentionCall(
+        flat[0],
+        flat[1],
+        graph,
+        ScaledDotProduct() if weight is None else as_weight_function(weight),
+        Softmax() if normalizer is None else normalizer,
+        flat[2] if value is not None else None,
+        edge_features,
+        dropout,
+        compile,
+    )
+    return call, lead
+
+
 _KNOWN: WeakKeyDictionary[TokenGraph, dict[torch.device, Neighbourhoods]] = WeakKeyDictionary()
 
 
@@ -189,16 +277,6 @@ def _widest(tree: Tree) -> int:
     if isinstance(tree, tuple):
         return max((_widest(branch) for branch in tree), default=1)
     return 1 if tree is None else tree.shape[-1]
-
-
-def _scores_each_pair(weight: WeightFunction) -> bool:
-    """Say whether some part of a weight function has no faster path than the pair itself."""
-    return any(
-        type(part).on_tile is WeightFunction.on_tile
-        and type(part).dot_form is WeightFunction.dot_form
-        for part in weight.modules()
-        if isinstance(part, WeightFunction)
-    )
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gattn.engines.base import AttentionCall
-from gattn.engines.scoring import PIECE_NUMBERS, Pasted, keep_freed_memory, score_edges
+from gattn.engines.scoring import PIECE_NUMBERS, Pasted, keep_freed_memory, score_edges, uncompiled
 from gattn.engines.sparse import neighbour_sums
 from gattn.neighbourhoods import Neighbourhoods
 from gattn.normalizers.base import widened
@@ -23,7 +23,7 @@ def can_run(call: AttentionCall) -> str | None:
     return None
 
 
-@torch.compiler.disable
+@uncompiled
 def run(call: AttentionCall) -> Tensor:
     """Compute the output, (B, H, Q, V)."""
     assert call.value is not None
@@ -33,7 +33,8 @@ def run(call: AttentionCall) -> Tensor:
     attention = torch.dropout(attention, call.dropout, train=call.dropout > 0)
     value = widened(call.value)
     output = neighbour_sums(attention.flatten(0, 1), value.flatten(0, 1), edges)
-    return output.unflatten(0, call.query.shape[:2]).to(call.value.dtype)
+    output = output.view(*call.query.shape[:3], -1)
+    return output.to(call.value.dtype)
 
 
 def _normalised(call: AttentionCall, scores: Tensor) -> Tensor:

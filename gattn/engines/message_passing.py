@@ -9,6 +9,7 @@ from torch import Tensor
 from torch_geometric.nn import MessagePassing
 
 from gattn.engines.base import AttentionCall, checked_scores
+from gattn.engines.scoring import uncompiled
 from gattn.normalizers.base import widened
 from gattn.weights.base import Pairs, map_tree
 
@@ -54,7 +55,7 @@ def can_run(call: AttentionCall) -> str | None:
     return None
 
 
-@torch.compiler.disable
+@uncompiled
 def run(call: AttentionCall) -> Tensor:
     """Compute the output, (B, H, Q, V)."""
     return _reference().attend(call)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, cast
+from operator import itemgetter
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
@@ -19,6 +20,11 @@ from gattn.weights.base import Pairs, PairWeight, Tree, WeightFunction, map_tree
 
 PIECE_NUMBERS = 1 << 20
 """How many numbers a step of a weight function holds: they should stay in the cache."""
+
+
+def uncompiled(run: Callable[[AttentionCall], Tensor]) -> Callable[[AttentionCall], Tensor]:
+    """Keep `torch.compile` out of an engine: it would unroll its loops over blocks."""
+    return cast("Callable[[AttentionCall], Tensor]", torch.compiler.disable(run))
 
 
 def recomputed(function: Callable[..., Any], *arguments: Any, random: bool = False) -> Any:
@@ -70,7 +76,8 @@ def score_edges(call: AttentionCall, rows: slice | None = None) -> Tensor:
     for term in form.bias:
         scores = checked_scores(term(None, None, pairs), shape, term)
         terms.append(widened(scores).expand(shape).transpose(1, 2))
-    return sum(terms[1:], start=terms[0])
+    total: Tensor = sum(terms[1:], start=terms[0])
+    return total
 
 
 def _pairs(call: AttentionCall, edges: slice) -> Pairs:
@@ -187,7 +194,8 @@ def _tile_in_pieces(call: AttentionCall, query: Tree, key: Tree, pairs: Pairs) -
     for piece in _pieces(0, keys, PIECE_NUMBERS // numbers):
         features = None if pairs.features is None else pairs.features[..., piece, :]
         some = Pairs(pairs.query, pairs.key[..., piece, :], features)
-        scores = on_tile(query, map_tree(lambda x, p=piece: x[:, :, p], key), some)
+        some_keys = map_tree(itemgetter((slice(None), slice(None), piece)), key)
+        scores = on_tile(query, some_keys, some)
         wanted = (*shape, piece.stop - piece.start)
         whole.add(widened(checked_scores(scores, wanted, call.weight)).expand(wanted))
     return whole.joined()
@@ -207,8 +215,20 @@ def tokens_first(tokens: Tensor) -> Tensor:
     return tokens.permute(2, 0, 1, 3).contiguous().permute(1, 2, 0, 3)
 
 
-def take(tree: Tree, index: slice | Tensor) -> tuple[Tree, Tree]:
-    """Take some tokens of (B, H, N, .); give them, and the tree to take the next ones from."""
+class Runs(NamedTuple):
+    """Overlapping runs of tokens, each `step` after the one before it."""
+
+    start: int
+    step: int
+    number: int
+    width: int
+
+
+def take(tree: Tree, index: slice | Tensor | Runs) -> tuple[Tree, Tree]:
+    """Take some tokens of (B, H, N, .); give them, and the tree to take the next ones from.
+
+    Runs come as (B, H, runs, width, .), without a copy.
+    """
     if tree is None:
         return None, None
     if isinstance(tree, tuple):
@@ -216,14 +236,14 @@ def take(tree: Tree, index: slice | Tensor) -> tuple[Tree, Tree]:
         return tuple(some for some, _ in taken), tuple(rest for _, rest in taken)
     if not tree.requires_grad:
         return _selected(tree, index), tree
-    return cast("tuple[Tensor, Tensor]", _Take.apply(tree, index))
+    return cast("tuple[Tensor, Tensor]", _Take.apply(tree, index))  # type: ignore[no-untyped-call]
 
 
 class _Take(Function):
     """Takes tokens; handed from block to block, so that all add to one gradient in place."""
 
     @staticmethod
-    def forward(ctx: Any, tokens: Tensor, index: slice | Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, tokens: Tensor, index: slice | Tensor | Runs) -> tuple[Tensor, Tensor]:
         ctx.index, ctx.shape, ctx.tokens_first = index, tokens.shape, _is_tokens_first(tokens)
         ctx.set_materialize_grads(False)
         return _selected(tokens, index), tokens.view_as(tokens)
@@ -242,14 +262,27 @@ class _Take(Function):
             rest = rest.clone()
         if isinstance(ctx.index, slice):
             rest[:, :, ctx.index] += some
+        elif isinstance(ctx.index, Runs):
+            _add_runs(rest, ctx.index, some)
         else:
             rest.permute(2, 0, 1, 3).index_add_(0, ctx.index, some.permute(2, 0, 1, 3))
         return rest, None
 
 
-def _selected(tokens: Tensor, index: slice | Tensor) -> Tensor:
+def _add_runs(tokens: Tensor, runs: Runs, some: Tensor) -> None:
+    """Add runs to where they came from, a step of each at a time: those do not overlap."""
+    for first in range(0, runs.width, runs.step):
+        part = some[:, :, :, first : first + runs.step]
+        target = tokens[:, :, runs.start + first :].unfold(2, part.shape[3], runs.step)
+        target[:, :, : runs.number].transpose(3, 4).add_(part)
+
+
+def _selected(tokens: Tensor, index: slice | Tensor | Runs) -> Tensor:
     if isinstance(index, slice):
         return tokens[:, :, index]
+    if isinstance(index, Runs):
+        runs = tokens[:, :, index.start :].unfold(2, index.width, index.step)
+        return runs[:, :, : index.number].transpose(3, 4)
     if _is_tokens_first(tokens):
         # Rows of a matrix are what torch selects fastest.
         rows = tokens.permute(2, 0, 1, 3)

@@ -29,7 +29,7 @@ def edge_products(query: Tensor, key: Tensor, edges: Neighbourhoods) -> Tensor:
     Tensor
         Shape (M, E).
     """
-    return cast("Tensor", _EdgeProducts.apply(query, key, edges))
+    return cast("Tensor", _EdgeProducts.apply(query, key, edges))  # type: ignore[no-untyped-call]
 
 
 def neighbour_sums(share: Tensor, value: Tensor, edges: Neighbourhoods) -> Tensor:
@@ -49,7 +49,7 @@ def neighbour_sums(share: Tensor, value: Tensor, edges: Neighbourhoods) -> Tenso
     Tensor
         Shape (M, queries, D).
     """
-    return cast("Tensor", _NeighbourSums.apply(share, value, edges))
+    return cast("Tensor", _NeighbourSums.apply(share, value, edges))  # type: ignore[no-untyped-call]
 
 
 # Each is the other's gradient, so gradients of gradients come for free.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
@@ -14,15 +14,18 @@ from gattn.engines.base import AttentionCall
 from gattn.engines.scoring import (
     PIECE_NUMBERS,
     Pasted,
+    Runs,
     keep_freed_memory,
     recomputed,
     score_tile,
     take,
     tile_bias,
     tokens_first,
+    uncompiled,
 )
 from gattn.graph import TokenGraph
 from gattn.normalizers import Softmax
+from gattn.rules import Keys, count_keys, list_keys
 from gattn.weights.base import Pairs, Tree, map_tree
 
 HEIGHT = 64
@@ -35,6 +38,9 @@ DEVICE_BYTES = 1 << 29
 """The same on an accelerator, where a block should be worth a launch."""
 
 
+_MOST_GATHERED = 16
+
+
 class RowBlock(NamedTuple):
     """Whole rows of attention: some queries against all the keys that they can reach.
 
@@ -42,7 +48,7 @@ class RowBlock(NamedTuple):
     """
 
     rows: slice
-    columns: slice | Tensor
+    columns: Keys
     allowed: Tensor | None
     scores: Tensor
     attention: Tensor
@@ -52,45 +58,47 @@ class RowBlock(NamedTuple):
 class _Tiles:
     """A block of queries and the keys that they reach, or several such blocks of one shape.
 
-    Keys that are no slice are gathered, by indices (blocks, keys). `allowed` is (queries, keys)
-    or (blocks, queries, keys), None where every pair is an edge.
+    The keys are a run, overlapping runs, or indices (blocks, keys) to gather. `allowed` is
+    (queries, keys) or (blocks, queries, keys), None where every pair is an edge; each key outside
+    of `partial` is an edge of every query.
     """
 
     rows: slice
-    columns: slice | Tensor
+    columns: slice | Tensor | Runs
     allowed: Tensor | None
+    partial: slice = field(default_factory=lambda: slice(None))
 
     @property
     def blocks(self) -> int:
         """How many blocks there are."""
-        return 1 if isinstance(self.columns, slice) else len(self.columns)
+        if isinstance(self.columns, slice):
+            return 1
+        return self.columns.number if isinstance(self.columns, Runs) else len(self.columns)
 
     def queries(self, tokens: Tree) -> tuple[Tree, Tree]:
         """Take the queries, one block an element of the batch."""
-        return self._blocks_of(*take(tokens, self.rows))
+        some, rest = take(tokens, self.rows)
+        if not isinstance(self.columns, slice):
+            some = map_tree(lambda x: _to_batch(x.unflatten(2, (self.blocks, -1))), some)
+        return some, rest
 
     def keys(self, tokens: Tree) -> tuple[Tree, Tree]:
         """Take the keys, one block an element of the batch."""
         columns = self.columns
-        return self._blocks_of(
-            *take(tokens, columns if isinstance(columns, slice) else columns.flatten())
-        )
-
-    def _blocks_of(self, some: Tree, rest: Tree) -> tuple[Tree, Tree]:
-        if self.blocks > 1:
-            some = map_tree(self._to_batch, some)
-        return some, rest
-
-    def _to_batch(self, tokens: Tensor) -> Tensor:
-        parts = tokens.unflatten(2, (self.blocks, -1))
-        return parts.permute(2, 0, 1, 3, 4).flatten(0, 1)
+        if isinstance(columns, slice):
+            return take(tokens, columns)
+        if isinstance(columns, Runs):
+            some, rest = take(tokens, columns)
+            return map_tree(_to_batch, some), rest
+        some, rest = take(tokens, columns.flatten())
+        return map_tree(lambda x: _to_batch(x.unflatten(2, columns.shape)), some), rest
 
     def from_batch(self, output: Tensor) -> Tensor:
         """Bring outputs, one block an element of the batch, back to (B, H, rows, .)."""
-        if self.blocks == 1:
+        if isinstance(self.columns, slice):
             return output
-        parts = output.unflatten(0, (self.blocks, -1)).permute(1, 2, 0, 3, 4)
-        return parts.flatten(2, 3)
+        parts: Tensor = output.unflatten(0, (self.blocks, -1))
+        return parts.permute(1, 2, 0, 3, 4).flatten(2, 3)
 
     def pairs(self, call: AttentionCall) -> Pairs:
         """Say what is known of the pairs."""
@@ -100,12 +108,11 @@ class _Tiles:
                 features = features[self.rows, self.columns]
             query, key = positions.query[self.rows], positions.key[self.columns]
             return Pairs(query[:, None, None], key[None, :, None], features)
-        rows = torch.arange(self.rows.start, self.rows.stop, device=self.columns.device)
-        rows = rows.view(self.blocks, -1)
+        rows, columns = _numbers(self.rows, self.columns, positions.key.device)
         if features is not None:
-            features = features[rows[:, :, None], self.columns[:, None, :]]
+            features = features[rows[:, :, None], columns[:, None, :]]
         query = positions.query[rows][:, :, None, None]
-        key = positions.key[self.columns][:, None, :, None]
+        key = positions.key[columns][:, None, :, None]
         known = (
             None if x is None else x.repeat_interleave(len(call.query), dim=0)
             for x in (query, key, features)
@@ -129,7 +136,7 @@ def can_run(call: AttentionCall) -> str | None:
     return None
 
 
-@torch.compiler.disable
+@uncompiled
 def run(call: AttentionCall) -> Tensor:
     """Compute the output, (B, H, Q, V)."""
     assert call.value is not None
@@ -211,10 +218,14 @@ def _fused(
 def _scores(call: AttentionCall, tiles: _Tiles, query: Tree, key: Tree) -> Tensor:
     """Score tiles, -inf where there is no edge: (blocks B, H, queries, keys)."""
     scores = score_tile(call, query, key, tiles.pairs(call))
-    batch, heads = call.query.shape[:2]
-    scores = scores.expand(tiles.blocks * batch, heads, *scores.shape[2:])
     mask = tiles.mask(call)
-    return scores if mask is None else scores.masked_fill(~mask, -torch.inf)
+    if mask is not None and query is not None and not scores.requires_grad:
+        # They lie in memory of their own.
+        scores[..., tiles.partial].masked_fill_(~mask[..., tiles.partial], -torch.inf)
+    elif mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    batch, heads = call.query.shape[:2]
+    return scores.expand(tiles.blocks * batch, heads, *scores.shape[2:])
 
 
 def pairs(call: AttentionCall) -> int:
@@ -237,7 +248,7 @@ def row_blocks(call: AttentionCall) -> Iterator[RowBlock]:
         yield _row_block(call, tiles, operands)
 
 
-def row_block(call: AttentionCall, rows: slice, columns: slice, allowed: Tensor) -> RowBlock:
+def row_block(call: AttentionCall, rows: slice, columns: Keys, allowed: Tensor) -> RowBlock:
     """Compute some whole rows, given the keys that hold all their edges."""
     return _row_block(call, _Tiles(rows, columns, allowed), call.operands)
 
@@ -245,6 +256,7 @@ def row_block(call: AttentionCall, rows: slice, columns: slice, allowed: Tensor)
 def _row_block(call: AttentionCall, tiles: _Tiles, operands: tuple[Tree, Tree]) -> RowBlock:
     scores = _scores(call, tiles, tiles.queries(operands[0])[0], tiles.keys(operands[1])[0])
     columns, allowed = tiles.columns, tiles.allowed
+    assert not isinstance(columns, Runs)
     if isinstance(columns, Tensor):
         columns, allowed = columns[0], None if allowed is None else allowed[0]
     return RowBlock(tiles.rows, columns, allowed, scores, call.normalizer(scores))
@@ -270,8 +282,10 @@ def _plan(call: AttentionCall, most: int, batched: bool) -> Iterator[_Tiles]:
     """Cut the graph into tiles of at most `most` pairs, where a single row is not longer."""
     graph, device = call.graph, call.query.device
     assert isinstance(graph, TokenGraph)
-    waiting: list[tuple[slice, slice | Tensor]] = []
-    for rows, columns in _blocks(graph, most):
+    waiting: list[tuple[slice, Keys]] = []
+    # Pairs that are scored one by one fill the cache in pieces: a piece should be no thin strip.
+    tallest = HEIGHT if call.tile_width > call.heads else graph.num_queries
+    for rows, columns in _blocks(graph, most, tallest):
         if waiting and not (batched and _fits(waiting, rows, columns, most)):
             yield _tiles(graph, waiting, device)
             waiting = []
@@ -280,71 +294,99 @@ def _plan(call: AttentionCall, most: int, batched: bool) -> Iterator[_Tiles]:
         yield _tiles(graph, waiting, device)
 
 
-def _blocks(graph: TokenGraph, most: int) -> Iterator[tuple[slice, slice | Tensor]]:
+def _blocks(graph: TokenGraph, most: int, tallest: int) -> Iterator[tuple[slice, Keys]]:
     """Cut the graph into blocks of rows, taller where that adds few keys."""
     start = 0
     while start < graph.num_queries:
         stop = min(start + HEIGHT, graph.num_queries)
         columns = graph.reach(slice(start, stop))
-        while stop - start > 1 and (stop - start) * _size(columns) > most:
+        while stop - start > 1 and (stop - start) * count_keys(columns) > most:
             stop = start + (stop - start) // 2
             columns = graph.reach(slice(start, stop))
-        while stop < graph.num_queries:
+        while stop < graph.num_queries and 2 * (stop - start) <= tallest:
             taller = min(2 * stop - start, graph.num_queries)
             more = graph.reach(slice(start, taller))
-            if (taller - start) * _size(more) > most or _size(more) > 1.125 * _size(columns):
+            size = count_keys(more)
+            if (taller - start) * size > most or size > 1.125 * count_keys(columns):
                 break
             stop, columns = taller, more
         yield slice(start, stop), columns
         start = stop
 
 
-def _fits(
-    waiting: list[tuple[slice, slice | Tensor]], rows: slice, columns: slice | Tensor, most: int
-) -> bool:
-    """Say whether a block can be computed as one batch with those that wait."""
-    sizes = [_size(columns), *(_size(keys) for _, keys in waiting)]
-    height, first = rows.stop - rows.start, waiting[0][0]
+def _fits(waiting: list[tuple[slice, Keys]], rows: slice, columns: Keys, most: int) -> bool:
+    """Say whether a block can be computed as one batch with those that wait.
+
+    It should have few keys, nearly as many as they have; runs of equal length, and not one run.
+    """
+    height, before = rows.stop - rows.start, waiting[-1]
+    if height != before[0].stop - before[0].start:
+        return False
+    if isinstance(columns, slice) and isinstance(before[1], slice):
+        is_next = columns.start > before[1].start and count_keys(columns) == count_keys(before[1])
+        if not is_next:
+            return False
+    sizes = [count_keys(columns), *(count_keys(keys) for _, keys in waiting)]
     covered = len(sizes) * max(sizes)
     return (
-        height == first.stop - first.start
-        and covered * height <= most
+        covered * height <= most
+        and max(sizes) <= _MOST_GATHERED * height
         and covered <= 1.25 * sum(sizes)
     )
 
 
-def _tiles(
-    graph: TokenGraph, blocks: list[tuple[slice, slice | Tensor]], device: torch.device
-) -> _Tiles:
-    if len(blocks) == 1 and isinstance(blocks[0][1], slice):
-        rows, columns = blocks[0]
-        return _Tiles(rows, columns, _mask(graph, rows, columns, device))
-    width = max(_size(columns) for _, columns in blocks)
+def _tiles(graph: TokenGraph, blocks: list[tuple[slice, Keys]], device: torch.device) -> _Tiles:
+    rows, columns = slice(blocks[0][0].start, blocks[-1][0].stop), blocks[0][1]
+    if len(blocks) == 1 and isinstance(columns, slice):
+        return _run_of_keys(graph, rows, columns, device)
     home = graph.device or torch.device("cpu")
-    keys = torch.zeros(len(blocks), width, dtype=torch.long, device=home)
-    for row, (_, columns) in zip(keys, blocks, strict=True):
-        is_run = isinstance(columns, slice)
-        row[: _size(columns)] = (
-            torch.arange(columns.start, columns.stop, device=home) if is_run else columns
-        )
-    sizes = torch.tensor([_size(columns) for _, columns in blocks], device=home)
-    rows = slice(blocks[0][0].start, blocks[-1][0].stop)
-    places = torch.arange(rows.start, rows.stop, device=home).view(len(blocks), -1)
-    allowed = graph.allowed(places, keys)
-    allowed &= (torch.arange(width, device=home) < sizes[:, None])[:, None]
-    return _Tiles(rows, keys.to(device), allowed.to(device))
+    if runs := _as_runs([keys for _, keys in blocks]):
+        allowed = graph.allowed(*_numbers(rows, runs, home))
+        return _Tiles(rows, runs, allowed.to(device))
+    sizes = torch.tensor([count_keys(keys) for _, keys in blocks], device=home)
+    gathered = torch.zeros(len(blocks), int(sizes.max()), dtype=torch.long, device=home)
+    for row, (_, keys) in zip(gathered, blocks, strict=True):
+        row[: count_keys(keys)] = list_keys(keys, home)
+    allowed = graph.allowed(*_numbers(rows, gathered, home))
+    allowed &= (torch.arange(gathered.shape[1], device=home) < sizes[:, None])[:, None]
+    return _Tiles(rows, gathered.to(device), allowed.to(device))
 
 
-def _mask(graph: TokenGraph, rows: slice, columns: slice, device: torch.device) -> Tensor | None:
-    """Say which pairs are edges, or None where all are."""
+def _as_runs(blocks: list[Keys]) -> Runs | None:
+    """Say of runs of one width, at even steps, where they lie; None of other keys."""
+    runs = [keys for keys in blocks if isinstance(keys, slice)]
+    if len(runs) < max(len(blocks), 2):
+        return None
+    first, width, step = runs[0].start, count_keys(runs[0]), runs[1].start - runs[0].start
+    if step <= 0 or any(
+        (run.start, run.stop) != (first + i * step, first + i * step + width)
+        for i, run in enumerate(runs)
+    ):
+        return None
+    return Runs(first, step, len(runs), width)
+
+
+def _numbers(rows: slice, columns: Tensor | Runs, device: torch.device) -> tuple[Tensor, Tensor]:
+    """List the numbers of the queries and the keys of each block."""
+    if isinstance(columns, Runs):
+        starts = columns.start + columns.step * torch.arange(columns.number, device=device)
+        columns = starts[:, None] + torch.arange(columns.width, device=device)
+    queries = torch.arange(rows.start, rows.stop, device=device)
+    return queries.view(len(columns), -1), columns
+
+
+def _to_batch(tokens: Tensor) -> Tensor:
+    """(B, H, blocks, N, .) -> (blocks B, H, N, .)."""
+    return tokens.permute(2, 0, 1, 3, 4).flatten(0, 1)
+
+
+def _run_of_keys(graph: TokenGraph, rows: slice, columns: slice, device: torch.device) -> _Tiles:
     part = graph.partial_columns(rows, columns)
     if part.start >= part.stop:
-        return None
-    allowed = torch.ones(rows.stop - rows.start, _size(columns), dtype=torch.bool, device=device)
+        return _Tiles(rows, columns, None)
+    allowed = torch.ones(
+        rows.stop - rows.start, count_keys(columns), dtype=torch.bool, device=device
+    )
     some = slice(columns.start + part.start, columns.start + part.stop)
     allowed[:, part] = graph.allowed(rows, some).to(device)
-    return allowed
-
-
-def _size(columns: slice | Tensor) -> int:
-    return len(columns) if isinstance(columns, Tensor) else columns.stop - columns.start
+    return _Tiles(rows, columns, allowed, part)

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from gattn.attention import attention_call
+from gattn.engines.base import attention_call
 from gattn.engines.scoring import score_edges
 from gattn.graph import TokenGraph
 from gattn.rules import Complete

@@ -3,8 +3,8 @@ import torch
 from torch import nn
 from torch.testing import assert_close
 
-from gattn.attention import attention_call
 from gattn.engines import edges, fused, message_passing, tiles
+from gattn.engines.base import attention_call
 from gattn.errors import ContractError
 from gattn.graph import TokenGraph
 from gattn.normalizers import Softmax

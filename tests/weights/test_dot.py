@@ -2,8 +2,8 @@ import pytest
 import torch
 from torch.testing import assert_close
 
-from gattn.attention import attention_call
 from gattn.engines import edges, fused, message_passing, tiles
+from gattn.engines.base import attention_call
 from gattn.errors import ShapeError
 from gattn.graph import TokenGraph
 from gattn.testing import check_weight_function
