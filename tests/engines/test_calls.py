@@ -3,11 +3,12 @@
 import pytest
 import torch
 
+from gattn.attention import attention_graphs, graph_attention
 from gattn.engines.base import AttentionCall, EdgeList, checked_scores
 from gattn.errors import ContractError, ShapeError
 from gattn.graph import TokenGraph
 from gattn.normalizers import Softmax
-from gattn.weights import ScaledDotProduct
+from gattn.weights import ALiBi, Cosine, Dot, ScaledDotProduct, T5RelativeBias
 
 
 @pytest.mark.parametrize(
@@ -73,3 +74,39 @@ def test_scores_may_leave_out_batch_and_heads(shape):
 def test_scores_may_not_leave_out_a_pair(shape):
     with pytest.raises(ContractError, match="one score for each pair"):
         checked_scores(torch.zeros(shape), (2, 3, 4, 5), ScaledDotProduct())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"weight": ScaledDotProduct() + ALiBi(8)}, "ALiBi"),
+        ({"weight": Cosine(torch.ones(3))}, "Cosine"),
+        ({"weight": torch.ones(3) * Dot()}, "Dot"),
+        ({"weight": T5RelativeBias(3)}, "3 heads, but the tensors have 4"),
+        ({"normalizer": Softmax(sink=torch.zeros(3))}, "Softmax"),
+    ],
+)
+@pytest.mark.parametrize("engine", ["tiles", "edges", "message_passing"])
+def test_parameters_for_other_heads_are_named(options, said, engine):
+    query, graph = torch.randn(4, 6, 8), TokenGraph.causal(6)
+    with pytest.raises(ShapeError, match=said):
+        graph_attention(query, query, query, graph, **options, engine=engine)
+    if engine != "message_passing":
+        with pytest.raises(ShapeError, match=said):
+            attention_graphs(query, query, graph, **options, engine=engine)
+
+
+@pytest.mark.parametrize("engine", ["fused", "tiles", "edges", "message_passing"])
+def test_dims_that_differ_are_named(engine):
+    query, key = torch.randn(4, 6, 8), torch.randn(4, 6, 5)
+    with pytest.raises(ShapeError, match="one dim, got 8 and 5"):
+        graph_attention(query, key, key, TokenGraph.causal(6), engine=engine)
+
+
+@pytest.mark.parametrize("engine", ["tiles", "edges", "message_passing"])
+def test_scores_that_are_not_one_a_pair_are_refused(engine):
+    query = torch.randn(2, 6, 4)
+    for weight in (lambda q, k, pairs: q * k, lambda q, k, pairs: (q * k).sum()):
+        options = {"weight": weight, "engine": engine}
+        with pytest.raises(ContractError, match="one score for each pair"):
+            graph_attention(query, query, query, TokenGraph.causal(6), **options)

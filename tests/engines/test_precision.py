@@ -1,0 +1,133 @@
+"""Half precision: kept in the output, summed in float32."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from problems import GRAPHS, Problem, by_engine, by_oracle, small_pieces
+
+from gattn.attention import graph_attention
+from gattn.engines import NAMES
+from gattn.graph import TokenGraph
+
+ULP = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-24}
+WEIGHTS = ["scaled dot", "relative", "squared distance", "lambda", "cosine"]
+
+
+def in_float64(problem):
+    """The oracle on the same, rounded numbers."""
+    return by_oracle(replace(problem, is_exact=True))
+
+
+def near(found, wanted, dtype, ulps):
+    found, wanted = found.detach(), wanted.detach()
+    assert found.dtype == dtype
+    size = wanted.abs().amax() if wanted.numel() else 1.0
+    assert float((found.double() - wanted).abs().amax()) <= ulps * ULP[dtype] * float(size)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("graph", ["complete", "causal", "window", "rows without edges"])
+@pytest.mark.parametrize("weight", ["scaled dot", "relative"])
+@pytest.mark.parametrize("engine", NAMES)
+def test_dot_products_are_summed_in_float32(engine, weight, graph, dtype):
+    problem = Problem(GRAPHS[graph], weight, dtype=dtype, learns=False)
+    found = by_engine(problem, engine)
+    if found is not None:
+        near(found.output, in_float64(problem).output, dtype, 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("graph", ["causal", "window"])
+@pytest.mark.parametrize("weight", ["squared distance", "cosine", "lambda", "additive"])
+@pytest.mark.parametrize("engine", NAMES)
+def test_pairs_are_scored_in_their_own_precision(engine, weight, graph, dtype):
+    problem = Problem(GRAPHS[graph], weight, dtype=dtype, learns=False, size=0.5)
+    found = by_engine(problem, engine)
+    if found is not None:
+        near(found.output, in_float64(problem).output, dtype, 16)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("normalizer", ["softmax", "sink a head", "entmax 1.5", "sigmoid"])
+@pytest.mark.parametrize("engine", NAMES)
+def test_normalizers_keep_the_dtype(engine, normalizer, dtype):
+    problem = Problem(GRAPHS["causal"], "scaled dot", normalizer, dtype=dtype, learns=False)
+    found = by_engine(problem, engine)
+    if found is not None:
+        near(found.output, in_float64(problem).output, dtype, 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("graph", ["causal", "window"])
+@pytest.mark.parametrize("weight", ["scaled dot", "relative", "lambda"])
+@pytest.mark.parametrize("engine", NAMES)
+def test_large_scores_stay_finite(engine, weight, graph, dtype):
+    problem = Problem(GRAPHS[graph], weight, dtype=dtype, size=60.0)
+    found = by_engine(problem, engine)
+    if found is None:
+        return
+    assert bool(torch.isfinite(found.output).all())
+    for name, gradient in found.gradients.items():
+        assert bool(torch.isfinite(gradient).all()), name
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("engine", sorted({*NAMES} - {"fused", "message_passing"}))
+def test_scores_beyond_half_precision_are_still_told_apart(engine, dtype):
+    """Scores pass 65,504, float16's largest number."""
+    problem = Problem(GRAPHS["causal"], "dot", dtype=dtype, size=180.0, learns=False)
+    found = by_engine(problem, engine).output
+    assert bool(torch.isfinite(found).all())
+    near(found, in_float64(problem).output, dtype, 4)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
+@pytest.mark.parametrize("weight", WEIGHTS)
+@pytest.mark.parametrize("engine", NAMES)
+def test_gradients_keep_the_dtype(engine, weight, dtype):
+    problem = Problem(GRAPHS["causal"], weight, dtype=dtype)
+    with small_pieces(numbers=60, block_bytes=2000, height=2):
+        found = by_engine(problem, engine)
+    if found is None:
+        return
+    assert found.output.dtype == dtype
+    wanted = in_float64(problem).gradients
+    for name in ("query", "key", "value"):
+        gradient = found.gradients[name]
+        assert gradient.dtype == dtype
+        size = float(wanted[name].abs().amax())
+        assert float((gradient.double() - wanted[name]).abs().amax()) < 40 * ULP[dtype] * size
+
+
+@pytest.mark.parametrize("engine", NAMES)
+def test_a_long_neighbourhood_is_summed_in_float32(engine):
+    """In bfloat16 a running sum of ones stops at 256."""
+    query = torch.zeros(1, 1, 4, dtype=torch.bfloat16)
+    value = torch.ones(1, 1000, 4, dtype=torch.bfloat16)
+    output = graph_attention(query, value, value, TokenGraph.bipartite(1, 1000), engine=engine)
+    assert output.unique().tolist() == [1.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("engine", NAMES)
+def test_parameters_may_be_wider_than_the_tensors(engine, dtype):
+    """A model in half precision with a learned bias, or a captured number, in float64."""
+    bias = torch.tensor([0.5, 1.5], dtype=torch.float64, requires_grad=True)
+    problem = Problem(GRAPHS["window"], lambda: _steep(bias), dtype=dtype, learns=False)
+    found = by_engine(problem, engine)
+    if found is not None:
+        near(found.output, in_float64(problem).output, dtype, 16)
+
+
+def _steep(bias):
+    return lambda query, key, pairs: (query * key).sum(-1) - bias * pairs.offset.abs()
+
+
+def test_the_tolerances_tell_precisions_apart():
+    problem = Problem(GRAPHS["causal"], dtype=torch.float16, learns=False)
+    found = by_engine(problem, "tiles").output
+    with pytest.raises(AssertionError):
+        near((found * (1 + 8 * ULP[torch.float16])), in_float64(problem).output, torch.float16, 4)
+    assert math.isclose(ULP[torch.float16], torch.finfo(torch.float16).eps / 2)
