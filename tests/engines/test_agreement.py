@@ -80,8 +80,6 @@ def test_batches_groups_and_value_dims(graph, weight, sizes):
 @pytest.mark.parametrize("weight", ["scaled dot", "relative", "capturing lambda"])
 @pytest.mark.parametrize("graph", WIDE)
 def test_blocks_that_are_batched(graph, weight):
-    if graph == "window over many" and weight != "scaled dot":
-        pytest.skip("its pairs are many for the oracle")
     hold(Problem(WIDE[graph], weight, batch=1))
 
 
