@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from gattn.caching import cached_property, cached_tensor
 from gattn.constructions import bigbird_rule, expander_rule, nearest_rule
 from gattn.errors import GraphError
 from gattn.rules import (
@@ -488,7 +488,7 @@ class TokenGraph:
         low, high = first_keys[0].clamp_min(0), last_keys[1].clamp_max(self.num_keys)
         return int(((stop - start) * (high - low).clamp_min(0)).sum())
 
-    @cached_property
+    @cached_tensor
     def in_degree(self) -> Tensor:
         """The number of keys that each query may attend to, shape (queries,)."""
         device = self.rule.device or torch.device("cpu")
@@ -498,6 +498,11 @@ class TokenGraph:
             counts = [allowed.sum(1) for _, _, allowed in self.row_blocks()]
             degrees = torch.cat([positions[:0], *counts])
         return degrees
+
+    @cached_property
+    def every_row_has_edges(self) -> bool:
+        """Whether each query may attend to some key."""
+        return bool((self.in_degree > 0).all())
 
     @property
     def num_tokens(self) -> int:
@@ -511,7 +516,7 @@ class TokenGraph:
         """How many edges there are."""
         return int(self.in_degree.sum())
 
-    @cached_property
+    @cached_tensor
     def edge_index(self) -> Tensor:
         """The edges as torch-geometric's ``[key; query]`` (rows of queries, from 0).
 
@@ -538,7 +543,7 @@ class TokenGraph:
         key, query = torch.cat(parts, dim=1)
         return Edges.from_pairs(query, key, self.num_queries)
 
-    @cached_property
+    @cached_tensor
     def pointer(self) -> Tensor:
         """Where each neighbourhood starts among the edges, shape (queries + 1,)."""
         return torch.cat([self.in_degree.new_zeros(1), self.in_degree.cumsum(0)])

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
+
+from gattn.caching import cached_property, cached_tensor
 
 _INT32_MAX = (1 << 31) - 1
 
@@ -60,13 +61,13 @@ class Neighbourhoods:
         """How many edges there are."""
         return len(self.key)
 
-    @cached_property
+    @cached_tensor
     def query(self) -> Tensor:
         """The query of each edge, shape (E,)."""
         rows = torch.arange(self.num_queries, device=self.key.device)
         return torch.repeat_interleave(rows, self.pointer.diff(), output_size=self.num_edges)
 
-    @cached_property
+    @cached_tensor
     def reversed(self) -> tuple[Neighbourhoods, Tensor]:
         """The same edges from queries to keys, sorted by key, and the old number of each."""
         order = torch.argsort(self.key, stable=True)
@@ -77,15 +78,18 @@ class Neighbourhoods:
     def repeated(self, copies: int) -> tuple[Tensor, Tensor]:
         """Lay copies side by side, one for each head: pointers and keys of one large graph."""
         if copies not in self._copies:
-            largest = copies * max(self.num_edges, self.num_queries, self.num_keys)
-            kind = torch.int32 if largest < _INT32_MAX else torch.int64
-            shift = torch.arange(copies, device=self.key.device, dtype=kind)[:, None]
-            start = (self.pointer[:-1].to(kind) + shift * self.num_edges).flatten()
-            end = start.new_full((1,), copies * self.num_edges)
-            key = (self.key.to(kind) + shift * self.num_keys).flatten()
             self._copies.clear()
-            self._copies[copies] = torch.cat([start, end]), key
+            with torch.inference_mode(False):
+                self._copies[copies] = self._repeated(copies)
         return self._copies[copies]
+
+    def _repeated(self, copies: int) -> tuple[Tensor, Tensor]:
+        largest = copies * max(self.num_edges, self.num_queries, self.num_keys)
+        kind = torch.int32 if largest < _INT32_MAX else torch.int64
+        shift = torch.arange(copies, device=self.key.device, dtype=kind)[:, None]
+        start = (self.pointer[:-1].to(kind) + shift * self.num_edges).flatten()
+        end = start.new_full((1,), copies * self.num_edges)
+        return torch.cat([start, end]), (self.key.to(kind) + shift * self.num_keys).flatten()
 
     @cached_property
     def _copies(self) -> dict[int, tuple[Tensor, Tensor]]:

@@ -6,12 +6,12 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
+from gattn.caching import cached_property, cached_tensor
 from gattn.errors import ContractError, ShapeError
 from gattn.graph import TokenGraph
 from gattn.neighbourhoods import Neighbourhoods
@@ -117,12 +117,12 @@ class AttentionCall:
         query = torch.arange(self.graph.num_queries, device=device) + self.graph.query_offset
         return Positions(query, torch.arange(self.graph.num_keys, device=device))
 
-    @cached_property
+    @cached_tensor
     def edge_index(self) -> Tensor:
         """The edges ``[key; query]`` beside the tensors; a rule lists its edges on the CPU."""
         return self.graph.edge_index.to(self.query.device)
 
-    @cached_property
+    @cached_tensor
     def edges(self) -> tuple[Neighbourhoods, Tensor | None]:
         """The edges sorted by query, and the given number of each where they were not."""
         if isinstance(self.graph, TokenGraph):
@@ -149,6 +149,14 @@ class AttentionCall:
             for part in self.weight.modules()
             if isinstance(part, WeightFunction)
         )
+
+    @cached_property
+    def is_finite(self) -> bool:
+        """Whether the dot form's sides hold no NaN and no infinity."""
+        form = self.dot_form
+        if form is None or form.query is None or form.key is None or form.query.is_meta:
+            return True
+        return all(bool(side.detach().sum().isfinite()) for side in (form.query, form.key))
 
     @property
     def wants_gradient(self) -> bool:
@@ -268,7 +276,8 @@ _KNOWN: WeakKeyDictionary[TokenGraph, dict[torch.device, Neighbourhoods]] = Weak
 def _neighbourhoods(graph: TokenGraph, device: torch.device) -> Neighbourhoods:
     known = _KNOWN.setdefault(graph, {})
     if device not in known:
-        pointer, key = graph.pointer.to(device), graph.edge_index[0].to(device)
+        with torch.inference_mode(False):
+            pointer, key = graph.pointer.to(device), graph.edge_index[0].to(device)
         known[device] = Neighbourhoods(pointer, key, graph.num_keys)
     return known[device]
 

@@ -11,6 +11,7 @@ from gattn.errors import ContractError
 
 NAMES = ("fused", "tiles", "edges", "message_passing")
 
+
 def choose(call: AttentionCall) -> ModuleType:
     """Choose the engine for a call.
 

@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 
 from gattn.engines.base import AttentionCall
-from gattn.engines.scoring import PIECE_NUMBERS, Pasted, keep_freed_memory, score_edges, uncompiled
+from gattn.engines.scoring import (
+    PIECE_NUMBERS,
+    Pasted,
+    keep_freed_memory,
+    recomputed,
+    score_edges,
+    uncompiled,
+)
 from gattn.engines.sparse import neighbour_sums
 from gattn.neighbourhoods import Neighbourhoods
 from gattn.normalizers.base import widened
@@ -32,20 +39,21 @@ def run(call: AttentionCall) -> Tensor:
     attention = _normalised(call, score_edges(call))
     attention = torch.dropout(attention, call.dropout, train=call.dropout > 0)
     value = widened(call.value)
+    attention = attention.to(value.dtype)
     output = neighbour_sums(attention.flatten(0, 1), value.flatten(0, 1), edges)
-    output = output.view(*call.query.shape[:3], -1)
-    return output.to(call.value.dtype)
+    return output.view(*call.query.shape[:3], value.shape[-1]).to(call.value.dtype)
 
 
 def _normalised(call: AttentionCall, scores: Tensor) -> Tensor:
     """Normalise scores (B, H, E), as many neighbourhoods at a time as the cache holds."""
     edges = call.edges[0]
-    blocks = list(_blocks(edges, max(1, PIECE_NUMBERS // max(call.heads, 1))))
+    blocks = list(_blocks(edges, max(1, PIECE_NUMBERS // max(4 * call.heads, 1))))
     parts = scores.split([some.stop - some.start for _, some in blocks], dim=-1)
-    attention = Pasted(torch.empty_like(scores), dim=-1)
+    whole = torch.empty_like(scores) if scores.requires_grad else scores
+    attention = Pasted(whole, dim=-1)
     for part, (rows, some) in zip(parts, blocks, strict=True):
-        query = edges.query[some] - rows.start
-        attention.add(call.normalizer.on_edges(part, query, rows.stop - rows.start))
+        query, count = edges.query[some] - rows.start, rows.stop - rows.start
+        attention.add(recomputed(call.normalizer.on_edges, part, query, count))
     return attention.joined()
 
 

@@ -62,7 +62,9 @@ def _lines(call: AttentionCall) -> list[str]:
         told = f"cannot: {reason}" if reason else f"about {_size(engine.memory(call))}"
         if not reason and engine is tiles:
             told += f", {tiles.pairs(call):,} pairs"
-            told += f", {tiles.pairs(call) / graph.num_edges:.1f} an edge" if graph.num_edges else ""
+            told += (
+                f", {tiles.pairs(call) / graph.num_edges:.1f} an edge" if graph.num_edges else ""
+            )
         lines.append(f"{'>' if name == chosen else ' '} {name:{width}}  {told}")
     return lines
 

@@ -75,8 +75,11 @@ def _reference() -> EdgeAttention:
 def _scores(call: AttentionCall) -> Tensor:
     """Score the edges in the caller's own order: (B, H, E)."""
     key_index, query_index = call.edge_index
-    query = map_tree(lambda x: x.transpose(1, 2)[:, query_index], call.sides[0])
-    key = map_tree(lambda x: x.transpose(1, 2)[:, key_index], call.sides[1])
+    sides = call.sides
+    if call.dot_form is not None:  # Half precision cannot hold large products.
+        sides = map_tree(widened, sides[0]), map_tree(widened, sides[1])
+    query = map_tree(lambda x: x.transpose(1, 2)[:, query_index], sides[0])
+    key = map_tree(lambda x: x.transpose(1, 2)[:, key_index], sides[1])
     positions, features = call.positions, call.edge_features
     if features is not None and features.dim() == 3:
         features = features[query_index, key_index]

@@ -261,7 +261,7 @@ class _Take(Function):
         elif torch.is_grad_enabled():  # A gradient of this gradient is wanted.
             rest = rest.clone()
         if isinstance(ctx.index, slice):
-            rest[:, :, ctx.index] += some
+            rest[:, :, ctx.index].add_(some)
         elif isinstance(ctx.index, Runs):
             _add_runs(rest, ctx.index, some)
         else:

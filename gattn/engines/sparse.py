@@ -96,6 +96,8 @@ class _NeighbourSums(Function):
 def _sampled(query: Tensor, key: Tensor, edges: Neighbourhoods) -> Tensor:
     _let_torch_warn_of_its_sparse_tensors()
     copies, queries, dim = query.shape
+    if edges.num_edges > queries * edges.num_keys:  # doubled edges: more than such a matrix holds
+        return (query @ key.transpose(-2, -1))[:, edges.query, edges.key]
     values = query.new_zeros(copies * edges.num_edges)
     if len(values) and dim:
         start, column = edges.repeated(copies)

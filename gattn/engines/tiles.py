@@ -166,7 +166,7 @@ def _is_worth_keeping(call: AttentionCall, most: int) -> bool:
     if call.graph.num_queries * call.graph.num_keys <= most:
         return True
     form = call.dot_form
-    is_fused = call.is_shared_out_by_softmax and form is not None and not form.bias
+    is_fused = _suits_the_kernel(call) and form is not None and not form.bias
     return is_fused and pairs(call) <= call.query.numel()
 
 
@@ -190,13 +190,10 @@ def _fused(
     call: AttentionCall, tiles: _Tiles, query: Tree, key: Tree, value: Tensor
 ) -> Tensor | None:
     """Attend by torch's fused kernel with a mask, or give None where it does not serve."""
-    if not isinstance(query, Tensor) or not call.is_shared_out_by_softmax or call.dot_form is None:
-        return None
-    if not value.shape[-2]:
+    if not isinstance(query, Tensor) or not _suits_the_kernel(call):
         return None
     mask = tiles.mask(call)
-    if mask is not None and not bool(mask.any(-1).all()):  # rows without edges
-        return None
+    assert call.dot_form is not None
     if call.dot_form.bias:
         bias = tile_bias(call, tiles.pairs(call))
         assert bias is not None
@@ -213,6 +210,17 @@ def _fused(
         dropout_p=call.dropout,
         scale=1.0 / call.normalizer.temperature,
     )
+
+
+def _suits_the_kernel(call: AttentionCall) -> bool:
+    """Say whether torch's fused kernel with a mask gives this attention.
+
+    It adds -inf to what is no edge, which neither rows without edges nor broken keys survive.
+    """
+    assert isinstance(call.graph, TokenGraph)
+    if not call.is_shared_out_by_softmax or call.dot_form is None or call.dot_form.query is None:
+        return False
+    return call.graph.every_row_has_edges and call.is_finite
 
 
 def _scores(call: AttentionCall, tiles: _Tiles, query: Tree, key: Tree) -> Tensor:

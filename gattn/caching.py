@@ -1,0 +1,49 @@
+"""Properties that are computed once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, overload
+
+import torch
+
+T = TypeVar("T")
+
+
+class cached_property(Generic[T]):  # noqa: N801 - it stands in for functools' own
+    """A property that is computed once for each object, as `functools.cached_property`.
+
+    That one takes a lock before Python 3.12, which `torch.compile` cannot follow.
+    """
+
+    def __init__(self, function: Callable[[Any], T]) -> None:
+        self.function = function
+        self.__doc__ = function.__doc__
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    @overload
+    def __get__(self, instance: None, owner: type) -> cached_property[T]: ...
+
+    @overload
+    def __get__(self, instance: object, owner: type) -> T: ...
+
+    def __get__(self, instance: object | None, owner: type) -> T | cached_property[T]:
+        if instance is None:
+            return self
+        found = self._compute(instance)
+        # No __set__ is defined, so from here on Python finds the value itself.
+        instance.__dict__[self.name] = found
+        return found
+
+    def _compute(self, instance: object) -> T:
+        return self.function(instance)
+
+
+class cached_tensor(cached_property[T]):  # noqa: N801
+    """A tensor that is computed once; also under inference mode it serves gradients later."""
+
+    def _compute(self, instance: object) -> T:
+        with torch.inference_mode(False):
+            return self.function(instance)
