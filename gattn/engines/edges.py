@@ -49,12 +49,12 @@ def _normalised(call: AttentionCall, scores: Tensor) -> Tensor:
     edges = call.edges[0]
     blocks = list(_blocks(edges, max(1, PIECE_NUMBERS // max(4 * call.heads, 1))))
     parts = scores.split([some.stop - some.start for _, some in blocks], dim=-1)
-    whole = torch.empty_like(scores) if scores.requires_grad else scores
+    whole = torch.empty_like(scores) if torch.is_grad_enabled() else scores
     attention = Pasted(whole, dim=-1)
     for part, (rows, some) in zip(parts, blocks, strict=True):
         query, count = edges.query[some] - rows.start, rows.stop - rows.start
         attention.add(recomputed(call.normalizer.on_edges, part, query, count))
-    return attention.joined()
+    return attention.whole
 
 
 def _blocks(edges: Neighbourhoods, most: int) -> Iterator[tuple[slice, slice]]:

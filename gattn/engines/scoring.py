@@ -88,8 +88,7 @@ def _pairs(call: AttentionCall, edges: slice) -> Pairs:
         features = features[query, key]
     elif features is not None:
         features = features[edges] if order is None else features[order[edges]]
-    positions = call.positions
-    return Pairs(positions.query[query, None], positions.key[key, None], features)
+    return Pairs(query[:, None] + call.graph.query_offset, key[:, None], features)
 
 
 def _in_pieces(call: AttentionCall, edges: slice) -> Tensor:
@@ -113,7 +112,7 @@ def _in_pieces(call: AttentionCall, edges: slice) -> Tensor:
     for piece in _pieces(edges.start, edges.stop, PIECE_NUMBERS // max(2 * call.edge_width, 1)):
         scores, query, key = recomputed(score, query, key, piece)
         whole.add(scores)
-    return whole.joined()
+    return whole.whole
 
 
 def _pieces(start: int, stop: int, size: int) -> Iterator[slice]:
@@ -123,28 +122,39 @@ def _pieces(start: int, stop: int, size: int) -> Iterator[slice]:
 
 
 class Pasted:
-    """Puts parts one after the other into a whole; into its memory where none has a gradient.
+    """Puts parts one after the other into a whole that was there before them.
 
     Small parts kept between large temporaries would break up the free memory.
     """
 
     def __init__(self, whole: Tensor, dim: int) -> None:
-        self._whole, self._dim = whole, dim
-        self._parts: list[Tensor] = []
-        self._filled = 0
+        self.whole = whole
+        self._dim, self._filled = dim, 0
 
     def add(self, part: Tensor) -> None:
-        """Add the next part."""
-        if part.requires_grad:
-            self._parts.append(part)
-            return
+        """Put the next part."""
         size = part.shape[self._dim]
-        self._whole.narrow(self._dim, self._filled, size).copy_(part)
+        if part.requires_grad or self.whole.requires_grad:
+            put: Tensor = _Put.apply(self.whole, part, self._dim, self._filled)  # type: ignore[no-untyped-call]
+            self.whole = put
+        else:
+            self.whole.narrow(self._dim, self._filled, size).copy_(part)
         self._filled += size
 
-    def joined(self) -> Tensor:
-        """Give the whole."""
-        return torch.cat(self._parts, self._dim) if self._parts else self._whole
+
+class _Put(Function):
+    """Puts a part into a whole in place; torch's own way copies the whole gradient each time."""
+
+    @staticmethod
+    def forward(ctx: Any, whole: Tensor, part: Tensor, dim: int, start: int) -> Tensor:
+        ctx.span, ctx.dtype = (dim, start, part.shape[dim]), part.dtype
+        ctx.mark_dirty(whole)
+        whole.narrow(*ctx.span).copy_(part)
+        return whole
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        return gradient, gradient.narrow(*ctx.span).to(ctx.dtype), None, None
 
 
 def score_tile(call: AttentionCall, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
@@ -198,7 +208,7 @@ def _tile_in_pieces(call: AttentionCall, query: Tree, key: Tree, pairs: Pairs) -
         scores = on_tile(query, some_keys, some)
         wanted = (*shape, piece.stop - piece.start)
         whole.add(widened(checked_scores(scores, wanted, call.weight)).expand(wanted))
-    return whole.joined()
+    return whole.whole
 
 
 def _compiled(weight: WeightFunction) -> WeightFunction:

@@ -154,7 +154,7 @@ def run(call: AttentionCall) -> Tensor:
         else:
             part, state = recomputed(_attend, call, tiles, state, random=call.dropout > 0)
         output.add(part)
-    return output.joined()
+    return output.whole
 
 
 def _is_worth_keeping(call: AttentionCall, most: int) -> bool:
