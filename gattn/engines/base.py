@@ -190,7 +190,7 @@ class AttentionCall:
             return form
         lead = self.query.shape[:2]
         query, key = (x.expand(*lead, *x.shape[2:]) for x in (form.query, form.key))
-        return DotForm(query, key, form.bias)
+        return form._replace(query=query, key=key)
 
     @cached_property
     def operands(self) -> tuple[Tree, Tree]:

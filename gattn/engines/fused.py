@@ -45,7 +45,7 @@ def run(call: AttentionCall) -> Tensor:
         call.value,
         is_causal=isinstance(call.graph.rule, Causal),
         dropout_p=call.dropout,
-        scale=1.0 / call.normalizer.temperature,
+        scale=form.scale / call.normalizer.temperature,
     )
 
 

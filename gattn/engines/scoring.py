@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Callable, Iterator
 from operator import itemgetter
 from typing import Any, NamedTuple, cast
@@ -20,6 +19,8 @@ from gattn.weights.base import Pairs, PairWeight, Tree, WeightFunction, map_tree
 
 PIECE_NUMBERS = 1 << 20
 """How many numbers a step of a weight function holds: they should stay in the cache."""
+
+_PIECE_KEYS = 512
 
 
 def uncompiled(run: Callable[[AttentionCall], Tensor]) -> Callable[[AttentionCall], Tensor]:
@@ -70,7 +71,8 @@ def score_edges(call: AttentionCall, rows: slice | None = None) -> Tensor:
     batch, heads = call.query.shape[:2]
     terms = []
     if form.query is not None and form.key is not None:
-        query, key = form.query[:, :, rows].flatten(0, 1), form.key.flatten(0, 1)
+        query, key = form.query[:, :, rows] * form.scale, form.key
+        query, key = query.flatten(0, 1), key.flatten(0, 1)
         terms.append(edge_products(query, key, some).unflatten(0, (batch, heads)))
     pairs, shape = _pairs(call, edges), (batch, some.num_edges, heads)
     for term in form.bias:
@@ -176,7 +178,7 @@ def score_tile(call: AttentionCall, query: Tree, key: Tree, pairs: Pairs) -> Ten
         return bias
     assert isinstance(query, Tensor)
     assert isinstance(key, Tensor)
-    scores = query @ key.transpose(-2, -1)
+    scores = (query * form.scale) @ key.transpose(-2, -1)
     return scores if bias is None else scores + bias
 
 
@@ -193,30 +195,39 @@ def tile_bias(call: AttentionCall, pairs: Pairs) -> Tensor | None:
 
 
 def _tile_in_pieces(call: AttentionCall, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
-    """Score a tile by the weight function itself, for a few keys at a time."""
-    batch, heads, queries = call.query.shape[0], call.query.shape[1], pairs.query.shape[-3]
-    keys = pairs.key.shape[-2]
-    blocks = math.prod(pairs.query.shape[:-3]) // batch if pairs.query.dim() > 3 else 1
-    numbers = max(call.tile_width * blocks * queries, 1)
-    shape = (batch * blocks, heads, queries)
-    whole = Pasted(widened(call.query.new_empty(0)).new_empty(*shape, keys), dim=-1)
+    """Score a tile by the weight function itself, a few queries with many keys at a time."""
+    batch, heads = call.query.shape[:2]
+    queries, keys = pairs.query.shape[-3], pairs.key.shape[-2]
+    if pairs.query.dim() > 3:
+        batch = len(pairs.query)
     on_tile = _compiled(call.weight).on_tile if call.compile else call.weight.on_tile
-    for piece in _pieces(0, keys, PIECE_NUMBERS // numbers):
-        features = None if pairs.features is None else pairs.features[..., piece, :]
-        some = Pairs(pairs.query, pairs.key[..., piece, :], features)
-        some_keys = map_tree(itemgetter((slice(None), slice(None), piece)), key)
-        scores = on_tile(query, some_keys, some)
-        wanted = (*shape, piece.stop - piece.start)
-        whole.add(widened(checked_scores(scores, wanted, call.weight)).expand(wanted))
-    return whole.whole
+    scores = Pasted(widened(call.query.new_empty(0)).new_empty(batch, heads, queries, keys), dim=2)
+    blocks = batch // max(len(call.query), 1)
+    most = max(PIECE_NUMBERS // max(blocks * call.tile_width, 1), 1)
+    for rows in _pieces(0, queries, most // min(keys, _PIECE_KEYS) if keys else queries):
+        some = map_tree(itemgetter((slice(None), slice(None), rows)), query)
+        parts = []
+        for columns in _pieces(0, keys, max(most // (rows.stop - rows.start), 1)):
+            others = map_tree(itemgetter((slice(None), slice(None), columns)), key)
+            wanted = batch, heads, rows.stop - rows.start, columns.stop - columns.start
+            found = on_tile(some, others, _among(pairs, rows, columns))
+            parts.append(widened(checked_scores(found, wanted, call.weight)).expand(wanted))
+        if parts:
+            scores.add(parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1))
+    return scores.whole
+
+
+def _among(pairs: Pairs, rows: slice, columns: slice) -> Pairs:
+    features = None if pairs.features is None else pairs.features[..., rows, columns, :]
+    return Pairs(pairs.query[..., rows, :, :], pairs.key[..., columns, :], features)
 
 
 def _compiled(weight: WeightFunction) -> WeightFunction:
     """Let torch compile a weight function; it finds again what it compiled before."""
     if isinstance(weight, PairWeight):
-        return PairWeight(torch.compile(weight.function, dynamic=True))
+        return PairWeight(torch.compile(weight.function))
     compiled = copy.copy(weight)
-    compiled.on_tile = torch.compile(weight.on_tile, dynamic=True)  # type: ignore[method-assign]
+    compiled.on_tile = torch.compile(weight.on_tile)  # type: ignore[method-assign]
     return compiled
 
 

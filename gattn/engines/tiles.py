@@ -208,7 +208,7 @@ def _fused(
         value,
         attn_mask=mask,
         dropout_p=call.dropout,
-        scale=1.0 / call.normalizer.temperature,
+        scale=call.dot_form.scale / call.normalizer.temperature,
     )
 
 

@@ -163,7 +163,7 @@ def _dot_form_agrees(case: _Scoring) -> None:
     for term in form.bias:
         total = total + term.on_tile(None, None, case.pairs())
     if form.query is not None and form.key is not None:
-        total = total + form.query @ form.key.transpose(-2, -1)
+        total = total + form.scale * form.query @ form.key.transpose(-2, -1)
     agree(total, case.all_edges(), "the dot form, expected from forward,")
 
 

@@ -44,7 +44,7 @@ class Pairs:
 
 
 class DotForm(NamedTuple):
-    """A score written as ``query . key`` plus terms of pairs.
+    """A score written as ``scale * query . key`` plus terms of pairs.
 
     `query` (B, H, Q, D) and `key` (B, H, K, D) are None where there is no dot product; each of
     `bias` is a weight function that reads only pairs.
@@ -53,6 +53,7 @@ class DotForm(NamedTuple):
     query: Tensor | None
     key: Tensor | None
     bias: tuple[WeightFunction, ...] = ()
+    scale: float = 1.0
 
 
 class WeightFunction(nn.Module):
@@ -178,11 +179,12 @@ class Sum(WeightFunction):
         if any(form is None for form in forms):
             return None
         known = cast("list[DotForm]", forms)
-        queries = [form.query for form in known if form.query is not None]
-        keys = [form.key for form in known if form.key is not None]
         bias = tuple(term for form in known for term in form.bias)
-        if len(queries) < 2:
-            return DotForm(queries[0] if queries else None, keys[0] if keys else None, bias)
+        products = [form for form in known if form.query is not None]
+        if len(products) < 2:
+            return DotForm(None, None, bias) if not products else products[0]._replace(bias=bias)
+        queries = [cast("Tensor", form.query) * form.scale for form in products]
+        keys = [cast("Tensor", form.key) for form in products]
         return DotForm(_concatenate(queries), _concatenate(keys), bias)
 
     def _with(self, query: Tree, key: Tree) -> list[tuple[WeightFunction, Tree, Tree]]:
@@ -219,8 +221,11 @@ class Scaled(WeightFunction):
         form = self.weight.dot_form(query, key)
         if form is None:
             return None
+        bias = tuple(Scaled(self.factor, term) for term in form.bias)
+        if not isinstance(self.factor, Tensor):
+            return form._replace(bias=bias, scale=self.factor * form.scale)
         query = None if form.query is None else scaled(form.query, self.factor)
-        return DotForm(query, form.key, tuple(Scaled(self.factor, term) for term in form.bias))
+        return form._replace(query=query, bias=bias)
 
     def __repr__(self) -> str:
         factor = shown_factor(self.factor)
@@ -289,7 +294,7 @@ def tile_scores(weight: WeightFunction, query: Tree, key: Tree, pairs: Pairs) ->
         return weight.on_tile(query, key, pairs)
     terms = [term.on_tile(None, None, pairs) for term in form.bias]
     if form.query is not None and form.key is not None:
-        terms.append(form.query @ form.key.transpose(-2, -1))
+        terms.append((form.query * form.scale) @ form.key.transpose(-2, -1))
     return _total(terms)
 
 

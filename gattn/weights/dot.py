@@ -55,9 +55,9 @@ class ScaledDotProduct(Dot):
         return super().forward(query, key, pairs) * self._scale(cast("Tensor", query))
 
     def dot_form(self, query: Tree, key: Tree) -> DotForm:
-        """Scale the query."""
+        """Be a dot product with a scale."""
         query = cast("Tensor", query)
-        return DotForm(query * self._scale(query), cast("Tensor", key))
+        return DotForm(query, cast("Tensor", key), scale=self._scale(query))
 
     def _scale(self, query: Tensor) -> float:
         return float(query.shape[-1] ** -0.5) if self.scale is None else self.scale
