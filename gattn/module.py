@@ -250,6 +250,7 @@ class GraphAttention(EdgeAttention):
             scores=scores,
             tokens=tokens,
             query_tokens=query_tokens,
+            compile=self.compile_weight,
         )
 
     def _split(self, projection: nn.Linear, x: Tensor) -> Tensor:

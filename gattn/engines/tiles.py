@@ -194,14 +194,15 @@ def _fused(
         return None
     mask = tiles.mask(call)
     assert call.dot_form is not None
+    assert isinstance(call.normalizer, Softmax)
     if call.dot_form.bias:
         bias = tile_bias(call, tiles.pairs(call))
         assert bias is not None
         if bias.requires_grad:  # The kernel gives masks no gradient.
             return None
+        bias = bias / call.normalizer.temperature
         mask = (bias if mask is None else bias.masked_fill(~mask, -torch.inf)).to(value.dtype)
     assert isinstance(key, Tensor)
-    assert isinstance(call.normalizer, Softmax)
     return scaled_dot_product_attention(
         query.to(value.dtype),
         key.to(value.dtype),

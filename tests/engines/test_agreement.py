@@ -50,8 +50,9 @@ def test_for_every_weight_function(graph, weight):
 
 @pytest.mark.parametrize("graph", SOME_GRAPHS)
 @pytest.mark.parametrize("normalizer", NORMALIZERS)
-def test_for_every_normalizer(graph, normalizer):
-    weight = "kernel" if normalizer == "proportional" else "capturing lambda"
+@pytest.mark.parametrize("weight", ["capturing lambda", "scaled dot", "ALiBi", "relative"])
+def test_for_every_normalizer(graph, weight, normalizer):
+    weight = "kernel" if normalizer == "proportional" else weight
     assert set(hold(Problem(GRAPHS[graph], weight, normalizer))) >= set(ON_TOKENS)
 
 
