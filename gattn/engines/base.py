@@ -194,9 +194,11 @@ class AttentionCall:
 
     @cached_property
     def operands(self) -> tuple[Tree, Tree]:
-        """What tiles are scored from: the dot form's sides, or what was prepared."""
+        """What pairs are scored from: the dot form's sides, or what was prepared, a token a row."""
         form = self.dot_form
-        return self.sides if form is None else (form.query, form.key)
+        if form is not None:
+            return form.query, form.key
+        return map_tree(_tokens_first, self.sides[0]), map_tree(_tokens_first, self.sides[1])
 
     @property
     def is_shared_out_by_softmax(self) -> bool:
@@ -280,6 +282,11 @@ def _neighbourhoods(graph: TokenGraph, device: torch.device) -> Neighbourhoods:
             pointer, key = graph.pointer.to(device), graph.edge_index[0].to(device)
         known[device] = Neighbourhoods(pointer, key, graph.num_keys)
     return known[device]
+
+
+def _tokens_first(tokens: Tensor) -> Tensor:
+    """Lay (B, H, N, .) out so that all numbers of a token, in all the batch, lie together."""
+    return tokens.permute(2, 0, 1, 3).contiguous().permute(1, 2, 0, 3)
 
 
 def _widest(tree: Tree) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from types import ModuleType
 
-from gattn.engines import edges, fused, tiles
+from gattn.engines import blocks, edges, fused, tiles
 from gattn.engines.base import AttentionCall
 from gattn.errors import ContractError
 
@@ -45,9 +45,9 @@ def tiles_waste(call: AttentionCall) -> str | None:
     """Say why tiles do not serve, or None where they do: they hold few pairs that are no edges."""
     if reason := tiles.can_run(call):
         return reason
-    pairs, edges = tiles.pairs(call), call.graph.num_edges
-    if pairs > max(pairs_worth_an_edge(call) * edges, tiles.HEIGHT**2):
-        return f"they hold {pairs:,} pairs for {edges:,} edges"
+    pairs, num_edges = tiles.pairs(call), call.graph.num_edges
+    if pairs > max(pairs_worth_an_edge(call) * num_edges, blocks.HEIGHT**2):
+        return f"they hold {pairs:,} pairs for {num_edges:,} edges"
     return None
 
 

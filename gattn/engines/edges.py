@@ -9,14 +9,8 @@ import torch
 from torch import Tensor
 
 from gattn.engines.base import AttentionCall
-from gattn.engines.scoring import (
-    PIECE_NUMBERS,
-    Pasted,
-    keep_freed_memory,
-    recomputed,
-    score_edges,
-    uncompiled,
-)
+from gattn.engines.memory import Pasted, keep_freed_memory, recomputed, uncompiled
+from gattn.engines.scoring import PIECE_NUMBERS, score_edges
 from gattn.engines.sparse import neighbour_sums
 from gattn.neighbourhoods import Neighbourhoods
 from gattn.normalizers.base import widened

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch_geometric.nn import MessagePassing
 
 from gattn.engines.base import AttentionCall, checked_scores
-from gattn.engines.scoring import uncompiled
+from gattn.engines.memory import uncompiled
 from gattn.normalizers.base import widened
 from gattn.weights.base import Pairs, map_tree
 

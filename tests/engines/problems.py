@@ -12,9 +12,9 @@ from oracle import expected, expected_of_list
 from torch import nn
 from torch.nn.functional import elu
 
-from gattn.attention import attention_call, graph_attention
-from gattn.engines import NAMES, edges, scoring, tiles
-from gattn.engines.base import EdgeList
+from gattn.attention import graph_attention
+from gattn.engines import NAMES, blocks, edges, scoring, tiles
+from gattn.engines.base import EdgeList, attention_call
 from gattn.graph import TokenGraph
 from gattn.normalizers import (
     Entmax,
@@ -374,6 +374,6 @@ def small_pieces(numbers=1, block_bytes=8, block_edges=1, height=64):
         for module in (scoring, edges, tiles):
             patch.setattr(module, "PIECE_NUMBERS", numbers)
         patch.setattr(tiles, "BLOCK_BYTES", block_bytes)
-        patch.setattr(tiles, "HEIGHT", height)
+        patch.setattr(blocks, "HEIGHT", height)
         patch.setattr(edges, "BLOCK_EDGES", block_edges)
         yield

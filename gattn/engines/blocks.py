@@ -1,0 +1,221 @@
+"""Which queries are computed together, and the keys that they reach."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from gattn.engines.base import AttentionCall
+from gattn.engines.memory import Runs, take
+from gattn.graph import TokenGraph
+from gattn.rules import Keys, count_keys, list_keys
+from gattn.weights.base import Pairs, Tree, map_tree
+
+HEIGHT = 64
+"""How many queries a block has at first; more where that adds few keys."""
+
+_MOST_GATHERED = 16
+
+
+@dataclass(frozen=True)
+class Tiles:
+    """A block of queries and the keys that they reach, or several such blocks of one shape.
+
+    The keys are a run, overlapping runs, or indices (blocks, keys) to gather. `allowed` is
+    (queries, keys) or (blocks, queries, keys), None where every pair is an edge; each key outside
+    of `partial` is an edge of every query.
+    """
+
+    rows: slice
+    columns: slice | Tensor | Runs
+    allowed: Tensor | None
+    partial: slice = field(default_factory=lambda: slice(None))
+
+    @property
+    def blocks(self) -> int:
+        """How many blocks there are."""
+        if isinstance(self.columns, slice):
+            return 1
+        return self.columns.number if isinstance(self.columns, Runs) else len(self.columns)
+
+    def queries(self, tokens: Tree) -> tuple[Tree, Tree]:
+        """Take the queries, one block an element of the batch."""
+        some, rest = take(tokens, self.rows)
+        if not isinstance(self.columns, slice):
+            some = map_tree(lambda x: _to_batch(x.unflatten(2, (self.blocks, -1))), some)
+        return some, rest
+
+    def keys(self, tokens: Tree) -> tuple[Tree, Tree]:
+        """Take the keys, one block an element of the batch."""
+        columns = self.columns
+        if isinstance(columns, slice):
+            return take(tokens, columns)
+        if isinstance(columns, Runs):
+            some, rest = take(tokens, columns)
+            return map_tree(_to_batch, some), rest
+        some, rest = take(tokens, columns.flatten())
+        return map_tree(lambda x: _to_batch(x.unflatten(2, columns.shape)), some), rest
+
+    def from_batch(self, output: Tensor) -> Tensor:
+        """Bring outputs, one block an element of the batch, back to (B, H, rows, .)."""
+        if isinstance(self.columns, slice):
+            return output
+        parts: Tensor = output.unflatten(0, (self.blocks, -1))
+        return parts.permute(1, 2, 0, 3, 4).flatten(2, 3)
+
+    def pairs(self, call: AttentionCall) -> Pairs:
+        """Say what is known of the pairs."""
+        positions, features = call.positions, call.edge_features
+        if isinstance(self.columns, slice):
+            if features is not None:
+                features = features[self.rows, self.columns]
+            query, key = positions.query[self.rows], positions.key[self.columns]
+            return Pairs(query[:, None, None], key[None, :, None], features)
+        rows, columns = _tokens_of(self.rows, self.columns, positions.key.device)
+        if features is not None:
+            features = features[rows[:, :, None], columns[:, None, :]]
+        query = positions.query[rows][:, :, None, None]
+        key = positions.key[columns][:, None, :, None]
+        known = (
+            None if x is None else x.repeat_interleave(len(call.query), dim=0)
+            for x in (query, key, features)
+        )
+        return Pairs(*known)  # type: ignore[arg-type]
+
+    def mask(self, call: AttentionCall) -> Tensor | None:
+        """Give `allowed` so that it broadcasts against scores (blocks B, H, queries, keys)."""
+        allowed = self.allowed
+        if allowed is None or allowed.dim() == 2:
+            return allowed
+        return allowed.repeat_interleave(len(call.query), dim=0)[:, None]
+
+
+def plan(graph: TokenGraph, most: int, tallest: int, device: torch.device) -> Iterator[Tiles]:
+    """Cut a graph into tiles.
+
+    Parameters
+    ----------
+    graph : TokenGraph
+        Who may attend to whom.
+    most : int
+        How many pairs are computed at once, where a single row is not longer.
+    tallest : int
+        How many queries a block has at most, or `HEIGHT`.
+    device : torch.device
+        Where the tensors are.
+    """
+    waiting: list[tuple[slice, Keys]] = []
+    for rows, columns in _blocks(graph, most, tallest):
+        if waiting and not _fits(waiting, rows, columns, most):
+            yield _tiles(graph, waiting, device)
+            waiting = []
+        waiting.append((rows, columns))
+    if waiting:
+        yield _tiles(graph, waiting, device)
+
+
+def single_blocks(graph: TokenGraph, most: int, device: torch.device) -> Iterator[Tiles]:
+    """Cut a graph into tiles of one block each; see `plan`."""
+    for block in _blocks(graph, most, graph.num_queries):
+        yield _tiles(graph, [block], device)
+
+
+def _blocks(graph: TokenGraph, most: int, tallest: int) -> Iterator[tuple[slice, Keys]]:
+    """Cut the graph into blocks of rows, taller where that adds few keys."""
+    start = 0
+    while start < graph.num_queries:
+        stop = min(start + HEIGHT, graph.num_queries)
+        columns = graph.reach(slice(start, stop))
+        while stop - start > 1 and (stop - start) * count_keys(columns) > most:
+            stop = start + (stop - start) // 2
+            columns = graph.reach(slice(start, stop))
+        while stop < graph.num_queries and 2 * (stop - start) <= tallest:
+            taller = min(2 * stop - start, graph.num_queries)
+            more = graph.reach(slice(start, taller))
+            size = count_keys(more)
+            if (taller - start) * size > most or size > 1.125 * count_keys(columns):
+                break
+            stop, columns = taller, more
+        yield slice(start, stop), columns
+        start = stop
+
+
+def _fits(waiting: list[tuple[slice, Keys]], rows: slice, columns: Keys, most: int) -> bool:
+    """Say whether a block can be computed as one batch with those that wait.
+
+    It should have few keys, nearly as many as they have; runs of equal length, and not one run.
+    """
+    height, before = rows.stop - rows.start, waiting[-1]
+    if height != before[0].stop - before[0].start:
+        return False
+    if isinstance(columns, slice) and isinstance(before[1], slice):
+        is_next = columns.start > before[1].start and count_keys(columns) == count_keys(before[1])
+        if not is_next:
+            return False
+    sizes = [count_keys(columns), *(count_keys(keys) for _, keys in waiting)]
+    covered = len(sizes) * max(sizes)
+    return (
+        covered * height <= most
+        and max(sizes) <= _MOST_GATHERED * height
+        and covered <= 1.25 * sum(sizes)
+    )
+
+
+def _tiles(graph: TokenGraph, blocks: list[tuple[slice, Keys]], device: torch.device) -> Tiles:
+    rows, columns = slice(blocks[0][0].start, blocks[-1][0].stop), blocks[0][1]
+    if len(blocks) == 1 and isinstance(columns, slice):
+        return _run_of_keys(graph, rows, columns, device)
+    home = graph.device or torch.device("cpu")
+    if runs := _as_runs([keys for _, keys in blocks]):
+        allowed = graph.allowed(*_tokens_of(rows, runs, home))
+        return Tiles(rows, runs, allowed.to(device))
+    sizes = torch.tensor([count_keys(keys) for _, keys in blocks], device=home)
+    gathered = torch.zeros(len(blocks), int(sizes.max()), dtype=torch.long, device=home)
+    for row, (_, keys) in zip(gathered, blocks, strict=True):
+        row[: count_keys(keys)] = list_keys(keys, home)
+    allowed = graph.allowed(*_tokens_of(rows, gathered, home))
+    allowed &= (torch.arange(gathered.shape[1], device=home) < sizes[:, None])[:, None]
+    return Tiles(rows, gathered.to(device), allowed.to(device))
+
+
+def _as_runs(blocks: list[Keys]) -> Runs | None:
+    """Say of runs of one width, at even steps, where they lie; None of other keys."""
+    runs = [keys for keys in blocks if isinstance(keys, slice)]
+    if len(runs) < max(len(blocks), 2):
+        return None
+    first, width, step = runs[0].start, count_keys(runs[0]), runs[1].start - runs[0].start
+    if step <= 0 or any(
+        (run.start, run.stop) != (first + i * step, first + i * step + width)
+        for i, run in enumerate(runs)
+    ):
+        return None
+    return Runs(first, step, len(runs), width)
+
+
+def _tokens_of(rows: slice, columns: Tensor | Runs, device: torch.device) -> tuple[Tensor, Tensor]:
+    """List the numbers of the queries and the keys of each block."""
+    if isinstance(columns, Runs):
+        starts = columns.start + columns.step * torch.arange(columns.number, device=device)
+        columns = starts[:, None] + torch.arange(columns.width, device=device)
+    queries = torch.arange(rows.start, rows.stop, device=device)
+    return queries.view(len(columns), -1), columns
+
+
+def _to_batch(tokens: Tensor) -> Tensor:
+    """(B, H, blocks, N, .) -> (blocks B, H, N, .)."""
+    return tokens.permute(2, 0, 1, 3, 4).flatten(0, 1)
+
+
+def _run_of_keys(graph: TokenGraph, rows: slice, columns: slice, device: torch.device) -> Tiles:
+    part = graph.partial_columns(rows, columns)
+    if part.start >= part.stop:
+        return Tiles(rows, columns, None)
+    allowed = torch.ones(
+        rows.stop - rows.start, count_keys(columns), dtype=torch.bool, device=device
+    )
+    some = slice(columns.start + part.start, columns.start + part.stop)
+    allowed[:, part] = graph.allowed(rows, some).to(device)
+    return Tiles(rows, columns, allowed, part)
