@@ -78,7 +78,8 @@ class Neighbourhoods:
     def repeated(self, copies: int) -> tuple[Tensor, Tensor]:
         """Lay copies side by side, one for each head: pointers and keys of one large graph."""
         if copies not in self._copies:
-            self._copies.clear()
+            if len(self._copies) > 1:
+                self._copies.clear()
             with torch.inference_mode(False):
                 self._copies[copies] = self._repeated(copies)
         return self._copies[copies]

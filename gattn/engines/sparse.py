@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
 from functools import cache
 from typing import Any, cast
 
@@ -12,6 +13,9 @@ from torch.autograd import Function
 from torch.nn.functional import embedding_bag
 
 from gattn.neighbourhoods import Neighbourhoods
+
+GROUPED_EDGES = 1 << 20
+"""How many edges of all copies are listed side by side."""
 
 
 def edge_products(query: Tensor, key: Tensor, edges: Neighbourhoods) -> Tensor:
@@ -98,33 +102,45 @@ def _sampled(query: Tensor, key: Tensor, edges: Neighbourhoods) -> Tensor:
     copies, queries, dim = query.shape
     if edges.num_edges > queries * edges.num_keys:  # doubled edges: more than such a matrix holds
         return (query @ key.transpose(-2, -1))[:, edges.query, edges.key]
-    values = query.new_zeros(copies * edges.num_edges)
-    if len(values) and dim:
-        start, column = edges.repeated(copies)
-        size = (copies * queries, copies * edges.num_keys)
-        matrix = torch.sparse_csr_tensor(start, column, values, size, check_invariants=False)
-        left, right = query.reshape(-1, dim), key.reshape(-1, dim)
-        # Written into the matrix itself: torch would else copy its indices as well.
+    values = query.new_zeros(copies, edges.num_edges)
+    if not values.numel() or not dim:
+        return values
+    for some in _groups(copies, edges):
+        start, column = edges.repeated(some.stop - some.start)
+        left, right = query[some].reshape(-1, dim), key[some].reshape(-1, dim)
+        matrix = torch.sparse_csr_tensor(
+            start, column, values[some].view(-1), (len(left), len(right)), check_invariants=False
+        )
+        # Written into the values themselves: torch would else copy the indices as well.
         torch.sparse.sampled_addmm(matrix, left, right.T, beta=0.0, out=matrix)
-        values = matrix.values()
-    return values.view(copies, edges.num_edges)
+    return values
 
 
 def _summed(share: Tensor, value: Tensor, edges: Neighbourhoods) -> Tensor:
     copies, _, dim = value.shape
+    summed = value.new_zeros(copies, edges.num_queries, dim)
     if not share.numel() or not dim:
-        return value.new_zeros(copies, edges.num_queries, dim)
-    start, column = edges.repeated(copies)
-    # A bag of embeddings is a row of a sparse product; torch's kernel for it is the faster one.
-    summed = embedding_bag(
-        column,
-        value.detach().reshape(-1, dim),
-        start,
-        mode="sum",
-        per_sample_weights=share.detach().reshape(-1),
-        include_last_offset=True,
-    )
-    return summed.view(copies, edges.num_queries, dim)
+        return summed
+    for some in _groups(copies, edges):
+        start, column = edges.repeated(some.stop - some.start)
+        # A bag of embeddings is a row of a sparse product; torch's kernel for it is the faster one.
+        bags = embedding_bag(
+            column,
+            value[some].detach().reshape(-1, dim),
+            start,
+            mode="sum",
+            per_sample_weights=share[some].detach().reshape(-1),
+            include_last_offset=True,
+        )
+        summed[some] = bags.view(-1, edges.num_queries, dim)
+    return summed
+
+
+def _groups(copies: int, edges: Neighbourhoods) -> Iterator[slice]:
+    """Group copies: small graphs side by side in one call, large ones without lists of copies."""
+    size = max(GROUPED_EDGES // edges.num_edges, 1)
+    for first in range(0, copies, size):
+        yield slice(first, min(first + size, copies))
 
 
 def _reordered(numbers: Tensor, order: Tensor) -> Tensor:
