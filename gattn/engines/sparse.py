@@ -126,7 +126,7 @@ def _summed(share: Tensor, value: Tensor, edges: Neighbourhoods) -> Tensor:
         # A bag of embeddings is a row of a sparse product; torch's kernel for it is the faster one.
         bags = embedding_bag(
             column,
-            value[some].detach().reshape(-1, dim),
+            value[some].detach().reshape(-1, dim).contiguous(),
             start,
             mode="sum",
             per_sample_weights=share[some].detach().reshape(-1),
