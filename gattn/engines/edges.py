@@ -47,7 +47,8 @@ def _normalised(call: AttentionCall, scores: Tensor) -> Tensor:
     attention = Pasted(whole, dim=-1)
     for part, (rows, some) in zip(parts, blocks, strict=True):
         query, count = edges.query[some] - rows.start, rows.stop - rows.start
-        attention.add(recomputed(call.normalizer.on_edges, part, query, count))
+        on_edges = call.normalizer.on_edges
+        attention.add(recomputed(on_edges, part, query, count, many=len(blocks) > 1))
     return attention.whole
 
 

@@ -19,15 +19,19 @@ def uncompiled(run: Callable[[AttentionCall], Tensor]) -> Callable[[AttentionCal
     return cast("Callable[[AttentionCall], Tensor]", torch.compiler.disable(run))
 
 
-def recomputed(function: Callable[..., Any], *arguments: Any, random: bool = False) -> Any:
+def recomputed(
+    function: Callable[..., Any], *arguments: Any, many: bool = True, random: bool = False
+) -> Any:
     """Call a function; for a gradient call it again instead of keeping what it computed.
 
     Parameters
     ----------
+    many : bool
+        Whether there is much to compute; what is little may be kept.
     random : bool
         Whether it draws random numbers, which must be the same again.
     """
-    if not torch.is_grad_enabled():
+    if not many or not torch.is_grad_enabled():
         return function(*arguments)
     return checkpoint(
         function,

@@ -77,8 +77,9 @@ def _in_pieces(call: AttentionCall, edges: slice) -> Tensor:
 
     size = edges.stop - edges.start
     whole = Pasted(widened(call.query.new_empty(0)).new_empty(batch, heads, size), dim=-1)
-    for piece in _pieces(edges.start, edges.stop, PIECE_NUMBERS // max(2 * call.edge_width, 1)):
-        scores, query, key = recomputed(score, query, key, piece)
+    pieces = list(_pieces(edges.start, edges.stop, PIECE_NUMBERS // max(2 * call.edge_width, 1)))
+    for piece in pieces:
+        scores, query, key = recomputed(score, query, key, piece, many=len(pieces) > 1)
         whole.add(scores)
     return whole.whole
 

@@ -69,10 +69,7 @@ def run(call: AttentionCall) -> Tensor:
     # Pairs that are scored one by one fill the cache in pieces: a piece should be no thin strip.
     tallest = blocks.HEIGHT if call.tile_width > call.heads else call.graph.num_queries
     for tiles in blocks.plan(call.graph, most, tallest, call.query.device):
-        if few:
-            part, state = _attend(call, tiles, state)
-        else:
-            part, state = recomputed(_attend, call, tiles, state, random=call.dropout > 0)
+        part, state = recomputed(_attend, call, tiles, state, many=not few, random=call.dropout > 0)
         output.add(part)
     return output.whole
 
