@@ -134,7 +134,6 @@ def attention_graphs(
     call, _ = attention_call(
         query, key, graph, weight, normalizer, None, edge_features, compile=compile
     )
-    chosen = choose_for_graphs(call, engine)
     names = {
         "tokens": tuple(tokens),
         "query_tokens": tuple(query_tokens),
@@ -144,7 +143,7 @@ def attention_graphs(
     batch, heads = call.query.shape[:2]
     stores = [KeptEdges(graph, range(heads), keep, scores, query.dtype) for _ in range(batch)]
     with torch.no_grad(), naming_shapes(call):
-        if chosen is edges:
+        if choose_for_graphs(call, engine) is edges:
             for some, score, attention in edges.edge_blocks(call):
                 for store, one, its_score in zip(stores, attention, score, strict=True):
                     store.add_edges(some, one, its_score)

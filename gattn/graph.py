@@ -129,7 +129,7 @@ class TokenGraph:
         found = _whole_numbers(ids, "ids")
         if found.dim() != 1:
             raise GraphError(f"ids must be one id a token, not {tuple(found.shape)}.")
-        rule: Rule = Documents(found.cpu())
+        rule: Rule = Documents(found.cpu().clone())
         if causal:
             rule = Combined("&", rule, Causal())
         return cls(rule, len(found), len(found))

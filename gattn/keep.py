@@ -103,7 +103,7 @@ class Threshold(Keep):
 
     def places(self, attention: Tensor, present: Tensor) -> Tensor:
         """Compare the largest of each chunk, and each edge only where that one stays."""
-        if self.t == 0:
+        if self.t < torch.finfo(attention.dtype).tiny:  # as good as 0, which absent pairs have
             return super().places(attention, present)
         sizes = sizes_of(attention).flatten()
         whole = len(sizes) // _CHUNK * _CHUNK

@@ -216,11 +216,11 @@ class GraphAttention(EdgeAttention):
                 "Explainers and hooks look at one graph at a time: pass (tokens, channels), "
                 f"not a batch {tuple(x.shape)}; batch graphs as a disjoint union."
             )
-        if self._is_watched() or self._has_own_steps():
-            engine = message_passing
-        else:
-            engine = choose(call) if self.engine is None else named(self.engine, call)
         with naming_shapes(call):
+            if self._is_watched() or self._has_own_steps():
+                engine = message_passing
+            else:
+                engine = choose(call) if self.engine is None else named(self.engine, call)
             output = self.attend(call) if engine is message_passing else engine.run(call)
         output = output.reshape(*lead, *output.shape[1:])
         projected: Tensor = self.project_output(output.transpose(-3, -2).flatten(-2))
@@ -250,6 +250,7 @@ class GraphAttention(EdgeAttention):
             scores=scores,
             tokens=tokens,
             query_tokens=query_tokens,
+            engine=self.engine if self.engine in ("tiles", "edges") else None,
             compile=self.compile_weight,
         )
 

@@ -43,7 +43,8 @@ class Neighbourhoods:
         order : Tensor or None
             The given number of each sorted edge; None where they were sorted already.
         """
-        order = None
+        order = None  # a copy: the caller may change edges before a gradient is computed
+        query, key = query.clone(), key.clone()
         if not bool((query.diff() >= 0).all()):
             order = torch.argsort(query, stable=True)
             query, key = query[order], key[order]
@@ -77,12 +78,14 @@ class Neighbourhoods:
 
     def repeated(self, copies: int) -> tuple[Tensor, Tensor]:
         """Lay copies side by side, one for each head: pointers and keys of one large graph."""
-        if copies not in self._copies:
+        found = self._copies.get(copies)
+        if found is None:
+            with torch.inference_mode(False):
+                found = self._repeated(copies)
             if len(self._copies) > 1:
                 self._copies.clear()
-            with torch.inference_mode(False):
-                self._copies[copies] = self._repeated(copies)
-        return self._copies[copies]
+            self._copies[copies] = found
+        return found
 
     def _repeated(self, copies: int) -> tuple[Tensor, Tensor]:
         largest = copies * max(self.num_edges, self.num_queries, self.num_keys)

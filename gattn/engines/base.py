@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from weakref import WeakKeyDictionary
 
@@ -200,6 +201,16 @@ class AttentionCall:
             return form.query, form.key
         return map_tree(_tokens_first, self.sides[0]), map_tree(_tokens_first, self.sides[1])
 
+    @cached_property
+    def kernel_dtype(self) -> torch.dtype:
+        """The precision that a fused kernel is given: half only where that rounds nothing."""
+        assert self.value is not None
+        if self.dot_form is None or widened(self.value[:0]).dtype == self.value.dtype:
+            return self.value.dtype
+        plain = self.weight.dot_form(*self.sides)
+        is_given = plain is not None and plain.query is self.sides[0] and plain.key is self.sides[1]
+        return self.value.dtype if is_given and not self.dot_form.bias else torch.float32
+
     @property
     def is_shared_out_by_softmax(self) -> bool:
         """Whether the normalizer is the plain softmax that torch's kernels know."""
@@ -299,11 +310,12 @@ def _widest(tree: Tree) -> int:
 def naming_shapes(call: AttentionCall) -> Iterator[None]:
     """Turn what torch says of shapes that do not fit into an error that names their owners."""
     try:
-        yield
-    except torch.OutOfMemoryError:
-        raise
+        with _in_its_own_precision(call.query.device):
+            yield
     except (RuntimeError, IndexError) as error:
         reason = str(error).partition("\n")[0]
+        if type(error) not in (RuntimeError, IndexError) or not _OF_SHAPES.search(reason):
+            raise
         raise ShapeError(
             f"{call.weight!r} and {call.normalizer!r} do not fit queries (batch, heads, tokens, "
             f"dim) {tuple(call.query.shape)} and keys {tuple(call.key.shape)}: {reason} Build them "
@@ -311,11 +323,26 @@ def naming_shapes(call: AttentionCall) -> Iterator[None]:
         ) from error
 
 
+_OF_SHAPES = re.compile(r"size|shape|dimension|out of (range|bounds)", re.IGNORECASE)
+
+
+def _in_its_own_precision(device: torch.device) -> AbstractContextManager[None]:
+    """Leave autocast: tensors have the precision that they were given, and sums float32."""
+    if device.type not in ("cpu", "cuda") or not torch.is_autocast_enabled(device.type):
+        return nullcontext()
+    return torch.autocast(device.type, enabled=False)
+
+
 def checked_scores(scores: Tensor, shape: tuple[int, ...], weight: WeightFunction) -> Tensor:
     """Hold what a weight function returned to its contract: one score a pair and head.
 
     The pair axes must be there in full; batch and heads may be 1 or, leading, missing.
     """
+    if not isinstance(scores, Tensor):
+        raise ContractError(
+            f"{weight} must return a tensor, one score for each pair and head: {shape} here, not "
+            f"{scores!r:.60}."
+        )
     missing = len(shape) - scores.dim()
     padded = (1,) * missing + tuple(scores.shape)
     heads = 2 if len(shape) == 3 else 1

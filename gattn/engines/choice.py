@@ -55,7 +55,7 @@ def pairs_worth_an_edge(call: AttentionCall) -> float:
     """Say how many pairs on tiles take about as long as an edge by itself (as measured)."""
     if call.is_scored_pair_by_pair:
         return 1.5
-    return 3.5 if call.wants_gradient else 2.0
+    return 3.5 if call.wants_gradient else 3.0
 
 
 def named(name: str, call: AttentionCall) -> ModuleType:

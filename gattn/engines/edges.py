@@ -43,7 +43,9 @@ def _normalised(call: AttentionCall, scores: Tensor) -> Tensor:
     edges = call.edges[0]
     blocks = list(_blocks(edges, max(1, PIECE_NUMBERS // max(4 * call.heads, 1))))
     parts = scores.split([some.stop - some.start for _, some in blocks], dim=-1)
-    whole = torch.empty_like(scores) if torch.is_grad_enabled() else scores
+    form = call.dot_form
+    is_own = form is None or form.query is not None  # else a term of pairs gave this memory
+    whole = scores if is_own and not torch.is_grad_enabled() else scores.new_empty(scores.shape)
     attention = Pasted(whole, dim=-1)
     for part, (rows, some) in zip(parts, blocks, strict=True):
         query, count = edges.query[some] - rows.start, rows.stop - rows.start

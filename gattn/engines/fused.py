@@ -39,14 +39,16 @@ def run(call: AttentionCall) -> Tensor:
     assert form.key is not None
     assert call.value is not None
     assert isinstance(call.normalizer, Softmax)
-    return scaled_dot_product_attention(
-        form.query.to(call.value.dtype),
-        form.key.to(call.value.dtype),
-        call.value,
+    kind = call.kernel_dtype
+    output = scaled_dot_product_attention(
+        form.query.to(kind),
+        form.key.to(kind),
+        call.value.to(kind),
         is_causal=isinstance(call.graph.rule, Causal),
         dropout_p=call.dropout,
         scale=form.scale / call.normalizer.temperature,
     )
+    return output.to(call.value.dtype)
 
 
 def memory(call: AttentionCall) -> int:

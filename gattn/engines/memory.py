@@ -19,27 +19,17 @@ def uncompiled(run: Callable[[AttentionCall], Tensor]) -> Callable[[AttentionCal
     return cast("Callable[[AttentionCall], Tensor]", torch.compiler.disable(run))
 
 
-def recomputed(
-    function: Callable[..., Any], *arguments: Any, many: bool = True, random: bool = False
-) -> Any:
+def recomputed(function: Callable[..., Any], *arguments: Any, many: bool = True) -> Any:
     """Call a function; for a gradient call it again instead of keeping what it computed.
 
     Parameters
     ----------
     many : bool
         Whether there is much to compute; what is little may be kept.
-    random : bool
-        Whether it draws random numbers, which must be the same again.
     """
     if not many or not torch.is_grad_enabled():
         return function(*arguments)
-    return checkpoint(
-        function,
-        *arguments,
-        use_reentrant=False,
-        preserve_rng_state=random,
-        determinism_check="none",
-    )
+    return checkpoint(function, *arguments, use_reentrant=False, determinism_check="none")
 
 
 def keep_freed_memory() -> None:
@@ -48,7 +38,7 @@ def keep_freed_memory() -> None:
     Otherwise each piece may take its memory from the system anew, page by page. glibc stops doing
     so for sizes up to the largest that was freed; nothing of this memory is ever touched.
     """
-    torch.empty(30 << 18, dtype=torch.float32)
+    torch.empty(30 << 18, dtype=torch.float32, device="cpu")
 
 
 class Pasted:
@@ -109,6 +99,15 @@ def take(tree: Tree, index: slice | Tensor | Runs) -> tuple[Tree, Tree]:
     if not tree.requires_grad:
         return _selected(tree, index), tree
     return cast("tuple[Tensor, Tensor]", _Take.apply(tree, index))  # type: ignore[no-untyped-call]
+
+
+def in_kind_of(tree: Tree, kinds: Tree) -> Tree:
+    """Bring tensors to the kinds of others; widened before they are taken, gradients add up so."""
+    if isinstance(tree, tuple) and isinstance(kinds, tuple):
+        return tuple(in_kind_of(*branches) for branches in zip(tree, kinds, strict=True))
+    if isinstance(tree, Tensor) and isinstance(kinds, Tensor):
+        return tree.to(kinds.dtype)
+    return tree
 
 
 class _Take(Function):

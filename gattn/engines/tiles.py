@@ -15,6 +15,7 @@ from gattn.engines.blocks import Tiles
 from gattn.engines.memory import (
     Pasted,
     Runs,
+    in_kind_of,
     keep_freed_memory,
     recomputed,
     uncompiled,
@@ -22,8 +23,9 @@ from gattn.engines.memory import (
 from gattn.engines.scoring import PIECE_NUMBERS, score_tile, tile_bias
 from gattn.graph import TokenGraph
 from gattn.normalizers import Softmax
+from gattn.normalizers.base import widened
 from gattn.rules import Keys
-from gattn.weights.base import Tree
+from gattn.weights.base import Tree, map_tree
 
 BLOCK_BYTES = 1 << 24
 """How much the scores of a block take at most: they should stay in the cache."""
@@ -65,11 +67,12 @@ def run(call: AttentionCall) -> Tensor:
     few = _is_worth_keeping(call, most)
     shape = (*call.query.shape[:3], call.value.shape[-1])
     output = Pasted(call.value.new_empty(shape), dim=2)
-    state: tuple[Tree, Tree, Tree] = (*call.operands, call.value)
+    query, key = (map_tree(widened, side) for side in call.operands)
+    state: tuple[Tree, Tree, Tree] = (query, key, widened(call.value))
     # Pairs that are scored one by one fill the cache in pieces: a piece should be no thin strip.
     tallest = blocks.HEIGHT if call.tile_width > call.heads else call.graph.num_queries
     for tiles in blocks.plan(call.graph, most, tallest, call.query.device):
-        part, state = recomputed(_attend, call, tiles, state, many=not few, random=call.dropout > 0)
+        part, state = recomputed(_attend, call, tiles, state, many=not few)
         output.add(part)
     return output.whole
 
@@ -94,9 +97,12 @@ def _attend(
     query, query_rest = tiles.queries(state[0])
     key, key_rest = tiles.keys(state[1])
     value, value_rest = tiles.keys(state[2])
+    query, key = in_kind_of(query, call.operands[0]), in_kind_of(key, call.operands[1])
     assert isinstance(value, Tensor)
+    assert call.value is not None
     output = _fused(call, tiles, query, key, value)
     if output is None:
+        value = value.to(call.value.dtype)
         attention = call.normalizer(_scores(call, tiles, query, key)).to(value.dtype)
         attention = torch.dropout(attention, call.dropout, train=call.dropout > 0)
         output = attention @ value
@@ -118,12 +124,13 @@ def _fused(
         if bias.requires_grad:  # The kernel gives masks no gradient.
             return None
         bias = bias / call.normalizer.temperature
-        mask = (bias if mask is None else bias.masked_fill(~mask, -torch.inf)).to(value.dtype)
+        mask = bias if mask is None else bias.masked_fill(~mask, -torch.inf)
+        mask = mask.to(call.kernel_dtype)
     assert isinstance(key, Tensor)
     return scaled_dot_product_attention(
-        query.to(value.dtype),
-        key.to(value.dtype),
-        value,
+        query.to(call.kernel_dtype),
+        key.to(call.kernel_dtype),
+        value.to(call.kernel_dtype),
         attn_mask=mask,
         dropout_p=call.dropout,
         scale=call.dot_form.scale / call.normalizer.temperature,

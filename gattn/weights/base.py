@@ -102,13 +102,14 @@ class WeightFunction(nn.Module):
             map_tree(lambda x: x.transpose(1, 2)[:, None], key),
             pairs,
         )
-        if scores.dim() == 3:
+        if isinstance(scores, Tensor) and scores.dim() == 3:
             scores = scores[None]
-        if scores.dim() != 4:
+        if not isinstance(scores, Tensor) or scores.dim() != 4:
+            found = tuple(scores.shape) if isinstance(scores, Tensor) else scores
             raise ContractError(
                 f"{self} must return one score for each pair and head, (..., heads) or (..., 1), "
-                f"but on a tile it returned {tuple(scores.shape)}. Reduce the feature axis only, "
-                "for example with .sum(-1)."
+                f"but on a tile it returned {found}. Reduce the feature axis only, for example "
+                "with .sum(-1)."
             )
         return scores.permute(0, 3, 1, 2)
 
