@@ -132,14 +132,14 @@ class AttentionCall:
         return Neighbourhoods.from_pairs(query, key, self.graph.num_queries, self.graph.num_keys)
 
     @property
-    def heads(self) -> int:
+    def batch_heads(self) -> int:
         """How many heads there are, of all batch elements."""
         return math.prod(self.query.shape[:2])
 
     @cached_property
     def edge_width(self) -> int:
         """The most numbers that a token brings to each edge, in all heads of the batch."""
-        return self.heads * max(_widest(side) for side in self.sides)
+        return self.batch_heads * max(_widest(side) for side in self.sides)
 
     @cached_property
     def is_scored_pair_by_pair(self) -> bool:
@@ -172,7 +172,7 @@ class AttentionCall:
     def tile_width(self) -> int:
         """The most numbers that a pair takes on a tile, in all heads of the batch."""
         in_steps = self.is_scored_pair_by_pair and not self.compile
-        return self.edge_width if in_steps else self.heads
+        return self.edge_width if in_steps else self.batch_heads
 
     @cached_property
     def sides(self) -> tuple[Tree, Tree]:

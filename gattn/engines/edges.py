@@ -11,7 +11,7 @@ from torch import Tensor
 from gattn.engines.base import AttentionCall
 from gattn.engines.memory import Pasted, keep_freed_memory, recomputed, uncompiled
 from gattn.engines.scoring import PIECE_NUMBERS, score_edges
-from gattn.engines.sparse import neighbour_sums
+from gattn.engines.sparse import GROUPED_EDGES, neighbour_sums
 from gattn.neighbourhoods import Neighbourhoods
 from gattn.normalizers.base import widened
 
@@ -41,7 +41,7 @@ def run(call: AttentionCall) -> Tensor:
 def _normalised(call: AttentionCall, scores: Tensor) -> Tensor:
     """Normalise scores (B, H, E), as many neighbourhoods at a time as the cache holds."""
     edges = call.edges[0]
-    blocks = list(_blocks(edges, max(1, PIECE_NUMBERS // max(4 * call.heads, 1))))
+    blocks = list(_blocks(edges, max(1, PIECE_NUMBERS // max(4 * call.batch_heads, 1))))
     parts = scores.split([some.stop - some.start for _, some in blocks], dim=-1)
     form = call.dot_form
     is_own = form is None or form.query is not None  # else a term of pairs gave this memory
@@ -75,7 +75,7 @@ class EdgeBlock(NamedTuple):
 def edge_blocks(call: AttentionCall) -> Iterator[EdgeBlock]:
     """Walk whole neighbourhoods of attention, in memory that does not grow with their number."""
     edges = call.edges[0]
-    for rows, some in _blocks(edges, max(1, BLOCK_EDGES // max(call.heads, 1))):
+    for rows, some in _blocks(edges, max(1, BLOCK_EDGES // max(call.batch_heads, 1))):
         scores = score_edges(call, rows)
         query = edges.query[some] - rows.start
         attention = call.normalizer.on_edges(scores, query, rows.stop - rows.start)
@@ -84,6 +84,7 @@ def edge_blocks(call: AttentionCall) -> Iterator[EdgeBlock]:
 
 def memory(call: AttentionCall) -> int:
     """Estimate what `run` takes besides inputs and output, in bytes."""
-    scores = 4 * call.heads * call.graph.num_edges * call.query.element_size()
-    indices = 4 * call.heads * call.graph.num_edges
-    return scores + indices + 4 * PIECE_NUMBERS * call.query.element_size()
+    edges = call.graph.num_edges
+    pieces = 4 * min(PIECE_NUMBERS, edges * call.edge_width)
+    indices = 8 * 3 * edges + 4 * min(call.batch_heads * edges, max(GROUPED_EDGES, edges))
+    return (2 * call.batch_heads * edges + pieces) * max(call.query.element_size(), 4) + indices

@@ -24,7 +24,9 @@ def explain(
     normalizer: Normalizer | None = None,
     edge_features: Tensor | None = None,
 ) -> None:
-    """Print which engine `graph_attention` would choose, why, and about how much memory it takes.
+    """Print which engine `graph_attention` would choose, why, and how much memory it may take.
+
+    The estimates are for one call without gradients, at most, inputs and output apart.
 
     Parameters
     ----------
@@ -52,14 +54,14 @@ def _lines(call: AttentionCall) -> list[str]:
     share = f"{graph.num_edges / pairs:.2g} of all pairs" if pairs else "no pairs"
     lines = [
         f"{graph}: {graph.num_edges:,} edges, {share}",
-        f"{call.weight}: {_score(call)}; {call.normalizer}; {call.heads} heads in all",
+        f"{call.weight}: {_score(call)}; {call.normalizer}; {call.batch_heads} heads in all",
         f"graph_attention runs {chosen}, attention_graphs {_name(choose_for_graphs(call))}:",
     ]
     width = max(len(name) for name in NAMES)
     for name in NAMES:
         engine = import_module(f"gattn.engines.{name}")
         reason = engine.can_run(call)
-        told = f"cannot: {reason}" if reason else f"about {_size(engine.memory(call))}"
+        told = f"cannot: {reason}" if reason else f"up to {_size(engine.memory(call))}"
         if not reason and engine is tiles:
             told += f", {tiles.pairs(call):,} pairs"
             told += (

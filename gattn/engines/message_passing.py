@@ -63,7 +63,7 @@ def run(call: AttentionCall) -> Tensor:
 
 def memory(call: AttentionCall) -> int:
     """Estimate what `run` takes besides inputs and output, in bytes."""
-    value = 0 if call.value is None else call.heads * call.value.shape[-1]
+    value = 0 if call.value is None else call.batch_heads * call.value.shape[-1]
     return call.graph.num_edges * (3 * call.edge_width + 2 * value) * call.query.element_size()
 
 

@@ -62,7 +62,7 @@ def run(call: AttentionCall) -> Tensor:
     assert call.value is not None
     assert isinstance(call.graph, TokenGraph)
     keep_freed_memory()
-    width = call.tile_width if torch.is_grad_enabled() else call.heads
+    width = call.tile_width if torch.is_grad_enabled() else call.batch_heads
     most = _most_pairs(call, width)
     few = _is_worth_keeping(call, most)
     shape = (*call.query.shape[:3], call.value.shape[-1])
@@ -70,7 +70,7 @@ def run(call: AttentionCall) -> Tensor:
     query, key = (map_tree(widened, side) for side in call.operands)
     state: tuple[Tree, Tree, Tree] = (query, key, widened(call.value))
     # Pairs that are scored one by one fill the cache in pieces: a piece should be no thin strip.
-    tallest = blocks.HEIGHT if call.tile_width > call.heads else call.graph.num_queries
+    tallest = blocks.HEIGHT if call.tile_width > call.batch_heads else call.graph.num_queries
     for tiles in blocks.plan(call.graph, most, tallest, call.query.device):
         part, state = recomputed(_attend, call, tiles, state, many=not few)
         output.add(part)
@@ -169,15 +169,16 @@ def pairs(call: AttentionCall) -> int:
 
 def memory(call: AttentionCall) -> int:
     """Estimate what `run` takes besides inputs and output, in bytes."""
-    block = min(_most_pairs(call, call.heads), pairs(call)) * call.heads
-    return (3 * block + 4 * PIECE_NUMBERS) * max(call.query.element_size(), 4)
+    block = min(_most_pairs(call, call.batch_heads), pairs(call)) * call.batch_heads
+    pieces = 4 * min(PIECE_NUMBERS, block // max(call.batch_heads, 1) * call.tile_width)
+    return (3 * block + pieces) * max(call.query.element_size(), 4)
 
 
 def row_blocks(call: AttentionCall) -> Iterator[RowBlock]:
     """Walk whole rows of attention, in memory that does not grow with their number."""
     keep_freed_memory()
     assert isinstance(call.graph, TokenGraph)
-    most = _most_pairs(call, call.heads)
+    most = _most_pairs(call, call.batch_heads)
     for tiles in blocks.single_blocks(call.graph, most, call.query.device):
         yield _row_block(call, tiles)
 
