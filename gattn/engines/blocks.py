@@ -108,11 +108,16 @@ def plan(graph: TokenGraph, most: int, tallest: int, device: torch.device) -> It
         Where the tensors are.
     """
     waiting: list[tuple[slice, Keys]] = []
+    widest = total = 0
     for rows, columns in _blocks(graph, most, tallest):
-        if waiting and not _fits(waiting, rows, columns, most):
+        size = count_keys(columns)
+        covered = (len(waiting) + 1) * max(widest, size)
+        are_few = covered * (rows.stop - rows.start) <= most and covered <= 1.25 * (total + size)
+        if waiting and not (are_few and _are_alike(waiting[-1], (rows, columns))):
             yield _tiles(graph, waiting, device)
-            waiting = []
+            waiting, widest, total = [], 0, 0
         waiting.append((rows, columns))
+        widest, total = max(widest, size), total + size
     if waiting:
         yield _tiles(graph, waiting, device)
 
@@ -143,25 +148,18 @@ def _blocks(graph: TokenGraph, most: int, tallest: int) -> Iterator[tuple[slice,
         start = stop
 
 
-def _fits(waiting: list[tuple[slice, Keys]], rows: slice, columns: Keys, most: int) -> bool:
-    """Say whether a block can be computed as one batch with those that wait.
+def _are_alike(block: tuple[slice, Keys], other: tuple[slice, Keys]) -> bool:
+    """Say whether blocks in a row suit one batch.
 
-    It should have few keys, nearly as many as they have; runs of equal length, and not one run.
+    They have as many queries, few keys, and if these are runs, then of one length, not the same.
     """
-    height, before = rows.stop - rows.start, waiting[-1]
-    if height != before[0].stop - before[0].start:
+    (rows, columns), (more_rows, more) = block, other
+    height = rows.stop - rows.start
+    if height != more_rows.stop - more_rows.start or count_keys(more) > _MOST_GATHERED * height:
         return False
-    if isinstance(columns, slice) and isinstance(before[1], slice):
-        is_next = columns.start > before[1].start and count_keys(columns) == count_keys(before[1])
-        if not is_next:
-            return False
-    sizes = [count_keys(columns), *(count_keys(keys) for _, keys in waiting)]
-    covered = len(sizes) * max(sizes)
-    return (
-        covered * height <= most
-        and max(sizes) <= _MOST_GATHERED * height
-        and covered <= 1.25 * sum(sizes)
-    )
+    if isinstance(columns, slice) and isinstance(more, slice):
+        return more.start > columns.start and count_keys(columns) == count_keys(more)
+    return True
 
 
 def _tiles(graph: TokenGraph, blocks: list[tuple[slice, Keys]], device: torch.device) -> Tiles:
