@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gattn.engines.base import AttentionCall
-from gattn.engines.memory import Pasted, keep_freed_memory, recomputed, uncompiled
+from gattn.engines.memory import Pasted, Recomputed, keep_freed_memory, uncompiled
 from gattn.engines.scoring import PIECE_NUMBERS, score_edges
 from gattn.engines.sparse import GROUPED_EDGES, neighbour_sums
 from gattn.neighbourhoods import Neighbourhoods
@@ -42,6 +42,7 @@ def _normalised(call: AttentionCall, scores: Tensor) -> Tensor:
     """Normalise scores (B, H, E), as many neighbourhoods at a time as the cache holds."""
     edges = call.edges[0]
     blocks = list(_blocks(edges, max(1, PIECE_NUMBERS // max(4 * call.batch_heads, 1))))
+    recomputed = Recomputed(many=len(blocks) > 1)
     parts = scores.split([some.stop - some.start for _, some in blocks], dim=-1)
     form = call.dot_form
     is_own = form is None or form.query is not None  # else a term of pairs gave this memory
@@ -50,7 +51,7 @@ def _normalised(call: AttentionCall, scores: Tensor) -> Tensor:
     for part, (rows, some) in zip(parts, blocks, strict=True):
         query, count = edges.query[some] - rows.start, rows.stop - rows.start
         on_edges = call.normalizer.on_edges
-        attention.add(recomputed(on_edges, part, query, count, many=len(blocks) > 1))
+        attention.add(recomputed(on_edges, part, query, count))
     return attention.whole
 
 

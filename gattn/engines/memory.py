@@ -19,17 +19,37 @@ def uncompiled(run: Callable[[AttentionCall], Tensor]) -> Callable[[AttentionCal
     return cast("Callable[[AttentionCall], Tensor]", torch.compiler.disable(run))
 
 
-def recomputed(function: Callable[..., Any], *arguments: Any, many: bool = True) -> Any:
-    """Call a function; for a gradient call it again instead of keeping what it computed.
+class Recomputed:
+    """Calls a function; for a gradient calls it again instead of keeping what it computed.
 
     Parameters
     ----------
     many : bool
         Whether there is much to compute; what is little may be kept.
     """
-    if not many or not torch.is_grad_enabled():
-        return function(*arguments)
-    return checkpoint(function, *arguments, use_reentrant=False, determinism_check="none")
+
+    def __init__(self, many: bool = True) -> None:
+        self._many = many
+        self._draws: bool | None = None
+
+    def __call__(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call the function."""
+        if not self._many or not torch.is_grad_enabled():
+            return function(*arguments)
+        # The state of the generator is kept only if the first call drew from it: small things
+        # that stay between large temporaries would break up the free memory.
+        before = torch.get_rng_state() if self._draws is None else None
+        found = checkpoint(
+            function,
+            *arguments,
+            use_reentrant=False,
+            preserve_rng_state=self._draws is not False,
+            determinism_check="none",
+        )
+        if before is not None:
+            on_device = torch.cuda.is_available() and torch.cuda.is_initialized()
+            self._draws = on_device or not torch.equal(before, torch.get_rng_state())
+        return found
 
 
 def keep_freed_memory() -> None:

@@ -12,9 +12,9 @@ from torch import Tensor
 from gattn.engines.base import AttentionCall, checked_scores
 from gattn.engines.memory import (
     Pasted,
+    Recomputed,
     in_kind_of,
     keep_freed_memory,
-    recomputed,
     take,
 )
 from gattn.engines.sparse import edge_products
@@ -87,8 +87,9 @@ def _in_pieces(call: AttentionCall, edges: slice) -> Tensor:
     size = edges.stop - edges.start
     whole = Pasted(widened(call.query.new_empty(0)).new_empty(batch, heads, size), dim=-1)
     pieces = list(_pieces(edges.start, edges.stop, PIECE_NUMBERS // max(2 * call.edge_width, 1)))
+    recomputed = Recomputed(many=len(pieces) > 1)
     for piece in pieces:
-        scores, query, key = recomputed(score, query, key, piece, many=len(pieces) > 1)
+        scores, query, key = recomputed(score, query, key, piece)
         whole.add(scores)
     return whole.whole
 

@@ -14,10 +14,10 @@ from gattn.engines.base import AttentionCall
 from gattn.engines.blocks import Tiles
 from gattn.engines.memory import (
     Pasted,
+    Recomputed,
     Runs,
     in_kind_of,
     keep_freed_memory,
-    recomputed,
     uncompiled,
 )
 from gattn.engines.scoring import PIECE_NUMBERS, score_tile, tile_bias
@@ -64,7 +64,7 @@ def run(call: AttentionCall) -> Tensor:
     keep_freed_memory()
     width = call.tile_width if torch.is_grad_enabled() else call.batch_heads
     most = _most_pairs(call, width)
-    few = _is_worth_keeping(call, most)
+    recomputed = Recomputed(many=not _is_worth_keeping(call, most))
     shape = (*call.query.shape[:3], call.value.shape[-1])
     output = Pasted(call.value.new_empty(shape), dim=2)
     query, key = (map_tree(widened, side) for side in call.operands)
@@ -72,7 +72,7 @@ def run(call: AttentionCall) -> Tensor:
     # Pairs that are scored one by one fill the cache in pieces: a piece should be no thin strip.
     tallest = blocks.HEIGHT if call.tile_width > call.batch_heads else call.graph.num_queries
     for tiles in blocks.plan(call.graph, most, tallest, call.query.device):
-        part, state = recomputed(_attend, call, tiles, state, many=not few)
+        part, state = recomputed(_attend, call, tiles, state)
         output.add(part)
     return output.whole
 
