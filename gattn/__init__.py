@@ -22,6 +22,10 @@ keep
     Which edges of a head are kept: `All`, `Threshold`, `TopK`, `TopMass`.
 engine
     A way to compute the same attention. Users never have to choose one.
+reach
+    The keys that some queries may attend to, all together.
+block, tile, piece
+    Some queries against the keys that they reach; what of it is scored at once is a piece.
 """
 
 from importlib import import_module

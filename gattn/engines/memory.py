@@ -121,12 +121,12 @@ def take(tree: Tree, index: slice | Tensor | Runs) -> tuple[Tree, Tree]:
     return cast("tuple[Tensor, Tensor]", _Take.apply(tree, index))  # type: ignore[no-untyped-call]
 
 
-def in_kind_of(tree: Tree, kinds: Tree) -> Tree:
-    """Bring tensors to the kinds of others; widened before they are taken, gradients add up so."""
-    if isinstance(tree, tuple) and isinstance(kinds, tuple):
-        return tuple(in_kind_of(*branches) for branches in zip(tree, kinds, strict=True))
-    if isinstance(tree, Tensor) and isinstance(kinds, Tensor):
-        return tree.to(kinds.dtype)
+def with_dtypes_of(other: Tree, tree: Tree) -> Tree:
+    """Give tensors the dtypes of others: widened when taken, their gradients add up in float32."""
+    if isinstance(tree, tuple) and isinstance(other, tuple):
+        return tuple(with_dtypes_of(*branches) for branches in zip(other, tree, strict=True))
+    if isinstance(tree, Tensor) and isinstance(other, Tensor):
+        return tree.to(other.dtype)
     return tree
 
 

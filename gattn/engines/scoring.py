@@ -13,7 +13,7 @@ from gattn.engines.base import AttentionCall, checked_scores
 from gattn.engines.memory import (
     Pasted,
     Recomputed,
-    in_kind_of,
+    with_dtypes_of,
     keep_freed_memory,
     take,
 )
@@ -69,15 +69,14 @@ def _in_pieces(call: AttentionCall, edges: slice) -> Tensor:
     keep_freed_memory()
     neighbours = call.edges[0]
     batch, heads = call.query.shape[:2]
-    query, key = (map_tree(widened, side) for side in call.operands)
+    given = call.operands
+    query, key = (map_tree(widened, side) for side in given)
     weight = _compiled(call.weight) if call.compile else call.weight
-
-    kinds = call.operands
 
     def score(query: Tree, key: Tree, piece: slice) -> tuple[Tensor, Tree, Tree]:
         ends, query = take(query, neighbours.query[piece])
         other_ends, key = take(key, neighbours.key[piece])
-        ends, other_ends = in_kind_of(ends, kinds[0]), in_kind_of(other_ends, kinds[1])
+        ends, other_ends = with_dtypes_of(given[0], ends), with_dtypes_of(given[1], other_ends)
         ends, other_ends = (map_tree(lambda x: x.transpose(1, 2), x) for x in (ends, other_ends))
         shape = (batch, piece.stop - piece.start, heads)
         scores = weight(ends, other_ends, _pairs(call, piece))

@@ -16,7 +16,7 @@ from gattn.engines.memory import (
     Pasted,
     Recomputed,
     Runs,
-    in_kind_of,
+    with_dtypes_of,
     keep_freed_memory,
     uncompiled,
 )
@@ -97,7 +97,7 @@ def _attend(
     query, query_rest = tiles.queries(state[0])
     key, key_rest = tiles.keys(state[1])
     value, value_rest = tiles.keys(state[2])
-    query, key = in_kind_of(query, call.operands[0]), in_kind_of(key, call.operands[1])
+    query, key = with_dtypes_of(call.operands[0], query), with_dtypes_of(call.operands[1], key)
     assert isinstance(value, Tensor)
     assert call.value is not None
     output = _fused(call, tiles, query, key, value)
