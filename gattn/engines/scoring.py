@@ -13,9 +13,9 @@ from gattn.engines.base import AttentionCall, checked_scores
 from gattn.engines.memory import (
     Pasted,
     Recomputed,
-    with_dtypes_of,
     keep_freed_memory,
     take,
+    with_dtypes_of,
 )
 from gattn.engines.sparse import edge_products
 from gattn.normalizers.base import widened

@@ -16,9 +16,9 @@ from gattn.engines.memory import (
     Pasted,
     Recomputed,
     Runs,
-    with_dtypes_of,
     keep_freed_memory,
     uncompiled,
+    with_dtypes_of,
 )
 from gattn.engines.scoring import PIECE_NUMBERS, score_tile, tile_bias
 from gattn.graph import TokenGraph
