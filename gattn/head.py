@@ -43,6 +43,10 @@ class AttentionGraph:
         How many edges each query had before edges were dropped.
     score : array (edges,), optional
         The score w(i, j) of each edge, before normalising.
+    contribution : array (edges,), optional
+        The length ‖A_ij W_O^h v_j‖ of what each edge adds to the attention's output.
+    value_norm : array (edges,), optional
+        The length ‖A_ij v_j‖ of what each edge carries, before the output projection.
     sink : array (queries,), optional
         What each query gave to a sink outside the sequence.
     tokens : tuple of str
@@ -57,6 +61,9 @@ class AttentionGraph:
         The same for the queries where the graph is bipartite.
     layer, head : int, optional
         Where in the model the graph comes from.
+    key_value_head : int, optional
+        With grouped queries, the head of keys and values that this head reads; None where every
+        head has its own.
     model, weight_function, normalizer : str
         What computed it.
     kept_by : str
@@ -67,7 +74,7 @@ class AttentionGraph:
     ShapeError
         Where the arrays do not fit the graph.
     CaptureError
-        Where attention is not finite, or a score is NaN.
+        Where attention is not finite, a score is NaN, or a length is negative or not finite.
     """
 
     graph: TokenGraph
@@ -75,6 +82,8 @@ class AttentionGraph:
     total_mass: Floats
     total_edges: Ints
     score: Floats | None = None
+    contribution: Floats | None = None
+    value_norm: Floats | None = None
     sink: Floats | None = None
     tokens: tuple[str, ...] = ()
     query_tokens: tuple[str, ...] = ()
@@ -83,6 +92,7 @@ class AttentionGraph:
     query_positions: Ints | None = None
     layer: int | None = None
     head: int | None = None
+    key_value_head: int | None = None
     model: str = ""
     weight_function: str = ""
     normalizer: str = ""
@@ -91,8 +101,7 @@ class AttentionGraph:
     def __post_init__(self) -> None:
         edges, queries, nodes = self.graph.num_edges, self.graph.num_queries, self.graph.num_tokens
         sizes = {
-            "attention": (self.attention, edges),
-            "score": (self.score, edges),
+            **{name: (values, edges) for name, values in self.edge_values.items()},
             "total_mass": (self.total_mass, queries),
             "total_edges": (self.total_edges, queries),
             "sink": (self.sink, queries),
@@ -105,24 +114,30 @@ class AttentionGraph:
         for name, (values, size) in sizes.items():
             if values is not None and len(values) != size:
                 raise ShapeError(f"{name} must have {size} entries, not {len(values)}.")
-        for name, place in (("layer", self.layer), ("head", self.head)):
+        for name in ("layer", "head", "key_value_head"):
+            place = getattr(self, name)
             if place is not None and (isinstance(place, bool) or not isinstance(place, int)):
                 raise ShapeError(f"{name} must be a whole number or None, not {place!r}.")
         self._check_numbers()
 
     def _check_numbers(self) -> None:
         """Refuse numbers that would spoil every sum; only a score may be infinite."""
-        wrong = ~np.isfinite(self.attention)
-        name, values = "attention", self.attention
-        if self.score is not None and not wrong.any():
-            wrong, name, values = np.isnan(self.score), "score", self.score
-        if wrong.any():
-            edge = int(np.flatnonzero(wrong)[0])
-            key, query = self.graph.edge_index[:, edge].tolist()
-            raise CaptureError(
-                f"The {name} of query {query} to key {key} is {values[edge]}: look for NaN or "
-                "infinity in what computed it, such as half precision that overflowed."
-            )
+        for name, values in self.edge_values.items():
+            wrong = np.isnan(values) if name == "score" else ~np.isfinite(values)
+            if name in ("contribution", "value_norm"):
+                wrong |= values < 0
+            if wrong.any():
+                edge = int(np.flatnonzero(wrong)[0])
+                key, query = self.graph.edge_index[:, edge].tolist()
+                reason = (
+                    "it is a length, and lengths are at least 0"
+                    if np.isfinite(values[edge])
+                    else "look for NaN or infinity in what computed it, such as half precision "
+                    "that overflowed"
+                )
+                raise CaptureError(
+                    f"The {name} of query {query} to key {key} is {values[edge]}: {reason}."
+                )
         if self.sink is not None and not np.isfinite(self.sink).all():
             query = int(np.flatnonzero(~np.isfinite(self.sink))[0])
             raise CaptureError(
@@ -130,12 +145,20 @@ class AttentionGraph:
             )
 
     def __repr__(self) -> str:
-        place = "" if self.layer is None else f"layer {self.layer}, "
-        place += "" if self.head is None else f"head {self.head}, "
+        place = "".join(f"{part}, " for part in self.place())
         return (
             f"AttentionGraph({place}{self.graph.num_tokens} tokens, {self.graph.num_edges} edges, "
             f"keep={self.kept_by}, {self.share_kept:.1%} of the attention)"
         )
+
+    def place(self) -> list[str]:
+        """Say where in the model the graph comes from, as in ``["layer 1", "head 3"]``."""
+        numbers = {
+            "layer": self.layer,
+            "head": self.head,
+            "key-value head": self.key_value_head,
+        }
+        return [f"{name} {number}" for name, number in numbers.items() if number is not None]
 
     @classmethod
     def from_dense(
@@ -203,6 +226,15 @@ class AttentionGraph:
         return index
 
     @property
+    def edge_values(self) -> dict[str, Floats]:
+        """The numbers of each edge by name: ``attention``, and which others are stored."""
+        others = ("score", "contribution", "value_norm")
+        stored = {name: getattr(self, name) for name in others}
+        return {"attention": self.attention} | {
+            name: values for name, values in stored.items() if values is not None
+        }
+
+    @property
     def kept_mass(self) -> Floats:
         """The mass Σ_j |A_ij| of each query's kept edges, shape (queries,)."""
         mass = np.bincount(self.query, np.abs(self.attention), self.graph.num_queries)
@@ -256,12 +288,12 @@ class AttentionGraph:
     def _with_edges(self, chosen: NDArray[np.bool_], kept_by: str) -> AttentionGraph:
         row, key = torch.from_numpy(self.query[chosen]), torch.from_numpy(self.key[chosen])
         rule = Edges.from_pairs(row, key, self.graph.num_queries, self.graph.query_offset)
+        kept: dict[str, Any] = {name: values[chosen] for name, values in self.edge_values.items()}
         return replace(
             self,
             graph=replace(self.graph, rule=rule),
-            attention=self.attention[chosen],
-            score=None if self.score is None else self.score[chosen],
             kept_by=kept_by if self.kept_by == "All()" else f"{self.kept_by}, {kept_by}",
+            **kept,
         )
 
     # Nodes
@@ -291,8 +323,9 @@ class AttentionGraph:
 
         Notes
         -----
-        Rows that summed to 1 still do. Merged nodes count from 0 anew; scores are not carried
-        over, since the score of a merged edge is not defined.
+        Rows that summed to 1 still do. Merged nodes count from 0 anew. Scores and lengths are not
+        carried over: the score of a merged edge is not defined, and the length of a sum is not the
+        sum of the lengths.
         """
         from gattn.merging import merge
 
@@ -320,7 +353,7 @@ class AttentionGraph:
         return csr_array((self.attention, self.key, self.graph.pointer.numpy()), shape=shape)
 
     def to_pandas(self) -> pd.DataFrame:
-        """List the edges: positions and tokens of query and key, attention, and the score."""
+        """List the edges: positions and tokens of query and key, and their `edge_values`."""
         import pandas as pd
 
         keys, queries = self.node_ids()
@@ -330,10 +363,8 @@ class AttentionGraph:
             "key": [keys[i] for i in self.key],
             "query_token": [query_tokens[i] for i in self.query],
             "key_token": [key_tokens[i] for i in self.key],
-            "attention": self.attention,
+            **self.edge_values,
         }
-        if self.score is not None:
-            table["score"] = self.score
         return pd.DataFrame(table)
 
     def node_ids(self) -> tuple[list[int], list[int]]:

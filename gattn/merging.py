@@ -61,13 +61,12 @@ def _selected(head: AttentionGraph, rows: Ints, columns: Ints) -> AttentionGraph
     row = torch.from_numpy(np.searchsorted(rows, head.query[mask]))
     key = torch.from_numpy(np.searchsorted(columns, head.key[mask]))
     rule = Edges.from_pairs(row, key, len(rows))
+    kept: dict[str, Any] = {name: values[mask] for name, values in head.edge_values.items()}
     bipartite = head.graph.is_bipartite
     _, queries = head.node_ids()
     return replace(
         head,
         graph=TokenGraph(rule, len(rows), len(columns), is_bipartite=bipartite),
-        attention=head.attention[mask],
-        score=None if head.score is None else head.score[mask],
         total_mass=head.total_mass[rows],
         total_edges=head.total_edges[rows],
         sink=None if head.sink is None else head.sink[rows],
@@ -76,6 +75,7 @@ def _selected(head: AttentionGraph, rows: Ints, columns: Ints) -> AttentionGraph
         words=tuple(head.words[i] for i in columns) if head.words else (),
         positions=unless_counted(head.node_positions[columns]),
         query_positions=unless_counted(np.array(queries)[rows]) if bipartite else None,
+        **kept,
     )
 
 
@@ -136,6 +136,8 @@ def merge(
         graph=TokenGraph(rule, rows, columns, is_bipartite=bipartite),
         attention=(np.bincount(place, head.attention, len(edges)) / members[query]).astype(kind),
         score=None,
+        contribution=None,
+        value_norm=None,
         total_mass=mean(head.total_mass),
         total_edges=np.bincount(query, minlength=rows) + dropped,
         sink=None if head.sink is None else mean(head.sink),

@@ -46,12 +46,14 @@ def to_networkx(
         Nodes are positions, or ``("key", j)`` and ``("query", i)`` where bipartite. Attributes,
         each where it is known:
 
-        - of edges, ``weight`` (the attention), ``score`` and ``distance``;
+        - of edges, ``weight`` (the attention), ``score``, ``contribution``, ``value_norm`` and
+          ``distance``;
         - of nodes, ``token``, ``position``, ``word`` (the word that the token is a part of) and
           ``bipartite`` (0 for keys, 1 for queries), and of queries ``kept_mass``, ``total_mass``
           and ``total_edges``, before edges were dropped;
-        - of the graph, ``layer``, ``head``, ``model``, ``weight_function``, ``normalizer``,
-          ``keep``, ``dtype`` (of the attention) and ``num_keys`` (where not every token is a key).
+        - of the graph, ``layer``, ``head``, ``key_value_head``, ``model``, ``weight_function``,
+          ``normalizer``, ``keep``, ``dtype`` (of the attention) and ``num_keys`` (where not every
+          token is a key).
 
         A sink is node -1, ``virtual``.
     """
@@ -60,31 +62,34 @@ def to_networkx(
     graph: nx.DiGraph[Any] = nx.DiGraph(**_graph_attributes(head))
     graph.add_nodes_from(_nodes(head))
     keys, queries = _ids(head)
-    columns = [head.key.tolist(), head.query.tolist(), head.attention.tolist()]
-    scores = [None] * len(head.attention) if head.score is None else head.score.tolist()
-    for key, query, attention, score in zip(*columns, scores, strict=True):
+    columns = [values.tolist() for values in head.edge_values.values()]
+    names = ["weight" if name == "attention" else name for name in head.edge_values]
+    for key, query, *values in zip(head.key.tolist(), head.query.tolist(), *columns, strict=True):
         source, target = keys[key], queries[query]
         if source == target and not self_loops:
             continue
-        attributes = {"weight": attention}
-        if score is not None:
-            attributes["score"] = score
+        attributes = dict(zip(names, values, strict=True))
         if distance:
-            attributes["distance"] = -math.log(attention) if attention > 0 else math.inf
+            attributes["distance"] = _distance(attributes["weight"])
         graph.add_edge(source, target, **attributes)
     if head.sink is not None:
         graph.add_node(SINK, token="<sink>", position=SINK, virtual=True)
         for query, mass in zip(queries, head.sink.tolist(), strict=True):
             graph.add_edge(SINK, query, weight=mass)
             if distance:
-                graph.edges[SINK, query]["distance"] = -math.log(mass) if mass > 0 else math.inf
+                graph.edges[SINK, query]["distance"] = _distance(mass)
     return graph
+
+
+def _distance(attention: float) -> float:
+    return -math.log(attention) if attention > 0 else math.inf
 
 
 def _graph_attributes(head: AttentionGraph) -> dict[str, Any]:
     attributes = {
         "layer": head.layer,
         "head": head.head,
+        "key_value_head": head.key_value_head,
         **{name: getattr(head, name) or None for name in _TEXTS},
         "keep": head.kept_by,
         "dtype": head.attention.dtype.name,
@@ -176,7 +181,11 @@ def _read(
     mass = np.bincount(row.numpy(), np.abs(attention), len(queries))
     degree = np.bincount(row.numpy(), minlength=len(queries))
     nodes = graph.nodes
-    scored = bool(found) and all("score" in edge for *_, edge in found)
+    stored = {
+        name: _numbers([edge[name] for *_, edge in found], kind, name)
+        for name in ("score", "contribution", "value_norm")
+        if found and all(name in edge for *_, edge in found)
+    }
     words = [nodes[node].get("word") for node in keys]
     return AttentionGraph(
         tokens,
@@ -191,7 +200,7 @@ def _read(
             np.dtype(np.int64),
             "total_edges",
         ),
-        score=_numbers([edge["score"] for *_, edge in found], kind, "score") if scored else None,
+        **stored,
         sink=_sink(graph, queries, kind),
         tokens=tuple(str(nodes[node].get("token", node)) for node in keys),
         query_tokens=tuple(str(nodes[q].get("token", q)) for q in queries) if bipartite else (),
@@ -200,6 +209,7 @@ def _read(
         query_positions=_positions(queries, bipartite) if bipartite else None,
         layer=graph.graph.get("layer"),
         head=graph.graph.get("head"),
+        key_value_head=graph.graph.get("key_value_head"),
         kept_by=graph.graph.get("keep", "All()"),
         **{name: graph.graph.get(name, "") for name in _TEXTS},
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     import networkx as nx
     import pandas as pd
     from matplotlib.figure import Figure
+    from torch import Tensor
 
 HeadReduction: TypeAlias = Literal["mean", "max", "min"] | int
 
@@ -167,10 +168,32 @@ class AttentionTrace:
         The stacks, by name.
     model : str
         The model's name.
+    generated : int
+        How many of the tokens the model generated in this run: the last ones.
+    logits : Tensor, optional
+        The model's output scores in this run, (tokens, vocabulary) or (labels,). Files do not hold
+        them.
+
+    Raises
+    ------
+    ShapeError
+        Where `generated` is no number of tokens, or `logits` has another shape.
     """
 
     stacks: Mapping[str, Stack]
     model: str = ""
+    generated: int = 0
+    logits: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        generated = self.generated
+        if isinstance(generated, bool) or not isinstance(generated, int) or generated < 0:
+            raise ShapeError(f"generated must be a number of tokens, 0 or more, not {generated!r}.")
+        if self.logits is not None and self.logits.dim() not in (1, 2):
+            raise ShapeError(
+                "logits must be (tokens, vocabulary) or (labels,), those of one sequence, not "
+                f"{tuple(self.logits.shape)}."
+            )
 
     @overload
     def __getitem__(self, place: str) -> Stack: ...
@@ -183,6 +206,22 @@ class AttentionTrace:
                 raise SelectionError(f"No stack {place!r}; there are {sorted(self.stacks)}.")
             return self.stacks[place]
         return self.only_stack[place]
+
+    def __len__(self) -> int:
+        """Count the heads."""
+        return sum(len(stack) for stack in self.stacks.values())
+
+    def __iter__(self) -> NoReturn:
+        raise SelectionError(
+            "A trace has stacks, layers and heads, so it is not clear what to walk: say "
+            "`for head in trace.heads()`, or `for name, stack in trace.stacks.items()`."
+        )
+
+    def __contains__(self, thing: object) -> NoReturn:
+        raise SelectionError(
+            "A trace has stacks, layers and heads, so it is not clear what to look for: ask "
+            "`(1, 3) in trace.only_stack` or `'cross' in trace.stacks`, or walk `trace.heads()`."
+        )
 
     @property
     def only_stack(self) -> Stack:
@@ -199,7 +238,8 @@ class AttentionTrace:
             f"{name}: {len(stack.layers)} layers x {len(stack.head_numbers)} heads"
             for name, stack in self.stacks.items()
         )
-        return f"AttentionTrace({self.model or 'no model'}; {parts})"
+        generated = f"; {self.generated} generated" if self.generated else ""
+        return f"AttentionTrace({self.model or 'no model'}; {parts}{generated})"
 
     @property
     def tokens(self) -> list[str]:

@@ -25,6 +25,7 @@ def head_table(trace: AttentionTrace) -> pd.DataFrame:
     pandas.DataFrame
         One row a head, by ``stack``, ``layer`` and ``head``, with
 
+        - ``key_value_head``: the head of keys and values that it reads, where queries are grouped;
         - ``entropy``: mean over queries of :math:`-\sum_j p_j \ln p_j`, in nats;
         - ``mean_distance``: :math:`\sum A_{ij} |i - j| / \sum A_{ij}`, in tokens;
         - ``previous_token``: :math:`\sum A_{i,i-1} / \sum A_{ij}`;
@@ -42,12 +43,21 @@ def head_table(trace: AttentionTrace) -> pd.DataFrame:
     import pandas as pd
 
     rows = [
-        {"stack": name, "layer": layer, "head": head, **describe(stack[layer, head])}
+        {
+            "stack": name,
+            "layer": layer,
+            "head": head,
+            "key_value_head": stack[layer, head].key_value_head,
+            **describe(stack[layer, head]),
+        }
         for name, stack in trace.stacks.items()
         for layer, head in sorted(stack)
     ]
     index = ["stack", "layer", "head"]
-    return pd.DataFrame(rows, columns=None if rows else index).set_index(index)
+    table = pd.DataFrame(rows, columns=None if rows else index).set_index(index)
+    if any(head.key_value_head is not None for head in trace.heads()):
+        return table.astype({"key_value_head": "Int64"})
+    return table.drop(columns="key_value_head", errors="ignore")
 
 
 def describe(head: AttentionGraph) -> dict[str, float]:

@@ -92,8 +92,7 @@ def add_texts(ax: Axes, head: AttentionGraph, caption: str) -> None:
 
 def title_of(head: AttentionGraph) -> str:
     """Name a head: "layer 1 · head 3"."""
-    places = (("layer", head.layer), ("head", head.head))
-    return " · ".join(f"{name} {number}" for name, number in places if number is not None)
+    return " · ".join(head.place())
 
 
 def add_line_key(ax: Axes, look: Look, beyond: float = 0.0) -> None:

@@ -144,7 +144,11 @@ class _Packer:
             [to_json(name), to_json(stack.name), self._pack_stack(stack)]
             for name, stack in trace.stacks.items()
         ]
-        return {"model": to_json(trace.model), "stacks": stacks}
+        return {
+            "model": to_json(trace.model),
+            "generated": to_json(trace.generated),
+            "stacks": stacks,
+        }
 
     def _pack_stack(self, stack: Stack) -> list[Any]:
         return [[layer, head, self.pack(graph)] for (layer, head), graph in stack.items()]
@@ -199,7 +203,9 @@ class _Unpacker:
             )
             for name, own_name, heads in content["stacks"]
         }
-        return AttentionTrace(stacks, self.unpack(content["model"]))
+        # Files of the first version do not tell what was generated.
+        generated = content.get("generated", 0)
+        return AttentionTrace(stacks, self.unpack(content["model"]), generated)
 
     def unpack(self, value: Any) -> Any:
         if not isinstance(value, dict):

@@ -43,9 +43,9 @@ def save(thing: Thing, path: str | os.PathLike[str]) -> None:
     thing : AttentionGraph, AttentionTrace or networkx.DiGraph
         What to save, such as a head, a trace or an unrolled graph.
     path : path
-        ``.gattn`` holds heads and traces; ``.json`` (node-link) and ``.graphml`` hold heads and
-        directed graphs; all three `load` back whole. ``.gexf``, ``.dot``, ``.gv`` and ``.csv`` are
-        exports of the same for other tools.
+        ``.gattn`` holds heads and traces, without logits; ``.json`` (node-link) and ``.graphml``
+        hold heads and directed graphs; all three `load` back whole. ``.gexf``, ``.dot``, ``.gv``
+        and ``.csv`` are exports of the same for other tools.
 
     Raises
     ------
