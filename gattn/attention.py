@@ -141,7 +141,9 @@ def attention_graphs(
         "normalizer": repr(call.normalizer),
     }
     batch, heads = call.query.shape[:2]
-    stores = [KeptEdges(graph, range(heads), keep, scores, query.dtype) for _ in range(batch)]
+    stores = [KeptEdges(range(heads), keep, scores, query.dtype) for _ in range(batch)]
+    for store in stores:
+        store.begin(graph)
     with torch.no_grad(), naming_shapes(call):
         if choose_for_graphs(call, engine) is edges:
             for some, score, attention in edges.edge_blocks(call):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,20 +15,18 @@ from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph, Ints
 from gattn.keep import All, Keep, sizes_of
 from gattn.neighbourhoods import padded_rows
-from gattn.rules import Edges
+from gattn.rules import Edges, Rule
 
 _MOST_SLACK = 1.25
 
 
 class KeptEdges:
-    """The kept edges of several heads over one token graph.
+    """The kept edges of several heads, over one token graph or several, one behind the other.
 
     Blocks come in the order of their queries, on any device; what is kept lies in main memory.
 
     Parameters
     ----------
-    graph : TokenGraph
-        Who may attend to whom.
     heads : sequence of int
         The heads' numbers.
     keep : Keep
@@ -38,24 +37,48 @@ class KeptEdges:
         The kind of the stored values; half precision is stored as float32.
     """
 
-    def __init__(
-        self, graph: TokenGraph, heads: Sequence[int], keep: Keep, scores: bool, dtype: torch.dtype
-    ) -> None:
-        self._graph, self._keep, self._scores = graph.to("cpu"), keep, scores
-        self._heads = heads
+    def __init__(self, heads: Sequence[int], keep: Keep, scores: bool, dtype: torch.dtype) -> None:
+        self._heads, self._keep, self._scores = heads, keep, scores
         self._dtype = torch.float64 if dtype == torch.float64 else torch.float32
-        capacity = keep.capacity(self._graph.in_degree) or 0
         kinds = {"attention": self._dtype}
         if scores:
             kinds["score"] = self._dtype
         if not isinstance(keep, All):
             kinds["key"] = torch.int32
-        self._kept = {
-            name: [_Buffer(kind, capacity) for _ in heads] for name, kind in kinds.items()
-        }
-        self._degree = torch.zeros(len(heads), graph.num_queries, dtype=torch.long)
-        self._mass = torch.zeros(len(heads), graph.num_queries, dtype=self._dtype)
+        self._kept = {name: [_Buffer(kind) for _ in heads] for name, kind in kinds.items()}
+        self._degree = torch.zeros(len(heads), 0, dtype=torch.long)
+        self._mass = torch.zeros(len(heads), 0, dtype=self._dtype)
         self._sum = torch.zeros_like(self._mass)
+        self._pieces: list[_Piece] = []
+
+    def begin(self, graph: TokenGraph, first_key: int = 0) -> None:
+        """Begin the next rows, behind those that came before.
+
+        Parameters
+        ----------
+        graph : TokenGraph
+            Who may attend to whom. Its queries stand right behind those of the last graph; where
+            it is bipartite, they are further queries of the same keys.
+        first_key : int
+            Where its positions start to count: a sliding cache has dropped the keys before.
+
+        Raises
+        ------
+        CaptureError
+            Where the graph's tokens do not follow those of the last one.
+        """
+        piece = _Piece(graph.to("cpu"), first_key, 0)
+        if self._pieces:
+            piece = piece._replace(row=self._pieces[-1].stop)
+            _check_order(self._pieces[0], piece)
+        else:
+            capacity = self._keep.capacity(piece.graph.in_degree) or 0
+            for buffer in chain(*self._kept.values()):
+                buffer.reserve(capacity)
+        self._pieces.append(piece)
+        self._degree, self._mass, self._sum = (
+            _widened(rows, piece.stop) for rows in (self._degree, self._mass, self._sum)
+        )
 
     def add_rows(
         self,
@@ -65,12 +88,12 @@ class KeptEdges:
         attention: Tensor,
         scores: Tensor | None,
     ) -> None:
-        """Keep edges of a block of whole rows.
+        """Keep edges of a block of whole rows of the graph begun last.
 
         Parameters
         ----------
         rows : slice
-            The queries.
+            The queries, counted from its first.
         columns : slice or Tensor
             The keys that hold all their edges: a range, or rising numbers.
         allowed : Tensor or None
@@ -80,7 +103,7 @@ class KeptEdges:
         """
         values = self._values(attention, scores)
         attention = values["attention"]
-        self._weigh(torch.arange(rows.start, rows.stop), attention)
+        self._weigh(rows, attention)
         if isinstance(self._keep, All):
             self._append({name: _picked(block, allowed) for name, block in values.items()})
             return
@@ -96,7 +119,7 @@ class KeptEdges:
         """Keep edges of whole neighbourhoods: (heads, edges) in the graph's edge order."""
         values = self._values(attention, scores)
         attention = values["attention"]
-        key, query = self._graph.edge_index[:, edges].to(attention.device)
+        key, query = self._pieces[-1].graph.edge_index[:, edges].to(attention.device)
         if not len(query):
             return
         rows = slice(int(query[0]), int(query[-1]) + 1)
@@ -123,17 +146,18 @@ class KeptEdges:
             values["score"] = scores.detach()
         return values
 
-    def _weigh(self, queries: Tensor, attention: Tensor) -> None:
-        """Sum up whole rows (heads, queries, slots), and refuse NaN, which spoils their sums."""
+    def _weigh(self, rows: slice | Tensor, attention: Tensor) -> None:
+        """Sum up whole rows (heads, rows, slots), and refuse NaN, which spoils their sums."""
         sizes = sizes_of(attention)
         mass = sizes.sum(-1).cpu()
-        self._mass[:, queries] = mass
-        self._sum[:, queries] = mass if sizes is attention else attention.sum(-1).cpu()
-        broken = mass.isnan().nonzero().tolist()
-        if broken:
-            head, row = broken[0]
+        first = self._pieces[-1].row
+        self._mass[:, first:][:, rows] = mass
+        self._sum[:, first:][:, rows] = mass if sizes is attention else attention.sum(-1).cpu()
+        if bool(mass.isnan().any()):
+            head, row = mass.isnan().nonzero()[0].tolist()
+            query = range(rows.start, rows.stop)[row] if isinstance(rows, slice) else rows[row]
             raise CaptureError(
-                f"The attention of head {self._heads[head]} is NaN at query {queries[row]}; "
+                f"The attention of head {self._heads[head]} is NaN at query {query}; "
                 "expected numbers. Look for NaN or infinity in the weights and inputs."
             )
 
@@ -145,9 +169,10 @@ class KeptEdges:
         head = places // values["attention"].shape[1:].numel()
         degree = torch.bincount(head * height + row, minlength=heads * height)
         degree = degree.view(heads, height).cpu()
-        self._degree[:, rows] = degree
+        piece = self._pieces[-1]
+        self._degree[:, piece.row :][:, rows] = degree
         taken = {name: block.take(places) for name, block in values.items()}
-        self._append(taken | {"key": key}, degree.sum(1).tolist())
+        self._append(taken | {"key": key + piece.first_key}, degree.sum(1).tolist())
 
     def _append(self, values: dict[str, Tensor], sizes: list[int] | None = None) -> None:
         """Append to each head's buffers: a row a head, or `sizes` of one row."""
@@ -159,18 +184,20 @@ class KeptEdges:
 
     def graphs(self, *, has_sink: bool, **attributes: Any) -> list[AttentionGraph]:
         """Build one attention graph a head; `attributes` are further fields of each."""
-        total_edges: Ints = self._graph.in_degree.numpy()
+        total_edges: Ints = torch.cat([piece.graph.in_degree for piece in self._pieces]).numpy()
+        graph, queries = self._graph(), self._pieces[-1].stop
         graphs = []
         for index, head in enumerate(self._heads):
             kept = {name: buffers[index].values() for name, buffers in self._kept.items()}
+            total = self._sum[index, :queries]
             graphs.append(
                 AttentionGraph(
-                    self._kept_graph(index, kept),
+                    self._kept_graph(graph, index, kept),
                     kept["attention"].numpy(),
-                    self._mass[index].clone().numpy(),
+                    self._mass[index, :queries].clone().numpy(),
                     total_edges,
                     score=kept["score"].numpy() if self._scores else None,
-                    sink=(1 - self._sum[index]).clamp_min(0).numpy() if has_sink else None,
+                    sink=(1 - total).clamp_min(0).numpy() if has_sink else None,
                     head=head,
                     kept_by=str(self._keep),
                     **attributes,
@@ -178,13 +205,106 @@ class KeptEdges:
             )
         return graphs
 
-    def _kept_graph(self, index: int, kept: dict[str, Tensor]) -> TokenGraph:
+    def _kept_graph(self, graph: TokenGraph, index: int, kept: dict[str, Tensor]) -> TokenGraph:
         if "key" not in kept:
-            return self._graph
-        degree = self._degree[index]
-        pointer = torch.cat([degree.new_zeros(1), degree.cumsum(0)])
-        rule = Edges(pointer, kept["key"].long(), self._graph.query_offset)
-        return replace(self._graph, rule=rule)
+            return graph
+        pointer = _pointer(self._degree[index, : graph.num_queries])
+        return replace(graph, rule=Edges(pointer, kept["key"].long(), graph.query_offset))
+
+    def _graph(self) -> TokenGraph:
+        """Join the graphs: by a rule that says the same of all their pairs, or by their edges."""
+        pieces, first = self._pieces, self._pieces[0]
+        if len(pieces) == 1 and not first.first_key:
+            return first.graph
+        whole = replace(
+            first.graph,
+            num_queries=pieces[-1].stop,
+            num_keys=max(piece.first_key + piece.graph.num_keys for piece in pieces),
+            query_offset=first.position,
+        )
+        if not isinstance(self._keep, All):
+            return whole
+        rule = _common_rule(whole, pieces)
+        if rule is not None:
+            return replace(whole, rule=rule)
+        degree = torch.cat([piece.graph.in_degree for piece in pieces])
+        key = torch.cat([piece.graph.edge_index[0] + piece.first_key for piece in pieces])
+        return replace(whole, rule=Edges(_pointer(degree), key, whole.query_offset))
+
+
+class _Piece(NamedTuple):
+    """A graph whose rows begin at `row` and whose positions count from `first_key`."""
+
+    graph: TokenGraph
+    first_key: int
+    row: int
+
+    @property
+    def stop(self) -> int:
+        """The row behind the last one."""
+        return self.row + self.graph.num_queries
+
+    @property
+    def position(self) -> int:
+        """The position of the first query."""
+        return self.graph.query_offset + (0 if self.graph.is_bipartite else self.first_key)
+
+    def spans(self) -> Tensor | None:
+        """Give where the keys of each query start and stop, (2, queries); None if in no interval.
+
+        Queries without keys have 0 for both.
+        """
+        graph = self.graph
+        keys = graph.rule.interval(torch.arange(graph.num_queries) + graph.query_offset)
+        if keys is None:
+            return None
+        ends = torch.stack(keys).clamp(0, graph.num_keys)
+        return (ends + self.first_key) * (ends[0] < ends[1])
+
+
+def _common_rule(whole: TokenGraph, pieces: list[_Piece]) -> Rule | None:
+    """Find a rule by which the whole has the edges of its pieces, and no others."""
+    spans = [span for piece in pieces if (span := piece.spans()) is not None]
+    if len(spans) < len(pieces):
+        return None
+    wanted = torch.cat(spans, dim=1)
+    for rule in {piece.graph.rule: None for piece in pieces}:
+        found = _Piece(replace(whole, rule=rule), 0, 0).spans()
+        if found is not None and torch.equal(found, wanted):
+            return rule
+    return None
+
+
+def _check_order(first: _Piece, piece: _Piece) -> None:
+    """Refuse a graph that does not follow those before it."""
+    if piece.graph.is_bipartite and first.graph.is_bipartite:
+        if (piece.graph.num_keys, piece.first_key) == (first.graph.num_keys, first.first_key):
+            return
+        expected = f"the same {first.graph.num_keys} keys"
+    elif piece.graph.is_bipartite or first.graph.is_bipartite:
+        expected = f"is_bipartite={first.graph.is_bipartite}"
+    elif piece.position == first.position + piece.row:
+        return
+    else:
+        expected = f"its first query at position {first.position + piece.row}"
+    raise CaptureError(
+        f"{piece.graph}, counted from position {piece.first_key}, does not follow the "
+        f"{piece.row} queries before it: expected {expected}. Capture it by itself."
+    )
+
+
+def _pointer(degree: Tensor) -> Tensor:
+    return torch.cat([degree.new_zeros(1), degree.cumsum(0)])
+
+
+def _widened(rows: Tensor, size: int) -> Tensor:
+    """Give rows (heads, rows) memory for `size` of them, zeros where nothing is written."""
+    heads, known = rows.shape
+    if size <= known:
+        return rows
+    wider = rows.new_zeros(heads, max(size, 2 * known))
+    wider[:, :known] = rows
+    return wider
 
 
 def _picked(values: Tensor, allowed: Tensor | None) -> Tensor:
@@ -199,8 +319,12 @@ def _picked(values: Tensor, allowed: Tensor | None) -> Tensor:
 class _Buffer:
     """Values one after another, in memory that is reserved ahead: what is not written is free."""
 
-    def __init__(self, dtype: torch.dtype, capacity: int) -> None:
-        self._memory, self._size = torch.empty(capacity, dtype=dtype), 0
+    def __init__(self, dtype: torch.dtype) -> None:
+        self._memory, self._size = torch.empty(0, dtype=dtype), 0
+
+    def reserve(self, capacity: int) -> None:
+        """Take memory for so many values, while there are none yet."""
+        self._memory = self._memory.new_empty(capacity)
 
     def append(self, values: Tensor) -> None:
         """Write values behind the last ones."""
@@ -213,5 +337,6 @@ class _Buffer:
 
     def values(self) -> Tensor:
         """Give what was written, without much unused memory behind it."""
-        values = self._memory[: self._size]
-        return values if len(self._memory) <= _MOST_SLACK * self._size else values.clone()
+        if len(self._memory) > _MOST_SLACK * self._size:
+            self._memory = self._memory[: self._size].clone()
+        return self._memory[: self._size]

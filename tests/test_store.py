@@ -1,6 +1,7 @@
 """The kept edges of blocks against plain loops over whole rows."""
 
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +14,7 @@ from gattn.errors import CaptureError
 from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph
 from gattn.keep import All, Keep, Threshold, TopK, TopMass
+from gattn.rules import Edges, Window
 from gattn.store import KeptEdges
 
 HEADS = [4, 0, 7]
@@ -39,11 +41,18 @@ def block(graph: TokenGraph, *, signed: bool = False) -> tuple[Tensor, Tensor]:
     return attention * mask, scores.masked_fill(~mask, -torch.inf)
 
 
+def begun(graph: TokenGraph, *settings: Any) -> KeptEdges:
+    """A store of one graph."""
+    store = KeptEdges(*settings)
+    store.begin(graph)
+    return store
+
+
 def by_rows(
     graph: TokenGraph, keep: Keep, cuts: list[int], *, signed: bool = False, listed: bool = False
 ) -> list[AttentionGraph]:
     """Store whole rows, cut before the given ones; keys as a range or as a list of those read."""
-    store = KeptEdges(graph, HEADS, keep, True, torch.float64)
+    store = begun(graph, HEADS, keep, True, torch.float64)
     attention, scores = block(graph, signed=signed)
     mask, last = graph.mask(), graph.num_queries
     bounds = [0, *sorted(cut for cut in set(cuts) if 0 < cut < last), last]
@@ -67,7 +76,7 @@ def by_edges(
     graph: TokenGraph, keep: Keep, cuts: list[int], *, signed: bool = False
 ) -> list[AttentionGraph]:
     """Store neighbourhoods from the list of edges, cut before the given rows."""
-    store = KeptEdges(graph, HEADS, keep, True, torch.float64)
+    store = begun(graph, HEADS, keep, True, torch.float64)
     attention, scores = block(graph, signed=signed)
     key, query = graph.edge_index
     bounds = [0, *sorted(cut for cut in set(cuts) if 0 < cut < graph.num_queries)]
@@ -177,7 +186,7 @@ def test_all_heads_share_the_graph_when_all_is_kept() -> None:
 def test_half_precision_is_stored_as_float32(given: torch.dtype, stored: type, keep: Keep) -> None:
     graph = GRAPHS["complete"]
     attention, scores = (x.to(given).requires_grad_() for x in block(graph))
-    store = KeptEdges(graph, HEADS, keep, True, given)
+    store = begun(graph, HEADS, keep, True, given)
     store.add_rows(slice(0, 6), slice(0, 6), None, attention, scores)
     for head, its_attention, its_scores in zip(
         store.graphs(has_sink=True), attention, scores, strict=True
@@ -196,7 +205,7 @@ def test_nan_names_its_head_and_query(keep: Keep, worst: float) -> None:
     graph = GRAPHS["causal"]
     attention, scores = block(graph, signed=True)
     attention[2, 5, 1] = worst
-    store = KeptEdges(graph, HEADS, keep, False, torch.float64)
+    store = begun(graph, HEADS, keep, False, torch.float64)
     with pytest.raises(CaptureError, match="head 7 is NaN at query 5"):
         store.add_rows(slice(3, 8), slice(0, 8), graph.mask()[3:], attention[:, 3:], scores)
     key, query = graph.edge_index
@@ -207,10 +216,168 @@ def test_nan_names_its_head_and_query(keep: Keep, worst: float) -> None:
 def test_infinities_of_both_signs_are_no_nan() -> None:
     graph = TokenGraph.complete(3)
     attention = torch.tensor([[torch.inf, -torch.inf, 1.0], [0.0, 2.0, 1.0], [3.0, 1.0, 1.0]])
-    store = KeptEdges(graph, [0], TopK(1), False, torch.float32)
+    store = begun(graph, [0], TopK(1), False, torch.float32)
     store.add_rows(slice(0, 3), slice(0, 3), None, attention[None], None)
     with pytest.raises(CaptureError, match="query 0 to key 0 is inf"):
         store.graphs(has_sink=False)
+
+
+# Several graphs, one behind the other
+
+RULES = {
+    "causal": TokenGraph.causal(9),
+    "step": TokenGraph.causal(4, num_keys=9, query_offset=5),
+    "window": TokenGraph.window(9, 3),
+    "dilated": TokenGraph.dilated(9, 2, 2),
+    "prefix": TokenGraph.prefix(9, 2),
+    "listed": TokenGraph.from_mask(MASK[:, [0, 1, 2, 3, 4, 5, 6, 6, 6]].tril()),
+    "cross": TokenGraph.bipartite(9, 4),
+    "listed cross": TokenGraph.from_mask(MASK, is_bipartite=True),
+}
+
+
+def part(whole: TokenGraph, rows: slice, *, sliding: bool) -> tuple[TokenGraph, int]:
+    """The graph of some rows, on the keys so far, or on those since the first that they read."""
+    if whole.is_bipartite:
+        if whole.rule.listed() is None:
+            return TokenGraph.bipartite(rows.stop - rows.start, whole.num_keys), 0
+        return TokenGraph.from_mask(whole.mask()[rows], is_bipartite=True), 0
+    read = whole.mask()[rows].any(0).nonzero()[:, 0].tolist()
+    stop = max([*read, whole.query_offset + rows.stop - 1]) + 1
+    first = min(read, default=0) if sliding else 0
+    rule, offset = whole.rule, whole.query_offset + rows.start - first
+    if rule.listed() is not None:
+        edges = whole.mask()[rows, first:stop].nonzero(as_tuple=True)
+        rule = Edges.from_pairs(*edges, rows.stop - rows.start, offset)
+    return TokenGraph(rule, rows.stop - rows.start, stop - first, offset), first
+
+
+def in_graphs(
+    whole: TokenGraph, keep: Keep, cuts: list[int], *, sliding: bool, listed: bool
+) -> list[AttentionGraph]:
+    """Store each of some runs of rows as a graph of its own, by blocks or by lists of edges."""
+    store = KeptEdges(HEADS, keep, True, torch.float64)
+    attention, scores = block(whole)
+    bounds = [0, *sorted(cut for cut in set(cuts) if 0 < cut < whole.num_queries)]
+    for start, stop in pairwise([*bounds, whole.num_queries]):
+        graph, first = part(whole, slice(start, stop), sliding=sliding)
+        store.begin(graph, first)
+        here = (slice(None), slice(start, stop), slice(first, first + graph.num_keys))
+        if listed:
+            key, query = graph.edge_index
+            places = (slice(None), query, key)
+            edges = slice(0, graph.num_edges)
+            store.add_edges(edges, attention[here][places], scores[here][places])
+            continue
+        for row in range(graph.num_queries):
+            here = (slice(None), slice(start + row, start + row + 1), here[2])
+            rows, keys = slice(row, row + 1), slice(0, graph.num_keys)
+            store.add_rows(rows, keys, graph.mask()[rows], attention[here], scores[here])
+    return store.graphs(has_sink=True)
+
+
+@given(
+    st.sampled_from(list(RULES)),
+    st.sampled_from(KEEPS),
+    st.lists(st.integers(1, 8), max_size=8),
+    st.booleans(),
+    st.booleans(),
+)
+@settings(max_examples=300, deadline=None)
+def test_a_prompt_and_steps_are_one_graph(
+    name: str, keep: Keep, cuts: list[int], sliding: bool, listed: bool
+) -> None:
+    whole = RULES[name]
+    heads = in_graphs(whole, keep, cuts, sliding=sliding, listed=listed)
+    same(heads, by_rows(whole, keep, []))
+    for head in heads:
+        assert head.graph._size == whole._size
+        if keep == All() and whole.rule.interval(torch.arange(2)) is not None:
+            assert head.graph.rule == whole.rule
+
+
+def stored(*pieces: tuple[TokenGraph, int]) -> AttentionGraph:
+    store = KeptEdges([0], All(), False, torch.float32)
+    for graph, first_key in pieces:
+        store.begin(graph, first_key)
+        rows, keys = slice(0, graph.num_queries), slice(0, graph.num_keys)
+        store.add_rows(rows, keys, graph.mask(), graph.mask().float()[None], None)
+    (head,) = store.graphs(has_sink=False)
+    return head
+
+
+STEP = TokenGraph.causal(1, query_offset=4)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "rule", "mask"),
+    [
+        ([(TokenGraph.causal(4), 0), (STEP, 0)], "Causal()", ["1", "11", "111", "1111", "11111"]),
+        (
+            [(TokenGraph.complete(4), 0), (STEP, 0)],
+            "Edges(21)",
+            ["1111", "1111", "1111", "1111", "11111"],
+        ),
+        (
+            [(TokenGraph.causal(4), 0), (TokenGraph.causal(1, query_offset=2), 2)],
+            "Edges(13)",
+            ["1", "11", "111", "1111", "00111"],
+        ),
+        (
+            [(TokenGraph.causal(2), 0), (TokenGraph(Window(1, 0), 2, 3, 1), 1)],
+            "Window(before=1, after=0, dilation=1)",
+            ["1", "11", "011", "0011"],
+        ),
+        (
+            [(TokenGraph(Window(1, 0), 1, 2, 1), 2)],
+            "Window(before=1, after=0, dilation=1)",
+            ["0011"],
+        ),
+        ([(TokenGraph.prefix(3, 1), 1)], "Edges(6)", ["01", "011", "0111"]),
+    ],
+)
+def test_a_rule_is_named_only_where_it_describes_every_row(
+    pieces: list[tuple[TokenGraph, int]], rule: str, mask: list[str]
+) -> None:
+    head = stored(*pieces)
+    keys = max(map(len, mask))
+    expected = [[letter == "1" for letter in row.ljust(keys, "0")] for row in mask]
+    assert head.graph.mask().tolist() == expected
+    assert str(head.graph.rule) == rule
+    assert head.graph.query_offset + len(mask) == keys
+    assert head.total_edges.tolist() == [sum(row) for row in expected]
+
+
+@pytest.mark.parametrize(
+    ("pieces", "message"),
+    [
+        ([(TokenGraph.causal(3), 0), (TokenGraph.causal(3), 0)], "first query at position 3"),
+        ([(TokenGraph.causal(3), 0), (STEP, 1)], "first query at position 3"),
+        ([(TokenGraph.bipartite(2, 3), 0), (TokenGraph.bipartite(2, 4), 0)], "the same 3 keys"),
+        ([(TokenGraph.bipartite(2, 3), 0), (TokenGraph.complete(3), 0)], "is_bipartite=True"),
+    ],
+)
+def test_graphs_that_do_not_follow_are_refused(
+    pieces: list[tuple[TokenGraph, int]], message: str
+) -> None:
+    with pytest.raises(CaptureError, match=message):
+        stored(*pieces)
+
+
+def test_steps_are_written_behind_a_graph_that_was_read() -> None:
+    """Reading in between takes nothing away, and later steps leave what was read alone."""
+    whole = TokenGraph.causal(9)
+    attention, _ = block(whole)
+    store, read = KeptEdges(HEADS, TopK(2), False, torch.float64), []
+    for row in range(9):
+        store.begin(TokenGraph.causal(1, query_offset=row))
+        store.add_rows(slice(0, 1), slice(0, row + 1), None, attention[:, [row], : row + 1], None)
+        read.append(store.graphs(has_sink=False))
+    for row, heads in enumerate(read):
+        for head, its_attention in zip(heads, attention, strict=True):
+            rows = its_attention[: row + 1, : row + 1]
+            (kept,) = TopK(2).select(rows[None], TokenGraph.causal(row + 1).mask())
+            np.testing.assert_array_equal(head.to_dense(), (rows * kept).numpy())
 
 
 # Memory
@@ -232,7 +399,7 @@ def filled(keep: Keep, share: float) -> tuple[list[dict[str, list[Tensor]]], lis
     mask = graph.mask()
     generator = torch.Generator().manual_seed(0)
     attention = (torch.rand(2, 256, 256, generator=generator) < share).float() * mask
-    store = KeptEdges(graph, [0, 1], keep, True, torch.float32)
+    store = begun(graph, [0, 1], keep, True, torch.float32)
     seen = [memory(store)]
     for start in range(0, 256, 4):
         rows = slice(start, start + 4)

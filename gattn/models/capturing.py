@@ -294,7 +294,8 @@ class _Run:
         for element, encoding in enumerate(self._encodings):
             call = read_call(routed, _sides(routed, stack, element, encoding), self._known)
             assert isinstance(call.graph, TokenGraph)
-            store = KeptEdges(call.graph, heads, self._keep, self._scores, call.query.dtype)
+            store = KeptEdges(heads, self._keep, self._scores, call.query.dtype)
+            store.begin(call.graph)
             for rows, columns, allowed, score, attention in tiles.row_blocks(call):
                 store.add_rows(rows, columns, allowed, attention[0, heads], score[0, heads])
             found = self._found[element].setdefault(stack, {})
