@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import transformers
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedModel
 from transformers.models.auto import modeling_auto
@@ -17,7 +18,7 @@ from transformers.models.auto.configuration_auto import (
     CONFIG_MAPPING_NAMES,
 )
 
-from benchmarks.zoo.inputs import Inputs
+from benchmarks.zoo.inputs import repaired, variants
 from benchmarks.zoo.sizes import tiny
 from benchmarks.zoo.table import CHANGES
 
@@ -56,10 +57,13 @@ def configuration(model_type: str) -> PreTrainedConfig:
 
 def classes(model_type: str) -> list[type[PreTrainedModel]]:
     config = CONFIG_MAPPING[model_type]
-    module = importlib.import_module(config.__module__.replace(".configuration_", ".modeling_"))
     mapped = modeling_auto.MODEL_MAPPING_NAMES.get(model_type, ())
     names = [mapped] if isinstance(mapped, str) else list(mapped)
-    found = [getattr(module, name) for name in names if hasattr(module, name)]
+    found = [getattr(transformers, name) for name in names if hasattr(transformers, name)]
+    try:
+        module = importlib.import_module(config.__module__.replace('.configuration_', '.modeling_'))
+    except ModuleNotFoundError:
+        return found
     for value in vars(module).values():
         if isinstance(value, type) and issubclass(value, PreTrainedModel) and value.__module__ == module.__name__ and getattr(value, "config_class", None) is config and not value.__name__.endswith("PreTrainedModel") and value not in found:
             found.append(value)
@@ -77,17 +81,18 @@ def _built(model_type: str, kind: type[PreTrainedModel]) -> Specimen:
     model = kind(configuration(model_type)).eval()
     randomize(model)
     reason: Exception | None = None
-    for inputs in Inputs(model).variants():
-        one = Specimen(model_type, model, inputs)
-        try:
-            output = one.run()
-        except Exception as error:
+    for found in variants(model):
+        inputs: dict[str, Any] | None = found
+        while inputs is not None:
+            one = Specimen(model_type, model, inputs)
+            try:
+                if finite(one.run()):
+                    return one
+                error: Exception = ValueError("the output is not finite")
+            except Exception as raised:
+                error = raised
             reason = reason or error
-            continue
-        if not finite(output):
-            reason = reason or ValueError("not finite")
-            continue
-        return one
+            inputs = repaired(inputs, error, config)
     raise reason or ValueError("no inputs")
 
 

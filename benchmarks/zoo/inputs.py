@@ -3,79 +3,179 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+import itertools
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
-BATCH, TOKENS = 2, 8
+BATCH, TOKENS, PADDING = 2, 8, 3
+DECODED = 6
+GRID = 4
+
+Inputs = dict[str, Any]
+_random = torch.Generator()
+
+
+def variants(model: PreTrainedModel) -> Iterator[Inputs]:
+    """Give inputs to try in turn: richest first, then the text alone, then the main input."""
+    parameters = inspect.signature(model.forward).parameters
+    required = {n for n, p in parameters.items() if p.default is p.empty and p.kind in (0, 1)}
+    _random.manual_seed(1)
+    options: dict[str, list[Any]] = {}
+    for name in parameters:
+        if name in _MAKERS and (name in required or name not in _ON_DEMAND):
+            options[name] = list(_MAKERS[name](model, set(parameters)))
+    richest = [dict(zip(options, chosen)) for chosen in itertools.islice(itertools.product(*options.values()), 12)]
+    main = model.main_input_name
+    names = [set(options), {"input_ids", "attention_mask", "decoder_input_ids", *required}, {main, *required}]
+    masks = {n: list(_MAKERS[n](model, set(parameters)))[0] for n in parameters if n in _ON_DEMAND and n in _MAKERS}
+    yield from richest
+    if masks:
+        yield from ({**masks, **one} for one in richest)
+    for some in names[1:]:
+        yield from ({n: v for n, v in one.items() if n in some} for one in richest)
+
+
+def repaired(inputs: Inputs, error: Exception, config: PreTrainedConfig) -> Inputs | None:
+    """Put as many placeholder tokens into the text as an error says that there are features."""
+    found = re.search(r"(\w+) (?:features|tokens).*?(?:tokens|tokens:)[: (]+(\d+).*features?\D*(\d+)", str(error))
+    if found is None or "input_ids" not in inputs:
+        return None
+    kind, here, wanted = found[1].lower(), int(found[2]), int(found[3])
+    token = find(config, f"{kind}_token_id", f"{kind}_token_index", "image_token_id", "image_token_index")
+    each = wanted // BATCH
+    if token is None or here or wanted % BATCH or not 0 < each < 200:
+        return None
+    ids = inputs["input_ids"]
+    places = torch.full((BATCH, each), token)
+    changed = dict(inputs, input_ids=torch.cat([ids[:, :1], places, ids[:, 1:]], dim=1))
+    for name, fill in (("attention_mask", 1), ("mm_token_type_ids", 1), ("token_type_ids", 1)):
+        if name in inputs:
+            x = inputs[name]
+            changed[name] = torch.cat([x[:, :1], torch.full((BATCH, each), fill), x[:, 1:]], dim=1)
+    return changed
 
 
 def find(config: PreTrainedConfig, *names: str, default: Any = None) -> Any:
     """Find a field by any of its names, in the configuration or in the ones below it."""
-    below = [c for c in vars(config).values() if isinstance(c, PreTrainedConfig)]
     for name in names:
         if (value := getattr(config, name, None)) is not None:
             return value
-    for part in below:
-        if (value := find(part, *names)) is not None:
+    for part in vars(config).values():
+        if isinstance(part, PreTrainedConfig) and (value := find(part, *names)) is not None:
             return value
     return default
 
 
-def _pair(value: Any) -> tuple[int, int]:
-    return tuple(value[-2:]) if isinstance(value, (list, tuple)) else (value, value)  # type: ignore[return-value]
+def _normal(*shape: int) -> Tensor:
+    return torch.randn(*shape, generator=_random)
 
 
-class Inputs:
-    def __init__(self, model: PreTrainedModel) -> None:
-        self.model, self.config = model, model.config
-        self.parameters = inspect.signature(model.forward).parameters
-        self.random = torch.Generator().manual_seed(1)
+def _ids(length: int) -> Tensor:
+    return torch.randint(10, 60, (BATCH, length), generator=_random)
 
-    def variants(self) -> Iterator[dict[str, Any]]:
-        names = set(self.parameters)
-        everything = {}
-        for name in self.parameters:
-            value = self.make(name)
-            if value is not None:
-                everything[name] = value
-        yield everything
-        yield {k: v for k, v in everything.items() if k in ("input_ids", "attention_mask", "decoder_input_ids")}
-        main = self.model.main_input_name
-        if main in everything:
-            yield {main: everything[main]}
 
-    def make(self, name: str) -> Any:
-        maker = getattr(self, name, None)
-        return None if maker is None else maker()
+def _padded(length: int, padding: int) -> Tensor:
+    mask = torch.ones(BATCH, length, dtype=torch.long)
+    mask[1, length - padding :] = 0
+    return mask
 
-    def normal(self, *shape: int) -> Tensor:
-        return torch.randn(*shape, generator=self.random)
 
-    def ids(self, length: int) -> Tensor:
-        return torch.randint(10, 60, (BATCH, length), generator=self.random)
+def _ones(*shape: int) -> Tensor:
+    return torch.ones(*shape, dtype=torch.long)
 
-    def mask(self, length: int, padding: int) -> Tensor:
-        mask = torch.ones(BATCH, length, dtype=torch.long)
-        mask[1, length - padding :] = 0
-        return mask
 
-    # --- text
-    def input_ids(self): return self.ids(TOKENS)
-    def attention_mask(self): return self.mask(TOKENS, 3) if "input_ids" in self.parameters else None
-    def decoder_input_ids(self): return self.ids(6)
-    def decoder_attention_mask(self): return self.mask(6, 2)
-    def bbox(self): return torch.tensor([1, 2, 8, 9]).expand(BATCH, TOKENS, 4).contiguous()
-    def token_type_ids(self): return None
-    # --- images
-    def pixel_values(self):
-        c = find(self.config, "num_channels", "in_channels", "in_chans", default=3)
-        h, w = _pair(find(self.config, "image_size", default=64))
-        return self.normal(BATCH, c, h, w)
-    # --- audio
-    def input_features(self):
-        return self.normal(BATCH, find(self.config, "num_mel_bins", default=16), 128)
-    def input_values(self): return self.normal(BATCH, 2000)
+def _both(value: Any) -> tuple[int, int]:
+    return (value[-2], value[-1]) if isinstance(value, (list, tuple)) else (value, value)
+
+
+def _vision(config: PreTrainedConfig) -> PreTrainedConfig:
+    return getattr(config, "vision_config", None) or config
+
+
+def _images(model: PreTrainedModel, names: set[str]) -> Iterator[Tensor]:
+    config = _vision(model.config)
+    channels = find(config, "num_channels", "in_channels", "in_chans", default=3)
+    height, width = _both(find(config, "image_size", "img_size", default=64))
+    patch = find(config, "patch_size", default=16)
+    patch = patch if isinstance(patch, int) else _both(patch)[-1]
+    if names & {"image_grid_thw", "grid_thw"}:
+        yield _patches(model, names)
+    image = _normal(BATCH, channels, height, width)
+    if names & {"image_grid_thw", "grid_thw"}:
+        yield _patches(model, names).reshape(-1, channels, patch, patch)
+    if names & {"spatial_shapes", "pixel_position_ids", "image_position_ids"}:
+        yield _normal(BATCH, GRID * GRID, channels * patch**2)
+    yield image
+    frames = find(config, "num_frames", default=2)
+    yield _normal(BATCH, frames, channels, height, width)
+
+
+def _patches(model: PreTrainedModel, names: set[str]) -> Tensor:
+    config = _vision(model.config)
+    channels = find(config, "num_channels", "in_channels", "in_chans", default=3)
+    patch = find(config, "patch_size", default=16)
+    depth = find(config, "temporal_patch_size", default=1)
+    return _normal(BATCH * GRID * GRID, channels * depth * patch**2)
+
+
+def _hidden(model: PreTrainedModel, names: set[str]) -> Iterator[Tensor]:
+    if "grid_thw" in names:
+        yield _patches(model, names)
+        yield _normal(BATCH * GRID * GRID, find(model.config, "hidden_size", default=32))
+    width = find(model.config, "hidden_size", "d_model", "input_dim", default=32)
+    yield _normal(BATCH, TOKENS, width)
+    if (width := find(model.config, "input_dim", "in_channels")) is not None:
+        yield _normal(BATCH, TOKENS, width)
+
+
+def _mel(model: PreTrainedModel, names: set[str]) -> Iterator[Tensor]:
+    bins = find(model.config, "num_mel_bins", "feature_size", "n_mel_bins", "input_feat_per_channel",
+                "input_feat_size", "num_mel_filters", "input_dim", "feature_projection_input_dim", default=16)
+    yield _normal(BATCH, bins, 128)
+    yield _normal(BATCH, 128, bins)
+    yield _normal(BATCH, 1, 64, bins)
+
+
+def _wave(model: PreTrainedModel, names: set[str]) -> Iterator[Tensor]:
+    yield _normal(BATCH, 2000)
+    yield _normal(BATCH, 1, 2000)
+    yield _normal(BATCH, 64, find(model.config, "num_mel_bins", "feature_size", default=16))
+
+
+def _grid(model: PreTrainedModel, names: set[str]) -> Iterator[Tensor]:
+    yield torch.tensor([[1, GRID, GRID]] * BATCH)
+
+
+def _always(make: Callable[[], Tensor]) -> Callable[[PreTrainedModel, set[str]], list[Tensor]]:
+    return lambda model, names: [make()]
+
+
+_MAKERS: dict[str, Callable[[PreTrainedModel, set[str]], Any]] = {
+    "input_ids": _always(lambda: _ids(TOKENS)),
+    "attention_mask": lambda model, names: [_padded(TOKENS, PADDING)] if "input_ids" in names else [None],
+    "decoder_input_ids": _always(lambda: _ids(DECODED)),
+    "decoder_attention_mask": _always(lambda: _padded(DECODED, 2)),
+    "bbox": _always(lambda: torch.tensor([1, 2, 8, 9]).expand(BATCH, TOKENS, 4).contiguous()),
+    "mm_token_type_ids": _always(lambda: torch.zeros(BATCH, TOKENS, dtype=torch.long)),
+    "pixel_values": _images,
+    "image_grid_thw": _grid,
+    "grid_thw": _grid,
+    "spatial_shapes": _always(lambda: torch.tensor([[GRID, GRID]] * BATCH)),
+    "pixel_attention_mask": _always(lambda: _ones(BATCH, GRID * GRID)),
+    "pixel_position_ids": _always(lambda: torch.cartesian_prod(torch.arange(GRID), torch.arange(GRID)).expand(BATCH, -1, -1)),
+    "image_position_ids": _always(lambda: torch.cartesian_prod(torch.arange(GRID), torch.arange(GRID)).expand(BATCH, -1, -1)),
+    "hidden_states": _hidden,
+    "input_features": _mel,
+    "input_values": _wave,
+    "encoder_hidden_states": lambda model, names: [_normal(BATCH, 7, find(model.config, "hidden_size", "d_model", default=32))],
+    "inputs_embeds": lambda model, names: [_normal(BATCH, TOKENS, find(model.config, "hidden_size", "d_model", default=32))],
+    "input_features_mask": _always(lambda: _ones(BATCH, 128)),
+    "feature_attention_mask": _always(lambda: _ones(BATCH, 128)),
+    "lang_ids": _always(lambda: torch.zeros(BATCH, dtype=torch.long)),
+}
+_ON_DEMAND = {"hidden_states", "encoder_hidden_states", "inputs_embeds", "input_features_mask", "feature_attention_mask", "pixel_attention_mask", "lang_ids"}
