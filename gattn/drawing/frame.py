@@ -37,7 +37,7 @@ class Look:
     labels, legend : bool
         Whether to draw the tokens' labels, and the key of colours.
     values : str
-        "attention" or "score".
+        Which of a head's `edge_values`.
     """
 
     scale: Scale

@@ -82,26 +82,31 @@ def draw_cells(ax: Axes, found: Cells, cmap: Colormap, norm: Normalize) -> AxesI
 
 def draw_matrix(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> None:
     """Draw queries as rows and keys as columns, a sink as one more column apart."""
-    is_score = look.values == "score"
-    values = head.score if is_score and head.score is not None else head.attention
+    values = head.edge_values[look.values]
+    is_attention = look.values == "attention"
     found = cells(head, shown.edges, values, most_cells(ax))
-    if not is_score:
+    if is_attention:
         found = add_sink(found, head, shown.sinks)
-    norm = _score_norm(values[shown.edges]) if is_score else look.scale.norm
+    norm = look.scale.norm if is_attention else _norm_of(values[shown.edges], look.values)
     image = draw_cells(ax, found, look.cmap, norm)
     ax.spines[:].set_visible(False)
     ax.grid(visible=False)
     ax.set(xlabel="key", ylabel="query", xticks=[], yticks=[])
     if look.legend:
-        ticks = None if is_score else look.scale.ticks
-        add_colour_bar(image, ticks, look.values, ax=ax, shrink=0.7, aspect=22, pad=0.03)
+        ticks = look.scale.ticks if is_attention else None
+        add_colour_bar(
+            image, ticks, look.values.replace("_", " "), ax=ax, shrink=0.7, aspect=22, pad=0.03
+        )
     if look.labels:
         _label(ax, head, found)
 
 
-def _score_norm(values: NDArray[Any]) -> Normalize:
+def _norm_of(values: NDArray[Any], name: str) -> Normalize:
+    """Scale scores from the least to the most, lengths from 0."""
     finite = values[np.isfinite(values)]
-    return Normalize(finite.min(), finite.max()) if len(finite) else Normalize(0, 1)
+    if not len(finite):
+        return Normalize(0, 1)
+    return Normalize(finite.min() if name == "score" else 0, finite.max())
 
 
 def _label(ax: Axes, head: AttentionGraph, found: Cells) -> None:

@@ -30,6 +30,14 @@ _DRAW: Mapping[str, Draw] = {
     "matrix": draw_matrix,
 }
 
+_OPTIONS = {
+    "attention": "",
+    "score": "scores=True",
+    "contribution": "contributions=True",
+    "value_norm": "contributions='value'",
+}
+"""What a matrix can show, and what asks for it as a graph is computed."""
+
 
 def draw_head(
     head: AttentionGraph,
@@ -68,8 +76,9 @@ def draw_head(
         pictures show all of up to about 150 edges but the tiny ones, and stay readable beyond by
         a threshold that grows with the text. They show at least one edge of each query; of nearly
         uniform attention in a long text, evenly one edge in k.
-    values : {"attention", "score"}
-        What a matrix shows: the attention, or the scores before normalising.
+    values : {"attention", "score", "contribution", "value_norm"}
+        What a matrix shows: the attention, the scores before normalising, or the lengths of what
+        the edges add to the output (`contribution`) or carry (`value_norm`).
     cmap : str or Colormap, optional
         The colours; by default some that stand out from the style's background.
     labels : bool
@@ -85,13 +94,14 @@ def draw_head(
     Raises
     ------
     SelectionError
-        Where there is no such layout, no score, or no position for some node.
+        Where there is no such layout, or the head lacks the values or the position of a node.
     """
     draw = _drawing(head, layout, values)
     if ax is None:
         ax = fitting_axes(plt.figure(figsize=fitting_size(head, layout)), layout, legend=legend)
     scale = Scale.of(head)
-    colours = colour_map(cmap, is_signed=scale.is_signed, is_area=layout == "matrix")
+    is_signed = scale.is_signed and values in ("attention", "score")
+    colours = colour_map(cmap, is_signed=is_signed, is_area=layout == "matrix")
     look = Look(scale, colours, labels, legend, values)
     if threshold is not None:
         shown = edges_from(head, threshold)
@@ -104,12 +114,17 @@ def draw_head(
 
 
 def _drawing(head: AttentionGraph, layout: str | Mapping[Any, Any], values: str) -> Draw:
-    if values not in ("attention", "score"):
-        raise SelectionError(f"values is 'attention' or 'score', not {values!r}.")
-    if values == "score" and layout != "matrix":
-        raise SelectionError("Scores are drawn as a matrix: layout='matrix', values='score'.")
-    if values == "score" and head.score is None:
-        raise SelectionError("This head has no scores; compute its graph with scores=True.")
+    if values not in _OPTIONS:
+        known = ", ".join(map(repr, _OPTIONS))
+        raise SelectionError(f"values is one of {known}, not {values!r}.")
+    if values != "attention" and layout != "matrix":
+        raise SelectionError(
+            f"Only attention is drawn as edges; {values} takes layout='matrix', values={values!r}."
+        )
+    if values not in head.edge_values:
+        raise SelectionError(
+            f"This head has no {values}; compute its graph with {_OPTIONS[values]}."
+        )
     if isinstance(layout, Mapping):
         return partial(draw_free, positions=given_positions(head, layout))
     if not isinstance(layout, str) or layout not in _DRAW:

@@ -293,8 +293,30 @@ def test_scores_are_drawn_as_a_matrix_alone():
     assert "score" in [other.get_ylabel() for other in ax.figure.axes]
     with pytest.raises(SelectionError, match="layout='matrix'"):
         draw_head(head, "arcs", values="score")
-    with pytest.raises(SelectionError, match="'attention' or 'score'"):
+    with pytest.raises(SelectionError, match="one of 'attention', 'score', 'contribution'"):
         draw_head(head, "matrix", values="weight")
+
+
+@pytest.mark.parametrize("values", ["contribution", "value_norm"])
+def test_lengths_are_drawn_as_a_matrix_from_zero(values):
+    head = signed_head()
+    with pytest.raises(SelectionError, match=f"no {values}; .* contributions="):
+        draw_head(head, "matrix", values=values)
+    head = dataclasses.replace(head, **{values: 2 + np.abs(head.attention)})
+    ax = draw_head(head, "matrix", ax=axes(), values=values)
+    image = ax.images[0]
+    np.testing.assert_allclose(image.get_array().compressed(), 2 + np.abs(head.attention))
+    assert (image.norm.vmin, image.norm.vmax) == (0, 3.6)
+    assert image.cmap(0.0) == draw_head(causal_head(3), "matrix", ax=axes()).images[0].cmap(0.0)
+    assert values.replace("_", " ") in [other.get_ylabel() for other in ax.figure.axes]
+    with pytest.raises(SelectionError, match=f"layout='matrix', values='{values}'"):
+        draw_head(head, "arcs", values=values)
+
+
+def test_the_title_names_the_key_value_head_of_grouped_queries():
+    head = causal_head(3, head=5, key_value_head=1)
+    assert draw_head(head, ax=axes()).get_title() == "layer 1 · head 5 · key-value head 1"
+    assert draw_head(causal_head(3), ax=axes()).get_title() == "layer 1 · head 3"
 
 
 def test_an_unknown_layout_lists_the_choices():

@@ -40,6 +40,82 @@ def test_layers_are_rows_and_heads_columns():
     np.testing.assert_allclose(last.images[0].get_array().compressed(), corner.attention)
 
 
+def grouped_trace(groups, *, layers=2, stacks=("decoder",), **fields):
+    """Heads that read the key-value heads ``groups[layer % len(groups)]``."""
+    heads = {
+        (layer, head): causal_head(6, layer=layer, head=head, key_value_head=number)
+        for layer in range(layers)
+        for head, number in enumerate(groups[layer % len(groups)])
+    }
+    return AttentionTrace({name: Stack(name, heads) for name in stacks}, "m", **fields)
+
+
+def group_lines(figure):
+    """The ends of each line above columns, in pixels, and the text in the middle above it."""
+    found = []
+    for part in [figure, *figure.subfigs]:
+        for line in part.artists:
+            (left, y), (right, _) = line.get_transform().transform(line.get_xydata())
+            above = [
+                text.get_text()
+                for text in part.texts
+                if text.get_transform().transform(text.get_position())
+                == pytest.approx(((left + right) / 2, y), abs=10)
+            ]
+            found.append((left, right, *above))
+    return found
+
+
+@pytest.mark.parametrize("stacks", [("decoder",), ("encoder", "decoder")])
+def test_a_line_spans_the_heads_that_share_a_key_value_head(stacks):
+    figure = draw_heads(grouped_trace([(0, 0, 0, 1, 1, 2)], stacks=stacks))
+    tops = [ax for ax in figure.axes if ax.get_title()]
+    for place, lines in enumerate(np.split(np.array(group_lines(figure), object), len(stacks))):
+        boxes = [ax.get_window_extent() for ax in tops[6 * place : 6 * place + 6]]
+        assert [ax.get_title() for ax in tops[:6]] == [f"head {head}" for head in range(6)]
+        for number, (first, last) in enumerate([(0, 2), (3, 4), (5, 5)]):
+            left, right, name = lines[number]
+            assert (left, right) == pytest.approx((boxes[first].x0, boxes[last].x1), abs=0.1)
+            assert name == f"key-value head {number}"
+
+
+def test_heads_of_their_own_keys_have_no_lines():
+    assert group_lines(draw_heads(small_trace())) == []
+
+
+def test_groups_that_differ_between_layers_are_told_in_words():
+    figure = draw_heads(grouped_trace([(0, 0, 1, 1), (0, 0, 0, 0)]))
+    assert group_lines(figure) == []
+    assert any("key-value heads differ between layers" in text for text in words(figure))
+    mixed = grouped_trace([(0, 0, 1, 1), (None,) * 4])
+    assert any("key-value heads differ" in text for text in words(draw_heads(mixed)))
+
+
+def test_names_that_do_not_fit_become_numbers_beside_one_name():
+    found = words(draw_heads(grouped_trace([[head // 2 for head in range(32)]], layers=1)))
+    assert found.count("head") == found.count("key-value") == 1
+    assert {"0", "15", "31"} <= set(found)
+    assert not any(text.startswith(("head ", "key-value head ")) for text in found)
+
+
+def test_texts_above_the_heads_do_not_overlap():
+    for count, group in [(4, 2), (8, 4), (20, 1), (32, 4), (32, 2), (40, 2)]:
+        numbers = [head // group for head in range(count)]
+        figure = draw_heads(grouped_trace([numbers], layers=1))
+        figure.draw_without_rendering()
+        texts = [text for ax in figure.axes for text in (ax.title, *ax.texts)] + figure.texts
+        boxes = [text.get_window_extent() for text in texts if text.get_text()]
+        for place, one in enumerate(boxes):
+            assert not any(one.overlaps(other) for other in boxes[place + 1 :]), (count, group)
+
+
+def test_the_title_counts_what_was_generated():
+    trace = grouped_trace([(0, 0)], stacks=("encoder", "decoder"), generated=2)
+    assert {"m · encoder · 6 tokens", "m · decoder · 6 tokens, 2 generated"} <= set(
+        words(draw_heads(trace))
+    )
+
+
 def test_one_scale_is_shared():
     trace = AttentionTrace({"a": Stack("a", {(0, 0): causal_head(3), (0, 1): signed_head()})}, "m")
     assert {(image.norm.vmin, image.norm.vmax) for image in images(draw_heads(trace))} == {
