@@ -99,7 +99,7 @@ def _built(model_type: str, kind: type[PreTrainedModel]) -> Specimen:
 def randomize(model: nn.Module) -> None:
     """Draw weights so large that attention differs clearly from pair to pair."""
     for name, parameter in model.named_parameters():
-        if not parameter.is_floating_point():
+        if not parameter.is_floating_point() or not parameter.numel():
             continue
         if parameter.dim() >= 2:
             parameter.data.normal_(0, 1.2 / math.sqrt(max(1, parameter[0].numel())) if parameter.dim() != 3 else 0.2)

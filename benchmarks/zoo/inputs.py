@@ -32,7 +32,11 @@ def variants(model: PreTrainedModel) -> Iterator[Inputs]:
     richest = [dict(zip(options, chosen)) for chosen in itertools.islice(itertools.product(*options.values()), 12)]
     main = model.main_input_name
     names = [set(options), {"input_ids", "attention_mask", "decoder_input_ids", *required}, {main, *required}]
-    masks = {n: list(_MAKERS[n](model, set(parameters)))[0] for n in parameters if n in _ON_DEMAND and n in _MAKERS}
+    masks = {
+        name: list(_MAKERS[name](model, set(parameters)))[0]
+        for name in parameters
+        if name in _ON_DEMAND and not (name == "inputs_embeds" and "input_ids" in parameters)
+    }
     yield from richest
     if masks:
         yield from ({**masks, **one} for one in richest)
@@ -113,6 +117,14 @@ def _images(model: PreTrainedModel, names: set[str]) -> Iterator[Tensor]:
     yield image
     frames = find(config, "num_frames", default=2)
     yield _normal(BATCH, frames, channels, height, width)
+    yield _normal(BATCH, 1, height, width)
+
+
+def _videos(model: PreTrainedModel, names: set[str]) -> Iterator[Tensor]:
+    config = _vision(model.config)
+    height, width = _both(find(config, "image_size", "crop_size", default=64))
+    frames = find(config, "num_frames", "frames_per_clip", default=2)
+    yield _normal(BATCH, frames, 3, height, width)
 
 
 def _patches(model: PreTrainedModel, names: set[str]) -> Tensor:
@@ -176,6 +188,30 @@ _MAKERS: dict[str, Callable[[PreTrainedModel, set[str]], Any]] = {
     "inputs_embeds": lambda model, names: [_normal(BATCH, TOKENS, find(model.config, "hidden_size", "d_model", default=32))],
     "input_features_mask": _always(lambda: _ones(BATCH, 128)),
     "feature_attention_mask": _always(lambda: _ones(BATCH, 128)),
+    "past_values": lambda model, names: [_normal(BATCH, 12 if "past_time_features" in names else 32, *([] if "past_time_features" in names else [find(model.config, "num_input_channels", default=1)])), _normal(BATCH, 32)],
+    "past_time_features": lambda model, names: [_normal(BATCH, 12, 1)],
+    "past_observed_mask": lambda model, names: [_ones(BATCH, 12)] if "past_time_features" in names else [None],
+    "future_values": lambda model, names: [_normal(BATCH, 4)] if "past_time_features" in names else [None],
+    "future_time_features": lambda model, names: [_normal(BATCH, 4, 1)],
+    "pixel_values_videos": _videos,
+    "merge_sizes": _always(lambda: _ones(BATCH)),
+    "flattened_patches": lambda model, names: [torch.cat([torch.cartesian_prod(torch.arange(1, 5), torch.arange(1, 5)).float().expand(BATCH, -1, -1), _normal(BATCH, 16, 3 * find(model.config, "patch_size", default=16) ** 2)], -1)],
+    "qformer_input_ids": _always(lambda: _ids(TOKENS)),
+    "task_inputs": _always(lambda: _ids(TOKENS)),
+    "visual_feats": lambda model, names: [_normal(BATCH, 4, model.config.visual_feat_dim)],
+    "visual_pos": _always(lambda: torch.rand(BATCH, 4, 4, generator=_random)),
+    "image": lambda model, names: [_normal(BATCH, 3, 64, 64)],
+    "query_embeds": lambda model, names: [_normal(BATCH, 4, find(model.config, "hidden_size"))],
+    "states": lambda model, names: [_normal(BATCH, TOKENS, model.config.state_dim)],
+    "actions": lambda model, names: [_normal(BATCH, TOKENS, model.config.act_dim)],
+    "rewards": _always(lambda: _normal(BATCH, TOKENS, 1)),
+    "returns_to_go": _always(lambda: _normal(BATCH, TOKENS, 1)),
+    "timesteps": _always(lambda: torch.arange(TOKENS).expand(BATCH, -1)),
+    "aspect_ratio_ids": _always(lambda: _ones(BATCH, 1)),
+    "aspect_ratio_mask": lambda model, names: [_ones(BATCH, 1, find(model.config, "max_num_tiles"))],
+    "image_embeds_position_mask": _always(lambda: torch.tensor([[0, 1, 1, 1, 1, 0, 0, 0]] * BATCH)),
+    "target_sizes": _always(lambda: torch.tensor([[GRID, GRID]] * BATCH)),
+    "feature_lens": _always(lambda: torch.tensor([64, 64])),
     "lang_ids": _always(lambda: torch.zeros(BATCH, dtype=torch.long)),
 }
-_ON_DEMAND = {"hidden_states", "encoder_hidden_states", "inputs_embeds", "input_features_mask", "feature_attention_mask", "pixel_attention_mask", "lang_ids"}
+_ON_DEMAND = {"hidden_states", "encoder_hidden_states", "inputs_embeds", "input_features_mask", "feature_attention_mask", "pixel_attention_mask", "lang_ids", "pixel_values_videos", "image", "query_embeds"}
