@@ -89,6 +89,78 @@ def test_scores_stay_with_their_edges() -> None:
     assert head.merge([(0, 2)]).score is None
 
 
+def with_lengths() -> tuple[AttentionGraph, np.ndarray, np.ndarray]:
+    """A head and the dense matrices ‖A_ij v_j W‖ and ‖A_ij v_j‖, vector by vector."""
+    A, draw = causal_attention(), np.random.default_rng(0)
+    v, W = draw.normal(size=(5, 3)), draw.normal(size=(3, 7))
+    carried = [[np.linalg.norm(A[i, j] * v[j]) for j in range(5)] for i in range(5)]
+    added = [[np.linalg.norm(A[i, j] * v[j] @ W) for j in range(5)] for i in range(5)]
+    contribution, value_norm = np.array(added), np.array(carried)
+    i, j = np.tril_indices(5)
+    lengths = {"contribution": contribution[i, j], "value_norm": value_norm[i, j]}
+    return causal_head(**lengths), contribution, value_norm
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        lambda head: head,
+        lambda head: head.keep(TopK(2)),
+        lambda head: head.keep(Threshold(0.1)).keep(TopMass(0.5)),
+        lambda head: head.without_self_loops(),
+        lambda head: head.subgraph([1, 3, 4]),
+        lambda head: head.subgraph(["the"]).keep(TopK(1)),
+    ],
+)
+def test_contributions_and_value_norms_stay_with_their_edges(part) -> None:
+    head, contribution, value_norm = with_lengths()
+    kept = part(head)
+    places = kept.node_positions[kept.query], kept.node_positions[kept.key]
+    np.testing.assert_array_equal(kept.contribution, contribution[places])
+    np.testing.assert_array_equal(kept.value_norm, value_norm[places])
+    table = kept.to_pandas()
+    places = table["query"].to_numpy(), table["key"].to_numpy()
+    np.testing.assert_array_equal(table["contribution"], contribution[places])
+    np.testing.assert_array_equal(table["value_norm"], value_norm[places])
+
+
+def test_only_what_is_stored_is_among_the_values_of_edges() -> None:
+    assert list(causal_head().edge_values) == ["attention"]
+    assert "contribution" not in causal_head().to_pandas()
+    head = with_lengths()[0]
+    assert list(head.edge_values) == ["attention", "contribution", "value_norm"]
+    assert all(values is getattr(head, name) for name, values in head.edge_values.items())
+
+
+def test_merging_drops_lengths_for_a_sum_is_shorter_than_its_parts() -> None:
+    merged = with_lengths()[0].merge([(0, 2)])
+    assert list(merged.edge_values) == ["attention"]
+    assert merged.contribution is None
+    assert merged.value_norm is None
+
+
+@pytest.mark.parametrize("name", ["contribution", "value_norm"])
+def test_lengths_are_at_least_zero_and_finite(name: str) -> None:
+    values = np.zeros(15)
+    assert getattr(causal_head(**{name: values}), name) is values
+    for value, reason in [(-0.5, "lengths are at least 0"), (np.nan, "NaN"), (np.inf, "infinity")]:
+        values = np.zeros(15)
+        values[7] = value
+        with pytest.raises(CaptureError, match=f"{name} of query 3 to key 1 is {value}.*{reason}"):
+            causal_head(**{name: values})
+    with pytest.raises(ShapeError, match=f"{name} must have 15 entries, not 14"):
+        causal_head(**{name: np.zeros(14)})
+
+
+def test_a_key_value_head_stays_with_its_head_and_is_told() -> None:
+    head = causal_head(layer=0, head=5, key_value_head=1)
+    assert head.place() == ["layer 0", "head 5", "key-value head 1"]
+    assert repr(head).startswith("AttentionGraph(layer 0, head 5, key-value head 1, 5 tokens, ")
+    for part in (head.keep(TopK(1)), head.subgraph([0]), head.merge([(0, 2)])):
+        assert part.key_value_head == 1
+    assert causal_head(head=3).place() == ["head 3"]
+
+
 def test_without_self_loops_a_causal_head_is_a_dag() -> None:
     head = causal_head()
     assert not nx.is_directed_acyclic_graph(head.to_networkx())
@@ -181,7 +253,7 @@ def test_a_score_may_be_infinite_but_not_nan() -> None:
 
 @pytest.mark.parametrize("place", ["1", 1.0, True, [1]])
 def test_a_place_in_the_model_is_a_whole_number(place: object) -> None:
-    for name in ("layer", "head"):
+    for name in ("layer", "head", "key_value_head"):
         with pytest.raises(ShapeError, match=f"{name} must be a whole number or None"):
             causal_head(**{name: place})
 

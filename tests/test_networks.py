@@ -39,12 +39,15 @@ def assert_same(one: AttentionGraph, other: AttentionGraph) -> None:
 WHOLE = head_of(
     layer=2,
     head=1,
+    key_value_head=0,
     model="gpt2",
     weight_function="ScaledDotProduct()",
     normalizer="Softmax()",
     words=(0, None, 1, 1),
     sink=np.array([0.0, 0.5, 0.25, 0.125]),
     score=np.log(A[np.nonzero(A)]),
+    contribution=3 * A[np.nonzero(A)],
+    value_norm=np.arange(10.0),
 )
 STEP = AttentionGraph.from_dense(
     A[2:], TokenGraph.causal(2, num_keys=4, query_offset=2), tokens=TOKENS
@@ -103,6 +106,7 @@ def test_nodes_and_graph_carry_what_the_head_knows() -> None:
     assert graph.graph == {
         "layer": 2,
         "head": 1,
+        "key_value_head": 0,
         "model": "gpt2",
         "weight_function": "ScaledDotProduct()",
         "normalizer": "Softmax()",
@@ -117,7 +121,13 @@ def test_nodes_and_graph_carry_what_the_head_knows() -> None:
         "total_mass": 1.0,
         "total_edges": 3,
     }
-    assert graph.edges[0, 2] == {"weight": 0.5, "score": math.log(0.5)}
+    assert graph.edges[0, 2] == {
+        "weight": 0.5,
+        "score": math.log(0.5),
+        "contribution": 1.5,
+        "value_norm": 3.0,
+    }
+    assert set(head_of().to_networkx().edges[0, 2]) == {"weight"}
 
 
 def test_a_sink_is_one_virtual_node() -> None:
@@ -188,6 +198,7 @@ def test_other_kinds_of_graphs_are_refused(kind: type) -> None:
     [
         ({"weight": "much"}, {}, {}, "weight must hold numbers"),
         ({"weight": 1.0, "score": [2]}, {}, {}, "score must hold numbers"),
+        ({"contribution": "long"}, {}, {}, "contribution must hold numbers"),
         ({}, {"total_mass": "all"}, {}, "total_mass must hold numbers"),
         ({}, {}, {"dtype": "object"}, "dtype must be float16, float32 or float64, not 'object'"),
     ],
@@ -197,6 +208,19 @@ def test_attributes_that_are_no_numbers_are_refused(edge, node, attributes, mess
     graph.add_node(1, **node)
     graph.add_edge(0, 1, **edge)
     with pytest.raises(GraphError, match=message):
+        AttentionGraph.from_networkx(graph)
+
+
+def test_numbers_that_only_some_edges_have_are_not_read() -> None:
+    graph = WHOLE.to_networkx()
+    del graph.edges[0, 1]["contribution"]
+    head = AttentionGraph.from_networkx(graph)
+    assert list(head.edge_values) == ["attention", "score", "value_norm"]
+
+
+def test_lengths_that_are_negative_are_refused() -> None:
+    graph = nx.DiGraph([(0, 1, {"value_norm": -1.0})])
+    with pytest.raises(CaptureError, match=r"value_norm of query 1 to key 0 is -1\.0"):
         AttentionGraph.from_networkx(graph)
 
 

@@ -120,6 +120,40 @@ def test_heads_are_taken_by_layer_and_head() -> None:
     assert repr(trace) == "AttentionTrace(toy; decoder: 2 layers x 2 heads)"
 
 
+def test_a_trace_counts_its_heads() -> None:
+    assert len(trace_of([FIRST, SECOND], [SECOND, FIRST])) == 4
+    stacks = {"encoder": stack_of([FIRST]), "cross": stack_of([FIRST, SECOND])}
+    assert len(AttentionTrace(stacks)) == len(list(AttentionTrace(stacks).heads())) == 3
+    assert len(AttentionTrace({})) == 0
+
+
+def test_what_to_walk_must_be_said() -> None:
+    trace = trace_of([FIRST, SECOND])
+    for act in (iter, list, lambda trace: (0, 1) in trace, lambda trace: "decoder" in trace):
+        with pytest.raises(SelectionError, match=r"trace\.heads\(\)"):
+            act(trace)
+    assert (0, 1) in trace.only_stack
+    assert "decoder" in trace.stacks
+
+
+def test_what_was_generated_is_a_number_of_tokens() -> None:
+    trace = AttentionTrace({"decoder": stack_of([FIRST])}, "toy", generated=2)
+    assert repr(trace) == "AttentionTrace(toy; decoder: 1 layers x 1 heads; 2 generated)"
+    assert trace_of([FIRST]).generated == 0
+    for generated in (-1, 1.0, True, "2", None):
+        with pytest.raises(ShapeError, match=f"generated must be .*, not {generated!r}"):
+            AttentionTrace({}, generated=generated)
+
+
+def test_logits_are_those_of_one_sequence() -> None:
+    for shape in [(3, 7), (2,)]:
+        logits = torch.zeros(shape)
+        assert AttentionTrace({}, logits=logits).logits is logits
+    assert trace_of([FIRST]).logits is None
+    with pytest.raises(ShapeError, match=r"\(tokens, vocabulary\) or \(labels,\).*\(1, 3, 7\)"):
+        AttentionTrace({}, logits=torch.zeros(1, 3, 7))
+
+
 def test_what_is_not_there_is_named_with_what_is() -> None:
     trace = trace_of([FIRST], [SECOND])
     with pytest.raises(SelectionError, match=r"no layer and head \(2, 0\).*layers \[0, 1\]"):

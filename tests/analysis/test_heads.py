@@ -196,6 +196,19 @@ def test_the_table_has_a_row_a_head():
     assert table.loc[("cross", 0, 0), "entropy"] == pytest.approx(math.log(3))
 
 
+def test_grouped_queries_have_a_column_of_their_key_value_heads():
+    heads = {
+        (0, head): AttentionGraph.from_dense(random_matrix(head, True), key_value_head=head // 2)
+        for head in range(4)
+    }
+    cross = AttentionGraph.from_dense(np.full((2, 3), 1 / 3), TokenGraph.bipartite(2, 3))
+    stacks = {"decoder": Stack("decoder", heads), "cross": Stack("cross", {(0, 0): cross})}
+    column = head_table(AttentionTrace(stacks))["key_value_head"]
+    assert column.loc["decoder"].tolist() == [0, 0, 1, 1]
+    assert column.loc["cross"].isna().all()
+    assert "key_value_head" not in head_table(AttentionTrace({"cross": stacks["cross"]}))
+
+
 def test_an_empty_trace_is_an_empty_table():
     table = head_table(AttentionTrace({}, "none"))
     assert len(table) == 0

@@ -33,9 +33,12 @@ def whole_head(**changes) -> AttentionGraph:
         tokens=TOKENS,
         words=(0, 0, 1, None, 2, 2, 3),
         score=scores,
+        contribution=np.linspace(0, 9, len(key), dtype=np.float32),
+        value_norm=A[query, key] / 3,
         sink=np.linspace(0, 0.5, len(TOKENS), dtype=np.float32),
         layer=1,
         head=2,
+        key_value_head=1,
         model='m"<&\x01',
         weight_function="ScaledDotProduct()",
         normalizer="Softmax()",
@@ -65,7 +68,9 @@ HEADS = {
 def small_trace() -> AttentionTrace:
     heads = {(1, 2): whole_head(), (1, 3): whole_head(head=3), (2, 0): HEADS["kept"]}
     return AttentionTrace(
-        {"decoder": Stack("decoder", heads), "cross": Stack("cross", {(0, 0): CROSS})}, "toy\ud800"
+        {"decoder": Stack("decoder", heads), "cross": Stack("cross", {(0, 0): CROSS})},
+        "toy\ud800",
+        generated=2,
     )
 
 

@@ -36,13 +36,43 @@ def test_traces_come_back_whole(path: Path) -> None:
     trace = small_trace()
     trace.save(path)
     again = load(path)
-    assert again.model == trace.model
+    assert (again.model, again.generated) == (trace.model, 2)
     assert list(again.stacks) == list(trace.stacks)
     for name, stack in trace.stacks.items():
         assert again[name].name == stack.name
         assert list(again[name]) == list(stack)
         for place in stack:
             assert_same_head(stack[place], again[name][place])
+
+
+def test_files_of_the_first_version_are_read() -> None:
+    """Written before there were contributions, key-value heads and generated tokens."""
+    A = np.array([[1, 0, 0], [0.25, 0.75, 0], [0.5, 0.125, 0.375]], dtype=np.float32)
+    trace = load(Path(__file__).parent / "first_version.gattn")
+    head = AttentionGraph.from_dense(
+        A,
+        TokenGraph.causal(3),
+        tokens=("the", " cat", " sat"),
+        words=(0, 1, 2),
+        score=np.arange(6, dtype=np.float32),
+        layer=1,
+        head=2,
+        model="toy",
+        weight_function="ScaledDotProduct()",
+        normalizer="Softmax()",
+        sink=np.array([0, 0.5, 0.25], dtype=np.float32),
+    )
+    assert (trace.model, trace.generated, list(trace["decoder"])) == ("toy", 0, [(1, 2), (1, 3)])
+    assert_same_head(head, trace[1, 2])
+    assert_same_head(head.keep(TopK(1)), trace[1, 3])
+
+
+def test_logits_are_not_saved(path: Path) -> None:
+    trace = replace(small_trace(), logits=torch.ones(7, 9))
+    trace.save(path)
+    assert load(path).logits is None
+    small_trace().save(path.with_name("without.gattn"))
+    assert path.read_bytes() == path.with_name("without.gattn").read_bytes()
 
 
 @given(st.text(st.characters(), max_size=6), st.text(max_size=4))

@@ -106,6 +106,7 @@ def test_gexf_is_read_by_networkx(tmp_path: Path) -> None:
     for i, token in enumerate(SHOWN):
         assert (graph.nodes[i]["label"], graph.nodes[i]["token"]) == (token, token)
     assert graph.edges[0, 0]["score"] == -math.inf
+    assert graph.edges[6, 6]["contribution"] == 9.0
     save(small_trace()["decoder"].unroll(), tmp_path / "unrolled.gexf")
     assert "(0, 1)" in nx.read_gexf(tmp_path / "unrolled.gexf")
 
@@ -113,7 +114,8 @@ def test_gexf_is_read_by_networkx(tmp_path: Path) -> None:
 def test_csv_is_read_by_pandas(tmp_path: Path) -> None:
     save(whole_head(), tmp_path / "head.csv")
     table = pd.read_csv(tmp_path / "head.csv", keep_default_na=False)
-    np.testing.assert_array_equal(table["attention"].astype(np.float32), whole_head().attention)
+    for name, values in whole_head().edge_values.items():
+        np.testing.assert_array_equal(table[name].astype(np.float32), values)
     assert table["key_token"].tolist() == [SHOWN[j] for j in whole_head().key]
     save(nx.DiGraph([((0, 1), (1, 1), {"weight": 0.5})]), tmp_path / "graph.csv")
     rows = list(csv.reader((tmp_path / "graph.csv").read_text().splitlines()))
@@ -136,6 +138,10 @@ def test_dot_keeps_to_its_grammar(tmp_path: Path) -> None:
     labels = re.findall(rf'"label"={STRING}', text)
     assert [re.sub(r"\\(.)", r"\1", label) for label in labels] == [*SHOWN, "<sink>"]
     assert text.count(" -> ") == whole_head().graph.num_edges + len(TOKENS)
+    assert (
+        text.count('"contribution"=') == text.count('"value_norm"=') == whole_head().graph.num_edges
+    )
+    assert '"key_value_head"="1"' in text
     for name in ("layer", "model"):
         assert f'"{name}"' not in text
         assert f'"attention_{name}"' in text
