@@ -20,6 +20,8 @@ trace
     All attention graphs of one run of a model, by (layer, head). `AttentionTrace`.
 keep
     Which edges of a head are kept: `All`, `Threshold`, `TopK`, `TopMass`.
+edit
+    A change to the graph inside a live model: `Cut`, `Scale`, `Restrict`, `Use`, `Swap`.
 engine
     A way to compute the same attention. Users never have to choose one.
 reach
@@ -37,7 +39,9 @@ if TYPE_CHECKING:
     from gattn.graph import TokenGraph
     from gattn.head import AttentionGraph
     from gattn.keep import All, Keep, Threshold, TopK, TopMass
-    from gattn.models.capturing import capture, capture_many
+    from gattn.models.capturing import capture, capture_many, capturing
+    from gattn.models.editing import edited
+    from gattn.models.edits import Cut, ModelScore, Restrict, Scale, Swap, Use
     from gattn.models.loading import load_model
     from gattn.module import GraphAttention
     from gattn.normalizers import (
@@ -91,6 +95,7 @@ __all__ = [
     "AttentionTrace",
     "Bilinear",
     "Cosine",
+    "Cut",
     "Dot",
     "EdgeBias",
     "EdgeProduct",
@@ -102,6 +107,7 @@ __all__ = [
     "Keep",
     "KernelFeatures",
     "L1Distance",
+    "ModelScore",
     "Normalizer",
     "Pairs",
     "PerformerFeatures",
@@ -110,13 +116,16 @@ __all__ = [
     "Proportional",
     "ReLU",
     "RelativePosition",
+    "Restrict",
     "Rotary",
+    "Scale",
     "ScaledDotProduct",
     "Sigmoid",
     "Softcap",
     "Softmax",
     "Sparsemax",
     "SquaredDistance",
+    "Swap",
     "SwinCosine",
     "T5RelativeBias",
     "Threshold",
@@ -124,10 +133,13 @@ __all__ = [
     "TopK",
     "TopKSoftmax",
     "TopMass",
+    "Use",
     "WeightFunction",
     "attention_graphs",
     "capture",
     "capture_many",
+    "capturing",
+    "edited",
     "graph_attention",
     "load",
     "load_model",
@@ -141,7 +153,9 @@ _HOMES = {
     "gattn.graph": ("TokenGraph",),
     "gattn.head": ("AttentionGraph",),
     "gattn.keep": ("All", "Keep", "Threshold", "TopK", "TopMass"),
-    "gattn.models.capturing": ("capture", "capture_many"),
+    "gattn.models.capturing": ("capture", "capture_many", "capturing"),
+    "gattn.models.editing": ("edited",),
+    "gattn.models.edits": ("Cut", "ModelScore", "Restrict", "Scale", "Swap", "Use"),
     "gattn.models.loading": ("load_model",),
     "gattn.module": ("GraphAttention",),
     "gattn.normalizers": (

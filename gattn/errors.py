@@ -35,5 +35,9 @@ class CaptureError(GattnError, ValueError):
     """Attention cannot be captured, or what was captured cannot be trusted."""
 
 
+class EditError(GattnError, ValueError):
+    """An edit cannot be applied, or has nothing to edit."""
+
+
 class FileError(GattnError, ValueError):
     """A file is damaged, foreign, or of a kind that gattn does not write."""

@@ -261,6 +261,37 @@ class Globals(Rule):
 
 
 @dataclass(frozen=True)
+class Crossing(Rule):
+    """Some queries to some keys: every pair of them; None stands for all."""
+
+    queries: Tensor | None
+    keys: Tensor | None
+
+    def __repr__(self) -> str:
+        sides = ("all" if x is None else str(len(x)) for x in (self.queries, self.keys))
+        return f"Crossing({' x '.join(sides)})"
+
+    def allowed(self, query: Tensor, key: Tensor) -> Tensor:
+        inside = torch.ones_like(torch.broadcast_tensors(query, key)[0], dtype=torch.bool)
+        if self.queries is not None:
+            inside &= torch.isin(query, self.queries.to(query.device))
+        if self.keys is not None:
+            inside &= torch.isin(key, self.keys.to(key.device))
+        return inside
+
+    @cached_property
+    def _sorted(self) -> Tensor | None:
+        return None if self.keys is None else torch.unique(self.keys).long()
+
+    def count(self, query: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        keys = self._sorted
+        count = high - low if keys is None else _between(keys.to(query.device), low, high)
+        if self.queries is None:
+            return count
+        return count * torch.isin(query, self.queries.to(query.device))
+
+
+@dataclass(frozen=True)
 class Blocks(Rule):
     """A rule between blocks of `size` neighbouring positions instead of single ones."""
 

@@ -74,6 +74,7 @@ class AttentionCall:
     `query` (B, H, Q, D), `key` (B, H, K, D) and, where outputs are wanted, `value` (B, H, K, V);
     `edge_features` (E, F) in the graph's edge order, or (Q, K, F); `dropout` is the share of the
     attention that is dropped at random. `compile` asks for the weight function to be compiled.
+    `first_key` is the position of the first key: a sliding cache has dropped those before it.
     """
 
     query: Tensor
@@ -85,6 +86,7 @@ class AttentionCall:
     edge_features: Tensor | None = None
     dropout: float = 0.0
     compile: bool = False
+    first_key: int = 0
 
     def __post_init__(self) -> None:
         queries, keys = self.query.shape[-2], self.key.shape[-2]
@@ -116,7 +118,8 @@ class AttentionCall:
         """The positions of queries and keys."""
         device = self.query.device
         query = torch.arange(self.graph.num_queries, device=device) + self.graph.query_offset
-        return Positions(query, torch.arange(self.graph.num_keys, device=device))
+        key = torch.arange(self.graph.num_keys, device=device)
+        return Positions(query + self.first_key, key + self.first_key)
 
     @cached_tensor
     def edge_index(self) -> Tensor:

@@ -61,7 +61,8 @@ def _pairs(call: AttentionCall, edges: slice) -> Pairs:
         features = features[query, key]
     elif features is not None:
         features = features[edges] if order is None else features[order[edges]]
-    return Pairs(query[:, None] + call.graph.query_offset, key[:, None], features)
+    query, key = query + (call.graph.query_offset + call.first_key), key + call.first_key
+    return Pairs(query[:, None], key[:, None], features)
 
 
 def _in_pieces(call: AttentionCall, edges: slice) -> Tensor:

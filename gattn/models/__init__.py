@@ -1,6 +1,21 @@
-"""Live Hugging Face models: load by name, capture; the embedded model lives here."""
+"""Live Hugging Face models: load by name, capture, edit; the embedded model lives here."""
 
-from gattn.models.capturing import capture, capture_many
+from gattn.models.capturing import capture, capture_many, capturing
+from gattn.models.editing import edited
+from gattn.models.edits import Cut, ModelScore, Restrict, Scale, Swap, Use
 from gattn.models.loading import load_model, offline_models
 
-__all__ = ["capture", "capture_many", "load_model", "offline_models"]
+__all__ = [
+    "Cut",
+    "ModelScore",
+    "Restrict",
+    "Scale",
+    "Swap",
+    "Use",
+    "capture",
+    "capture_many",
+    "capturing",
+    "edited",
+    "load_model",
+    "offline_models",
+]

@@ -3,32 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import groupby, islice
 from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 
-from gattn.engines import tiles
 from gattn.errors import CaptureError, ModelError, SelectionError
-from gattn.graph import TokenGraph
-from gattn.head import AttentionGraph
-from gattn.keep import All, Keep, as_keep
-from gattn.models.encoding import Encoding, Inputs, encode, pad
-from gattn.models.interface import RoutedCall, watching
-from gattn.models.loading import find_tokenizer, load_model, model_name
-from gattn.models.reading import Sides, read_call
-from gattn.store import KeptEdges
-from gattn.trace import AttentionTrace, Stack
+from gattn.keep import Keep, as_keep
+from gattn.models.encoding import Encoding, Inputs, encode, is_text, pad
+from gattn.models.loading import find_tokenizer, load_model
+from gattn.models.recording import Recording
+from gattn.models.routing import opened
+from gattn.trace import AttentionTrace
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     Model: TypeAlias = str | Path | PreTrainedModel | None
 
+Contributions: TypeAlias = bool | Literal["value"]
+
 _LARGEST_DEFAULT = 1 << 30
-_CROSS = ("crossattention", "cross_attn", "encoder_attn", "encdecattention")
 
 
 def capture(
@@ -40,6 +38,7 @@ def capture(
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
     scores: bool = False,
+    contributions: Contributions = False,
 ) -> AttentionTrace:
     """Run a model on one text and capture the attention graph of every head.
 
@@ -50,8 +49,9 @@ def capture(
     Parameters
     ----------
     inputs : str, sequence of int, Tensor, or mapping
-        One text, the token ids of one sequence, or a tokenizer's output for one sequence (with
-        ``decoder_input_ids`` for an encoder-decoder model).
+        One text, the token ids of one sequence, or a tokenizer's or processor's output for one
+        sequence (with ``decoder_input_ids`` for an encoder-decoder model; with images or sounds
+        for a model that takes these).
     model : str, Path or PreTrainedModel, optional
         A hub name, a folder or a transformers model; by default the embedded model.
     tokenizer : PreTrainedTokenizerBase, optional
@@ -62,17 +62,20 @@ def capture(
         Which layers and heads to capture; all by default.
     scores : bool
         Whether to store the scores before the softmax as well.
+    contributions : bool or "value"
+        Whether to store the length of what each edge adds to the layer's output, ||A_ij W_O v_j||;
+        "value" stores ||A_ij v_j||, for models whose output projection W_O is not known.
 
     Returns
     -------
     AttentionTrace
-        Padding is cut off: nodes are the real tokens.
+        Padding is cut off: nodes are the real tokens. Its `logits` are the model's.
 
     Raises
     ------
     CaptureError
-        Where the text is empty or too long, the attention is NaN, not routed through
-        transformers' attention interface, or not what gattn reads it as.
+        Where the text is empty or too long, the attention is NaN, not to be seen, or not what
+        gattn reads it as; where contributions are wanted and W_O cannot be verified.
     ModelError
         Where the model or its tokenizer cannot be loaded or is in training mode.
     SelectionError
@@ -80,17 +83,16 @@ def capture(
     GraphError
         Where `keep` is none.
     """
-    traces = capture_many(
-        [inputs],
-        model,
-        tokenizer,
-        keep=keep,
-        layers=layers,
-        heads=heads,
-        scores=scores,
-        progress=False,
-    )
-    return next(traces)
+    options = _Options(keep, layers, heads, scores, contributions)
+    model, tokenizer = _resolved(model, tokenizer)
+    recording = options.recording(model, tokenizer, keeps_logits=True)
+    if not is_text(inputs):
+        assert isinstance(inputs, Mapping)
+        _run(recording, model, {n: x for n, x in inputs.items() if x is not None})
+        return recording.trace
+    encoding = encode(inputs, model, tokenizer)
+    _run_encoded(recording, options, model, tokenizer, [encoding])
+    return recording.trace
 
 
 def capture_many(
@@ -102,10 +104,13 @@ def capture_many(
     layers: Sequence[int] | None = None,
     heads: Sequence[int] | None = None,
     scores: bool = False,
+    contributions: Contributions = False,
     batch_size: int = 8,
     progress: bool = True,
 ) -> Iterator[AttentionTrace]:
     """Capture many texts in batches with padding; yield one trace after another, in their order.
+
+    The traces hold no logits, which would take more memory than the graphs.
 
     Parameters
     ----------
@@ -116,7 +121,7 @@ def capture_many(
         types, run by themselves.
     progress : bool
         Whether to show a progress bar on stderr, after the first second.
-    model, tokenizer, keep, layers, heads, scores
+    model, tokenizer, keep, layers, heads, scores, contributions
         As in `capture`.
     """
     from tqdm import tqdm
@@ -125,30 +130,153 @@ def capture_many(
         raise CaptureError(
             "capture_many takes several inputs, such as a list of texts; capture takes one."
         )
-    layers, heads = _choice("layers", layers), _choice("heads", heads)
+    options = _Options(keep, layers, heads, scores, contributions)
     if not isinstance(batch_size, int) or batch_size < 1:
         raise CaptureError(f"batch_size must be a whole number of at least 1, not {batch_size!r}.")
-    keep = None if keep is None else as_keep(keep)
     model, tokenizer = _resolved(model, tokenizer)
-    if model.training:
-        raise ModelError(
-            "The model is in training mode, where dropout is random: call model.eval()."
-        )
     total = len(inputs) if isinstance(inputs, Sequence) else None
     with tqdm(total=total, desc="capturing", unit="text", delay=1, disable=not progress) as bar:
         numbered = enumerate(inputs)
         while batch := list(islice(numbered, batch_size)):
             encodings = [
-                _encoded(one, model, tokenizer, "" if total == 1 else f"input {number}: ")
-                for number, one in batch
+                _encoded(one, model, tokenizer, f"input {number}: ") for number, one in batch
             ]
             # A batch has the same tensors for each of its sequences.
             for _, alike in groupby(encodings, lambda encoding: encoding.tensors.keys()):
-                run = _Run(model, list(alike), keep, layers, heads, scores)
-                run.forward(tokenizer)
-                for trace in run.traces():
+                recording = options.recording(model, tokenizer)
+                _run_encoded(recording, options, model, tokenizer, list(alike))
+                for trace in recording.traces:
                     bar.update()
                     yield trace
+
+
+@contextmanager
+def capturing(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    keep: Keep | None = None,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    scores: bool = False,
+    contributions: Contributions = False,
+) -> Iterator[Recording]:
+    """Capture what any call of a model attends to, generation too.
+
+    Within the context, in this thread, each call of the model is recorded; ``run.trace`` is then
+    the trace of the one sequence that ran, ``run.traces`` those of several. Steps that go on with a
+    cache go on with the trace: it covers the prompt and all generated tokens but the last, which
+    never enters the model. Beam search and assisted decoding are refused.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        A transformers model.
+    tokenizer, keep, layers, heads, scores, contributions
+        As in `capture`.
+
+    Raises
+    ------
+    CaptureError, ModelError, SelectionError, GraphError
+        As `capture` does; also where a cache holds tokens from before the context.
+
+    Examples
+    --------
+    >>> with gattn.capturing(model, keep=gattn.TopK(8)) as run:
+    ...     model.generate(**inputs, max_new_tokens=20)
+    >>> run.trace
+    """
+    options = _Options(keep, layers, heads, scores, contributions)
+    model, tokenizer = _resolved(model, tokenizer)
+    recording = options.recording(model, tokenizer, keeps_logits=True)
+    with recording.watching_projections(), opened(model, recording):
+        yield recording
+    recording.finish()
+
+
+class _Options:
+    """What to capture, checked."""
+
+    def __init__(
+        self,
+        keep: Keep | None,
+        layers: Sequence[int] | None,
+        heads: Sequence[int] | None,
+        scores: bool,
+        contributions: Contributions,
+    ) -> None:
+        self.keep = None if keep is None else as_keep(keep)
+        self.layers, self.heads = _choice("layers", layers), _choice("heads", heads)
+        self.scores, self.contributions = scores, contributions
+        if contributions not in (True, False, "value"):
+            raise CaptureError(f"contributions is True, False or 'value', not {contributions!r}.")
+
+    def recording(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase | None,
+        keeps_logits: bool = False,
+    ) -> Recording:
+        return Recording(
+            model,
+            tokenizer,
+            self.keep,
+            self.layers,
+            self.heads,
+            self.scores,
+            self.contributions,
+            keeps_logits=keeps_logits,
+        )
+
+    def check_size(self, model: PreTrainedModel, encodings: list[Encoding]) -> None:
+        """Refuse to keep all edges by default where that takes very much."""
+        if self.keep is not None:
+            return
+        config = model.config.get_text_config()
+        layers = getattr(config, "num_hidden_layers", None) or 1
+        heads = getattr(config, "num_attention_heads", None) or 1
+        if self.layers is not None:
+            layers = len(self.layers)
+        if self.heads is not None:
+            heads = len(self.heads)
+        pairs = sum(encoding.num_pairs for encoding in encodings)
+        size = 4 * layers * heads * pairs * (1 + self.scores + bool(self.contributions))
+        if size > _LARGEST_DEFAULT:
+            raise CaptureError(
+                f"Keeping all edges of {layers} layers x {heads} heads would take about "
+                f"{size / 2**30:.1f} GiB; pass keep=Threshold(0.01) or keep=TopK(8), choose layers "
+                "and heads, or insist with keep=All()."
+            )
+
+
+def _run_encoded(
+    recording: Recording,
+    options: _Options,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None,
+    encodings: list[Encoding],
+) -> None:
+    options.check_size(model, encodings)
+    if model.config.is_encoder_decoder and not all(e.decoder_tokens for e in encodings):
+        raise CaptureError(
+            f"{type(model).__name__} has an encoder and a decoder: pass a mapping with "
+            "input_ids and decoder_input_ids."
+        )
+    recording.encodings = encodings
+    batch = pad(encodings, getattr(tokenizer, "pad_token_id", None) or 0)
+    cache = {"use_cache": False} if hasattr(model.config, "use_cache") else {}
+    _run(recording, model, {**batch, **cache})
+
+
+def _run(recording: Recording, model: PreTrainedModel, inputs: Mapping[str, Any]) -> None:
+    """Run the model once."""
+    tensors = {
+        name: values.to(model.device) if isinstance(values, torch.Tensor) else values
+        for name, values in inputs.items()
+    }
+    with torch.no_grad(), recording.watching_projections(), opened(model, recording):
+        model(**tensors)
+    recording.finish()
 
 
 def _choice(name: str, chosen: Sequence[int] | None) -> list[int] | None:
@@ -201,143 +329,3 @@ def _resolved(
     if tokenizer is None:
         tokenizer = find_tokenizer(model)
     return model, tokenizer
-
-
-class _Run:
-    """One forward pass over a batch, and the heads that it shows."""
-
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        encodings: list[Encoding],
-        keep: Keep | None,
-        layers: Sequence[int] | None,
-        heads: Sequence[int] | None,
-        scores: bool,
-    ) -> None:
-        self._model, self._encodings, self._scores = model, encodings, scores
-        self._layers, self._heads = layers, heads
-        self._keep = keep or All()
-        if keep is None:
-            self._check_size()
-        self._calls: dict[str, int] = {}
-        self._modules: dict[str, set[str]] = {}
-        self._known: dict[Any, Any] = {}
-        self._found: list[dict[str, dict[tuple[int, int], AttentionGraph]]] = [
-            {} for _ in encodings
-        ]
-
-    def _check_size(self) -> None:
-        config = self._model.config.get_text_config()
-        layers = getattr(config, "num_hidden_layers", None) or 1
-        heads = getattr(config, "num_attention_heads", None) or 1
-        if self._layers is not None:
-            layers = len(self._layers)
-        if self._heads is not None:
-            heads = len(self._heads)
-        pairs = sum(encoding.num_pairs for encoding in self._encodings)
-        size = 4 * layers * heads * pairs * (2 if self._scores else 1)
-        if size > _LARGEST_DEFAULT:
-            raise CaptureError(
-                f"Keeping all edges of {layers} layers x {heads} heads would take about "
-                f"{size / 2**30:.1f} GiB; pass keep=Threshold(0.01) or keep=TopK(8), choose layers "
-                "and heads, or insist with keep=All()."
-            )
-
-    def forward(self, tokenizer: PreTrainedTokenizerBase | None) -> None:
-        """Run the model and look at each call of its attention."""
-        config = self._model.config
-        if config.is_encoder_decoder and not all(e.decoder_tokens for e in self._encodings):
-            raise CaptureError(
-                f"{type(self._model).__name__} has an encoder and a decoder: pass a mapping with "
-                "input_ids and decoder_input_ids."
-            )
-        batch = pad(self._encodings, getattr(tokenizer, "pad_token_id", None) or 0)
-        batch = {name: values.to(self._model.device) for name, values in batch.items()}
-        options = {"use_cache": False} if hasattr(config, "use_cache") else {}
-        with torch.no_grad(), watching(self._model, self._see):
-            self._model(**batch, **options)
-        if not self._calls:
-            raise CaptureError(
-                f"{type(self._model).__name__} does not route its attention through transformers' "
-                "attention interface, so there is nothing to capture."
-            )
-        self._check_layers()
-        layers = range(max(self._calls.values()))
-        if missing := set(self._layers or ()) - set(layers):
-            raise SelectionError(
-                f"No layer {min(missing)}; the model has layers 0 .. {layers[-1]}."
-            )
-
-    def _check_layers(self) -> None:
-        """Refuse layers that mix several attentions: one module may serve each layer only once."""
-        layers = getattr(self._model.config.get_text_config(), "num_hidden_layers", None)
-        for stack, calls in self._calls.items():
-            if layers is not None and len(self._modules[stack]) < calls > layers:
-                raise CaptureError(
-                    f"{type(self._model).__name__} calls its attention {calls} times in {layers} "
-                    "layers: the attention of a layer is a combination of several softmaxes, which "
-                    "gattn does not read."
-                )
-
-    def _see(self, routed: RoutedCall) -> None:
-        stack = _stack_name(routed, self._model)
-        layer = self._calls.get(stack, 0)
-        self._calls[stack] = layer + 1
-        self._modules.setdefault(stack, set()).add(routed.name)
-        if self._layers is not None and layer not in self._layers:
-            return
-        count = routed.query.shape[1]
-        heads = list(range(count) if self._heads is None else self._heads)
-        if missing := [head for head in heads if not 0 <= head < count]:
-            raise SelectionError(f"No head {missing[0]}; layer {layer} has heads 0 .. {count - 1}.")
-        for element, encoding in enumerate(self._encodings):
-            call = read_call(routed, _sides(routed, stack, element, encoding), self._known)
-            assert isinstance(call.graph, TokenGraph)
-            store = KeptEdges(heads, self._keep, self._scores, call.query.dtype)
-            store.begin(call.graph)
-            for rows, columns, allowed, score, attention in tiles.row_blocks(call):
-                store.add_rows(rows, columns, allowed, attention[0, heads], score[0, heads])
-            found = self._found[element].setdefault(stack, {})
-            for graph in store.graphs(
-                has_sink=call.normalizer.has_sink,
-                layer=layer,
-                model=model_name(self._model),
-                weight_function=repr(call.weight),
-                normalizer=repr(call.normalizer),
-                **encoding.names(stack),
-            ):
-                found[layer, graph.head or 0] = graph
-
-    def traces(self) -> Iterator[AttentionTrace]:
-        """Give the trace of each sequence."""
-        for found in self._found:
-            stacks = {name: Stack(name, heads) for name, heads in found.items()}
-            yield AttentionTrace(stacks, model_name(self._model))
-
-
-def _stack_name(routed: RoutedCall, model: PreTrainedModel) -> str:
-    name = routed.name.lower()
-    if any(word in name for word in _CROSS):
-        return "cross"
-    parts = name.split(".")
-    if model.config.is_encoder_decoder:
-        return next((part for part in parts if part in ("encoder", "decoder")), "decoder")
-    if any("vision" in part for part in parts):
-        return "vision"
-    return "decoder" if getattr(routed.module, "is_causal", True) else "encoder"
-
-
-def _sides(routed: RoutedCall, stack: str, element: int, encoding: Encoding) -> Sides:
-    """Find the real tokens of a batch element: padding is on the right."""
-    names = encoding.names(stack)
-    keys = len(names["tokens"])
-    queries = len(names["query_tokens"]) if stack == "cross" else keys
-    batch, _, longest, _ = routed.query.shape
-    if element >= batch or longest < queries or routed.key.shape[2] < keys:
-        raise CaptureError(
-            f"{routed.name} sees {batch} x {longest} queries and {routed.key.shape[2]} keys, but "
-            f"the input has {queries} and {keys} tokens: expected one query and one key a token. "
-            "Models that attend in windows, or to other things than tokens, cannot be captured."
-        )
-    return Sides(element, torch.arange(queries), torch.arange(keys), stack == "cross")

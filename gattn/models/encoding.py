@@ -47,6 +47,14 @@ class Encoding:
         return {"tokens": self.tokens, "words": self.words}
 
 
+def is_text(inputs: Inputs) -> bool:
+    """Say whether inputs are a text or tokens, rather than images, sounds or all together."""
+    if not isinstance(inputs, Mapping):
+        return True
+    floats = [n for n, x in inputs.items() if isinstance(x, Tensor) and x.is_floating_point()]
+    return "input_ids" in inputs and not floats
+
+
 def encode(
     inputs: Inputs, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None
 ) -> Encoding:
@@ -110,8 +118,8 @@ def _encode_text(text: str, tokenizer: PreTrainedTokenizerBase | None) -> Encodi
     }
     tensors["input_ids"] = torch.tensor(ids, dtype=torch.long)
     if not tokenizer.is_fast:
-        return Encoding(tensors, _names(ids, tokenizer))
-    texts = _slices(text, found["offset_mapping"], _names(ids, tokenizer))
+        return Encoding(tensors, names_of(ids, tokenizer))
+    texts = _slices(text, found["offset_mapping"], names_of(ids, tokenizer))
     return Encoding(tensors, texts, tuple(found.word_ids(0)))
 
 
@@ -158,7 +166,7 @@ def _encode_mapping(
     return replace(
         encoding,
         tensors={**encoding.tensors, "decoder_input_ids": decoder_ids.long()},
-        decoder_tokens=_names(decoder_ids.tolist(), tokenizer),
+        decoder_tokens=names_of(decoder_ids.tolist(), tokenizer),
     )
 
 
@@ -198,10 +206,11 @@ def _encode_ids(
         for name, values in rest.items()
     }
     ids = ids[real].long()
-    return Encoding({"input_ids": ids, **tensors}, _names(ids.tolist(), tokenizer))
+    return Encoding({"input_ids": ids, **tensors}, names_of(ids.tolist(), tokenizer))
 
 
-def _names(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None) -> tuple[str, ...]:
+def names_of(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None) -> tuple[str, ...]:
+    """Name tokens by their texts, or without a tokenizer by their ids."""
     if tokenizer is None:
         return tuple(str(i) for i in ids)
     raw: list[str] = [tokenizer.convert_ids_to_tokens([i])[0] or f"<{i}>" for i in ids]

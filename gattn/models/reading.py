@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from itertools import groupby
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
@@ -13,14 +15,19 @@ from gattn.engines import tiles
 from gattn.engines.base import AttentionCall
 from gattn.errors import CaptureError
 from gattn.graph import TokenGraph
-from gattn.models.interface import RoutedCall
+from gattn.models.masks import SCORES, Mask, taken
+from gattn.models.tracking import Place, Side
 from gattn.normalizers import Normalizer, Softmax
 from gattn.normalizers.base import widened
 from gattn.weights.base import Pairs, PositionWeight, Tree, WeightFunction
 from gattn.weights.dot import ScaledDotProduct
 from gattn.weights.softcap import Softcap
 
-_READABLE = ("eager", "sdpa")
+if TYPE_CHECKING:
+    from gattn.models.edits import Edit
+    from gattn.models.routing import RoutedCall
+
+_UNREAD = ("indices", "block_indices", "cache")
 
 
 class GivenBias(PositionWeight):
@@ -34,193 +41,199 @@ class GivenBias(PositionWeight):
         return "GivenBias()"
 
 
-@dataclass(frozen=True)
-class Sides:
-    """Which tokens of one batch element are real: their indices on each side."""
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """Elements of a call's batch that have the same tokens and edits, read as graph attention.
 
-    element: int
-    queries: Tensor
-    keys: Tensor
-    is_bipartite: bool
+    `attention` is the model's own, without the edits, on the real tokens: (elements, heads, ...).
+    """
+
+    elements: list[int]
+    sequences: list[int]
+    queries: Side
+    keys: Side
+    attention: AttentionCall
+    edits: tuple[Edit, ...]
+    groups: int
+
+    @property
+    def graph(self) -> TokenGraph:
+        """Who may attend to whom."""
+        assert isinstance(self.attention.graph, TokenGraph)
+        return self.attention.graph
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether queries and keys are known, rather than scores alone."""
+        return self.attention.query.shape[-1] > 0
+
+    @property
+    def heads(self) -> int:
+        """How many heads there are."""
+        return int(self.attention.query.shape[1])
 
 
-def read_call(
-    routed: RoutedCall, sides: Sides, known: dict[object, tuple[Any, TokenGraph]]
-) -> AttentionCall:
-    """Read one batch element of a call, padding cut off.
+def read(
+    call: RoutedCall, place: Place, mask: Mask, edits: Sequence[Sequence[Edit]], verify: bool
+) -> list[Reading]:
+    """Read a call, its padding cut off.
 
     Parameters
     ----------
-    routed : RoutedCall
-        The call.
-    sides : Sides
-        The batch element and its real tokens.
-    known : dict
-        Masks that were read before, with their token graphs; filled here.
+    call : RoutedCall
+        The call, its output as the model itself computed it.
+    place : Place
+        Where it is, and its tokens.
+    mask : Mask
+        Its mask.
+    edits : sequence
+        The edits of each element of the batch.
+    verify : bool
+        Whether to prove on a few rows that the reading gives the model's output.
 
     Raises
     ------
     CaptureError
-        Where the implementation's mask cannot be read.
+        Where the call is not softmax attention as gattn reads it.
     """
-    query, key, value = (
-        _real(x, sides.element, index)
-        for x, index in (
-            (routed.query, sides.queries),
-            (routed.key, sides.keys),
-            (routed.value, sides.keys),
+    if strange := [name for name in _UNREAD if call.options.get(name) is not None]:
+        raise CaptureError(
+            f"{call.name} ({type(call.module).__name__}) chooses its keys by {strange[0]!r}: this "
+            "is sparse attention, which gattn does not read."
         )
+    if call.query.shape[0] != call.key.shape[0] or call.query.shape[1] % call.key.shape[1]:
+        raise CaptureError(
+            f"{call.name} has queries {tuple(call.query.shape)} and keys {tuple(call.key.shape)}: "
+            "expected (batch, heads, tokens, dim), with a multiple of the keys' heads."
+        )
+    readings = []
+    position = call.options.get("position_bias")
+    is_alike = mask.is_shared and (position is None or len(position) == 1)
+
+    def kind(element: int) -> object:
+        queries, keys = place.queries[element], place.keys[element]
+        is_full = len(queries) == call.query.shape[2] and len(keys) == call.key.shape[2]
+        own = -1 if is_alike and is_full else element
+        return own, queries.first, keys.first, [id(edit) for edit in edits[element]]
+
+    for _, group in groupby(range(len(call.query)), kind):
+        elements = list(group)
+        reading = _read(call, place, mask, elements, tuple(edits[elements[0]]))
+        if verify and len(reading.queries) and len(reading.keys):
+            with torch.no_grad():
+                _verify(call, reading)
+        readings.append(reading)
+    return readings
+
+
+def _read(
+    call: RoutedCall, place: Place, mask: Mask, elements: list[int], edits: tuple[Edit, ...]
+) -> Reading:
+    first = elements[0]
+    queries, keys = place.queries[first], place.keys[first]
+    query, key, value = (
+        widened(taken(x[elements[0] : elements[-1] + 1], 2, side))
+        for x, side in ((call.query, queries), (call.key, keys), (call.value, keys))
     )
     groups = query.shape[1] // key.shape[1]
-    key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
-    allowed, bias = _mask(routed, sides)
-    features = _sum_of_biases(routed, sides, allowed, bias)
-    shape = (len(sides.queries), len(sides.keys))
-    causal = _is_causal(routed)
-    name = (id(routed.mask), sides.element, sides.is_bipartite, shape, causal)
-    if name not in known:
-        graph = _token_graph(allowed, shape, causal, sides.is_bipartite)
-        known[name] = routed.mask, graph
-    weight, normalizer = _weight(routed, features is not None), _normalizer(routed)
-    call = AttentionCall(query, key, known[name][1], weight, normalizer, value, features)
-    _verify(routed, sides, call)
-    return call
+    if groups > 1:
+        key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
+    features = _features(call, mask, first, queries, keys)
+    attention = AttentionCall(
+        query,
+        key,
+        mask.graph(first, queries, keys, place.is_bipartite),
+        _weight(call, features is not None),
+        _normalizer(call),
+        value,
+        features,
+        float(call.options.get("dropout") or 0.0),
+        first_key=keys.first,
+    )
+    sequences = [place.sequences[element] for element in elements]
+    return Reading(elements, sequences, queries, keys, attention, edits, groups)
 
 
-def _real(x: Tensor, element: int, index: Tensor) -> Tensor:
-    return widened(x[element : element + 1, :, index.to(x.device)])
-
-
-def _is_causal(routed: RoutedCall) -> bool:
-    if routed.implementation == "eager" or routed.mask is not None:
-        return False
-    told = routed.options.get("is_causal")
-    causal = getattr(routed.module, "is_causal", True) if told is None else told
-    return bool(causal) and routed.query.shape[2] > 1
-
-
-def _mask(routed: RoutedCall, sides: Sides) -> tuple[Tensor | None, Tensor | None]:
-    """Split a mask into booleans (queries, keys), and what it adds to scores, (heads, ...)."""
-    mask = routed.mask
-    if mask is None:
-        return None, None
-    if not isinstance(mask, Tensor) or mask.dim() != 4 or routed.implementation not in _READABLE:
-        raise CaptureError(
-            f"{routed.name} runs the attention implementation {routed.implementation!r}, whose "
-            f"mask gattn does not read; load the model with attn_implementation one of {_READABLE}."
-        )
-    mask = mask[sides.element if mask.shape[0] > 1 else 0]
-    mask = mask[:, sides.queries.to(mask.device)] if mask.shape[1] > 1 else mask
-    mask = mask[:, :, sides.keys.to(mask.device)] if mask.shape[2] > 1 else mask
-    mask = mask.expand(-1, len(sides.queries), len(sides.keys))
-    if mask.dtype == torch.bool:
-        zeros = torch.zeros(mask.shape, dtype=_wide(routed), device=mask.device)
-        return mask.any(0), None if mask.shape[0] == 1 else zeros.masked_fill(~mask, -torch.inf)
-    present = mask > torch.finfo(mask.dtype).min / 2
-    allowed = present.any(0)
-    bias = mask.to(_wide(routed)).masked_fill(~present, -torch.inf)
-    return allowed, bias if bool((bias[:, allowed] != 0).any()) else None
-
-
-def _wide(routed: RoutedCall) -> torch.dtype:
-    """Say in which precision scores are computed: half precision is widened."""
-    return widened(routed.query[:0]).dtype
-
-
-def _sum_of_biases(
-    routed: RoutedCall, sides: Sides, allowed: Tensor | None, bias: Tensor | None
+def _features(
+    call: RoutedCall, mask: Mask, element: int, queries: Side, keys: Side
 ) -> Tensor | None:
     """Add up what the model adds to scores, as edge features (queries, keys, heads)."""
-    position = routed.options.get("position_bias")
-    terms = [] if bias is None else [bias]
+    dtype = widened(call.query[:0]).dtype
+    terms = []
+    bias = mask.bias(element, dtype)
+    if bias is not None:
+        terms.append(bias)
+    position = call.options.get("position_bias")
     if position is not None:
-        position = position[sides.element if position.shape[0] > 1 else 0].to(_wide(routed))
-        terms.append(position[:, sides.queries][:, :, sides.keys])
+        terms.append(position[element if position.shape[0] > 1 else 0].to(dtype))
     if not terms:
         return None
-    total = sum(terms[1:], terms[0])
-    if allowed is not None:
-        total = total.masked_fill(~allowed, 0.0)
-    heads = routed.query.shape[1]
-    return total.expand(heads, *total.shape[1:]).permute(1, 2, 0).to(routed.query.device)
+    # A broadcast axis of queries stays one.
+    parts = [taken(x, 1, queries) if x.shape[1] > 1 else x for x in terms]
+    total = sum(parts[1:], parts[0])
+    total = taken(total[..., : call.key.shape[2]], 2, keys)
+    shape = call.query.shape[1], len(queries), len(keys)
+    return total.expand(shape).permute(1, 2, 0).to(call.query.device)
 
 
-def _weight(routed: RoutedCall, has_bias: bool) -> WeightFunction:
-    scale, usual = routed.options.get("scaling"), routed.query.shape[-1] ** -0.5
+def _weight(call: RoutedCall, has_bias: bool) -> WeightFunction:
+    if call.implementation == SCORES:
+        return GivenBias()
+    scale, usual = call.options.get("scaling"), call.query.shape[-1] ** -0.5
     if scale is not None and math.isclose(scale, usual, rel_tol=1e-12):
         scale = None
-    weight: WeightFunction = ScaledDotProduct(scale)
-    softcap = routed.options.get("softcap")
+    weight: WeightFunction = ScaledDotProduct(None if scale is None else float(scale))
+    softcap = call.options.get("softcap")
     if softcap is not None:
         weight = Softcap(weight, float(softcap))
     return weight + GivenBias() if has_bias else weight
 
 
-def _normalizer(routed: RoutedCall) -> Normalizer:
-    sink = routed.options.get("s_aux")
-    return Softmax(sink=None if sink is None else sink.detach().to(_wide(routed)).reshape(-1))
+def _normalizer(call: RoutedCall) -> Normalizer:
+    sink = call.options.get("s_aux")
+    dtype = widened(call.query[:0]).dtype
+    return Softmax(sink=None if sink is None else sink.detach().to(dtype).reshape(-1))
 
 
-def _token_graph(
-    allowed: Tensor | None, shape: tuple[int, int], is_causal: bool, is_bipartite: bool
-) -> TokenGraph:
-    """Name the graph of a mask: a rule where it is one, and else its edges."""
-    queries, keys = shape
-    if is_bipartite:
-        graph = TokenGraph.bipartite(queries, keys)
-        if allowed is None or bool(allowed.all()):
-            return graph
-        return TokenGraph.from_mask(allowed.cpu(), is_bipartite=True)
-    if allowed is None:
-        return TokenGraph.causal(queries) if is_causal else TokenGraph.complete(queries)
-    allowed = allowed.cpu()
-    query, key = torch.arange(queries)[:, None], torch.arange(keys)
-    reach = int((query - key)[allowed].max()) if bool(allowed.any()) else 0
-    candidates = [
-        TokenGraph.complete(queries),
-        TokenGraph.causal(queries),
-        TokenGraph.window(queries, reach + 1),
-        TokenGraph.window(queries, max(reach, 1), causal=False),
-    ]
-    for graph in candidates:
-        if torch.equal(graph.rule.allowed(query, key), allowed):
-            return graph
-    return TokenGraph.from_mask(allowed)
-
-
-def _verify(routed: RoutedCall, sides: Sides, call: AttentionCall) -> None:
+def _verify(call: RoutedCall, reading: Reading) -> None:
     """Prove on a few rows that this attention, times the values, is what the model computed."""
-    count = len(sides.queries)
+    count = len(reading.queries)
     rows = sorted({0, count // 3, 2 * count // 3, count - 1})
-    expected = routed.output[sides.element, sides.queries[rows].to(routed.output.device)]
-    expected = widened(expected).transpose(0, 1)
-    assert call.value is not None
-    found = torch.cat([_output_row(call, row) for row in rows], dim=1)
+    element, attention = reading.elements[0], reading.attention
+    slots = reading.queries.slots[rows].to(call.query.device)
+    is_output = attention.value is not None and attention.value.shape[-1] > 0
+    if is_output:
+        expected = widened(call.output[element, slots]).transpose(0, 1)
+    else:
+        assert call.weights is not None
+        given = widened(call.weights[element][:, slots])
+        expected = taken(given, 2, reading.keys)
+    found = torch.cat([_row(attention, row, is_output) for row in rows], dim=1)
     broken = ~torch.isfinite(expected) | ~torch.isfinite(found)
     if bool(broken.any()):
         head, row, _ = broken.nonzero()[0].tolist()
         raise CaptureError(
-            f"The attention in {routed.name} or its output is NaN or infinite at head {head}, "
+            f"The attention in {call.name} or its output is NaN or infinite at head {head}, "
             f"query {rows[row]}; expected numbers. Look for NaN or infinity in the weights and "
             "inputs."
         )
-    kinds = {x.dtype for x in (routed.query, routed.key, routed.value, routed.output)}
+    kinds = {x.dtype for x in (call.query, call.key, call.value, call.output)}
     half = bool(kinds & {torch.float16, torch.bfloat16})
     size = max(float(expected.abs().max()), 1e-6)
     error = float((found - expected).abs().max()) / size
     if not error < (3e-2 if half else 1e-4):
-        tensors = [k for k, v in routed.options.items() if isinstance(v, Tensor)]
+        tensors = [k for k, v in call.options.items() if isinstance(v, Tensor)]
         raise CaptureError(
-            f"{routed.name} ({type(routed.module).__name__}) does not compute softmax attention as "
+            f"{call.name} ({type(call.module).__name__}) does not compute softmax attention as "
             f"gattn reads it: the relative error of its output is {error:.1e}. Its options are "
-            f"{sorted(routed.options)}, tensors among them {tensors}. Nothing was captured."
+            f"{sorted(call.options)}, tensors among them {tensors}. Nothing was captured or edited."
         )
 
 
-def _output_row(call: AttentionCall, row: int) -> Tensor:
+def _row(call: AttentionCall, row: int, is_output: bool) -> Tensor:
     assert isinstance(call.graph, TokenGraph)
     assert call.value is not None
     keys = torch.arange(call.graph.num_keys, device=call.query.device)
-    allowed = call.graph.rule.allowed(torch.full_like(keys[:1, None], row), keys[None])
-    block = tiles.row_block(call, slice(row, row + 1), slice(0, len(keys)), allowed)
-    return (block.attention @ call.value)[0]
+    allowed = call.graph.allowed(torch.tensor([row], device=call.query.device), keys)
+    one = tiles.row_block(call, slice(row, row + 1), slice(0, len(keys)), allowed)
+    return (one.attention @ call.value)[0] if is_output else one.attention[0]

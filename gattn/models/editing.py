@@ -1,0 +1,332 @@
+"""Runs a live model with edits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from gattn.engines import tiles
+from gattn.engines.base import AttentionCall, naming_shapes
+from gattn.engines.choice import choose
+from gattn.engines.tiles import RowBlock
+from gattn.errors import EditError, ModelError
+from gattn.graph import TokenGraph
+from gattn.models.edits import Edit, Swap, Use
+from gattn.models.encoding import names_of
+from gattn.models.loading import find_tokenizer
+from gattn.models.reading import Reading
+from gattn.models.routing import Context, RoutedCall, opened
+from gattn.models.tracking import Place, Tracker
+from gattn.normalizers import Normalizer, Softmax
+from gattn.rules import list_keys
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Heads of a reading that have the same edits.
+
+    `attention` computes them, up to `after`; of its heads, `own` are these.
+    """
+
+    reading: Reading
+    heads: list[int]
+    attention: AttentionCall
+    own: list[int]
+    after: tuple[Edit, ...]
+    is_edited: bool
+
+    @property
+    def graph(self) -> TokenGraph:
+        """Who may attend to whom, edited."""
+        assert isinstance(self.attention.graph, TokenGraph)
+        return self.attention.graph
+
+    @property
+    def changed(self) -> Tensor:
+        """Say which queries the edits change, as booleans."""
+        changed = torch.zeros(len(self.reading.queries), dtype=torch.bool)
+        for edit in self.edits:
+            some = edit.changes(self.reading)
+            changed |= torch.ones_like(changed) if some is None else some
+        return changed
+
+    @property
+    def edits(self) -> list[Edit]:
+        """The edits of these heads."""
+        heads = self.reading.heads
+        return [edit for edit in self.reading.edits if self.heads[0] in edit.heads(heads)]
+
+    def blocks(self) -> Iterator[RowBlock]:
+        """Walk whole rows of edited attention; its heads are those of the part."""
+        is_whole = len(self.own) == self.attention.query.shape[1]
+        for block in tiles.row_blocks(self.attention):
+            scores, attention = block.scores, block.attention
+            if not is_whole:
+                scores, attention = scores[:, self.own], attention[:, self.own]
+            for edit in self.after:
+                attention = edit.shared(attention, block, self.reading)
+            yield block._replace(scores=scores, attention=attention)
+
+    def output(self) -> Tensor:
+        """Compute the output: (elements, heads, queries, value dim)."""
+        if not self.after:
+            with naming_shapes(self.attention):
+                whole: Tensor = choose(self.attention).run(self.attention)
+            return whole[:, self.own] if len(self.own) < whole.shape[1] else whole
+        return torch.cat([self.times_values(block) for block in self.blocks()], dim=2)
+
+    def times_values(self, block: RowBlock) -> Tensor:
+        """Multiply a block's attention with the values."""
+        value, dropout = self.attention.value, self.attention.dropout
+        assert value is not None
+        if len(self.own) < value.shape[1]:
+            value = value[:, self.own]
+        columns = block.columns
+        value = value[:, :, columns if isinstance(columns, slice) else columns.to(value.device)]
+        attention = torch.dropout(block.attention, dropout, train=dropout > 0)
+        return attention @ value
+
+
+def parts(reading: Reading, heads: Sequence[int] | None = None) -> list[Part]:
+    """Sort heads, by default all, by their edits."""
+    of_head: dict[tuple[int, ...], list[int]] = {}
+    named = [set(edit.heads(reading.heads)) for edit in reading.edits]
+    for head in range(reading.heads) if heads is None else heads:
+        edits = tuple(n for n, some in enumerate(named) if head in some)
+        of_head.setdefault(edits, []).append(head)
+    return [
+        _part(reading, some, tuple(reading.edits[n] for n in edits))
+        for edits, some in of_head.items()
+    ]
+
+
+def _part(reading: Reading, heads: list[int], edits: tuple[Edit, ...]) -> Part:
+    swaps = [edit for edit in edits if isinstance(edit, Swap)]
+    after = tuple(edit for edit in edits if edit.is_after)
+    uses = [edit for edit in edits if isinstance(edit, Use)]
+    if uses and len(uses) + len(after) - sum(isinstance(e, Use) for e in after) < len(edits):
+        raise EditError(
+            f"{uses[0]} gives a head its attention, so that nothing before normalizing is left to "
+            "edit there: edit the graph itself, or leave out the other edits."
+        )
+    graph = reading.graph
+    for edit in edits:
+        graph = edit.allowed(graph, reading)
+    call, own = reading.attention, heads
+    if not swaps and heads != list(range(reading.heads)):
+        call, own = _of_heads(call, heads), list(range(len(heads)))
+    weight, normalizer = call.weight, call.normalizer
+    for swap in swaps:
+        weight = swap.scored_by(call.weight, reading.has_vectors)
+        normalizer = swap.normalizer or normalizer
+    if graph is not reading.graph or swaps:
+        call = replace(call, graph=graph, weight=weight, normalizer=normalizer)
+    return Part(reading, heads, call, own, after, bool(edits))
+
+
+def _of_heads(call: AttentionCall, heads: list[int]) -> AttentionCall:
+    """Take some heads of a model's own call."""
+    assert call.value is not None
+    features, normalizer = call.edge_features, call.normalizer
+    return replace(
+        call,
+        query=call.query[:, heads],
+        key=call.key[:, heads],
+        value=call.value[:, heads],
+        edge_features=None if features is None else features[..., heads],
+        normalizer=_normalizer_of(normalizer, heads),
+    )
+
+
+def _normalizer_of(normalizer: Normalizer, heads: list[int]) -> Normalizer:
+    sink = getattr(normalizer, "sink", None)
+    return Softmax(sink=sink[heads]) if isinstance(sink, Tensor) else normalizer
+
+
+def apply(call: RoutedCall, readings: Sequence[Reading]) -> None:
+    """Put the edited rows into a call's output, and into the attention that it gives."""
+    output, weights = call.output, call.weights
+    for reading in readings:
+        for part in parts(reading) if reading.edits else ():
+            changed = part.changed
+            if not part.is_edited or not bool(changed.any()):
+                continue
+            if output is call.output:
+                output = call.output.clone()
+            if weights is not None and weights is call.weights:
+                weights = weights.clone()
+            found = _attention_too(part, weights) if weights is not None else part.output()
+            rows = changed.nonzero()[:, 0]
+            where = _places(part, reading.queries.slots[rows], output.device)
+            some = found[:, :, rows.to(found.device)].transpose(1, 2)
+            output[where] = some.to(output.dtype)
+    call.output, call.weights = output, weights
+
+
+def _places(part: Part, slots: Tensor, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    elements = torch.tensor(part.reading.elements, device=device)
+    heads = torch.tensor(part.heads, device=device)
+    return elements[:, None, None], slots.to(device)[:, None], heads
+
+
+def _attention_too(part: Part, weights: Tensor) -> Tensor:
+    """Compute the output, and put the attention of the changed rows into `weights`."""
+    reading, outputs = part.reading, []
+    changed = part.changed
+    elements = torch.tensor(reading.elements)[:, None, None, None]
+    heads = torch.tensor(part.heads)[:, None, None]
+    for block in part.blocks():
+        outputs.append(part.times_values(block))
+        rows = changed[block.rows].nonzero()[:, 0]
+        slots = reading.queries.slots[block.rows][rows]
+        keys = reading.keys.slots[list_keys(block.columns).cpu()]
+        weights[elements, heads, slots[:, None]] = 0
+        some = block.attention[:, :, rows.to(block.attention.device)]
+        weights[elements, heads, slots[:, None], keys] = some.to(weights.dtype)
+    return torch.cat(outputs, dim=2)
+
+
+class Editing(Context):
+    """Edits each element of a batch: the same edits for all, or a list for each.
+
+    Parameters
+    ----------
+    edits : sequence of sequence of Edit
+        One list for all elements, or one for each.
+    tokenizer : PreTrainedTokenizerBase, optional
+        Names the tokens.
+    """
+
+    def __init__(
+        self,
+        edits: Sequence[Sequence[Edit]],
+        tokenizer: PreTrainedTokenizerBase | None = None,
+    ) -> None:
+        self._edits, self._tokenizer = edits, tokenizer
+        self._missing = {id(edit): edit for some in edits for edit in some}
+        self._stack_of: dict[int, str] = {}
+        self._located: dict[Any, Edit] = {}
+        self.model: nn.Module | None = None
+
+    def edits(self, call: RoutedCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
+        """Give the edits of each element, their tokens located."""
+        applied: list[Sequence[Edit]] = []
+        for sequence in place.sequences:
+            some = self._edits[sequence if len(self._edits) > 1 else 0]
+            found = [edit for edit in some if edit.applies(place)]
+            for edit in found:
+                self._check_stack(edit, place)
+            applied.append([self._locate(edit, place, sequence, tracker) for edit in found])
+        return applied if any(applied) else []
+
+    def _check_stack(self, edit: Edit, place: Place) -> None:
+        known = self._stack_of.setdefault(id(edit), place.stack)
+        if known != place.stack:
+            raise EditError(
+                f"{edit} does not say which stack it edits, and the model has {known!r} and "
+                f"{place.stack!r}: name one, as in stack={known!r}."
+            )
+
+    def _locate(self, edit: Edit, place: Place, sequence: int, tracker: Tracker) -> Edit:
+        if not any(isinstance(getattr(edit, side, None), str) for side in ("query", "key")):
+            return edit
+        if self._tokenizer is None:
+            self._tokenizer = find_tokenizer(tracker.model)  # type: ignore[arg-type]
+        sides = [
+            tracker.ids(place.stack, sequence, is_query=is_query) for is_query in (True, False)
+        ]
+        # The same tokens give the same edit, so that elements with the same edits go together.
+        name = id(edit), *(None if ids is None else tuple(ids) for ids in sides)
+        if name not in self._located:
+            queries, keys = (
+                None if ids is None or self._tokenizer is None else names_of(ids, self._tokenizer)
+                for ids in sides
+            )
+            self._located[name] = edit.located(queries, keys)
+            self._located[id(self._located[name])] = edit
+        return self._located[name]
+
+    def met(self, readings: Sequence[Reading]) -> None:
+        """Note which edits had something to edit."""
+        if not self._missing:
+            return
+        for reading in readings:
+            for edit in reading.edits:
+                given = self._located.get(id(edit), edit)
+                if id(given) in self._missing and edit.meets(reading):
+                    del self._missing[id(given)]
+
+    def check(self) -> None:
+        """Refuse edits that had nothing to edit.
+
+        Raises
+        ------
+        EditError
+            Where there are any.
+        """
+        if not self._missing:
+            return
+        missing = next(iter(self._missing.values()))
+        raise EditError(
+            f"{missing} had nothing to edit: no such layer, head or edge came up while the context "
+            "was open. Look at the layers, heads and tokens of gattn.capture(...), and call the "
+            "model inside of the context."
+        )
+
+
+@contextmanager
+def edited(
+    model: nn.Module, *edits: Edit, tokenizer: PreTrainedTokenizerBase | None = None
+) -> Iterator[None]:
+    """Run a live model with edits: within this context, in this thread.
+
+    The rows that an edit does not change stay bit for bit as they were. Contexts nest: the edits
+    of the outer ones come first, and `gattn.capture` within them sees the edited attention.
+
+    Parameters
+    ----------
+    model : nn.Module
+        A transformers model.
+    *edits : Edit
+        `Cut`, `Scale`, `Restrict`, `Use`, `Swap`; each head's are applied in their order, all that
+        change who may attend to whom, or the scores, before those that change attention.
+    tokenizer : PreTrainedTokenizerBase, optional
+        Names the tokens, for edits that name them; found by the model's name where not given.
+
+    Raises
+    ------
+    EditError
+        Where an edit cannot be applied, or had nothing to edit until the context closes.
+    CaptureError
+        Where the model's attention cannot be read.
+    ModelError
+        Where `model` is none that can be edited.
+
+    Examples
+    --------
+    >>> with gattn.edited(model, gattn.Cut(layer=5, head=1, query=9, key=4)):
+    ...     logits = model(**inputs).logits
+    """
+    if not isinstance(model, nn.Module):
+        raise ModelError(
+            f"edited takes a transformers model, not {type(model).__name__}; "
+            "gattn.load_model(name) loads one."
+        )
+    if wrong := [edit for edit in edits if not isinstance(edit, Edit)]:
+        raise EditError(
+            f"An edit is one of Cut, Scale, Restrict, Use or Swap, not {wrong[0]!r:.60}."
+        )
+    if not edits:
+        raise EditError("edited takes at least one edit, such as gattn.Cut(layer=0, head=1).")
+    context = Editing([edits], tokenizer)
+    with opened(model, context):
+        yield
+    context.check()

@@ -1,0 +1,501 @@
+"""Edits: changes to the graph inside a live model."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from operator import index
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gattn.engines.tiles import RowBlock
+from gattn.errors import ContractError, EditError, SelectionError
+from gattn.graph import TokenGraph
+from gattn.head import AttentionGraph
+from gattn.models.tracking import Place, Side
+from gattn.normalizers import Normalizer
+from gattn.rules import Crossing, Edges, list_keys
+from gattn.weights.base import (
+    PairFunction,
+    Pairs,
+    PositionWeight,
+    Scaled,
+    Sum,
+    Tree,
+    WeightFunction,
+    as_weight_function,
+)
+from gattn.weights.rotary import Rotary
+from gattn.weights.softcap import Softcap
+
+if TYPE_CHECKING:
+    from gattn.models.reading import Reading
+
+Numbers: TypeAlias = int | Sequence[int] | None
+Tokens: TypeAlias = int | str | slice | range | Sequence[int] | None
+Names: TypeAlias = Sequence[str] | None
+
+_FEW_KEYS = 256
+
+
+class ModelScore(WeightFunction):
+    """What the model itself computes at an edge: its score with scaling, softcap and bias.
+
+    It stands for the model's own weight function inside `Swap`: ``2 * ModelScore()`` doubles the
+    scores, ``ModelScore() + ALiBi(12)`` adds a bias to them.
+    """
+
+    def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
+        """Refuse to score outside of a model."""
+        raise ContractError("ModelScore() has a meaning only inside Swap(weight=...).")
+
+
+class Edit:
+    """The base of edits, which are frozen dataclasses; `layer`, `head` and `stack` say where."""
+
+    layer: Numbers
+    head: Numbers
+    stack: str | None
+
+    is_after = False
+    """Whether it changes attention after normalizing."""
+
+    def __post_init__(self) -> None:
+        for name in ("layer", "head"):
+            _numbers(name, getattr(self, name))
+
+    def applies(self, place: Place) -> bool:
+        """Say whether it edits a stack's layer."""
+        if self.stack not in (None, place.stack):
+            return False
+        layers = _numbers("layer", self.layer)
+        return layers is None or place.layer in layers
+
+    def heads(self, count: int) -> list[int]:
+        """List its heads out of so many."""
+        heads = _numbers("head", self.head)
+        if heads is None:
+            return list(range(count))
+        if missing := [head for head in heads if head >= count]:
+            raise SelectionError(
+                f"{self} names head {missing[0]}, but the heads are 0 .. {count - 1}."
+            )
+        return heads
+
+    def located(self, query_tokens: Names, key_tokens: Names) -> Edit:
+        """Replace tokens' texts by their positions."""
+        return self
+
+    def changes(self, reading: Reading) -> Tensor | None:
+        """Say which queries of a call it changes, as booleans; None for all of them."""
+        return None
+
+    def meets(self, reading: Reading) -> bool:
+        """Say whether there is anything for it to edit in a call."""
+        return bool(len(reading.queries) and len(reading.keys))
+
+    def allowed(self, graph: TokenGraph, reading: Reading) -> TokenGraph:
+        """Change who may attend to whom."""
+        return graph
+
+    def shared(self, attention: Tensor, block: RowBlock, reading: Reading) -> Tensor:
+        """Change the attention of some rows, (elements, heads, rows, columns)."""
+        return attention
+
+
+class _AtTokens(Edit):
+    """An edit of the edges from some keys to some queries."""
+
+    query: Tokens
+    key: Tokens
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("query", "key"):
+            _check_tokens(name, getattr(self, name))
+
+    def located(self, query_tokens: Names, key_tokens: Names) -> Edit:
+        """Replace tokens' texts by their positions."""
+        found: dict[str, Any] = {}
+        for name, tokens in (("query", query_tokens), ("key", key_tokens)):
+            where = getattr(self, name)
+            if isinstance(where, str):
+                found[name] = _places(self, where, tokens) or slice(0, 0)
+        return cast("Edit", replace(self, **found)) if found else self  # type: ignore[type-var]
+
+    def changes(self, reading: Reading) -> Tensor | None:
+        """Say which queries of a call it changes."""
+        changed = _chosen(reading.queries, self.query)
+        keys = _chosen(reading.keys, self.key).nonzero()[:, 0]
+        if self.key is None or len(keys) > _FEW_KEYS:
+            return None if self.query is None else changed
+        rows = changed.nonzero()[:, 0]
+        changed[rows] = reading.graph.allowed(rows, keys).any(1).cpu()
+        return changed
+
+    def meets(self, reading: Reading) -> bool:
+        """Say whether one of its edges is there."""
+        queries = _chosen(reading.queries, self.query).nonzero()[:, 0]
+        keys = _chosen(reading.keys, self.key).nonzero()[:, 0]
+        if not len(queries) or not len(keys):
+            return False
+        if self.query is None or self.key is None:
+            return True
+        return bool(reading.graph.allowed(queries, keys).any())
+
+    def _times(self, factor: float, attention: Tensor, block: RowBlock, reading: Reading) -> Tensor:
+        rows = _chosen(reading.queries, self.query)[block.rows]
+        keys = _chosen(reading.keys, self.key)[_indices(block.columns)]
+        inside = (rows[:, None] & keys).to(attention.device)
+        return torch.where(inside, attention * factor, attention)
+
+
+@dataclass(frozen=True, eq=False)
+class Cut(_AtTokens):
+    """Cut edges: all that run from some keys to some queries, in some heads.
+
+    Parameters
+    ----------
+    layer, head : int or sequence of int, optional
+        Where; all by default.
+    query, key : int, str, slice, range or sequence of int, optional
+        Positions of tokens, a span of them, or a token's text, which stands for each of its
+        occurrences; all by default. ``Cut(key=4)`` cuts all edges out of token 4, ``Cut(query=4)``
+        all into it, and ``Cut(layer=5, head=1)`` the whole head, which is zero ablation.
+    renormalize : bool
+        True removes the edges before normalizing, so that the others share out what they had; a
+        query without edges gets zero. False zeroes their attention afterwards: for
+        ``Cut(key=t, renormalize=False)`` this is value zeroing.
+    stack : str, optional
+        Which stack, such as "encoder" or "cross"; needed where the model has several.
+
+    References
+    ----------
+    Geva et al. (2023), Dissecting recall of factual associations: attention knockout.
+    Mohebbi et al. (2023), Quantifying context mixing in transformers: value zeroing.
+    """
+
+    layer: Numbers = None
+    head: Numbers = None
+    query: Tokens = None
+    key: Tokens = None
+    renormalize: bool = True
+    stack: str | None = None
+
+    @property
+    def is_after(self) -> bool:  # type: ignore[override]
+        """Whether it changes attention after normalizing."""
+        return not self.renormalize
+
+    def allowed(self, graph: TokenGraph, reading: Reading) -> TokenGraph:
+        """Cut edges before normalizing."""
+        if not self.renormalize:
+            return graph
+        shift = reading.queries.first if graph.is_bipartite else reading.keys.first
+        rows = None if self.query is None else _places_of(reading.queries, self.query) - shift
+        keys = None
+        if self.key is not None:
+            keys = _places_of(reading.keys, self.key) - reading.keys.first
+        return graph - replace(graph, rule=Crossing(rows, keys))
+
+    def shared(self, attention: Tensor, block: RowBlock, reading: Reading) -> Tensor:
+        """Cut edges after normalizing."""
+        return attention if self.renormalize else self._times(0.0, attention, block, reading)
+
+
+@dataclass(frozen=True, eq=False)
+class Scale(_AtTokens):
+    """Multiply the attention of edges after normalizing.
+
+    Parameters
+    ----------
+    factor : float
+        By how much.
+    layer, head, query, key, stack
+        Where, as in `Cut`.
+    """
+
+    factor: float
+    layer: Numbers = None
+    head: Numbers = None
+    query: Tokens = None
+    key: Tokens = None
+    stack: str | None = None
+
+    is_after = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.factor, (int, float)) or not np.isfinite(self.factor):
+            raise EditError(f"Scale takes a finite number as its factor, not {self.factor!r}.")
+
+    def shared(self, attention: Tensor, block: RowBlock, reading: Reading) -> Tensor:
+        """Multiply."""
+        return self._times(self.factor, attention, block, reading)
+
+
+@dataclass(frozen=True, eq=False)
+class Restrict(Edit):
+    """Let tokens attend only along those of the model's edges that a graph has too.
+
+    Parameters
+    ----------
+    graph : TokenGraph
+        A graph on at least as many tokens as the sequence comes to have.
+    layer, head, stack
+        Where, as in `Cut`.
+
+    Examples
+    --------
+    >>> Restrict(TokenGraph.window(512, 64))  # a model with global attention, as a local one
+    """
+
+    graph: TokenGraph
+    layer: Numbers = None
+    head: Numbers = None
+    stack: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.graph, TokenGraph):
+            raise EditError(f"Restrict takes a TokenGraph, not {type(self.graph).__name__}.")
+
+    def allowed(self, graph: TokenGraph, reading: Reading) -> TokenGraph:
+        """Take the edges that are in both."""
+        queries, keys, given = reading.queries, reading.keys, self.graph
+        if given.is_bipartite != graph.is_bipartite:
+            kind = "bipartite" if graph.is_bipartite else "a graph on one sequence"
+            raise EditError(f"{self}: the model's graph is {kind}, the given one is not.")
+        _check_fits(self, given.num_queries, given.num_keys, reading)
+        if not keys.first and (not graph.is_bipartite or not queries.first):
+            return graph & replace(graph, rule=given.rule)
+        rows = queries.first + torch.arange(len(queries))
+        inside = given.rule.allowed(rows[:, None], keys.first + torch.arange(len(keys)))
+        query, key = inside.nonzero(as_tuple=True)
+        rule = Edges.from_pairs(query, key, len(queries), graph.query_offset)
+        return graph & replace(graph, rule=rule)
+
+
+@dataclass(frozen=True, eq=False)
+class Use(Edit):
+    """Let a head run with a given attention graph: one edited in NetworkX, or another run's.
+
+    Its attention is used as it is: where edges were dropped, their mass is missing.
+
+    Parameters
+    ----------
+    graph : AttentionGraph
+        A graph on at least as many tokens as the sequence comes to have.
+    layer, head : int or sequence of int
+        Which layer and head run with it.
+    stack : str, optional
+        Which stack, where the model has several.
+    """
+
+    graph: AttentionGraph
+    layer: Numbers
+    head: Numbers
+    stack: str | None = None
+
+    is_after = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.graph, AttentionGraph):
+            raise EditError(f"Use takes an AttentionGraph, not {type(self.graph).__name__}.")
+        if self.graph.positions is not None:
+            raise EditError("Use takes a graph of tokens, but this one's tokens were merged.")
+
+    def allowed(self, graph: TokenGraph, reading: Reading) -> TokenGraph:
+        """Take the graph's own edges."""
+        given, first = self.graph.graph, reading.queries.first
+        _check_fits(self, given.num_queries, given.num_keys, reading)
+        row, key, _ = self._edges(slice(0, len(reading.queries)), reading)
+        if len(key) and not 0 <= int(key.min()) <= int(key.max()) < len(reading.keys):
+            raise EditError(
+                f"{self}: query {int(row[-1]) + first} of the graph reads a key that the sequence "
+                f"does not have there; it has the keys {reading.keys.first} .. "
+                f"{reading.keys.first + len(reading.keys) - 1}."
+            )
+        rule = Edges.from_pairs(row, key, len(reading.queries), graph.query_offset)
+        return replace(graph, rule=rule)
+
+    def shared(self, attention: Tensor, block: RowBlock, reading: Reading) -> Tensor:
+        """Put the graph's attention in place of the model's."""
+        row, key, value = self._edges(block.rows, reading)
+        columns = _indices(block.columns)
+        column = torch.searchsorted(columns, key)
+        given = torch.zeros(attention.shape[-2:], dtype=attention.dtype)
+        given[row, column] = value.to(attention.dtype)
+        return given.to(attention.device).expand_as(attention)
+
+    def _edges(self, rows: slice, reading: Reading) -> tuple[Tensor, Tensor, Tensor]:
+        """List the edges of some rows of a call: row counted from theirs, key, attention."""
+        first = reading.queries.first
+        pointer = self.graph.graph.pointer[first + rows.start : first + rows.stop + 1]
+        edges = slice(int(pointer[0]), int(pointer[-1]))
+        row = torch.repeat_interleave(torch.arange(len(pointer) - 1), pointer.diff())
+        key = self.graph.graph.edge_index[0, edges] - reading.keys.first
+        return row, key, torch.as_tensor(self.graph.attention[edges])
+
+
+@dataclass(frozen=True, eq=False)
+class Swap(Edit):
+    """Swap the weight function of heads, their normalizer, or both.
+
+    Parameters
+    ----------
+    layer, head : int or sequence of int, optional
+        Where; all by default.
+    weight : WeightFunction or callable, optional
+        The new weight function; the model's own by default. It gets queries and keys as the
+        model's attention does: after rotary embeddings and norms, before scaling, with keys
+        expanded to the query heads. It takes the place of scaling, softcap and position bias; who
+        may attend to whom stays. `ModelScore` stands for what it replaces. Parameters train.
+    normalizer : Normalizer, optional
+        What replaces the softmax and its sink; the model's own by default.
+    stack : str, optional
+        Which stack, where the model has several.
+    """
+
+    layer: Numbers = None
+    head: Numbers = None
+    weight: WeightFunction | PairFunction | None = None
+    normalizer: Normalizer | None = None
+    stack: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.weight is None and self.normalizer is None:
+            raise EditError("Swap takes a weight function, a normalizer, or both; it got neither.")
+        if self.weight is not None:
+            object.__setattr__(self, "weight", as_weight_function(self.weight))
+            if any(isinstance(part, Rotary) for part in self._weight.modules()):
+                raise EditError(
+                    "Swap gets queries and keys to which the model has already applied its rotary "
+                    "embeddings: give the weight function without Rotary(...)."
+                )
+        if self.normalizer is not None and not isinstance(self.normalizer, Normalizer):
+            raise EditError(f"normalizer must be a Normalizer, not {self.normalizer!r:.60}.")
+
+    @property
+    def _weight(self) -> WeightFunction:
+        return cast("WeightFunction", self.weight)
+
+    def scored_by(self, own: WeightFunction, has_vectors: bool) -> WeightFunction:
+        """Give the weight function, with the model's own in the place of `ModelScore`."""
+        if self.weight is None:
+            return own
+        if not has_vectors and not _reads_no_vectors(self._weight):
+            raise EditError(
+                f"{self._weight!r} reads queries and keys, but this model does not route its "
+                "attention through transformers' interface and shows its scores alone: use "
+                "ModelScore() and weight functions of positions."
+            )
+        return _bound(self._weight, own)
+
+
+def _reads_no_vectors(weight: WeightFunction) -> bool:
+    if isinstance(weight, (Sum, Scaled, Softcap)):
+        return all(
+            _reads_no_vectors(part)
+            for part in weight.modules()
+            if part is not weight and isinstance(part, WeightFunction)
+        )
+    return isinstance(weight, (ModelScore, PositionWeight))
+
+
+def _bound(weight: WeightFunction, own: WeightFunction) -> WeightFunction:
+    """Copy a weight function with `own` in the place of `ModelScore`; parameters are shared."""
+    if isinstance(weight, ModelScore):
+        return own
+    if not any(isinstance(part, ModelScore) for part in weight.modules()):
+        return weight
+    if isinstance(weight, Sum):
+        return Sum(*(_bound(cast("WeightFunction", term), own) for term in weight.terms))
+    bound = copy.copy(weight)
+    bound._modules = {
+        name: _bound(part, own) if isinstance(part, WeightFunction) else part
+        for name, part in weight._modules.items()
+    }
+    return bound
+
+
+def _numbers(name: str, chosen: Numbers) -> list[int] | None:
+    """Check which layers or heads were named."""
+    if chosen is None:
+        return None
+    try:
+        numbers = [index(n) for n in (chosen if isinstance(chosen, Sequence) else [chosen])]
+    except TypeError:
+        numbers = [-1]
+    if not numbers or min(numbers) < 0 or isinstance(chosen, (bool, str)):
+        raise SelectionError(
+            f"{name} is a number that counts from 0, several of them, or None for all; not "
+            f"{chosen!r}."
+        )
+    return numbers
+
+
+def _check_tokens(name: str, where: Tokens) -> None:
+    if where is None or isinstance(where, str):
+        return
+    parts: Sequence[Any] = [where]
+    if isinstance(where, slice):
+        parts = [n for n in (where.start, where.stop) if n is not None]
+        parts = [*parts, -1] if where.step not in (None, 1) else parts
+    elif isinstance(where, (Sequence, Tensor, np.ndarray)):
+        parts = list(where) or [-1]
+    try:
+        is_right = all(index(n) >= 0 and not isinstance(n, bool) for n in parts)
+    except TypeError:
+        is_right = False
+    if not is_right:
+        raise SelectionError(
+            f"{name} is a position that counts from 0, several of them, a slice of step 1, or a "
+            f"token's text; not {where!r}."
+        )
+
+
+def _chosen(side: Side, where: Tokens) -> Tensor:
+    """Say which of a side's tokens are meant, as booleans."""
+    positions = torch.arange(side.first, side.first + len(side))
+    if where is None:
+        return torch.ones(len(side), dtype=torch.bool)
+    if isinstance(where, slice):
+        chosen = positions >= (where.start or 0)
+        return chosen if where.stop is None else chosen & (positions < where.stop)
+    wanted = where if isinstance(where, (Sequence, Tensor, np.ndarray)) else [where]
+    numbers = [index(n) for n in cast("Sequence[int]", wanted)]
+    return torch.isin(positions, torch.tensor(numbers, dtype=torch.long))
+
+
+def _places_of(side: Side, where: Tokens) -> Tensor:
+    return _chosen(side, where).nonzero()[:, 0] + side.first
+
+
+def _places(edit: Edit, text: str, tokens: Names) -> list[int]:
+    """Find a token's text among the tokens."""
+    if tokens is None:
+        raise EditError(
+            f"{edit} names a token by its text, but the tokens are not known here: pass "
+            "tokenizer=, call the model with input_ids, or name positions."
+        )
+    return [n for n, token in enumerate(tokens) if token in (text, text.strip(" "))]
+
+
+def _check_fits(edit: Edit, num_queries: int, num_keys: int, reading: Reading) -> None:
+    needed = [side.first + len(side) for side in (reading.queries, reading.keys)]
+    if num_queries < needed[0] or num_keys < needed[1]:
+        raise EditError(
+            f"{edit}: the graph has {num_queries} queries and {num_keys} keys, but the sequence "
+            f"has {needed[0]} and {needed[1]} by now; build it for all tokens, generated ones too."
+        )
+
+
+def _indices(columns: slice | Tensor) -> Tensor:
+    return list_keys(columns, torch.device("cpu")) if isinstance(columns, slice) else columns.cpu()

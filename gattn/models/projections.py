@@ -1,0 +1,119 @@
+"""Finds the output projection of attention modules while they run, and what it makes of values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from gattn.errors import CaptureError
+from gattn.normalizers.base import widened
+
+if TYPE_CHECKING:
+    from gattn.models.reading import Reading
+    from gattn.models.routing import Context, RoutedCall
+
+
+class Layer(Protocol):
+    """What takes the norms of a sequence's keys."""
+
+    def add_norms(self, norms: Tensor, first: int) -> None:
+        """Take (heads, keys), from the position `first` on."""
+
+
+class Projections:
+    r"""The output projections of a model's attention, verified each time they run.
+
+    The projection W_O is the linear module that takes a call's output, heads side by side, as it
+    is. Then :math:`\|W_O^h v_j\| = \sqrt{v_j^\top (W_O^{h\top} W_O^h) v_j}`, and nothing of the
+    size of the model is stored for a head.
+
+    References
+    ----------
+    Kobayashi et al. (2020), Attention is not only a weight.
+    """
+
+    def __init__(self, model: nn.Module, owner: Context) -> None:
+        self._model, self._owner = model, owner
+        self._expected: tuple[RoutedCall, Reading, Sequence[Layer]] | None = None
+        self._waiting: list[tuple[RoutedCall, Reading, Sequence[Layer]]] = []
+        self._products: dict[int, Tensor] = {}
+
+    @contextmanager
+    def open(self, is_wanted: bool) -> Iterator[None]:
+        """Watch the model's linear modules."""
+        if not is_wanted:
+            yield
+            return
+        from transformers.pytorch_utils import Conv1D
+
+        linear = [m for m in self._model.modules() if isinstance(m, (nn.Linear, Conv1D))]
+        handles = [module.register_forward_pre_hook(self._see) for module in linear]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def expect(self, call: RoutedCall, reading: Reading, layers: Sequence[Layer]) -> None:
+        """Expect the output of a call to be projected next."""
+        self._waiting.append((call, reading, layers))
+
+    def _see(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
+        from gattn.models.routing import is_open
+
+        if not self._waiting or not is_open(self._owner) or not inputs:
+            return
+        waiting, self._waiting = self._waiting, []
+        output = waiting[0][0].output
+        given = inputs[0]
+        width = output.shape[2] * output.shape[3]
+        is_whole = given.shape[-1] == width and given.numel() == output.numel()
+        if not is_whole or not torch.equal(given.reshape(-1, width), output.reshape(-1, width)):
+            self._waiting = waiting
+            self.check(module)
+        with torch.no_grad():
+            for call, reading, layers in waiting:
+                product = self._product(module, call.output.shape[2])
+                value = reading.attention.value
+                assert value is not None
+                squares = ((value @ product.to(value.dtype)) * value).sum(-1)
+                for layer, norms in zip(layers, squares.clamp_min(0).sqrt(), strict=True):
+                    layer.add_norms(norms, reading.keys.first)
+
+    def _product(self, module: nn.Module, heads: int) -> Tensor:
+        """Give W_O^T W_O of each head: (heads, value dim, value dim)."""
+        if id(module) not in self._products:
+            weight = widened(module.get_parameter("weight").detach())
+            weight = weight if isinstance(module, nn.Linear) else weight.T
+            parts = weight.unflatten(1, (heads, -1)).transpose(0, 1)
+            self._products[id(module)] = parts.transpose(1, 2) @ parts
+        return self._products[id(module)]
+
+    def check(self, module: nn.Module | None = None) -> None:
+        """Refuse calls whose output was not projected.
+
+        Raises
+        ------
+        CaptureError
+            Where there are any.
+        """
+        if not self._waiting:
+            return
+        name, self._waiting = self._waiting[0][0].name, []
+        what = "no linear module" if module is None else f"{type(module).__name__} with other input"
+        raise CaptureError(
+            f"The output of {name} is not projected as it is: behind it comes {what}, such as a "
+            "gate or norm stands between, so the contributions are not known. Pass "
+            'contributions="value" for the lengths ||A_ij v_j|| before any projection.'
+        )
+
+
+def value_norms(reading: Reading) -> Tensor:
+    """Give the lengths of the values: (elements, heads, keys)."""
+    assert reading.attention.value is not None
+    norms: Tensor = torch.linalg.vector_norm(reading.attention.value, dim=-1)
+    return norms

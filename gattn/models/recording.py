@@ -1,0 +1,311 @@
+"""Records what the calls of a model attend to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gattn.errors import CaptureError, ModelError, SelectionError
+from gattn.head import AttentionGraph
+from gattn.keep import All, Keep
+from gattn.models.editing import Part, parts
+from gattn.models.encoding import Encoding, names_of
+from gattn.models.loading import model_name
+from gattn.models.projections import Projections, value_norms
+from gattn.models.reading import Reading
+from gattn.models.routing import Context, RoutedCall
+from gattn.models.tracking import Place, Tracker
+from gattn.store import KeptEdges
+from gattn.trace import AttentionTrace, Stack
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+_LARGEST_DEFAULT = 1 << 30
+
+
+@dataclass(eq=False)
+class _Layer:
+    """A layer of a stack of one sequence: its heads' edges, and the lengths of its values."""
+
+    stores: dict[tuple[int, ...], KeptEdges] = field(default_factory=dict)
+    attributes: dict[tuple[int, ...], dict[str, Any]] = field(default_factory=dict)
+    norms: Tensor | None = None
+    groups: int = 1
+
+    def add_norms(self, norms: Tensor, first: int) -> None:
+        """Add the keys' value norms (heads, keys); those known already come again."""
+        norms = norms.cpu()
+        if self.norms is None:
+            self.norms = norms
+        elif (known := self.norms.shape[1]) < first + norms.shape[1]:
+            self.norms = torch.cat([self.norms, norms[:, known - first :]], dim=1)
+
+
+@dataclass(eq=False)
+class _Sequence:
+    """What is known of one sequence."""
+
+    layers: dict[str, dict[int, _Layer]] = field(default_factory=dict)
+    ids: dict[tuple[str, bool], list[int] | None] = field(default_factory=dict)
+    logits: list[Tensor] = field(default_factory=list)
+    generated: int = 0
+
+
+class Recording(Context):
+    """What the calls of a model attended to, while a context was open; see `capturing`."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase | None,
+        keep: Keep | None,
+        layers: Sequence[int] | None,
+        heads: Sequence[int] | None,
+        scores: bool,
+        contributions: bool | str,
+        *,
+        keeps_logits: bool,
+    ) -> None:
+        self._model, self._tokenizer = model, tokenizer
+        self._keep, self._is_default = keep or All(), keep is None
+        self._layers, self._heads, self._scores = layers, heads, scores
+        self._contributions, self._keeps_logits = contributions, keeps_logits
+        self._projections = Projections(model, self)
+        self.encodings: list[Encoding] | None = None
+        self._runs: list[list[_Sequence]] = []
+        self._depth: dict[str, int] = {}
+        self._size = 0
+
+    def watching_projections(self) -> AbstractContextManager[None]:
+        """Watch the output projections, where contributions are wanted."""
+        return self._projections.open(self._contributions is True)
+
+    # What happens while the model runs
+
+    def begin(self, tracker: Tracker) -> None:
+        """Refuse a model whose attention is random."""
+        if self._model.training:
+            raise ModelError(
+                "The model is in training mode, where dropout is random: call model.eval()."
+            )
+
+    def wants(self, place: Place) -> bool:
+        """Say whether a layer was chosen."""
+        self._depth[place.stack] = max(self._depth.get(place.stack, 0), place.layer + 1)
+        return self._layers is None or place.layer in self._layers
+
+    def see(self, call: RoutedCall, place: Place, readings: list[Reading]) -> None:
+        """Keep the edges of a call."""
+        self._projections.check()
+        if self._starts_anew(place, readings):
+            self._runs.append([])
+        with torch.no_grad():
+            for reading in readings:
+                if len(reading.queries):
+                    self._keep_edges(call, place, reading)
+
+    def _starts_anew(self, place: Place, readings: list[Reading]) -> bool:
+        if not self._runs:
+            return True
+        run = self._runs[-1]
+        for reading in readings:
+            for sequence in reading.sequences:
+                known = sequence < len(run) and place.layer in run[sequence].layers.get(
+                    place.stack, {}
+                )
+                if known and not reading.queries.first and len(reading.queries):
+                    return True
+        return False
+
+    def _keep_edges(self, call: RoutedCall, place: Place, reading: Reading) -> None:
+        heads = range(reading.heads) if self._heads is None else self._heads
+        if missing := [head for head in heads if not 0 <= head < reading.heads]:
+            raise SelectionError(
+                f"No head {missing[0]}; layer {place.layer} has heads 0 .. {reading.heads - 1}."
+            )
+        layers = [self._layer(place, reading, sequence) for sequence in reading.sequences]
+        for part in parts(reading, heads):
+            self._check_size(part, len(layers))
+            stores = [self._store(layer, part, place) for layer in layers]
+            for store in stores:
+                store.begin(part.graph, reading.keys.first)
+            for block in part.blocks():
+                for element, store in enumerate(stores):
+                    store.add_rows(
+                        block.rows,
+                        block.columns,
+                        block.allowed,
+                        block.attention[element],
+                        block.scores[element],
+                    )
+        if self._contributions == "value":
+            for layer, norms in zip(layers, value_norms(reading), strict=True):
+                layer.add_norms(norms, reading.keys.first)
+        elif self._contributions:
+            self._projections.expect(call, reading, layers)
+
+    def _layer(self, place: Place, reading: Reading, sequence: int) -> _Layer:
+        run = self._runs[-1]
+        while len(run) <= sequence:
+            run.append(_Sequence())
+        stack = run[sequence].layers.setdefault(place.stack, {})
+        if place.layer not in stack:
+            if reading.queries.first:
+                raise CaptureError(
+                    f"The model goes on with a cache of {reading.queries.first} tokens from before "
+                    "gattn.capturing was opened, whose attention nobody recorded: open it before "
+                    "the prompt runs."
+                )
+            stack[place.layer] = _Layer(groups=reading.groups)
+        elif place.layer == min(stack) and len(reading.queries) == 1 and place.stack != "cross":
+            run[sequence].generated += 1
+        return stack[place.layer]
+
+    def _check_size(self, part: Part, sequences: int) -> None:
+        if not self._is_default:
+            return
+        numbers = sequences * len(part.heads) * part.graph.num_edges
+        self._size += 4 * numbers * (1 + self._scores + bool(self._contributions))
+        if self._size > _LARGEST_DEFAULT:
+            raise CaptureError(
+                "Keeping all edges takes over 1 GiB here; pass keep=Threshold(0.01) or "
+                "keep=TopK(8), choose layers and heads, or insist with keep=All()."
+            )
+
+    def _store(self, layer: _Layer, part: Part, place: Place) -> KeptEdges:
+        heads = tuple(part.heads)
+        if heads not in layer.stores:
+            if any(set(heads) & set(others) for others in layer.stores):
+                raise CaptureError(
+                    "The edits changed within a sequence: open them before its first token, and "
+                    "close them after its last."
+                )
+            dtype = part.attention.query.dtype
+            layer.stores[heads] = KeptEdges(heads, self._keep, self._scores, dtype)
+        layer.attributes[heads] = {
+            "has_sink": part.attention.normalizer.has_sink,
+            "layer": place.layer,
+            "model": model_name(self._model),
+            "weight_function": repr(part.attention.weight),
+            "normalizer": repr(part.attention.normalizer),
+        }
+        return layer.stores[heads]
+
+    def end(self, tracker: Tracker, result: Any) -> None:
+        """Note the tokens and the logits of a call."""
+        tracker.check_layers()
+        if not self._runs:
+            return
+        logits = getattr(result, "logits", None)
+        for number, sequence in enumerate(self._runs[-1]):
+            for stack in sequence.layers:
+                sequence.ids[stack, False] = tracker.ids(stack, number)
+                if stack == "cross":
+                    sequence.ids[stack, True] = tracker.ids(stack, number, is_query=True)
+            if self._keeps_logits and isinstance(logits, Tensor) and number < len(logits):
+                sequence.logits.append(tracker.real_rows(logits[number].detach(), number))
+
+    # What was recorded
+
+    def finish(self) -> None:
+        """Check that what was asked for came up.
+
+        Raises
+        ------
+        CaptureError
+            Where no attention was seen.
+        SelectionError
+            Where there is no such layer.
+        """
+        self._projections.check()
+        if not self._depth:
+            raise CaptureError(
+                f"{type(self._model).__name__} was not called, or its attention is not to be seen: "
+                "it does not route it through transformers' attention interface, and computes no "
+                "softmax of scores (batch, heads, queries, keys). There is nothing to capture."
+            )
+        if missing := set(self._layers or ()) - set(range(max(self._depth.values()))):
+            raise SelectionError(
+                f"No layer {min(missing)}; the model has layers 0 .. "
+                f"{max(self._depth.values()) - 1}."
+            )
+
+    @property
+    def traces(self) -> list[AttentionTrace]:
+        """The trace of each sequence that ran, in order."""
+        sequences = [sequence for run in self._runs for sequence in run]
+        return [self._trace(sequence, n) for n, sequence in enumerate(sequences)]
+
+    @property
+    def trace(self) -> AttentionTrace:
+        """The trace of the one sequence that ran.
+
+        Raises
+        ------
+        CaptureError
+            Where none ran, or several.
+        """
+        traces = self.traces
+        if len(traces) != 1:
+            raise CaptureError(
+                f"{len(traces)} sequences ran within the context; run.traces lists their traces."
+            )
+        return traces[0]
+
+    def _trace(self, sequence: _Sequence, number: int) -> AttentionTrace:
+        stacks = {}
+        for stack, layers in sequence.layers.items():
+            names = self._names(sequence, stack, number)
+            heads = {
+                (layer, graph.head or 0): graph
+                for layer, known in layers.items()
+                for graph in self._graphs(known, names)
+            }
+            stacks[stack] = Stack(stack, dict(sorted(heads.items())))
+        logits = torch.cat(sequence.logits) if sequence.logits else None
+        return AttentionTrace(
+            stacks, model_name(self._model), logits=logits, generated=sequence.generated
+        )
+
+    def _names(self, sequence: _Sequence, stack: str, number: int) -> dict[str, Any]:
+        if self.encodings is not None:
+            return self.encodings[number].names(stack)
+        ids = {
+            "tokens": sequence.ids.get((stack, False)),
+            "query_tokens": sequence.ids.get((stack, True)),
+        }
+        return {
+            name: names_of(some, self._tokenizer) for name, some in ids.items() if some is not None
+        }
+
+    def _graphs(self, layer: _Layer, names: dict[str, Any]) -> list[AttentionGraph]:
+        found = []
+        for heads, store in layer.stores.items():
+            for graph in store.graphs(**layer.attributes[heads]):
+                fields = _fitting(graph, names)
+                if layer.groups > 1:
+                    fields["key_value_head"] = (graph.head or 0) // layer.groups
+                if layer.norms is not None:
+                    key = graph.graph.edge_index[0].numpy()
+                    norms = layer.norms[graph.head or 0].numpy()
+                    name = "value_norm" if self._contributions == "value" else "contribution"
+                    fields[name] = abs(graph.attention) * norms[key]
+                found.append(replace(graph, **fields))
+        return found
+
+
+def _fitting(graph: AttentionGraph, names: dict[str, Any]) -> dict[str, Any]:
+    """Take the names that are as many as the graph's tokens: an image's patches have none."""
+    sizes = {
+        "tokens": graph.graph.num_tokens,
+        "words": graph.graph.num_tokens,
+        "query_tokens": graph.graph.num_queries,
+    }
+    return {name: some for name, some in names.items() if len(some) == sizes[name]}

@@ -1,0 +1,241 @@
+"""Routes the attention of live transformers models through open contexts.
+
+Every attention module of a routed model asks ``AttentionInterface.get_interface`` which function
+to call. While a context is open, what it answers is wrapped: the function that the user's model
+chose still computes the output, with its own arguments and its own mask; where edits apply, the
+rows that they change are then replaced; at last the open contexts are shown the call. Nothing of
+the model or its configuration is touched but hooks that tell when a call of the model begins.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import wraps
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from gattn.errors import ModelError
+from gattn.models.tracking import Place, Tracker
+
+if TYPE_CHECKING:
+    from gattn.models.edits import Edit
+    from gattn.models.reading import Reading
+
+
+@dataclass
+class RoutedCall:
+    """One call of an attention function.
+
+    `query` is (batch, heads, queries, dim), `key` and `value` (batch, key heads, keys, dim or
+    value dim), `output` (batch, queries, heads, value dim), `weights` the attention where the
+    function gives it. `mask` is what the implementation takes: None, booleans or an additive term
+    that broadcast to (batch, heads, queries, keys).
+    """
+
+    name: str
+    module: nn.Module
+    implementation: str
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Any
+    options: dict[str, Any]
+    output: Tensor
+    weights: Tensor | None = None
+
+
+class Context:
+    """What an open context does; the base does nothing."""
+
+    def begin(self, tracker: Tracker) -> None:
+        """Learn that a call of the model begins."""
+
+    def edits(self, call: RoutedCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
+        """Give the edits of each element of a call's batch; an empty list for none at all."""
+        return []
+
+    def met(self, readings: Sequence[Reading]) -> None:
+        """Look at the calls that are edited."""
+
+    def wants(self, place: Place) -> bool:
+        """Say whether it looks at a call."""
+        return False
+
+    def see(self, call: RoutedCall, place: Place, readings: list[Reading]) -> None:
+        """Look at a call, read as graph attention with the edits of all contexts."""
+
+    def end(self, tracker: Tracker, result: Any) -> None:
+        """Learn what a call of the model gave."""
+
+
+_open: ContextVar[tuple[tuple[Tracker, Context], ...]] = ContextVar("contexts", default=())
+_lock = Lock()
+_number = 0
+_original: Callable[..., Any] | None = None
+_hooks: WeakKeyDictionary[nn.Module, tuple[int, list[Any]]] = WeakKeyDictionary()
+
+
+@contextmanager
+def opened(model: nn.Module, context: Context) -> Iterator[Tracker]:
+    """Let a context take part in each call of the model.
+
+    Contexts nest, and take part only in calls of their own thread or task.
+    """
+    _check(model)
+    known = [tracker for tracker, _ in _open.get() if tracker.model is model]
+    tracker = known[0] if known else Tracker(model)
+    with ExitStack() as stack:
+        token = _open.set((*_open.get(), (tracker, context)))
+        stack.callback(_open.reset, token)
+        _install(model)
+        stack.callback(_uninstall, model)
+        if not known and not routes(model):
+            from gattn.models.softmaxes import SoftmaxMode
+
+            stack.enter_context(SoftmaxMode(tracker))
+        yield tracker
+
+
+def is_open(context: Context) -> bool:
+    """Say whether a context is open in this thread or task."""
+    return any(known is context for _, known in _open.get())
+
+
+def _check(model: nn.Module) -> None:
+    if hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None:
+        raise ModelError(
+            "The model is compiled, and compiled code does not ask how attention is computed: pass "
+            "the model as it was before torch.compile."
+        )
+
+
+def routes(model: nn.Module) -> bool:
+    """Say whether a model's code routes its attention through transformers' interface."""
+    homes = {type(module).__module__ for module in model.modules()}
+    return any(hasattr(sys.modules.get(home), "ALL_ATTENTION_FUNCTIONS") for home in homes)
+
+
+def _install(model: nn.Module) -> None:
+    from transformers import AttentionInterface
+
+    global _number, _original
+    with _lock:
+        if _number == 0:
+            _original = AttentionInterface.get_interface
+            AttentionInterface.get_interface = _routed(_original)  # type: ignore[method-assign]
+        _number += 1
+        count, handles = _hooks.get(model, (0, []))
+        _hooks[model] = count + 1, handles or _hooked(model)
+
+
+def _uninstall(model: nn.Module) -> None:
+    from transformers import AttentionInterface
+
+    global _number
+    with _lock:
+        _number -= 1
+        if _number == 0:
+            AttentionInterface.get_interface = _original  # type: ignore[method-assign, assignment]
+        count, handles = _hooks.pop(model)
+        if count > 1:
+            _hooks[model] = count - 1, handles
+            return
+        for handle in handles:
+            handle.remove()
+
+
+def _hooked(model: nn.Module) -> list[Any]:
+    """Tell the contexts when the model is called, or a model inside it by itself."""
+    from transformers import PreTrainedModel
+
+    def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        entries = [entry for entry in _open.get() if entry[0].model is model]
+        if entries and entries[0][0].enter(module, args, kwargs):
+            for tracker, context in entries:
+                context.begin(tracker)
+
+    def leave(module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
+        entries = [entry for entry in _open.get() if entry[0].model is model]
+        if entries and entries[0][0].leave() and result is not None:
+            for tracker, context in entries:
+                context.end(tracker, result)
+
+    handles = []
+    for module in model.modules():
+        if module is model or isinstance(module, PreTrainedModel):
+            handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+            handles.append(module.register_forward_hook(leave, always_call=True))
+    return handles
+
+
+def _routed(get_interface: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(get_interface)
+    def answer(interface: Any, implementation: str, default: Callable[..., Any]) -> Any:
+        function = get_interface(interface, implementation, default)
+        return _wrapped(function, implementation) if _open.get() else function
+
+    return answer
+
+
+def _wrapped(function: Callable[..., Any], implementation: str) -> Callable[..., Any]:
+    @wraps(function)
+    def call(
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Any = None,
+        **options: Any,
+    ) -> Any:
+        result = function(module, query, key, value, attention_mask, **options)
+        if not any(tracker.owns(module) for tracker, _ in _open.get()):
+            return result
+        routed = RoutedCall(
+            "", module, implementation, query, key, value, attention_mask, options, *result[:2]
+        )
+        take_part(routed)
+        return routed.output, routed.weights, *result[2:]
+
+    return call
+
+
+def take_part(call: RoutedCall) -> None:
+    """Let all open contexts edit a call's output, then look at it."""
+    from gattn.models.editing import apply
+    from gattn.models.reading import read
+
+    # What gattn computes is its own affair, not a part of the model's autocast.
+    with torch.autocast(call.query.device.type, enabled=False):
+        entries = [entry for entry in _open.get() if entry[0].owns(call.module)]
+        call.name = entries[0][0].name(call.module)
+        places: dict[Tracker, Place] = {}
+        for tracker, _ in entries:
+            if tracker not in places:
+                places[tracker] = tracker.place(call)
+        each: list[list[Edit]] = [[] for _ in range(len(call.query))]
+        for tracker, context in entries:
+            edits = context.edits(call, places[tracker], tracker)
+            for known, more in zip(each, edits, strict=False):
+                known.extend(more)
+        watching = [
+            (context, places[tracker])
+            for tracker, context in entries
+            if tracker.is_calling and context.wants(places[tracker])
+        ]
+        if not watching and not any(each):
+            return
+        tracker = entries[0][0]
+        readings = read(call, places[tracker], tracker.mask(call), each, tracker.must_verify(call))
+        for _, context in entries:
+            context.met(readings)
+        apply(call, readings)
+        for context, place in watching:
+            context.see(call, place, readings)

@@ -1,0 +1,323 @@
+"""Follows the calls of a model: which stack and layer an attention call is, and which tokens.
+
+A slot is a place in the tensors of a call, padding and unused places of a cache included; a
+position counts the real tokens of a sequence from 0.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from gattn.errors import CaptureError
+from gattn.models.masks import Mask
+
+if TYPE_CHECKING:
+    from gattn.models.routing import RoutedCall
+
+_CROSS = ("cross", "encoder_attn", "encdecattention")
+_MODALITIES = {"vision": ("vision", "visual", "image"), "audio": ("audio", "speech")}
+_UNREADABLE = {
+    "_beam_search": "beam search reorders the sequences between steps",
+    "_assisted_decoding": "assisted decoding takes tokens back",
+}
+
+
+@dataclass(frozen=True)
+class Side:
+    """The real tokens of one sequence on one side of a call.
+
+    `slots` are their places in the call's tensor; they stand at the positions `first`,
+    `first` + 1, and so on.
+    """
+
+    slots: Tensor
+    first: int
+
+    def __len__(self) -> int:
+        return len(self.slots)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where in the model an attention call is, and for each element of its batch, its tokens."""
+
+    stack: str
+    layer: int
+    is_bipartite: bool
+    queries: list[Side]
+    keys: list[Side]
+    sequences: list[int]
+
+
+class Tracker:
+    """What is known of a model's present call, and of the sequence that it goes on with."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self._names: dict[int, str] = {id(part): name for name, part in model.named_modules()}
+        self._config: Any = getattr(model, "config", None)
+        self._is_encoder_decoder = bool(getattr(self._config, "is_encoder_decoder", False))
+        self._depth = 0
+        self._seen = 0
+        self._has_cache = False
+        self.batch: int | None = None
+        self._ids: dict[str, Tensor | None] = {}
+        self._real: dict[str, Tensor] = {}
+        self._calls: dict[str, int] = {}
+        self._layers: dict[str, list[int]] = {}
+        self._stacks: dict[str, str] = {}
+        self._masks: dict[Any, tuple[Any, Mask]] = {}
+        self._verified: set[str] = set()
+
+    def owns(self, module: nn.Module) -> bool:
+        """Say whether a module is a part of the model."""
+        return id(module) in self._names
+
+    def name(self, module: nn.Module) -> str:
+        """Give a module's qualified name."""
+        return self._names[id(module)]
+
+    @property
+    def is_calling(self) -> bool:
+        """Whether a call of the model is under way."""
+        return self._depth > 0
+
+    @property
+    def is_new(self) -> bool:
+        """Whether the present call begins sequences, rather than going on with a cache."""
+        return self._seen == 0
+
+    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Note that the model or a model inside it is called; say whether it is the outermost."""
+        if module is self.model:
+            self._depth = 0
+        self._depth += 1
+        if self._depth == 1:
+            _refuse_unreadable_generation()
+            self._begin(_arguments(module, args, kwargs))
+        return self._depth == 1
+
+    def leave(self) -> bool:
+        """Note that such a call ended; say whether it was the outermost."""
+        self._depth = max(self._depth - 1, 0)
+        return self._depth == 0
+
+    def _begin(self, given: Mapping[str, Any]) -> None:
+        self._calls.clear()
+        self._layers.clear()
+        self._masks.clear()
+        cache: Any = given.get("past_key_values")
+        self._has_cache = cache is not None
+        self._seen = int(cache.get_seq_length()) if hasattr(cache, "get_seq_length") else 0
+        tensors = [x for x in given.values() if isinstance(x, Tensor) and x.dim()]
+        self.batch = len(tensors[0]) if tensors else None
+        for side in ("input_ids", "decoder_input_ids"):
+            ids = given.get(side)
+            if not isinstance(ids, Tensor) or ids.dim() != 2:
+                continue
+            before = self._ids.get(side)
+            goes_on = self._seen > 0 and (side != "input_ids" or not self._is_encoder_decoder)
+            if not goes_on:
+                self._ids[side] = ids
+            elif before is not None and before.shape[1] == self._seen:
+                self._ids[side] = torch.cat([before, ids], dim=1)
+            else:
+                self._ids[side] = None
+        if self._seen == 0:
+            self._real.clear()
+
+    def place(self, call: RoutedCall) -> Place:
+        """Say where a call of the model's attention is.
+
+        Raises
+        ------
+        CaptureError
+            Where that cannot be known.
+        """
+        name = self.name(call.module)
+        stack = self._stack(call, name)
+        if self.is_calling:
+            layer = self._calls.get(stack, 0)
+            self._calls[stack] = layer + 1
+            self._layers.setdefault(name, []).append(layer)
+        else:
+            layer = self._layer_outside(name)
+        is_bipartite = stack == "cross" or (
+            not self._has_cache and call.query.shape[2] != call.key.shape[2]
+        )
+        mask = self.mask(call)
+        find = self._cross_sides if is_bipartite else self._own_sides
+        queries, keys = find(call, mask, stack)
+        count = call.query.shape[0]
+        windows = max(count // self.batch, 1) if self.batch else 1
+        return Place(
+            stack, layer, is_bipartite, queries, keys, [n // windows for n in range(count)]
+        )
+
+    def mask(self, call: RoutedCall) -> Mask:
+        """Read a call's mask, once for all layers that share it."""
+        name = id(call.mask), call.implementation
+        if call.mask is None or name not in self._masks:
+            mask = Mask.of(call)
+            if call.mask is None:
+                return mask
+            self._masks[name] = call.mask, mask
+        return self._masks[name][1]
+
+    def must_verify(self, call: RoutedCall) -> bool:
+        """Say whether a call is still to be proved: single steps follow what was proved before."""
+        is_step = call.query.shape[2] == 1 and call.name in self._verified
+        self._verified.add(call.name)
+        return not is_step and not call.options.get("dropout")
+
+    def _layer_outside(self, name: str) -> int:
+        """Find the layer of a call that comes after the model's: gradient checkpointing's."""
+        layers = self._layers.get(name, [])
+        if len(layers) != 1:
+            raise CaptureError(
+                f"{name} was called outside of a call of the {type(self.model).__name__} that the "
+                "context was opened on, so its layer and tokens are not known; call that model "
+                "itself."
+            )
+        return layers[0]
+
+    def _stack(self, call: RoutedCall, name: str) -> str:
+        """Name the stack of a module: cross, encoder, decoder, vision, audio or text."""
+        if name not in self._stacks:
+            self._stacks[name] = _stack_name(call.module, name, self._is_encoder_decoder)
+        return self._stacks[name]
+
+    def _own_sides(self, call: RoutedCall, mask: Mask, stack: str) -> tuple[list[Side], list[Side]]:
+        """Find the real tokens of self-attention: those that may attend to themselves."""
+        count, _, length, _ = call.query.shape
+        slots = call.key.shape[2]
+        total = self._seen + length if self._has_cache else length
+        start = total - length
+        dropped = max(total - slots, 0)
+        before = self._real.get(stack)
+        if start and (before is None or before.shape[1] < start):
+            before = torch.ones(count, start, dtype=torch.bool)
+        if before is not None:
+            before = before[:, :start]
+        now = mask.reads_itself(count, start - dropped, length, min(slots, total - dropped))
+        real = now if before is None or not start else torch.cat([before, now], dim=1)
+        self._real[stack] = real
+        queries = _sides(real, start, length)
+        keys = _sides(real, dropped, total - dropped)
+        windows = max(count // self.batch, 1) if self.batch else 1
+        if windows > 1:
+            queries = [Side(x.slots, n % windows * length) for n, x in enumerate(queries)]
+            keys = [Side(x.slots, n % windows * slots) for n, x in enumerate(keys)]
+        return queries, keys
+
+    def _cross_sides(
+        self, call: RoutedCall, mask: Mask, stack: str
+    ) -> tuple[list[Side], list[Side]]:
+        """Find the real tokens of cross-attention: a key that nobody may read is padding."""
+        count, _, length, _ = call.query.shape
+        keys = _sides(mask.is_read(count, call.key.shape[2]), 0, call.key.shape[2])
+        real, start = self._real.get("decoder"), self._seen
+        if stack != "cross" or real is None or real.shape != (count, start + length):
+            real, start = torch.ones(count, length, dtype=torch.bool), 0
+        return _sides(real, start, length), keys
+
+    def ids(self, stack: str, sequence: int, is_query: bool = False) -> list[int] | None:
+        """Give the real token ids of a sequence so far, where they are known."""
+        of_decoder = self._is_encoder_decoder and (stack == "decoder" or is_query)
+        ids = self._ids.get("decoder_input_ids" if of_decoder else "input_ids")
+        if self._is_encoder_decoder and stack == "decoder" and ids is None:
+            ids = self._ids.get("decoder_input_ids")
+        if ids is None or sequence >= len(ids):
+            return None
+        owner = "encoder" if stack == "cross" else stack
+        real = self._real.get("decoder" if of_decoder else owner)
+        row = ids[sequence].cpu()
+        if real is None or real.shape[0] != len(ids):
+            return [int(i) for i in row]
+        if real.shape[1] != len(row):
+            return None
+        return [int(i) for i in row[real[sequence]]]
+
+    def real_rows(self, rows: Tensor, sequence: int) -> Tensor:
+        """Take the rows of a call's result that stand for real tokens."""
+        real = self._real.get("decoder", self._real.get("encoder"))
+        if real is None or sequence >= len(real) or rows.dim() < 2:
+            return rows
+        some = real[sequence, self._seen :]
+        return rows if len(some) != len(rows) or bool(some.all()) else rows[some.to(rows.device)]
+
+    def check_layers(self) -> None:
+        """Refuse layers that mix several attentions: one module may serve each layer only once.
+
+        Raises
+        ------
+        CaptureError
+            Where modules are called several times a layer.
+        """
+        config = self._config
+        text = config.get_text_config() if hasattr(config, "get_text_config") else config
+        layers = getattr(text, "num_hidden_layers", None)
+        for stack, calls in self._calls.items():
+            modules = sum(self._stacks[name] == stack for name in self._layers)
+            if layers is not None and modules < calls > layers:
+                raise CaptureError(
+                    f"{type(self.model).__name__} calls its attention {calls} times in {layers} "
+                    "layers: the attention of a layer is a combination of several softmaxes, which "
+                    "gattn does not read."
+                )
+
+
+def _sides(real: Tensor, start: int, length: int) -> list[Side]:
+    """Find each sequence's real tokens among the slots from `start` on."""
+    first = real[:, :start].sum(1).tolist()
+    return [
+        Side(row.nonzero()[:, 0], before)
+        for row, before in zip(real[:, start : start + length], first, strict=True)
+    ]
+
+
+def _arguments(
+    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Mapping[str, Any]:
+    """Name a call's arguments."""
+    if not args:
+        return kwargs
+    names = list(inspect.signature(module.forward).parameters)
+    return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def _stack_name(module: nn.Module, name: str, is_encoder_decoder: bool) -> str:
+    parts = name.lower().split(".")
+    if any(word in part for part in parts for word in _CROSS) or getattr(
+        module, "is_cross_attention", False
+    ):
+        return "cross"
+    for modality, words in _MODALITIES.items():
+        if any(word in part for part in parts for word in words):
+            return modality
+    if is_encoder_decoder:
+        return next((part for part in parts if part in ("encoder", "decoder")), "decoder")
+    if parts[0] == "text_model":
+        return "text"
+    return "decoder" if getattr(module, "is_causal", True) else "encoder"
+
+
+def _refuse_unreadable_generation() -> None:
+    """Look up the stack of calls for a kind of generation whose steps are no rows of one trace."""
+    frame = sys._getframe()
+    while frame.f_back is not None:
+        frame = frame.f_back
+        reason = _UNREADABLE.get(frame.f_code.co_name)
+        if reason:
+            raise CaptureError(
+                f"The model generates by {frame.f_code.co_name.strip('_').replace('_', ' ')}, "
+                f"which gattn does not follow: {reason}. Generate greedily or by sampling "
+                "(num_beams=1, no assistant model)."
+            )
