@@ -6,6 +6,8 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
+import gattn
+
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("plot_*.py"))
 
 
@@ -59,6 +61,33 @@ def test_matrices_learn_to_read_the_flagged_token(ran):
 def test_weight_functions_differ_on_the_same_layer(ran):
     names, _ = ran["five_weight_functions"]
     assert len(names["weights"]) == 5
+
+
+def test_grouped_heads_are_those_of_the_model_with_each_key_value_head_twice(ran):
+    names, _ = ran["grouped_query_heads"]
+    model, size = names["model"], names["config"].head_dim
+    twice = type(model)(model.config).eval()
+    tied = {
+        name: weight.unflatten(0, (2, size)).repeat_interleave(2, 0).flatten(0, 1)
+        for name, weight in names["weights"].items()
+        if "k_proj" in name or "v_proj" in name
+    }
+    twice.load_state_dict(names["weights"] | tied)
+    expected = gattn.capture(names["text"], twice, names["tokenizer"])
+    for head in names["after"].heads():
+        same = expected[head.layer, head.head]
+        np.testing.assert_allclose(head.to_dense(), same.to_dense(), atol=1e-5)
+        assert (head.key_value_head, same.key_value_head) == (head.head // 2, None)
+
+
+def test_shared_keys_cost_the_induction_heads_more_than_the_previous_token_head(ran):
+    before, after = (ran["grouped_query_heads"][0][name].summary() for name in ("before", "after"))
+    assert list(before["induction"].nlargest(2).index.droplevel("stack")) == [(2, 1), (2, 0)]
+    for head in (0, 1):
+        place = ("decoder", 2, head)
+        assert after.loc[place, "induction"] < before.loc[place, "induction"] / 3
+    assert after["previous_token"].max() > 0.8
+    assert before["previous_token"].idxmax() == after["previous_token"].idxmax()
 
 
 def test_scores_and_attention_are_files_of_their_own(ran):
