@@ -51,6 +51,8 @@ def repaired(inputs: Inputs, error: Exception, config: PreTrainedConfig) -> Inpu
         return None
     kind, here, wanted = found[1].lower(), int(found[2]), int(found[3])
     token = find(config, f"{kind}_token_id", f"{kind}_token_index", "image_token_id", "image_token_index")
+    if wanted > 200:  # Some count numbers, not features.
+        wanted //= find(config.get_text_config(), "hidden_size", default=32)
     each = wanted // BATCH
     if token is None or here or wanted % BATCH or not 0 < each < 200:
         return None
@@ -118,6 +120,8 @@ def _images(model: PreTrainedModel, names: set[str]) -> Iterator[Tensor]:
     frames = find(config, "num_frames", default=2)
     yield _normal(BATCH, frames, channels, height, width)
     yield _normal(BATCH, 1, height, width)
+    if "aspect_ratio_ids" in names:
+        yield _normal(BATCH, 1, find(config, "max_num_tiles", default=1), channels, height, width)
 
 
 def _videos(model: PreTrainedModel, names: set[str]) -> Iterator[Tensor]:
@@ -212,6 +216,7 @@ _MAKERS: dict[str, Callable[[PreTrainedModel, set[str]], Any]] = {
     "image_embeds_position_mask": _always(lambda: torch.tensor([[0, 1, 1, 1, 1, 0, 0, 0]] * BATCH)),
     "target_sizes": _always(lambda: torch.tensor([[GRID, GRID]] * BATCH)),
     "feature_lens": _always(lambda: torch.tensor([64, 64])),
+    "image_sizes": lambda model, names: [torch.tensor([_both(find(_vision(model.config), "image_size", default=64))] * BATCH), None],
     "lang_ids": _always(lambda: torch.zeros(BATCH, dtype=torch.long)),
 }
 _ON_DEMAND = {"hidden_states", "encoder_hidden_states", "inputs_embeds", "input_features_mask", "feature_attention_mask", "pixel_attention_mask", "lang_ids", "pixel_values_videos", "image", "query_embeds"}

@@ -56,10 +56,14 @@ _OPEN = {
 }
 
 
-def tiny(config: PreTrainedConfig, changes: Mapping[str, Any] | None = None) -> PreTrainedConfig:
+def tiny(
+    config: PreTrainedConfig,
+    changes: Mapping[str, Any] | None = None,
+    tokens: dict[str, int] | None = None,
+) -> PreTrainedConfig:
     """Build the small sibling of a default configuration; `changes` name fields of their own."""
     changes = dict(changes or {})
-    tokens = iter(range(VOCABULARY - 1, 0, -1))
+    tokens = {} if tokens is None else tokens  # One number for one name, in all parts.
     names = {field.name for field in dataclasses.fields(config)}
     values: dict[str, Any] = {}
     for field in dataclasses.fields(config):
@@ -69,9 +73,10 @@ def tiny(config: PreTrainedConfig, changes: Mapping[str, Any] | None = None) -> 
             default = field.default
         if isinstance(default, PreTrainedConfig):
             if "model_type" not in changes.get(field.name, {}):
-                values[field.name] = tiny(default, changes.pop(field.name, None))
+                values[field.name] = tiny(default, changes.pop(field.name, None), tokens)
         elif _TOKEN.fullmatch(field.name) and isinstance(default, int):
-            values[field.name] = default if default < VOCABULARY - 30 else next(tokens)
+            number = tokens.setdefault(field.name, VOCABULARY - 1 - len(tokens))
+            values[field.name] = default if default < 10 else number
         elif field.default is not None:
             values[field.name] = _small(field.name, default)
         elif field.name in _OPEN:

@@ -27,8 +27,10 @@ _RT = {
     "decoder_in_channels": [32, 32, 32],
     "encoder_layers": 1,
 }
+_TILED = {"image_grid_pinpoints": [[64, 64]]}
 
 CHANGES: dict[str, dict[str, Any]] = {
+    "aria": {"projector_patch_to_query_dict": {"16": 16}},
     "audio-spectrogram-transformer": {"max_length": 64, "num_mel_bins": 16},
     "autoformer": _SERIES | {"label_length": 4},
     "bamba": {"attn_layer_indices": [1]},
@@ -64,8 +66,16 @@ CHANGES: dict[str, dict[str, Any]] = {
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "kosmos-2": {"latent_query_num": 4},
     "layoutlmv3": {"coordinate_size": 6, "shape_size": 4},
+    "llama4": {"vision_config": {"projector_input_dim": 32, "pixel_shuffle_ratio": 0.5, "intermediate_size": 128}},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "lilt": {"hidden_size": 48},
+    "llava_next": _TILED,
+    "llava_next_video": _TILED,
+    "llava_onevision": _TILED,
+    "mllama": {
+        "text_config": {"cross_attention_layers": [1]},
+        "vision_config": {"intermediate_layers_indices": [0, 1], "vision_output_dim": 96},
+    },
     "mamba2": {"num_heads": 8},
     "mask2former": {"feature_size": 32, "mask_feature_size": 32},
     "mimi": {"upsample_groups": 1},
@@ -94,6 +104,8 @@ CHANGES: dict[str, dict[str, Any]] = {
     "table-transformer": _SEEN,
     "time_series_transformer": _SERIES,
     "tvp": {"visual_prompt_size": 8, "max_img_size": 64, "backbone_config": _RESNET | {"out_features": ["stage4"]}},
+    "vipllava": {"vision_feature_layers": [-2, -1]},
+    "voxtral": {"audio_token_id": 90},
     "xmod": {"default_language": "en_XX"},
     "zamba": {"layers_block_type": ["mamba", "hybrid"]},
     "zamba2": {"layers_block_type": ["mamba", "hybrid"]},
