@@ -169,10 +169,11 @@ class AttentionTrace:
     model : str
         The model's name.
     generated : int
-        How many of the tokens the model generated in this run: the last ones.
+        How many of the tokens the model generated in this run: the last ones. The very last token
+        of a generated text never enters the model, and so is not among them.
     logits : Tensor, optional
-        The model's output scores in this run, (tokens, vocabulary) or (labels,). Files do not hold
-        them.
+        The model's output scores in this run, (tokens, vocabulary) or (labels,); those of the last
+        tokens alone where the model computed no others, as in ``generate``. Files do not hold them.
 
     Raises
     ------
