@@ -21,7 +21,7 @@ trace
 keep
     Which edges of a head are kept: `All`, `Threshold`, `TopK`, `TopMass`.
 edit
-    A change to the graph inside a live model: `Cut`, `Scale`, `Restrict`, `Use`, `Swap`.
+    A change to the graph inside a live model. `Edit`: `Cut`, `Scale`, `Restrict`, `Use`, `Swap`.
 engine
     A way to compute the same attention. Users never have to choose one.
 reach
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from gattn.keep import All, Keep, Threshold, TopK, TopMass
     from gattn.models.capturing import capture, capture_many, capturing
     from gattn.models.editing import edited
-    from gattn.models.edits import Cut, ModelScore, Restrict, Scale, Swap, Use
+    from gattn.models.edits import Cut, Edit, ModelScore, Restrict, Scale, Swap, Use
     from gattn.models.loading import load_model
     from gattn.module import GraphAttention
     from gattn.normalizers import (
@@ -99,6 +99,7 @@ __all__ = [
     "Dot",
     "EdgeBias",
     "EdgeProduct",
+    "Edit",
     "Entmax",
     "Entmax15",
     "GATv2",
@@ -155,7 +156,7 @@ _HOMES = {
     "gattn.keep": ("All", "Keep", "Threshold", "TopK", "TopMass"),
     "gattn.models.capturing": ("capture", "capture_many", "capturing"),
     "gattn.models.editing": ("edited",),
-    "gattn.models.edits": ("Cut", "ModelScore", "Restrict", "Scale", "Swap", "Use"),
+    "gattn.models.edits": ("Cut", "Edit", "ModelScore", "Restrict", "Scale", "Swap", "Use"),
     "gattn.models.loading": ("load_model",),
     "gattn.module": ("GraphAttention",),
     "gattn.normalizers": (

@@ -7,7 +7,7 @@ import torch
 
 import gattn
 
-CONCEPTS = (gattn.Keep, gattn.Normalizer, gattn.WeightFunction)
+CONCEPTS = (gattn.Edit, gattn.Keep, gattn.Normalizer, gattn.WeightFunction)
 NOUNS = {"AttentionGraph", "AttentionTrace", "GraphAttention", "Pairs", "TokenGraph"}
 FEATURE_MAPS = {"PerformerFeatures"}
 

@@ -84,12 +84,17 @@ _hooks: WeakKeyDictionary[nn.Module, tuple[int, list[Any]]] = WeakKeyDictionary(
 
 
 @contextmanager
-def opened(model: nn.Module, context: Context) -> Iterator[Tracker]:
+def opened(model: nn.Module, context: Context, *, proves: bool = True) -> Iterator[Tracker]:
     """Let a context take part in each call of the model.
 
-    Contexts nest, and take part only in calls of their own thread or task.
+    Contexts nest, and take part only in calls of their own thread or task. A model that is not
+    routed is first proved, unless told otherwise.
     """
     _check(model)
+    if proves and not routes(model):
+        from gattn.models.preflight import prove
+
+        prove(model)
     known = [tracker for tracker, _ in _open.get() if tracker.model is model]
     tracker = known[0] if known else Tracker(model)
     with ExitStack() as stack:

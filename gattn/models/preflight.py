@@ -1,0 +1,154 @@
+"""Proves, before anything is trusted, that a model's softmaxes are its attention.
+
+Routed models prove themselves: each call's attention, times its values, must be the output. Where
+only a softmax is seen, a small input runs first, and what is seen must be what the model says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from threading import Lock
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from gattn.errors import CaptureError, GattnError
+from gattn.models.edits import Cut, Edit
+from gattn.models.reading import Reading
+from gattn.models.routing import Context, RoutedCall, opened
+from gattn.models.tracking import Place, Tracker
+
+_TOKENS = 7
+_TOLERANCE = 1e-5
+
+_proved: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
+_lock = Lock()
+
+
+class _Seen(Context):
+    """Collects the attention of each call, and cuts what it is told to."""
+
+    def __init__(self, cut: Edit | None = None) -> None:
+        self.attention: list[Tensor] = []
+        self._cut = cut
+
+    def edits(self, call: RoutedCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
+        cut = self._cut
+        return [[cut]] * len(call.query) if cut is not None and cut.applies(place) else []
+
+    def wants(self, place: Place) -> bool:
+        return True
+
+    def see(self, call: RoutedCall, place: Place, readings: list[Reading]) -> None:
+        assert call.weights is not None
+        self.attention.append(call.weights.detach())
+
+
+def prove(model: nn.Module) -> None:
+    """Prove a model, once.
+
+    Raises
+    ------
+    CaptureError
+        Where its softmaxes are not the attention that the model itself gives, where seeing them
+        changes its output, or cutting them does not.
+    """
+    with _lock:
+        reason = _proved.get(model)
+        if reason is None and model.training:
+            reason = "in training mode its softmaxes cannot be proved to be attention: call eval()"
+        elif reason is None:
+            reason = _proved[model] = _reason(model)
+    if reason:
+        raise CaptureError(
+            f"{type(model).__name__} does not route its attention through transformers' attention "
+            f"interface, and {reason}. It is refused: what gattn would show could be wrong."
+        )
+
+
+def _reason(model: nn.Module) -> str:
+    """Say why a model cannot be trusted; nothing where it can."""
+    inputs = _small_input(model)
+    if inputs is None:
+        return "gattn has no small input for it on which to prove that its softmaxes are attention"
+    state = torch.random.get_rng_state()
+    try:
+        with torch.no_grad():
+            return _difference(model, inputs)
+    except GattnError as error:
+        return f"its softmaxes are not attention: {error}"
+    except Exception as error:  # Models fail on small inputs in many ways.
+        reason = " ".join(str(error).split())[:200]
+        return f"it did not run on a small input to prove its softmaxes ({reason})"
+    finally:
+        torch.random.set_rng_state(state)
+
+
+def _difference(model: nn.Module, inputs: dict[str, Tensor]) -> str:
+    said = model(**inputs, output_attentions=True)
+    given = [x for name, some in said.items() if name.endswith("attentions") for x in _all(some)]
+    if not given:
+        return "it gives no attentions to compare its softmaxes with"
+    plain, seen = model(**inputs), _Seen()
+    with opened(model, seen, proves=False):
+        watched = model(**inputs)
+    if not _are_same(plain, watched):
+        return "its output changes while its softmaxes are watched"
+    if len(seen.attention) != len(given):
+        return f"{len(seen.attention)} softmaxes were seen where it gives {len(given)} attentions"
+    for attention in seen.attention:
+        is_given = [_error(attention, other) < _TOLERANCE for other in given]
+        if True not in is_given:
+            return "a softmax that was seen is none of the attentions that it gives"
+        del given[is_given.index(True)]
+    with opened(model, _Seen(Cut(layer=0, renormalize=False)), proves=False):
+        cut = model(**inputs)
+    return (
+        "cutting the edges of a layer does not change its output" if _are_same(plain, cut) else ""
+    )
+
+
+def _small_input(model: nn.Module) -> dict[str, Tensor] | None:
+    config: Any = model.config
+    generator = torch.Generator().manual_seed(0)
+    main = getattr(model, "main_input_name", "input_ids")
+    if main == "pixel_values":
+        size = getattr(config, "image_size", None)
+        sides = size if isinstance(size, (list, tuple)) else (size, size)
+        if size is None:
+            return None
+        shape = (1, getattr(config, "num_channels", 3), *sides)
+        return {main: torch.randn(shape, generator=generator).to(_device(model))}
+    if main != "input_ids":
+        return None
+    vocabulary = config.get_text_config().vocab_size
+    ids = torch.randperm(vocabulary, generator=generator)[:_TOKENS][None].to(_device(model))
+    inputs = {"input_ids": ids}
+    if config.is_encoder_decoder:
+        inputs["decoder_input_ids"] = ids[:, :-2].flip(1)
+    return inputs
+
+
+def _device(model: nn.Module) -> torch.device:
+    return next(model.parameters()).device
+
+
+def _all(nested: Any) -> Iterator[Tensor]:
+    if isinstance(nested, Tensor):
+        yield nested
+    elif isinstance(nested, (list, tuple)):
+        for part in nested:
+            yield from _all(part)
+
+
+def _error(one: Tensor, other: Tensor) -> float:
+    if one.shape != other.shape:
+        return float("inf")
+    return float((one.float() - other.float()).abs().max())
+
+
+def _are_same(one: Any, other: Any) -> bool:
+    tensors = [[x for x in result.values() if isinstance(x, Tensor)] for result in (one, other)]
+    return all(torch.equal(a, b) for a, b in zip(*tensors, strict=True))
