@@ -130,6 +130,11 @@ class Recording(Context):
             raise SelectionError(
                 f"No head {missing[0]}; layer {place.layer} has heads 0 .. {reading.heads - 1}."
             )
+        if self._contributions and not reading.has_vectors:
+            raise CaptureError(
+                f"{call.name} shows only its softmax, not its values, so contributions are not "
+                "known: leave out contributions."
+            )
         layers = [self._layer(place, reading, sequence) for sequence in reading.sequences]
         for part in parts(reading, heads):
             self._check_size(part, len(layers))
@@ -205,7 +210,7 @@ class Recording(Context):
             return
         logits = getattr(result, "logits", None)
         for number, sequence in enumerate(self._runs[-1]):
-            for stack in sequence.layers:
+            for stack in tracker.stacks:
                 sequence.ids[stack, False] = tracker.ids(stack, number)
                 if stack == "cross":
                     sequence.ids[stack, True] = tracker.ids(stack, number, is_query=True)

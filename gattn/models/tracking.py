@@ -70,6 +70,7 @@ class Tracker:
         self.batch: int | None = None
         self._ids: dict[str, Tensor | None] = {}
         self._real: dict[str, Tensor] = {}
+        self._read: dict[str, Tensor] = {}
         self._calls: dict[str, int] = {}
         self._layers: dict[str, list[int]] = {}
         self._stacks: dict[str, str] = {}
@@ -171,6 +172,11 @@ class Tracker:
             self._masks[name] = call.mask, mask
         return self._masks[name][1]
 
+    @property
+    def stacks(self) -> list[str]:
+        """The stacks that the present call went through so far."""
+        return list(self._calls)
+
     def must_verify(self, call: RoutedCall) -> bool:
         """Say whether a call is still to be proved: single steps follow what was proved before."""
         is_step = call.query.shape[2] == 1 and call.name in self._verified
@@ -222,7 +228,8 @@ class Tracker:
     ) -> tuple[list[Side], list[Side]]:
         """Find the real tokens of cross-attention: a key that nobody may read is padding."""
         count, _, length, _ = call.query.shape
-        keys = _sides(mask.is_read(count, call.key.shape[2]), 0, call.key.shape[2])
+        self._read[stack] = mask.is_read(count, call.key.shape[2])
+        keys = _sides(self._read[stack], 0, call.key.shape[2])
         real, start = self._real.get("decoder"), self._seen
         if stack != "cross" or real is None or real.shape != (count, start + length):
             real, start = torch.ones(count, length, dtype=torch.bool), 0
@@ -236,8 +243,9 @@ class Tracker:
             ids = self._ids.get("decoder_input_ids")
         if ids is None or sequence >= len(ids):
             return None
-        owner = "encoder" if stack == "cross" else stack
-        real = self._real.get("decoder" if of_decoder else owner)
+        real = self._real.get("decoder" if of_decoder else stack)
+        if stack == "cross" and not is_query:
+            real = self._read.get(stack)
         row = ids[sequence].cpu()
         if real is None or real.shape[0] != len(ids):
             return [int(i) for i in row]
