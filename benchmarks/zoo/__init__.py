@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib
 import math
 from collections.abc import Iterator
@@ -30,6 +31,14 @@ class Specimen:
     model_type: str
     model: PreTrainedModel
     inputs: dict[str, Any]
+
+    def double(self) -> Specimen:
+        """Give a copy in double precision."""
+        inputs = {
+            name: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+            for name, value in self.inputs.items()
+        }
+        return Specimen(self.model_type, copy.deepcopy(self.model).double(), inputs)
 
     def run(self, **options: Any) -> Any:
         torch.manual_seed(0)

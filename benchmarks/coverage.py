@@ -1,0 +1,379 @@
+"""Which model types of transformers gattn captures and edits, and that it is right about them.
+
+    python -m benchmarks.coverage [--models NAME ...] [--json PATH] [--markdown docs/models.md]
+
+Each model type is built tiny and random, runs on a padded batch, and is held to its own eager
+attention: what the module's eager function returned for each call, or where the attention is not
+routed, the attentions that the model itself gives.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import json
+import multiprocessing
+import os
+import resource
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+import gattn
+from benchmarks import zoo
+from gattn.errors import GattnError
+
+Heads = NDArray[np.floating[Any]]
+Captured = dict[tuple[str, int], list[Heads]]
+
+TOLERANCE = 1e-5
+SECONDS, BYTES = 60, 12 << 30
+COMPLETE, CAPTURED, REFUSED, WRONG = "captured and edited", "captured", "refused", "WRONG"
+NOT_BUILT, NO_ATTENTION = "not built", "no attention"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """What came of one model type."""
+
+    model_type: str
+    verdict: str
+    reason: str = ""
+    model_class: str = ""
+    routed: bool = False
+    attentions: int = 0
+    error: float = 0.0
+    inputs: str = ""
+    dtype: str = "float32"
+
+
+class Wrong(Exception):
+    """Gattn said something that is not so."""
+
+
+def judge(model_type: str) -> Verdict:
+    """Build a model type, and hold gattn to it."""
+    try:
+        specimen = zoo.specimen(model_type)
+    except Exception as error:
+        return Verdict(model_type, NOT_BUILT, " ".join(str(error).split())[:200])
+    verdict = examine(specimen)
+    if verdict.verdict == WRONG:  # Unless it is float32 that is too coarse for a deep comparison.
+        precise = examine(specimen.double())
+        if precise.verdict != WRONG and "bit for bit" not in verdict.reason:
+            return replace(precise, dtype="float64")
+    return verdict
+
+
+def examine(specimen: zoo.Specimen) -> Verdict:
+    """Hold gattn to a model's own eager attention."""
+    given, calls = own_attention(specimen)
+    told = Verdict(
+        specimen.model_type,
+        COMPLETE,
+        model_class=type(specimen.model).__name__,
+        routed=calls > 0,
+        inputs=" ".join(name for name, value in specimen.inputs.items() if value is not None),
+    )
+    if not given and not calls:
+        return replace(told, verdict=NO_ATTENTION)
+    try:
+        captured, error = check_capture(specimen, given)
+        told = replace(told, attentions=len(captured), error=error)
+    except GattnError as error_:
+        return replace(told, verdict=REFUSED, reason=str(error_))
+    except Exception as error_:
+        return replace(told, verdict=WRONG, reason=_reason(error_))
+    try:
+        check_edits(specimen, captured)
+    except GattnError as error_:
+        return replace(told, verdict=CAPTURED, reason=str(error_))
+    except Exception as error_:
+        return replace(told, verdict=WRONG, reason=_reason(error_))
+    return told
+
+
+def _reason(error: Exception) -> str:
+    return f"{'' if isinstance(error, Wrong) else type(error).__name__ + ': '}{error}"
+
+
+# The oracle
+
+
+def own_attention(specimen: zoo.Specimen) -> tuple[list[Heads], int]:
+    """Give the attention of each call by the model's own eager code, and how many were routed."""
+    eager = replace(specimen, model=copy.deepcopy(specimen.model))
+    weights: list[Tensor | None] = []
+    with _recorded(weights):
+        specimen.run()
+        calls = len(weights)
+        weights.clear()
+        if calls:
+            eager.model.set_attn_implementation("eager")
+            eager.run()
+    if not calls:
+        try:
+            output = eager.run(output_attentions=True)
+        except TypeError:
+            return [], 0
+        weights = list(_attentions(output))
+    found = [w.detach().double().numpy() for w in weights if w is not None]
+    return found, calls
+
+
+@contextmanager
+def _recorded(weights: list[Tensor | None]) -> Iterator[None]:
+    """Keep what each routed attention function returns as its weights."""
+    from transformers import AttentionInterface
+
+    original = AttentionInterface.get_interface
+
+    def answer(interface: Any, name: str, default: Any) -> Any:
+        function = original(interface, name, default)
+
+        def call(*args: Any, **options: Any) -> Any:
+            result = function(*args, **options)
+            weights.append(result[1])
+            return result
+
+        return call
+
+    AttentionInterface.get_interface = answer  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        AttentionInterface.get_interface = original  # type: ignore[method-assign]
+
+
+def _attentions(output: Any) -> Iterator[Tensor]:
+    """Find the attentions in an output, those of models inside it too."""
+    for name, value in output.items() if isinstance(output, dict) else ():
+        if name.endswith("attentions"):
+            yield from (x for x in _flat(value) if x.dim() == 4)
+        elif isinstance(value, dict):
+            yield from _attentions(value)
+
+
+def _flat(nested: Any) -> Iterator[Tensor]:
+    if isinstance(nested, Tensor):
+        yield nested
+    elif isinstance(nested, (list, tuple)):
+        for part in nested:
+            yield from _flat(part)
+
+
+# The checks
+
+
+def check_capture(specimen: zoo.Specimen, given: list[Heads]) -> tuple[Captured, float]:
+    """Check that capturing changes nothing, and shows each of the model's own attentions."""
+    model = specimen.model
+    before, plain = _state(model), specimen.run()
+    if not _same(plain, specimen.run()):
+        raise ValueError("the model gives another output each time")
+    with gattn.capturing(model, keep=gattn.All()) as run:
+        watched = specimen.run()
+    if not _same(plain, watched):
+        raise Wrong("the output while capturing is not bit for bit the plain one")
+    if _state(model) != before or not _same(plain, specimen.run()):
+        raise Wrong("the model is not bit for bit what it was before")
+    captured = _captured(run)
+    return captured, _compare(captured, given, specimen.inputs)
+
+
+def _captured(run: Any) -> Captured:
+    """Give each layer's attention as dense arrays, (heads, queries, keys) for each sequence."""
+    found: Captured = {}
+    for trace in run.traces:
+        for name, stack in trace.stacks.items():
+            for layer in stack.layers:
+                heads = [graph for place, graph in stack.items() if place[0] == layer]
+                dense = np.stack([graph.to_dense() for graph in heads])
+                found.setdefault((name, layer), []).append(dense)
+    return found
+
+
+def _compare(captured: Captured, given: list[Heads], inputs: dict[str, Any]) -> float:
+    """Find each attention of the model among those captured, and none besides."""
+    if len(captured) != len(given):
+        raise Wrong(f"{len(captured)} layers were captured, and the model has {len(given)}")
+    left, largest = dict(captured), 0.0
+    for number, own in enumerate(given):
+        errors = {place: _error(seen, own, inputs) for place, seen in left.items()}
+        place = min(errors, key=lambda place: errors[place])
+        if not errors[place] < TOLERANCE:
+            shapes = {place: seen[0].shape for place, seen in left.items()}
+            raise Wrong(
+                f"attention {number} of the model, {own.shape}, is not among those captured: "
+                f"the nearest, {place}, is off by {errors[place]:.1e}; {shapes}"
+            )
+        largest = max(largest, errors[place])
+        del left[place]
+    return largest
+
+
+def _error(seen: list[Heads], own: Heads, inputs: dict[str, Any]) -> float:
+    """Compare the real tokens of each sequence; its windows, where it has some, in a row."""
+    windows = len(own) // len(seen)
+    if len(own) % len(seen) or seen[0].shape[0] != own.shape[1]:
+        return float("inf")
+    largest = 0.0
+    for number, mine in enumerate(seen):
+        whole = _block_diagonal(own[number * windows : (number + 1) * windows])
+        queries, keys = mine.shape[1:]
+        if not _may_be(queries, whole.shape[1], number, inputs) or keys > whole.shape[2]:
+            return float("inf")
+        rest = np.abs(whole[:, :queries, keys:]).sum(-1)
+        difference = np.abs(whole[:, :queries, :keys] - mine)
+        largest = max(largest, difference.max(initial=0), rest.max(initial=0))
+    return float(largest)
+
+
+def _may_be(real: int, length: int, number: int, inputs: dict[str, Any]) -> bool:
+    """Say whether so many tokens of a sequence can be real: all, or what a mask of inputs says."""
+    masks = [x for name, x in inputs.items() if name.endswith("attention_mask") and x is not None]
+    counts = {int(mask[number].sum()) for mask in masks if mask.shape[1] <= length}
+    return real == length or real in counts
+
+
+def _block_diagonal(windows: Heads) -> Heads:
+    """Put the windows (windows, heads, queries, keys) of a sequence on a diagonal."""
+    count, heads, queries, keys = windows.shape
+    whole = np.zeros((heads, count * queries, count * keys), windows.dtype)
+    for n, window in enumerate(windows):
+        whole[:, n * queries : (n + 1) * queries, n * keys : (n + 1) * keys] = window
+    return whole
+
+
+def check_edits(specimen: zoo.Specimen, captured: Captured) -> None:
+    """Check that the model's own scores change nothing, and that one cut edge does what it says."""
+    plain = specimen.run()
+    stacks = list(dict.fromkeys(stack for stack, _ in captured))
+    own = [gattn.Swap(weight=gattn.ModelScore(), stack=stack) for stack in stacks]
+    with gattn.edited(specimen.model, *own):
+        swapped = specimen.run()
+    if (difference := _difference(swapped, plain)) > TOLERANCE:
+        raise Wrong(f"with its own scores the output is off by {difference:.1e}")
+    for stack in stacks:
+        _check_cut(specimen, plain, captured, stack)
+    if not _same(plain, specimen.run()):
+        raise Wrong("the model is not bit for bit what it was before the edits")
+
+
+def _check_cut(specimen: zoo.Specimen, plain: Any, captured: Captured, stack: str) -> None:
+    """Cut an edge of the first layer: it is gone, its row renormalised, and the output changes."""
+    layer = min(layer for name, layer in captured if name == stack)
+    before = captured[stack, layer][0]
+    head = min(1, len(before) - 1)
+    edges = _noticeable(before[head])
+    for query, key in edges:
+        cut = gattn.Cut(layer=layer, head=head, query=query, key=key, stack=stack)
+        with gattn.edited(specimen.model, cut), gattn.capturing(
+            specimen.model, keep=gattn.All()
+        ) as run:
+            output = specimen.run()
+        after = _captured(run)[stack, layer][0]
+        expected = before.copy()
+        expected[head, query] /= 1 - before[head, query, key]
+        expected[head, query, key] = 0
+        if after[head, query, key] or np.abs(after - expected).max() > TOLERANCE:
+            raise Wrong(f"the cut of {query, key} in {stack} gives another attention")
+        if _difference(output, plain) > 1e-7:
+            return
+    if edges:
+        raise Wrong(f"cutting edges of the {stack} does not change the output")
+
+
+def _noticeable(attention: Heads) -> list[tuple[int, int]]:
+    """Find some edges that matter, from different rows, and are not all of their row."""
+    usable = np.where(attention < 0.9, attention, 0)
+    best = usable.argmax(1)
+    rows = np.argsort(-usable[np.arange(len(usable)), best])[:4]
+    return [(int(row), int(best[row])) for row in rows if usable[row, best[row]] > 0.02]
+
+
+def _state(model: torch.nn.Module) -> Any:
+    from transformers import AttentionInterface
+
+    hooks = [len(m._forward_hooks) + len(m._forward_pre_hooks) for m in model.modules()]
+    config: Any = model.config
+    return config.to_dict(), hooks, AttentionInterface.get_interface
+
+
+def _same(one: Any, other: Any) -> bool:
+    a, b = list(zoo.tensors(one)), list(zoo.tensors(other))
+    return len(a) == len(b) and all(torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _difference(one: Any, other: Any) -> float:
+    """Give the largest difference of two outputs, relative to the size of each tensor."""
+    a, b = list(zoo.tensors(one)), list(zoo.tensors(other))
+    if [x.shape for x in a] != [x.shape for x in b]:
+        return float("inf")
+    sizes = [float(x.abs().max()) if x.numel() else 0.0 for x in b]
+    pairs = zip(a, b, sizes, strict=True)
+    return max(float((x - y).abs().max()) / size for x, y, size in pairs if size)
+
+
+# All model types, each in a process of its own
+
+
+def judge_all(names: Sequence[str], workers: int = 2) -> Iterator[Verdict]:
+    """Judge model types, each in a process that may not take too long or too much memory."""
+    context = multiprocessing.get_context("fork")
+    waiting, running = list(names), {}
+    while waiting or running:
+        while waiting and len(running) < workers:
+            name, queue = waiting.pop(0), context.SimpleQueue()
+            process = context.Process(target=_work, args=(name, queue))
+            process.start()
+            running[name] = process, queue, time.monotonic()
+        time.sleep(0.01)
+        for name, (process, queue, start) in list(running.items()):
+            late = time.monotonic() - start > SECONDS
+            if queue.empty() and process.is_alive() and not late:
+                continue
+            reason = "it takes too long" if late else "the process ended"
+            yield Verdict(name, NOT_BUILT, reason) if queue.empty() else Verdict(**queue.get())
+            process.kill()
+            process.join()
+            del running[name]
+
+
+def _work(name: str, queue: Any) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES))
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    queue.put(asdict(judge(name)))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser.add_argument("--models", nargs="+", default=list(zoo.MODEL_TYPES), metavar="NAME")
+    parser.add_argument("--json", metavar="PATH")
+    parser.add_argument("--markdown", metavar="PATH")
+    options = parser.parse_args()
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    verdicts = []
+    for verdict in judge_all(options.models):
+        verdicts.append(verdict)
+        if len(options.models) < 50 or verdict.verdict == WRONG:
+            print(f"{verdict.model_type}: {verdict.verdict} {verdict.reason}", flush=True)
+    counts = {v.verdict: sum(w.verdict == v.verdict for w in verdicts) for v in verdicts}
+    print(", ".join(f"{count} {name}" for name, count in sorted(counts.items())))
+    if options.json:
+        with open(options.json, "w") as file:
+            json.dump([asdict(verdict) for verdict in verdicts], file, indent=1)
+
+
+if __name__ == "__main__":
+    main()
