@@ -22,7 +22,11 @@ if TYPE_CHECKING:
     from gattn.models.routing import RoutedCall
 
 _CROSS = ("cross", "encoder_attn", "encdecattention")
-_MODALITIES = {"vision": ("vision", "visual", "image"), "audio": ("audio", "speech")}
+_MODALITIES = {
+    "qformer": ("qformer",),
+    "vision": ("vision", "visual", "image"),
+    "audio": ("audio", "speech"),
+}
 _UNREADABLE = {
     "_beam_search": "beam search reorders the sequences between steps",
     "_assisted_decoding": "assisted decoding takes tokens back",
@@ -74,6 +78,7 @@ class Tracker:
         self._calls: dict[str, int] = {}
         self._layers: dict[str, list[int]] = {}
         self._stacks: dict[str, str] = {}
+        self._homes: dict[str, str] = {}
         self._masks: dict[Any, tuple[Any, Mask]] = {}
         self._verified: set[str] = set()
 
@@ -150,7 +155,7 @@ class Tracker:
             self._layers.setdefault(name, []).append(layer)
         else:
             layer = self._layer_outside(name)
-        is_bipartite = stack == "cross" or (
+        is_bipartite = stack.endswith("cross") or (
             not self._has_cache and call.query.shape[2] != call.key.shape[2]
         )
         mask = self.mask(call)
@@ -195,9 +200,17 @@ class Tracker:
         return layers[0]
 
     def _stack(self, call: RoutedCall, name: str) -> str:
-        """Name the stack of a module: cross, encoder, decoder, vision, audio or text."""
+        """Name the stack of a module: cross, encoder, decoder, vision, audio, text or qformer.
+
+        Where several lists of layers would have one name, the first that runs has it, and the
+        others go by their own paths in the model.
+        """
         if name not in self._stacks:
-            self._stacks[name] = _stack_name(call.module, name, self._is_encoder_decoder)
+            short = _stack_name(call.module, name, self._is_encoder_decoder)
+            home = _home(name)
+            if self._homes.setdefault(short, home) != home:
+                short = home if short != "cross" else f"{home} cross"
+            self._stacks[name] = short
         return self._stacks[name]
 
     def _own_sides(self, call: RoutedCall, mask: Mask, stack: str) -> tuple[list[Side], list[Side]]:
@@ -299,6 +312,13 @@ def _arguments(
         return kwargs
     names = list(inspect.signature(module.forward).parameters)
     return {**dict(zip(names, args, strict=False)), **kwargs}
+
+
+def _home(name: str) -> str:
+    """Give the path of the list of layers that a module is in."""
+    parts = name.split(".")
+    number = next((n for n, part in enumerate(parts) if part.isdigit()), len(parts) - 1)
+    return ".".join(parts[:number])
 
 
 def _stack_name(module: nn.Module, name: str, is_encoder_decoder: bool) -> str:
