@@ -55,6 +55,8 @@ class RoutedCall:
 class Context:
     """What an open context does; the base does nothing."""
 
+    is_closed = False
+
     def begin(self, tracker: Tracker) -> None:
         """Learn that a call of the model begins."""
 
@@ -95,31 +97,48 @@ def opened(model: nn.Module, context: Context, *, proves: bool = True) -> Iterat
         from gattn.models.preflight import prove
 
         prove(model)
-    known = [tracker for tracker, _ in _open.get() if tracker.model is model]
+    known = [tracker for tracker, _ in present() if tracker.model is model]
     tracker = known[0] if known else Tracker(model)
     with ExitStack() as stack:
-        token = _open.set((*_open.get(), (tracker, context)))
-        stack.callback(_open.reset, token)
+        _open.set((*present(), (tracker, context)))
+        stack.callback(_close, context)
         _install(model)
         stack.callback(_uninstall, model)
-        if not known and not routes(model):
+        if not routes(model):
             from gattn.models.softmaxes import SoftmaxMode
 
-            stack.enter_context(SoftmaxMode(tracker))
+            stack.enter_context(SoftmaxMode())
         yield tracker
+
+
+def present() -> tuple[tuple[Tracker, Context], ...]:
+    """Give the contexts that are open in this thread or task, the outermost first.
+
+    Contexts may close in any order, and a task goes on with those of the task that began it, which
+    may have closed them since.
+    """
+    return tuple(entry for entry in _open.get() if not entry[1].is_closed)
+
+
+def _close(context: Context) -> None:
+    context.is_closed = True
+    _open.set(present())
 
 
 def is_open(context: Context) -> bool:
     """Say whether a context is open in this thread or task."""
-    return any(known is context for _, known in _open.get())
+    return any(known is context for _, known in present())
 
 
 def _check(model: nn.Module) -> None:
-    if hasattr(model, "_orig_mod") or getattr(model, "_compiled_call_impl", None) is not None:
-        raise ModelError(
-            "The model is compiled, and compiled code does not ask how attention is computed: pass "
-            "the model as it was before torch.compile."
-        )
+    for module in model.modules():
+        is_compiled = getattr(module, "_compiled_call_impl", None) is not None
+        if is_compiled or "_orig_mod" in module._modules:
+            what = "The model" if module is model else f"{type(module).__name__} in the model"
+            raise ModelError(
+                f"{what} is compiled, and compiled code does not ask how attention is computed: "
+                "pass the model as it was before torch.compile."
+            )
 
 
 def routes(model: nn.Module) -> bool:
@@ -162,13 +181,13 @@ def _hooked(model: nn.Module) -> list[Any]:
     from transformers import PreTrainedModel
 
     def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        entries = [entry for entry in _open.get() if entry[0].model is model]
+        entries = [entry for entry in present() if entry[0].model is model]
         if entries and entries[0][0].enter(module, args, kwargs):
             for tracker, context in entries:
                 context.begin(tracker)
 
     def leave(module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
-        entries = [entry for entry in _open.get() if entry[0].model is model]
+        entries = [entry for entry in present() if entry[0].model is model]
         if entries and entries[0][0].leave() and result is not None:
             for tracker, context in entries:
                 context.end(tracker, result)
@@ -185,7 +204,7 @@ def _routed(get_interface: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(get_interface)
     def answer(interface: Any, implementation: str, default: Callable[..., Any]) -> Any:
         function = get_interface(interface, implementation, default)
-        return _wrapped(function, implementation) if _open.get() else function
+        return _wrapped(function, implementation) if present() else function
 
     return answer
 
@@ -201,7 +220,7 @@ def _wrapped(function: Callable[..., Any], implementation: str) -> Callable[...,
         **options: Any,
     ) -> Any:
         result = function(module, query, key, value, attention_mask, **options)
-        if not any(tracker.owns(module) for tracker, _ in _open.get()):
+        if not any(tracker.owns(module) for tracker, _ in present()):
             return result
         routed = RoutedCall(
             "", module, implementation, query, key, value, attention_mask, options, *result[:2]
@@ -219,7 +238,7 @@ def take_part(call: RoutedCall) -> None:
 
     # What gattn computes is its own affair, not a part of the model's autocast.
     with torch.autocast(call.query.device.type, enabled=False):
-        entries = [entry for entry in _open.get() if entry[0].owns(call.module)]
+        entries = [entry for entry in present() if entry[0].owns(call.module)]
         call.name = entries[0][0].name(call.module)
         places: dict[Tracker, Place] = {}
         for tracker, _ in entries:

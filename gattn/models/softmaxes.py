@@ -7,7 +7,9 @@ added to the scores of vectors without any numbers.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from types import FrameType
 from typing import Any
 
 import torch
@@ -15,7 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from gattn.models.masks import SCORES
-from gattn.models.routing import RoutedCall, take_part
+from gattn.models.routing import RoutedCall, present, routes, take_part
 from gattn.models.tracking import Tracker
 
 _SOFTMAXES: frozenset[Callable[..., Any]] = frozenset(
@@ -23,13 +25,15 @@ _SOFTMAXES: frozenset[Callable[..., Any]] = frozenset(
 )
 
 
-class SoftmaxMode(TorchFunctionMode):
-    """Takes each softmax over the last of four dimensions inside a model as its attention."""
+_is_inside: ContextVar[bool] = ContextVar("is_inside", default=False)
 
-    def __init__(self, tracker: Tracker) -> None:
-        super().__init__()
-        self._tracker = tracker
-        self._is_inside = False
+
+class SoftmaxMode(TorchFunctionMode):
+    """Takes each softmax over the last of four dimensions inside a model as its attention.
+
+    Modes know no model of their own: one is on for each open context, and whichever comes first
+    sees a softmax, so that contexts may close in any order.
+    """
 
     def __torch_function__(
         self,
@@ -40,55 +44,53 @@ class SoftmaxMode(TorchFunctionMode):
     ) -> Any:
         """Let the open contexts take part in a softmax."""
         given = dict(kwargs or {})
-        result = func(*args, **given)
-        if func not in _SOFTMAXES or self._is_inside or not self._tracker.is_calling:
-            return result
-        scores = args[0] if args else given.get("input")
-        module = self._module()
-        if module is None or not self._is_attention(scores, given, args):
-            return result
-        assert isinstance(scores, Tensor)
-        self._is_inside = True
+        if func not in _SOFTMAXES or _is_inside.get():
+            return func(*args, **given)
+        token = _is_inside.set(True)
         try:
-            return self._take_part(module, scores, result)
+            return _seen(func(*args, **given), args, given)
         finally:
-            self._is_inside = False
+            _is_inside.reset(token)
 
-    def _is_attention(self, scores: Any, given: Mapping[str, Any], args: tuple[Any, ...]) -> bool:
-        dim = given.get("dim", args[1] if len(args) > 1 else None)
-        if not isinstance(scores, Tensor) or dim not in (-1, scores.dim() - 1):
-            return False
-        if scores.dim() == 3:
-            batch = self._tracker.batch
-            return batch is not None and len(scores) % batch == 0 and len(scores) > batch
-        return scores.dim() == 4
 
-    def _module(self) -> nn.Module | None:
-        """Find the module that computes the softmax: the innermost that is more than a softmax."""
-        frame = sys._getframe(2)
-        while frame is not None:
-            module = frame.f_locals.get("self")
-            if (
-                isinstance(module, nn.Module)
-                and not isinstance(module, nn.Softmax)
-                and self._tracker.owns(module)
-            ):
-                return module
-            frame = frame.f_back  # type: ignore[assignment]
-        return None
+def _seen(attention: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> Any:
+    """Let the open contexts take part, where a softmax is a model's attention."""
+    scores = args[0] if args else given.get("input")
+    dim = given.get("dim", args[1] if len(args) > 1 else None)
+    trackers = [tracker for tracker, _ in present() if tracker.is_calling]
+    if not isinstance(scores, Tensor) or dim not in (-1, scores.dim() - 1) or not trackers:
+        return attention
+    module, tracker = _owner(trackers)
+    if module is None or tracker is None or routes(tracker.model):
+        return attention
+    if scores.dim() == 4:
+        return _take_part(module, scores, attention)
+    batch = tracker.batch
+    if scores.dim() != 3 or batch is None or len(scores) % batch or len(scores) <= batch:
+        return attention
+    split = (x.unflatten(0, (batch, -1)) for x in (scores, attention))
+    return _take_part(module, *split).reshape(attention.shape)
 
-    def _take_part(self, module: nn.Module, scores: Tensor, attention: Tensor) -> Tensor:
-        shape = attention.shape
-        if scores.dim() == 3:
-            assert self._tracker.batch is not None
-            scores, attention = (
-                x.unflatten(0, (self._tracker.batch, -1)) for x in (scores, attention)
-            )
-        batch, heads, queries, keys = scores.shape
-        query = scores.new_zeros(batch, heads, queries, 0)
-        key = scores.new_zeros(batch, heads, keys, 0)
-        output = query.transpose(1, 2)
-        call = RoutedCall("", module, SCORES, query, key, key, scores, {}, output, attention)
-        take_part(call)
-        assert call.weights is not None
-        return call.weights.reshape(shape)
+
+def _owner(trackers: Sequence[Tracker]) -> tuple[nn.Module | None, Tracker | None]:
+    """Find the module that computes the softmax: the innermost that is more than a softmax."""
+    frame: FrameType | None = sys._getframe(3)
+    while frame is not None:
+        module = frame.f_locals.get("self")
+        if isinstance(module, nn.Module) and not isinstance(module, nn.Softmax):
+            for tracker in trackers:
+                if tracker.owns(module):
+                    return module, tracker
+        frame = frame.f_back
+    return None, None
+
+
+def _take_part(module: nn.Module, scores: Tensor, attention: Tensor) -> Tensor:
+    batch, heads, queries, keys = scores.shape
+    query = scores.new_zeros(batch, heads, queries, 0)
+    key = scores.new_zeros(batch, heads, keys, 0)
+    output = query.transpose(1, 2)
+    call = RoutedCall("", module, SCORES, query, key, key, scores, {}, output, attention)
+    take_part(call)
+    assert call.weights is not None
+    return call.weights

@@ -126,11 +126,13 @@ class Tracker:
         self.batch = len(tensors[0]) if tensors else None
         for side in ("input_ids", "decoder_input_ids"):
             ids = given.get(side)
-            if not isinstance(ids, Tensor) or ids.dim() != 2:
-                continue
             before = self._ids.get(side)
             goes_on = self._seen > 0 and (side != "input_ids" or not self._is_encoder_decoder)
-            if not goes_on:
+            if not isinstance(ids, Tensor) or ids.dim() != 2:
+                # A decoder's call follows its encoder's, whose tokens stay.
+                if goes_on or given.get("encoder_outputs") is None or side != "input_ids":
+                    self._ids[side] = None
+            elif not goes_on:
                 self._ids[side] = ids
             elif before is not None and before.shape[1] == self._seen:
                 self._ids[side] = torch.cat([before, ids], dim=1)
