@@ -16,7 +16,7 @@ from gattn.keep import Keep, as_keep
 from gattn.models.encoding import Encoding, Inputs, encode, is_text, pad
 from gattn.models.loading import find_tokenizer, load_model
 from gattn.models.recording import Recording
-from gattn.models.routing import opened
+from gattn.models.routing import META, opened
 from gattn.trace import AttentionTrace
 
 if TYPE_CHECKING:
@@ -270,6 +270,8 @@ def _run_encoded(
 
 def _run(recording: Recording, model: PreTrainedModel, inputs: Mapping[str, Any]) -> None:
     """Run the model once."""
+    if model.device.type == "meta":
+        raise ModelError(META)
     tensors = {
         name: values.to(model.device) if isinstance(values, torch.Tensor) else values
         for name, values in inputs.items()

@@ -39,7 +39,7 @@ Numbers: TypeAlias = int | Sequence[int] | None
 Tokens: TypeAlias = int | str | slice | range | Sequence[int] | None
 Names: TypeAlias = Sequence[str] | None
 
-_FEW_KEYS = 256
+_FEW_PAIRS = 1 << 22
 
 
 class ModelScore(WeightFunction):
@@ -131,10 +131,10 @@ class _AtTokens(Edit):
         """Say which queries of a call it changes."""
         changed = _chosen(reading.queries, self.query)
         keys = _chosen(reading.keys, self.key).nonzero()[:, 0]
-        if self.key is None or len(keys) > _FEW_KEYS:
+        if self.key is None:
             return None if self.query is None else changed
-        rows = changed.nonzero()[:, 0]
-        changed[rows] = reading.graph.allowed(rows, keys).any(1).cpu()
+        for rows in changed.nonzero()[:, 0].split(max(_FEW_PAIRS // max(len(keys), 1), 1)):
+            changed[rows] = reading.graph.allowed(rows, keys).any(1).cpu()
         return changed
 
     def meets(self, reading: Reading) -> bool:
@@ -263,6 +263,11 @@ class Restrict(Edit):
         super().__post_init__()
         if not isinstance(self.graph, TokenGraph):
             raise EditError(f"Restrict takes a TokenGraph, not {type(self.graph).__name__}.")
+
+    def changes(self, reading: Reading) -> Tensor | None:
+        """Say which queries of a call lose edges."""
+        left = self.allowed(reading.graph, reading).in_degree
+        return (left != reading.graph.in_degree).cpu()
 
     def allowed(self, graph: TokenGraph, reading: Reading) -> TokenGraph:
         """Take the edges that are in both."""

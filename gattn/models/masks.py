@@ -137,6 +137,15 @@ class Mask:
             itself = itself | read
         return itself.expand(count, -1).cpu()
 
+    def is_used(self, count: int, offset: int, length: int) -> Tensor:
+        """Find the queries that read or are read by any, as `reads_itself` gives them."""
+        if self.values is None:
+            return torch.ones(count, length, dtype=torch.bool)
+        present = self.present.any(1)
+        is_read = present[..., offset : offset + length].any(1)
+        reads = present.any(2)
+        return (reads | is_read).expand(count, -1).cpu()
+
     def is_read(self, count: int, length: int) -> Tensor:
         """Find the keys that anybody may read: (count, keys), on the CPU."""
         if self.values is None:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from gattn.models.edits import Edit
     from gattn.models.reading import Reading
 
+META = "The model is on the device 'meta', which holds shapes and no numbers: load its weights."
+
 
 @dataclass
 class RoutedCall:
@@ -236,6 +238,8 @@ def take_part(call: RoutedCall) -> None:
     from gattn.models.editing import apply
     from gattn.models.reading import read
 
+    if call.query.is_meta:
+        raise ModelError(META)
     # What gattn computes is its own affair, not a part of the model's autocast.
     with torch.autocast(call.query.device.type, enabled=False):
         entries = [entry for entry in present() if entry[0].owns(call.module)]

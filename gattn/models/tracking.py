@@ -71,6 +71,7 @@ class Tracker:
         self._depth = 0
         self._seen = 0
         self._has_cache = False
+        self._has_own_mask = False
         self.batch: int | None = None
         self._ids: dict[str, Tensor | None] = {}
         self._real: dict[str, Tensor] = {}
@@ -123,6 +124,7 @@ class Tracker:
         self._has_cache = cache is not None
         self._seen = int(cache.get_seq_length()) if hasattr(cache, "get_seq_length") else 0
         tensors = [x for x in given.values() if isinstance(x, Tensor) and x.dim()]
+        self._has_own_mask = any(x.dim() == 4 for n, x in given.items() if _is_mask(n, x))
         self.batch = len(tensors[0]) if tensors else None
         for side in ("input_ids", "decoder_input_ids"):
             ids = given.get(side)
@@ -227,7 +229,10 @@ class Tracker:
             before = torch.ones(count, start, dtype=torch.bool)
         if before is not None:
             before = before[:, :start]
-        now = mask.reads_itself(count, start - dropped, length, min(slots, total - dropped))
+        if self._has_own_mask:
+            now = mask.is_used(count, start - dropped, length)
+        else:
+            now = mask.reads_itself(count, start - dropped, length, min(slots, total - dropped))
         real = now if before is None or not start else torch.cat([before, now], dim=1)
         self._real[stack] = real
         queries = _sides(real, start, length)
@@ -295,6 +300,10 @@ class Tracker:
                     "layers: the attention of a layer is a combination of several softmaxes, which "
                     "gattn does not read."
                 )
+
+
+def _is_mask(name: str, given: Any) -> bool:
+    return name.endswith("attention_mask") and isinstance(given, Tensor)
 
 
 def _sides(real: Tensor, start: int, length: int) -> list[Side]:
