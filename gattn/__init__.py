@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from gattn.models.capturing import capture, capture_many, capturing
     from gattn.models.editing import edited
     from gattn.models.edits import Cut, Edit, ModelScore, Restrict, Scale, Swap, Use
+    from gattn.models.effects import effect
+    from gattn.models.estimates import estimate
     from gattn.models.loading import load_model
     from gattn.module import GraphAttention
     from gattn.normalizers import (
@@ -141,6 +143,8 @@ __all__ = [
     "capture_many",
     "capturing",
     "edited",
+    "effect",
+    "estimate",
     "graph_attention",
     "load",
     "load_model",
@@ -157,6 +161,8 @@ _HOMES = {
     "gattn.models.capturing": ("capture", "capture_many", "capturing"),
     "gattn.models.editing": ("edited",),
     "gattn.models.edits": ("Cut", "Edit", "ModelScore", "Restrict", "Scale", "Swap", "Use"),
+    "gattn.models.effects": ("effect",),
+    "gattn.models.estimates": ("estimate",),
     "gattn.models.loading": ("load_model",),
     "gattn.module": ("GraphAttention",),
     "gattn.normalizers": (

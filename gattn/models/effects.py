@@ -1,0 +1,291 @@
+"""Effects of edits: what they change in a model's answer, by running it with each of them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields
+from operator import index
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gattn.errors import CaptureError, EditError, ModelError, SelectionError
+from gattn.models.capturing import _resolved
+from gattn.models.editing import Editing
+from gattn.models.edits import Edit
+from gattn.models.encoding import Encoding, Inputs, encode, is_text, pad
+from gattn.models.metrics import Measure, Metric, Token
+from gattn.models.routing import Context, opened
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from gattn.models.capturing import Model
+
+_MEMORY = 1 << 30
+_MOST_AT_ONCE = 64
+
+
+def effect(
+    text: Inputs,
+    edits: Sequence[Edit | Sequence[Edit]],
+    model: Model = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    metric: Metric = "kl",
+    position: int = -1,
+    target: Token = None,
+    other: Token = None,
+    batch_size: int | None = None,
+    progress: bool = True,
+) -> pd.DataFrame:
+    r"""Measure what edits change in a model's answer: exactly, by running it with each of them.
+
+    Parameters
+    ----------
+    text : str, sequence of int, Tensor, or mapping
+        One text, or what else `capture` takes.
+    edits : sequence
+        What to try, one after another: an `Edit`, or several that are applied together.
+    model, tokenizer
+        As in `capture`.
+    metric : str or callable
+        "kl": the divergence :math:`\sum_t p_t \ln (p_t / q_t)` in nats of the edited distribution
+        q of the next token from the plain one p; "logit_difference": the logit of `target` less
+        that of `other`; "probability": that of `target`; or a function of the logits
+        (tokens, vocabulary) that returns a number.
+    position : int
+        Whose logits the named metrics read, counting real tokens; from the end where negative. A
+        model that classifies texts has one row of logits, which is read.
+    target, other : int or str, optional
+        A token's id, or text that is one token, mostly with its space: " cat"; or a label.
+    batch_size : int, optional
+        How many edits run at once; by default as many as fit in a GiB, or in half of the free
+        memory of a GPU. It is halved where memory runs out.
+    progress : bool
+        Whether to show a progress bar on stderr, after the first second.
+
+    Returns
+    -------
+    pandas.DataFrame
+        One row an edit: ``edit``; ``layer``, ``head``, ``query`` and ``key`` where it names one
+        each; ``plain`` and ``edited``, the metric without it and with it; and their difference
+        ``effect``.
+
+    Raises
+    ------
+    EditError
+        Where an edit has nothing to edit, or cannot be applied.
+    SelectionError
+        Where there is no such metric, position, token, layer or head.
+    CaptureError, ModelError
+        As `capture` does; also where the model gives no logits.
+
+    References
+    ----------
+    Geva et al. (2023), Dissecting recall of factual associations: attention knockout.
+
+    Examples
+    --------
+    >>> cuts = [gattn.Cut(layer=n, head=h) for n in range(12) for h in range(12)]
+    >>> gattn.effect("The cat sat on the", cuts, "gpt2", metric="probability", target=" mat")
+    """
+    import pandas as pd
+
+    together = _together(edits)
+    model, tokenizer = _resolved(model, tokenizer)
+    measure = Measure(metric, target, other, model, tokenizer)
+    runner = Runner(text, model, tokenizer, None if measure.reads_all else position)
+    plain, edited = measured(runner, measure, together, batch_size, progress)
+    places = {
+        name: pd.array([_plain(some, name) for some in together], dtype="Int64")
+        for name in ("layer", "head", "query", "key")
+    }
+    labels = [", ".join(_label(edit) for edit in some) for some in together]
+    return pd.DataFrame(
+        {"edit": labels, **places, "plain": plain, "edited": edited, "effect": edited - plain}
+    )
+
+
+def measured(
+    runner: Runner,
+    measure: Measure,
+    edits: Sequence[Sequence[Edit]],
+    batch_size: int | None,
+    progress: bool,
+) -> tuple[float, NDArray[np.float64]]:
+    """Take a metric of the plain model, and of the model with each of the edits."""
+    from tqdm import tqdm
+
+    size = runner.batch_size if batch_size is None else batch_size
+    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
+        raise EditError(f"batch_size must be a whole number of at least 1, not {size!r}.")
+    found: list[float] = []
+    with (
+        torch.no_grad(),
+        tqdm(total=len(edits), desc="effects", unit="edit", delay=1, disable=not progress) as bar,
+    ):
+        (plain,) = runner.run(Context())
+        while len(found) < len(edits):
+            some = edits[len(found) : len(found) + size]
+            try:
+                rows = _edited(runner, some)
+            except RuntimeError as error:
+                if len(some) == 1 or not _is_out_of_memory(error):
+                    raise
+                size = len(some) // 2
+                continue
+            found += [float(measure(row, plain)) for row in rows]
+            bar.update(len(rows))
+    return float(measure(plain, plain)), np.array(found)
+
+
+def _edited(runner: Runner, edits: Sequence[Sequence[Edit]]) -> list[Tensor]:
+    editing = Editing(edits, runner.tokenizer)
+    rows = runner.run(editing, len(edits))
+    editing.check()
+    return rows
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+class Runner:
+    """Runs a model on one sequence, again and again.
+
+    Parameters
+    ----------
+    inputs : str, sequence of int, Tensor, or mapping
+        The sequence.
+    model : PreTrainedModel
+        The model.
+    tokenizer : PreTrainedTokenizerBase, optional
+        Its tokenizer.
+    position : int, optional
+        Whose logits are wanted; by default all.
+    """
+
+    def __init__(
+        self,
+        inputs: Inputs,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase | None,
+        position: int | None,
+    ) -> None:
+        self.model, self.tokenizer, self._position = model, tokenizer, position
+        self.encoding: Encoding | None = None
+        if model.training:
+            raise ModelError(
+                "The model is in training mode, where dropout is random: call model.eval()."
+            )
+        if is_text(inputs):
+            self.encoding = encode(inputs, model, tokenizer)
+            self._tensors: dict[str, Any] = pad([self.encoding], 0)
+            if model.config.is_encoder_decoder and not self.encoding.decoder_tokens:
+                raise CaptureError(
+                    f"{type(model).__name__} has an encoder and a decoder: pass a mapping with "
+                    "input_ids and decoder_input_ids."
+                )
+        else:
+            given = cast("Mapping[str, Any]", inputs)
+            self._tensors = {name: x for name, x in given.items() if x is not None}
+        self._options: dict[str, Any] = {}
+        if hasattr(model.config, "use_cache"):
+            self._options["use_cache"] = False
+        takes = inspect.signature(model.forward).parameters
+        if position is not None and self.encoding is not None and "logits_to_keep" in takes:
+            row = _row(position, len(self.encoding))
+            self._options["logits_to_keep"] = torch.tensor([row], device=model.device)
+
+    def run(self, context: Context, count: int = 1) -> list[Tensor]:
+        """Run copies of the sequence, and give the logits of each."""
+        copies = {
+            name: x.to(self.model.device).repeat_interleave(count, dim=0)
+            if isinstance(x, Tensor)
+            else x
+            for name, x in self._tensors.items()
+        }
+        with opened(self.model, context) as tracker:
+            result = self.model(**copies, **self._options)
+            logits = getattr(result, "logits", None)
+            if not isinstance(logits, Tensor):
+                raise ModelError(
+                    f"{type(self.model).__name__} gives no logits to measure: load the model with "
+                    "its head, such as AutoModelForCausalLM or AutoModelForMaskedLM."
+                )
+            if len(logits) != count:
+                raise CaptureError(f"Expected one sequence, got a batch of {len(logits)}.")
+            return [self._chosen(tracker.real_rows(x, n)) for n, x in enumerate(logits)]
+
+    def _chosen(self, logits: Tensor) -> Tensor:
+        if self._position is None or logits.dim() < 2:
+            return logits
+        if "logits_to_keep" in self._options:
+            return logits[0]
+        return logits[_row(self._position, len(logits))]
+
+    @property
+    def batch_size(self) -> int:
+        """Estimate how many copies run at once in the memory that may be used."""
+        if self.encoding is None:
+            return 1
+        config, device = self.model.config.get_text_config(), self.model.device
+        tokens = len(self.encoding) + len(self.encoding.decoder_tokens)
+        rows = 1 if "logits_to_keep" in self._options else tokens
+        # Logits and their softmax, a layer's features, and its attention where it is all made.
+        numbers = (
+            2 * rows * (getattr(config, "vocab_size", None) or 1)
+            + 16 * tokens * (getattr(config, "hidden_size", None) or 1024)
+            + 3 * tokens**2 * (getattr(config, "num_attention_heads", None) or 16)
+        )
+        memory = _MEMORY
+        if device.type == "cuda":
+            memory = torch.cuda.mem_get_info(device)[0] // 2
+        return min(max(memory // (4 * numbers), 1), _MOST_AT_ONCE)
+
+
+def _row(position: int, rows: int) -> int:
+    try:
+        number = index(position)
+    except TypeError as error:
+        raise SelectionError(f"position is a whole number, not {position!r}.") from error
+    if not -rows <= number < rows:
+        raise SelectionError(f"No position {position}: there are {rows}, 0 .. {rows - 1}.")
+    return number % rows
+
+
+def _together(edits: Sequence[Edit | Sequence[Edit]]) -> list[list[Edit]]:
+    """List the edits of each run."""
+    if isinstance(edits, Edit):
+        raise EditError(f"effect takes a list of edits, one a row: pass [{_label(edits)}].")
+    together = [[some] if isinstance(some, Edit) else list(some) for some in edits]
+    if not together or not all(together):
+        raise EditError("effect takes at least one edit, such as gattn.Cut(layer=0, head=1).")
+    for some in together:
+        if wrong := [edit for edit in some if not isinstance(edit, Edit)]:
+            raise EditError(
+                f"An edit is one of Cut, Scale, Restrict, Use or Swap, not {wrong[0]!r:.60}."
+            )
+    return together
+
+
+def _label(edit: Edit) -> str:
+    """Show an edit by what differs from its defaults."""
+    shown = [
+        f"{field.name}={value!r}"
+        for field in fields(cast("Any", edit))
+        if (value := getattr(edit, field.name)) is not field.default or field.default is MISSING
+    ]
+    return f"{type(edit).__name__}({', '.join(shown)})"
+
+
+def _plain(edits: Sequence[Edit], name: str) -> int | None:
+    """Give the one number that an edit names, where it does."""
+    value = getattr(edits[0], name, None)
+    return int(value) if len(edits) == 1 and isinstance(value, (int, np.integer)) else None

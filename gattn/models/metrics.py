@@ -1,0 +1,138 @@
+"""Metrics: one number that says what a model answers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
+
+import torch
+from torch import Tensor
+
+from gattn.errors import ContractError, ModelError, SelectionError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+Named: TypeAlias = Literal["kl", "logit_difference", "probability"]
+Metric: TypeAlias = Named | Callable[[Tensor], Tensor | float]
+Token: TypeAlias = int | str | None
+
+_TOKENS_OF = {"kl": (), "probability": ("target",), "logit_difference": ("target", "other")}
+
+
+class Measure:
+    """A metric, ready to be taken of logits.
+
+    Parameters
+    ----------
+    metric : str or callable
+        Its name, or a function of all logits.
+    target, other : int, str or None
+        The tokens, or labels, that it is about.
+    model : PreTrainedModel
+        Whose logits are measured.
+    tokenizer : PreTrainedTokenizerBase, optional
+        Finds the tokens of strings.
+
+    Raises
+    ------
+    SelectionError
+        Where there is no such metric, or it takes other tokens.
+    """
+
+    def __init__(
+        self,
+        metric: Metric,
+        target: Token,
+        other: Token,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase | None,
+    ) -> None:
+        self._metric, self._model, self._tokenizer = metric, model, tokenizer
+        self._tokens = {"target": target, "other": other}
+        if not callable(metric) and metric not in get_args(Named):
+            raise SelectionError(
+                f"metric is one of {get_args(Named)} or a function of the logits, not {metric!r}."
+            )
+        wanted = () if callable(metric) else _TOKENS_OF[metric]
+        for name, token in self._tokens.items():
+            if name in wanted and token is None:
+                raise SelectionError(
+                    f"metric={metric!r} takes {' and '.join(wanted)}: pass {name}=, a token's id "
+                    "or its text, such as ' cat'."
+                )
+            if name not in wanted and token is not None:
+                raise SelectionError(
+                    f"metric={metric!r} takes no {name}, but got {name}={token!r}; "
+                    "metric='probability' takes target, metric='logit_difference' target and other."
+                )
+
+    @property
+    def reads_all(self) -> bool:
+        """Whether it reads the logits of all positions, rather than those of one."""
+        return callable(self._metric)
+
+    def __call__(self, logits: Tensor, plain: Tensor) -> Tensor:
+        """Measure logits: (vocabulary,), or all where it `reads_all`.
+
+        Parameters
+        ----------
+        logits : Tensor
+            What is measured.
+        plain : Tensor
+            The logits of the model without edits.
+        """
+        if callable(self._metric):
+            return _one_number(self._metric(logits))
+        row = logits.cpu().double()
+        if self._metric == "kl":
+            return _divergence(plain.cpu().double(), row)
+        target = self._number("target", len(row))
+        if self._metric == "probability":
+            return row.softmax(-1)[target]
+        return row[target] - row[self._number("other", len(row))]
+
+    def _number(self, name: str, size: int) -> int:
+        """Find the logit of a token or label."""
+        token = self._tokens[name]
+        if isinstance(token, str):
+            labels: dict[str, int] = getattr(self._model.config, "label2id", None) or {}
+            is_label = size == len(labels) and token in labels
+            return labels[token] if is_label else self._id(name, token)
+        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < size:
+            raise SelectionError(
+                f"{name} is a token's id from 0 to {size - 1}, or its text; not {token!r}."
+            )
+        return token
+
+    def _id(self, name: str, text: str) -> int:
+        if self._tokenizer is None:
+            raise ModelError(f"{name}={text!r} needs a tokenizer: pass tokenizer=, or a token id.")
+        ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        if len(ids) != 1:
+            pieces = self._tokenizer.convert_ids_to_tokens(ids)
+            raise SelectionError(
+                f"{name}={text!r} must be one token, but the tokenizer makes {len(ids)} of it: "
+                f"{pieces}. Words in a text mostly come with the space before them, as in ' cat'; "
+                "or pass a token id."
+            )
+        return ids[0]
+
+
+def _divergence(plain: Tensor, edited: Tensor) -> Tensor:
+    """Give KL(plain || edited) in nats."""
+    log_plain, log_edited = plain.log_softmax(-1), edited.log_softmax(-1)
+    share = log_plain.exp()
+    terms = share * (log_plain - log_edited)
+    return torch.where(share > 0, terms, 0.0).sum()
+
+
+def _one_number(found: Tensor | float) -> Tensor:
+    try:
+        number = found if isinstance(found, Tensor) else torch.tensor(float(found))
+        return number.double().reshape(())
+    except (TypeError, ValueError, RuntimeError) as error:
+        shown = tuple(found.shape) if isinstance(found, Tensor) else repr(found)[:60]
+        raise ContractError(
+            f"metric must return one number for logits (tokens, vocabulary), not {shown}."
+        ) from error
