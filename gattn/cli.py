@@ -7,23 +7,38 @@ import logging
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from gattn import __version__
-from gattn.errors import CaptureError, GattnError, SelectionError
+from gattn.errors import CaptureError, EditError, GattnError, SelectionError
+from gattn.parsing import GRAMMAR, GRAPHS, NORMALIZERS, WEIGHTS, Make, read_edit
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.figure import Figure
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from gattn.head import AttentionGraph
     from gattn.keep import Keep
+    from gattn.models.edits import Edit
     from gattn.trace import AttentionTrace
+
+    Loaded = tuple[str, PreTrainedModel, PreTrainedTokenizerBase]
 
 LAYOUTS = ("arcs", "columns", "circle", "matrix")
 PICTURES = (".svg", ".png", ".pdf")
 EXPORTS = (".gattn", ".json", ".graphml", ".gexf", ".dot", ".gv", ".csv")
 KEEPS = "all, threshold:T, topk:K, topmass:P"
+EDITS = {
+    "--cut": ("EDIT", "cut edges"),
+    "--scale": ("FACTOR:EDIT", "multiply the attention of edges"),
+    "--swap": ("WEIGHT[@PLACE]", f"swap the weight function: {', '.join(WEIGHTS)}"),
+    "--normalizer": ("NAME[@PLACE]", f"swap the normalizer: {', '.join(NORMALIZERS)}"),
+    "--restrict": ("GRAPH[@PLACE]", f"keep only the edges of a graph: {', '.join(GRAPHS)}"),
+}
+METRICS = ("kl", "logit_difference", "probability")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -60,19 +75,35 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
     draw = commands.add_parser("draw", help="draw all heads of a text, or one head")
-    _add_text(draw)
+    _add_capture(draw)
     draw.add_argument("--layout", choices=LAYOUTS, help="how to draw one head (default: arcs)")
-    _add_output(draw, "attention.svg", PICTURES)
+    _add_output(draw, PICTURES, "attention.svg")
     draw.set_defaults(run=_draw)
 
     heads = commands.add_parser("heads", help="describe every head in one row of a table")
-    _add_text(heads)
+    _add_capture(heads)
     heads.set_defaults(run=_heads)
 
     export = commands.add_parser("export", help="write one head, or with .gattn all of them")
-    _add_text(export)
-    _add_output(export, None, EXPORTS)
+    _add_capture(export)
+    _add_output(export, EXPORTS, required=True)
     export.set_defaults(run=_export)
+
+    compare = commands.add_parser("compare", help="show what edits change, in every head or in one")
+    _add_capture(compare)
+    _add_edits(compare)
+    _add_output(compare, PICTURES, "compare.svg")
+    compare.set_defaults(run=_compare)
+
+    effect = commands.add_parser("effect", help="measure what edits do to the prediction")
+    _add_text(effect)
+    _add_edits(effect)
+    _add_effect(effect)
+    effect.set_defaults(run=_effect)
+
+    tokens = commands.add_parser("tokens", help="list the tokens of a text with their positions")
+    _add_text(tokens)
+    tokens.set_defaults(run=_tokens)
 
     models = commands.add_parser("models", help="list the models that load without network")
     models.set_defaults(run=_models)
@@ -84,6 +115,10 @@ def _add_text(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--model", metavar="NAME", help="a folder or a hub name (default: the embedded model)"
     )
+
+
+def _add_capture(parser: argparse.ArgumentParser) -> None:
+    _add_text(parser)
     parser.add_argument("--layer", type=int, metavar="N", help="only this layer, counted from 0")
     parser.add_argument("--head", type=int, metavar="N", help="only this head, counted from 0")
     parser.add_argument(
@@ -91,14 +126,64 @@ def _add_text(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_edits(parser: argparse.ArgumentParser) -> None:
+    edits = parser.add_argument_group(
+        "edits",
+        f"EDIT is {GRAMMAR}. PLACE is [STACK:]LAYER[.HEAD]; all heads by default. Edits may be "
+        "given several times; `gattn tokens TEXT` lists the positions of tokens.",
+    )
+    for option, (metavar, what) in EDITS.items():
+        edits.add_argument(
+            option,
+            dest="edits",
+            action="append",
+            default=[],
+            type=partial(_written, option),
+            metavar=metavar,
+            help=what,
+        )
+    edits.add_argument(
+        "--no-renormalize",
+        dest="renormalize",
+        action="store_false",
+        help="--cut after normalizing, so that the other edges keep what they had",
+    )
+
+
+def _written(option: str, text: str) -> tuple[str, str]:
+    return option, text
+
+
+def _add_effect(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--together", action="store_true", help="apply all edits at once, as one row"
+    )
+    parser.add_argument("--each-head", action="store_true", help="cut each head, one a row")
+    parser.add_argument("--metric", choices=METRICS, default="kl", help="default: kl")
+    parser.add_argument(
+        "--position",
+        type=int,
+        default=-1,
+        metavar="N",
+        help="the token whose prediction is measured (default: -1, the last)",
+    )
+    parser.add_argument("--target", metavar="TOKEN", help='a token such as " cat"')
+    parser.add_argument("--other", metavar="TOKEN", help="the one it is compared with")
+    _add_output(parser, (".csv",))
+
+
 def _add_output(
-    parser: argparse.ArgumentParser, default: str | None, suffixes: Sequence[str]
+    parser: argparse.ArgumentParser,
+    suffixes: Sequence[str],
+    default: str | None = None,
+    *,
+    required: bool = False,
 ) -> None:
     parser.add_argument(
         "-o",
         "--output",
         type=Path,
-        required=default is None,
+        required=required,
         default=default,
         metavar="FILE",
         help=f"where to write: {', '.join(suffixes)}"
@@ -116,15 +201,18 @@ def _draw(options: argparse.Namespace) -> None:
     import matplotlib as mpl
 
     mpl.use("agg")
+    shown = _chosen(options)
+    _save(_figure(shown, options.layout), options.output)
+    print(f"{options.output}: {shown!r}")
+
+
+def _save(figure: Figure, path: Path) -> None:
+    import matplotlib as mpl
+
     from gattn.files.paths import whole_file
 
-    shown = _chosen(options)
-    figure = _figure(shown, options.layout)
-
-    with mpl.rc_context({"svg.fonttype": "none"}), whole_file(options.output) as part:
-        kind = options.output.suffix[1:].lower()
-        figure.savefig(part, format=kind, bbox_inches="tight", dpi=200)
-    print(f"{options.output}: {shown!r}")
+    with mpl.rc_context({"svg.fonttype": "none"}), whole_file(path) as part:
+        figure.savefig(part, format=path.suffix[1:].lower(), bbox_inches="tight", dpi=200)
 
 
 def _figure(shown: AttentionTrace | AttentionGraph, layout: str | None) -> Figure:
@@ -136,10 +224,13 @@ def _figure(shown: AttentionTrace | AttentionGraph, layout: str | None) -> Figur
 
 
 def _heads(options: argparse.Namespace) -> None:
-    table = _captured(options).summary()
-    if table.index.get_level_values("stack").nunique() == 1:
-        table = table.droplevel("stack")
+    table = _without_single_stack(_captured(options).summary())
     print(table.round(3).reset_index().to_string(index=False))
+
+
+def _without_single_stack(table: pd.DataFrame) -> pd.DataFrame:
+    is_single = table.index.get_level_values("stack").nunique() == 1
+    return table.droplevel("stack") if is_single else table
 
 
 def _export(options: argparse.Namespace) -> None:
@@ -153,6 +244,168 @@ def _export(options: argparse.Namespace) -> None:
     exported = _chosen(options)
     exported.save(options.output)
     print(f"{options.output}: {exported!r}")
+
+
+def _tokens(options: argparse.Namespace) -> None:
+    from gattn.drawing.text import visible
+    from gattn.models.encoding import encode
+
+    encoding = encode(*_loaded(options))
+    _say("")
+    for position, token in enumerate(encoding.tokens):
+        print(position, visible(token))
+
+
+def _compare(options: argparse.Namespace) -> None:
+    _check_output(options.output, PICTURES)
+    if not options.edits:
+        raise EditError("compare takes at least one edit, such as --cut 5.1 or --swap cosine.")
+    makes = _makes(options)
+    loaded = _loaded(options)
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    from gattn.analysis.compare import compare
+    from gattn.models.editing import edited
+
+    _, model, tokenizer = loaded
+    before = _captured(options, loaded)
+    with edited(model, *_edits(makes, loaded), tokenizer=tokenizer):
+        after = _captured(options, loaded)
+    _print_comparison(compare(before, after), options.keep)
+    _print_prediction(before, after, model, tokenizer)
+    said = ", ".join(_labels(options))
+    _save(_comparison(options, before, after, said), options.output)
+    print(f"{options.output}: {said}")
+
+
+def _comparison(
+    options: argparse.Namespace, before: AttentionTrace, after: AttentionTrace, edits: str
+) -> Figure:
+    from gattn.drawing.compare import draw_compare
+    from gattn.drawing.compare_head import draw_compare_head
+
+    if options.layer is None or options.head is None:
+        return draw_compare(before, after, edits=edits)
+    place = options.layer, options.head
+    return draw_compare_head(before[place], after[place], edits=edits)
+
+
+def _print_comparison(table: pd.DataFrame, keep: str | None) -> None:
+    from gattn.analysis.compare import FARTHEST
+    from gattn.drawing.text import visible
+
+    shown = _without_single_stack(table).round(3).reset_index()
+    shown = shown.astype(object).where(shown.notna(), "")
+    for name in ("query_token", "key_token"):
+        shown[name] = [token and visible(token) for token in shown[name]]
+    print(shown.to_string(index=False))
+    print(
+        f"distance: Jensen-Shannon, base e, mean over queries, at most {FARTHEST:.3f}; entropy in "
+        "nats; change: of the most changed edge, after - before"
+    )
+    if keep:
+        print(f"of the edges that {keep} kept")
+
+
+def _print_prediction(
+    before: AttentionTrace,
+    after: AttentionTrace,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    import torch
+
+    if before.logits is None or after.logits is None or not model.can_generate():
+        print(f"next token: none, {type(model).__name__} does not go on with texts")
+        return
+    logits = (before.logits, after.logits)
+    one, other = (some[-1].double().cpu().log_softmax(-1) for some in logits)
+    divergence = float(torch.where(one > -torch.inf, one.exp() * (one - other), 0).sum())
+    print(f"next token: KL divergence {divergence:.4g} nats")
+    for name, logarithms in (("before", one), ("after", other)):
+        best = logarithms.topk(min(3, len(logarithms)))
+        tokens = [
+            f"{tokenizer.decode([token])!r} {value:.3f}"
+            for value, token in zip(best.values.exp().tolist(), best.indices.tolist(), strict=True)
+        ]
+        print(f"  {name:7}" + "   ".join(tokens))
+
+
+def _effect(options: argparse.Namespace) -> None:
+    if options.output:
+        _check_output(options.output, (".csv",))
+    if bool(options.edits) == options.each_head:
+        raise EditError(
+            "effect takes edits, such as --cut 5.1 or --cut '5.1:9<-4', or else --each-head, which "
+            "cuts one head after the other."
+        )
+    makes = _makes(options)
+    loaded = _loaded(options)
+    from gattn.files.paths import whole_file
+    from gattn.models.effects import effect
+
+    rows: list[Any]
+    if options.each_head:
+        labels, rows = _each_head(loaded)
+    else:
+        labels, rows = _labels(options), list(_edits(makes, loaded))
+    if options.together:
+        labels, rows = [", ".join(labels)], [rows]
+    text, model, tokenizer = loaded
+    table = effect(
+        text,
+        rows,
+        model,
+        tokenizer,
+        metric=options.metric,
+        position=options.position,
+        target=options.target,
+        other=options.other,
+        progress=sys.stderr.isatty(),
+    )
+    table["edit"] = labels
+    columns = ["edit", "plain", "edited", "effect"]
+    print(table[columns].to_string(index=False, float_format="{:.4g}".format))
+    if options.output:
+        with whole_file(options.output) as part:
+            table.to_csv(part, index=False)
+
+
+def _each_head(loaded: Loaded) -> tuple[list[str], list[Edit]]:
+    """Cut each head that a capture finds."""
+    from gattn.keep import TopK
+    from gattn.models.capturing import capture
+    from gattn.models.edits import Cut
+
+    trace = capture(*loaded, keep=TopK(1))
+    places = [(name, *place) for name, stack in trace.stacks.items() for place in sorted(stack)]
+    labels = [f"cut {layer}.{head}" for _, layer, head in places]
+    if len(trace.stacks) > 1:
+        labels = [f"cut {stack}:{layer}.{head}" for stack, layer, head in places]
+    return labels, [Cut(layer, head, stack=stack) for stack, layer, head in places]
+
+
+def _makes(options: argparse.Namespace) -> list[Make]:
+    """Read the edits before anything is loaded."""
+    return [
+        read_edit(option, text, renormalize=options.renormalize) for option, text in options.edits
+    ]
+
+
+def _labels(options: argparse.Namespace) -> list[str]:
+    after = "" if options.renormalize else " without renormalizing"
+    return [
+        f"{option[2:]} {text}{after if option == '--cut' else ''}" for option, text in options.edits
+    ]
+
+
+def _edits(makes: Sequence[Make], loaded: Loaded) -> list[Edit]:
+    from gattn.models.encoding import encode
+
+    config = loaded[1].config.get_text_config()
+    heads = int(getattr(config, "num_attention_heads", 0) or 0)
+    return [make(heads, len(encode(*loaded))) for make in makes]
 
 
 def _models(options: argparse.Namespace) -> None:
@@ -169,23 +422,28 @@ def _chosen(options: argparse.Namespace) -> AttentionTrace | AttentionGraph:
     return trace[options.layer, options.head]
 
 
-def _captured(options: argparse.Namespace) -> AttentionTrace:
-    keep = _keep(options.keep) if options.keep else None
+def _loaded(options: argparse.Namespace) -> Loaded:
+    """Give the text, the model and its tokenizer."""
     text = _standard_input() if options.text == "-" else options.text
     _say("loading the libraries ...")
     from huggingface_hub.utils.logging import set_verbosity
 
     set_verbosity(logging.ERROR)
-    from gattn.models.capturing import capture
     from gattn.models.loading import EMBEDDED, load_model
 
     _say(f"loading the model {options.model or EMBEDDED} ...")
     model, tokenizer = load_model(options.model)
+    return text, model, tokenizer
+
+
+def _captured(options: argparse.Namespace, loaded: Loaded | None = None) -> AttentionTrace:
+    keep = _keep(options.keep) if options.keep else None
+    loaded = loaded or _loaded(options)
+    from gattn.models.capturing import capture
+
     _say("capturing ...")
     trace = capture(
-        text,
-        model,
-        tokenizer,
+        *loaded,
         keep=keep,
         layers=None if options.layer is None else [options.layer],
         heads=None if options.head is None else [options.head],

@@ -1,0 +1,156 @@
+"""Reads edits as the command line writes them, such as ``5.1:9<-4``: nothing here loads torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+
+import gattn
+from gattn.errors import EditError
+
+if TYPE_CHECKING:
+    from gattn.models.edits import Edit
+
+Make: TypeAlias = "Callable[[int, int], Edit]"
+"""Makes an edit for a model with so many heads a layer, and a text of so many tokens."""
+
+_NUMBERS = r"\*|\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*"
+_TOKENS = rf'{_NUMBERS}|"[^"]+"'
+_PLACE = re.compile(
+    rf"(?:(?P<stack>[A-Za-z]\w*):)?(?P<layer>{_NUMBERS})(?:\.(?P<head>{_NUMBERS}))?"
+    rf"(?::(?P<query>{_TOKENS})<-(?P<key>{_TOKENS}))?"
+)
+GRAMMAR = (
+    "[STACK:]LAYER[.HEAD][:QUERY<-KEY], each a number, a range 2-4, a list 1,4 or * for all, and "
+    'a token also a word in quotes: 5.1:9<-4, *:*<-"cat", 5.1 for a whole head'
+)
+
+WEIGHTS: Mapping[str, Callable[..., Any]] = {
+    "alibi": lambda heads: gattn.ModelScore() + gattn.ALiBi(heads),
+    "cosine[:TAU]": lambda heads, tau=1.0: gattn.Cosine(tau),
+    "dot": lambda heads: gattn.Dot(),
+    "l1-distance[:C]": lambda heads, c=1.0: gattn.L1Distance(c),
+    "polynomial:DEGREE": lambda heads, degree: gattn.Polynomial(degree),
+    "scaled:FACTOR": lambda heads, factor: factor * gattn.ModelScore(),
+    "softcap:CAP": lambda heads, cap: gattn.Softcap(gattn.ModelScore(), cap),
+    "squared-distance[:C]": lambda heads, c=1.0: gattn.SquaredDistance(c),
+}
+NORMALIZERS: Mapping[str, Callable[..., Any]] = {
+    "entmax15": lambda: gattn.Entmax15(),
+    "relu": lambda: gattn.ReLU(),
+    "sigmoid": lambda: gattn.Sigmoid(),
+    "softmax": lambda: gattn.Softmax(),
+    "sparsemax": lambda: gattn.Sparsemax(),
+    "topk:K": lambda k: gattn.TopKSoftmax(k),
+}
+GRAPHS: Mapping[str, Callable[..., Any]] = {
+    "self-loops": lambda tokens: gattn.TokenGraph.self_loops(tokens),
+    "strided:N": lambda tokens, stride: gattn.TokenGraph.strided(tokens, stride),
+    "window:N": lambda tokens, size: gattn.TokenGraph.window(tokens, size, causal=False),
+}
+"""What the command line calls weight functions, normalizers and graphs: a name, its number."""
+
+
+def read_place(text: str, *, option: str = "--cut", of_edges: bool = True) -> dict[str, Any]:
+    """Read where an edit applies.
+
+    Parameters
+    ----------
+    text : str
+        As `GRAMMAR` says.
+    option : str
+        Whose text it is, for errors.
+    of_edges : bool
+        Whether ``:QUERY<-KEY`` is allowed.
+
+    Returns
+    -------
+    dict
+        What is said of ``stack``, ``layer``, ``head``, ``query`` and ``key``, as an edit takes it.
+
+    Raises
+    ------
+    EditError
+        Where the text is none of the grammar.
+    """
+    found = _PLACE.fullmatch(text.strip())
+    if found is None:
+        _refuse(option, text, GRAMMAR)
+    written = {name: part for name, part in found.groupdict().items() if part is not None}
+    if "query" in written and not of_edges:
+        _refuse(option, text, "a place without edges behind @, [STACK:]LAYER[.HEAD], such as @5.1")
+    return {
+        name: part if name == "stack" else _numbers(part, option, text)
+        for name, part in written.items()
+        if part != "*"
+    }
+
+
+def _numbers(written: str, option: str, text: str) -> int | str | list[int]:
+    if written.startswith('"'):
+        return written[1:-1]
+    if written.isdecimal():
+        return int(written)
+    numbers: list[int] = []
+    for part in written.split(","):
+        first, _, last = part.partition("-")
+        if int(last or first) < int(first):
+            _refuse(option, text, f"ranges that rise: {part} is empty")
+        numbers += range(int(first), int(last or first) + 1)
+    return numbers
+
+
+def read_edit(option: str, text: str, *, renormalize: bool = True) -> Make:
+    """Read an edit from the text of an option: --cut, --scale, --swap, --normalizer, --restrict.
+
+    Raises
+    ------
+    EditError
+        Where the text is none that the option takes.
+    """
+    if option == "--cut":
+        place = read_place(text)
+        return lambda heads, tokens: gattn.Cut(**place, renormalize=renormalize)
+    if option == "--scale":
+        factor, _, written = text.partition(":")
+        if not _is_number(factor):
+            _refuse(option, text, f"FACTOR:EDIT such as 0.5:5.1, where EDIT is {GRAMMAR}")
+        place = read_place(written, option=option)
+        return lambda heads, tokens: gattn.Scale(float(factor), **place)
+    name, at, written = text.partition("@")
+    place = read_place(written, option=option, of_edges=False) if at else {}
+    if option == "--swap":
+        weight = _named(option, name, WEIGHTS)
+        return lambda heads, tokens: gattn.Swap(**place, weight=weight(heads))
+    if option == "--normalizer":
+        normalizer = _named(option, name, NORMALIZERS)
+        return lambda heads, tokens: gattn.Swap(**place, normalizer=normalizer())
+    graph = _named(option, name, GRAPHS)
+    return lambda heads, tokens: gattn.Restrict(graph(tokens), **place)
+
+
+def _named(option: str, text: str, makers: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
+    """Find what makes a thing with a name, and give it the number behind the name."""
+    name, _, number = text.partition(":")
+    form = next((form for form in makers if re.split(r"\[?:", form)[0] == name), None)
+    takes, needs = ":" in (form or ""), ":" in (form or "") and "[" not in (form or "")
+    if form is None or (number and not (takes and _is_number(number))) or (needs and not number):
+        forms = ", ".join(makers)
+        _refuse(option, text, f"one of {forms}, with @LAYER or @LAYER.HEAD where not for all heads")
+    if not number:
+        return makers[form]
+    given = int(number) if number.isdecimal() else float(number)
+    return lambda *sizes: makers[form](*sizes, given)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _refuse(option: str, text: str, expected: str) -> NoReturn:
+    raise EditError(f"{option} takes {expected}; not {text!r}.")
