@@ -32,10 +32,23 @@ class Specimen:
     model: PreTrainedModel
     inputs: dict[str, Any]
 
+    def eager(self) -> Specimen:
+        """Give a copy that computes its attention eagerly."""
+        model = copy.deepcopy(self.model)
+        try:  # Some classes choose their modules by it.
+            model = type(model)._from_config(model.config, attn_implementation="eager").eval()
+            model.to(self.model.dtype)
+            model.load_state_dict(self.model.state_dict())
+        except Exception:
+            model.set_attn_implementation("eager")
+        return Specimen(self.model_type, model, self.inputs)
+
     def double(self) -> Specimen:
         """Give a copy in double precision."""
         inputs = {
-            name: value.double() if isinstance(value, Tensor) and value.is_floating_point() else value
+            name: value.double()
+            if isinstance(value, Tensor) and value.is_floating_point()
+            else value
             for name, value in self.inputs.items()
         }
         return Specimen(self.model_type, copy.deepcopy(self.model).double(), inputs)
@@ -56,7 +69,9 @@ def specimen(model_type: str) -> Specimen:
         try:
             return _built(model_type, kind)
         except Exception as error:
-            reasons.append(f"{kind.__name__}: {type(error).__name__}: {' '.join(str(error).split())[:300]}")
+            reasons.append(
+                f"{kind.__name__}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
+            )
     raise NotBuilt(reasons[0] if reasons else "no model class")
 
 
@@ -70,11 +85,18 @@ def classes(model_type: str) -> list[type[PreTrainedModel]]:
     names = [mapped] if isinstance(mapped, str) else list(mapped)
     found = [getattr(transformers, name) for name in names if hasattr(transformers, name)]
     try:
-        module = importlib.import_module(config.__module__.replace('.configuration_', '.modeling_'))
+        module = importlib.import_module(config.__module__.replace(".configuration_", ".modeling_"))
     except ModuleNotFoundError:
         return found
     for value in vars(module).values():
-        if isinstance(value, type) and issubclass(value, PreTrainedModel) and value.__module__ == module.__name__ and getattr(value, "config_class", None) is config and not value.__name__.endswith("PreTrainedModel") and value not in found:
+        if (
+            isinstance(value, type)
+            and issubclass(value, PreTrainedModel)
+            and value.__module__ == module.__name__
+            and getattr(value, "config_class", None) is config
+            and not value.__name__.endswith("PreTrainedModel")
+            and value not in found
+        ):
             found.append(value)
     return sorted(found, key=lambda kind: kind.__name__.endswith("Backbone"))[:6]
 
@@ -111,9 +133,12 @@ def randomize(model: nn.Module) -> None:
         if not parameter.is_floating_point() or not parameter.numel():
             continue
         if parameter.dim() >= 2:
-            parameter.data.normal_(0, 1.2 / math.sqrt(max(1, parameter[0].numel())) if parameter.dim() != 3 else 0.2)
-        elif "bias" in name or "norm" in name.lower():
-            parameter.data.add_(0.1 * torch.randn_like(parameter))
+            parameter.data.normal_(
+                0, 1.2 / math.sqrt(max(1, parameter[0].numel())) if parameter.dim() != 3 else 0.2
+            )
+        else:  # Gates and scales that begin near zero would hide the attention behind them.
+            usual = "bias" in name or "norm" in name.lower()
+            parameter.data.add_((0.1 if usual else 0.3) * torch.randn_like(parameter))
 
 
 def tensors(output: Any) -> Iterator[Tensor]:

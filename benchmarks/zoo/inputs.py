@@ -29,9 +29,16 @@ def variants(model: PreTrainedModel) -> Iterator[Inputs]:
     for name in parameters:
         if name in _MAKERS and (name in required or name not in _ON_DEMAND):
             options[name] = list(_MAKERS[name](model, set(parameters)))
-    richest = [dict(zip(options, chosen)) for chosen in itertools.islice(itertools.product(*options.values()), 12)]
+    richest = [
+        dict(zip(options, chosen))
+        for chosen in itertools.islice(itertools.product(*options.values()), 12)
+    ]
     main = model.main_input_name
-    names = [set(options), {"input_ids", "attention_mask", "decoder_input_ids", *required}, {main, *required}]
+    names = [
+        set(options),
+        {"input_ids", "attention_mask", "decoder_input_ids", *required},
+        {main, *required},
+    ]
     masks = {
         name: list(_MAKERS[name](model, set(parameters)))[0]
         for name in parameters
@@ -46,11 +53,15 @@ def variants(model: PreTrainedModel) -> Iterator[Inputs]:
 
 def repaired(inputs: Inputs, error: Exception, config: PreTrainedConfig) -> Inputs | None:
     """Put as many placeholder tokens into the text as an error says that there are features."""
-    found = re.search(r"(\w+) (?:features|tokens).*?(?:tokens|tokens:)[: (]+(\d+).*features?\D*(\d+)", str(error))
+    found = re.search(
+        r"(\w+) (?:features|tokens).*?(?:tokens|tokens:)[: (]+(\d+).*features?\D*(\d+)", str(error)
+    )
     if found is None or "input_ids" not in inputs:
         return None
     kind, here, wanted = found[1].lower(), int(found[2]), int(found[3])
-    token = find(config, f"{kind}_token_id", f"{kind}_token_index", "image_token_id", "image_token_index")
+    token = find(
+        config, f"{kind}_token_id", f"{kind}_token_index", "image_token_id", "image_token_index"
+    )
     if wanted > 200:  # Some count numbers, not features.
         wanted //= find(config.get_text_config(), "hidden_size", default=32)
     each = wanted // BATCH
@@ -150,8 +161,18 @@ def _hidden(model: PreTrainedModel, names: set[str]) -> Iterator[Tensor]:
 
 
 def _mel(model: PreTrainedModel, names: set[str]) -> Iterator[Tensor]:
-    bins = find(model.config, "num_mel_bins", "feature_size", "n_mel_bins", "input_feat_per_channel",
-                "input_feat_size", "num_mel_filters", "input_dim", "feature_projection_input_dim", default=16)
+    bins = find(
+        model.config,
+        "num_mel_bins",
+        "feature_size",
+        "n_mel_bins",
+        "input_feat_per_channel",
+        "input_feat_size",
+        "num_mel_filters",
+        "input_dim",
+        "feature_projection_input_dim",
+        default=16,
+    )
     yield _normal(BATCH, bins, 128)
     yield _normal(BATCH, 128, bins)
     yield _normal(BATCH, 1, 64, bins)
@@ -173,7 +194,9 @@ def _always(make: Callable[[], Tensor]) -> Callable[[PreTrainedModel, set[str]],
 
 _MAKERS: dict[str, Callable[[PreTrainedModel, set[str]], Any]] = {
     "input_ids": _always(lambda: _ids(TOKENS)),
-    "attention_mask": lambda model, names: [_padded(TOKENS, PADDING)] if "input_ids" in names else [None],
+    "attention_mask": lambda model, names: (
+        [_padded(TOKENS, PADDING)] if "input_ids" in names else [None]
+    ),
     "decoder_input_ids": _always(lambda: _ids(DECODED)),
     "decoder_attention_mask": _always(lambda: _padded(DECODED, 2)),
     "bbox": _always(lambda: torch.tensor([1, 2, 8, 9]).expand(BATCH, TOKENS, 4).contiguous()),
@@ -183,23 +206,56 @@ _MAKERS: dict[str, Callable[[PreTrainedModel, set[str]], Any]] = {
     "grid_thw": _grid,
     "spatial_shapes": _always(lambda: torch.tensor([[GRID, GRID]] * BATCH)),
     "pixel_attention_mask": _always(lambda: _ones(BATCH, GRID * GRID)),
-    "pixel_position_ids": _always(lambda: torch.cartesian_prod(torch.arange(GRID), torch.arange(GRID)).expand(BATCH, -1, -1)),
-    "image_position_ids": _always(lambda: torch.cartesian_prod(torch.arange(GRID), torch.arange(GRID)).expand(BATCH, -1, -1)),
+    "pixel_position_ids": _always(
+        lambda: torch.cartesian_prod(torch.arange(GRID), torch.arange(GRID)).expand(BATCH, -1, -1)
+    ),
+    "image_position_ids": _always(
+        lambda: torch.cartesian_prod(torch.arange(GRID), torch.arange(GRID)).expand(BATCH, -1, -1)
+    ),
     "hidden_states": _hidden,
     "input_features": _mel,
     "input_values": _wave,
-    "encoder_hidden_states": lambda model, names: [_normal(BATCH, 7, find(model.config, "hidden_size", "d_model", default=32))],
-    "inputs_embeds": lambda model, names: [_normal(BATCH, TOKENS, find(model.config, "hidden_size", "d_model", default=32))],
+    "encoder_hidden_states": lambda model, names: [
+        _normal(BATCH, 7, find(model.config, "hidden_size", "d_model", default=32))
+    ],
+    "inputs_embeds": lambda model, names: [
+        _normal(BATCH, TOKENS, find(model.config, "hidden_size", "d_model", default=32))
+    ],
     "input_features_mask": _always(lambda: _ones(BATCH, 128)),
     "feature_attention_mask": _always(lambda: _ones(BATCH, 128)),
-    "past_values": lambda model, names: [_normal(BATCH, 12 if "past_time_features" in names else 32, *([] if "past_time_features" in names else [find(model.config, "num_input_channels", default=1)])), _normal(BATCH, 32)],
+    "past_values": lambda model, names: [
+        _normal(
+            BATCH,
+            12 if "past_time_features" in names else 32,
+            *(
+                []
+                if "past_time_features" in names
+                else [find(model.config, "num_input_channels", default=1)]
+            ),
+        ),
+        _normal(BATCH, find(model.config, "context_length", default=32)),
+    ],
     "past_time_features": lambda model, names: [_normal(BATCH, 12, 1)],
-    "past_observed_mask": lambda model, names: [_ones(BATCH, 12)] if "past_time_features" in names else [None],
-    "future_values": lambda model, names: [_normal(BATCH, 4)] if "past_time_features" in names else [None],
+    "past_observed_mask": lambda model, names: (
+        [_ones(BATCH, 12)] if "past_time_features" in names else [None]
+    ),
+    "future_values": lambda model, names: (
+        [_normal(BATCH, 4)] if "past_time_features" in names else [None]
+    ),
     "future_time_features": lambda model, names: [_normal(BATCH, 4, 1)],
     "pixel_values_videos": _videos,
     "merge_sizes": _always(lambda: _ones(BATCH)),
-    "flattened_patches": lambda model, names: [torch.cat([torch.cartesian_prod(torch.arange(1, 5), torch.arange(1, 5)).float().expand(BATCH, -1, -1), _normal(BATCH, 16, 3 * find(model.config, "patch_size", default=16) ** 2)], -1)],
+    "flattened_patches": lambda model, names: [
+        torch.cat(
+            [
+                torch.cartesian_prod(torch.arange(1, 5), torch.arange(1, 5))
+                .float()
+                .expand(BATCH, -1, -1),
+                _normal(BATCH, 16, 3 * find(model.config, "patch_size", default=16) ** 2),
+            ],
+            -1,
+        )
+    ],
     "qformer_input_ids": _always(lambda: _ids(TOKENS)),
     "task_inputs": _always(lambda: _ids(TOKENS)),
     "visual_feats": lambda model, names: [_normal(BATCH, 4, model.config.visual_feat_dim)],
@@ -212,11 +268,27 @@ _MAKERS: dict[str, Callable[[PreTrainedModel, set[str]], Any]] = {
     "returns_to_go": _always(lambda: _normal(BATCH, TOKENS, 1)),
     "timesteps": _always(lambda: torch.arange(TOKENS).expand(BATCH, -1)),
     "aspect_ratio_ids": _always(lambda: _ones(BATCH, 1)),
-    "aspect_ratio_mask": lambda model, names: [_ones(BATCH, 1, find(model.config, "max_num_tiles"))],
+    "aspect_ratio_mask": lambda model, names: [
+        _ones(BATCH, 1, find(model.config, "max_num_tiles"))
+    ],
     "image_embeds_position_mask": _always(lambda: torch.tensor([[0, 1, 1, 1, 1, 0, 0, 0]] * BATCH)),
     "target_sizes": _always(lambda: torch.tensor([[GRID, GRID]] * BATCH)),
     "feature_lens": _always(lambda: torch.tensor([64, 64])),
-    "image_sizes": lambda model, names: [torch.tensor([_both(find(_vision(model.config), "image_size", default=64))] * BATCH), None],
+    "image_sizes": lambda model, names: [
+        torch.tensor([_both(find(_vision(model.config), "image_size", default=64))] * BATCH),
+        None,
+    ],
     "lang_ids": _always(lambda: torch.zeros(BATCH, dtype=torch.long)),
 }
-_ON_DEMAND = {"hidden_states", "encoder_hidden_states", "inputs_embeds", "input_features_mask", "feature_attention_mask", "pixel_attention_mask", "lang_ids", "pixel_values_videos", "image", "query_embeds"}
+_ON_DEMAND = {
+    "hidden_states",
+    "encoder_hidden_states",
+    "inputs_embeds",
+    "input_features_mask",
+    "feature_attention_mask",
+    "pixel_attention_mask",
+    "lang_ids",
+    "pixel_values_videos",
+    "image",
+    "query_embeds",
+}

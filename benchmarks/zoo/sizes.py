@@ -40,7 +40,9 @@ _SIZES: list[tuple[str, int]] = [
     (r"max_(source|target)_positions|(.*_)?max_(2d_)?position_embeddings|n_positions|n_ctx", 64),
     (r"(.*_)?(intermediate|ffn|inner|mlp)_(size|dim)|d_ff|d_inner|n_inner", 2 * WIDTH),
 ]
-_LARGE = re.compile(r"(.*_)?(size|dims?|channels?|width|units|features?|latents?|inplanes|embd|model)")
+_LARGE = re.compile(
+    r"(.*_)?(size|dims?|channels?|width|units|features?|latents?|inplanes|embd|model)"
+)
 _DEPTHS = re.compile(r"depths|n(um)?_layers|stage_num_blocks")
 _WIDTHS = re.compile(r".*(sizes|dims?|channels)")
 _PLACES = re.compile(r".*(indexes|indices|hook_ids|extract_layers)")

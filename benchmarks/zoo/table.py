@@ -12,8 +12,17 @@ _RESNET = {
     "out_features": ["stage2", "stage3", "stage4"],
 }
 _SEEN = {"backbone_config": _RESNET}
-_SERIES = {"prediction_length": 4, "context_length": 8, "lags_sequence": [1, 2], "num_time_features": 1}
-_GEMMA4 = {"global_head_dim": 8, "layer_types": ["sliding_attention", "full_attention"], "num_hidden_layers": 2}
+_SERIES = {
+    "prediction_length": 4,
+    "context_length": 8,
+    "lags_sequence": [1, 2],
+    "num_time_features": 1,
+}
+_GEMMA4 = {
+    "global_head_dim": 8,
+    "layer_types": ["sliding_attention", "full_attention"],
+    "num_hidden_layers": 2,
+}
 
 _RT = {
     "backbone_config": {
@@ -37,8 +46,20 @@ CHANGES: dict[str, dict[str, Any]] = {
     "bridgetower": {"vision_config": {"hidden_size": 64}},
     "bridgetower_vision_model": {"hidden_size": 64},
     "bros": {"dim_bbox": 8, "dim_bbox_sinusoid_emb_2d": 8},
-    "clap": {"audio_config": {"spec_size": 64, "window_size": 2, "num_mel_bins": 16, "enable_fusion": False}},
-    "clap_audio_model": {"spec_size": 64, "window_size": 2, "num_mel_bins": 16, "enable_fusion": False},
+    "clap": {
+        "audio_config": {
+            "spec_size": 64,
+            "window_size": 2,
+            "num_mel_bins": 16,
+            "enable_fusion": False,
+        }
+    },
+    "clap_audio_model": {
+        "spec_size": 64,
+        "window_size": 2,
+        "num_mel_bins": 16,
+        "enable_fusion": False,
+    },
     "conditional_detr": _SEEN,
     "cvt": {"patch_sizes": [7, 3, 3]},
     "d_fine": _RT,
@@ -53,7 +74,10 @@ CHANGES: dict[str, dict[str, Any]] = {
     "dots1": {"n_shared_experts": 1},
     "esm": {"pad_token_id": 1},
     "esmc": {"num_key_value_heads": 4},
-    "fastspeech2_conformer_with_hifigan": {"vocoder_config": {"model_in_dim": 16}, "model_config": {"num_mel_bins": 16}},
+    "fastspeech2_conformer_with_hifigan": {
+        "vocoder_config": {"model_in_dim": 16},
+        "model_config": {"num_mel_bins": 16},
+    },
     "gemma3n": {"text_config": {"intermediate_size": 64, "num_kv_shared_layers": 0}},
     "gemma3n_text": {"intermediate_size": 64, "num_kv_shared_layers": 0},
     "gemma4_text": _GEMMA4,
@@ -66,7 +90,13 @@ CHANGES: dict[str, dict[str, Any]] = {
     "jamba": {"attn_layer_period": 2, "attn_layer_offset": 1},
     "kosmos-2": {"latent_query_num": 4},
     "layoutlmv3": {"coordinate_size": 6, "shape_size": 4},
-    "llama4": {"vision_config": {"projector_input_dim": 32, "pixel_shuffle_ratio": 0.5, "intermediate_size": 128}},
+    "llama4": {
+        "vision_config": {
+            "projector_input_dim": 32,
+            "pixel_shuffle_ratio": 0.5,
+            "intermediate_size": 128,
+        }
+    },
     "lfm2_moe": {"layer_types": ["conv", "full_attention"]},
     "lilt": {"hidden_size": 48},
     "llava_next": _TILED,
@@ -85,7 +115,9 @@ CHANGES: dict[str, dict[str, Any]] = {
     "musicgen_decoder": {"num_codebooks": 2},
     "musicgen_melody_decoder": {"num_codebooks": 2},
     "nystromformer": {"conv_kernel_size": 5, "num_landmarks": 4, "segment_means_seq_len": 8},
-    "paddleocr_vl_text": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}},
+    "paddleocr_vl_text": {
+        "rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 1, 1]}
+    },
     "patchtst": {"context_length": 32, "patch_length": 4, "patch_stride": 4},
     "pvt": {"sequence_reduction_ratios": [1, 1, 1, 1]},
     "qwen3_omni_moe_talker_text": {"shared_expert_intermediate_size": 32},
@@ -103,7 +135,11 @@ CHANGES: dict[str, dict[str, Any]] = {
     "t5gemma2_text": {"dropout_rate": 0.0},
     "table-transformer": _SEEN,
     "time_series_transformer": _SERIES,
-    "tvp": {"visual_prompt_size": 8, "max_img_size": 64, "backbone_config": _RESNET | {"out_features": ["stage4"]}},
+    "tvp": {
+        "visual_prompt_size": 8,
+        "max_img_size": 64,
+        "backbone_config": _RESNET | {"out_features": ["stage4"]},
+    },
     "vipllava": {"vision_feature_layers": [-2, -1]},
     "voxtral": {"audio_token_id": 90},
     "xmod": {"default_language": "en_XX"},
