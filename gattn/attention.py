@@ -150,8 +150,10 @@ def attention_graphs(
                 for store, one, its_score in zip(stores, attention, score, strict=True):
                     store.add_edges(some, one, its_score)
         else:
-            for rows, columns, allowed, score, attention in tiles.row_blocks(call):
-                for store, one, its_score in zip(stores, attention, score, strict=True):
-                    store.add_rows(rows, columns, allowed, one, its_score)
+            for block in tiles.row_blocks(call, scores=scores):
+                for n, store in enumerate(stores):
+                    its_score = None if block.scores is None else block.scores[n]
+                    place = block.rows, block.columns, block.allowed
+                    store.add_rows(*place, block.attention[n], its_score)
     has_sink = call.normalizer.has_sink
     return [head for store in stores for head in store.graphs(has_sink=has_sink, **names)]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -33,17 +34,20 @@ BLOCK_BYTES = 1 << 24
 DEVICE_BYTES = 1 << 29
 """The same on an accelerator, where a block should be worth a launch."""
 
+_ROWS_SHARE = 3 / 8  # of a block, where its rows are looked at again and again
+
 
 class RowBlock(NamedTuple):
     """Whole rows of attention: some queries against all the keys that they can reach.
 
-    `allowed` is None where every pair is an edge; scores are -inf where there is none.
+    `allowed` is None where every pair is an edge; scores, where wanted, are -inf where there is
+    none.
     """
 
     rows: slice
     columns: Keys
     allowed: Tensor | None
-    scores: Tensor
+    scores: Tensor | None
     attention: Tensor
 
 
@@ -174,13 +178,28 @@ def memory(call: AttentionCall) -> int:
     return (3 * block + pieces) * max(call.query.element_size(), 4)
 
 
-def row_blocks(call: AttentionCall) -> Iterator[RowBlock]:
-    """Walk whole rows of attention, in memory that does not grow with their number."""
+def row_blocks(call: AttentionCall, *, scores: bool = True) -> Iterator[RowBlock]:
+    """Walk whole rows of attention, in memory that does not grow with their number.
+
+    Parameters
+    ----------
+    call : AttentionCall
+        What to compute.
+    scores : bool
+        Whether the blocks tell their scores. Without them attention has no gradient, and a block
+        lies where the next one will.
+    """
     keep_freed_memory()
     assert isinstance(call.graph, TokenGraph)
-    most = _most_pairs(call, call.batch_heads)
-    for tiles in blocks.single_blocks(call.graph, most, call.query.device):
-        yield _row_block(call, tiles)
+    most = _most_pairs(call, call.batch_heads, _ROWS_SHARE)
+    blocks_of_rows = blocks.single_blocks(call.graph, most, call.query.device)
+    if scores or not _can_overwrite(call):
+        yield from (_row_block(call, tiles, scores) for tiles in blocks_of_rows)
+        return
+    memory = call.query.new_empty(0)
+    for tiles in blocks_of_rows:
+        block, memory = _overwritten(call, tiles, memory)
+        yield block
 
 
 def row_block(call: AttentionCall, rows: slice, columns: Keys, allowed: Tensor) -> RowBlock:
@@ -188,17 +207,62 @@ def row_block(call: AttentionCall, rows: slice, columns: Keys, allowed: Tensor) 
     return _row_block(call, Tiles(rows, columns, allowed))
 
 
-def _row_block(call: AttentionCall, tiles: Tiles) -> RowBlock:
+def _row_block(call: AttentionCall, tiles: Tiles, scores: bool = True) -> RowBlock:
     query, key = call.operands
-    scores = _scores(call, tiles, tiles.queries(query)[0], tiles.keys(key)[0])
+    found = _scores(call, tiles, tiles.queries(query)[0], tiles.keys(key)[0])
+    return _as_row_block(tiles, found if scores else None, call.normalizer(found))
+
+
+def _as_row_block(tiles: Tiles, scores: Tensor | None, attention: Tensor) -> RowBlock:
     columns, allowed = tiles.columns, tiles.allowed
     assert not isinstance(columns, Runs)
     if isinstance(columns, Tensor):
         columns, allowed = columns[0], None if allowed is None else allowed[0]
-    return RowBlock(tiles.rows, columns, allowed, scores, call.normalizer(scores))
+    return RowBlock(tiles.rows, columns, allowed, scores, attention)
 
 
-def _most_pairs(call: AttentionCall, width: int) -> int:
+def _can_overwrite(call: AttentionCall) -> bool:
+    """Say whether attention can take the place of its scores."""
+    form, is_on_cpu = call.dot_form, call.query.device.type == "cpu"
+    return (
+        is_on_cpu and call.is_shared_out_by_softmax and form is not None and form.query is not None
+    )
+
+
+@torch.no_grad()
+def _overwritten(call: AttentionCall, tiles: Tiles, memory: Tensor) -> tuple[RowBlock, Tensor]:
+    """Compute a block in place, in memory of the last one or in more where it is larger."""
+    form, normalizer = call.dot_form, call.normalizer
+    assert form is not None
+    assert isinstance(normalizer, Softmax)
+    query, key = tiles.queries(form.query)[0], tiles.keys(form.key)[0]
+    assert isinstance(query, Tensor)
+    assert isinstance(key, Tensor)
+    shape = (*query.shape[:3], key.shape[2])
+    if memory.numel() < math.prod(shape):
+        memory = query.new_empty(math.prod(shape))
+    scores = memory[: math.prod(shape)].view(shape)
+    query = query.flatten(0, 1) * (form.scale / normalizer.temperature)
+    torch.bmm(query, key.flatten(0, 1).transpose(1, 2), out=scores.flatten(0, 1))
+    bias, mask = tile_bias(call, tiles.pairs(call)), tiles.mask(call)
+    if bias is not None:
+        scores += bias / normalizer.temperature
+    if mask is not None:
+        scores[..., tiles.partial].masked_fill_(~mask[..., tiles.partial], -torch.inf)
+    return _as_row_block(tiles, None, _softmax_in_place(scores)), memory
+
+
+def _softmax_in_place(scores: Tensor) -> Tensor:
+    if not scores.numel():
+        return scores
+    empty = scores.amax(-1, keepdim=True) == -torch.inf
+    if not bool(empty.any()):
+        return torch.softmax(scores, dim=-1, out=scores)
+    attention = torch.softmax(scores.masked_fill_(empty, 0.0), dim=-1, out=scores)
+    return attention.masked_fill_(empty, 0.0)
+
+
+def _most_pairs(call: AttentionCall, width: int, share: float = 1.0) -> int:
     on_device = call.query.device.type not in ("cpu", "meta")
-    numbers = (DEVICE_BYTES if on_device else BLOCK_BYTES) // max(call.query.element_size(), 4)
-    return max(numbers // max(width, 1), 1)
+    size = DEVICE_BYTES if on_device else BLOCK_BYTES * share
+    return max(int(size // max(call.query.element_size(), 4) // max(width, 1)), 1)
