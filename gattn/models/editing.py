@@ -111,25 +111,33 @@ def parts(reading: Reading, heads: Sequence[int] | None = None) -> list[Part]:
 def _part(reading: Reading, heads: list[int], edits: tuple[Edit, ...]) -> Part:
     swaps = [edit for edit in edits if isinstance(edit, Swap)]
     after = tuple(edit for edit in edits if edit.is_after)
-    uses = [edit for edit in edits if isinstance(edit, Use)]
-    if uses and len(uses) + len(after) - sum(isinstance(e, Use) for e in after) < len(edits):
-        raise EditError(
-            f"{uses[0]} gives a head its attention, so that nothing before normalizing is left to "
-            "edit there: edit the graph itself, or leave out the other edits."
-        )
+    if any(isinstance(edit, Use) for edit in after):
+        after = _from_last_use(after)
+        if any(not edit.is_after for edit in edits):
+            raise EditError(
+                f"{after[0]} gives a head its attention, so that nothing before normalizing is "
+                "left to edit there: edit the graph itself, or leave out the other edits."
+            )
     graph = reading.graph
     for edit in edits:
-        graph = edit.allowed(graph, reading)
+        if not isinstance(edit, Use) or edit is after[0]:
+            graph = edit.allowed(graph, reading)
     call, own = reading.attention, heads
     if not swaps and heads != list(range(reading.heads)):
         call, own = _of_heads(call, heads), list(range(len(heads)))
     weight, normalizer = call.weight, call.normalizer
     for swap in swaps:
-        weight = swap.scored_by(call.weight, reading.has_vectors)
+        weight = swap.scored_by(weight, reading.has_vectors)
         normalizer = swap.normalizer or normalizer
     if graph is not reading.graph or swaps:
         call = replace(call, graph=graph, weight=weight, normalizer=normalizer)
     return Part(reading, heads, call, own, after, bool(edits))
+
+
+def _from_last_use(after: tuple[Edit, ...]) -> tuple[Edit, ...]:
+    """Leave out what the last given graph replaces."""
+    last = max(n for n, edit in enumerate(after) if isinstance(edit, Use))
+    return after[last:]
 
 
 def _of_heads(call: AttentionCall, heads: list[int]) -> AttentionCall:

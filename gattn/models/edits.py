@@ -312,8 +312,8 @@ class Use(Edit):
         super().__post_init__()
         if not isinstance(self.graph, AttentionGraph):
             raise EditError(f"Use takes an AttentionGraph, not {type(self.graph).__name__}.")
-        if self.graph.positions is not None:
-            raise EditError("Use takes a graph of tokens, but this one's tokens were merged.")
+        if self.graph.positions is not None or self.graph.query_positions is not None:
+            raise EditError("Use takes a graph of all tokens, not a subgraph.")
 
     def allowed(self, graph: TokenGraph, reading: Reading) -> TokenGraph:
         """Take the graph's own edges."""

@@ -8,8 +8,10 @@ from torch import nn
 
 from gattn.errors import CaptureError
 from gattn.graph import TokenGraph
-from gattn.models.interface import RoutedCall
-from gattn.models.reading import Sides, read_call
+from gattn.models.masks import Mask
+from gattn.models.reading import read
+from gattn.models.routing import RoutedCall
+from gattn.models.tracking import Place, Side, Tracker
 from gattn.rules import Complete
 
 SMALLEST = torch.finfo(torch.float32).min
@@ -46,8 +48,22 @@ def routed(randn, mask=None, implementation="eager", groups=1, batch=1, sizes=(5
     return call, attention
 
 
-def sides(element=0, queries=5, keys=5, is_bipartite=False):
-    return Sides(element, torch.arange(queries), torch.arange(keys), is_bipartite)
+def reading_of(call, is_bipartite=False, lengths=None, mask=None):
+    """Read a call, each element of its batch with so many real tokens, as attention."""
+    batch, _, queries, _ = call.query.shape
+    keys = call.key.shape[2]
+    lengths = lengths or [None] * batch
+    queries, keys = (
+        [Side(torch.arange(length or size), 0) for length in lengths] for size in (queries, keys)
+    )
+    place = Place("decoder", 0, is_bipartite, queries, keys, list(range(batch)))
+    found = read(call, place, mask or Mask.of(call), [[] for _ in range(batch)], verify=True)
+    return [reading.attention for reading in found]
+
+
+def read_call(call, is_bipartite=False):
+    (found,) = reading_of(call, is_bipartite)
+    return found
 
 
 def attention_of(call):
@@ -86,7 +102,7 @@ def test_a_mask_becomes_the_simplest_rule(randn, allowed, rule, kind):
     additive = torch.where(allowed, 0.0, SMALLEST)
     mask = (additive if kind == "additive" else allowed)[None, None]
     call, attention = routed(randn, mask, "eager" if kind == "additive" else "sdpa")
-    found = read_call(call, sides(), {})
+    found = read_call(call)
     assert str(found.graph.rule).startswith(rule)
     assert torch.equal(found.graph.mask(), allowed)
     torch.testing.assert_close(whole_attention_of(found), attention)
@@ -94,18 +110,18 @@ def test_a_mask_becomes_the_simplest_rule(randn, allowed, rule, kind):
 
 def test_no_mask_is_complete_or_where_the_kernel_is_told_so_causal(randn):
     call, _ = routed(randn)
-    assert str(read_call(call, sides(), {}).graph.rule) == "Complete()"
+    assert str(read_call(call).graph.rule) == "Complete()"
     call, attention = routed(randn, torch.where(LOWER, 0.0, SMALLEST)[None, None], "sdpa")
     for implementation in ("sdpa", "flash_attention_2"):
         causal = replace(
             call, mask=None, options={"is_causal": True}, implementation=implementation
         )
-        found = read_call(causal, sides(), {})
+        found = read_call(causal)
         assert str(found.graph.rule) == "Causal()"
         torch.testing.assert_close(whole_attention_of(found), attention)
     # A wrong reading of the same output does not pass.
     with pytest.raises(CaptureError, match="does not compute softmax attention"):
-        read_call(replace(call, mask=None, options={"is_causal": False}), sides(), {})
+        read_call(replace(call, mask=None, options={"is_causal": False}))
 
 
 @pytest.mark.parametrize("groups", [1, 2, 4])
@@ -123,7 +139,7 @@ def test_no_mask_is_complete_or_where_the_kernel_is_told_so_causal(randn):
 def test_options_are_read(randn, options, groups):
     mask = torch.where(LOWER, 0.0, SMALLEST)[None, None]
     call, attention = routed(randn, mask, groups=groups, **options)
-    found = read_call(call, sides(), {})
+    found = read_call(call)
     torch.testing.assert_close(whole_attention_of(found), attention)
     assert found.normalizer.has_sink == ("s_aux" in options)
 
@@ -132,11 +148,11 @@ def test_a_position_bias_is_a_part_of_the_score(randn):
     bias = randn(1, 4, 5, 5).float()
     mask = torch.where(LOWER, 0.0, SMALLEST)[None, None]
     call, attention = routed(randn, mask, position_bias=bias)
-    found = read_call(call, sides(), {})
+    found = read_call(call)
     torch.testing.assert_close(whole_attention_of(found), attention)
     assert "GivenBias()" in repr(found.weight)
     with pytest.raises(CaptureError, match="does not compute"):
-        read_call(replace(call, options={}), sides(), {})
+        read_call(replace(call, options={}))
 
 
 def test_biases_and_sinks_keep_double_precision(randn):
@@ -149,21 +165,21 @@ def test_biases_and_sinks_keep_double_precision(randn):
     options = {"position_bias": bias, "s_aux": sink}
     output = (attention @ value).transpose(1, 2)
     call = RoutedCall("attn", Attention(), "eager", query, key, value, mask, options, output)
-    found = whole_attention_of(read_call(call, sides(), {}))
+    found = whole_attention_of(read_call(call))
     torch.testing.assert_close(found, attention, rtol=0, atol=1e-14)
 
 
 def test_a_mask_that_holds_numbers_is_a_part_of_the_score(randn):
     mask = randn(1, 4, 5, 5).float().masked_fill(~LOWER, SMALLEST)
     call, attention = routed(randn, mask)
-    found = read_call(call, sides(), {})
+    found = read_call(call)
     assert str(found.graph.rule) == "Causal()"
     torch.testing.assert_close(whole_attention_of(found), attention)
 
 
 def test_a_mask_added_to_another_still_says_no_edge(randn):
     mask = torch.where(LOWER, 0.0, SMALLEST * 0.75)[None, None]
-    found = read_call(routed(randn, mask)[0], sides(), {})
+    found = read_call(routed(randn, mask)[0])
     assert str(found.graph.rule) == "Causal()"
 
 
@@ -171,7 +187,7 @@ def test_heads_may_have_masks_of_their_own(randn):
     mask = torch.stack([LOWER, BAND, LOWER & BAND, torch.ones(5, 5).bool()])[None]
     for given, implementation in ((mask, "sdpa"), (torch.where(mask, 0.0, SMALLEST), "eager")):
         call, attention = routed(randn, given, implementation)
-        found = read_call(call, sides(), {})
+        found = read_call(call)
         assert torch.equal(found.graph.mask(), mask[0].any(0))
         torch.testing.assert_close(whole_attention_of(found), attention)
 
@@ -181,9 +197,8 @@ def test_padding_is_cut_from_each_element(randn):
     real = torch.arange(5) < lengths[:, None]
     mask = torch.where(LOWER & real[:, None, None], 0.0, SMALLEST)
     call, attention = routed(randn, mask, batch=2)
-    known = {}
-    for element, length in enumerate([3, 5]):
-        found = read_call(call, sides(element, length, length), known)
+    readings = reading_of(call, lengths=[3, 5])
+    for element, (length, found) in enumerate(zip([3, 5], readings, strict=True)):
         assert str(found.graph.rule) == "Causal()"
         assert found.graph.num_tokens == length
         expected = attention[element : element + 1, :, :length, :length]
@@ -192,7 +207,7 @@ def test_padding_is_cut_from_each_element(randn):
 
 def test_cross_attention_is_bipartite(randn):
     call, attention = routed(randn, sizes=(3, 6))
-    found = read_call(call, sides(0, 3, 6, is_bipartite=True), {})
+    found = read_call(call, is_bipartite=True)
     assert found.graph.is_bipartite
     assert found.graph.mask().shape == (3, 6)
     torch.testing.assert_close(attention_of(found), attention)
@@ -200,19 +215,28 @@ def test_cross_attention_is_bipartite(randn):
 
 def test_a_mask_is_read_once_for_all_layers(randn):
     mask = torch.where(HOLES.bool(), 0.0, SMALLEST)[None, None]
-    known = {}
-    one = read_call(routed(randn, mask)[0], sides(), known)
-    other = read_call(routed(randn, mask)[0], sides(), known)
-    assert one.graph is other.graph
-    again = read_call(routed(randn, mask.clone())[0], sides(), known)
-    assert again.graph is not one.graph
+    tracker = Tracker(Attention())
+    calls = [routed(randn, given)[0] for given in (mask, mask, mask.clone())]
+    graphs = [reading_of(call, mask=tracker.mask(call))[0].graph for call in calls]
+    assert graphs[0] is graphs[1]
+    assert graphs[2] is not graphs[0]
+
+
+def test_alike_elements_are_read_together(randn):
+    mask = torch.where(LOWER, 0.0, SMALLEST)[None, None]
+    call, attention = routed(randn, mask, batch=3)
+    (found,) = reading_of(call)
+    torch.testing.assert_close(whole_attention_of(found), attention)
+    real = torch.arange(5) < torch.tensor([5, 3, 5])[:, None]
+    call, _ = routed(randn, torch.where(LOWER & real[:, None, None], 0.0, SMALLEST), batch=3)
+    assert [len(x.query) for x in reading_of(call, lengths=[5, 3, 5])] == [1, 1, 1]
 
 
 def test_an_output_that_is_not_this_attention_is_refused(randn):
     call, _ = routed(randn)
     for wrong in (call.output * 1.01, call.output.flip(2), torch.zeros_like(call.output)):
         with pytest.raises(CaptureError, match=r"layers\.0\.attn \(Attention\) does not compute"):
-            read_call(replace(call, output=wrong), sides(), {})
+            read_call(replace(call, output=wrong))
 
 
 @pytest.mark.parametrize("row", [0, 4])
@@ -220,13 +244,13 @@ def test_nan_in_the_output_is_named(randn, row):
     call, _ = routed(randn)
     call.output[0, row, 2] = torch.nan
     with pytest.raises(CaptureError, match=rf"NaN or infinite at head 2, query {row}"):
-        read_call(call, sides(), {})
+        read_call(call)
 
 
 @pytest.mark.parametrize("implementation", ["flash_attention_2", "flex_attention"])
 def test_a_mask_of_another_kind_is_refused(randn, implementation):
     call, _ = routed(randn, torch.zeros(1, 1, 5, 5), implementation)
     with pytest.raises(CaptureError, match=rf"{implementation}.*'eager', 'sdpa'"):
-        read_call(call, sides(), {})
+        read_call(call)
     with pytest.raises(CaptureError, match="does not read"):
-        read_call(replace(call, implementation="eager", mask=torch.zeros(1, 5)), sides(), {})
+        read_call(replace(call, implementation="eager", mask=torch.zeros(1, 5)))

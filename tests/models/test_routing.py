@@ -1,0 +1,292 @@
+"""Contexts see the calls of their own model, in their own thread or task, and nothing else."""
+
+import asyncio
+from contextlib import ExitStack
+from threading import Barrier, Thread
+
+import pytest
+import torch
+from transformers import AttentionInterface
+
+from gattn.errors import CaptureError, EditError, ModelError
+from gattn.models.capturing import capture, capturing
+from gattn.models.editing import edited
+from gattn.models.edits import Cut, Scale
+from gattn.models.routing import Context, opened, routes
+
+IDS = torch.tensor([[5, 17, 42, 17, 8]])
+CUT = Cut(layer=0, head=0, key=0)
+
+
+class Watch(Context):
+    """Collects the calls that it is shown."""
+
+    def __init__(self, calls, who=None):
+        self.calls, self.who = calls, who
+
+    def wants(self, place):
+        return True
+
+    def see(self, call, place, readings):
+        self.calls.append(call if self.who is None else (self.who, type(call.module).__name__))
+
+
+def forward(model):
+    with torch.no_grad():
+        return model(IDS)[0]
+
+
+def run_all(*works):
+    """Run each work in a thread of its own; raise what one of them raised."""
+    failures = []
+
+    def guarded(work):
+        try:
+            work()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [Thread(target=guarded, args=[work]) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    if failures:
+        raise failures[0]
+
+
+# Seeing
+
+
+def test_a_context_sees_each_layer_once_and_in_order(tiny):
+    model, calls = tiny("llama"), []
+    with opened(model, Watch(calls)):
+        output = forward(model)
+    assert [call.name for call in calls] == [f"model.layers.{i}.self_attn" for i in range(2)]
+    assert [call.module for call in calls] == [layer.self_attn for layer in model.model.layers]
+    assert {call.implementation for call in calls} == {"sdpa"}
+    assert calls[0].query.shape == (1, 4, 5, 8)
+    assert calls[0].key.shape == calls[0].value.shape == (1, 2, 5, 8)
+    assert calls[0].output.shape == (1, 5, 4, 8)
+    assert torch.equal(output, forward(model))
+    assert len(calls) == 2
+
+
+def test_contexts_nest_and_each_sees_its_own_model(tiny):
+    one, other, log = tiny("llama"), tiny("bert"), []
+    with opened(one, Watch(log, "outer")):
+        with opened(other, Watch(log, "inner")):
+            forward(one)
+            forward(other)
+            with opened(one, Watch(log, "again")):
+                forward(one)
+        forward(other)
+        assert len(log) == 2 + 2 + 4
+        forward(one)
+    llama, bert = "LlamaAttention", "BertSelfAttention"
+    assert log[:4] == [("outer", llama)] * 2 + [("inner", bert)] * 2
+    assert log[4:8] == [("outer", llama), ("again", llama)] * 2
+    assert log[8:] == [("outer", llama)] * 2
+
+
+def test_a_part_of_a_model_is_a_model(tiny):
+    """A context on the inner model sees calls of the inner and of the whole one."""
+    model, calls = tiny("llama"), []
+    with opened(model.model, Watch(calls)):
+        forward(model.model)
+        forward(model)
+    assert len(calls) == 4
+    assert {call.name for call in calls} == {"layers.0.self_attn", "layers.1.self_attn"}
+
+
+@pytest.mark.parametrize("name", ["llama", "bloom"])
+def test_contexts_may_close_in_any_order(tiny, name):
+    model = tiny(name, "eager")
+    cut, scale = (CUT, Scale(3.0, layer=1, head=1))
+    plain = forward(model)
+    with edited(model, cut):
+        only_cut = forward(model)
+    with edited(model, scale):
+        only_scaled = forward(model)
+    assert not torch.equal(plain, only_cut)
+    assert not torch.equal(plain, only_scaled)
+    before = AttentionInterface.get_interface
+    first, second = edited(model, cut), edited(model, scale)
+    first.__enter__()
+    second.__enter__()
+    both = forward(model)
+    assert not torch.equal(both, only_cut)
+    first.__exit__(None, None, None)
+    assert torch.equal(forward(model), only_scaled)
+    second.__exit__(None, None, None)
+    assert torch.equal(forward(model), plain)
+    assert AttentionInterface.get_interface is before
+
+
+@pytest.mark.parametrize(("name", "twin"), [("llama", "bert"), ("bloom", "bloom")])
+def test_contexts_of_two_models_may_close_in_any_order(tiny, name, twin):
+    one, other = tiny(name, "eager"), tiny(twin, "eager")
+    before = AttentionInterface.get_interface
+    with edited(other, CUT):
+        expected = forward(other)
+    first, second = edited(one, CUT), edited(other, CUT)
+    with ExitStack() as stack:
+        first.__enter__()
+        stack.enter_context(second)
+        forward(one)
+        first.__exit__(None, None, None)
+        assert AttentionInterface.get_interface is not before
+        assert torch.equal(forward(other), expected)
+    assert AttentionInterface.get_interface is before
+
+
+def test_two_models_from_one_configuration_are_two(tiny):
+    one = tiny("llama")
+    other = type(one)(one.config).eval()
+    plain = forward(other)
+    with edited(one, CUT):
+        changed = forward(one)
+        assert torch.equal(forward(other), plain)
+    assert not torch.equal(changed, forward(one))
+
+
+# Threads and tasks
+
+
+@pytest.mark.parametrize("name", ["llama", "bloom"])
+def test_threads_edit_one_model_at_once_each_its_own_way(tiny, name):
+    """Four threads with other edits each, and a fifth that runs the model as it is."""
+    model = tiny(name, "eager")
+    plain = forward(model)
+    edits = [Cut(layer=layer, head=head) for layer in (0, 1) for head in (0, 3)]
+    alone = []
+    for edit in edits:
+        with edited(model, edit):
+            alone.append(forward(model))
+    assert len({float(x.sum()) for x in [plain, *alone]}) == 5
+    barrier = Barrier(5)
+
+    def edit_it(number):
+        barrier.wait()
+        for _ in range(4):
+            with edited(model, edits[number]):
+                assert torch.equal(forward(model), alone[number])
+
+    def leave_it():
+        barrier.wait()
+        for _ in range(8):
+            assert torch.equal(forward(model), plain)
+
+    before = AttentionInterface.get_interface
+    run_all(*(lambda n=n: edit_it(n) for n in range(4)), leave_it)
+    assert AttentionInterface.get_interface is before
+    assert torch.equal(forward(model), plain)
+
+
+def test_threads_capture_at_once_what_they_capture_alone(tiny):
+    models = [tiny("llama"), tiny("gpt2"), tiny("bloom", "eager"), tiny("llama")]
+    inputs = [[5, 6, 7, 8], [9, 8, 7], [3, 3, 3, 3, 3], [11, 12]]
+    alone = [capture(ids, model) for ids, model in zip(inputs, models, strict=True)]
+    barrier = Barrier(4)
+
+    def work(number):
+        barrier.wait()
+        for _ in range(3):
+            found = capture(inputs[number], models[number])
+            (heads,), (twins,) = alone[number].stacks.values(), found.stacks.values()
+            assert list(heads) == list(twins)
+            for place, head in heads.items():
+                assert (head.attention == twins[place].attention).all()
+
+    run_all(*(lambda n=n: work(n) for n in range(4)))
+
+
+def test_another_thread_does_not_see_a_context_and_that_is_said(tiny):
+    model = tiny("llama")
+    with pytest.raises(EditError, match="had nothing to edit"), edited(model, CUT):
+        run_all(lambda: forward(model))
+    with pytest.raises(CaptureError, match="was not called"), capturing(model):
+        run_all(lambda: forward(model))
+
+
+@pytest.mark.parametrize("name", ["llama", "bloom"])
+def test_tasks_have_contexts_of_their_own(tiny, name):
+    model = tiny(name, "eager")
+    edits = [Cut(layer=0, head=head) for head in range(3)]
+    alone = []
+    for edit in edits:
+        with edited(model, edit):
+            alone.append(forward(model))
+    plain = forward(model)
+
+    async def work(number):
+        with edited(model, edits[number]):
+            for _ in range(3):
+                await asyncio.sleep(0.001 * (3 - number))
+                assert torch.equal(forward(model), alone[number])
+        assert torch.equal(forward(model), plain)
+
+    async def every():
+        await asyncio.gather(*(work(n) for n in range(3)))
+
+    asyncio.run(every())
+
+
+def test_a_task_does_not_keep_what_the_task_that_began_it_has_closed(tiny):
+    model = tiny("llama")
+    plain = forward(model)
+
+    async def child(begin):
+        await begin.wait()
+        with capturing(model):
+            return forward(model)
+
+    async def parent():
+        begin = asyncio.Event()
+        with edited(model, CUT):
+            task = asyncio.create_task(child(begin))
+            await asyncio.sleep(0)
+            assert not torch.equal(forward(model), plain)
+        begin.set()
+        return await task
+
+    assert torch.equal(asyncio.run(parent()), plain)
+
+
+# Refusals
+
+
+@pytest.mark.parametrize("part", ["", "model", "model.layers.1"])
+def test_compiled_models_are_refused_with_a_reason(tiny, part):
+    model = tiny("llama")
+    model.get_submodule(part).compile()
+    whole = torch.compile(tiny("llama"))
+    for compiled in (model, whole):
+        for context in (edited(compiled, CUT), capturing(compiled)):
+            with pytest.raises(ModelError, match=r"compiled.*before torch\.compile"):
+                context.__enter__()
+    mixed = tiny("llama")
+    mixed.model.layers[0] = torch.compile(mixed.model.layers[0])
+    with pytest.raises(ModelError, match=r"OptimizedModule in the model is compiled"):
+        capture([5, 6], mixed)
+
+
+def test_a_model_without_numbers_is_refused(tiny):
+    model = tiny("llama").to("meta")
+    with pytest.raises(ModelError, match=r"'meta'.*load its weights"):
+        capture([5, 6], model)
+
+
+def test_models_that_route_are_told_from_others(tiny):
+    assert [routes(tiny(name, "eager")) for name in ("llama", "bert", "t5", "bloom")] == [
+        True,
+        True,
+        True,
+        False,
+    ]
+
+
+@pytest.mark.parametrize("model", [3, "gpt2", None])
+def test_something_else_than_a_model_is_refused(model):
+    with pytest.raises(ModelError, match="edited takes a transformers model, not"):
+        edited(model, CUT).__enter__()
