@@ -64,16 +64,20 @@ class Part:
         heads = self.reading.heads
         return [edit for edit in self.reading.edits if self.heads[0] in edit.heads(heads)]
 
-    def blocks(self) -> Iterator[RowBlock]:
-        """Walk whole rows of edited attention; its heads are those of the part."""
+    def blocks(self, *, scores: bool = True) -> Iterator[RowBlock]:
+        """Walk whole rows of edited attention; its heads are those of the part.
+
+        Without scores attention has no gradient; see `tiles.row_blocks`.
+        """
         is_whole = len(self.own) == self.attention.query.shape[1]
-        for block in tiles.row_blocks(self.attention):
-            scores, attention = block.scores, block.attention
+        for block in tiles.row_blocks(self.attention, scores=scores):
+            score, attention = block.scores, block.attention
             if not is_whole:
-                scores, attention = scores[:, self.own], attention[:, self.own]
+                score = None if score is None else score[:, self.own]
+                attention = attention[:, self.own]
             for edit in self.after:
                 attention = edit.shared(attention, block, self.reading)
-            yield block._replace(scores=scores, attention=attention)
+            yield block._replace(scores=score, attention=attention)
 
     def output(self) -> Tensor:
         """Compute the output: (elements, heads, queries, value dim)."""

@@ -141,14 +141,15 @@ class Recording(Context):
             stores = [self._store(layer, part, place) for layer in layers]
             for store in stores:
                 store.begin(part.graph, reading.keys.first)
-            for block in part.blocks():
+            for block in part.blocks(scores=self._scores):
+                score = block.scores
                 for element, store in enumerate(stores):
                     store.add_rows(
                         block.rows,
                         block.columns,
                         block.allowed,
                         block.attention[element],
-                        block.scores[element],
+                        None if score is None else score[element],
                     )
         if self._contributions == "value":
             for layer, norms in zip(layers, value_norms(reading), strict=True):
