@@ -1,13 +1,17 @@
 import json
 import runpy
+import sys
 from pathlib import Path
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import torch
+from torch.nn.functional import cross_entropy
 
 import gattn
 
+FEW_STEPS = "10"  # of those that train longer as scripts
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("plot_*.py"))
 
 
@@ -20,6 +24,7 @@ def ran(tmp_path_factory):
             folder = tmp_path_factory.mktemp(path.stem)
             patch.chdir(folder)
             plt.switch_backend("agg")
+            patch.setattr(sys, "argv", [str(path), FEW_STEPS])
             names = runpy.run_path(str(path))
             plt.close("all")
             results[path.stem.removeprefix("plot_")] = (names, folder)
@@ -88,6 +93,63 @@ def test_shared_keys_cost_the_induction_heads_more_than_the_previous_token_head(
         assert after.loc[place, "induction"] < before.loc[place, "induction"] / 3
     assert after["previous_token"].max() > 0.8
     assert before["previous_token"].idxmax() == after["previous_token"].idxmax()
+
+
+def test_a_cut_head_costs_what_zero_columns_of_its_output_projection_cost(ran):
+    names, _ = ran["cutting_an_induction_head"]
+    layer, head = names["strongest"]
+    model, _ = gattn.load_model()
+    size = model.config.head_dim
+    with torch.no_grad():
+        projection = model.model.layers[layer].self_attn.o_proj.weight
+        projection[:, head * size : (head + 1) * size] = 0
+        logits, tokens = model(input_ids=names["tokens"]).logits, names["tokens"]
+    expected = cross_entropy(logits[:, :-1].transpose(1, 2), tokens[:, 1:], reduction="none")
+    torch.testing.assert_close(names["cuts"][layer, head], expected, atol=1e-3, rtol=1e-3)
+
+
+def test_induction_edges_are_what_the_second_saying_needs(ran):
+    names, _ = ran["cutting_an_induction_head"]
+    table, layer, pair = names["table"], names["layer"], names["pair"]
+    assert table.loc["as it is", "second"] < 0.2
+    assert table.loc[["both cut", "edges cut"], "second"].min() > 7
+    assert abs(table.loc["other edges cut", "second"] - table.loc["as it is", "second"]) < 0.1
+    assert torch.equal(names["edges"][:, names["first"]], names["plain"][:, names["first"]])
+    with gattn.edited(names["model"], names["without"](names["followed"])):
+        trace = gattn.capture(names["tokens"][0], names["model"], names["tokenizer"])
+    for head in pair:
+        attention = torch.from_numpy(trace[layer, head].to_dense())
+        assert bool((attention[names["query"], names["followed"][0]] == 0).all())
+        torch.testing.assert_close(attention.sum(1), torch.ones(len(attention)))
+
+
+def test_gaussian_attention_is_that_of_a_function_registered_with_transformers(ran):
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface, eager_mask
+
+    names, _ = ran["gaussian_attention"]
+
+    def gaussian(module, query, key, value, attention_mask, **options):
+        scores = -torch.cdist(query.double(), key.double()).square() / 2
+        attention = (scores + attention_mask).softmax(-1)
+        return (attention @ value.double()).transpose(1, 2).float(), None
+
+    AttentionInterface.register("gaussian_oracle", gaussian)
+    AttentionMaskInterface.register("gaussian_oracle", eager_mask)
+    model, _ = gattn.load_model()
+    model.set_attn_implementation("gaussian_oracle")
+    with torch.no_grad():
+        expected = names["loss_of"](model, names["test"]).item()
+    assert names["losses"][0] == pytest.approx(expected, abs=1e-3)
+    assert expected > np.log(model.config.vocab_size) > names["losses"].iloc[-1]
+
+
+def test_only_widths_queries_and_keys_learn(ran):
+    names, _ = ran["gaussian_attention"]
+    learned, (before, _) = names["model"].state_dict(), gattn.load_model()
+    changed = {n for n, x in before.state_dict().items() if not torch.equal(x, learned[n])}
+    assert changed == {n for n in learned if "q_proj" in n or "k_proj" in n} != set()
+    assert all(bool((x != 0.5).all()) for x in names["factors"])
 
 
 def test_scores_and_attention_are_files_of_their_own(ran):
