@@ -195,13 +195,10 @@ class Runner:
         else:
             given = cast("Mapping[str, Any]", inputs)
             self._tensors = {name: x for name, x in given.items() if x is not None}
-        self._options: dict[str, Any] = {}
-        if hasattr(model.config, "use_cache"):
-            self._options["use_cache"] = False
+        self._row: int | None = None
         takes = inspect.signature(model.forward).parameters
         if position is not None and self.encoding is not None and "logits_to_keep" in takes:
-            row = _row(position, len(self.encoding))
-            self._options["logits_to_keep"] = torch.tensor([row], device=model.device)
+            self._row = _row(position, len(self.encoding))
 
     def run(self, context: Context, count: int = 1) -> list[Tensor]:
         """Run copies of the sequence, and give the logits of each."""
@@ -211,8 +208,12 @@ class Runner:
             else x
             for name, x in self._tensors.items()
         }
+        if hasattr(self.model.config, "use_cache"):
+            copies["use_cache"] = False
+        if self._row is not None:
+            copies["logits_to_keep"] = torch.tensor([self._row], device=self.model.device)
         with opened(self.model, context) as tracker:
-            result = self.model(**copies, **self._options)
+            result = self.model(**copies)
             logits = getattr(result, "logits", None)
             if not isinstance(logits, Tensor):
                 raise ModelError(
@@ -226,7 +227,7 @@ class Runner:
     def _chosen(self, logits: Tensor) -> Tensor:
         if self._position is None or logits.dim() < 2:
             return logits
-        if "logits_to_keep" in self._options:
+        if self._row is not None:
             return logits[0]
         return logits[_row(self._position, len(logits))]
 
@@ -237,7 +238,7 @@ class Runner:
             return 1
         config, device = self.model.config.get_text_config(), self.model.device
         tokens = len(self.encoding) + len(self.encoding.decoder_tokens)
-        rows = 1 if "logits_to_keep" in self._options else tokens
+        rows = tokens if self._row is None else 1
         # Logits and their softmax, a layer's features, and its attention where it is all made.
         numbers = (
             2 * rows * (getattr(config, "vocab_size", None) or 1)
@@ -264,14 +265,13 @@ def _together(edits: Sequence[Edit | Sequence[Edit]]) -> list[list[Edit]]:
     """List the edits of each run."""
     if isinstance(edits, Edit):
         raise EditError(f"effect takes a list of edits, one a row: pass [{_label(edits)}].")
-    together = [[some] if isinstance(some, Edit) else list(some) for some in edits]
+    together = [list(some) if isinstance(some, (list, tuple)) else [some] for some in edits]
     if not together or not all(together):
         raise EditError("effect takes at least one edit, such as gattn.Cut(layer=0, head=1).")
-    for some in together:
-        if wrong := [edit for edit in some if not isinstance(edit, Edit)]:
-            raise EditError(
-                f"An edit is one of Cut, Scale, Restrict, Use or Swap, not {wrong[0]!r:.60}."
-            )
+    if wrong := [edit for some in together for edit in some if not isinstance(edit, Edit)]:
+        raise EditError(
+            f"An edit is one of Cut, Scale, Restrict, Use or Swap, not {wrong[0]!r:.60}."
+        )
     return together
 
 

@@ -1,0 +1,652 @@
+"""Effects and estimates of edits, against models whose attention is dense algebra of our own."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from scipy import stats
+from torch.nn.functional import kl_div
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.masking_utils import eager_mask
+
+import gattn
+from gattn import Cut, Scale, Swap, TokenGraph, TopK
+from gattn.errors import CaptureError, ContractError, EditError, ModelError, SelectionError
+from gattn.models.effects import Runner
+
+IDS = [5, 17, 42, 17, 8, 33]
+OTHERS = [44, 2, 9, 30]
+PLACE = ["stack", "layer", "head", "query", "key"]
+TOKENS = {"target": 7, "other": 11}
+
+
+class Dense:
+    """Attention of routed models by dense algebra; `change` makes other attention of it."""
+
+    def __init__(self):
+        self.names, self.change = {}, None
+
+    def __call__(self, module, query, key, value, mask, scaling=None, s_aux=None, **options):
+        groups = query.shape[1] // key.shape[1]
+        key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
+        scores = query @ key.mT * (query.shape[-1] ** -0.5 if scaling is None else scaling)
+        for term in (mask, options.get("position_bias")):
+            scores = scores if term is None else scores + term[..., : key.shape[2]]
+        sink = scores.new_full(scores.shape[:3], -torch.inf)
+        if s_aux is not None:
+            sink = s_aux.to(scores).reshape(1, -1, 1).expand(scores.shape[:3])
+        attention = self.share(scores, sink)
+        if self.change is not None:
+            attention = self.change(self.names[id(module)], scores, sink, attention)
+        return (attention @ value).transpose(1, 2).contiguous(), None
+
+    @staticmethod
+    def share(scores, sink):
+        """Softmax with a sink; without any key, zero."""
+        powers = scores.exp()
+        return (powers / (powers.sum(-1) + sink.exp())[..., None]).nan_to_num(0.0)
+
+
+DENSE = Dense()
+AttentionInterface.register("dense", DENSE)
+AttentionMaskInterface.register("dense", eager_mask)
+
+
+def named(model):
+    """Say of each attention module which stack and layer it is."""
+    is_two = model.config.is_encoder_decoder
+    for name, module in model.named_modules():
+        numbers = [int(part) for part in name.split(".") if part.isdigit()]
+        if not numbers:
+            continue
+        stack = "encoder" if "encoder" in name.split(".") else "decoder"
+        is_cross = "EncDecAttention" in name or "encoder_attn" in name
+        yield module, ("cross" if is_two and is_cross else stack, numbers[0])
+
+
+def inputs_of(model):
+    decoder = {"decoder_input_ids": OTHERS} if model.config.is_encoder_decoder else {}
+    return {"input_ids": IDS} | decoder
+
+
+def dense_logits(model, inputs, change=None):
+    """Run a model on dense attention, without gattn."""
+    chosen = model.config._attn_implementation
+    batch = {name: torch.tensor(values)[None] for name, values in inputs.items()}
+    model.set_attn_implementation("dense")
+    DENSE.names = {id(module): place for module, place in named(model)}
+    DENSE.change = change
+    try:
+        with torch.no_grad():
+            return model(**batch, use_cache=False).logits[0]
+    finally:
+        model.set_attn_implementation(chosen)
+
+
+def cutting(*cuts, share=1.0):
+    """Cut edges (stack, layer, head, query, key, renormalize), or move a share of the way there."""
+
+    def change(place, scores, sink, attention):
+        for stack, layer, head, query, key, renormalize in cuts:
+            if place != (stack, layer):
+                continue
+            row = (0, head, query)
+            if renormalize:
+                fewer = scores[row].clone()
+                fewer[key] = -torch.inf
+                cut = DENSE.share(fewer, sink[row])
+            else:
+                cut = attention[row].clone()
+                cut[key] = 0
+            attention = attention.clone()
+            attention[row] = (1 - share) * attention[row] + share * cut
+        return attention
+
+    return change
+
+
+def difference(logits, position=-1):
+    return float(logits[position, TOKENS["target"]] - logits[position, TOKENS["other"]])
+
+
+def double(tiny, name):
+    """Build a model that computes in float64 throughout: its norms in float32 are replaced."""
+    model = tiny(name, "eager" if name == "gpt-oss" else "sdpa", torch.float64)
+    if name == "gpt-oss":
+        model.set_experts_implementation("eager")
+    for module in model.modules():
+        if type(module).__name__.endswith(("RMSNorm", "T5LayerNorm")):
+            module.forward = normed(module)
+    return model
+
+
+def normed(module):
+    return lambda x: module.weight * x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
+
+
+@pytest.fixture(scope="module")
+def llama(tiny):
+    return tiny("llama")
+
+
+# The oracle
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gpt-oss", "t5"])
+def test_the_oracle_is_the_model(tiny, name):
+    model = double(tiny, name)
+    batch = {key: torch.tensor(values)[None] for key, values in inputs_of(model).items()}
+    with torch.no_grad():
+        expected = model(**batch).logits[0]
+    torch.testing.assert_close(dense_logits(model, inputs_of(model)), expected)
+
+
+# Effects
+
+
+@pytest.mark.parametrize("renormalize", [True, False])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gpt-oss", "t5"])
+def test_effects_are_those_of_dense_attention_without_the_edge(tiny, name, renormalize):
+    model = double(tiny, name)
+    inputs = inputs_of(model)
+    stack = "cross" if name == "t5" else "decoder"
+    places = [(stack, 0, 1, 3, 2), (stack, 1, 2, 3, 3), (stack, 1, 0, 2, 1), (stack, 0, 3, 0, 0)]
+    cuts = [Cut(*place[1:], renormalize=renormalize, stack=stack) for place in places]
+    found = gattn.effect(
+        inputs, cuts, model, metric="logit_difference", **TOKENS, progress=False, position=3
+    )
+    plain = difference(dense_logits(model, inputs), 3)
+    edited = [
+        difference(dense_logits(model, inputs, cutting((*place, renormalize))), 3)
+        for place in places
+    ]
+    np.testing.assert_allclose(found["plain"], plain, atol=1e-9)
+    np.testing.assert_allclose(found["edited"], edited, atol=1e-9)
+    np.testing.assert_allclose(found["effect"], np.array(edited) - plain, atol=1e-9)
+    assert found["effect"].abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("position", [-1, 4])
+def test_the_divergence_is_torchs(tiny, position):
+    model = double(tiny, "llama")
+    places = [("decoder", 0, 1, 4, 2), ("decoder", 1, 3, 4, 0), ("decoder", 1, 0, 5, 5)]
+    found = gattn.effect(IDS, [Cut(*place[1:]) for place in places], model, position=position)
+    plain = dense_logits(model, {"input_ids": IDS})[position].log_softmax(-1)
+    for place, divergence in zip(places, found["effect"], strict=True):
+        change = cutting((*place, True))
+        edited = dense_logits(model, {"input_ids": IDS}, change)[position].log_softmax(-1)
+        expected = float(kl_div(edited, plain, reduction="sum", log_target=True))
+        assert divergence == pytest.approx(expected, abs=1e-12)
+    assert (found["plain"] == 0).all()
+    assert found["effect"].max() > 1e-5
+    assert (found["effect"][2] > 1e-12) == (position == -1)
+
+
+def test_an_edge_cut_everywhere_is_one_that_the_mask_forbids(tiny):
+    model = double(tiny, "llama")
+    mask = torch.full((1, 1, len(IDS), len(IDS)), -torch.inf, dtype=torch.float64).triu(1)
+    mask[0, 0, 4, 1] = torch.finfo(torch.float64).min
+    with torch.no_grad():
+        logits = model(torch.tensor([IDS]), attention_mask=mask).logits[0, -1]
+    cut = gattn.effect(IDS, [Cut(query=4, key=1)], model, metric="probability", target=3)
+    assert cut["edited"][0] == pytest.approx(float(logits.softmax(-1)[3]), abs=1e-12)
+    assert abs(cut["effect"][0]) > 1e-6
+
+
+def test_edits_that_are_listed_together_apply_together(tiny):
+    model = double(tiny, "gpt2")
+    places = [("decoder", 0, 1, 3, 2), ("decoder", 1, 2, 5, 0)]
+    cuts = [Cut(*place[1:]) for place in places]
+    found = gattn.effect(
+        IDS, [cuts, cuts[0], [cuts[1]]], model, metric="logit_difference", **TOKENS
+    )
+    logits = dense_logits(model, {"input_ids": IDS}, cutting(*((*place, True) for place in places)))
+    assert found["edited"][0] == pytest.approx(difference(logits), abs=1e-9)
+    assert len({round(x, 6) for x in found["edited"]}) == 3
+
+
+EDITS = [
+    Cut(layer=1, head=2, query=5, key=3),
+    [Cut(layer=0, head=0), Scale(2.0, layer=1, head=1, key=0)],
+    Cut(query=4, renormalize=False),
+    Swap(layer=0, weight=gattn.Cosine()),
+    gattn.Restrict(TokenGraph.window(6, 2), layer=1),
+    Cut(layer=0, head=3, query=slice(2, 5), key=[0, 1]),
+    Cut(layer=1, head=2, query=5, key=3),
+]
+
+
+@pytest.mark.parametrize("name", ["gpt2", "llama", "mistral"])
+def test_batches_agree_with_one_by_one(tiny, name):
+    model = tiny(name)
+    one_by_one = gattn.effect(IDS, EDITS, model, batch_size=1)
+    for batch_size in (2, 7, None):
+        batched = gattn.effect(IDS, EDITS, model, batch_size=batch_size)
+        np.testing.assert_allclose(batched["effect"], one_by_one["effect"], atol=1e-5)
+    assert (one_by_one["effect"] > 5e-3).sum() > 3
+    assert one_by_one["effect"][0] == one_by_one["effect"][6]
+    assert one_by_one["edit"].is_unique is False
+
+
+def test_a_table_says_which_edit_and_where(llama):
+    found = gattn.effect(IDS, EDITS, llama)
+    assert list(found) == [*("edit", "layer", "head", "query", "key", "plain", "edited", "effect")]
+    assert found["edit"][0] == "Cut(layer=1, head=2, query=5, key=3)"
+    assert found["edit"][1] == "Cut(layer=0, head=0), Scale(factor=2.0, layer=1, head=1, key=0)"
+    assert found["edit"][2] == "Cut(query=4, renormalize=False)"
+    assert found.loc[0, ["layer", "head", "query", "key"]].tolist() == [1, 2, 5, 3]
+    assert found["layer"].isna().tolist() == [False, True, True, False, False, False, False]
+    assert found["query"].isna().tolist() == [False, True, False, True, True, True, False]
+    assert found["layer"].dtype == "Int64"
+
+
+def test_memory_that_runs_out_makes_batches_smaller(llama):
+    expected = gattn.effect(IDS, EDITS, llama, batch_size=1)
+    sizes = []
+
+    def limited(module, args, options):
+        sizes.append(len(options["input_ids"]))
+        if sizes[-1] > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    with llama.register_forward_pre_hook(limited, with_kwargs=True):
+        found = gattn.effect(IDS, EDITS, llama)
+    np.testing.assert_allclose(found["effect"], expected["effect"], atol=1e-5)
+    assert sizes == [1, 7, 3, 1, 1, 1, 1, 1, 1, 1]
+
+    def full(module, args, options):
+        raise torch.OutOfMemoryError("CUDA out of memory.")
+
+    with (
+        llama.register_forward_pre_hook(full, with_kwargs=True),
+        pytest.raises(torch.OutOfMemoryError),
+    ):
+        gattn.effect(IDS, EDITS, llama)
+
+
+def test_a_longer_text_runs_in_smaller_batches(llama):
+    sizes = [Runner([5] * n, llama, None, None).batch_size for n in (4, 40, 64)]
+    assert sizes[0] >= sizes[1] >= sizes[2] >= 1
+    llama.config.vocab_size, before = 1 << 20, llama.config.vocab_size
+    try:
+        sizes = [Runner([5] * n, llama, None, None).batch_size for n in (2, 40, 64)]
+        assert all(one > other for one, other in pairwise(sizes))
+        assert Runner([5] * 64, llama, None, -1).batch_size > sizes[-1]
+    finally:
+        llama.config.vocab_size = before
+
+
+# Metrics
+
+
+def test_a_function_of_all_logits_is_a_metric(tiny):
+    model = double(tiny, "gpt2")
+
+    def loss(logits):
+        assert logits.shape == (len(IDS), 60)
+        return torch.nn.functional.cross_entropy(logits[:-1], torch.tensor(IDS[1:]))
+
+    found = gattn.effect(IDS, [Cut(0, 1, 3, 2)], model, metric=loss)
+    plain = float(loss(dense_logits(model, {"input_ids": IDS})))
+    change = cutting(("decoder", 0, 1, 3, 2, True))
+    edited = float(loss(dense_logits(model, {"input_ids": IDS}, change)))
+    assert found["plain"][0] == pytest.approx(plain, abs=1e-12)
+    assert found["effect"][0] == pytest.approx(edited - plain, abs=1e-12)
+    by_number = gattn.effect(IDS, [Cut(0, 1, 3, 2)], model, metric=lambda x: float(x[2, 3]))
+    assert by_number["effect"][0] == 0
+
+
+@pytest.mark.parametrize("returned", [torch.ones(2), "much", None])
+def test_a_metric_returns_one_number(llama, returned):
+    with pytest.raises(ContractError, match="one number"):
+        gattn.effect(IDS, [Cut(0, 1)], llama, metric=lambda logits: returned)
+
+
+def test_masked_language_models_have_effects(tiny):
+    config = tiny("bert").config
+    model = transformers.BertForMaskedLM(config).eval()
+    with torch.no_grad():
+        plain = model(torch.tensor([IDS])).logits[0, 2].softmax(-1)[9]
+        with gattn.edited(model, Cut(layer=0, head=1, query=2)):
+            edited = model(torch.tensor([IDS])).logits[0, 2].softmax(-1)[9]
+    found = gattn.effect(
+        IDS, [Cut(layer=0, head=1, query=2)], model, metric="probability", target=9, position=2
+    )
+    assert found["plain"][0] == pytest.approx(float(plain), abs=1e-6)
+    assert found["edited"][0] == pytest.approx(float(edited), abs=1e-6)
+    assert abs(found["effect"][0]) > 1e-5
+
+
+def test_classifiers_are_measured_on_their_labels(tiny):
+    config = tiny("bert").config
+    config.id2label = {0: "bad", 1: "so so", 2: "good"}
+    config.label2id = {name: n for n, name in config.id2label.items()}
+    model = transformers.BertForSequenceClassification(config).eval()
+    with torch.no_grad(), gattn.edited(model, Cut(layer=0)):
+        edited = model(torch.tensor([IDS])).logits[0]
+    with torch.no_grad():
+        plain = model(torch.tensor([IDS])).logits[0]
+    cut = [Cut(layer=0)]
+    found = gattn.effect(
+        IDS, cut, model, metric="logit_difference", target="good", other="bad", position=50
+    )
+    assert found["plain"][0] == pytest.approx(float(plain[2] - plain[0]), abs=1e-6)
+    assert found["edited"][0] == pytest.approx(float(edited[2] - edited[0]), abs=1e-6)
+    expected = kl_div(edited.log_softmax(-1), plain.softmax(-1), reduction="sum")
+    assert gattn.effect(IDS, cut, model)["effect"][0] == pytest.approx(float(expected), abs=1e-6)
+    with pytest.raises(SelectionError, match="0 to 2"):
+        gattn.effect(IDS, cut, model, metric="probability", target=3)
+
+
+def test_tokens_are_named_by_text():
+    text = "The dog chased the cat, and the cat chased the"
+    model, tokenizer = gattn.load_model()
+    ids = [tokenizer(word, add_special_tokens=False)["input_ids"] for word in (" dog", " cat")]
+    by_text = gattn.effect(
+        text, [Cut(key="dog")], metric="logit_difference", target=" dog", other=" cat"
+    )
+    by_id = gattn.effect(
+        text,
+        [Cut(key="dog")],
+        model,
+        tokenizer,
+        metric="logit_difference",
+        target=ids[0][0],
+        other=ids[1][0],
+    )
+    np.testing.assert_allclose(by_text["effect"], by_id["effect"])
+    assert abs(by_text["effect"][0]) > 0.1
+    with pytest.raises(SelectionError, match=r"one token.*makes \d of it.*'Ġ"):
+        gattn.effect(text, [Cut(layer=0)], metric="probability", target=" dog chased")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "says"),
+    [
+        ({"metric": "loss"}, SelectionError, "one of.*kl.*'loss'"),
+        ({"target": 3}, SelectionError, "takes no target.*probability"),
+        ({"metric": "probability"}, SelectionError, "pass target="),
+        ({"metric": "logit_difference", "target": 3}, SelectionError, "pass other="),
+        ({"metric": "probability", "target": 60}, SelectionError, "0 to 59"),
+        ({"metric": "probability", "target": -1}, SelectionError, "0 to 59"),
+        ({"metric": "probability", "target": "cat"}, ModelError, "tokenizer="),
+        ({"position": 6}, SelectionError, r"No position 6.*0 \.\. 5"),
+        ({"position": -7}, SelectionError, "No position -7"),
+        ({"position": "last"}, SelectionError, "whole number"),
+        ({"batch_size": 0}, EditError, "at least 1"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(llama, options, error, says):
+    with pytest.raises(error, match=says):
+        gattn.effect(IDS, [Cut(layer=0)], llama, **options)
+
+
+@pytest.mark.parametrize(
+    ("edits", "error", "says"),
+    [
+        ([], EditError, "at least one"),
+        ([[]], EditError, "at least one"),
+        (Cut(layer=0), EditError, r"pass \[Cut\(layer=0\)\]"),
+        ([3], EditError, "An edit is one of"),
+        ([Cut(layer=0), Cut(layer=0, query=2, key=4)], EditError, "query=2, key=4.*nothing to"),
+        ([Cut(layer=0), Cut(layer=7)], EditError, "layer=7.*nothing to edit"),
+        ([Cut(layer=0, head=4)], SelectionError, "head 4"),
+    ],
+)
+@pytest.mark.parametrize("batch_size", [1, None])
+def test_edits_that_edit_nothing_are_refused(llama, edits, error, says, batch_size):
+    with pytest.raises(error, match=says):
+        gattn.effect(IDS, edits, llama, batch_size=batch_size)
+
+
+def test_models_without_an_answer_are_refused(tiny, llama):
+    with pytest.raises(ModelError, match=r"no logits.*AutoModelForMaskedLM"):
+        gattn.effect(IDS, [Cut(layer=0)], tiny("bert"))
+    with pytest.raises(CaptureError, match="decoder_input_ids"):
+        gattn.effect(IDS, [Cut(layer=0)], tiny("t5"))
+    with pytest.raises(CaptureError, match="one sequence"):
+        gattn.effect(torch.tensor([IDS, IDS]), [Cut(layer=0)], llama)
+    model = tiny("llama").train()
+    with pytest.raises(ModelError, match=r"eval\(\)"):
+        gattn.effect(IDS, [Cut(layer=0)], model)
+
+
+def test_models_that_show_only_their_softmax_have_effects(tiny):
+    model = tiny("bloom", "eager")
+    cut = Cut(layer=1, head=2, query=5, key=0)
+    with torch.no_grad(), gattn.edited(model, cut):
+        edited = model(torch.tensor([IDS])).logits[0, -1].softmax(-1)[4]
+    found = gattn.effect(IDS, [cut, Cut(layer=0)], model, metric="probability", target=4)
+    assert found["edited"][0] == pytest.approx(float(edited), abs=1e-6)
+    assert abs(found["effect"][0]) > 1e-6
+
+
+# Estimates
+
+
+def estimates(model, **options):
+    given = {"sample": 0, "progress": False} | TOKENS | options
+    return gattn.estimate(inputs_of(model), model, **given)
+
+
+@pytest.mark.parametrize("renormalize", [True, False])
+@pytest.mark.parametrize("name", ["gpt2", "llama", "gpt-oss", "t5"])
+def test_estimates_are_the_slope_towards_the_cut(tiny, name, renormalize):
+    model, step = double(tiny, name), 1e-5
+    inputs = inputs_of(model)
+    found = estimates(model, renormalize=renormalize)
+    rng = np.random.default_rng(0)
+    for _, group in found.groupby("stack"):
+        for place in group.iloc[rng.permutation(len(group))[:40]].to_dict("records"):
+            cut = (*(place[name] for name in PLACE), renormalize)
+            ends = [
+                difference(dense_logits(model, inputs, cutting(cut, share=share)))
+                for share in (-step, step)
+            ]
+            slope = (ends[1] - ends[0]) / (2 * step)
+            assert place["estimate"] == pytest.approx(slope, rel=1e-5, abs=1e-8), cut
+    assert found["estimate"].abs().max() > 0.1
+    assert len(found["stack"].unique()) == (3 if name == "t5" else 1)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt-oss"])
+def test_the_only_edge_and_overwhelming_ones_are_as_precise(tiny, name):
+    model, step = double(tiny, name), 1e-5
+    with torch.no_grad():
+        for layer in model.model.layers:
+            layer.self_attn.q_proj.weight *= 12
+    found = estimates(model)
+    single = estimates(model.float())
+    strongest = found[found["attention"] > 1 - 1e-6]
+    assert len(strongest) > 10
+    assert (strongest["key"] != strongest["query"]).any()
+    model.double()
+    for edge in strongest.index:
+        cut = (*found.loc[edge, PLACE], True)
+        ends = [
+            difference(dense_logits(model, {"input_ids": IDS}, cutting(cut, share=share)))
+            for share in (-step, step)
+        ]
+        slope = (ends[1] - ends[0]) / (2 * step)
+        assert found["estimate"][edge] == pytest.approx(slope, rel=1e-4, abs=1e-7), cut
+        assert single["estimate"][edge] == pytest.approx(slope, rel=5e-2, abs=1e-3), cut
+
+
+def test_zeroed_values_add_up_to_the_output(tiny):
+    model, rows = double(tiny, "llama"), []
+    hooks = [
+        layer.self_attn.o_proj.register_forward_pre_hook(
+            lambda module, given: rows.append(given[0])
+        )
+        for layer in model.model.layers
+    ]
+    logits = model(torch.tensor([IDS])).logits[0, -1]
+    gradients = torch.autograd.grad(logits[7] - logits[11], rows)
+    for hook in hooks:
+        hook.remove()
+    found = estimates(model, renormalize=False)
+    sums = found.groupby(["layer", "head", "query"])["estimate"].sum()
+    for layer, (output, gradient) in enumerate(zip(rows, gradients, strict=True)):
+        product = (output * gradient)[0].unflatten(-1, (4, -1)).sum(-1).detach()
+        expected = -product.T.flatten().numpy()
+        np.testing.assert_allclose(sums[layer], expected, atol=1e-10)
+        assert np.abs(expected).max() > 1e-2
+
+
+def test_a_sample_has_its_exact_effects(tiny):
+    model = double(tiny, "llama")
+    found = estimates(model, sample=30, seed=3)
+    sampled = found[found["sampled"]]
+    assert len(sampled) == 30
+    for place in found[found["effect"].notna()].to_dict("records"):
+        cut = (*(place[name] for name in PLACE), True)
+        edited = difference(dense_logits(model, {"input_ids": IDS}, cutting(cut)))
+        plain = difference(dense_logits(model, {"input_ids": IDS}))
+        assert place["effect"] == pytest.approx(edited - plain, abs=1e-9)
+    pairs = sampled["estimate"], sampled["effect"]
+    assert found.attrs["correlation"] == pytest.approx(stats.pearsonr(*pairs).statistic)
+    assert found.attrs["rank_correlation"] == pytest.approx(stats.spearmanr(*pairs).statistic)
+    only = (found["query"] == 0) & (found["key"] == 0)
+    assert (found["effect"].notna() == found["sampled"] | only).all()
+    assert found["effect"].notna().sum() > 30
+    pd_testing_equal(estimates(model, sample=30, seed=3), found)
+    other = estimates(model, sample=30, seed=4)
+    assert (other["sampled"] != found["sampled"]).any()
+
+
+def pd_testing_equal(one, other):
+    assert one.equals(other)
+    assert one.attrs == other.attrs
+
+
+def test_estimates_of_faint_edges_come_near_their_effects(tiny):
+    found = estimates(double(tiny, "llama"), sample=10_000)
+    faint = found[(found["attention"] < 1e-2) & (found["estimate"].abs() > 1e-5)]
+    assert found["sampled"].all()
+    assert len(faint) > 10
+    assert stats.pearsonr(faint["estimate"], faint["effect"]).statistic > 0.999
+
+
+def test_large_estimates_are_drawn(tiny):
+    model = double(tiny, "llama")
+    ranks = []
+    for seed in range(30):
+        found = estimates(model, sample=4, seed=seed)
+        sizes = found["estimate"].abs().rank(pct=True)
+        ranks += sizes[found["sampled"]].tolist()
+    # Half of the draws are even, with a mean rank of one half.
+    assert 0.6 < np.mean(ranks) < 0.9
+    assert min(ranks) < 0.25
+
+
+def test_a_table_names_its_edges(tokenizer, tiny):
+    model = tiny("llama")
+    text = "the dog chased the cat"
+    found = gattn.estimate(text, model, tokenizer, **TOKENS, sample=0, keep=TopK(2), layers=[1])
+    trace = gattn.capture(text, model, tokenizer, keep=TopK(2), layers=[1])
+    assert list(found) == [
+        *("stack", "layer", "head", "query", "key", "query_token", "key_token"),
+        *("attention", "estimate", "effect", "sampled"),
+    ]
+    for (layer, head), graph in trace.stacks["decoder"].items():
+        rows = found[(found["layer"] == layer) & (found["head"] == head)]
+        np.testing.assert_array_equal(rows["query"], graph.query)
+        np.testing.assert_array_equal(rows["key"], graph.key)
+        np.testing.assert_array_equal(rows["attention"], graph.attention)
+        assert rows["key_token"].tolist() == [graph.tokens[key] for key in graph.key]
+        assert rows["query_token"].tolist() == [graph.tokens[query] for query in graph.query]
+    assert len(found) == sum(graph.graph.num_edges for graph in trace.heads())
+    assert found["effect"].isna().all()
+    assert np.isnan(found.attrs["correlation"])
+
+
+def test_chosen_heads_have_the_same_estimates(tiny):
+    model = double(tiny, "gpt-oss")
+    whole = estimates(model).set_index(PLACE)["estimate"]
+    for heads in ([2], [3, 0]):
+        for renormalize in (True, False):
+            expected = (
+                whole
+                if renormalize
+                else estimates(model, renormalize=False).set_index(PLACE)["estimate"]
+            )
+            some = estimates(model, layers=[1], heads=heads, renormalize=renormalize)
+            assert set(some["head"]) == set(heads)
+            some = some.set_index(PLACE)["estimate"]
+            np.testing.assert_allclose(some, expected[some.index], atol=1e-12)
+
+
+def test_only_what_is_kept_is_estimated(tiny):
+    model = double(tiny, "llama")
+    whole = estimates(model).set_index(PLACE)["estimate"]
+    kept = estimates(model, keep=TopK(2), sample=5)
+    assert len(kept) == 2 * 4 * (1 + 5 * 2)
+    np.testing.assert_allclose(kept["estimate"], whole[list(kept.set_index(PLACE).index)])
+
+
+def test_any_model_that_gives_gradients_will_do(tiny):
+    model = tiny("llama")
+    expected = estimates(model)["estimate"]
+    assert all(parameter.grad is None for parameter in model.parameters())
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    np.testing.assert_allclose(estimates(model)["estimate"], expected, atol=1e-6)
+    with torch.no_grad():
+        np.testing.assert_allclose(estimates(model)["estimate"], expected, atol=1e-6)
+    with torch.inference_mode():
+        np.testing.assert_allclose(estimates(model)["estimate"], expected, atol=1e-6)
+    np.testing.assert_allclose(estimates(tiny("llama", "eager"))["estimate"], expected, atol=1e-5)
+    assert expected.abs().max() > 0.1
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_comes_near(tiny, dtype):
+    expected = estimates(double(tiny, "llama"))["estimate"]
+    found = estimates(tiny("llama", dtype=dtype), sample=5)["estimate"]
+    assert stats.pearsonr(found, expected).statistic > 0.99
+    np.testing.assert_allclose(found, expected, atol=0.05 * expected.abs().max())
+
+
+def test_a_function_of_the_logits_is_estimated(tiny):
+    model = double(tiny, "llama")
+    expected = estimates(model)
+
+    def metric(logits):
+        return logits[-1, 7] - logits[-1, 11]
+
+    options = {"metric": metric, "target": None, "other": None}
+    found = estimates(model, **options)
+    np.testing.assert_allclose(found["estimate"], expected["estimate"])
+    with pytest.raises(ContractError, match="without a gradient"):
+        estimates(model, **options | {"metric": lambda logits: logits[-1, 7].item()})
+
+
+def test_what_cannot_be_estimated_is_refused(tiny, llama):
+    with pytest.raises(SelectionError, match=r"no gradient.*gattn\.effect"):
+        estimates(llama, metric="kl", target=None, other=None)
+    with pytest.raises(ModelError, match=r"scores alone.*gattn\.effect"):
+        estimates(tiny("bloom", "eager"))
+    with pytest.raises(SelectionError, match="pass other="):
+        estimates(llama, other=None)
+    with pytest.raises(SelectionError, match="sample"):
+        estimates(llama, sample=-1)
+    with pytest.raises(SelectionError, match="head 4"):
+        estimates(llama, heads=[4])
+    with pytest.raises(SelectionError, match="layer 2"):
+        estimates(llama, layers=[2])
+    with gattn.edited(llama, Cut(layer=0)), pytest.raises(EditError, match="is edited"):
+        estimates(llama)
+
+
+def test_layers_in_front_of_an_edited_one_are_estimated(tiny):
+    model = double(tiny, "llama")
+    cut = ("decoder", 0, 1, 5, 5, True)
+    with gattn.edited(model, Cut(*cut[1:5])):
+        found = estimates(model, layers=[1], sample=4)
+    plain = difference(dense_logits(model, {"input_ids": IDS}, cutting(cut)))
+    for place in found[found["sampled"]].to_dict("records"):
+        both = cutting(cut, (*(place[name] for name in PLACE), True))
+        edited = difference(dense_logits(model, {"input_ids": IDS}, both))
+        assert place["effect"] == pytest.approx(edited - plain, abs=1e-9)
