@@ -72,6 +72,7 @@ class Tracker:
         self._seen = 0
         self._has_cache = False
         self._has_own_mask = False
+        self._padding: dict[str, Tensor] = {}
         self.batch: int | None = None
         self._ids: dict[str, Tensor | None] = {}
         self._real: dict[str, Tensor] = {}
@@ -125,6 +126,7 @@ class Tracker:
         self._seen = int(cache.get_seq_length()) if hasattr(cache, "get_seq_length") else 0
         tensors = [x for x in given.values() if isinstance(x, Tensor) and x.dim()]
         self._has_own_mask = any(x.dim() == 4 for n, x in given.items() if _is_mask(n, x))
+        self._padding = {n: x.detach() != 0 for n, x in given.items() if _is_mask(n, x)}
         self.batch = len(tensors[0]) if tensors else None
         for side in ("input_ids", "decoder_input_ids"):
             ids = given.get(side)
@@ -233,6 +235,8 @@ class Tracker:
             now = mask.is_used(count, start - dropped, length)
         else:
             now = mask.reads_itself(count, start - dropped, length, min(slots, total - dropped))
+            told = self._told(stack, count, total)
+            now = now if told is None else now | told[:, start:]
         real = now if before is None or not start else torch.cat([before, now], dim=1)
         self._real[stack] = real
         queries = _sides(real, start, length)
@@ -242,6 +246,16 @@ class Tracker:
             queries = [Side(x.slots, n % windows * length) for n, x in enumerate(queries)]
             keys = [Side(x.slots, n % windows * slots) for n, x in enumerate(keys)]
         return queries, keys
+
+    def _told(self, stack: str, count: int, total: int) -> Tensor | None:
+        """Say which tokens the caller's mask calls real: where attention is sparse, none may
+        read them, and neither may they.
+        """
+        if stack.startswith(tuple(_MODALITIES)):
+            return None
+        of_decoder = self._is_encoder_decoder and stack == "decoder"
+        told = self._padding.get("decoder_attention_mask" if of_decoder else "attention_mask")
+        return told.cpu() if told is not None and told.shape == (count, total) else None
 
     def _cross_sides(
         self, call: RoutedCall, mask: Mask, stack: str
