@@ -263,6 +263,7 @@ class Restrict(Edit):
         super().__post_init__()
         if not isinstance(self.graph, TokenGraph):
             raise EditError(f"Restrict takes a TokenGraph, not {type(self.graph).__name__}.")
+        _check_begins(self, self.graph)
 
     def changes(self, reading: Reading) -> Tensor | None:
         """Say which queries of a call lose edges."""
@@ -276,13 +277,22 @@ class Restrict(Edit):
             kind = "bipartite" if graph.is_bipartite else "a graph on one sequence"
             raise EditError(f"{self}: the model's graph is {kind}, the given one is not.")
         _check_fits(self, given.num_queries, given.num_keys, reading)
-        if not keys.first and (not graph.is_bipartite or not queries.first):
+        follows = given.rule.device is None and (not graph.is_bipartite or not queries.first)
+        if follows and not keys.first:
             return graph & replace(graph, rule=given.rule)
-        rows = queries.first + torch.arange(len(queries))
-        inside = given.rule.allowed(rows[:, None], keys.first + torch.arange(len(keys)))
-        query, key = inside.nonzero(as_tuple=True)
-        rule = Edges.from_pairs(query, key, len(queries), graph.query_offset)
-        return graph & replace(graph, rule=rule)
+        rows = slice(queries.first, queries.first + len(queries))
+        if given.rule.device is None:
+            positions = torch.arange(rows.start, rows.stop)
+            inside = given.rule.allowed(positions[:, None], keys.first + torch.arange(len(keys)))
+            row, key = inside.nonzero(as_tuple=True)
+        else:
+            row, key, _ = _edges(given, rows)
+            key = key - keys.first
+            is_there = (key >= 0) & (key < len(keys))
+            row, key = row[is_there], key[is_there]
+        return graph & replace(
+            graph, rule=Edges.from_pairs(row, key, len(queries), graph.query_offset)
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -314,6 +324,7 @@ class Use(Edit):
             raise EditError(f"Use takes an AttentionGraph, not {type(self.graph).__name__}.")
         if self.graph.positions is not None or self.graph.query_positions is not None:
             raise EditError("Use takes a graph of all tokens, not a subgraph.")
+        _check_begins(self, self.graph.graph)
 
     def allowed(self, graph: TokenGraph, reading: Reading) -> TokenGraph:
         """Take the graph's own edges."""
@@ -341,11 +352,8 @@ class Use(Edit):
     def _edges(self, rows: slice, reading: Reading) -> tuple[Tensor, Tensor, Tensor]:
         """List the edges of some rows of a call: row counted from theirs, key, attention."""
         first = reading.queries.first
-        pointer = self.graph.graph.pointer[first + rows.start : first + rows.stop + 1]
-        edges = slice(int(pointer[0]), int(pointer[-1]))
-        row = torch.repeat_interleave(torch.arange(len(pointer) - 1), pointer.diff())
-        key = self.graph.graph.edge_index[0, edges] - reading.keys.first
-        return row, key, torch.as_tensor(self.graph.attention[edges])
+        row, key, edges = _edges(self.graph.graph, slice(first + rows.start, first + rows.stop))
+        return row, key - reading.keys.first, torch.as_tensor(self.graph.attention[edges])
 
 
 @dataclass(frozen=True, eq=False)
@@ -491,6 +499,22 @@ def _places(edit: Edit, text: str, tokens: Names) -> list[int]:
             "tokenizer=, call the model with input_ids, or name positions."
         )
     return [n for n, token in enumerate(tokens) if token in (text, text.strip(" "))]
+
+
+def _check_begins(edit: Edit, graph: TokenGraph) -> None:
+    if graph.query_offset:
+        raise EditError(
+            f"{type(edit).__name__} takes a graph of all tokens, but this one's queries begin at "
+            f"position {graph.query_offset}."
+        )
+
+
+def _edges(graph: TokenGraph, rows: slice) -> tuple[Tensor, Tensor, slice]:
+    """List the edges of some queries: row counted from theirs, key; and which edges they are."""
+    pointer = graph.pointer[rows.start : rows.stop + 1].cpu()
+    edges = slice(int(pointer[0]), int(pointer[-1]))
+    row = torch.repeat_interleave(torch.arange(len(pointer) - 1), pointer.diff())
+    return row, graph.edge_index[0, edges].cpu(), edges
 
 
 def _check_fits(edit: Edit, num_queries: int, num_keys: int, reading: Reading) -> None:

@@ -299,6 +299,9 @@ def test_restricting_a_model_is_running_it_with_a_mask(tiny, randn):
     wider[:N, :N] = inside
     again = run(model, Restrict(TokenGraph.from_mask(wider)))
     assert torch.equal(found, again)
+    with edited(model, Restrict(TokenGraph.from_mask(wider))):
+        head = capture(IDS, model)[1, 2]
+    assert torch.equal(head.graph.mask(), inside.tril())
 
 
 def test_a_graph_that_does_not_fit_is_refused(tiny):
@@ -308,6 +311,8 @@ def test_a_graph_that_does_not_fit_is_refused(tiny):
     bipartite = TokenGraph.bipartite(N, N)
     with pytest.raises(EditError, match="the given one is not"):
         run(model, Restrict(bipartite))
+    with pytest.raises(EditError, match="begin at position 3"):
+        Restrict(TokenGraph.causal(9, query_offset=3))
     for wrong in (None, "window", torch.eye(3)):
         with pytest.raises(EditError, match="Restrict takes a TokenGraph"):
             Restrict(wrong)
