@@ -10,7 +10,7 @@ import inspect
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -60,6 +60,14 @@ class Place:
     sequences: list[int]
 
 
+class _Last(NamedTuple):
+    """The last attention call; the query is held, so that its memory is not used again."""
+
+    module: nn.Module
+    query: Tensor
+    stop: int
+
+
 class Tracker:
     """What is known of a model's present call, and of the sequence that it goes on with."""
 
@@ -83,6 +91,7 @@ class Tracker:
         self._homes: dict[str, str] = {}
         self._masks: dict[Any, tuple[Any, Mask]] = {}
         self._verified: set[str] = set()
+        self._last: _Last | None = None
 
     def owns(self, module: nn.Module) -> bool:
         """Say whether a module is a part of the model."""
@@ -121,6 +130,7 @@ class Tracker:
         self._calls.clear()
         self._layers.clear()
         self._masks.clear()
+        self._last = None
         cache: Any = given.get("past_key_values")
         self._has_cache = cache is not None
         self._seen = int(cache.get_seq_length()) if hasattr(cache, "get_seq_length") else 0
@@ -155,7 +165,10 @@ class Tracker:
         """
         name = self.name(call.module)
         stack = self._stack(call, name)
-        if self.is_calling:
+        start = self._start_of_split(call)
+        if start:
+            layer = self._layers[name][-1]
+        elif self.is_calling:
             layer = self._calls.get(stack, 0)
             self._calls[stack] = layer + 1
             self._layers.setdefault(name, []).append(layer)
@@ -167,6 +180,12 @@ class Tracker:
         mask = self.mask(call)
         find = self._cross_sides if is_bipartite else self._own_sides
         queries, keys = find(call, mask, stack)
+        if start:
+            queries, keys = (
+                [Side(side.slots, side.first + start) for side in sides]
+                for sides in (queries, keys)
+            )
+        self._last = _Last(call.module, call.query, start + call.query.shape[2])
         count = call.query.shape[0]
         windows = max(count // self.batch, 1) if self.batch else 1
         return Place(
@@ -193,6 +212,18 @@ class Tracker:
         is_step = call.query.shape[2] == 1 and call.name in self._verified
         self._verified.add(call.name)
         return not is_step and not call.options.get("dropout")
+
+    def _start_of_split(self, call: RoutedCall) -> int:
+        """Say where the tokens of a call begin that goes on with those of the last.
+
+        Vision models split the queries of a layer by image, and attend in each part by itself.
+        """
+        last = self._last
+        if last is None or not self.is_calling or last.module is not call.module:
+            return 0
+        one, other = last.query, call.query
+        is_of_one = one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+        return last.stop if is_of_one and one.storage_offset() < other.storage_offset() else 0
 
     def _layer_outside(self, name: str) -> int:
         """Find the layer of a call that comes after the model's: gradient checkpointing's."""
@@ -248,9 +279,7 @@ class Tracker:
         return queries, keys
 
     def _told(self, stack: str, count: int, total: int) -> Tensor | None:
-        """Say which tokens the caller's mask calls real: where attention is sparse, none may
-        read them, and neither may they.
-        """
+        """Say which tokens the caller's mask calls real: sparse attention may read none of them."""
         if stack.startswith(tuple(_MODALITIES)):
             return None
         of_decoder = self._is_encoder_decoder and stack == "decoder"
