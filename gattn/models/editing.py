@@ -226,10 +226,19 @@ class Editing(Context):
         self._missing = {id(edit): edit for some in edits for edit in some}
         self._stack_of: dict[int, str] = {}
         self._located: dict[Any, Edit] = {}
-        self.model: nn.Module | None = None
+        self._awaits_backward = False
+
+    def begin(self, tracker: Tracker) -> None:
+        """Note whether the backward pass will run the model's layers once more."""
+        is_checkpointed = any(
+            getattr(module, "gradient_checkpointing", False) and module.training
+            for module in tracker.model.modules()
+        )
+        self._awaits_backward = is_checkpointed and torch.is_grad_enabled()
 
     def edits(self, call: RoutedCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
         """Give the edits of each element, their tokens located."""
+        self._awaits_backward &= tracker.is_calling
         applied: list[Sequence[Edit]] = []
         for sequence in place.sequences:
             some = self._edits[sequence if len(self._edits) > 1 else 0]
@@ -277,13 +286,18 @@ class Editing(Context):
                     del self._missing[id(given)]
 
     def check(self) -> None:
-        """Refuse edits that had nothing to edit.
+        """Refuse edits that had nothing to edit, or that the backward pass would miss.
 
         Raises
         ------
         EditError
             Where there are any.
         """
+        if self._awaits_backward:
+            raise EditError(
+                "Gradient checkpointing computes attention again in the backward pass, which would "
+                "miss the edits: call backward() inside of the context."
+            )
         if not self._missing:
             return
         missing = next(iter(self._missing.values()))
@@ -301,7 +315,8 @@ def edited(
     """Run a live model with edits: within this context, in this thread.
 
     The rows that an edit does not change stay bit for bit as they were. Contexts nest: the edits
-    of the outer ones come first, and `gattn.capture` within them sees the edited attention.
+    of the outer ones come first, and `gattn.capture` within them sees the edited attention. With
+    gradient checkpointing the backward pass belongs inside of the context too.
 
     Parameters
     ----------

@@ -609,6 +609,21 @@ def gradients_of(model, weight, reentrant=None):
     return [x.grad.clone() for x in (*weight.parameters(), *model.parameters())]
 
 
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+def test_a_backward_pass_that_would_miss_the_edits_is_refused(tiny, reentrant):
+    model = tiny("llama").train()
+    checkpointing(model)({"use_reentrant": reentrant})
+    model.enable_input_require_grads()
+    with pytest.raises(EditError, match=r"call backward\(\) inside"), edited(model, Cut(0, 1)):
+        model(torch.tensor([IDS]), use_cache=False)[0].square().mean()
+    with torch.no_grad(), edited(model, Cut(0, 1)):
+        model(torch.tensor([IDS]), use_cache=False)
+    model.eval()
+    with edited(model, Cut(0, 1)):
+        model(torch.tensor([IDS]), use_cache=False)[0].square().mean().backward()
+
+
 def test_a_model_learns_a_weight_function(tiny):
     """A few steps of gradient descent on nothing but the widths of a swapped-in distance."""
     model, weight = tiny("llama"), Scaled(torch.float32)
