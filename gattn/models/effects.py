@@ -272,7 +272,7 @@ def _together(edits: Sequence[Edit | Sequence[Edit]]) -> list[list[Edit]]:
         raise EditError(
             f"An edit is one of Cut, Scale, Restrict, Use or Swap, not {wrong[0]!r:.60}."
         )
-    return together
+    return cast("list[list[Edit]]", together)
 
 
 def _label(edit: Edit) -> str:

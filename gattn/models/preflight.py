@@ -21,6 +21,7 @@ from gattn.models.routing import Context, RoutedCall, opened
 from gattn.models.tracking import Place, Tracker
 
 _TOKENS = 7
+_FEW_TOKENS = 50
 _TOLERANCE = 1e-5
 
 _proved: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
@@ -70,11 +71,11 @@ def prove(model: nn.Module) -> None:
 
 def _reason(model: nn.Module) -> str:
     """Say why a model cannot be trusted; nothing where it can."""
-    inputs = _small_input(model)
-    if inputs is None:
-        return "gattn has no small input for it on which to prove that its softmaxes are attention"
     state = torch.random.get_rng_state()
     try:
+        inputs = _small_input(model)
+        if inputs is None:
+            return "gattn has no small input for it, to prove that its softmaxes are attention"
         with torch.no_grad():
             return _difference(model, inputs)
     except GattnError as error:
@@ -123,7 +124,7 @@ def _small_input(model: nn.Module) -> dict[str, Tensor] | None:
         return {main: torch.randn(shape, generator=generator).to(_device(model))}
     if main != "input_ids":
         return None
-    vocabulary = config.get_text_config().vocab_size
+    vocabulary = getattr(config.get_text_config(), "vocab_size", _FEW_TOKENS)
     ids = torch.randperm(vocabulary, generator=generator)[:_TOKENS][None].to(_device(model))
     inputs = {"input_ids": ids}
     if config.is_encoder_decoder:

@@ -68,7 +68,8 @@ class Projections:
         if not self._waiting or not is_open(self._owner) or not inputs:
             return
         waiting, self._waiting = self._waiting, []
-        output = waiting[0][0].output
+        calls = {id(call): call for call, _, _ in waiting}.values()
+        output = torch.cat([call.output for call in calls], dim=1)
         given = inputs[0]
         width = output.shape[2] * output.shape[3]
         is_whole = given.shape[-1] == width and given.numel() == output.numel()
@@ -93,15 +94,15 @@ class Projections:
             self._products[id(module)] = parts.transpose(1, 2) @ parts
         return self._products[id(module)]
 
-    def check(self, module: nn.Module | None = None) -> None:
-        """Refuse calls whose output was not projected.
+    def check(self, module: nn.Module | None = None, *, attention: nn.Module | None = None) -> None:
+        """Refuse calls whose output was not projected, but by the module of further attention.
 
         Raises
         ------
         CaptureError
             Where there are any.
         """
-        if not self._waiting:
+        if not self._waiting or self._waiting[0][0].module is attention:
             return
         name, self._waiting = self._waiting[0][0].name, []
         what = "no linear module" if module is None else f"{type(module).__name__} with other input"

@@ -103,7 +103,7 @@ class Recording(Context):
 
     def see(self, call: RoutedCall, place: Place, readings: list[Reading]) -> None:
         """Keep the edges of a call."""
-        self._projections.check()
+        self._projections.check(attention=call.module)
         if self._starts_anew(place, readings):
             self._runs.append([])
         with torch.no_grad():
@@ -210,12 +210,14 @@ class Recording(Context):
         if not self._runs:
             return
         logits = getattr(result, "logits", None)
+        if not self._keeps_logits or not isinstance(logits, Tensor) or logits.dim() not in (2, 3):
+            logits = None
         for number, sequence in enumerate(self._runs[-1]):
             for stack in tracker.stacks:
                 sequence.ids[stack, False] = tracker.ids(stack, number)
                 if stack == "cross":
                     sequence.ids[stack, True] = tracker.ids(stack, number, is_query=True)
-            if self._keeps_logits and isinstance(logits, Tensor) and number < len(logits):
+            if logits is not None and number < len(logits):
                 sequence.logits.append(tracker.real_rows(logits[number].detach(), number))
 
     # What was recorded

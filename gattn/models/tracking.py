@@ -81,6 +81,7 @@ class Tracker:
         self._has_cache = False
         self._has_own_mask = False
         self._padding: dict[str, Tensor] = {}
+        self._last: tuple[str, int] = "", 0
         self.batch: int | None = None
         self._ids: dict[str, Tensor | None] = {}
         self._real: dict[str, Tensor] = {}
@@ -192,6 +193,27 @@ class Tracker:
             stack, layer, is_bipartite, queries, keys, [n // windows for n in range(count)]
         )
 
+    def _is_piece(self, call: RoutedCall, name: str) -> bool:
+        """Say whether a call goes on with the layer of the last: images packed one after another.
+
+        Such layers split their tokens and attend within each piece, with no mask.
+        """
+        return (
+            name == self._last[0]
+            and call.mask is None
+            and call.options.get("is_causal") is False
+            and len(call.query) == 1
+            and call.query.shape[2] == call.key.shape[2]
+        )
+
+    def _piece(self, call: RoutedCall, name: str, stack: str) -> Place:
+        """Say where a further piece of a layer is: behind the tokens of those before."""
+        first, length = self._last[1], call.query.shape[2]
+        self._last = name, first + length
+        self._real[stack] = torch.ones(1, first + length, dtype=torch.bool)
+        sides = [Side(torch.arange(length), first)]
+        return Place(stack, self._layers[name][-1], False, sides, sides, [0])
+
     def mask(self, call: RoutedCall) -> Mask:
         """Read a call's mask, once for all layers that share it."""
         name = id(call.mask), call.implementation
@@ -291,6 +313,12 @@ class Tracker:
     ) -> tuple[list[Side], list[Side]]:
         """Find the real tokens of cross-attention: a key that nobody may read is padding."""
         count, _, length, _ = call.query.shape
+        if self.batch and count > self.batch:
+            raise CaptureError(
+                f"{call.name} attends from {count} groups of queries to keys of their own, for "
+                f"{self.batch} sequences; expected one group a sequence. Several images a sequence "
+                "are not read here."
+            )
         self._read[stack] = mask.is_read(count, call.key.shape[2])
         keys = _sides(self._read[stack], 0, call.key.shape[2])
         real, start = self._real.get("decoder"), self._seen
