@@ -81,7 +81,6 @@ class Tracker:
         self._has_cache = False
         self._has_own_mask = False
         self._padding: dict[str, Tensor] = {}
-        self._last: tuple[str, int] = "", 0
         self.batch: int | None = None
         self._ids: dict[str, Tensor | None] = {}
         self._real: dict[str, Tensor] = {}
