@@ -1,0 +1,344 @@
+"""Generation is recorded as one forward pass over all that came, without the last token."""
+
+from threading import Thread
+
+import numpy as np
+import pytest
+import torch
+
+from gattn import All, Threshold, TopK, TopMass, capture, capturing
+from gattn.errors import CaptureError
+
+IDS = [5, 17, 42, 17, 8, 33, 59, 3, 21, 11, 12, 13]
+FEW = [7, 11, 23, 40]
+WINDOW = {"sliding_window": 8}
+MODELS = [
+    ("llama", "sdpa", {}),
+    ("llama", "eager", {}),
+    ("qwen2", "sdpa", {}),
+    ("gpt2", "sdpa", {}),
+    ("opt", "eager", {}),
+    ("mistral", "sdpa", WINDOW),
+    ("mistral", "eager", WINDOW),
+    ("gemma2", "eager", WINDOW),
+    ("gemma3", "sdpa", {}),
+    ("gpt-oss", "eager", WINDOW),
+    ("bloom", "eager", {"initializer_range": 0.3}),
+]
+
+
+def gemma3(implementation):
+    from transformers import Gemma3ForCausalLM, Gemma3TextConfig
+
+    state = torch.random.get_rng_state()
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "head_dim": 8}
+    config = Gemma3TextConfig(
+        vocab_size=60,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        layer_types=["sliding_attention", "full_attention"],
+        sliding_window=8,
+        initializer_range=0.3,
+        pad_token_id=0,
+        attn_implementation=implementation,
+        **sizes,
+    )
+    model = Gemma3ForCausalLM(config).eval()
+    torch.random.set_rng_state(state)
+    return model
+
+
+@pytest.fixture(scope="module")
+def build(tiny):
+    def built(name, implementation="sdpa", **options):
+        if name == "gemma3":
+            return gemma3(implementation)
+        return tiny(name, implementation, **options)
+
+    return built
+
+
+def generate(model, ids, count=6, mask=None, **options):
+    ids = torch.tensor(ids if isinstance(ids[0], list) else [ids])
+    if mask is not None:
+        options["attention_mask"] = mask
+    options = {"do_sample": False, "max_new_tokens": count, "min_new_tokens": count} | options
+    return model.generate(ids, **options)
+
+
+def reported(model, inputs):
+    """What the model itself reports, under eager, in one pass: layers of (heads, N, N)."""
+    chosen = model.config._attn_implementation
+    model.set_attn_implementation("eager")
+    with torch.no_grad():
+        output = model(**inputs, output_attentions=True, use_cache=False)
+    model.set_attn_implementation(chosen)
+    return output
+
+
+def same_as_one_pass(model, trace, ids):
+    (stack,) = trace.stacks.values()
+    output = reported(model, {"input_ids": ids[None]})
+    assert len(stack) == len(output.attentions) * len(output.attentions[0][0])
+    for (layer, h), head in stack.items():
+        expected = output.attentions[layer][0, h]
+        np.testing.assert_allclose(head.to_dense(), expected, atol=1e-5, err_msg=(layer, h))
+    return output.logits[0]
+
+
+@pytest.mark.parametrize("cache", [None, "static"])
+@pytest.mark.parametrize("count", [1, 6, 14])
+@pytest.mark.parametrize("prompt", [IDS, FEW, [9]], ids=len)
+@pytest.mark.parametrize(("name", "implementation", "options"), MODELS, ids=str)
+def test_a_generated_text_is_one_pass(build, name, implementation, options, prompt, count, cache):
+    """Windows of 8 tokens meet prompts that are shorter and longer, caches that roll over."""
+    model = build(name, implementation, **options)
+    chosen = {"cache_implementation": cache} if cache else {}
+    with capturing(model) as run:
+        ids = generate(model, prompt, count, **chosen)[0]
+    assert torch.equal(ids, generate(model, prompt, count, **chosen)[0])
+    logits = same_as_one_pass(model, run.trace, ids[:-1])
+    assert run.trace.generated == count - 1
+    assert list(run.trace.only_stack.tokens) == [str(int(i)) for i in ids[:-1]]
+    assert run.trace.logits.shape == (count, 60)
+    torch.testing.assert_close(run.trace.logits, logits[-count:], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("cache", [None, "static"])
+@pytest.mark.parametrize("name", ["llama", "mistral"])
+def test_a_sampled_text_is_one_pass(build, name, cache):
+    model = build(name)
+    chosen = {"cache_implementation": cache} if cache else {}
+    torch.manual_seed(3)
+    with capturing(model) as run:
+        ids = generate(model, IDS, do_sample=True, temperature=2.0, **chosen)[0]
+    torch.manual_seed(3)
+    assert torch.equal(ids, generate(model, IDS, do_sample=True, temperature=2.0, **chosen)[0])
+    same_as_one_pass(model, run.trace, ids[:-1])
+
+
+@pytest.mark.parametrize("cache", [None, "static"])
+@pytest.mark.parametrize(
+    ("name", "implementation", "options"), [x for x in MODELS if x[0] != "opt"], ids=str
+)
+def test_a_padded_batch_is_a_pass_for_each(build, name, implementation, options, cache):
+    model = build(name, implementation, **options)
+    rows = [IDS, FEW, [9]]
+    ids = [[0] * (12 - len(row)) + row for row in rows]
+    mask = torch.tensor([[0] * (12 - len(row)) + [1] * len(row) for row in rows])
+    chosen = {"cache_implementation": cache} if cache else {}
+    with capturing(model) as run:
+        found = generate(model, ids, 7, mask, **chosen)
+    assert len(run.traces) == 3
+    for row, new, trace in zip(rows, found[:, 12:], run.traces, strict=True):
+        whole = torch.tensor([*row, *new[:-1].tolist()])
+        same_as_one_pass(model, trace, whole)
+        assert trace.generated == 6
+        assert list(trace.only_stack.tokens) == [str(int(i)) for i in whole]
+
+
+@pytest.mark.parametrize("cache", [None, "static"])
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_an_encoder_decoder_generates_in_three_stacks(tiny, name, implementation, cache):
+    model = tiny(name, implementation)
+    rows = [IDS, FEW]
+    padding = model.config.pad_token_id
+    ids = [row + [padding] * (12 - len(row)) for row in rows]
+    mask = torch.tensor([[1] * len(row) + [0] * (12 - len(row)) for row in rows])
+    options = {"cache_implementation": cache} if cache else {}
+    with capturing(model) as run:
+        found = generate(model, ids, 6, mask, decoder_start_token_id=2, **options)
+    for row, decoder, trace in zip(rows, found[:, :-1], run.traces, strict=True):
+        inputs = {"input_ids": torch.tensor([row]), "decoder_input_ids": decoder[None]}
+        output = reported(model, inputs)
+        assert list(trace.stacks) == ["encoder", "decoder", "cross"]
+        for stack in trace.stacks:
+            layers = output[f"{stack}_attentions"]
+            assert trace[stack].layers == list(range(len(layers)))
+            for (layer, h), head in trace[stack].items():
+                np.testing.assert_allclose(head.to_dense(), layers[layer][0, h], atol=1e-5)
+        assert trace.generated == 5
+        assert trace["encoder"].tokens == trace["cross"].tokens == [str(i) for i in row]
+        decoded = [str(int(i)) for i in decoder]
+        assert trace["decoder"].tokens == trace["cross"][0, 0].query_labels() == decoded
+        torch.testing.assert_close(trace.logits, output.logits[0], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("keep", [TopK(2), Threshold(0.1), TopMass(0.8), All()], ids=str)
+@pytest.mark.parametrize("name", ["llama", "mistral", "bloom"])
+def test_keeping_while_generating_is_keeping_afterwards(build, name, keep):
+    model = build(name, "eager", **(WINDOW if name == "mistral" else {}))
+    contributions = name != "bloom"
+    options = {"scores": True, "contributions": contributions}
+    with capturing(model, keep=keep, **options) as run:
+        ids = generate(model, IDS)[0]
+    whole = capture(ids[:-1], model, **options)
+    for place, head in whole.only_stack.items():
+        found, expected = run.trace[place], head.keep(keep)
+        assert torch.equal(found.graph.edge_index, expected.graph.edge_index)
+        names = ["attention", "score", "total_mass", "kept_mass"]
+        for name in [*names, "contribution"] if contributions else names:
+            np.testing.assert_allclose(
+                getattr(found, name), getattr(expected, name), rtol=1e-4, atol=1e-5
+            )
+        assert found.dropped_edges.tolist() == expected.dropped_edges.tolist()
+
+
+def test_chosen_layers_and_heads_of_a_generated_text(build):
+    model = build("llama")
+    with capturing(model, layers=[1], heads=[3, 0]) as run:
+        ids = generate(model, IDS)[0]
+    whole = capture(ids[:-1], model)
+    assert sorted(run.trace.only_stack) == [(1, 0), (1, 3)]
+    assert run.trace.generated == 5
+    for place, head in run.trace.only_stack.items():
+        np.testing.assert_allclose(head.to_dense(), whole[place].to_dense(), atol=1e-5)
+
+
+def test_a_tokenizer_names_generated_tokens(tiny, tokenizer):
+    model = tiny("llama", vocab_size=len(tokenizer))
+    with capturing(model, tokenizer) as run:
+        ids = generate(model, [5, 7, 8])[0]
+    names = [tokenizer.convert_ids_to_tokens([int(i)])[0].removeprefix("##") for i in ids[:-1]]
+    assert run.trace.only_stack.tokens == names
+
+
+# Several texts, other ways to generate
+
+
+def test_two_texts_in_one_context_have_a_trace_each(build):
+    model = build("llama")
+    with capturing(model) as run:
+        one, other = generate(model, IDS, 4)[0], generate(model, FEW, 3)[0]
+        with torch.no_grad():
+            model(torch.tensor([[3, 4, 5]]))
+    for ids, trace in zip((one[:-1], other[:-1], torch.tensor([3, 4, 5])), run.traces, strict=True):
+        same_as_one_pass(model, trace, ids)
+    assert [trace.generated for trace in run.traces] == [3, 2, 0]
+    with pytest.raises(CaptureError, match=r"3 sequences ran.*run\.traces"):
+        run.trace  # noqa: B018
+
+
+def test_several_samples_of_a_prompt_have_a_trace_each(build):
+    model = build("llama")
+    torch.manual_seed(0)
+    with capturing(model) as run:
+        found = generate(model, IDS, do_sample=True, num_return_sequences=3)
+    assert len({tuple(ids.tolist()) for ids in found}) > 1
+    for ids, trace in zip(found, run.traces, strict=True):
+        same_as_one_pass(model, trace, ids[:-1])
+
+
+def test_samples_of_one_encoded_text_share_its_encoder(tiny):
+    """The text is encoded once, and so the encoder is in the first trace alone."""
+    model = tiny("t5")
+    options = {"do_sample": True, "num_return_sequences": 2, "decoder_start_token_id": 0}
+    with capturing(model) as run:
+        generate(model, IDS, **options)
+        generate(tiny("t5"), FEW, **options)  # Another model of the same kind.
+    assert [list(trace.stacks) for trace in run.traces] == [
+        ["encoder", "decoder", "cross"],
+        ["decoder", "cross"],
+    ]
+
+
+def test_without_a_cache_each_step_is_a_pass_of_its_own(build):
+    model = build("llama")
+    with capturing(model) as run:
+        ids = generate(model, FEW, 3, use_cache=False)[0]
+    assert [trace[0, 0].graph.num_tokens for trace in run.traces] == [4, 5, 6]
+    for count, trace in zip((4, 5, 6), run.traces, strict=True):
+        same_as_one_pass(model, trace, ids[:count])
+        assert trace.generated == 0
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "mistral"])
+def test_a_loop_of_ones_own_is_one_pass(build, name):
+    model = build(name, **(WINDOW if name == "mistral" else {}))
+    cache, logits = None, []
+    with capturing(model) as run, torch.no_grad():
+        for part in (IDS[:4], IDS[4:5], IDS[5:6], IDS[6:10], IDS[10:]):
+            output = model(torch.tensor([part]), past_key_values=cache, use_cache=True)
+            cache = output.past_key_values
+            logits.append(output.logits[0])
+    expected = same_as_one_pass(model, run.trace, torch.tensor(IDS))
+    assert run.trace.only_stack.tokens == [str(i) for i in IDS]
+    assert torch.equal(run.trace.logits, torch.cat(logits))
+    torch.testing.assert_close(run.trace.logits, expected, rtol=0, atol=1e-4)
+
+
+def test_a_prompt_in_pieces_is_one_pass(build):
+    model = build("llama")
+    with capturing(model) as run:
+        ids = generate(model, IDS, 4, prefill_chunk_size=5)[0]
+    same_as_one_pass(model, run.trace, ids[:-1])
+
+
+def test_vectors_in_place_of_tokens_have_no_names(build):
+    model = build("llama")
+    vectors = model.get_input_embeddings()(torch.tensor([IDS])).detach()
+    with capturing(model) as run, torch.no_grad():
+        model(torch.tensor([IDS]))
+        model(inputs_embeds=vectors)
+        model.generate(inputs_embeds=vectors, max_new_tokens=3, do_sample=False)
+    assert run.traces[0].only_stack.tokens == [str(i) for i in IDS]
+    assert run.traces[1][0, 0].tokens == ()
+    assert run.traces[2][0, 0].tokens == ()
+    for place, head in run.traces[0].only_stack.items():
+        np.testing.assert_allclose(head.attention, run.traces[1][place].attention, atol=1e-6)
+
+
+# Refusals
+
+
+@pytest.mark.parametrize("stack", ["llama", "t5"])
+def test_a_cache_from_before_is_refused(tiny, stack):
+    model = tiny(stack)
+    inputs = {"input_ids": torch.tensor([IDS])}
+    if stack == "t5":
+        inputs["decoder_input_ids"] = torch.tensor([FEW])
+    with torch.no_grad():
+        output = model(**inputs, use_cache=True)
+    name = "input_ids" if stack == "llama" else "decoder_input_ids"
+    more = inputs | {name: torch.tensor([[3]])}
+    with (
+        pytest.raises(CaptureError, match=r"cache of \d+ tokens from before.*before\s+the prompt"),
+        capturing(model),
+        torch.no_grad(),
+    ):
+        model(**more, past_key_values=output.past_key_values)
+
+
+def test_text_generated_by_another_thread_is_not_seen_and_that_is_said(build):
+    """So it goes with streamers, and with continuous batching, which generate in a thread."""
+    model = build("llama")
+
+    def elsewhere():
+        thread = Thread(target=generate, args=[model, IDS])
+        thread.start()
+        thread.join()
+
+    with pytest.raises(CaptureError, match="was not called"), capturing(model):
+        elsewhere()
+
+
+def test_a_context_without_a_call_has_nothing_to_capture(build):
+    model = build("llama")
+    with (
+        pytest.raises(CaptureError, match="LlamaForCausalLM was not called"),
+        capturing(model) as run,
+    ):
+        pass
+    with pytest.raises(CaptureError, match="0 sequences ran"):
+        run.trace  # noqa: B018
+    assert run.traces == []
+
+
+def test_a_model_in_training_does_not_generate_a_trace(build):
+    from gattn.errors import ModelError
+
+    model = build("llama").train()
+    with pytest.raises(ModelError, match=r"training mode.*eval\(\)"), capturing(model):
+        model(torch.tensor([IDS]))
