@@ -192,27 +192,6 @@ class Tracker:
             stack, layer, is_bipartite, queries, keys, [n // windows for n in range(count)]
         )
 
-    def _is_piece(self, call: RoutedCall, name: str) -> bool:
-        """Say whether a call goes on with the layer of the last: images packed one after another.
-
-        Such layers split their tokens and attend within each piece, with no mask.
-        """
-        return (
-            name == self._last[0]
-            and call.mask is None
-            and call.options.get("is_causal") is False
-            and len(call.query) == 1
-            and call.query.shape[2] == call.key.shape[2]
-        )
-
-    def _piece(self, call: RoutedCall, name: str, stack: str) -> Place:
-        """Say where a further piece of a layer is: behind the tokens of those before."""
-        first, length = self._last[1], call.query.shape[2]
-        self._last = name, first + length
-        self._real[stack] = torch.ones(1, first + length, dtype=torch.bool)
-        sides = [Side(torch.arange(length), first)]
-        return Place(stack, self._layers[name][-1], False, sides, sides, [0])
-
     def mask(self, call: RoutedCall) -> Mask:
         """Read a call's mask, once for all layers that share it."""
         name = id(call.mask), call.implementation
