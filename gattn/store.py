@@ -8,6 +8,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gattn.errors import CaptureError
@@ -18,6 +19,7 @@ from gattn.neighbourhoods import padded_rows
 from gattn.rules import Edges, Rule
 
 _MOST_SLACK = 1.25
+_FEW = 4096  # fewer values than these NumPy copies faster
 
 
 class KeptEdges:
@@ -107,13 +109,13 @@ class KeptEdges:
         if isinstance(self._keep, All):
             self._append({name: _picked(block, allowed) for name, block in values.items()})
             return
-        if isinstance(columns, slice):
-            columns = torch.arange(columns.start, columns.stop)
         present = torch.tensor(True) if allowed is None else allowed
         places = self._keep.places(attention, present.to(attention.device))
-        _, height, width = attention.shape
-        row, key = places // width % height, columns.to(places.device)[places % width]
-        self._add(rows, places, row, key, values)
+        width = attention.shape[2]
+        line = places // width
+        key = places - line * width
+        key = key + columns.start if isinstance(columns, slice) else columns.to(key.device)[key]
+        self._add(rows, places, line, key, values)
 
     def add_edges(self, edges: slice, attention: Tensor, scores: Tensor | None) -> None:
         """Keep edges of whole neighbourhoods: (heads, edges) in the graph's edge order."""
@@ -137,8 +139,9 @@ class KeptEdges:
             self._append(values)
             return
         places = torch.cat(chosen).sort().values
-        edge = places % len(query)
-        self._add(rows, places, row[edge], key[edge], values)
+        head = places // len(query)
+        edge = places - head * len(query)
+        self._add(rows, places, head * (rows.stop - rows.start) + row[edge], key[edge], values)
 
     def _values(self, attention: Tensor, scores: Tensor | None) -> dict[str, Tensor]:
         values = {"attention": attention.detach().to(self._dtype)}
@@ -162,13 +165,14 @@ class KeptEdges:
             )
 
     def _add(
-        self, rows: slice, places: Tensor, row: Tensor, key: Tensor, values: dict[str, Tensor]
+        self, rows: slice, places: Tensor, line: Tensor, key: Tensor, values: dict[str, Tensor]
     ) -> None:
-        """Store the edges at flat places of all heads, given row (in `rows`) and key of each."""
+        """Store the edges at flat places, given the line and key of each.
+
+        The lines are the rows of the first head, then those of the next.
+        """
         heads, height = len(self._heads), rows.stop - rows.start
-        head = places // values["attention"].shape[1:].numel()
-        degree = torch.bincount(head * height + row, minlength=heads * height)
-        degree = degree.view(heads, height).cpu()
+        degree = torch.bincount(line, minlength=heads * height).view(heads, height).cpu()
         piece = self._pieces[-1]
         self._degree[:, piece.row :][:, rows] = degree
         taken = {name: block.take(places) for name, block in values.items()}
@@ -177,7 +181,13 @@ class KeptEdges:
     def _append(self, values: dict[str, Tensor], sizes: list[int] | None = None) -> None:
         """Append to each head's buffers: a row a head, or `sizes` of one row."""
         for name, buffers in self._kept.items():
-            block = values[name].cpu()
+            block = values[name].to("cpu", buffers[0].dtype) if buffers else values[name]
+            if sizes is not None and len(block) < _FEW * len(buffers):
+                array, stop = block.numpy(), 0
+                for buffer, size in zip(buffers, sizes, strict=True):
+                    start, stop = stop, stop + size
+                    buffer.append_few(array[start:stop])
+                continue
             parts = block if sizes is None else block.split(sizes)
             for buffer, part in zip(buffers, parts, strict=True):
                 buffer.append(part)
@@ -320,23 +330,35 @@ class _Buffer:
     """Values one after another, in memory that is reserved ahead: what is not written is free."""
 
     def __init__(self, dtype: torch.dtype) -> None:
-        self._memory, self._size = torch.empty(0, dtype=dtype), 0
+        self.dtype, self._size = dtype, 0
+        self._memory = torch.empty(0, dtype=dtype)
+        self._array = self._memory.numpy()
 
     def reserve(self, capacity: int) -> None:
-        """Take memory for so many values, while there are none yet."""
-        self._memory = self._memory.new_empty(capacity)
+        """Take memory for so many values, and keep those there are."""
+        memory = self._memory.new_empty(capacity)
+        memory[: self._size] = self._memory[: self._size]
+        self._memory, self._array = memory, memory.numpy()
 
     def append(self, values: Tensor) -> None:
         """Write values behind the last ones."""
-        start, self._size = self._size, self._size + len(values)
-        if self._size > len(self._memory):
-            wider = self._memory.new_empty(max(self._size, 2 * len(self._memory)))
-            wider[:start] = self._memory[:start]
-            self._memory = wider
-        self._memory[start : self._size] = values
+        place = self._next(len(values))
+        self._memory[place] = values
+
+    def append_few(self, values: NDArray[Any]) -> None:
+        """Do the same, with less ado for each call."""
+        place = self._next(len(values))
+        self._array[place] = values
+
+    def _next(self, size: int) -> slice:
+        stop = self._size + size
+        if stop > len(self._array):
+            self.reserve(max(stop, 2 * len(self._array)))
+        place, self._size = slice(self._size, stop), stop
+        return place
 
     def values(self) -> Tensor:
         """Give what was written, without much unused memory behind it."""
-        if len(self._memory) > _MOST_SLACK * self._size:
-            self._memory = self._memory[: self._size].clone()
+        if len(self._array) > _MOST_SLACK * self._size:
+            self.reserve(self._size)
         return self._memory[: self._size]

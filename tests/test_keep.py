@@ -1,5 +1,7 @@
 """Keep rules against sorting in plain Python."""
 
+from collections.abc import Iterator
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,15 @@ from torch import Tensor
 
 from gattn.errors import GraphError
 from gattn.keep import All, Keep, Threshold, TopK, TopMass
+
+
+@pytest.fixture(params=[True, False], ids=["as little", "as much"], scope="module", autouse=True)
+def steps(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Look at blocks of any size in the steps that large ones take."""
+    with pytest.MonkeyPatch.context() as patch:
+        if not request.param:
+            patch.setattr("gattn.keep._LITTLE", 0)
+        yield
 
 
 def kept(keep: Keep, row: list[float], present: list[bool] | None = None) -> list[int]:
@@ -111,21 +122,24 @@ blocks = st.builds(
 @settings(max_examples=150, deadline=None)
 def test_places_of_top_k_are_those_of_sorting(block: tuple[Tensor, Tensor], k: int) -> None:
     attention, present = block
-    assert TopK(k).places(attention, present).tolist() == ranked_by_hand(attention, present, k)
+    for rows in (attention, attention.float()):
+        assert TopK(k).places(rows, present).tolist() == ranked_by_hand(rows, present, k)
 
 
 @given(
-    st.integers(30, 900),
-    st.integers(1, 20),
+    st.one_of(st.integers(30, 900), st.integers(900, 9000)),
+    st.one_of(st.integers(1, 20), st.integers(20, 300)),
     st.sampled_from([0.01, 0.5, 1.0]),
     st.sampled_from([1, 3, 50, 10**6]),
     st.integers(0, 10**6),
+    st.sampled_from([torch.float32, torch.float64]),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=200, deadline=None)
 def test_places_in_long_rows_are_those_of_sorting(
-    slots: int, k: int, share: float, levels: int, seed: int
+    slots: int, k: int, share: float, levels: int, seed: int, dtype: torch.dtype
 ) -> None:
     attention, present = drawn((2, 3, slots), share, levels, seed)
+    attention = attention.to(dtype)
     there = present.numpy()
     order = np.argsort(np.where(there, -np.abs(attention.numpy()), 1), axis=-1, kind="stable")
     kept = np.zeros(attention.shape, dtype=bool)
