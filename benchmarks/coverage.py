@@ -116,21 +116,38 @@ def _reason(error: Exception) -> str:
 
 def own_attention(specimen: zoo.Specimen, eager: zoo.Specimen) -> tuple[list[Heads | None], int]:
     """Give the attention of each call by the model's own eager code, and how many were routed."""
-    weights: list[Tensor | None] = []
-    with _recorded(weights):
+    calls: list[tuple[Any, Tensor | None]] = []
+    with _recorded(calls):
         eager.run()
-    calls = len(weights)
-    if not calls:
-        try:
-            weights = list(_attentions(eager.run(output_attentions=True)))
-        except TypeError:
-            return [], 0
-    return [None if w is None else w.detach().double().numpy() for w in weights], calls
+    if calls:
+        return _layers(calls), len(calls)
+    try:
+        output = eager.run(output_attentions=True)
+    except TypeError:
+        return [], 0
+    return [x.detach().double().numpy() for x in _attentions(output)], 0
+
+
+def _layers(calls: list[tuple[Any, Tensor | None]]) -> list[Heads | None]:
+    """Put together what a module computes in pieces, one call for each packed image."""
+    layers: list[Heads | None] = []
+    for (module, weights), (before, last) in zip(calls, [(None, None), *calls], strict=False):
+        own = None if weights is None else weights.detach().double().numpy()
+        if module is before and own is not None and last is not None and len(own) == 1:
+            whole = layers[-1]
+            assert whole is not None
+            seen, more = whole.shape[2], own.shape[2]
+            own = np.pad(own, ((0, 0), (0, 0), (seen, 0), (seen, 0)))
+            own[:, :, :seen, :seen] = whole
+            layers[-1] = own
+        else:
+            layers.append(own)
+    return layers
 
 
 @contextmanager
-def _recorded(weights: list[Tensor | None]) -> Iterator[None]:
-    """Keep what each routed attention function returns as its weights."""
+def _recorded(calls: list[tuple[Any, Tensor | None]]) -> Iterator[None]:
+    """Keep what each routed attention function returns as its weights, and for which module."""
     from transformers import AttentionInterface
 
     original = AttentionInterface.get_interface
@@ -138,9 +155,9 @@ def _recorded(weights: list[Tensor | None]) -> Iterator[None]:
     def answer(interface: Any, name: str, default: Any) -> Any:
         function = original(interface, name, default)
 
-        def call(*args: Any, **options: Any) -> Any:
-            result = function(*args, **options)
-            weights.append(result[1])
+        def call(module: Any, *args: Any, **options: Any) -> Any:
+            result = function(module, *args, **options)
+            calls.append((module, result[1]))
             return result
 
         return call
