@@ -36,7 +36,10 @@ EDITS = {
     "--scale": ("FACTOR:EDIT", "multiply the attention of edges"),
     "--swap": ("WEIGHT[@PLACE]", f"swap the weight function: {', '.join(WEIGHTS)}"),
     "--normalizer": ("NAME[@PLACE]", f"swap the normalizer: {', '.join(NORMALIZERS)}"),
-    "--restrict": ("GRAPH[@PLACE]", f"keep only the edges of a graph: {', '.join(GRAPHS)}"),
+    "--restrict": (
+        "GRAPH[@PLACE]",
+        f"keep only the edges of a graph: {', '.join(GRAPHS)} (N tokens away at most)",
+    ),
 }
 METRICS = ("kl", "logit_difference", "probability")
 
@@ -295,11 +298,11 @@ def _print_comparison(table: pd.DataFrame, keep: str | None) -> None:
     from gattn.analysis.compare import FARTHEST
     from gattn.drawing.text import visible
 
-    shown = _without_single_stack(table).round(3).reset_index()
+    shown = _without_single_stack(table).reset_index()
     shown = shown.astype(object).where(shown.notna(), "")
     for name in ("query_token", "key_token"):
         shown[name] = [token and visible(token) for token in shown[name]]
-    print(shown.to_string(index=False))
+    print(shown.to_string(index=False, float_format="{:.3f}".format))
     print(
         f"distance: Jensen-Shannon, base e, mean over queries, at most {FARTHEST:.3f}; entropy in "
         "nats; change: of the most changed edge, after - before"

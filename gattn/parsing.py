@@ -45,14 +45,14 @@ NORMALIZERS: Mapping[str, Callable[..., Any]] = {
     "topk:K": lambda k: gattn.TopKSoftmax(k),
 }
 GRAPHS: Mapping[str, Callable[..., Any]] = {
+    "longformer:N": lambda tokens, size: gattn.TokenGraph.longformer(tokens, size, [0]),
     "self-loops": lambda tokens: gattn.TokenGraph.self_loops(tokens),
-    "strided:N": lambda tokens, stride: gattn.TokenGraph.strided(tokens, stride),
     "window:N": lambda tokens, size: gattn.TokenGraph.window(tokens, size, causal=False),
 }
 """What the command line calls weight functions, normalizers and graphs: a name, its number."""
 
 
-def read_place(text: str, *, option: str = "--cut", of_edges: bool = True) -> dict[str, Any]:
+def read_place(text: str, option: str = "--cut", *, of_edges: bool = True) -> dict[str, Any]:
     """Read where an edit applies.
 
     Parameters
@@ -75,11 +75,11 @@ def read_place(text: str, *, option: str = "--cut", of_edges: bool = True) -> di
         Where the text is none of the grammar.
     """
     found = _PLACE.fullmatch(text.strip())
+    if not of_edges and (found is None or found["query"]):
+        _refuse(option, text, "a place without edges behind @, [STACK:]LAYER[.HEAD], such as @5.1")
     if found is None:
         _refuse(option, text, GRAMMAR)
     written = {name: part for name, part in found.groupdict().items() if part is not None}
-    if "query" in written and not of_edges:
-        _refuse(option, text, "a place without edges behind @, [STACK:]LAYER[.HEAD], such as @5.1")
     return {
         name: part if name == "stack" else _numbers(part, option, text)
         for name, part in written.items()
@@ -113,13 +113,13 @@ def read_edit(option: str, text: str, *, renormalize: bool = True) -> Make:
         place = read_place(text)
         return lambda heads, tokens: gattn.Cut(**place, renormalize=renormalize)
     if option == "--scale":
-        factor, _, written = text.partition(":")
-        if not _is_number(factor):
+        factor, colon, written = text.partition(":")
+        if not colon or not _is_number(factor):
             _refuse(option, text, f"FACTOR:EDIT such as 0.5:5.1, where EDIT is {GRAMMAR}")
-        place = read_place(written, option=option)
+        place = read_place(written, option)
         return lambda heads, tokens: gattn.Scale(float(factor), **place)
     name, at, written = text.partition("@")
-    place = read_place(written, option=option, of_edges=False) if at else {}
+    place = read_place(written, option, of_edges=False) if at else {}
     if option == "--swap":
         weight = _named(option, name, WEIGHTS)
         return lambda heads, tokens: gattn.Swap(**place, weight=weight(heads))

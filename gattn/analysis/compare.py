@@ -39,8 +39,8 @@ def compare(before: AttentionTrace, after: AttentionTrace) -> pd.DataFrame:
 
     0 where they are equal, and :math:`\sqrt{\ln 2} \approx 0.833` where they have nothing in
     common. A query's distribution is its attention to the keys, and, as one more outcome, what is
-    left of 1: what it gave to a sink, to edges that were not kept, or to nothing. Where attention
-    sums to more than 1 it is divided by its sum.
+    left of 1 (if not just by rounding): what it gave to a sink, to edges that were not kept, or to
+    nothing. Where attention sums to more than 1 it is divided by its sum.
 
     Parameters
     ----------

@@ -33,7 +33,7 @@ Pairs: TypeAlias = "dict[tuple[int, int], tuple[AttentionGraph, AttentionGraph]]
 _CELLS_PER_INCH = 60
 _STEP = 1.25
 _WIDEST = 14.0
-_LEFT, _RIGHT, _BOTTOM = 0.75, 1.1, 0.15
+_BOTTOM = 0.15
 
 
 def draw_compare(
@@ -82,8 +82,8 @@ def draw_compare(
         for name, some in groupby(found, lambda pair: pair[0][0])
     ]
     columns = max(len({head for _, head in some}) for _, some in stacks)
-    step = min(_STEP, (_WIDEST - _LEFT - _RIGHT) / columns)
-    wide = max(5.0, _LEFT + _RIGHT + step * columns)
+    step = min(_STEP, (_WIDEST - _left() - _right()) / columns)
+    wide = max(5.0, _left() + _right() + step * columns)
     wanted = [_height(some, edits, wide, step) for _, some in stacks]
     figure = figure or GridFigure(figsize=(wide, sum(wanted)))
     parts: Sequence[Figure | SubFigure] = [figure]
@@ -104,7 +104,19 @@ def draw_compare(
 def _height(some: Pairs, edits: str, wide: float, step: float) -> float:
     rows = len({layer for layer, _ in some})
     top = _top(_caption(some, edits, 1), wide)
-    return max(2.4, top + _BOTTOM + (step + _above()) * rows)
+    return top + _BOTTOM + max((step + _above()) * rows, 1.6 * _larger())
+
+
+def _larger() -> float:
+    return max(1.0, font_size() / 10)
+
+
+def _left() -> float:
+    return 0.75 * _larger()
+
+
+def _right() -> float:
+    return 1.1 * _larger()
 
 
 def _above() -> float:
@@ -122,7 +134,7 @@ def _top(caption: str, wide: float) -> float:
 
 
 def _wrapped(caption: str, wide: float) -> str:
-    return wrapped(caption, (wide - _LEFT - 0.3) * POINTS_PER_INCH / _small())
+    return wrapped(caption, (wide - _left() - 0.3) * POINTS_PER_INCH / _small())
 
 
 @dataclass(frozen=True)
@@ -137,7 +149,7 @@ class _Grid:
 
     @property
     def pitch(self) -> float:
-        return (self.width - _LEFT - _RIGHT) / self.columns
+        return (self.width - _left() - _right()) / self.columns
 
     @property
     def most_cells(self) -> int:
@@ -150,15 +162,15 @@ class _Grid:
         row = (top - _BOTTOM) / len(layers)
         size = 0.92 * self.pitch, 0.96 * row - _above()
         for (down, layer), (right, head) in product(enumerate(layers), enumerate(numbers)):
-            ax = self._axes(_LEFT + right * self.pitch, top - (down + 1) * row, *size)
+            ax = self._axes(_left() + right * self.pitch, top - (down + 1) * row, *size)
             if down == 0:
                 self._name_head(ax, head, is_first=right == 0)
             if right == 0:
                 _note(ax, f"layer {layer}", (0, 0.5), (-4, 0), ha="right", va="center")
             if (layer, head) in self.heads:
                 _draw_change(ax, *self.heads[layer, head], self.most_cells, scale, cmap)
-        long = min(1.5, top - _BOTTOM)
-        key = self._axes(self.width - 0.85, top - long - _above(), 0.09, long)
+        long = min(1.5 * _larger(), top - _BOTTOM)
+        key = self._axes(self.width - 0.8 * _right(), top - long - _above(), 0.09, long)
         add_colour_bar(ScalarMappable(scale.norm, cmap), scale.ticks, "change", cax=key)
 
     def _name_head(self, ax: Axes, head: int, *, is_first: bool) -> None:
@@ -182,7 +194,7 @@ class _Grid:
         down = 0.1 + 1.7 * font_size() / POINTS_PER_INCH
         for text, y, size in ((title, 0.1, font_size()), (caption, down, _small())):
             self.part.text(
-                _LEFT / self.width,
+                _left() / self.width,
                 1 - y / self.height,
                 text,
                 ha="left",
