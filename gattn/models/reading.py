@@ -192,7 +192,7 @@ def _weight(call: RoutedCall, has_bias: bool) -> WeightFunction:
 def _normalizer(call: RoutedCall) -> Normalizer:
     sink = call.options.get("s_aux")
     dtype = widened(call.query[:0]).dtype
-    return Softmax(sink=None if sink is None else sink.detach().to(dtype).reshape(-1))
+    return Softmax(sink=None if sink is None else sink.to(dtype).reshape(-1))
 
 
 def _verify(call: RoutedCall, reading: Reading) -> None:

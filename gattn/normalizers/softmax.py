@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gattn.errors import ContractError
 from gattn.normalizers.base import (
@@ -34,13 +34,17 @@ class Softmax(Normalizer):
     """
 
     is_distribution = True
+    sink: float | Tensor | None
 
     def __init__(self, temperature: float = 1.0, sink: float | Tensor | None = None) -> None:
         super().__init__()
         if not temperature > 0:
             raise ContractError(f"temperature must be above 0, not {temperature!r}.")
         self.temperature = temperature
-        self.sink = nn.Buffer(sink) if type(sink) is Tensor else sink
+        if type(sink) is Tensor:
+            self.register_buffer("sink", sink)  # Unlike nn.Buffer it lets gradients through.
+        else:
+            self.sink = sink
         self.has_sink = sink is not None
 
     def forward(self, scores: Tensor) -> Tensor:

@@ -126,6 +126,16 @@ def normed(module):
     return lambda x: module.weight * x * (x.square().mean(-1, keepdim=True) + 1e-6).rsqrt()
 
 
+def headed(tiny, kind, name="bert", **options):
+    """Build a model of another kind, with random weights, the same ones each time."""
+    config = tiny(name).config
+    for option, value in options.items():
+        setattr(config, option, value)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return getattr(transformers, kind)(config).eval()
+
+
 @pytest.fixture(scope="module")
 def llama(tiny):
     return tiny("llama")
@@ -269,7 +279,7 @@ def test_memory_that_runs_out_makes_batches_smaller(llama):
 def test_a_longer_text_runs_in_smaller_batches(llama):
     sizes = [Runner([5] * n, llama, None, None).batch_size for n in (4, 40, 64)]
     assert sizes[0] >= sizes[1] >= sizes[2] >= 1
-    llama.config.vocab_size, before = 1 << 20, llama.config.vocab_size
+    llama.config.vocab_size, before = 1 << 17, llama.config.vocab_size
     try:
         sizes = [Runner([5] * n, llama, None, None).batch_size for n in (2, 40, 64)]
         assert all(one > other for one, other in pairwise(sizes))
@@ -305,8 +315,7 @@ def test_a_metric_returns_one_number(llama, returned):
 
 
 def test_masked_language_models_have_effects(tiny):
-    config = tiny("bert").config
-    model = transformers.BertForMaskedLM(config).eval()
+    model = headed(tiny, "BertForMaskedLM")
     with torch.no_grad():
         plain = model(torch.tensor([IDS])).logits[0, 2].softmax(-1)[9]
         with gattn.edited(model, Cut(layer=0, head=1, query=2)):
@@ -320,10 +329,9 @@ def test_masked_language_models_have_effects(tiny):
 
 
 def test_classifiers_are_measured_on_their_labels(tiny):
-    config = tiny("bert").config
-    config.id2label = {0: "bad", 1: "so so", 2: "good"}
-    config.label2id = {name: n for n, name in config.id2label.items()}
-    model = transformers.BertForSequenceClassification(config).eval()
+    labels = {"bad": 0, "so so": 1, "good": 2}
+    names = {number: name for name, number in labels.items()}
+    model = headed(tiny, "BertForSequenceClassification", id2label=names, label2id=labels)
     with torch.no_grad(), gattn.edited(model, Cut(layer=0)):
         edited = model(torch.tensor([IDS])).logits[0]
     with torch.no_grad():
@@ -360,6 +368,45 @@ def test_tokens_are_named_by_text():
     assert abs(by_text["effect"][0]) > 0.1
     with pytest.raises(SelectionError, match=r"one token.*makes \d of it.*'Ġ"):
         gattn.effect(text, [Cut(layer=0)], metric="probability", target=" dog chased")
+
+
+def test_a_text_is_a_label_only_where_logits_are_of_labels(tiny, tokenizer):
+    model = tiny("llama")
+    model.config.label2id = {"dog": 0, "cat": 1}
+    dog = tokenizer.convert_tokens_to_ids("dog")
+    by_text, by_id = (
+        gattn.effect(IDS, [Cut(0)], model, tokenizer, metric="probability", target=target)
+        for target in ("dog", dog)
+    )
+    assert by_text["effect"][0] == by_id["effect"][0] != 0
+
+
+def test_images_have_effects(tiny):
+    config = transformers.ViTConfig(
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=48,
+        image_size=16,
+        patch_size=4,
+        initializer_range=0.3,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = transformers.ViTForImageClassification(config).eval()
+        image = {"pixel_values": torch.randn(1, 3, 16, 16)}
+    cuts = [Cut(layer=0, head=1, key=3), Cut(layer=1, query=0)]
+    found = gattn.effect(image, cuts, model)
+    for cut, effect in zip(cuts, found["effect"], strict=True):
+        with torch.no_grad(), gattn.edited(model, cut):
+            edited = model(**image).logits[0].log_softmax(-1)
+        with torch.no_grad():
+            plain = model(**image).logits[0].log_softmax(-1)
+        expected = float(kl_div(edited, plain, reduction="sum", log_target=True))
+        assert effect == pytest.approx(expected, rel=1e-3)
+    table = gattn.estimate(image, model, target=1, other=0, sample=20)
+    assert len(table) == 2 * 4 * 17 * 17
+    assert table.attrs["correlation"] > 0.9
 
 
 @pytest.mark.parametrize(
@@ -493,6 +540,17 @@ def test_zeroed_values_add_up_to_the_output(tiny):
         expected = -product.T.flatten().numpy()
         np.testing.assert_allclose(sums[layer], expected, atol=1e-10)
         assert np.abs(expected).max() > 1e-2
+
+
+def test_a_sample_is_of_the_cut_that_was_asked_for(tiny):
+    model = double(tiny, "llama")
+    found = estimates(model, sample=10, renormalize=False)
+    assert found["effect"].notna().sum() == 10
+    for place in found[found["sampled"]].to_dict("records"):
+        cut = (*(place[name] for name in PLACE), False)
+        edited = difference(dense_logits(model, {"input_ids": IDS}, cutting(cut)))
+        plain = difference(dense_logits(model, {"input_ids": IDS}))
+        assert place["effect"] == pytest.approx(edited - plain, abs=1e-9)
 
 
 def test_a_sample_has_its_exact_effects(tiny):

@@ -1,0 +1,211 @@
+"""The lengths of what edges add: ||A_ij W_O v_j||, from the model's own values and projection."""
+
+import numpy as np
+import pytest
+import torch
+
+from gattn import Cut, Scale, TopK, capture, capture_many, capturing, edited
+from gattn.errors import CaptureError
+
+IDS = [5, 17, 42, 17, 8, 33, 59, 3, 21]
+OTHERS = [44, 2, 9, 9, 30]
+PROJECTIONS = {
+    "bert": "attention.output.dense",
+    "modernbert": "attn.Wo",
+    "gpt2": "attn.c_proj",
+    "opt": "self_attn.out_proj",
+    "llama": "self_attn.o_proj",
+    "mistral": "self_attn.o_proj",
+    "gemma2": "self_attn.o_proj",
+    "gpt-oss": "self_attn.o_proj",
+    "t5": "SelfAttention.o",
+    "bart": "self_attn.out_proj",
+}
+FIRST = {"t5": "decoder", "bart": "decoder"}
+
+
+def inputs_of(model):
+    return {"input_ids": IDS} | (
+        {"decoder_input_ids": OTHERS} if model.config.is_encoder_decoder else {}
+    )
+
+
+def oracle(dense, model, stack):
+    """For each layer of a stack: the attention, and W_O times each value, in double precision."""
+    layers = []
+    inputs = {name: torch.tensor([ids]) for name, ids in inputs_of(model).items()}
+
+    def after(call, attention):
+        layers.append((attention[0].double(), call.value[0].double()))
+        return attention
+
+    dense.run(model, inputs, after=after)
+    if model.config.is_encoder_decoder:
+        count = len(model.get_encoder().block if hasattr(model.get_encoder(), "block") else [0] * 2)
+        layers = layers[count::2] if stack == "decoder" else layers[:count]
+    return layers
+
+
+def projections(model, name, stack):
+    return [
+        module
+        for path, module in model.named_modules()
+        if path.endswith(PROJECTIONS[name]) and (not stack or f"{stack}." in f"{path}.")
+    ]
+
+
+@pytest.mark.parametrize("name", PROJECTIONS)
+def test_contributions_are_dense_algebra(tiny, dense, name):
+    model, stack = tiny(name, "eager"), FIRST.get(name)
+    trace = capture(inputs_of(model), model, contributions=True)
+    lengths = capture(inputs_of(model), model, contributions="value")
+    layers, parts = oracle(dense, model, stack), projections(model, name, stack)
+    heads = trace[stack] if stack else trace.only_stack
+    assert len(layers) == len(parts) == len(heads.layers)
+    for (layer, h), head in heads.items():
+        attention, value = layers[layer]
+        weight = parts[layer].weight.detach().double()
+        weight = weight.T if type(parts[layer]).__name__ == "Conv1D" else weight
+        width = weight.shape[1] // 4
+        moved = value[h] @ weight[:, h * width : (h + 1) * width].T  # (keys, dim of the model)
+        added = attention[h][:, :, None] * moved
+        expected = added.norm(dim=-1).numpy()
+        found = head.contribution
+        np.testing.assert_allclose(
+            found, expected[head.query, head.key], rtol=1e-3, atol=1e-5, err_msg=f"{layer} {h}"
+        )
+        only = (attention[h][:, :, None] * value[h]).norm(dim=-1).numpy()
+        twin = (lengths[stack] if stack else lengths.only_stack)[layer, h]
+        np.testing.assert_allclose(
+            twin.value_norm, only[twin.query, twin.key], rtol=1e-3, atol=1e-5
+        )
+        assert twin.contribution is None
+        assert head.value_norm is None
+
+
+@pytest.mark.parametrize("stack", ["encoder", "decoder", "cross"])
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_every_stack_has_contributions(tiny, name, stack):
+    trace = capture(inputs_of(tiny(name)), tiny(name), contributions=True)
+    for head in trace[stack].values():
+        assert head.contribution is not None
+        assert (head.contribution > 0).any()
+
+
+def test_grouped_heads_know_their_values(tiny):
+    trace = capture(IDS, tiny("llama"))
+    assert [trace[0, h].key_value_head for h in range(4)] == [0, 0, 1, 1]
+    assert capture(IDS, tiny("gpt2"))[0, 0].key_value_head is None
+
+
+@pytest.mark.parametrize("mode", [True, "value"], ids=str)
+def test_kept_edges_and_chosen_heads_have_theirs(tiny, mode):
+    model, name = tiny("llama"), "value_norm" if mode == "value" else "contribution"
+    whole = capture(IDS, model, contributions=mode)
+    some = capture(IDS, model, contributions=mode, keep=TopK(2), layers=[1], heads=[3, 1])
+    for place, head in some.only_stack.items():
+        expected = whole[place].keep(TopK(2))
+        np.testing.assert_allclose(getattr(head, name), getattr(expected, name), rtol=1e-5)
+
+
+@pytest.mark.parametrize("mode", [True, "value"], ids=str)
+def test_each_sequence_of_a_batch_has_its_own(tiny, mode):
+    model, name = tiny("mistral"), "value_norm" if mode == "value" else "contribution"
+    many = capture_many([IDS, OTHERS, [7]], model, contributions=mode, progress=False)
+    for ids, trace in zip([IDS, OTHERS, [7]], many, strict=True):
+        alone = capture(ids, model, contributions=mode)
+        for place, head in trace.only_stack.items():
+            np.testing.assert_allclose(
+                getattr(head, name), getattr(alone[place], name), rtol=1e-4, atol=1e-5
+            )
+
+
+def test_edits_change_contributions(tiny):
+    model = tiny("llama")
+    plain = capture(IDS, model, contributions=True)
+    with edited(model, Scale(-2.0, 1, 0, query=4), Cut(1, 1, query=6, key=2)):
+        found = capture(IDS, model, contributions=True)
+    rows = plain[1, 0].query == 4
+    factor = np.where(rows, 2.0, 1.0)
+    np.testing.assert_allclose(
+        found[1, 0].contribution, factor * plain[1, 0].contribution, rtol=1e-5
+    )
+    share = found[1, 1].to_dense()[6] / np.maximum(plain[1, 1].to_dense()[6], 1e-9)
+    here, there = found[1, 1], plain[1, 1]
+    dense = np.zeros((9, 9))
+    dense[here.query, here.key] = here.contribution
+    before = np.zeros((9, 9))
+    before[there.query, there.key] = there.contribution
+    np.testing.assert_allclose(dense[6], before[6] * share, rtol=1e-3, atol=1e-5)
+    assert dense[6, 2] == 0 < before[6, 2]
+
+
+def test_a_gate_between_attention_and_projection_is_named(tiny):
+    """A module that changes the output on its way hides what it adds."""
+    model = tiny("llama")
+
+    class Gated(torch.nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x):
+            return self.inner(x * 0.5)
+
+    model.model.layers[1].self_attn.o_proj = Gated(model.model.layers[1].self_attn.o_proj)
+    with pytest.raises(CaptureError, match=r"layers\.1\.self_attn is not projected.*\"value\""):
+        capture(IDS, model, contributions=True)
+    trace = capture(IDS, model, contributions="value")
+    assert trace[1, 0].value_norm is not None
+    hooks = [len(module._forward_pre_hooks) for module in model.modules()]
+    assert not any(hooks)
+
+
+@pytest.mark.parametrize("wrong", ["norm", 2, None])
+def test_the_kind_of_contributions_is_checked(tiny, wrong):
+    with pytest.raises(CaptureError, match="True, False or 'value'"):
+        capture(IDS, tiny("llama"), contributions=wrong)
+
+
+def test_other_threads_projections_are_none_of_its_affair(tiny):
+    from threading import Barrier, Thread
+
+    model = tiny("llama")
+    alone = capture(IDS, model, contributions=True)
+    barrier, failures = Barrier(3), []
+
+    def plain():
+        barrier.wait()
+        for _ in range(10):
+            with torch.no_grad():
+                model(torch.tensor([OTHERS]))
+
+    def work():
+        barrier.wait()
+        for _ in range(5):
+            try:
+                found = capture(IDS, model, contributions=True)
+            except CaptureError as error:
+                failures.append(error)
+                return
+            for place, head in found.only_stack.items():
+                if not np.array_equal(head.contribution, alone[place].contribution):
+                    failures.append(place)
+
+    threads = [Thread(target=some) for some in (plain, work, work)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_contributions_while_generating(tiny):
+    model = tiny("gpt2")
+    with capturing(model, contributions=True) as found:
+        ids = model.generate(torch.tensor([IDS]), max_new_tokens=5, do_sample=False)[0]
+    whole = capture(ids[:-1], model, contributions=True)
+    for place, head in whole.only_stack.items():
+        np.testing.assert_allclose(
+            found.trace[place].contribution, head.contribution, rtol=1e-3, atol=1e-5
+        )

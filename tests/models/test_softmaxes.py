@@ -1,0 +1,257 @@
+"""Models that do not route their attention: the softmax of their scores is seen and edited."""
+
+import numpy as np
+import pytest
+import torch
+
+from gattn import (
+    ALiBi,
+    Cut,
+    Dot,
+    ModelScore,
+    Restrict,
+    Scale,
+    Softmax,
+    Sparsemax,
+    Swap,
+    TokenGraph,
+    Use,
+    capture,
+    capture_many,
+    capturing,
+    edited,
+)
+from gattn.errors import CaptureError, EditError
+
+IDS = [5, 17, 42, 17, 8, 33, 59, 3, 21]
+FEW = [44, 2, 9, 30]
+SIZES = {"vocab_size": 60, "initializer_range": 0.3}
+DECODERS = {
+    "bloom": ("Bloom", {"hidden_size": 32, "n_layer": 2, "n_head": 4}),
+    "gptj": ("GPTJ", {"n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4, "n_positions": 64}),
+    "gptneo": (
+        "GPTNeo",
+        {"hidden_size": 32, "num_layers": 2, "num_heads": 4, "window_size": 4}
+        | {"attention_types": [[["global", "local"], 1]], "max_position_embeddings": 64},
+    ),
+    "mpt": ("Mpt", {"d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 64}),
+    "codegen": (
+        "CodeGen",
+        {"n_embd": 32, "n_layer": 2, "n_head": 4, "rotary_dim": 4, "n_positions": 64},
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def models():
+    import transformers
+
+    state = torch.random.get_rng_state()
+    built = {}
+    for name, (kind, sizes) in DECODERS.items():
+        torch.manual_seed(0)
+        config = getattr(transformers, f"{kind}Config")(
+            **SIZES, **sizes, bos_token_id=1, eos_token_id=2, pad_token_id=0
+        )
+        config._attn_implementation = "eager"
+        model = getattr(transformers, f"{kind}ForCausalLM")(config).eval()
+        for parameter in model.parameters():
+            if parameter.dim() > 1:
+                torch.nn.init.normal_(parameter, std=0.3)
+        built[name] = model
+    torch.random.set_rng_state(state)
+    return built
+
+
+@pytest.fixture(params=DECODERS)
+def model(request, models):
+    return models[request.param]
+
+
+def run(model, ids=IDS, **options):
+    with torch.no_grad():
+        return model(torch.tensor([ids] if isinstance(ids[0], int) else ids), **options)
+
+
+def test_every_head_is_what_the_model_reports(model):
+    trace = capture(IDS, model, scores=True)
+    layers = run(model, output_attentions=True).attentions
+    assert len(trace["decoder"]) == 8
+    for (layer, h), head in trace["decoder"].items():
+        np.testing.assert_allclose(head.to_dense(), layers[layer][0, h], atol=1e-6)
+        assert (head.key <= head.query).all()
+        powers = np.zeros((9, 9))
+        powers[head.query, head.key] = np.exp(head.score)
+        np.testing.assert_allclose(
+            head.to_dense(), powers / powers.sum(1, keepdims=True), atol=1e-6
+        )
+    assert trace["decoder"].tokens == [str(i) for i in IDS]
+    assert str(trace[0, 0].graph.rule) == "Causal()"
+    torch.testing.assert_close(trace.logits, run(model).logits[0], rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_output_is_the_same_bit_for_bit(model, dtype):
+    import copy
+
+    model = copy.deepcopy(model).to(dtype)
+    plain = run(model).logits
+    with capturing(model):
+        assert torch.equal(run(model).logits, plain)
+
+
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_padding_is_cut(model, side):
+    ids = [IDS, [0] * 5 + FEW if side == "left" else FEW + [0] * 5]
+    real = torch.tensor([[1] * 9, [0] * 5 + [1] * 4 if side == "left" else [1] * 4 + [0] * 5])
+    with capturing(model) as found:
+        output = run(model, ids, attention_mask=real, output_attentions=True)
+    for n, trace in enumerate(found.traces):
+        inside = real[n].bool()
+        for (layer, h), head in trace["decoder"].items():
+            expected = output.attentions[layer][n, h][inside][:, inside]
+            np.testing.assert_allclose(head.to_dense(), expected, atol=1e-6)
+    if side == "right":
+        many = list(capture_many([IDS, FEW], model, progress=False))
+        for one, other in zip(many, found.traces, strict=True):
+            np.testing.assert_allclose(one[1, 2].to_dense(), other[1, 2].to_dense(), atol=1e-6)
+
+
+def test_cuts_and_scales_are_done_between_softmax_and_values(model, monkeypatch):
+    """The oracle puts its own softmax, edited in plain algebra, in the place of torch's."""
+    softmax, calls = torch.nn.functional.softmax, []
+
+    def changed(x, dim=None, dtype=None, **rest):
+        layer = len(calls)
+        calls.append(x)
+        x = x.clone()
+        if layer == 0:
+            x[:, 1, 6, [2, 3]] = -torch.inf
+            x[:, 2, 8, :] = -torch.inf
+        found = softmax(x, dim=dim, dtype=dtype).nan_to_num(0.0)
+        if layer == 1:
+            found[:, 3, 4:, 1] *= 2.5
+            found[:, 0, :, 5] = 0
+        return found
+
+    edits = [
+        Cut(0, 1, query=6, key=[2, 3]),
+        Cut(0, 2, query=8),
+        Scale(2.5, 1, 3, query=slice(4, None), key=1),
+        Cut(1, 0, key=5, renormalize=False),
+    ]
+    with edited(model, *edits):
+        found = run(model).logits
+    monkeypatch.setattr(torch.nn.functional, "softmax", changed)
+    monkeypatch.setattr(torch.nn.Softmax, "forward", lambda self, x: changed(x, self.dim))
+    expected = run(model).logits
+    monkeypatch.undo()
+    assert len(calls) == 2
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-4)
+    assert not torch.allclose(found, run(model).logits, atol=1e-3)
+
+
+def test_rows_that_an_edit_leaves_alone_stay_bit_for_bit(model):
+    plain = run(model).logits[0]
+    with edited(model, Cut(1, 2, query=5, key=3)):
+        found = run(model).logits[0]
+    changed = (plain != found).any(1).nonzero()[:, 0].tolist()
+    assert changed == [5]
+
+
+def test_whole_heads_graphs_and_swaps(model):
+    plain = run(model).logits
+    with edited(model, Swap(weight=ModelScore())):
+        torch.testing.assert_close(run(model).logits, plain, rtol=0, atol=1e-4)
+    with edited(model, Swap(weight=2 * ModelScore())):
+        one = run(model).logits
+    with edited(model, Swap(normalizer=Softmax(temperature=0.5))):
+        torch.testing.assert_close(run(model).logits, one, rtol=0, atol=1e-4)
+    assert not torch.allclose(one, plain, atol=1e-3)
+    trace = capture(IDS, model)
+    with edited(model, *(Use(head, *place) for place, head in trace["decoder"].items())):
+        torch.testing.assert_close(run(model).logits, plain, rtol=0, atol=1e-4)
+    with edited(model, Swap(weight=ModelScore() + ALiBi(4))), capturing(model) as found:
+        run(model)
+    scores = capture(IDS, model, scores=True)[0, 1]
+    dense = np.full((9, 9), -np.inf)
+    slope = 2.0 ** (-8 * 2 / 4)
+    dense[scores.query, scores.key] = scores.score - slope * (scores.query - scores.key)
+    expected = np.exp(dense) / np.exp(dense).sum(1, keepdims=True)
+    np.testing.assert_allclose(found.trace[0, 1].to_dense(), expected, atol=1e-5)
+
+
+def test_restricting_is_a_window(model):
+    with edited(model, Restrict(TokenGraph.window(30, 3))), capturing(model) as found:
+        run(model)
+    plain = capture(IDS, model)[0, 0].to_dense()
+    window = np.tril(np.ones((9, 9))) - np.tril(np.ones((9, 9)), -3)
+    expected = plain * window / (plain * window).sum(1, keepdims=True)
+    np.testing.assert_allclose(found.trace[0, 0].to_dense(), expected, atol=1e-5)
+    assert not found.trace[1, 3].to_dense()[window == 0].any()
+
+
+def test_what_needs_queries_and_keys_is_refused(model):
+    for weight in (Dot(), ModelScore() + Dot(), 2 * (ModelScore() + Dot())):
+        with (
+            pytest.raises(EditError, match=r"shows its scores alone: use\s+ModelScore"),
+            edited(model, Swap(weight=weight)),
+        ):
+            run(model)
+    with edited(model, Swap(normalizer=Sparsemax())):
+        run(model)
+    with pytest.raises(CaptureError, match="value"):
+        capture(IDS, model, contributions=True)
+    with pytest.raises(CaptureError, match="value"):
+        capture(IDS, model, contributions="value")
+
+
+def test_generation_is_one_pass(model):
+    options = {"max_new_tokens": 5, "min_new_tokens": 5, "do_sample": False, "use_cache": True}
+    edits = [Cut(0, 1, query=slice(6, None), key=3), Scale(2.0, 1, 2, key=10)]
+    with edited(model, *edits), capturing(model) as found:
+        ids = model.generate(torch.tensor([IDS]), **options)[0]
+    with edited(model, *edits):
+        output = run(model, ids[:-1].tolist(), output_attentions=True)
+    assert ids[9:].tolist() == output.logits[0, 8:].argmax(-1).tolist()
+    assert found.trace.generated == 4
+    for (layer, h), head in found.trace["decoder"].items():
+        np.testing.assert_allclose(head.to_dense(), output.attentions[layer][0, h], atol=1e-5)
+
+
+# What is refused
+
+
+def test_a_model_that_lies_about_its_attention_is_refused(models, monkeypatch):
+    """Whatever it reports must be what was seen."""
+    import copy
+
+    model = copy.deepcopy(models["bloom"])
+    attention = model.transformer.h[0].self_attention
+
+    def lie(module, given, output):
+        return (*output[:-1], output[-1].flip(-1)) if output[-1] is not None else output
+
+    attention.register_forward_hook(lie)
+    with pytest.raises(CaptureError, match="refused"):
+        capture(IDS, model)
+    with pytest.raises(CaptureError, match="refused"), edited(model, Cut(0)):
+        run(model)
+
+
+def test_a_model_in_training_is_refused(models):
+    import copy
+
+    model = copy.deepcopy(models["bloom"]).train()
+    with pytest.raises(CaptureError, match=r"call eval\(\)"), edited(model, Cut(0)):
+        run(model)
+
+
+def test_a_model_without_attention_is_refused():
+    from transformers import MambaConfig, MambaModel
+
+    model = MambaModel(MambaConfig(vocab_size=60, hidden_size=16, num_hidden_layers=1)).eval()
+    with pytest.raises(CaptureError, match="does not route its attention"):
+        capture(IDS, model)
+    with pytest.raises(CaptureError), edited(model, Cut(0)):
+        run(model)
