@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 
     from gattn.models.capturing import Model
 
-_MEMORY = 1 << 30
-_MOST_AT_ONCE = 64
+# A CPU gains nothing from larger batches.
+_MEMORY = 1 << 28
+_MOST_AT_ONCE = 256
 
 
 def effect(
@@ -65,8 +66,8 @@ def effect(
     target, other : int or str, optional
         A token's id, or text that is one token, mostly with its space: " cat"; or a label.
     batch_size : int, optional
-        How many edits run at once; by default as many as fit in a GiB, or in half of the free
-        memory of a GPU. It is halved where memory runs out.
+        How many edits run at once; by default as many as fit in half of a GPU's free memory, or
+        in 256 MiB on a CPU, which gains nothing from more. It is halved where memory runs out.
     progress : bool
         Whether to show a progress bar on stderr, after the first second.
 
