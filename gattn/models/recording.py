@@ -105,7 +105,7 @@ class Recording(Context):
         """Keep the edges of a call."""
         self._projections.check(attention=call.module)
         if self._starts_anew(place, readings):
-            self._runs.append([])
+            self._runs.append([_Sequence() for _ in set(place.sequences)])
         with torch.no_grad():
             for reading in readings:
                 if len(reading.queries):

@@ -98,7 +98,11 @@ def opened(model: nn.Module, context: Context, *, proves: bool = True) -> Iterat
     if proves and not routes(model):
         from gattn.models.preflight import prove
 
-        prove(model)
+        around = _open.set(())  # No open context takes part in the proof.
+        try:
+            prove(model)
+        finally:
+            _open.reset(around)
     known = [tracker for tracker, _ in present() if tracker.model is model]
     tracker = known[0] if known else Tracker(model)
     with ExitStack() as stack:

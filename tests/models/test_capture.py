@@ -318,6 +318,29 @@ def test_each_sequence_of_a_padded_batch_is_what_the_model_reports(
         ]
 
 
+def test_a_mask_with_holes_and_a_sequence_of_padding_alone(tiny):
+    model = tiny("llama")
+    real = torch.tensor([[1, 1, 0, 1, 1, 1, 0, 1, 1], [0] * 9])
+    for mask in (real, real.flip(0)):
+        with torch.no_grad(), capturing(model) as found:
+            model(torch.tensor([IDS, IDS]), attention_mask=mask)
+        traces = found.traces if mask is real else found.traces[::-1]
+        assert [len(trace.stacks) for trace in traces] == [1, 0]
+        model.set_attn_implementation("eager")
+        with torch.no_grad():
+            layers = model(
+                torch.tensor([IDS]), attention_mask=real[:1], output_attentions=True
+            ).attentions
+        model.set_attn_implementation("sdpa")
+        inside = real[0].bool()
+        assert traces[0].only_stack.tokens == [
+            str(i) for i, r in zip(IDS, inside, strict=True) if r
+        ]
+        for (layer, h), head in traces[0].only_stack.items():
+            expected = layers[layer][0, h][inside][:, inside]
+            np.testing.assert_allclose(head.to_dense(), expected, atol=1e-5)
+
+
 def test_logits_are_those_of_the_real_tokens(tiny):
     model = tiny("llama")
     for side in ("left", "right"):

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from gattn import (
+    ALiBi,
     Cut,
     ModelScore,
     PositionWeight,
@@ -426,6 +427,7 @@ def test_edits_while_generating_are_edits_in_one_pass(tiny, name, implementation
         Cut(1, 2, query=11, key=10),
         Scale(3.0, 0, 0, key=[6, 7, 12]),
         Swap(1, 3, weight=2 * ModelScore()),
+        Swap(1, 1, weight=ModelScore() + ALiBi(4)),
         Restrict(near, 1, 0),
         Restrict(TokenGraph.from_mask(near.mask()), 0, 2),
         Cut(0, 3, query=10, renormalize=False),

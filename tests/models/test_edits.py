@@ -508,6 +508,21 @@ def test_a_swapped_weight_is_dense_algebra(tiny, dense, name, case, head):
     assert float((found - run(model)).abs().max()) > 1e-4
 
 
+@pytest.mark.parametrize(("name", "stack"), [("t5", "encoder"), ("gemma2", None)])
+def test_a_swapped_weight_replaces_scale_softcap_and_bias(tiny, dense, name, stack):
+    model = tiny(name, "eager", torch.float64)
+
+    def before(call, scores):
+        if call.layer != 1:
+            return scores
+        return (call.query @ call.key.mT / 3).masked_fill(scores == -torch.inf, -torch.inf)
+
+    expected = dense.run(model, inputs_of(model), before)
+    found = run(model, Swap(1, weight=Dot() * (1 / 3), stack=stack))
+    close(found, expected)
+    assert float((found - run(model)).abs().max()) > 1e-4
+
+
 def test_twice_the_score_is_half_the_temperature(tiny):
     for name in ("llama", "gemma2", "gpt2"):
         model = tiny(name, "eager", torch.float64)

@@ -1,5 +1,7 @@
 """Models that do not route their attention: the softmax of their scores is seen and edited."""
 
+import copy
+
 import numpy as np
 import pytest
 import torch
@@ -92,8 +94,6 @@ def test_every_head_is_what_the_model_reports(model):
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_the_output_is_the_same_bit_for_bit(model, dtype):
-    import copy
-
     model = copy.deepcopy(model).to(dtype)
     plain = run(model).logits
     with capturing(model):
@@ -219,13 +219,19 @@ def test_generation_is_one_pass(model):
         np.testing.assert_allclose(head.to_dense(), output.attentions[layer][0, h], atol=1e-5)
 
 
+def test_the_proof_is_none_of_the_contexts_around_it(models):
+    model = copy.deepcopy(models["bloom"])
+    with capturing(model.transformer) as found, edited(model, Cut(0, 1, key=2)):
+        run(model)
+    assert not found.trace[0, 1].to_dense()[:, 2].any()
+    assert found.trace[0, 2].to_dense()[:, 2].any()
+
+
 # What is refused
 
 
 def test_a_model_that_lies_about_its_attention_is_refused(models, monkeypatch):
     """Whatever it reports must be what was seen."""
-    import copy
-
     model = copy.deepcopy(models["bloom"])
     attention = model.transformer.h[0].self_attention
 
@@ -240,8 +246,6 @@ def test_a_model_that_lies_about_its_attention_is_refused(models, monkeypatch):
 
 
 def test_a_model_in_training_is_refused(models):
-    import copy
-
     model = copy.deepcopy(models["bloom"]).train()
     with pytest.raises(CaptureError, match=r"call eval\(\)"), edited(model, Cut(0)):
         run(model)
