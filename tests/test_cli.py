@@ -1,14 +1,18 @@
 import io
 import os
+import re
 import subprocess
 import sys
 import time
 
 import networkx as nx
+import pandas as pd
 import pytest
+import torch
 
 import gattn
 from gattn import Threshold, TopK, TopMass
+from gattn.analysis.compare import compare
 from gattn.cli import _keep, main
 from gattn.errors import GattnError
 
@@ -156,8 +160,193 @@ def test_keep_rules_are_named():
 def test_help_loads_no_library():
     code = (
         "import sys\nfrom gattn.cli import main\n"
-        "try: main(['draw', '--help'])\nexcept SystemExit: pass\n"
+        "for command in ('draw', 'effect', 'compare'):\n"
+        "  try: main([command, '--help'])\n  except SystemExit: pass\n"
+        "main(['effect', 'a b', '--cut', 'wrong'])\n"
         "print(sorted({'torch', 'numpy', 'matplotlib', 'transformers'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+PROMPT = "The dog chased the cat, and the cat chased the"
+
+
+@pytest.fixture(scope="module")
+def embedded():
+    return gattn.load_model()
+
+
+def rows_of(output):
+    return [line.split() for line in output.splitlines()]
+
+
+def next_token(model, tokenizer, *edits):
+    """The distribution of the next token, from the model itself."""
+    inputs = tokenizer(PROMPT, return_tensors="pt")
+    with torch.no_grad():
+        if not edits:
+            return model(**inputs).logits[0, -1].double().softmax(-1)
+        with gattn.edited(model, *edits, tokenizer=tokenizer):
+            return model(**inputs).logits[0, -1].double().softmax(-1)
+
+
+def divergence(p, q):
+    return float((p * (p.log() - q.log())).sum())
+
+
+def test_effect_prints_a_row_an_edit(capsys, tmp_path, embedded):
+    path = tmp_path / "effects.csv"
+    cuts = ["1.1", '2:*<-"dog"', "0-1.2,3:9<-4"]
+    assert run("effect", PROMPT, *(x for cut in cuts for x in ("--cut", cut)), "-o", path) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["edit", "plain", "edited", "effect"]
+    edits = [
+        gattn.Cut(1, 1),
+        gattn.Cut(2, key="dog"),
+        gattn.Cut([0, 1], [2, 3], query=9, key=4),
+    ]
+    plain = next_token(*embedded)
+    for line, text, edit in zip(lines[1:], cuts, edits, strict=True):
+        assert line.strip().startswith(f"cut {text} ")
+        expected = divergence(plain, next_token(*embedded, edit))
+        assert float(line.split()[-1]) == pytest.approx(expected, rel=1e-2, abs=1e-7)
+    table = pd.read_csv(path)
+    assert list(table["edit"]) == [f"cut {text}" for text in cuts]
+    expected = divergence(plain, next_token(*embedded, edits[0]))
+    assert table.effect[0] == pytest.approx(expected, rel=1e-4)
+
+
+def test_edits_together_are_one_row(capsys, embedded):
+    edits = ("--cut", "1.1", "--scale", "0.5:2", "--swap", "cosine:4@3.1", "--restrict", "window:9")
+    assert run("effect", PROMPT, *edits, "--normalizer", "sparsemax@0.2", "--together") == 0
+    _, line = capsys.readouterr().out.splitlines()
+    size = len(embedded[1](PROMPT).input_ids)
+    expected = next_token(
+        *embedded,
+        gattn.Cut(1, 1),
+        gattn.Scale(0.5, 2),
+        gattn.Swap(3, 1, weight=gattn.Cosine(4)),
+        gattn.Restrict(gattn.TokenGraph.window(size, 9, causal=False)),
+        gattn.Swap(0, 2, normalizer=gattn.Sparsemax()),
+    )
+    found = float(line.split()[-1])
+    assert found == pytest.approx(divergence(next_token(*embedded), expected), rel=1e-2)
+    assert "cut 1.1, scale 0.5:2, swap cosine:4@3.1, restrict window:9, normalizer" in line
+
+
+def test_each_head_is_cut_by_itself(capsys, embedded):
+    model, tokenizer = embedded
+    dog = tokenizer(" dog", add_special_tokens=False).input_ids[0]
+    arguments = ("--each-head", "--metric", "probability", "--target", " dog")
+    assert run("effect", PROMPT, *arguments) == 0
+    _, *rows = rows_of(capsys.readouterr().out)
+    assert [row[1] for row in rows] == [f"{n}.{h}" for n in range(4) for h in range(4)]
+    for row in rows[::5]:
+        layer, head = map(int, row[1].split("."))
+        expected = next_token(model, tokenizer, gattn.Cut(layer, head))[dog]
+        assert float(row[3]) == pytest.approx(float(expected), rel=1e-2)
+
+
+def test_a_cut_without_renormalizing(capsys, embedded):
+    assert run("effect", PROMPT, "--cut", "*:*<-4", "--no-renormalize") == 0
+    line = capsys.readouterr().out.splitlines()[1]
+    edited = next_token(*embedded, gattn.Cut(key=4, renormalize=False))
+    expected = divergence(next_token(*embedded), edited)
+    assert float(line.split()[-1]) == pytest.approx(expected, rel=1e-2)
+    assert "without renormalizing" in line
+
+
+def test_compare_prints_heads_and_the_prediction_and_draws(capsys, tmp_path, embedded):
+    path = tmp_path / "compare.svg"
+    assert run("compare", PROMPT, "--swap", "squared-distance@2.1", "-o", path) == 0
+    lines = capsys.readouterr().out.splitlines()
+    before = gattn.capture(PROMPT, *embedded)
+    edit = gattn.Swap(2, 1, weight=gattn.SquaredDistance())
+    with gattn.edited(embedded[0], edit):
+        after = gattn.capture(PROMPT, *embedded)
+    table = compare(before, after)
+    assert lines[0].split() == ["layer", "head", *table.columns]
+    for line, (_, layer, head), row in zip(
+        lines[1:17], table.index, table.itertuples(), strict=True
+    ):
+        words = line.split()
+        assert words[:2] == [str(layer), str(head)]
+        numbers = [row.distance, row.entropy_before, row.entropy_after, row.change]
+        assert [float(word) for word in words[2:6]] == pytest.approx(numbers, abs=6e-4)
+        changed = [] if pd.isna(row.query) else [str(row.query), str(row.key)]
+        assert words[6:8] == changed
+    assert "Jensen-Shannon, base e" in lines[17]
+    plain, edited = next_token(*embedded), next_token(*embedded, edit)
+    assert float(lines[18].split()[-2]) == pytest.approx(divergence(plain, edited), rel=1e-2)
+    for line, chances in zip(lines[19:21], (plain, edited), strict=True):
+        for token, chance in re.findall(r"'(.+?)' ([\d.]+)", line):
+            number = embedded[1](token, add_special_tokens=False).input_ids[0]
+            assert number in chances.topk(3).indices
+            assert float(chance) == pytest.approx(float(chances[number]), abs=6e-4)
+    assert len(re.findall(r"' [\d.]+", lines[20])) == 3
+    text = path.read_text()
+    assert "swap squared-distance@2.1" in text
+    assert text.count("layer ") == 4
+
+
+def test_compare_draws_one_head_with_its_tokens(capsys, tmp_path):
+    path = tmp_path / "head.svg"
+    place = ("--layer", 2, "--head", 1, "--keep", "topk:3")
+    assert run("compare", PROMPT, "--cut", '1.1:*<-"cat"', *place, "-o", path) == 0
+    output = capsys.readouterr().out
+    assert len([row for row in rows_of(output) if row[:2] == ["2", "1"]]) == 1
+    assert "of the edges that topk:3 kept" in output
+    text = path.read_text()
+    assert "layer 2 · head 1" in text
+    assert text.count("chased") >= 4
+    for name in ("before", "after", "after − before", 'cut 1.1:*&lt;-"cat"', "change of attention"):
+        assert name in text
+
+
+def test_a_model_that_does_not_go_on_with_texts_has_no_next_token(
+    tmp_path, tiny, tokenizer, capsys
+):
+    tiny("bert").save_pretrained(tmp_path / "bert")
+    tokenizer.save_pretrained(tmp_path / "bert")
+    path = tmp_path / "compare.png"
+    arguments = ("--cut", "0.1", "--model", tmp_path / "bert", "-o", path)
+    assert run("compare", "the dog chased a cat", *arguments) == 0
+    assert "next token: none, BertModel does not go on with texts" in capsys.readouterr().out
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_tokens_lists_positions(capsys):
+    assert run("tokens", TEXT) == 0
+    rows = [line.split(" ", 1) for line in capsys.readouterr().out.splitlines()]
+    tokens = gattn.capture(TEXT).tokens
+    assert rows == [[str(position), token] for position, token in enumerate(tokens)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["effect", TEXT], "--cut 5.1"),
+        (["effect", TEXT, "--cut", "1.1", "--each-head"], "or else --each-head"),
+        (["effect", TEXT, "--cut", "one"], "5.1:9<-4"),
+        (["effect", TEXT, "--cut", "9.1"], "had nothing to edit"),
+        (["effect", TEXT, "--cut", "1.9"], "the heads are 0 .. 3"),
+        (["effect", TEXT, "--cut", '1:"zebra"<-*'], "had nothing to edit"),
+        (["effect", TEXT, "--cut", "1", "--target", " dog"], "takes no target"),
+        (["effect", TEXT, "--cut", "1", "--metric", "probability"], "takes target"),
+        (["effect", TEXT, "--cut", "1", "--position", "99"], "No position 99"),
+        (["effect", TEXT, "--cut", "1", "-o", "table.xlsx"], "one of .csv"),
+        (
+            ["effect", TEXT, "--cut", "1", "--metric", "probability", "--target", " zebras"],
+            "must be one token",
+        ),
+        (["compare", TEXT], "--swap cosine"),
+        (["compare", TEXT, "--cut", "1.1", "-o", "picture.gif"], "one of .svg"),
+        (["compare", TEXT, "--swap", "nearness"], "squared-distance[:C]"),
+        (["compare", TEXT, "--normalizer", "topk:0"], "k must be"),
+        (["compare", TEXT, "--restrict", "window"], "window:N"),
+        (["compare", TEXT, "--cut", "1.1", "--layer", "9"], "the model has layers 0 .. 3"),
+    ],
+)
+def test_errors_of_edits_are_one_line(arguments, said, tmp_path, monkeypatch, capsys):
+    test_errors_are_one_line_with_the_remedy(arguments, said, tmp_path, monkeypatch, capsys)
