@@ -35,6 +35,7 @@ DEVICE_BYTES = 1 << 29
 """The same on an accelerator, where a block should be worth a launch."""
 
 _ROWS_SHARE = 3 / 8  # of a block, where its rows are looked at again and again
+_FEW_ROWS, _MOST_GROWTH = 32, 4  # products of fewer rows are slow: blocks may grow for them
 
 
 class RowBlock(NamedTuple):
@@ -192,6 +193,7 @@ def row_blocks(call: AttentionCall, *, scores: bool = True) -> Iterator[RowBlock
     keep_freed_memory()
     assert isinstance(call.graph, TokenGraph)
     most = _most_pairs(call, call.batch_heads, _ROWS_SHARE)
+    most = max(most, min(_FEW_ROWS * call.graph.num_keys, _MOST_GROWTH * most))
     blocks_of_rows = blocks.single_blocks(call.graph, most, call.query.device)
     if scores or not _can_overwrite(call):
         yield from (_row_block(call, tiles, scores) for tiles in blocks_of_rows)
