@@ -76,7 +76,7 @@ def test_blocks_without_scores_lie_in_one_place(monkeypatch):
     query = torch.randn(1, 3, 200, 8)
     call, _ = attention_call(query, query, TokenGraph.complete(200))
     blocks = [block.attention.data_ptr() for block in tiles.row_blocks(call, scores=False)]
-    assert len(blocks) > 50
+    assert len(blocks) > 10
     assert len(set(blocks)) == 1
 
 
