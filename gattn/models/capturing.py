@@ -84,7 +84,7 @@ def capture(
         Where `keep` is none.
     """
     options = _Options(keep, layers, heads, scores, contributions)
-    model, tokenizer = _resolved(model, tokenizer)
+    model, tokenizer = resolved(model, tokenizer)
     recording = options.recording(model, tokenizer, keeps_logits=True)
     if not is_text(inputs):
         assert isinstance(inputs, Mapping)
@@ -133,7 +133,7 @@ def capture_many(
     options = _Options(keep, layers, heads, scores, contributions)
     if not isinstance(batch_size, int) or batch_size < 1:
         raise CaptureError(f"batch_size must be a whole number of at least 1, not {batch_size!r}.")
-    model, tokenizer = _resolved(model, tokenizer)
+    model, tokenizer = resolved(model, tokenizer)
     total = len(inputs) if isinstance(inputs, Sequence) else None
     with tqdm(total=total, desc="capturing", unit="text", delay=1, disable=not progress) as bar:
         numbered = enumerate(inputs)
@@ -187,7 +187,7 @@ def capturing(
     >>> run.trace
     """
     options = _Options(keep, layers, heads, scores, contributions)
-    model, tokenizer = _resolved(model, tokenizer)
+    model, tokenizer = resolved(model, tokenizer)
     recording = options.recording(model, tokenizer, keeps_logits=True)
     with recording.watching_projections(), opened(model, recording):
         yield recording
@@ -310,9 +310,10 @@ def _encoded(
         raise type(error)(f"{place}{error}") from error
 
 
-def _resolved(
+def resolved(
     model: Model, tokenizer: PreTrainedTokenizerBase | None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None]:
+    """Load a model and its tokenizer, or take those that were given."""
     from transformers import PreTrainedTokenizerBase
 
     if tokenizer is not None and not isinstance(tokenizer, PreTrainedTokenizerBase):

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gattn.errors import CaptureError, EditError, ModelError, SelectionError
-from gattn.models.capturing import _resolved
+from gattn.models.capturing import resolved
 from gattn.models.editing import Editing
 from gattn.models.edits import Edit
 from gattn.models.encoding import Encoding, Inputs, encode, is_text, pad
@@ -86,6 +86,8 @@ def effect(
         Where there is no such metric, position, token, layer or head.
     CaptureError, ModelError
         As `capture` does; also where the model gives no logits.
+    ContractError
+        Where a function of the logits returns no number.
 
     References
     ----------
@@ -99,7 +101,7 @@ def effect(
     import pandas as pd
 
     together = _together(edits)
-    model, tokenizer = _resolved(model, tokenizer)
+    model, tokenizer = resolved(model, tokenizer)
     measure = Measure(metric, target, other, model, tokenizer)
     runner = Runner(text, model, tokenizer, None if measure.reads_all else position)
     plain, edited = measured(runner, measure, together, batch_size, progress)

@@ -18,7 +18,7 @@ from gattn.engines.tiles import RowBlock
 from gattn.errors import CaptureError, ContractError, EditError, ModelError, SelectionError
 from gattn.head import AttentionGraph
 from gattn.keep import Keep
-from gattn.models.capturing import _resolved, capturing
+from gattn.models.capturing import capturing, resolved
 from gattn.models.editing import parts
 from gattn.models.edits import Cut
 from gattn.models.effects import Runner, measured
@@ -85,7 +85,7 @@ def estimate(
         For how many edges the exact effect is computed too, by running the model with them cut: to
         see how good the estimates are. An edge is drawn with a probability of which one half is
         the same for all and the other proportional to the size of its estimate, so that large ones
-        are among them. Where it renormalises, the effect of each query's only edge (A = 1), which
+        are among them. Where cuts renormalize, the effect of each query's only edge (A = 1), which
         is far from small, is computed as well. With 0 none is.
     seed : int
         Draws the sample.
@@ -126,7 +126,7 @@ def estimate(
         )
     if isinstance(sample, bool) or not isinstance(sample, int) or sample < 0:
         raise SelectionError(f"sample is a whole number of edges, 0 for none, not {sample!r}.")
-    model, tokenizer = _resolved(model, tokenizer)
+    model, tokenizer = resolved(model, tokenizer)
     if not routes(model):
         raise ModelError(
             f"{type(model).__name__} does not route its attention through transformers' interface "
