@@ -22,7 +22,7 @@ LAYERS = [
     {"trace"},
     {"files"},
     {"models"},
-    {"analysis"},
+    {"analysis", "parsing"},
     {"drawing"},
     {"cli", "testing", "__main__"},
 ]
