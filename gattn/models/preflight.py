@@ -6,6 +6,7 @@ only a softmax is seen, a small input runs first, and what is seen must be what 
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Iterator, Sequence
 from threading import Lock
 from typing import Any
@@ -22,6 +23,8 @@ from gattn.models.tracking import Place, Tracker
 
 _TOKENS = 7
 _FEW_TOKENS = 50
+_SIDE = 64
+_SAMPLES = 4000
 _TOLERANCE = 1e-5
 
 _proved: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
@@ -29,10 +32,10 @@ _lock = Lock()
 
 
 class _Seen(Context):
-    """Collects the attention of each call, and cuts what it is told to."""
+    """Collects the attention of each call with its kind of module, and cuts what it is told to."""
 
     def __init__(self, cut: Edit | None = None) -> None:
-        self.attention: list[Tensor] = []
+        self.attention: list[tuple[Tensor, type[nn.Module]]] = []
         self._cut = cut
 
     def edits(self, call: RoutedCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
@@ -44,7 +47,7 @@ class _Seen(Context):
 
     def see(self, call: RoutedCall, place: Place, readings: list[Reading]) -> None:
         assert call.weights is not None
-        self.attention.append(call.weights.detach())
+        self.attention.append((call.weights.detach(), type(call.module)))
 
 
 def prove(model: nn.Module) -> None:
@@ -97,17 +100,15 @@ def _difference(model: nn.Module, inputs: dict[str, Tensor]) -> str:
         watched = model(**inputs)
     if not _are_same(plain, watched):
         return "its output changes while its softmaxes are watched"
-    if len(seen.attention) != len(given):
-        return f"{len(seen.attention)} softmaxes were seen where it gives {len(given)} attentions"
-    for attention in seen.attention:
-        # Models may round what they give, not what they compute.
-        is_given = [
-            _error(attention, other) < max(_TOLERANCE, torch.finfo(other.dtype).eps)
-            for other in given
-        ]
-        if True not in is_given:
-            return "a softmax that was seen is none of the attentions that it gives"
-        del given[is_given.index(True)]
+    proved = set()
+    for attention in given:
+        kinds = {kind for other, kind in seen.attention if _are_equal(attention, other)}
+        if not kinds:
+            return "an attention that it gives is none of the softmaxes that were seen"
+        proved |= kinds
+    # Models may give one attention of several; one kind of module has one kind of softmax.
+    if strange := {kind for _, kind in seen.attention} - proved:
+        return f"the softmax of a {strange.pop().__name__} is none of the attentions that it gives"
     with opened(model, _Seen(Cut(layer=0, renormalize=False)), proves=False):
         cut = model(**inputs)
     return (
@@ -116,24 +117,24 @@ def _difference(model: nn.Module, inputs: dict[str, Tensor]) -> str:
 
 
 def _small_input(model: nn.Module) -> dict[str, Tensor] | None:
+    """Make an input of each kind that the model takes; nothing where it takes none of these."""
     config: Any = model.config
     generator = torch.Generator().manual_seed(0)
-    main = getattr(model, "main_input_name", "input_ids")
-    if main == "pixel_values":
-        size = getattr(config, "image_size", None)
+    names = inspect.signature(model.forward).parameters
+    inputs: dict[str, Tensor] = {}
+    if "input_ids" in names:
+        vocabulary = getattr(config.get_text_config(), "vocab_size", _FEW_TOKENS)
+        inputs["input_ids"] = torch.randperm(vocabulary, generator=generator)[:_TOKENS][None]
+        if config.is_encoder_decoder:
+            inputs["decoder_input_ids"] = inputs["input_ids"][:, :-2].flip(1)
+    if "pixel_values" in names:
+        size = getattr(config, "image_size", None) or _SIDE
         sides = size if isinstance(size, (list, tuple)) else (size, size)
-        if size is None:
-            return None
         shape = (1, getattr(config, "num_channels", 3), *sides)
-        return {main: torch.randn(shape, generator=generator).to(_device(model))}
-    if main != "input_ids":
-        return None
-    vocabulary = getattr(config.get_text_config(), "vocab_size", _FEW_TOKENS)
-    ids = torch.randperm(vocabulary, generator=generator)[:_TOKENS][None].to(_device(model))
-    inputs = {"input_ids": ids}
-    if config.is_encoder_decoder:
-        inputs["decoder_input_ids"] = ids[:, :-2].flip(1)
-    return inputs
+        inputs["pixel_values"] = torch.randn(shape, generator=generator)
+    if "input_values" in names:
+        inputs["input_values"] = torch.randn(1, _SAMPLES, generator=generator)
+    return {name: values.to(_device(model)) for name, values in inputs.items()} or None
 
 
 def _device(model: nn.Module) -> torch.device:
@@ -148,12 +149,16 @@ def _all(nested: Any) -> Iterator[Tensor]:
             yield from _all(part)
 
 
-def _error(one: Tensor, other: Tensor) -> float:
-    if one.shape != other.shape:
-        return float("inf")
-    return float((one.float() - other.float()).abs().max())
+def _are_equal(given: Tensor, seen: Tensor) -> bool:
+    # Models may round what they give, not what they compute.
+    tolerance = max(_TOLERANCE, torch.finfo(given.dtype).eps)
+    return given.shape == seen.shape and _largest(given.float() - seen.float()) < tolerance
+
+
+def _largest(difference: Tensor) -> float:
+    return float(difference.abs().max()) if difference.numel() else 0.0
 
 
 def _are_same(one: Any, other: Any) -> bool:
-    tensors = [[x for x in result.values() if isinstance(x, Tensor)] for result in (one, other)]
+    tensors = [list(_all(tuple(result.values()))) for result in (one, other)]
     return all(torch.equal(a, b) for a, b in zip(*tensors, strict=True))
