@@ -148,10 +148,11 @@ class Tracker:
                     self._ids[side] = None
             elif not goes_on:
                 self._ids[side] = ids
-            elif before is not None and before.shape[1] == self._seen:
-                self._ids[side] = torch.cat([before, ids], dim=1)
             else:
-                self._ids[side] = None
+                known = _repeated(before, len(ids))
+                if known is not None:
+                    known = torch.cat([known, ids], 1) if known.shape[1] == self._seen else None
+                self._ids[side] = known
         if self._seen == 0:
             self._real.clear()
 
@@ -257,7 +258,7 @@ class Tracker:
         total = self._seen + length if self._has_cache else length
         start = total - length
         dropped = max(total - slots, 0)
-        before = self._real.get(stack)
+        before = _repeated(self._real.get(stack), count)
         if start and (before is None or before.shape[1] < start):
             before = torch.ones(count, start, dtype=torch.bool)
         if before is not None:
@@ -353,6 +354,13 @@ class Tracker:
 
 def _is_mask(name: str, given: Any) -> bool:
     return name.endswith("attention_mask") and isinstance(given, Tensor)
+
+
+def _repeated(rows: Tensor | None, count: int) -> Tensor | None:
+    """Repeat what is known of sequences, where a cache goes on as several continuations of each."""
+    if rows is None or len(rows) == count:
+        return rows
+    return None if count % len(rows) else rows.repeat_interleave(count // len(rows), dim=0)
 
 
 def _sides(real: Tensor, start: int, length: int) -> list[Side]:

@@ -478,6 +478,20 @@ def test_a_batch_generates_with_edits_what_each_generates_alone(tiny):
         assert found[-6:].tolist() == alone[-6:].tolist()
 
 
+def test_a_prompts_cache_goes_on_as_several_texts(tiny, tokenizer):
+    model = tiny("llama", vocab_size=len(tokenizer))
+    prompt, last = [5, 7, 8, 6, 4], [9, 4, 10]
+    edits = [Cut(0, 1, query=slice(2, None), key=1), Cut(1, 2, query=5, key="the")]
+    with torch.no_grad(), edited(model, *edits, tokenizer=tokenizer):
+        cache = model(torch.tensor([prompt]), use_cache=True).past_key_values
+        cache.batch_repeat_interleave(3)
+        found = model(torch.tensor(last)[:, None], past_key_values=cache).logits[:, -1]
+    for token, logits in zip(last, found, strict=True):
+        with edited(model, *edits, tokenizer=tokenizer):
+            alone = run(model, [*prompt, token])[0, -1]
+        torch.testing.assert_close(logits, alone, rtol=0, atol=1e-5)
+
+
 def test_a_text_is_found_among_generated_tokens(tiny, tokenizer):
     model = tiny("llama", vocab_size=len(tokenizer))
     ids = generate(model, [5, 7, 8], 8)[0].tolist()

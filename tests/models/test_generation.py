@@ -1,5 +1,6 @@
 """Generation is recorded as one forward pass over all that came, without the last token."""
 
+import copy
 from threading import Thread
 
 import numpy as np
@@ -309,6 +310,21 @@ def test_a_cache_from_before_is_refused(tiny, stack):
         torch.no_grad(),
     ):
         model(**more, past_key_values=output.past_key_values)
+
+
+def test_a_prompt_that_goes_on_twice_is_refused(build):
+    model = build("llama")
+    with torch.no_grad(), capturing(model):
+        cache = model(torch.tensor([IDS]), use_cache=True).past_key_values
+        branch = copy.deepcopy(cache)
+        model(torch.tensor([[3]]), past_key_values=cache)
+        with pytest.raises(CaptureError, match="does not follow the 13 queries before it"):
+            model(torch.tensor([[4]]), past_key_values=branch)
+    with torch.no_grad(), capturing(model):
+        cache = model(torch.tensor([IDS]), use_cache=True).past_key_values
+        cache.batch_repeat_interleave(2)
+        with pytest.raises(CaptureError, match="whose attention nobody recorded"):
+            model(torch.tensor([[4], [5]]), past_key_values=cache)
 
 
 def test_text_generated_by_another_thread_is_not_seen_and_that_is_said(build):
