@@ -198,7 +198,8 @@ def row_blocks(call: AttentionCall, *, scores: bool = True) -> Iterator[RowBlock
     if scores or not _can_overwrite(call):
         yield from (_row_block(call, tiles, scores) for tiles in blocks_of_rows)
         return
-    memory = call.query.new_empty(0)
+    size = min(most, call.graph.num_queries * call.graph.num_keys)
+    memory = widened(call.query[:0]).new_empty(call.batch_heads * size)
     for tiles in blocks_of_rows:
         block, memory = _overwritten(call, tiles, memory)
         yield block
@@ -241,7 +242,8 @@ def _overwritten(call: AttentionCall, tiles: Tiles, memory: Tensor) -> tuple[Row
     assert isinstance(query, Tensor)
     assert isinstance(key, Tensor)
     shape = (*query.shape[:3], key.shape[2])
-    if memory.numel() < math.prod(shape):
+    # A single row may be longer than a block, and what was prepared of another precision.
+    if memory.numel() < math.prod(shape) or memory.dtype != query.dtype:
         memory = query.new_empty(math.prod(shape))
     scores = memory[: math.prod(shape)].view(shape)
     query = query.flatten(0, 1) * (form.scale / normalizer.temperature)
