@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from operator import index
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -67,6 +67,15 @@ class Edit:
     def __post_init__(self) -> None:
         for name in ("layer", "head"):
             _numbers(name, getattr(self, name))
+
+    def __repr__(self) -> str:
+        """Show what differs from the defaults."""
+        shown = [
+            f"{one.name}={value!r}"
+            for one in fields(cast("Any", self))
+            if (value := getattr(self, one.name)) is not one.default
+        ]
+        return f"{type(self).__name__}({', '.join(shown)})"
 
     def applies(self, place: Place) -> bool:
         """Say whether it edits a stack's layer."""
@@ -154,7 +163,7 @@ class _AtTokens(Edit):
         return torch.where(inside, attention * factor, attention)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Cut(_AtTokens):
     """Cut edges: all that run from some keys to some queries, in some heads.
 
@@ -207,7 +216,7 @@ class Cut(_AtTokens):
         return attention if self.renormalize else self._times(0.0, attention, block, reading)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Scale(_AtTokens):
     """Multiply the attention of edges after normalizing.
 
@@ -238,7 +247,7 @@ class Scale(_AtTokens):
         return self._times(self.factor, attention, block, reading)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Restrict(Edit):
     """Let tokens attend only along those of the model's edges that a graph has too.
 
@@ -295,7 +304,7 @@ class Restrict(Edit):
         )
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Use(Edit):
     """Let a head run with a given attention graph: one edited in NetworkX, or another run's.
 
@@ -356,7 +365,7 @@ class Use(Edit):
         return row, key - reading.keys.first, torch.as_tensor(self.graph.attention[edges])
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Swap(Edit):
     """Swap the weight function of heads, their normalizer, or both.
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields
 from operator import index
 from typing import TYPE_CHECKING, Any, cast
 
@@ -109,7 +108,7 @@ def effect(
         name: pd.array([_plain(some, name) for some in together], dtype="Int64")
         for name in ("layer", "head", "query", "key")
     }
-    labels = [", ".join(_label(edit) for edit in some) for some in together]
+    labels = [", ".join(repr(edit) for edit in some) for some in together]
     return pd.DataFrame(
         {"edit": labels, **places, "plain": plain, "edited": edited, "effect": edited - plain}
     )
@@ -267,7 +266,7 @@ def _row(position: int, rows: int) -> int:
 def _together(edits: Sequence[Edit | Sequence[Edit]]) -> list[list[Edit]]:
     """List the edits of each run."""
     if isinstance(edits, Edit):
-        raise EditError(f"effect takes a list of edits, one a row: pass [{_label(edits)}].")
+        raise EditError(f"effect takes a list of edits, one a row: pass [{edits!r}].")
     together = [list(some) if isinstance(some, (list, tuple)) else [some] for some in edits]
     if not together or not all(together):
         raise EditError("effect takes at least one edit, such as gattn.Cut(layer=0, head=1).")
@@ -276,16 +275,6 @@ def _together(edits: Sequence[Edit | Sequence[Edit]]) -> list[list[Edit]]:
             f"An edit is one of Cut, Scale, Restrict, Use or Swap, not {wrong[0]!r:.60}."
         )
     return cast("list[list[Edit]]", together)
-
-
-def _label(edit: Edit) -> str:
-    """Show an edit by what differs from its defaults."""
-    shown = [
-        f"{field.name}={value!r}"
-        for field in fields(cast("Any", edit))
-        if (value := getattr(edit, field.name)) is not field.default or field.default is MISSING
-    ]
-    return f"{type(edit).__name__}({', '.join(shown)})"
 
 
 def _plain(edits: Sequence[Edit], name: str) -> int | None:

@@ -653,6 +653,6 @@ def test_tensors_and_arrays_name_tokens_too(tiny):
 
 def test_edits_say_what_they_are():
     edit = Cut(layer=5, head=1, query=9, key="the")
-    assert repr(edit) == ("Cut(layer=5, head=1, query=9, key='the', renormalize=True, stack=None)")
+    assert repr(edit) == ("Cut(layer=5, head=1, query=9, key='the')")
     with pytest.raises(AttributeError):
         edit.layer = 3
