@@ -1,10 +1,12 @@
-"""Capturing every head of a model of GPT-2's shape, beside the model alone and its own attentions.
+"""Capturing every head of a model of GPT-2's shape, beside the model alone and other captures.
 
-The weights are random, the batch is 1.
+The weights are random, the batch is 1. TransformerLens is a peer only where it is installed.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
+from importlib.util import find_spec
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
@@ -13,13 +15,16 @@ from torch import nn
 import gattn
 from benchmarks.measure import TOLERANCE, Row, Side
 
+BAR_AT = 2048
 PEERS = {
     "sdpa": "the model with sdpa, nothing captured",
     "eager": "transformers' output_attentions, eager",
+    "lens": "TransformerLens's run_with_cache, all attention patterns",
 }
 KEPT = {
     "all": (gattn.All(), "sdpa"),
     "all-eager": (gattn.All(), "eager"),
+    "all-lens": (gattn.All(), "lens"),
     "topk": (gattn.TopK(8), "sdpa"),
     "threshold": (gattn.Threshold(0.02), "sdpa"),
 }
@@ -34,29 +39,48 @@ def rows(sizes: list[int], kept: Iterable[str] = tuple(KEPT)) -> list[Row]:
             PEERS[peer],
             size,
             partial(sides, keep=keep, attention=peer),
-            check=same_attention if peer == "eager" else all_heads,
+            time_bar=1.35 if size == BAR_AT and keep != gattn.All() else None,
+            memory_bar=1.15 if size == BAR_AT and keep != gattn.All() else None,
+            check=all_heads if peer == "sdpa" else same_attention,
         )
         for name, (keep, peer) in ((name, KEPT[name]) for name in kept)
         for size in sizes
+        if peer != "lens" or find_spec("transformer_lens")
     ]
 
 
 def sides(side: str, size: int, device: str, *, keep: Any, attention: str) -> Side:
-    """Run the model alone, or with its attention captured."""
+    """Run the model alone or watched by the peer, or with its attention captured."""
     ids = torch.randint(0, 50257, (1, size), generator=torch.Generator().manual_seed(0))
-    model = _model(size, attention if side == "peer" else "sdpa").to(device)
+    peer = attention if side == "peer" else "sdpa"
+    model = _model(size, "eager" if peer == "eager" else "sdpa", attention == "lens").to(device)
     ids = ids.to(device)
     if side == "gattn":
         return Side(lambda: gattn.capture(ids, model, keep=keep))
+    if attention == "lens":
+        return Side(_lens(model, ids))
     return Side(lambda: model(ids, use_cache=False, output_attentions=attention == "eager"))
 
 
-def _model(size: int, attention: str) -> nn.Module:
-    from transformers import GPT2Config, GPT2Model
+def _model(size: int, attention: str, with_logits: bool = False) -> nn.Module:
+    from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model
 
     torch.manual_seed(0)
     config = GPT2Config(attn_implementation=attention, n_positions=max(size, 1024))
-    return GPT2Model(config).eval()
+    return (GPT2LMHeadModel if with_logits else GPT2Model)(config).eval()
+
+
+def _lens(model: nn.Module, ids: torch.Tensor) -> Callable[[], Any]:
+    from transformer_lens import TransformerBridge
+
+    with TemporaryDirectory() as folder:
+        model.config.save_pretrained(folder)
+        bridge = TransformerBridge.boot_transformers(folder, hf_model=model, device=ids.device)
+
+    def is_pattern(name: str) -> bool:
+        return name.endswith("hook_pattern")
+
+    return lambda: bridge.run_with_cache(ids, names_filter=is_pattern)[1]
 
 
 def all_heads(peer: Side, theirs: Any, gattn: Side, trace: Any) -> dict[str, float]:
@@ -69,8 +93,9 @@ def all_heads(peer: Side, theirs: Any, gattn: Side, trace: Any) -> dict[str, flo
 
 
 def same_attention(peer: Side, theirs: Any, gattn: Side, trace: Any) -> dict[str, float]:
-    """Compare every head with transformers' own attention."""
-    for layer, attention in enumerate(theirs.attentions):
+    """Compare every head with the peer's attention."""
+    layers = getattr(theirs, "attentions", None) or list(theirs.values())
+    for layer, attention in enumerate(layers):
         for head, expected in enumerate(attention[0].cpu()):
             found = torch.from_numpy(trace[layer, head].to_dense())
             if not torch.allclose(found, expected, rtol=TOLERANCE):

@@ -33,7 +33,7 @@ def rows(quick: bool, device: str) -> list[Row]:
         *window_rows(512 if quick else 4096, large),
         *random_rows(quick),
         *graphs_rows(1024 if quick else 8192, large),
-        *(capture.rows([128], ["topk"]) if quick else capture.rows([512, 1024])),
+        *(capture.rows([128], ["topk"]) if quick else capture.rows([512, 1024, 2048])),
     ]
     if quick:  # the bars are for the full sizes
         others = [replace(row, time_bar=None, memory_bar=None) for row in others]
