@@ -16,7 +16,7 @@ from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph, Ints
 from gattn.keep import All, Keep, sizes_of
 from gattn.neighbourhoods import padded_rows
-from gattn.rules import Edges, Rule
+from gattn.rules import Edges, Rule, Window
 
 _MOST_SLACK = 1.25
 _FEW = 4096  # fewer values than these NumPy copies faster
@@ -278,11 +278,23 @@ def _common_rule(whole: TokenGraph, pieces: list[_Piece]) -> Rule | None:
     if len(spans) < len(pieces):
         return None
     wanted = torch.cat(spans, dim=1)
-    for rule in {piece.graph.rule: None for piece in pieces}:
+    rules = {piece.graph.rule: None for piece in pieces}
+    if not whole.is_bipartite:
+        rules[_narrowest_window(wanted, whole.query_offset)] = None
+    for rule in rules:
         found = _Piece(replace(whole, rule=rule), 0, 0).spans()
         if found is not None and torch.equal(found, wanted):
             return rule
     return None
+
+
+def _narrowest_window(spans: Tensor, offset: int) -> Rule:
+    """Find the window that holds all keys: a sliding cache shows it from its first drop on."""
+    some = spans[0] < spans[1]
+    query = torch.arange(len(some))[some] + offset
+    before = max((query - spans[0, some]).tolist(), default=0)
+    after = max((spans[1, some] - 1 - query).tolist(), default=0)
+    return Window(max(before, 0), max(after, 0))
 
 
 def _check_order(first: _Piece, piece: _Piece) -> None:

@@ -306,7 +306,7 @@ def stored(*pieces: tuple[TokenGraph, int]) -> AttentionGraph:
     return head
 
 
-STEP = TokenGraph.causal(1, query_offset=4)
+STEP, STEP_OF_2 = TokenGraph.causal(1, query_offset=4), TokenGraph.causal(1, query_offset=1)
 
 
 @pytest.mark.parametrize(
@@ -332,6 +332,11 @@ STEP = TokenGraph.causal(1, query_offset=4)
             [(TokenGraph(Window(1, 0), 1, 2, 1), 2)],
             "Window(before=1, after=0, dilation=1)",
             ["0011"],
+        ),
+        (
+            [(TokenGraph.causal(2), 0), (STEP_OF_2, 1), (STEP_OF_2, 2)],
+            "Window(before=1, after=0, dilation=1)",
+            ["1", "11", "011", "0011"],
         ),
         ([(TokenGraph.prefix(3, 1), 1)], "Edges(6)", ["01", "011", "0111"]),
     ],
