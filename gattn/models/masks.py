@@ -135,6 +135,8 @@ class Mask:
         if not bool(itself.all()):
             read = (present & itself[:, None, :, None]).any(2).any(1)
             itself = itself | read
+        if not bool(itself.any()):  # Who reads all but itself says nothing about padding.
+            return self.is_used(count, offset, length)
         return itself.expand(count, -1).cpu()
 
     def is_used(self, count: int, offset: int, length: int) -> Tensor:
