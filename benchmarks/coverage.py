@@ -264,8 +264,17 @@ def _error(seen: list[Heads], own: Heads, inputs: dict[str, Any]) -> float:
         own_rows = whole[:, rows]
         rest = np.abs(np.delete(own_rows, columns, axis=2)).sum(-1)
         difference = np.abs(own_rows[:, :, columns] - mine)
+        if _leaves_out_sinks(own_rows, mine):
+            shares = mine / np.maximum(mine.sum(-1, keepdims=True), 1e-12)
+            difference = np.abs(own_rows[:, :, columns] - shares)
         largest = max(largest, difference.max(initial=0), rest.max(initial=0))
     return float(largest)
+
+
+def _leaves_out_sinks(own: Heads, mine: Heads) -> bool:
+    """Say whether an eager function gives its weights before a sink takes its share of them."""
+    full, less = own.sum(-1), mine.sum(-1)
+    return bool(np.allclose(full, 1, atol=TOLERANCE) and (less < 0.999).any() and less.all())
 
 
 def _may_be(real: int, length: int, number: int, inputs: dict[str, Any]) -> bool:
