@@ -262,7 +262,8 @@ def _largest_and_next(sizes: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor
 
 def _sorted_rows(sizes: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
     """Sort rows of float32 with their slots: one as the high, one as the low half of 64 bits."""
-    codes = sizes.contiguous().view(torch.int32).long() << 32
+    codes = sizes.contiguous().view(torch.int32).long()
+    codes <<= 32
     codes |= torch.arange(sizes.shape[-1])
     codes.numpy().sort(axis=-1)
     found = codes[..., -count - 1 :]
