@@ -332,6 +332,64 @@ def test_an_edit_of_several_stacks_must_name_one(tiny):
         run(model)
 
 
+def test_patches_of_an_image_are_cut(randn):
+    from transformers import ViTConfig, ViTModel
+
+    torch.manual_seed(0)
+    config = ViTConfig(
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        intermediate_size=48,
+        image_size=16,
+        patch_size=4,
+        initializer_range=0.3,
+    )
+    model, pixels = ViTModel(config).eval(), randn(1, 3, 16, 16).float()
+    rows = []
+    ends = ("o_proj", "attention.output.dense")
+    parts = [module for name, module in model.named_modules() if name.endswith(ends)]
+    handle = parts[1].register_forward_pre_hook(lambda module, given: rows.append(given[0][0]))
+    with torch.no_grad():
+        model(pixels)
+        with edited(model, Cut(1, 2, query=slice(3, 6), key=9)), capturing(model) as found:
+            model(pixels)
+    handle.remove()
+    plain, changed = (x.unflatten(1, (4, 8)) for x in rows)
+    assert (plain != changed).any(2).nonzero().tolist() == [[3, 2], [4, 2], [5, 2]]
+    before = capture({"pixel_values": pixels}, model)[1, 2].to_dense()
+    after = found.trace[1, 2].to_dense()
+    assert not after[3:6, 9].any()
+    expected = np.delete(before[3:6], 9, 1)
+    expected = expected / expected.sum(1, keepdims=True)
+    np.testing.assert_allclose(np.delete(after[3:6], 9, 1), expected, atol=1e-6)
+
+
+def test_windows_of_an_image_are_cut_by_their_tokens(randn):
+    """Four windows of 16 patches run as one batch: a patch's position counts over all windows."""
+    from transformers import SwinConfig, SwinModel
+
+    torch.manual_seed(0)
+    config = SwinConfig(
+        embed_dim=16, depths=[2], num_heads=[2], image_size=16, patch_size=2, window_size=4
+    )
+    model, pixels = SwinModel(config).eval(), randn(1, 3, 16, 16).float()
+    inputs = {"pixel_values": pixels}
+    with torch.no_grad(), edited(model, Cut(0, 1, query=20, key=18)), capturing(model) as found:
+        model(**inputs)
+    before, after = (trace[0, 1].to_dense() for trace in (capture(inputs, model), found.trace))
+    assert after[20, 18] == 0 < before[20, 18]
+    expected = np.delete(before[20], 18) / np.delete(before[20], 18).sum()
+    np.testing.assert_allclose(np.delete(after[20], 18), expected, atol=1e-6)
+    np.testing.assert_array_equal(np.delete(after, 20, 0), np.delete(before, 20, 0))
+    with (
+        pytest.raises(EditError, match="nothing to edit"),
+        edited(model, Cut(0, 1, query=20, key=40)),  # In another window.
+        torch.no_grad(),
+    ):
+        model(**inputs)
+
+
 # Nothing to edit
 
 
