@@ -7,6 +7,29 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
+def is_lamp(logits, names, low, high):
+    (lamp,) = names["tokenizer"].encode(" lamp", add_special_tokens=False)
+    return low < float(logits[0, -1].softmax(-1)[lamp]) < high
+
+
+CLAIMS = {
+    "README.md": [
+        lambda names: is_lamp(names["model"](**names["inputs"]).logits, names, 0.925, 0.935),
+        lambda names: is_lamp(names["logits"], names, 0, 0.01),
+        lambda names: not names["trace"][2, 0].attention.any(),
+    ],
+    "docs/guide.md": [
+        lambda names: 0.925 < float(names["plain"][names["lamp"]]) < 0.935,
+        lambda names: float(names["cut"][names["lamp"]]) < 0.01,
+        lambda names: (names["halved"][1, 0].to_dense()[1:].sum(1) < 0.9).any(),
+        lambda names: (names["sparse"][2, 0].attention == 0).any(),
+        lambda names: (names["factor"] != 0.1).all(),
+        lambda names: len(names["run"].trace.tokens) == 12 + 5,
+    ],
+}
+"""What the texts say of the numbers that their code gives."""
+
+
 def python_blocks(path):
     return re.findall(r"^```python\n(.*?)^```", path.read_text(encoding="utf-8"), re.M | re.S)
 
@@ -21,9 +44,11 @@ def test_every_block_of_code_runs_from_top_to_bottom(name, tmp_path, monkeypatch
     for block in blocks:
         exec(compile(block, name, "exec"), names)
     plt.close("all")
+    held = CLAIMS[name]
+    assert all(claim(names) for claim in held), [claim(names) for claim in held]
 
 
-@pytest.mark.parametrize("name", ["README.md", "docs/guide.md", "docs/design.md"])
+@pytest.mark.parametrize("name", ["README.md", "CHANGELOG.md", "docs/guide.md", "docs/design.md"])
 def test_every_link_leads_somewhere(name):
     path = ROOT / name
     for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8")):
