@@ -166,13 +166,13 @@ def capturing(
     Within the context, in this thread, each call of the model is recorded; ``run.trace`` is then
     the trace of the one sequence that ran, ``run.traces`` those of several. Steps that go on with a
     cache go on with the trace: it covers the prompt and all generated tokens but the last, which
-    never enters the model. Without a cache each step is a call like any other and has a trace of its
+    never enters the model. Without a cache each step is a call like any other, with a trace of its
     own. Beam search and assisted decoding are refused; what runs in another thread, such as
     continuous batching, is not seen.
 
-    Several samples of one text encode it once: the encoder's stack is in the first one's trace. Under
-    a mask of one's own, (batch, heads, queries, keys), a token that neither reads nor is read is
-    padding.
+    Several samples of one text encode it once: the encoder's stack is in the first one's trace.
+    Under a mask of one's own, (batch, heads, queries, keys), a token that neither reads nor is
+    read is padding.
 
     Parameters
     ----------
