@@ -9,7 +9,7 @@ ROOT = Path(__file__).parents[1]
 
 def is_lamp(logits, names, low, high):
     (lamp,) = names["tokenizer"].encode(" lamp", add_special_tokens=False)
-    return low < float(logits[0, -1].softmax(-1)[lamp]) < high
+    return low < float(logits[0, -1].detach().softmax(-1)[lamp]) < high
 
 
 CLAIMS = {
