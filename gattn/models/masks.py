@@ -139,6 +139,15 @@ class Mask:
             return self.is_used(count, offset, length)
         return itself.expand(count, -1).cpu()
 
+    @property
+    def sees_ahead(self) -> bool:
+        """Whether some query may read the key behind its own."""
+        if self.values is None:
+            return not self.is_causal
+        rows = self.present.shape[2]
+        present = self.present if rows > 1 else self.present.expand(-1, -1, 2, -1)
+        return bool(present.diagonal(offset=1, dim1=2, dim2=3).any())
+
     def is_used(self, count: int, offset: int, length: int) -> Tensor:
         """Find the queries that read or are read by any, as `reads_itself` gives them."""
         if self.values is None:

@@ -245,6 +245,9 @@ class Tracker:
         """
         if name not in self._stacks:
             short = _stack_name(call.module, name, self._is_encoder_decoder)
+            if short is None:
+                is_step = call.query.shape[2] == 1
+                short = "encoder" if not is_step and self.mask(call).sees_ahead else "decoder"
             home = _home(name)
             if self._homes.setdefault(short, home) != home:
                 short = home if short != "cross" else f"{home} cross"
@@ -389,7 +392,8 @@ def _home(name: str) -> str:
     return ".".join(parts[:number])
 
 
-def _stack_name(module: nn.Module, name: str, is_encoder_decoder: bool) -> str:
+def _stack_name(module: nn.Module, name: str, is_encoder_decoder: bool) -> str | None:
+    """Name a module's stack by its path, or give None where the name does not tell."""
     parts = name.lower().split(".")
     if any(word in part for part in parts for word in _CROSS) or getattr(
         module, "is_cross_attention", False
@@ -402,7 +406,8 @@ def _stack_name(module: nn.Module, name: str, is_encoder_decoder: bool) -> str:
         return next((part for part in parts if part in ("encoder", "decoder")), "decoder")
     if parts[0] == "text_model":
         return "text"
-    return "decoder" if getattr(module, "is_causal", True) else "encoder"
+    is_causal = getattr(module, "is_causal", None)
+    return None if is_causal is None else "decoder" if is_causal else "encoder"
 
 
 def _refuse_unreadable_generation() -> None:
