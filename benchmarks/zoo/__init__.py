@@ -59,7 +59,7 @@ class Specimen:
             return self.model(**self.inputs, **options)
 
 
-class NotBuilt(Exception):
+class NotBuiltError(Exception):
     """No class of a model type could be built and run."""
 
 
@@ -72,7 +72,7 @@ def specimen(model_type: str) -> Specimen:
             reasons.append(
                 f"{kind.__name__}: {type(error).__name__}: {' '.join(str(error).split())[:300]}"
             )
-    raise NotBuilt(reasons[0] if reasons else "no model class")
+    raise NotBuiltError(reasons[0] if reasons else "no model class")
 
 
 def configuration(model_type: str) -> PreTrainedConfig:
@@ -107,7 +107,7 @@ def _built(model_type: str, kind: type[PreTrainedModel]) -> Specimen:
     with torch.device("meta"):
         size = sum(p.numel() for p in kind(config).parameters())
     if size > 20_000_000:
-        raise NotBuilt(f"{size} parameters are too many")
+        raise NotBuiltError(f"{size} parameters are too many")
     torch.manual_seed(0)
     model = kind(configuration(model_type)).eval()
     randomize(model)

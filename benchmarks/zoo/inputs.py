@@ -30,7 +30,7 @@ def variants(model: PreTrainedModel) -> Iterator[Inputs]:
         if name in _MAKERS and (name in required or name not in _ON_DEMAND):
             options[name] = list(_MAKERS[name](model, set(parameters)))
     richest = [
-        dict(zip(options, chosen))
+        dict(zip(options, chosen, strict=True))
         for chosen in itertools.islice(itertools.product(*options.values()), 12)
     ]
     main = model.main_input_name
@@ -40,7 +40,7 @@ def variants(model: PreTrainedModel) -> Iterator[Inputs]:
         {main, *required},
     ]
     masks = {
-        name: list(_MAKERS[name](model, set(parameters)))[0]
+        name: next(iter(_MAKERS[name](model, set(parameters))))
         for name in parameters
         if name in _ON_DEMAND and not (name == "inputs_embeds" and "input_ids" in parameters)
     }

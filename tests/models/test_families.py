@@ -1,0 +1,123 @@
+"""Some model families, held to their own eager attention; `benchmarks.coverage` has them all."""
+
+import numpy as np
+import pytest
+import torch
+
+import gattn
+from benchmarks import coverage, zoo
+
+ROUTED = [
+    *(
+        "bert",
+        "roberta",
+        "albert",
+        "modernbert",
+        "gpt2",
+        "opt",
+        "llama",
+        "mistral",
+        "qwen2",
+        "qwen3",
+    ),
+    *(
+        "gemma2",
+        "gemma3_text",
+        "gpt_oss",
+        "phi",
+        "deepseek_v3",
+        "deepseek_v32",
+        "t5",
+        "bart",
+        "whisper",
+    ),
+    *("vit", "clip", "llava", "qwen2_vl", "swin", "beit"),
+]
+BY_SOFTMAX = ["bloom", "gptj", "gpt_neo", "deberta-v2"]
+
+
+@pytest.fixture(autouse=True)
+def _quiet():
+    import transformers
+
+    level = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()
+    yield
+    transformers.logging.set_verbosity(level)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("family", [*ROUTED, *BY_SOFTMAX])
+def test_it_is_captured_and_edited(family):
+    verdict = coverage.judge(family)
+    assert (verdict.verdict, verdict.reason) == ("captured and edited", "")
+    assert verdict.routed == (family in ROUTED)
+    assert verdict.attentions >= 2
+    assert verdict.error < 1e-5
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("family", ["diffllama", "longformer", "squeezebert", "lilt"])
+def test_what_cannot_be_read_is_refused(family):
+    assert coverage.judge(family).verdict == "refused"
+
+
+def test_falcon_shows_its_softmax_when_it_is_eager():
+    verdict = coverage.judge("falcon")
+    assert (verdict.verdict, verdict.implementation) == ("captured and edited", "eager")
+
+
+# The checks themselves can fail.
+
+
+@pytest.fixture(scope="module")
+def bert():
+    specimen = zoo.specimen("bert")
+    given, calls = coverage.own_attention(specimen, specimen.eager())
+    assert calls == len(given) == 2
+    return specimen, given
+
+
+def test_attention_differs_clearly_from_pair_to_pair(bert):
+    _, (first, _) = bert
+    assert np.std(first) > 0.1
+
+
+def test_other_attention_is_noticed(bert):
+    specimen, (first, second) = bert
+    wrong = first.copy()
+    wrong[1, 3, 2, :2] = wrong[1, 3, 2, 1::-1]  # Two keys of one row are mixed up.
+    with pytest.raises(coverage.WrongError, match="not among those captured"):
+        coverage.check_capture(specimen, [wrong, second])
+
+
+def test_a_missing_layer_is_noticed(bert):
+    specimen, given = bert
+    with pytest.raises(coverage.WrongError, match="2 layers were captured, and the model has 1"):
+        coverage.check_capture(specimen, given[:1])
+
+
+def test_a_token_that_is_lost_is_noticed(bert):
+    specimen, (first, _) = bert
+    seen = [first[0, :, :7, :7], first[1, :, :5, :5]]
+    assert coverage._error(seen, first, specimen.inputs) == float("inf")
+    seen[0] = first[0]
+    assert coverage._error(seen, first, specimen.inputs) < 1e-9
+
+
+def test_an_edit_that_does_nothing_is_noticed(bert, monkeypatch):
+    specimen, given = bert
+    captured, _ = coverage.check_capture(specimen, given)
+    coverage.check_edits(specimen, captured)
+    monkeypatch.setattr(gattn, "Cut", lambda **where: gattn.Scale(1.0, **where))
+    with pytest.raises(coverage.WrongError, match="gives another attention"):
+        coverage.check_edits(specimen, captured)
+
+
+def test_an_output_that_changes_is_noticed(bert):
+    specimen, _ = bert
+    plain = specimen.run()
+    assert coverage._same(plain, specimen.run())
+    with torch.no_grad():
+        next(specimen.model.parameters()).add_(1e-6)
+    assert not coverage._same(plain, specimen.run())
