@@ -22,6 +22,7 @@ SCORES = "softmax"
 """The implementation's name where only the scores before the softmax are seen, as the mask."""
 
 _FEW_PAIRS = 1 << 22
+_LEAST, _LEAST_OF_WINDOWS = -9e3, -50.0
 
 
 @dataclass(eq=False)
@@ -29,14 +30,15 @@ class Mask:
     """The mask of a call: None, booleans, or numbers that are added to scores.
 
     `values` broadcasts to (batch, heads, queries, keys); where it is None, every key may be read,
-    or if `is_causal` all up to the query's own. An edge is absent below half the least number.
-    Where they `are_scores`, of a model that shows only its softmax, one is absent below -9,000:
-    such models mask by -10,000 and less.
+    or if `is_causal` all up to the query's own. An edge is absent below -9,000, since some mask by
+    -10,000; between the windows of Swin models, whose mask is -100, below -50. They `are_scores`
+    where a model shows only its softmax.
     """
 
     values: Tensor | None
     is_causal: bool = False
     are_scores: bool = False
+    least: float = _LEAST
     _graphs: dict[object, TokenGraph] = field(default_factory=dict)
     _real: dict[object, Tensor] = field(default_factory=dict)
 
@@ -59,7 +61,8 @@ class Mask:
                 "mask that gattn does not read; load the model with attn_implementation one of "
                 f"{_READABLE}."
             )
-        return cls(mask, are_scores=call.implementation == SCORES)
+        least = _LEAST_OF_WINDOWS if "Swin" in type(call.module).__name__ else _LEAST
+        return cls(mask, are_scores=call.implementation == SCORES, least=least)
 
     @cached_property
     def present(self) -> Tensor:
@@ -67,8 +70,7 @@ class Mask:
         assert self.values is not None
         if self.values.dtype == torch.bool:
             return self.values
-        least = -9e3 if self.are_scores else torch.finfo(self.values.dtype).min / 2
-        return self.values.detach() > least
+        return self.values.detach() > self.least
 
     @cached_property
     def has_bias(self) -> bool:

@@ -199,19 +199,19 @@ def _verify(call: RoutedCall, reading: Reading) -> None:
     """Prove on a few rows that this attention, times the values, is what the model computed."""
     count = len(reading.queries)
     rows = sorted({0, count // 3, 2 * count // 3, count - 1})
-    element, attention = reading.elements[0], reading.attention
+    elements, attention = slice(reading.elements[0], reading.elements[-1] + 1), reading.attention
     slots = reading.queries.slots[rows].to(call.query.device)
     is_output = attention.value is not None and attention.value.shape[-1] > 0
     if is_output:
-        expected = widened(call.output[element, slots]).transpose(0, 1)
+        expected = widened(call.output[elements][:, slots]).transpose(1, 2)
     else:
         assert call.weights is not None
-        given = widened(call.weights[element][:, slots])
-        expected = taken(given, 2, reading.keys)
-    found = torch.cat([_row(attention, row, is_output) for row in rows], dim=1)
+        given = widened(call.weights[elements][:, :, slots])
+        expected = taken(given, 3, reading.keys)
+    found = torch.cat([_row(attention, row, is_output) for row in rows], dim=2)
     broken = ~torch.isfinite(expected) | ~torch.isfinite(found)
     if bool(broken.any()):
-        head, row, _ = broken.nonzero()[0].tolist()
+        _, head, row, _ = broken.nonzero()[0].tolist()
         raise CaptureError(
             f"The attention in {call.name} or its output is NaN or infinite at head {head}, "
             f"query {rows[row]}; expected numbers. Look for NaN or infinity in the weights and "
@@ -236,4 +236,4 @@ def _row(call: AttentionCall, row: int, is_output: bool) -> Tensor:
     keys = torch.arange(call.graph.num_keys, device=call.query.device)
     allowed = call.graph.allowed(torch.tensor([row], device=call.query.device), keys)
     one = tiles.row_block(call, slice(row, row + 1), slice(0, len(keys)), allowed)
-    return (one.attention @ call.value)[0] if is_output else one.attention[0]
+    return one.attention @ call.value if is_output else one.attention

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -18,7 +19,7 @@ from gattn.models.loading import model_name
 from gattn.models.projections import Projections, value_norms
 from gattn.models.reading import Reading
 from gattn.models.routing import Context, RoutedCall
-from gattn.models.tracking import Place, Tracker
+from gattn.models.tracking import Place, Progress, Tracker
 from gattn.store import KeptEdges
 from gattn.trace import AttentionTrace, Stack
 
@@ -80,8 +81,11 @@ class Recording(Context):
         self._projections = Projections(model, self)
         self.encodings: list[Encoding] | None = None
         self._runs: list[list[_Sequence]] = []
+        self._run: list[_Sequence] | None = None
+        self._run_of: WeakKeyDictionary[Progress, list[_Sequence]] = WeakKeyDictionary()
         self._depth: dict[str, int] = {}
         self._size = 0
+        self._progress = Progress()
 
     def watching_projections(self) -> AbstractContextManager[None]:
         """Watch the output projections, where contributions are wanted."""
@@ -95,6 +99,8 @@ class Recording(Context):
             raise ModelError(
                 "The model is in training mode, where dropout is random: call model.eval()."
             )
+        self._progress = tracker.progress
+        self._run = self._run_of.get(tracker.progress)
 
     def wants(self, place: Place) -> bool:
         """Say whether a layer was chosen."""
@@ -104,17 +110,16 @@ class Recording(Context):
     def see(self, call: RoutedCall, place: Place, readings: list[Reading]) -> None:
         """Keep the edges of a call."""
         self._projections.check(attention=call.module)
-        if self._starts_anew(place, readings):
-            self._runs.append([_Sequence() for _ in set(place.sequences)])
+        if self._run is None or self._starts_anew(self._run, place, readings):
+            self._run = [_Sequence() for _ in set(place.sequences)]
+            self._runs.append(self._run)
+            self._run_of[self._progress] = self._run
         with torch.no_grad():
             for reading in readings:
                 if len(reading.queries):
                     self._keep_edges(call, place, reading)
 
-    def _starts_anew(self, place: Place, readings: list[Reading]) -> bool:
-        if not self._runs:
-            return True
-        run = self._runs[-1]
+    def _starts_anew(self, run: list[_Sequence], place: Place, readings: list[Reading]) -> bool:
         for reading in readings:
             for sequence in reading.sequences:
                 known = sequence < len(run) and place.layer in run[sequence].layers.get(
@@ -158,16 +163,17 @@ class Recording(Context):
             self._projections.expect(call, reading, layers)
 
     def _layer(self, place: Place, reading: Reading, sequence: int) -> _Layer:
-        run = self._runs[-1]
+        run = self._run
+        assert run is not None
         while len(run) <= sequence:
             run.append(_Sequence())
         stack = run[sequence].layers.setdefault(place.stack, {})
         if place.layer not in stack:
             if reading.queries.first:
                 raise CaptureError(
-                    f"The model goes on with a cache of {reading.queries.first} tokens from before "
-                    "gattn.capturing was opened, whose attention nobody recorded: open it before "
-                    "the prompt runs."
+                    f"The model goes on with a cache of {reading.queries.first} tokens that were "
+                    "not recorded: they ran before gattn.capturing was opened, or the cache is a "
+                    "copy. Open it before the prompt runs, and go on with the cache itself."
                 )
             stack[place.layer] = _Layer(groups=reading.groups)
         elif place.layer == min(stack) and len(reading.queries) == 1 and place.stack != "cross":
@@ -207,13 +213,13 @@ class Recording(Context):
     def end(self, tracker: Tracker, result: Any) -> None:
         """Note the tokens and the logits of a call."""
         tracker.check_layers()
-        if not self._runs:
+        if self._run is None:
             return
         logits = getattr(result, "logits", None)
         if not self._keeps_logits or not isinstance(logits, Tensor) or logits.dim() not in (2, 3):
             logits = None
-        for number, sequence in enumerate(self._runs[-1]):
-            for stack in tracker.stacks:
+        for number, sequence in enumerate(self._run):
+            for stack in tracker.depth:
                 sequence.ids[stack, False] = tracker.ids(stack, number)
                 if stack == "cross":
                     sequence.ids[stack, True] = tracker.ids(stack, number, is_query=True)

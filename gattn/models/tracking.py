@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
@@ -61,11 +62,20 @@ class Place:
 
 
 class _Last(NamedTuple):
-    """The last attention call; the query is held, so that its memory is not used again."""
+    """The last attention call; a query that is gone was no part of a split."""
 
     module: nn.Module
-    query: Tensor
+    query: ref[Tensor]
     stop: int
+
+
+@dataclass(eq=False)
+class Progress:
+    """What is known of the texts that a call goes on with: their ids, and which tokens are real."""
+
+    ids: dict[str, Tensor | None] = field(default_factory=dict)
+    real: dict[str, Tensor] = field(default_factory=dict)
+    read: dict[str, Tensor] = field(default_factory=dict)
 
 
 class Tracker:
@@ -81,10 +91,9 @@ class Tracker:
         self._has_cache = False
         self._has_own_mask = False
         self._padding: dict[str, Tensor] = {}
-        self.batch: int | None = None
-        self._ids: dict[str, Tensor | None] = {}
-        self._real: dict[str, Tensor] = {}
-        self._read: dict[str, Tensor] = {}
+        self.progress = Progress()
+        self._of_cache: WeakKeyDictionary[Any, Progress] = WeakKeyDictionary()
+        self._batches: dict[str, int] = {}
         self._calls: dict[str, int] = {}
         self._layers: dict[str, list[int]] = {}
         self._stacks: dict[str, str] = {}
@@ -106,11 +115,6 @@ class Tracker:
         """Whether a call of the model is under way."""
         return self._depth > 0
 
-    @property
-    def is_new(self) -> bool:
-        """Whether the present call begins sequences, rather than going on with a cache."""
-        return self._seen == 0
-
     def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
         """Note that the model or a model inside it is called; say whether it is the outermost."""
         if module is self.model:
@@ -121,10 +125,17 @@ class Tracker:
             self._begin(_arguments(module, args, kwargs))
         return self._depth == 1
 
-    def leave(self) -> bool:
-        """Note that such a call ended; say whether it was the outermost."""
+    def leave(self, result: Any) -> bool:
+        """Note what such a call gave; say whether it was the outermost."""
         self._depth = max(self._depth - 1, 0)
-        return self._depth == 0
+        if self._depth:
+            return False
+        self._last = None
+        self._masks.clear()
+        cache = getattr(result, "past_key_values", None)
+        if isinstance(cache, Hashable) and cache is not None:
+            self._of_cache[cache] = self.progress
+        return True
 
     def _begin(self, given: Mapping[str, Any]) -> None:
         self._calls.clear()
@@ -134,27 +145,32 @@ class Tracker:
         cache: Any = given.get("past_key_values")
         self._has_cache = cache is not None
         self._seen = int(cache.get_seq_length()) if hasattr(cache, "get_seq_length") else 0
-        tensors = [x for x in given.values() if isinstance(x, Tensor) and x.dim()]
+        if self._seen:
+            self.progress = self._of_cache.get(cache) or Progress()
+        elif given.get("encoder_outputs") is None or not self._is_encoder_decoder:
+            self.progress = Progress()
+        if isinstance(cache, Hashable) and cache is not None:
+            self._of_cache[cache] = self.progress
         self._has_own_mask = any(x.dim() == 4 for n, x in given.items() if _is_mask(n, x))
         self._padding = {n: x.detach() != 0 for n, x in given.items() if _is_mask(n, x)}
-        self.batch = len(tensors[0]) if tensors else None
+        self._batches = _batches(given)
         for side in ("input_ids", "decoder_input_ids"):
             ids = given.get(side)
-            before = self._ids.get(side)
+            before = self.progress.ids.get(side)
             goes_on = self._seen > 0 and (side != "input_ids" or not self._is_encoder_decoder)
             if not isinstance(ids, Tensor) or ids.dim() != 2:
                 # A decoder's call follows its encoder's, whose tokens stay.
                 if goes_on or given.get("encoder_outputs") is None or side != "input_ids":
-                    self._ids[side] = None
+                    self.progress.ids[side] = None
             elif not goes_on:
-                self._ids[side] = ids
+                self.progress.ids[side] = ids
             else:
                 known = _repeated(before, len(ids))
                 if known is not None:
                     known = torch.cat([known, ids], 1) if known.shape[1] == self._seen else None
-                self._ids[side] = known
-        if self._seen == 0:
-            self._real.clear()
+                self.progress.ids[side] = known
+        if not self._seen:
+            self.progress.real.clear()
 
     def place(self, call: RoutedCall) -> Place:
         """Say where a call of the model's attention is.
@@ -186,9 +202,9 @@ class Tracker:
                 [Side(side.slots, side.first + start) for side in sides]
                 for sides in (queries, keys)
             )
-        self._last = _Last(call.module, call.query, start + call.query.shape[2])
+        self._last = _Last(call.module, ref(call.query), start + call.query.shape[2])
         count = call.query.shape[0]
-        windows = max(count // self.batch, 1) if self.batch else 1
+        windows = self.windows(stack, count)
         return Place(
             stack, layer, is_bipartite, queries, keys, [n // windows for n in range(count)]
         )
@@ -204,15 +220,39 @@ class Tracker:
         return self._masks[name][1]
 
     @property
-    def stacks(self) -> list[str]:
-        """The stacks that the present call went through so far."""
-        return list(self._calls)
+    def depth(self) -> dict[str, int]:
+        """How many layers of each stack the present call went through so far."""
+        return self._calls
+
+    @property
+    def batch(self) -> int | None:
+        """How many sequences the present call has."""
+        return next(iter(self._batches.values()), None)
+
+    def windows(self, stack: str, count: int) -> int:
+        """Say how many elements of a batch belong to each sequence: windows of an image, say.
+
+        An image is a sequence of its own, but where a text holds places for its images.
+        """
+        words = stack.lower()
+        modality = next(
+            (name for name, some in _MODALITIES.items() if any(word in words for word in some)), ""
+        )
+        batch = self.batch
+        if not any(hasattr(self._config, f"{kind}_token_id") for kind in ("image", "audio")):
+            batch = self._batches.get(modality, batch)
+        return max(count // batch, 1) if batch else 1
 
     def must_verify(self, call: RoutedCall) -> bool:
-        """Say whether a call is still to be proved: single steps follow what was proved before."""
+        """Say whether a call is still to be proved: single steps follow what was proved before.
+
+        Under dropout nothing can be.
+        """
+        if call.options.get("dropout"):
+            return False
         is_step = call.query.shape[2] == 1 and call.name in self._verified
         self._verified.add(call.name)
-        return not is_step and not call.options.get("dropout")
+        return not is_step
 
     def _start_of_split(self, call: RoutedCall) -> int:
         """Say where the tokens of a call begin that goes on with those of the last.
@@ -222,7 +262,9 @@ class Tracker:
         last = self._last
         if last is None or not self.is_calling or last.module is not call.module:
             return 0
-        one, other = last.query, call.query
+        one, other = last.query(), call.query
+        if one is None:
+            return 0
         is_of_one = one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
         return last.stop if is_of_one and one.storage_offset() < other.storage_offset() else 0
 
@@ -261,22 +303,22 @@ class Tracker:
         total = self._seen + length if self._has_cache else length
         start = total - length
         dropped = max(total - slots, 0)
-        before = _repeated(self._real.get(stack), count)
+        before = _repeated(self.progress.real.get(stack), count)
+        told = self._told(stack, count, total)
         if start and (before is None or before.shape[1] < start):
-            before = torch.ones(count, start, dtype=torch.bool)
+            before = torch.ones(count, start, dtype=torch.bool) if told is None else told
         if before is not None:
             before = before[:, :start]
         if self._has_own_mask:
             now = mask.is_used(count, start - dropped, length)
         else:
             now = mask.reads_itself(count, start - dropped, length, min(slots, total - dropped))
-            told = self._told(stack, count, total)
             now = now if told is None else now | told[:, start:]
         real = now if before is None or not start else torch.cat([before, now], dim=1)
-        self._real[stack] = real
+        self.progress.real[stack] = real
         queries = _sides(real, start, length)
         keys = _sides(real, dropped, total - dropped)
-        windows = max(count // self.batch, 1) if self.batch else 1
+        windows = self.windows(stack, count)
         if windows > 1:
             queries = [Side(x.slots, n % windows * length) for n, x in enumerate(queries)]
             keys = [Side(x.slots, n % windows * slots) for n, x in enumerate(keys)]
@@ -295,15 +337,15 @@ class Tracker:
     ) -> tuple[list[Side], list[Side]]:
         """Find the real tokens of cross-attention: a key that nobody may read is padding."""
         count, _, length, _ = call.query.shape
-        if self.batch and count > self.batch:
+        if self.windows(stack, count) > 1:
             raise CaptureError(
                 f"{call.name} attends from {count} groups of queries to keys of their own, for "
-                f"{self.batch} sequences; expected one group a sequence. Several images a sequence "
-                "are not read here."
+                f"{count // self.windows(stack, count)} sequences; expected one group a sequence. "
+                "Several images a sequence are not read here."
             )
-        self._read[stack] = mask.is_read(count, call.key.shape[2])
-        keys = _sides(self._read[stack], 0, call.key.shape[2])
-        real, start = self._real.get("decoder"), self._seen
+        self.progress.read[stack] = mask.is_read(count, call.key.shape[2])
+        keys = _sides(self.progress.read[stack], 0, call.key.shape[2])
+        real, start = self.progress.real.get("decoder"), self._seen
         if stack != "cross" or real is None or real.shape != (count, start + length):
             real, start = torch.ones(count, length, dtype=torch.bool), 0
         return _sides(real, start, length), keys
@@ -311,14 +353,14 @@ class Tracker:
     def ids(self, stack: str, sequence: int, is_query: bool = False) -> list[int] | None:
         """Give the real token ids of a sequence so far, where they are known."""
         of_decoder = self._is_encoder_decoder and (stack == "decoder" or is_query)
-        ids = self._ids.get("decoder_input_ids" if of_decoder else "input_ids")
+        ids = self.progress.ids.get("decoder_input_ids" if of_decoder else "input_ids")
         if self._is_encoder_decoder and stack == "decoder" and ids is None:
-            ids = self._ids.get("decoder_input_ids")
+            ids = self.progress.ids.get("decoder_input_ids")
         if ids is None or sequence >= len(ids):
             return None
-        real = self._real.get("decoder" if of_decoder else stack)
+        real = self.progress.real.get("decoder" if of_decoder else stack)
         if stack == "cross" and not is_query:
-            real = self._read.get(stack)
+            real = self.progress.read.get(stack)
         row = ids[sequence].cpu()
         if real is None or real.shape[0] != len(ids):
             return [int(i) for i in row]
@@ -328,7 +370,7 @@ class Tracker:
 
     def real_rows(self, rows: Tensor, sequence: int) -> Tensor:
         """Take the rows of a call's result that stand for real tokens."""
-        real = self._real.get("decoder", self._real.get("encoder"))
+        real = self.progress.real.get("decoder", self.progress.real.get("encoder"))
         if real is None or sequence >= len(real) or rows.dim() < 2:
             return rows
         some = real[sequence, self._seen :]
@@ -353,6 +395,22 @@ class Tracker:
                     "layers: the attention of a layer is a combination of several softmaxes, which "
                     "gattn does not read."
                 )
+
+
+def _batches(given: Mapping[str, Any]) -> dict[str, int]:
+    """Find how many texts, images and sounds are given; what is not known by name comes last."""
+    names = {
+        "": ("input_ids", "inputs_embeds", "decoder_input_ids", "decoder_inputs_embeds"),
+        "vision": ("pixel_values", "flattened_patches", "pixel_values_videos"),
+        "audio": ("input_features", "input_values"),
+    }
+    sizes = {n: len(x) for n, x in given.items() if isinstance(x, Tensor) and x.dim()}
+    found = {
+        kind: next(sizes[name] for name in some if name in sizes)
+        for kind, some in names.items()
+        if any(name in sizes for name in some)
+    }
+    return found or {"": next(iter(sizes.values()))} if sizes else {}
 
 
 def _is_mask(name: str, given: Any) -> bool:

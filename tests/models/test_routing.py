@@ -6,13 +6,14 @@ from threading import Barrier, Thread
 
 import pytest
 import torch
-from transformers import AttentionInterface
+from transformers import AttentionInterface, CLIPConfig, CLIPModel
 
 from gattn.errors import CaptureError, EditError, ModelError
 from gattn.models.capturing import capture, capturing
 from gattn.models.editing import edited
-from gattn.models.edits import Cut, Scale
+from gattn.models.edits import Cut, Scale, Swap
 from gattn.models.routing import Context, opened, routes
+from gattn.weights import ScaledDotProduct
 
 IDS = torch.tensor([[5, 17, 42, 17, 8]])
 CUT = Cut(layer=0, head=0, key=0)
@@ -290,3 +291,81 @@ def test_models_that_route_are_told_from_others(tiny):
 def test_something_else_than_a_model_is_refused(model):
     with pytest.raises(ModelError, match="edited takes a transformers model, not"):
         edited(model, CUT).__enter__()
+
+
+def test_texts_with_caches_of_their_own_are_kept_apart(tiny):
+    model = tiny("llama")
+    texts = [torch.tensor([[5, 6, 7, 8]]), torch.tensor([[15, 16, 17, 18]])]
+    with torch.no_grad(), capturing(model) as run:
+        caches = [model(text, use_cache=True).past_key_values for text in texts]
+        model(torch.tensor([[3]]), past_key_values=caches[0])
+    assert [trace.tokens for trace in run.traces] == [[*"5678", "3"], ["15", "16", "17", "18"]]
+
+
+def test_a_batch_is_known_by_the_names_of_its_inputs(tiny):
+    model = tiny("llama")
+    ids = torch.tensor([[5, 6, 7, 8], [1, 2, 3, 4]])
+    with torch.no_grad(), capturing(model) as run:
+        model(position_ids=torch.arange(4)[None], input_ids=ids)
+    assert [trace.tokens for trace in run.traces] == [list("5678"), list("1234")]
+
+
+def test_padding_in_a_cache_from_before_is_told_by_the_mask(tiny):
+    model = tiny("llama")
+    ids = torch.tensor([[0, 0, 5, 6, 7], [1, 2, 3, 4, 5]])
+    mask = torch.cat([(ids != 0).long(), torch.ones(2, 1, dtype=torch.long)], 1)
+    positions = mask.cumsum(1)[:, -1:] - 1
+    step = {"attention_mask": mask, "position_ids": positions}
+
+    def run(*edits, where):
+        first = mask[:, :-1].cumsum(1).sub(1).clamp_min(0)
+        with torch.no_grad(), ExitStack() as stack:
+            if edits and where == "all":
+                stack.enter_context(edited(model, *edits))
+            cache = model(ids, attention_mask=mask[:, :-1], position_ids=first, use_cache=True)
+            if edits and where == "step":
+                stack.enter_context(edited(model, *edits))
+            cache = cache.past_key_values
+            return model(torch.tensor([[9], [8]]), past_key_values=cache, **step).logits
+
+    cut = Cut(layer=0, query=3, key=1)
+    assert not torch.equal(run(where="all")[0], run(cut, where="step")[0])
+    torch.testing.assert_close(run(cut, where="step")[0], run(cut, where="all")[0])
+    assert torch.equal(run(where="all")[1], run(cut, where="step")[1])
+
+
+def test_large_finite_masks_are_masks(tiny):
+    model = tiny("llama")
+    mask = torch.full((1, 1, 5, 5), -1e9).triu(1)
+    with torch.no_grad(), capturing(model) as run:
+        plain = model(IDS, attention_mask=mask).logits
+    assert run.trace[0, 0].graph.num_edges == 15
+    with torch.no_grad(), edited(model, Swap(weight=ScaledDotProduct())):
+        torch.testing.assert_close(model(IDS, attention_mask=mask).logits, plain)
+
+
+def test_images_and_texts_of_their_own_number_are_sequences_of_their_own():
+    config = CLIPConfig(
+        text_config={
+            "vocab_size": 99,
+            "hidden_size": 32,
+            "intermediate_size": 37,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+        },
+        vision_config={
+            "hidden_size": 32,
+            "intermediate_size": 37,
+            "num_hidden_layers": 2,
+            "num_attention_heads": 4,
+            "image_size": 20,
+            "patch_size": 10,
+        },
+    )
+    model = CLIPModel(config).eval()
+    texts = torch.tensor([[5, 6, 7], [1, 2, 3], [7, 8, 9]])
+    with torch.no_grad(), capturing(model) as run:
+        model(pixel_values=torch.randn(2, 3, 20, 20), input_ids=texts)
+    vision = [trace["vision"][0, 0].graph.num_queries for trace in run.traces[:2]]
+    assert vision == [5, 5]
+    assert len(run.traces) == 3
