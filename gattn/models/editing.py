@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import cached_property
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +17,7 @@ from gattn.engines.choice import choose
 from gattn.engines.tiles import RowBlock
 from gattn.errors import EditError, ModelError
 from gattn.graph import TokenGraph
-from gattn.models.edits import Edit, Swap, Use
+from gattn.models.edits import Edit, Names, Restrict, Swap, Use
 from gattn.models.encoding import names_of
 from gattn.models.loading import find_tokenizer
 from gattn.models.reading import Reading
@@ -27,6 +28,9 @@ from gattn.rules import list_keys
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+
+_SHOWN = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,12 +53,15 @@ class Part:
         assert isinstance(self.attention.graph, TokenGraph)
         return self.attention.graph
 
-    @property
+    @cached_property
     def changed(self) -> Tensor:
         """Say which queries the edits change, as booleans."""
         changed = torch.zeros(len(self.reading.queries), dtype=torch.bool)
         for edit in self.edits:
-            some = edit.changes(self.reading)
+            if isinstance(edit, Restrict):
+                some: Tensor | None = edit.loses(self.graph, self.reading.graph)
+            else:
+                some = edit.changes(self.reading)
             changed |= torch.ones_like(changed) if some is None else some
         return changed
 
@@ -115,17 +122,10 @@ def parts(reading: Reading, heads: Sequence[int] | None = None) -> list[Part]:
 def _part(reading: Reading, heads: list[int], edits: tuple[Edit, ...]) -> Part:
     swaps = [edit for edit in edits if isinstance(edit, Swap)]
     after = tuple(edit for edit in edits if edit.is_after)
-    if any(isinstance(edit, Use) for edit in after):
-        after = _from_last_use(after)
-        if any(not edit.is_after for edit in edits):
-            raise EditError(
-                f"{after[0]} gives a head its attention, so that nothing before normalizing is "
-                "left to edit there: edit the graph itself, or leave out the other edits."
-            )
+    _check_uses(edits)
     graph = reading.graph
     for edit in edits:
-        if not isinstance(edit, Use) or edit is after[0]:
-            graph = edit.allowed(graph, reading)
+        graph = edit.allowed(graph, reading)
     call, own = reading.attention, heads
     if not swaps and heads != list(range(reading.heads)):
         call, own = _of_heads(call, heads), list(range(len(heads)))
@@ -138,10 +138,18 @@ def _part(reading: Reading, heads: list[int], edits: tuple[Edit, ...]) -> Part:
     return Part(reading, heads, call, own, after, bool(edits))
 
 
-def _from_last_use(after: tuple[Edit, ...]) -> tuple[Edit, ...]:
-    """Leave out what the last given graph replaces."""
-    last = max(n for n, edit in enumerate(after) if isinstance(edit, Use))
-    return after[last:]
+def _check_uses(edits: Sequence[Edit]) -> None:
+    """Refuse edits of a head whose attention a later one gives."""
+    uses = [number for number, edit in enumerate(edits) if isinstance(edit, Use)]
+    if not uses:
+        return
+    lost = [*edits[: uses[-1]], *(edit for edit in edits if not edit.is_after)]
+    if lost:
+        raise EditError(
+            f"{edits[uses[-1]]} gives a head its attention, so that nothing is left of "
+            f"{lost[0]}: edit the graph itself, leave out the other edit, or where it changes "
+            "attention after normalizing, let it come behind."
+        )
 
 
 def _of_heads(call: AttentionCall, heads: list[int]) -> AttentionCall:
@@ -206,6 +214,41 @@ def _attention_too(part: Part, weights: Tensor) -> Tensor:
     return torch.cat(outputs, dim=2)
 
 
+class _Unmet:
+    """What an edit names and did not have to edit so far."""
+
+    def __init__(self, edit: Edit) -> None:
+        self._edit, self._named, self._is_met = edit, edit.named(), False
+
+    def meet(self, edit: Edit, layer: int, reading: Reading) -> None:
+        """Note what comes up in a call of a layer; the edit's tokens are located."""
+        for name, side in (("query", reading.queries), ("key", reading.keys)):
+            tokens = range(side.first, side.first + len(side))
+            self._named.get(name, set()).difference_update(tokens)
+        layers = self._named["layer"]
+        if (layer in layers or not self._is_met) and edit.meets(reading):
+            self._is_met = True
+            layers.discard(layer)
+
+    @property
+    def is_met(self) -> bool:
+        """Whether all came up."""
+        return self._is_met and not any(self._named.values())
+
+    def __str__(self) -> str:
+        """Say what did not come up."""
+        missing = [
+            f"{'in' if name == 'layer' else 'at'} {name} {number}"
+            for name, numbers in self._named.items()
+            for number in sorted(numbers)
+        ]
+        where = " " + ", ".join(missing[:_SHOWN]) if missing else ""
+        return (
+            f"{self._edit} had nothing to edit{where}{', ...' if len(missing) > _SHOWN else ''}: "
+            "no such layer, head, token or edge came up while the context was open"
+        )
+
+
 class Editing(Context):
     """Edits each element of a batch: the same edits for all, or a list for each.
 
@@ -223,13 +266,18 @@ class Editing(Context):
         tokenizer: PreTrainedTokenizerBase | None = None,
     ) -> None:
         self._edits, self._tokenizer = edits, tokenizer
-        self._missing = {id(edit): edit for some in edits for edit in some}
+        self._unmet = {id(edit): _Unmet(edit) for some in edits for edit in some}
         self._stack_of: dict[int, str] = {}
-        self._located: dict[Any, Edit] = {}
+        self._layer = 0
+        # Of the present call: edits by what was given, stack and sequence; what was given, by id.
+        self._located: dict[tuple[int, str, int], Edit] = {}
+        self._given: dict[int, Edit] = {}
         self._awaits_backward = False
 
     def begin(self, tracker: Tracker) -> None:
         """Note whether the backward pass will run the model's layers once more."""
+        self._located.clear()
+        self._given.clear()
         is_checkpointed = any(
             getattr(module, "gradient_checkpointing", False) and module.training
             for module in tracker.model.modules()
@@ -239,6 +287,7 @@ class Editing(Context):
     def edits(self, call: RoutedCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
         """Give the edits of each element, their tokens located."""
         self._awaits_backward &= tracker.is_calling
+        self._layer = place.layer
         applied: list[Sequence[Edit]] = []
         for sequence in place.sequences:
             some = self._edits[sequence if len(self._edits) > 1 else 0]
@@ -259,31 +308,34 @@ class Editing(Context):
     def _locate(self, edit: Edit, place: Place, sequence: int, tracker: Tracker) -> Edit:
         if not any(isinstance(getattr(edit, side, None), str) for side in ("query", "key")):
             return edit
+        name = id(edit), place.stack, sequence
+        if name not in self._located:
+            found = edit.located(*self._tokens(place, sequence, tracker))
+            # One edit where the positions are the same, so that these elements go together.
+            alike = (known for (of, _, _), known in self._located.items() if of == id(edit))
+            found = next((known for known in alike if known.named() == found.named()), found)
+            self._located[name], self._given[id(found)] = found, edit
+        return self._located[name]
+
+    def _tokens(self, place: Place, sequence: int, tracker: Tracker) -> list[Names]:
+        """Name a sequence's queries and keys, where they are known."""
         if self._tokenizer is None:
             self._tokenizer = find_tokenizer(tracker.model)  # type: ignore[arg-type]
-        sides = [
-            tracker.ids(place.stack, sequence, is_query=is_query) for is_query in (True, False)
+        sides = [tracker.ids(place.stack, sequence, is_query=side) for side in (True, False)]
+        return [
+            None if ids is None or self._tokenizer is None else names_of(ids, self._tokenizer)
+            for ids in sides
         ]
-        # The same tokens give the same edit, so that elements with the same edits go together.
-        name = id(edit), *(None if ids is None else tuple(ids) for ids in sides)
-        if name not in self._located:
-            queries, keys = (
-                None if ids is None or self._tokenizer is None else names_of(ids, self._tokenizer)
-                for ids in sides
-            )
-            self._located[name] = edit.located(queries, keys)
-            self._located[id(self._located[name])] = edit
-        return self._located[name]
 
     def met(self, readings: Sequence[Reading]) -> None:
         """Note which edits had something to edit."""
-        if not self._missing:
-            return
-        for reading in readings:
+        for reading in readings if self._unmet else ():
             for edit in reading.edits:
-                given = self._located.get(id(edit), edit)
-                if id(given) in self._missing and edit.meets(reading):
-                    del self._missing[id(given)]
+                given = id(self._given.get(id(edit), edit))
+                if given in self._unmet:
+                    self._unmet[given].meet(edit, self._layer, reading)
+                    if self._unmet[given].is_met:
+                        del self._unmet[given]
 
     def check(self) -> None:
         """Refuse edits that had nothing to edit, or that the backward pass would miss.
@@ -298,14 +350,11 @@ class Editing(Context):
                 "Gradient checkpointing computes attention again in the backward pass, which would "
                 "miss the edits: call backward() inside of the context."
             )
-        if not self._missing:
-            return
-        missing = next(iter(self._missing.values()))
-        raise EditError(
-            f"{missing} had nothing to edit: no such layer, head or edge came up while the context "
-            "was open. Look at the layers, heads and tokens of gattn.capture(...), and call the "
-            "model inside of the context."
-        )
+        if self._unmet:
+            raise EditError(
+                f"{next(iter(self._unmet.values()))}. Look at the layers, heads and tokens of "
+                "gattn.capture(...), and call the model inside of the context."
+            )
 
 
 @contextmanager

@@ -84,6 +84,10 @@ class Edit:
         layers = _numbers("layer", self.layer)
         return layers is None or place.layer in layers
 
+    def named(self) -> dict[str, set[int]]:
+        """Give the layers that it names, and the positions that it names one by one."""
+        return {"layer": set(_numbers("layer", self.layer) or ())}
+
     def heads(self, count: int) -> list[int]:
         """List its heads out of so many."""
         heads = _numbers("head", self.head)
@@ -126,6 +130,14 @@ class _AtTokens(Edit):
         super().__post_init__()
         for name in ("query", "key"):
             _check_tokens(name, getattr(self, name))
+
+    def named(self) -> dict[str, set[int]]:
+        """Give the layers that it names, and the positions that it names one by one."""
+        return {
+            **super().named(),
+            "query": _one_by_one(self.query),
+            "key": _one_by_one(self.key),
+        }
 
     def located(self, query_tokens: Names, key_tokens: Names) -> Edit:
         """Replace tokens' texts by their positions."""
@@ -274,10 +286,18 @@ class Restrict(Edit):
             raise EditError(f"Restrict takes a TokenGraph, not {type(self.graph).__name__}.")
         _check_begins(self, self.graph)
 
-    def changes(self, reading: Reading) -> Tensor | None:
+    def changes(self, reading: Reading) -> Tensor:
         """Say which queries of a call lose edges."""
-        left = self.allowed(reading.graph, reading).in_degree
-        return (left != reading.graph.in_degree).cpu()
+        return self.loses(self.allowed(reading.graph, reading), reading.graph)
+
+    @staticmethod
+    def loses(left: TokenGraph, graph: TokenGraph) -> Tensor:
+        """Say which queries have fewer edges than in a graph."""
+        return (left.in_degree != graph.in_degree).cpu()
+
+    def meets(self, reading: Reading) -> bool:
+        """Say whether it removes edges of a call."""
+        return super().meets(reading) and bool(self.changes(reading).any())
 
     def allowed(self, graph: TokenGraph, reading: Reading) -> TokenGraph:
         """Take the edges that are in both."""
@@ -491,9 +511,18 @@ def _chosen(side: Side, where: Tokens) -> Tensor:
     if isinstance(where, slice):
         chosen = positions >= (where.start or 0)
         return chosen if where.stop is None else chosen & (positions < where.stop)
+    return torch.isin(positions, torch.tensor(_listed(where), dtype=torch.long))
+
+
+def _one_by_one(where: Tokens) -> set[int]:
+    if where is None or isinstance(where, (str, slice, range)):
+        return set()
+    return set(_listed(where))
+
+
+def _listed(where: Tokens) -> list[int]:
     wanted = where if isinstance(where, (Sequence, Tensor, np.ndarray)) else [where]
-    numbers = [index(n) for n in cast("Sequence[int]", wanted)]
-    return torch.isin(positions, torch.tensor(numbers, dtype=torch.long))
+    return [index(n) for n in cast("Sequence[int]", wanted)]
 
 
 def _places_of(side: Side, where: Tokens) -> Tensor:

@@ -61,15 +61,15 @@ def test_contexts_nest_and_the_outer_edits_come_first(tiny, densely):
     specs = {"layer": 0, "head": 1, "key": 2}, {"layer": 0, "head": 1, "query": 7, "factor": 2.0}
     expected = densely(model, {"input_ids": torch.tensor([IDS])}, *specs)
     torch.testing.assert_close(together, expected, rtol=0, atol=1e-9)
-    # A graph given inside replaces what was scaled outside; the other way round it is scaled.
-    graph = capture(IDS, model)[0, 1]
-    outputs = []
-    for edits in ([Scale(3.0, 0, 1), Use(graph, 0, 1)], [Use(graph, 0, 1), Scale(3.0, 0, 1)]):
-        with edited(model, edits[0]), edited(model, edits[1]):
-            outputs.append(run(model))
-    torch.testing.assert_close(outputs[0], run(model), rtol=0, atol=1e-9)
+    # A graph given outside is scaled; the other way round nothing would be left of the scaling.
+    graph = Use(capture(IDS, model)[0, 1], 0, 1)
+    with edited(model, graph), edited(model, Scale(3.0, 0, 1)):
+        found = run(model)
     with edited(model, Scale(3.0, 0, 1)):
-        torch.testing.assert_close(outputs[1], run(model), rtol=0, atol=1e-9)
+        torch.testing.assert_close(found, run(model), rtol=0, atol=1e-9)
+        with pytest.raises(EditError, match="let it come behind"), edited(model, graph):
+            run(model)
+        run(model)
 
 
 def test_a_model_score_inside_stands_for_the_score_outside(tiny):
@@ -404,6 +404,8 @@ def test_windows_of_an_image_are_cut_by_their_tokens(randn):
         Swap(layer=7, weight=ModelScore()),
         Restrict(TokenGraph.causal(20), layer=5),
         Cut(layer=0, stack="encoder"),
+        Restrict(TokenGraph.complete(len(IDS))),
+        Restrict(TokenGraph.causal(20)),
     ],
     ids=repr,
 )
@@ -417,6 +419,64 @@ def test_an_edit_without_anything_to_edit_is_refused(tiny, edit):
     ):
         run(model)
     assert repr(edit) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("edit", "says"),
+    [
+        (Cut(layer=[0, 99]), r"in layer 99:"),
+        (Cut(layer=[0, 7, 8], key=3), r"in layer 7, in layer 8:"),
+        (Cut(layer=0, key=[1, 500]), r"at key 500:"),
+        (Scale(2.0, query=[1, 9, 12], key=[0, 11]), r"at query 9, at query 12, at key 11:"),
+        (Cut(key=torch.tensor([2, 40])), r"at key 40:"),
+        (Cut(layer=[1, 4], query=[7, 30]), r"in layer 4, at query 30:"),
+        (Cut(key=[0, *range(10, 20)]), r"key 10, .* at key 14, \.\.\.:"),
+        (Swap(layer=[1, 2], weight=ModelScore()), "in layer 2:"),
+        (Restrict(TokenGraph.window(20, 2), layer=[0, 3]), "in layer 3:"),
+    ],
+    ids=repr,
+)
+def test_all_that_is_named_must_come_up(tiny, edit, says):
+    model = tiny("llama")
+    with pytest.raises(EditError, match="had nothing to edit .*" + says), edited(model, edit):
+        run(model)
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        Cut(layer=0, key=range(1, 500)),
+        Cut(layer=[0, 1], key=slice(3, 50)),
+        Cut(query=[8, 2], key=[4, 0, 6]),
+        Cut(layer=[1, 0, 1]),
+    ],
+    ids=repr,
+)
+def test_spans_may_reach_further_than_the_text(tiny, edit):
+    model = tiny("llama")
+    plain = run(model)
+    with edited(model, edit):
+        assert not torch.equal(run(model), plain)
+
+
+def test_what_is_named_may_come_up_in_several_calls_and_texts(tiny):
+    model = tiny("llama")
+    with edited(model, Cut(0, query=[3, 12], key=[0, 11])):
+        generate(model, IDS)
+    ids, mask = padded([IDS, FEW])
+    with edited(model, Cut(0, key=[1, 8])), torch.no_grad():
+        model(ids, attention_mask=mask)
+
+
+def test_a_layer_without_the_edge_is_named(tiny):
+    model = tiny("gemma2", "eager")
+    kinds = model.config.layer_types
+    layer, far = kinds.index("sliding_attention"), model.config.sliding_window + 1
+    with (
+        pytest.raises(EditError, match=f"had nothing to edit in layer {layer}:"),
+        edited(model, Cut([0, 1], query=far, key=0)),
+    ):
+        run(model, (IDS * 4)[: far + 1])
 
 
 def test_a_window_has_no_edges_to_far_keys(tiny):
@@ -479,7 +539,7 @@ def generate(model, ids, count=6, **options):
 def test_edits_while_generating_are_edits_in_one_pass(tiny, name, implementation, options, cache):
     """The tokens of each step are the largest logits of one edited pass over all that came."""
     model = tiny(name, implementation, **options)
-    near = TokenGraph.window(40, 5) | TokenGraph.prefix(40, 2)
+    near = TokenGraph.window(40, 3) | TokenGraph.strided(40, 6)
     edits = [
         Cut(0, 1, query=slice(6, None), key=slice(3, 8)),
         Cut(1, 2, query=11, key=10),
@@ -563,6 +623,22 @@ def test_a_text_is_found_among_generated_tokens(tiny, tokenizer):
     assert (matrix[place + 1 :, place - 1] > 0).all()
 
 
+def test_located_edits_do_not_pile_up_while_generating(tiny, tokenizer):
+    model = tiny("llama", vocab_size=len(tokenizer))
+    name = tokenizer.convert_ids_to_tokens([7])[0]
+    ids, mask = padded([[5, 7, 8], [7, 7]])
+    context = Editing([[Cut(0, key=name), Cut(1, query=name)]], tokenizer)
+    with opened(model, context):
+        model.generate(ids, attention_mask=mask, max_new_tokens=8, do_sample=False)
+    assert len(context._located) == len(context._given) == 4
+    assert all(of == "decoder" for _, of, _ in context._located)
+    context = Editing([[Cut(0, key=name), Cut(1, query=name)]], tokenizer)
+    with opened(model, context), torch.no_grad():
+        model(torch.tensor([[5, 7, 8], [6, 7, 9], [7, 7, 7]]))
+    assert len(context._located) == 6
+    assert len(set(map(id, context._located.values()))) == len(context._given) == 4
+
+
 def test_a_given_graph_must_reach_as_far_as_the_text_that_is_generated(tiny):
     model = tiny("llama")
     short = capture(IDS, model)[0, 0]
@@ -571,7 +647,7 @@ def test_a_given_graph_must_reach_as_far_as_the_text_that_is_generated(tiny):
     whole = capture(generate(model, IDS)[0].tolist(), model)
     with edited(model, *(Use(head, *place) for place, head in whole.only_stack.items())):
         assert torch.equal(generate(model, IDS), generate(model, IDS))
-    with edited(model, Restrict(TokenGraph.causal(30))):
+    with edited(model, Restrict(TokenGraph.window(30, 12))):  # The prompt is shorter.
         generate(model, IDS)
 
 

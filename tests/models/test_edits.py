@@ -381,16 +381,26 @@ def test_kept_edges_are_used_as_they_are(tiny, dense):
     close(run(model, Use(kept, 0, 0)), expected, "gpt2")
 
 
-def test_the_last_graph_given_to_a_head_is_used(tiny):
+def test_what_a_given_graph_would_replace_is_refused(tiny):
     model = tiny("llama")
     trace = capture(IDS, model)
-    one, other = trace[0, 0], trace[0, 1].keep(TopK(1))
-    expected = run(model, Use(other, 0, 0))
-    assert torch.equal(run(model, Use(one, 0, 0), Use(other, 0, 0)), expected)
-    with edited(model, Use(one, 0, 0)):
-        assert torch.equal(run(model, Use(other, 0, 0)), expected)
-    scaled = run(model, Scale(9.0, 0, 0), Use(other, 0, 0))
-    assert torch.equal(scaled, expected)
+    graph = Use(trace[0, 0], 0, [0, 1])
+    for lost in (
+        Scale(9.0, 0, 0),
+        Cut(0, 1, key=3, renormalize=False),
+        Use(trace[0, 1], 0, 0),
+        Restrict(TokenGraph.window(N, 2)),
+    ):
+        with pytest.raises(EditError, match="gives a head its attention") as error:
+            run(model, lost, graph)
+        assert f"nothing is left of {lost}" in str(error.value)
+        with (
+            pytest.raises(EditError, match="nothing is left of"),
+            edited(model, lost),
+            edited(model, graph),
+        ):
+            run(model)
+    assert torch.equal(run(model, Scale(9.0, 0, 2), graph), run(model, graph, Scale(9.0, 0, 2)))
 
 
 def test_given_attention_can_be_scaled_but_not_cut_before_normalizing(tiny):
