@@ -9,7 +9,9 @@ the model or its configuration is touched but hooks that tell when a call of the
 
 from __future__ import annotations
 
+import inspect
 import sys
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
     from gattn.models.reading import Reading
 
 META = "The model is on the device 'meta', which holds shapes and no numbers: load its weights."
+
+
+_QUERIES = ("query", "q_proj", "q_lin", "q", "to_q", "qkv", "query_key_value", "c_attn", "q_attn")
 
 
 @dataclass
@@ -103,6 +108,12 @@ def opened(model: nn.Module, context: Context, *, proves: bool = True) -> Iterat
             prove(model)
         finally:
             _open.reset(around)
+    if proves and (missed := unseen(model)):
+        warnings.warn(
+            f"{len(missed)} modules of {type(model).__name__} do not route their attention through "
+            f"transformers' interface, such as {missed[0]}: gattn neither shows nor edits it.",
+            stacklevel=4,
+        )
     known = [tracker for tracker, _ in present() if tracker.model is model]
     tracker = known[0] if known else Tracker(model)
     with ExitStack() as stack:
@@ -151,6 +162,32 @@ def routes(model: nn.Module) -> bool:
     """Say whether a model's code routes its attention through transformers' interface."""
     homes = {type(module).__module__ for module in model.modules()}
     return any(hasattr(sys.modules.get(home), "ALL_ATTENTION_FUNCTIONS") for home in homes)
+
+
+def unseen(model: nn.Module) -> list[str]:
+    """Name the modules of a routed model that attend without asking the interface how."""
+    if not routes(model):
+        return []
+    kinds = {kind for kind in {type(module) for module in model.modules()} if _asks(kind)}
+    asking = [f"{name}." for name, module in model.named_modules() if type(module) in kinds]
+    return [
+        f"{name} ({type(module).__name__})"
+        for name, module in model.named_modules()
+        if "Attention" in type(module).__name__
+        and any(hasattr(module, query) for query in _QUERIES)
+        and not any(f"{name}.".startswith(one) or one.startswith(f"{name}.") for one in asking)
+    ]
+
+
+def _asks(kind: type[nn.Module]) -> bool:
+    """Say whether a class asks the interface which function to call."""
+    functions = [
+        inspect.unwrap(function)
+        for base in kind.__mro__[: kind.__mro__.index(nn.Module)]
+        for function in vars(base).values()
+        if inspect.isfunction(function)
+    ]
+    return any("get_interface" in function.__code__.co_names for function in functions)
 
 
 def _install(model: nn.Module) -> None:

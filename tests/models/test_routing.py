@@ -6,13 +6,21 @@ from threading import Barrier, Thread
 
 import pytest
 import torch
-from transformers import AttentionInterface, CLIPConfig, CLIPModel
+from transformers import (
+    AttentionInterface,
+    BertConfig,
+    CLIPConfig,
+    CLIPModel,
+    EncoderDecoderConfig,
+    EncoderDecoderModel,
+    RemBertConfig,
+)
 
 from gattn.errors import CaptureError, EditError, ModelError
 from gattn.models.capturing import capture, capturing
 from gattn.models.editing import edited
 from gattn.models.edits import Cut, Scale, Swap
-from gattn.models.routing import Context, opened, routes
+from gattn.models.routing import Context, opened, routes, unseen
 from gattn.weights import ScaledDotProduct
 
 IDS = torch.tensor([[5, 17, 42, 17, 8]])
@@ -369,3 +377,19 @@ def test_images_and_texts_of_their_own_number_are_sequences_of_their_own():
     vision = [trace["vision"][0, 0].graph.num_queries for trace in run.traces[:2]]
     assert vision == [5, 5]
     assert len(run.traces) == 3
+
+
+def test_parts_that_do_not_route_are_named(tiny):
+    sizes = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 37}
+    sizes |= {"num_attention_heads": 4}
+    encoder, decoder = BertConfig(**sizes), RemBertConfig(**sizes, input_embedding_size=32)
+    config = EncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
+    model = EncoderDecoderModel(config).eval()
+    with (
+        pytest.warns(UserWarning, match=r"decoder\.rembert.*\(RemBertSelfAttention\)"),
+        torch.no_grad(),
+        capturing(model) as run,
+    ):
+        model(input_ids=IDS, decoder_input_ids=IDS)
+    assert list(run.trace.stacks) == ["encoder"]
+    assert unseen(tiny("t5")) == unseen(tiny("llama")) == unseen(tiny("bloom", "eager")) == []
