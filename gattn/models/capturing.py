@@ -15,7 +15,7 @@ from gattn.errors import CaptureError, ModelError, SelectionError
 from gattn.keep import Keep, as_keep
 from gattn.models.encoding import Encoding, Inputs, encode, is_text, pad
 from gattn.models.loading import find_tokenizer, load_model
-from gattn.models.recording import Recording
+from gattn.models.recording import Recording, check_default_size
 from gattn.models.routing import META, opened
 from gattn.trace import AttentionTrace
 
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     Model: TypeAlias = str | Path | PreTrainedModel | None
 
 Contributions: TypeAlias = bool | Literal["value"]
-
-_LARGEST_DEFAULT = 1 << 30
 
 
 def capture(
@@ -195,7 +193,7 @@ def capturing(
     options = _Options(keep, layers, heads, scores, contributions)
     model, tokenizer = resolved(model, tokenizer)
     recording = options.recording(model, tokenizer, keeps_logits=True)
-    with recording.watching_projections(), opened(model, recording):
+    with recording.watching_projections(model), opened(model, recording):
         yield recording
     recording.finish()
 
@@ -247,12 +245,7 @@ class _Options:
             heads = len(self.heads)
         pairs = sum(encoding.num_pairs for encoding in encodings)
         size = 4 * layers * heads * pairs * (1 + self.scores + bool(self.contributions))
-        if size > _LARGEST_DEFAULT:
-            raise CaptureError(
-                f"Keeping all edges of {layers} layers x {heads} heads would take about "
-                f"{size / 2**30:.1f} GiB; pass keep=Threshold(0.01) or keep=TopK(8), choose layers "
-                "and heads, or insist with keep=All()."
-            )
+        check_default_size(size)
 
 
 def _run_encoded(
@@ -263,15 +256,26 @@ def _run_encoded(
     encodings: list[Encoding],
 ) -> None:
     options.check_size(model, encodings)
+    check_decoder(model, encodings)
+    recording.encodings = encodings
+    batch = pad(encodings, getattr(tokenizer, "pad_token_id", None) or 0)
+    cache = {"use_cache": False} if hasattr(model.config, "use_cache") else {}
+    _run(recording, model, {**batch, **cache})
+
+
+def check_decoder(model: PreTrainedModel, encodings: Sequence[Encoding]) -> None:
+    """Refuse texts without the decoder's part, where a model has a decoder behind an encoder.
+
+    Raises
+    ------
+    CaptureError
+        Where it is missing.
+    """
     if model.config.is_encoder_decoder and not all(e.decoder_tokens for e in encodings):
         raise CaptureError(
             f"{type(model).__name__} has an encoder and a decoder: pass a mapping with "
             "input_ids and decoder_input_ids."
         )
-    recording.encodings = encodings
-    batch = pad(encodings, getattr(tokenizer, "pad_token_id", None) or 0)
-    cache = {"use_cache": False} if hasattr(model.config, "use_cache") else {}
-    _run(recording, model, {**batch, **cache})
 
 
 def _run(recording: Recording, model: PreTrainedModel, inputs: Mapping[str, Any]) -> None:
@@ -282,7 +286,7 @@ def _run(recording: Recording, model: PreTrainedModel, inputs: Mapping[str, Any]
         name: values.to(model.device) if isinstance(values, torch.Tensor) else values
         for name, values in inputs.items()
     }
-    with torch.no_grad(), recording.watching_projections(), opened(model, recording):
+    with torch.no_grad(), recording.watching_projections(model), opened(model, recording):
         model(**tensors)
     recording.finish()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -357,6 +357,20 @@ class Editing(Context):
             )
 
 
+def check_edits(edits: Iterable[object]) -> None:
+    """Refuse what is none.
+
+    Raises
+    ------
+    EditError
+        Where there is such a thing.
+    """
+    if wrong := [edit for edit in edits if not isinstance(edit, Edit)]:
+        raise EditError(
+            f"An edit is one of Cut, Scale, Restrict, Use or Swap, not {wrong[0]!r:.60}."
+        )
+
+
 @contextmanager
 def edited(
     model: nn.Module, *edits: Edit, tokenizer: PreTrainedTokenizerBase | None = None
@@ -396,10 +410,7 @@ def edited(
             f"edited takes a transformers model, not {type(model).__name__}; "
             "gattn.load_model(name) loads one."
         )
-    if wrong := [edit for edit in edits if not isinstance(edit, Edit)]:
-        raise EditError(
-            f"An edit is one of Cut, Scale, Restrict, Use or Swap, not {wrong[0]!r:.60}."
-        )
+    check_edits(edits)
     if not edits:
         raise EditError("edited takes at least one edit, such as gattn.Cut(layer=0, head=1).")
     context = Editing([edits], tokenizer)

@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gattn.errors import CaptureError, EditError, ModelError, SelectionError
-from gattn.models.capturing import resolved
-from gattn.models.editing import Editing
+from gattn.models.capturing import check_decoder, resolved
+from gattn.models.editing import Editing, check_edits
 from gattn.models.edits import Edit
 from gattn.models.encoding import Encoding, Inputs, encode, is_text, pad
 from gattn.models.metrics import Measure, Metric, Token
+from gattn.models.recording import refuse_training
 from gattn.models.routing import Context, opened
 
 if TYPE_CHECKING:
@@ -66,7 +67,8 @@ def effect(
         A token's id, or text that is one token, mostly with its space: " cat"; or a label.
     batch_size : int, optional
         How many edits run at once; by default as many as fit in half of a GPU's free memory, or
-        in 256 MiB on a CPU, which gains nothing from more. It is halved where memory runs out.
+        in 256 MiB on a CPU, which gains nothing from more. It is halved where memory runs out, and
+        1 where the text comes with a tensor whose first axis is not the batch.
     progress : bool
         Whether to show a progress bar on stderr, after the first second.
 
@@ -127,6 +129,7 @@ def measured(
     size = runner.batch_size if batch_size is None else batch_size
     if isinstance(size, bool) or not isinstance(size, int) or size < 1:
         raise EditError(f"batch_size must be a whole number of at least 1, not {size!r}.")
+    size = size if runner.repeats else 1
     found: list[float] = []
     with (
         torch.no_grad(),
@@ -182,21 +185,18 @@ class Runner:
     ) -> None:
         self.model, self.tokenizer, self._position = model, tokenizer, position
         self.encoding: Encoding | None = None
-        if model.training:
-            raise ModelError(
-                "The model is in training mode, where dropout is random: call model.eval()."
-            )
+        refuse_training(model)
         if is_text(inputs):
             self.encoding = encode(inputs, model, tokenizer)
             self._tensors: dict[str, Any] = pad([self.encoding], 0)
-            if model.config.is_encoder_decoder and not self.encoding.decoder_tokens:
-                raise CaptureError(
-                    f"{type(model).__name__} has an encoder and a decoder: pass a mapping with "
-                    "input_ids and decoder_input_ids."
-                )
+            check_decoder(model, [self.encoding])
         else:
             given = cast("Mapping[str, Any]", inputs)
             self._tensors = {name: x for name, x in given.items() if x is not None}
+        self.repeats = all(
+            x.dim() > 1 and len(x) == 1 for x in self._tensors.values() if isinstance(x, Tensor)
+        )
+        """Whether the batch is the first axis of all inputs, so that copies can run together."""
         self._row: int | None = None
         takes = inspect.signature(model.forward).parameters
         if position is not None and self.encoding is not None and "logits_to_keep" in takes:
@@ -205,9 +205,7 @@ class Runner:
     def run(self, context: Context, count: int = 1) -> list[Tensor]:
         """Run copies of the sequence, and give the logits of each."""
         copies = {
-            name: x.to(self.model.device).repeat_interleave(count, dim=0)
-            if isinstance(x, Tensor)
-            else x
+            name: _repeated(x.to(self.model.device), count) if isinstance(x, Tensor) else x
             for name, x in self._tensors.items()
         }
         if hasattr(self.model.config, "use_cache"):
@@ -253,6 +251,10 @@ class Runner:
         return min(max(memory // (4 * numbers), 1), _MOST_AT_ONCE)
 
 
+def _repeated(values: Tensor, count: int) -> Tensor:
+    return values if count == 1 else values.repeat_interleave(count, dim=0)
+
+
 def _row(position: int, rows: int) -> int:
     try:
         number = index(position)
@@ -270,10 +272,7 @@ def _together(edits: Sequence[Edit | Sequence[Edit]]) -> list[list[Edit]]:
     together = [list(some) if isinstance(some, (list, tuple)) else [some] for some in edits]
     if not together or not all(together):
         raise EditError("effect takes at least one edit, such as gattn.Cut(layer=0, head=1).")
-    if wrong := [edit for some in together for edit in some if not isinstance(edit, Edit)]:
-        raise EditError(
-            f"An edit is one of Cut, Scale, Restrict, Use or Swap, not {wrong[0]!r:.60}."
-        )
+    check_edits(edit for some in together for edit in some)
     return cast("list[list[Edit]]", together)
 
 

@@ -15,7 +15,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from gattn.errors import CaptureError, GattnError
+from gattn.errors import CaptureError
 from gattn.models.edits import Cut, Edit
 from gattn.models.reading import Reading
 from gattn.models.routing import Context, RoutedCall, opened
@@ -64,7 +64,7 @@ def prove(model: nn.Module) -> None:
         if reason is None and model.training:
             reason = "in training mode its softmaxes cannot be proved to be attention: call eval()"
         elif reason is None:
-            reason = _proved[model] = _reason(model)
+            reason = _reason(model)
     if reason:
         raise CaptureError(
             f"{type(model).__name__} does not route its attention through transformers' attention "
@@ -74,20 +74,23 @@ def prove(model: nn.Module) -> None:
 
 def _reason(model: nn.Module) -> str:
     """Say why a model cannot be trusted; nothing where it can."""
-    state = torch.random.get_rng_state()
+    devices = {x.device.index for x in model.parameters() if x.device.type == "cuda"}
     try:
-        inputs = _small_input(model)
-        if inputs is None:
-            return "gattn has no small input for it, to prove that its softmaxes are attention"
-        with torch.no_grad():
-            return _difference(model, inputs)
-    except GattnError as error:
-        return f"its softmaxes are not attention: {error}"
-    except Exception as error:  # Models fail on small inputs in many ways.
+        with torch.random.fork_rng(devices), torch.no_grad():
+            inputs = _small_input(model)
+            if inputs is None:
+                found = "gattn has no small input for it, to prove that its softmaxes are attention"
+            else:
+                found = _difference(model, inputs)
+    except CaptureError as error:
+        found = f"its softmaxes are not attention: {error}"
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except Exception as error:  # Models fail on small inputs in many ways, and some may pass.
         reason = " ".join(str(error).split())[:200]
         return f"it did not run on a small input to prove its softmaxes ({reason})"
-    finally:
-        torch.random.set_rng_state(state)
+    _proved[model] = found
+    return found
 
 
 def _difference(model: nn.Module, inputs: dict[str, Tensor]) -> str:

@@ -36,27 +36,32 @@ class Projections:
     Kobayashi et al. (2020), Attention is not only a weight.
     """
 
-    def __init__(self, model: nn.Module, owner: Context) -> None:
-        self._model, self._owner = model, owner
-        self._expected: tuple[RoutedCall, Reading, Sequence[Layer]] | None = None
+    def __init__(self, owner: Context) -> None:
+        self._owner = owner
         self._waiting: list[tuple[RoutedCall, Reading, Sequence[Layer]]] = []
         self._products: dict[int, Tensor] = {}
 
     @contextmanager
-    def open(self, is_wanted: bool) -> Iterator[None]:
-        """Watch the model's linear modules."""
+    def open(self, model: nn.Module, is_wanted: bool) -> Iterator[None]:
+        """Watch a model's linear modules."""
         if not is_wanted:
             yield
             return
         from transformers.pytorch_utils import Conv1D
 
-        linear = [m for m in self._model.modules() if isinstance(m, (nn.Linear, Conv1D))]
+        linear = [m for m in model.modules() if isinstance(m, (nn.Linear, Conv1D))]
         handles = [module.register_forward_pre_hook(self._see) for module in linear]
         try:
             yield
         finally:
             for handle in handles:
                 handle.remove()
+            self.forget()
+            self._products.clear()
+
+    def forget(self) -> None:
+        """Expect nothing more."""
+        self._waiting = []
 
     def expect(self, call: RoutedCall, reading: Reading, layers: Sequence[Layer]) -> None:
         """Expect the output of a call to be projected next."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gattn.errors import CaptureError, ModelError, SelectionError
 from gattn.head import AttentionGraph
@@ -29,6 +29,35 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _LARGEST_DEFAULT = 1 << 30
+
+
+def check_default_size(size: int) -> None:
+    """Refuse to keep all edges by default where that takes so many bytes.
+
+    Raises
+    ------
+    CaptureError
+        Where it does.
+    """
+    if size > _LARGEST_DEFAULT:
+        raise CaptureError(
+            f"Keeping all edges takes {size / 2**30:.1f} GiB or more; pass keep=Threshold(0.01) or "
+            "keep=TopK(8), choose layers and heads, or insist with keep=All()."
+        )
+
+
+def refuse_training(model: nn.Module) -> None:
+    """Refuse a model whose attention is random.
+
+    Raises
+    ------
+    ModelError
+        Where it is.
+    """
+    if model.training:
+        raise ModelError(
+            "The model is in training mode, where dropout is random: call model.eval()."
+        )
 
 
 @dataclass(eq=False)
@@ -74,37 +103,38 @@ class Recording(Context):
         *,
         keeps_logits: bool,
     ) -> None:
-        self._model, self._tokenizer = model, tokenizer
+        # The model itself may go when the context closes.
+        self._kind, self._name, self._tokenizer = type(model).__name__, model_name(model), tokenizer
         self._keep, self._is_default = keep or All(), keep is None
         self._layers, self._heads, self._scores = layers, heads, scores
         self._contributions, self._keeps_logits = contributions, keeps_logits
-        self._projections = Projections(model, self)
+        self._projections = Projections(self)
         self.encodings: list[Encoding] | None = None
         self._runs: list[list[_Sequence]] = []
         self._run: list[_Sequence] | None = None
+        self._unfinished: list[_Sequence] | None = None
         self._run_of: WeakKeyDictionary[Progress, list[_Sequence]] = WeakKeyDictionary()
         self._depth: dict[str, int] = {}
         self._size = 0
         self._progress = Progress()
 
-    def watching_projections(self) -> AbstractContextManager[None]:
+    def watching_projections(self, model: PreTrainedModel) -> AbstractContextManager[None]:
         """Watch the output projections, where contributions are wanted."""
-        return self._projections.open(self._contributions is True)
+        return self._projections.open(model, self._contributions is True)
 
     # What happens while the model runs
 
     def begin(self, tracker: Tracker) -> None:
-        """Refuse a model whose attention is random."""
-        if self._model.training:
-            raise ModelError(
-                "The model is in training mode, where dropout is random: call model.eval()."
-            )
+        """Refuse a model whose attention is random, and forget a call that failed halfway."""
+        refuse_training(tracker.model)
+        self._projections.forget()
+        self._runs, self._unfinished = self._whole_runs, None
         self._progress = tracker.progress
-        self._run = self._run_of.get(tracker.progress)
+        run = self._run_of.get(tracker.progress)
+        self._run = run if any(run is known for known in self._runs) else None
 
     def wants(self, place: Place) -> bool:
         """Say whether a layer was chosen."""
-        self._depth[place.stack] = max(self._depth.get(place.stack, 0), place.layer + 1)
         return self._layers is None or place.layer in self._layers
 
     def see(self, call: RoutedCall, place: Place, readings: list[Reading]) -> None:
@@ -114,6 +144,7 @@ class Recording(Context):
             self._run = [_Sequence() for _ in set(place.sequences)]
             self._runs.append(self._run)
             self._run_of[self._progress] = self._run
+        self._unfinished = self._run
         with torch.no_grad():
             for reading in readings:
                 if len(reading.queries):
@@ -185,11 +216,7 @@ class Recording(Context):
             return
         numbers = sequences * len(part.heads) * part.graph.num_edges
         self._size += 4 * numbers * (1 + self._scores + bool(self._contributions))
-        if self._size > _LARGEST_DEFAULT:
-            raise CaptureError(
-                "Keeping all edges takes over 1 GiB here; pass keep=Threshold(0.01) or "
-                "keep=TopK(8), choose layers and heads, or insist with keep=All()."
-            )
+        check_default_size(self._size)
 
     def _store(self, layer: _Layer, part: Part, place: Place) -> KeptEdges:
         heads = tuple(part.heads)
@@ -204,7 +231,7 @@ class Recording(Context):
         layer.attributes[heads] = {
             "has_sink": part.attention.normalizer.has_sink,
             "layer": place.layer,
-            "model": model_name(self._model),
+            "model": self._name,
             "weight_function": repr(part.attention.weight),
             "normalizer": repr(part.attention.normalizer),
         }
@@ -213,6 +240,10 @@ class Recording(Context):
     def end(self, tracker: Tracker, result: Any) -> None:
         """Note the tokens and the logits of a call."""
         tracker.check_layers()
+        self._projections.check()
+        self._unfinished = None
+        for stack, layers in tracker.depth.items():
+            self._depth[stack] = max(self._depth.get(stack, 0), layers)
         if self._run is None:
             return
         logits = getattr(result, "logits", None)
@@ -238,10 +269,9 @@ class Recording(Context):
         SelectionError
             Where there is no such layer.
         """
-        self._projections.check()
         if not self._depth:
             raise CaptureError(
-                f"{type(self._model).__name__} was not called, or its attention is not to be seen: "
+                f"{self._kind} was not called, or its attention is not to be seen: "
                 "it does not route it through transformers' attention interface, and computes no "
                 "softmax of scores (batch, heads, queries, keys). There is nothing to capture."
             )
@@ -252,9 +282,14 @@ class Recording(Context):
             )
 
     @property
+    def _whole_runs(self) -> list[list[_Sequence]]:
+        """The runs but that of a call that has not ended."""
+        return [run for run in self._runs if run is not self._unfinished]
+
+    @property
     def traces(self) -> list[AttentionTrace]:
         """The trace of each sequence that ran, in order."""
-        sequences = [sequence for run in self._runs for sequence in run]
+        sequences = [sequence for run in self._whole_runs for sequence in run]
         return [self._trace(sequence, n) for n, sequence in enumerate(sequences)]
 
     @property
@@ -284,9 +319,7 @@ class Recording(Context):
             }
             stacks[stack] = Stack(stack, dict(sorted(heads.items())))
         logits = torch.cat(sequence.logits) if sequence.logits else None
-        return AttentionTrace(
-            stacks, model_name(self._model), logits=logits, generated=sequence.generated
-        )
+        return AttentionTrace(stacks, self._name, logits=logits, generated=sequence.generated)
 
     def _names(self, sequence: _Sequence, stack: str, number: int) -> dict[str, Any]:
         if self.encodings is not None:
