@@ -1,5 +1,9 @@
 """The lengths of what edges add: ||A_ij W_O v_j||, from the model's own values and projection."""
 
+import contextlib
+import gc
+import weakref
+
 import numpy as np
 import pytest
 import torch
@@ -209,3 +213,53 @@ def test_contributions_while_generating(tiny):
         np.testing.assert_allclose(
             found.trace[place].contribution, head.contribution, rtol=1e-3, atol=1e-5
         )
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_model_goes_though_its_recording_stays(tiny, fails):
+    model = tiny("llama")
+    with contextlib.suppress(ZeroDivisionError), capturing(model, contributions=True) as found:
+        with torch.no_grad():
+            model(torch.tensor([IDS]))
+        if fails:
+            raise ZeroDivisionError
+    seen = [weakref.ref(model), weakref.ref(model.model.layers[0].self_attn.o_proj.weight)]
+    del model
+    gc.collect()
+    assert [ref() for ref in seen] == [None, None]
+    assert found._projections._products == {}
+    head = found.trace[1, 2]
+    assert found.trace.model == head.model
+    assert head.contribution.min() > 0
+
+
+def test_a_call_that_fails_halfway_expects_no_projection(tiny):
+    model = tiny("llama")
+    projection = model.model.layers[1].self_attn.o_proj
+    with torch.no_grad(), capturing(model, contributions=True) as found:
+        handle = projection.register_forward_pre_hook(lambda module, given: 1 / 0, prepend=True)
+        with pytest.raises(ZeroDivisionError):
+            model(torch.tensor([IDS]))
+        handle.remove()
+        assert found.traces == []
+        model(torch.tensor([IDS[:4]]))
+    expected = capture(IDS[:4], model, contributions=True)
+    for place, head in expected.only_stack.items():
+        np.testing.assert_array_equal(found.trace[place].contribution, head.contribution)
+
+
+def test_a_step_that_fails_leaves_no_part_of_its_text(tiny):
+    model = tiny("llama")
+    with torch.no_grad(), capturing(model) as found:
+        model(torch.tensor([IDS[:5]]))
+        cache = model(torch.tensor([IDS]), use_cache=True).past_key_values
+        assert len(found.traces) == 2
+        handle = model.model.layers[1].register_forward_pre_hook(lambda module, given: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            model(torch.tensor([[3]]), past_key_values=cache)
+        handle.remove()
+        assert [len(trace.only_stack.tokens) for trace in found.traces] == [5]
+        with pytest.raises(CaptureError):
+            model(torch.tensor([[3]]), past_key_values=cache)
+        model(torch.tensor([IDS[:3]]))
+    assert [len(trace.only_stack.tokens) for trace in found.traces] == [5, 3]

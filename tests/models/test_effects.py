@@ -409,6 +409,29 @@ def test_images_have_effects(tiny):
     assert table.attrs["correlation"] > 0.9
 
 
+@pytest.mark.parametrize("patches", [1, 8])
+def test_tensors_without_a_batch_are_not_repeated(tiny, patches):
+    """Packed patches of an image, and positions (3, batch, tokens): each edit runs by itself."""
+    model = tiny("llama")
+    forward, seen = model.forward, []
+
+    class Packed(type(model)):
+        def forward(self, input_ids, pixel_values=None, position_ids=None, **options):
+            seen.append([len(input_ids), tuple(pixel_values.shape), tuple(position_ids.shape)])
+            shift = 1 + pixel_values.sum()
+            return forward(input_ids, position_ids=position_ids[0] * shift, **options)
+
+    model.__class__ = Packed
+    positions = torch.arange(len(IDS)).expand(3 if patches == 1 else 1, 1, -1)
+    inputs = {"input_ids": torch.tensor([IDS]), "position_ids": positions}
+    inputs["pixel_values"] = torch.ones(patches, 4)
+    cuts = [Cut(layer=0, head=h) for h in range(3)]
+    found = gattn.effect(inputs, cuts, model, batch_size=3)
+    assert seen == [[1, (patches, 4), tuple(positions.shape)]] * 4
+    for cut, effect in zip(cuts, found["effect"], strict=True):
+        assert effect == gattn.effect(inputs, [cut], model)["effect"][0] > 0
+
+
 @pytest.mark.parametrize(
     ("options", "error", "says"),
     [

@@ -259,3 +259,52 @@ def test_a_model_without_attention_is_refused():
         capture(IDS, model)
     with pytest.raises(CaptureError), edited(model, Cut(0)):
         run(model)
+
+
+class FailureError(Exception):
+    """Something that has to do with neither the model nor its attention."""
+
+
+@pytest.mark.parametrize(
+    "failure", [MemoryError(), torch.OutOfMemoryError("CUDA"), FailureError("x")]
+)
+def test_a_failure_in_the_proof_is_not_held_against_the_model(models, monkeypatch, failure):
+    from gattn.models import preflight
+
+    model = copy.deepcopy(models["bloom"])
+
+    def fail(model):
+        raise failure
+
+    with monkeypatch.context() as patch:
+        patch.setattr(preflight, "_small_input", fail)
+        kind = CaptureError if isinstance(failure, FailureError) else type(failure)
+        with pytest.raises(kind):
+            capture(IDS, model)
+    assert len(capture(IDS, model)["decoder"]) == 8
+
+
+def test_what_the_proof_compared_is_remembered(models, monkeypatch):
+    from gattn.models import preflight
+
+    model, compared = copy.deepcopy(models["bloom"]), []
+    monkeypatch.setattr(preflight, "_difference", lambda *given: compared.append(1) or "it lies")
+    for _ in range(2):
+        with pytest.raises(CaptureError, match="it lies"):
+            capture(IDS, model)
+    assert compared == [1]
+
+
+def test_a_proof_leaves_random_numbers_as_they_were(models, monkeypatch):
+    from gattn.models import preflight
+
+    difference = preflight._difference
+
+    def random(*given):
+        torch.rand(3)
+        return difference(*given)
+
+    monkeypatch.setattr(preflight, "_difference", random)
+    state = torch.random.get_rng_state()
+    capture(IDS, copy.deepcopy(models["bloom"]))
+    assert torch.equal(torch.random.get_rng_state(), state)
