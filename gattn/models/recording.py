@@ -68,6 +68,7 @@ class _Layer:
     attributes: dict[tuple[int, ...], dict[str, Any]] = field(default_factory=dict)
     norms: Tensor | None = None
     groups: int = 1
+    queries: int = 0
 
     def add_norms(self, norms: Tensor, first: int) -> None:
         """Add the keys' value norms (heads, keys); those known already come again."""
@@ -209,7 +210,16 @@ class Recording(Context):
             stack[place.layer] = _Layer(groups=reading.groups)
         elif place.layer == min(stack) and len(reading.queries) == 1 and place.stack != "cross":
             run[sequence].generated += 1
-        return stack[place.layer]
+        layer, queries = stack[place.layer], reading.queries
+        if not place.is_bipartite and queries.first != layer.queries:
+            raise CaptureError(
+                f"The model goes on behind {queries.first} tokens of a text of which "
+                f"{layer.queries} are recorded: tokens were taken out of its cache, or put into "
+                "it unseen, and a trace holds one continuation of its prompt. Record each in a "
+                "context of its own, the prompt too."
+            )
+        layer.queries = queries.first + len(queries)
+        return layer
 
     def _check_size(self, part: Part, sequences: int) -> None:
         if not self._is_default:

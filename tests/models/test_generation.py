@@ -331,6 +331,16 @@ def test_a_prompt_that_goes_on_twice_is_refused(build):
             model(torch.tensor([[4], [5]]), past_key_values=cache)
 
 
+def test_tokens_taken_out_of_a_cache_are_noticed(build):
+    model = build("llama")
+    with torch.no_grad(), capturing(model):
+        cache = model(torch.tensor([IDS]), use_cache=True).past_key_values
+        cache.crop(-2)
+        says = f"behind {len(IDS) - 2} tokens of a text of which {len(IDS)} are recorded"
+        with pytest.raises(CaptureError, match=says + ".*taken out of its cache"):
+            model(torch.tensor([[4]]), past_key_values=cache)
+
+
 def test_text_generated_by_another_thread_is_not_seen_and_that_is_said(build):
     """So it goes with streamers, and with continuous batching, which generate in a thread."""
     model = build("llama")
