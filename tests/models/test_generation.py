@@ -321,7 +321,7 @@ def test_a_prompt_that_goes_on_twice_is_refused(build):
         branch = copy.deepcopy(cache)
         model(torch.tensor([[3]]), past_key_values=cache)
         with pytest.raises(
-            CaptureError, match="12 tokens that were not recorded.*the cache is a copy"
+            CaptureError, match=r"12 tokens that were not recorded.*the cache is a copy"
         ):
             model(torch.tensor([[4]]), past_key_values=branch)
     with torch.no_grad(), capturing(model):
