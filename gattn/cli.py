@@ -38,7 +38,8 @@ EDITS = {
     "--normalizer": ("NAME[@PLACE]", f"swap the normalizer: {', '.join(NORMALIZERS)}"),
     "--restrict": (
         "GRAPH[@PLACE]",
-        f"keep only the edges of a graph: {', '.join(GRAPHS)} (N tokens away at most)",
+        f"keep only the edges of a graph: {', '.join(GRAPHS)} (window: the last N keys, the "
+        "query's own among them, and the next; longformer: N tokens away at most, and token 0)",
     ),
 }
 METRICS = ("kl", "logit_difference", "probability")

@@ -47,7 +47,11 @@ NORMALIZERS: Mapping[str, Callable[..., Any]] = {
 GRAPHS: Mapping[str, Callable[..., Any]] = {
     "longformer:N": lambda tokens, size: gattn.TokenGraph.longformer(tokens, size, [0]),
     "self-loops": lambda tokens: gattn.TokenGraph.self_loops(tokens),
-    "window:N": lambda tokens, size: gattn.TokenGraph.window(tokens, size, causal=False),
+    "window:N": lambda tokens, size: (
+        gattn.TokenGraph.self_loops(tokens)
+        if size == 1
+        else gattn.TokenGraph.window(tokens, size - 1, causal=False)
+    ),
 }
 """What the command line calls weight functions, normalizers and graphs: a name, its number."""
 

@@ -227,7 +227,7 @@ def test_edits_together_are_one_row(capsys, embedded):
         gattn.Cut(1, 1),
         gattn.Scale(0.5, 2),
         gattn.Swap(3, 1, weight=gattn.Cosine(4)),
-        gattn.Restrict(gattn.TokenGraph.window(size, 9, causal=False)),
+        gattn.Restrict(gattn.TokenGraph.window(size, 8, causal=False)),
         gattn.Swap(0, 2, normalizer=gattn.Sparsemax()),
     )
     found = float(line.split()[-1])

@@ -124,7 +124,8 @@ def test_normalizers_by_name(name, normalizer):
 @pytest.mark.parametrize(
     ("name", "allowed"),
     [
-        ("window:2", lambda i, j: abs(i - j) <= 2),
+        ("window:1", lambda i, j: i == j),
+        ("window:3", lambda i, j: abs(i - j) < 3),
         ("longformer:1", lambda i, j: (abs(i - j) <= 1) | (i == 0) | (j == 0)),
         ("self-loops", lambda i, j: i == j),
     ],
