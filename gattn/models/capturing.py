@@ -245,7 +245,7 @@ class _Options:
             heads = len(self.heads)
         pairs = sum(encoding.num_pairs for encoding in encodings)
         size = 4 * layers * heads * pairs * (1 + self.scores + bool(self.contributions))
-        check_default_size(size)
+        check_default_size(size, f" of {layers} layers x {heads} heads")
 
 
 def _run_encoded(

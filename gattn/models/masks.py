@@ -103,7 +103,7 @@ class Mask:
             return values.to(dtype).masked_fill(~present, -torch.inf)
         return values.to(dtype)
 
-    def reads_itself(self, count: int, offset: int, length: int, width: int) -> Tensor:
+    def reads_itself(self, count: int, offset: int, length: int) -> Tensor:
         """Find the queries that are no padding: those that read themselves, or that others read.
 
         Parameters
@@ -112,15 +112,13 @@ class Mask:
             How many elements and queries there are.
         offset : int
             The slot of the first query among the keys.
-        width : int
-            How many slots of the keys are in use.
 
         Returns
         -------
         Tensor
             Booleans (count, length), on the CPU.
         """
-        name = count, offset, length, width
+        name = count, offset, length
         if name not in self._real:
             self._real[name] = self._reads_itself(count, offset, length)
         return self._real[name]

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 _LARGEST_DEFAULT = 1 << 30
 
 
-def check_default_size(size: int) -> None:
-    """Refuse to keep all edges by default where that takes so many bytes.
+def check_default_size(size: int, of: str = "") -> None:
+    """Refuse to keep all edges, `of` so much of a model, by default where it takes so many bytes.
 
     Raises
     ------
@@ -41,8 +41,9 @@ def check_default_size(size: int) -> None:
     """
     if size > _LARGEST_DEFAULT:
         raise CaptureError(
-            f"Keeping all edges takes {size / 2**30:.1f} GiB or more; pass keep=Threshold(0.01) or "
-            "keep=TopK(8), choose layers and heads, or insist with keep=All()."
+            f"Keeping all edges{of} takes {size / 2**30:.1f} GiB or more; pass "
+            "keep=Threshold(0.01) or keep=TopK(8), choose layers and heads, or insist with "
+            "keep=All()."
         )
 
 
@@ -116,6 +117,7 @@ class Recording(Context):
         self._unfinished: list[_Sequence] | None = None
         self._run_of: WeakKeyDictionary[Progress, list[_Sequence]] = WeakKeyDictionary()
         self._depth: dict[str, int] = {}
+        self._was_called = False
         self._size = 0
         self._progress = Progress()
 
@@ -128,6 +130,7 @@ class Recording(Context):
     def begin(self, tracker: Tracker) -> None:
         """Refuse a model whose attention is random, and forget a call that failed halfway."""
         refuse_training(tracker.model)
+        self._was_called = True
         self._projections.forget()
         self._runs, self._unfinished = self._whole_runs, None
         self._progress = tracker.progress
@@ -279,11 +282,16 @@ class Recording(Context):
         SelectionError
             Where there is no such layer.
         """
+        if not self._was_called:
+            raise CaptureError(
+                f"{self._kind} was not called: call the model that the context was opened on, "
+                "inside of the context and in its thread."
+            )
         if not self._depth:
             raise CaptureError(
-                f"{self._kind} was not called, or its attention is not to be seen: "
-                "it does not route it through transformers' attention interface, and computes no "
-                "softmax of scores (batch, heads, queries, keys). There is nothing to capture."
+                f"The attention of {self._kind} is not to be seen: it was not called, does not "
+                "route through transformers' attention interface, or computes no softmax of scores "
+                "(batch, heads, queries, keys). There is nothing to capture."
             )
         if missing := set(self._layers or ()) - set(range(max(self._depth.values()))):
             raise SelectionError(

@@ -312,7 +312,7 @@ class Tracker:
         if self._has_own_mask:
             now = mask.is_used(count, start - dropped, length)
         else:
-            now = mask.reads_itself(count, start - dropped, length, min(slots, total - dropped))
+            now = mask.reads_itself(count, start - dropped, length)
             now = now if told is None else now | told[:, start:]
         real = now if before is None or not start else torch.cat([before, now], dim=1)
         self.progress.real[stack] = real

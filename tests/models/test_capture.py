@@ -799,7 +799,7 @@ class TestOneGibibyte:
     def test_it_is_refused_with_its_size_and_a_way_out(self, tiny):
         model = tiny("bert", max_position_embeddings=8192)
         ids = [5] * 8000
-        with pytest.raises(CaptureError, match=r"1\.9 GiB.*keep=TopK"):
+        with pytest.raises(CaptureError, match=r"2 layers x 4 heads.* 1\.9 GiB.*keep=TopK"):
             capture(ids, model)
 
     def test_choosing_makes_it_smaller(self, tiny, monkeypatch):
