@@ -17,7 +17,7 @@ _UNSIGNED = {
     True: ("#1c2033", "#2a3f6e", "#2b6499", "#3290b4", "#61bcbb", "#a9e2c0", "#f4fce3"),
 }
 _SIGNED = {
-    False: ("#7f3304", "#cc6a1b", "#eeb983", "#dedee2", "#9dbfe0", "#3a7ab9", "#0b2f6b"),
+    False: ("#602602", "#bd5f14", "#eab37c", "#dedee2", "#9dbfe0", "#3a7ab9", "#0b2f6b"),
     True: ("#ffc878", "#ee8f2e", "#8a5222", "#3a3a40", "#2f5f92", "#4f9fe6", "#a8d6ff"),
 }
 """Colours from the weakest attention to the strongest, by whether the background is dark."""
@@ -91,7 +91,7 @@ def colour_map(cmap: str | Colormap | None, *, is_signed: bool, is_area: bool = 
     if is_signed:
         return LinearSegmentedColormap.from_list("attention", _SIGNED[dark])
     colours = LinearSegmentedColormap.from_list("attention", _UNSIGNED[dark])
-    start = 0.0 if is_area else 0.14
+    start = 0.08 if is_area else 0.25
     return LinearSegmentedColormap.from_list("attention", colours(np.linspace(start, 1, 256)))
 
 
