@@ -1,4 +1,7 @@
-"""Attention flow, and why it likes what stands early in a text.
+"""Attention flow likes what stands early
+======================================
+
+Attention flow, and why it likes what stands early in a text.
 
 Attention flow asks how much could come from each token through all layers, were every edge a pipe
 as wide as its attention. In a causal model what comes from a token can pass through none but those

@@ -1,7 +1,10 @@
-"""Two weight functions on a trained model's own queries and keys: which heads mind, and why.
+"""Two weight functions on the same queries and keys
+=================================================
+
+Two weight functions on a trained model's own queries and keys: which heads mind, and why.
 
 In one layer at a time of the embedded model, queries and keys are scored by half their squared
-distance, -|q - k|²/2√d, in place of the scaled dot product. That is the dot product less half the
+distance, -‖q - k‖² / 2√d, in place of the scaled dot product. That is the dot product less half the
 squared lengths of query and key; the query's cancels in the softmax. So keys that are longer than
 others lose, and nothing else changes. The four heads that rest on the start token give it a fifth
 to two thirds of what they gave: the longer its key, the more it loses, and in heads 2.0 and 2.1 it

@@ -1,4 +1,7 @@
-"""Attention says how long a head looks, not how much it takes: the start of a text.
+"""A long look at the start, and little taken
+==========================================
+
+Attention says how long a head looks, not how much it takes: the start of a text.
 
 Half of the embedded model's heads give the start of this text more attention than any other token,
 on the mean. What travels along an edge is attention times a vector, so a head that looks at a short

@@ -1,4 +1,7 @@
-"""Cut an induction head and run the model again: it no longer copies what it has read.
+"""Cutting an induction head
+=========================
+
+Cut an induction head and run the model again: it no longer copies what it has read.
 
 Lists of thirty tokens, words mostly, drawn at random, are said twice. Nobody can guess the first
 saying; the second costs the embedded model almost nothing, because two of its heads find a word's

@@ -1,4 +1,7 @@
-"""The main job: a text runs through a model and comes out as attention graphs.
+"""From a text to attention graphs
+===============================
+
+The main job: a text runs through a model and comes out as attention graphs.
 
 The embedded model needs no network. All heads at a glance; the head that reads the previous token
 most; and on a list said three times, an induction head: most words of the later sayings read a word

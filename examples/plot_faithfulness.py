@@ -1,4 +1,7 @@
-"""How far to trust four pictures of one prediction.
+"""How far four pictures can be trusted
+====================================
+
+How far to trust four pictures of one prediction.
 
 The embedded model goes on with a list that is said for the third time: " lamp", at 93 %. Attention,
 contributions, information flow routes, and estimates from one backward pass each say on which of

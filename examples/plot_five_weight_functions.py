@@ -1,4 +1,7 @@
-"""The same layer with five edge weight functions side by side.
+"""Five weight functions, one layer
+================================
+
+The same layer with five edge weight functions side by side.
 
 One layer, the same projections and the same nine tokens; only the weight function w(i, j) differs.
 """

@@ -1,7 +1,10 @@
-"""A trained model with another weight function, and a minute of training that brings it back.
+"""Gaussian attention in a trained model
+=====================================
 
-Every head of the embedded model gets the Gaussian exponent -|q - k|^2 / (2 sigma^2) in place of its
-scaled dot product, with sigma = 1. The model never saw anything like it, and on text that it was
+A trained model with another weight function, and a minute of training that brings it back.
+
+Every head of the embedded model gets the Gaussian exponent -‖q - k‖² / (2σ²) in place of its
+scaled dot product, with σ = 1. The model never saw anything like it, and on text that it was
 not trained on the loss becomes worse than a uniform guess. Then the widths, one a head, and the
 matrices of queries and keys are trained for 120 steps on Python's reference topics, which are part
 of what it was trained on; all else stays as it is. The loss comes back to where it was. Most widths

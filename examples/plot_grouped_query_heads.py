@@ -1,4 +1,7 @@
-"""Query heads that share their keys and values: grouped-query attention.
+"""Heads that share their keys and values
+======================================
+
+Query heads that share their keys and values: grouped-query attention.
 
 The embedded model has four heads a layer, each with keys and values of its own. Here two
 neighbouring heads share theirs: one key-value head is the mean of two, which is how Ainslie et al.

@@ -1,4 +1,7 @@
-"""A map of heads: which of them attend alike, and what they do.
+"""A map of heads
+==============
+
+A map of heads: which of them attend alike, and what they do.
 
 Eight lists of thirty tokens, drawn at random and said twice, go through the embedded model; scores
 and distances are means over the lists. Heads that attend alike are near each other on the map, and

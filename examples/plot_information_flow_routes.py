@@ -1,4 +1,7 @@
-"""Follow the information from a prediction back to the words it comes from, and cut the way.
+"""The routes to a prediction
+==========================
+
+Follow the information from a prediction back to the words it comes from, and cut the way.
 
 A list of words is said again and again, and the embedded model goes on with it: after "green" it
 says "lamp", with 93 %. Its residual stream is a sum of vectors, of which information flow routes

@@ -1,4 +1,7 @@
-"""Trainable query, key and value matrices find the flagged token by back-propagation.
+"""Learning queries and keys
+=========================
+
+Trainable query, key and value matrices find the flagged token by back-propagation.
 
 Each sequence has eight tokens with a random value each; one token carries a flag. Every token must
 output the flagged token's value. Before training, attention is spread over all tokens; after it,

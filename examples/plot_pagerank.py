@@ -1,4 +1,7 @@
-"""Walk along attention: where a walker bounces to, where it stays, and which tokens hold together.
+"""Walking along attention
+=======================
+
+Walk along attention: where a walker bounces to, where it stays, and which tokens hold together.
 
 A walker at a word goes on to the words that its head attends to there. On a list of four words said
 three times it walks very differently in two heads of the embedded model. Head 1.1 reads the

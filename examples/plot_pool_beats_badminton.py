@@ -1,4 +1,7 @@
-"""Self-attention in one line of arithmetic, on three words.
+"""Attention in one line of arithmetic
+===================================
+
+Self-attention in one line of arithmetic, on three words.
 
 Three tokens with four features attend to each other by their plain dot products (no 1/√d and no
 learned matrices): scores X Xᵀ, a softmax over each row, and the weighted sum of the features.

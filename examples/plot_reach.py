@@ -1,4 +1,7 @@
-"""Reach: how far back a narrow window lets the embedded model look, and what parts two tokens.
+"""How far back a window reaches
+=============================
+
+Reach: how far back a narrow window lets the embedded model look, and what parts two tokens.
 
 In the running model every head may read only the last three tokens. Each layer then carries
 information two tokens further, so that after four layers the last token can know of the eight

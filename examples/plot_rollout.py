@@ -1,4 +1,7 @@
-"""Roll attention out, and ask the model itself whether that is what it read.
+"""Rollout, and what the model really read
+=======================================
+
+Roll attention out, and ask the model itself whether that is what it read.
 
 Lists of ten random words are begun a second time, and the embedded model says how they go on. What
 did it read for that? Three answers: the attention of the last layer; rollout, which follows

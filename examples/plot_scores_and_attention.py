@@ -1,4 +1,7 @@
-"""The scores before the softmax and the attention after it are both directed graphs.
+"""Scores before, attention after
+==============================
+
+The scores before the softmax and the attention after it are both directed graphs.
 
 The same queries and keys, normalised by `Identity` (the attention is the score itself, signed) and
 by `Softmax`. Both graphs go to NetworkX, and to GraphML for other tools.

@@ -1,4 +1,7 @@
-"""Every step of a head on the prompt "List new ideas for a song".
+"""A head, step by step
+====================
+
+Every step of a head on the prompt "List new ideas for a song".
 
 Six tokens with four features. Matrices turn them into queries, keys and values; the scaled scores
 of future tokens are masked as in a decoder; the softmax of each row is the attention; the output

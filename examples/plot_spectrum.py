@@ -1,4 +1,7 @@
-"""Hear the shape of a head: its graph's frequencies, the states that ring on it, and rank lost.
+"""The spectrum of a head
+======================
+
+Hear the shape of a head: its graph's frequencies, the states that ring on it, and rank lost.
 
 Thirty random words are said twice. Without directions a head's graph has frequencies, the
 eigenvalues of its normalised Laplacian. The head of the embedded model that reads the previous

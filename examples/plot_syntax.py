@@ -1,4 +1,7 @@
-"""Whether heads know syntax, or just where words stand.
+"""Do heads know syntax?
+=====================
+
+Whether heads know syntax, or just where words stand.
 
 Twelve short sentences with dependency trees drawn by hand. For every relation, such as that of a
 subject to its verb, the best of the embedded model's heads stands beside the best fixed offset, a

@@ -1,4 +1,7 @@
-"""Who may attend to whom: a gallery of token graphs.
+"""Who may attend to whom
+======================
+
+Who may attend to whom: a gallery of token graphs.
 
 Each square is one graph of 32 tokens: rows are queries, columns keys, dark where there is an edge.
 """

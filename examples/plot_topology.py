@@ -1,4 +1,7 @@
-"""Find induction heads by counting components and loops alone.
+"""Finding induction heads by their shape
+======================================
+
+Find induction heads by counting components and loops alone.
 
 Sixty words drawn at random are read once, and thirty of them twice, eight times over. Two heads of
 the embedded model lose a third and more of their independent cycles as soon as words recur, at

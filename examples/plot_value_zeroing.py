@@ -1,4 +1,7 @@
-"""Take a word's value away, and see how far a layer's output turns.
+"""Taking a word's value away
+==========================
+
+Take a word's value away, and see how far a layer's output turns.
 
 How much does a layer of the embedded model mix one word into another? Attention says how much of a
 value is read, not what it matters. Value zeroing (Mohebbi et al. 2023) takes the value of one word

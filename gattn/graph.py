@@ -106,14 +106,14 @@ class TokenGraph:
 
     @classmethod
     def window(cls, num_tokens: int, size: int, *, causal: bool = True) -> TokenGraph:
-        """Allow the last `size` keys, q - size < k <= q; |q - k| <= size where not causal."""
+        """Allow the last `size` keys, `q - size < k <= q`; `|q - k| <= size` where not causal."""
         _positive(size=size)
         rule = Window(size - 1, 0) if causal else Window(size, size)
         return cls(rule, num_tokens, num_tokens)
 
     @classmethod
     def dilated(cls, num_tokens: int, size: int, dilation: int) -> TokenGraph:
-        """|q - k| <= size and (q - k) mod dilation = 0."""
+        """`|q - k| <= size` and `(q - k) mod dilation = 0`."""
         _positive(size=size, dilation=dilation)
         return cls(Window(size, size, dilation), num_tokens, num_tokens)
 
@@ -144,7 +144,7 @@ class TokenGraph:
     def longformer(
         cls, num_tokens: int, size: int, global_positions: Sequence[int] = ()
     ) -> TokenGraph:
-        """|q - k| <= size, and full rows and columns of some positions (Beltagy et al. 2020)."""
+        """`|q - k| <= size`, and full rows and columns of some positions (Beltagy et al. 2020)."""
         _positive(size=size)
         positions = _whole_numbers(global_positions, "global_positions").unique().cpu()
         _inside(positions, num_tokens, "global_positions")

@@ -38,7 +38,7 @@ class AttentionGraph:
     attention : array (edges,)
         The attention A_ij of each edge, in the graph's edge order.
     total_mass : array (queries,)
-        The mass Σ_j |A_ij| of each query before edges were dropped, a sink excluded.
+        The mass `Σ_j |A_ij|` of each query before edges were dropped, a sink excluded.
     total_edges : array (queries,)
         How many edges each query had before edges were dropped.
     score : array (edges,), optional
@@ -236,7 +236,7 @@ class AttentionGraph:
 
     @property
     def kept_mass(self) -> Floats:
-        """The mass Σ_j |A_ij| of each query's kept edges, shape (queries,)."""
+        """The mass `Σ_j |A_ij|` of each query's kept edges, shape (queries,)."""
         mass = np.bincount(self.query, np.abs(self.attention), self.graph.num_queries)
         return mass.astype(self.attention.dtype)
 

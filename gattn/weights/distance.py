@@ -33,7 +33,7 @@ class SquaredDistance(WeightFunction):
         return -self.c * (query - key).square().sum(-1)
 
     def dot_form(self, query: Tree, key: Tree) -> DotForm | None:
-        """Expand the square: c [2q, -|q|^2, -1] . [k, 1, |k|^2]."""
+        """Expand the square: `c [2q, -|q|^2, -1] . [k, 1, |k|^2]`."""
         query, key = cast("Tensor", query), cast("Tensor", key)
         if query.dtype in (torch.float16, torch.bfloat16) or not key.shape[-2]:
             return None
