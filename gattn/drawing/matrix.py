@@ -53,10 +53,16 @@ def cells(head: AttentionGraph, edges: Ints, values: NDArray[Any], most: int) ->
     """Lay edges out as a matrix of at most `most` rows and columns, and a sink's."""
     graph, block = head.graph, block_size(head, most)
     rows, columns = (max(1, -(-size // block)) for size in (graph.num_queries, graph.num_keys))
-    matrix = np.full((rows, columns + 2 * (head.sink is not None)), np.nan)
-    order = edges[np.argsort(np.abs(values[edges]), kind="stable")]
-    matrix[head.query[order] // block, head.key[order] // block] = values[order]
-    return Cells(matrix, block)
+    columns += 2 * (head.sink is not None)
+    matrix = np.full(rows * columns, np.nan)
+    where = head.query[edges] // block * columns + head.key[edges] // block
+    values = values[edges]
+    np.fmax.at(matrix, where, values)
+    if len(values) and values.min() < 0:
+        least = np.full_like(matrix, np.nan)
+        np.fmin.at(least, where, values)
+        matrix = np.where(-least > matrix, least, matrix)
+    return Cells(matrix.reshape(rows, columns), block)
 
 
 def add_sink(found: Cells, head: AttentionGraph, rows: Ints) -> Cells:
