@@ -32,7 +32,7 @@ class GraphAttention(EdgeAttention):
     r"""Multi-head attention over a token graph, as a torch-geometric message passing layer.
 
     .. math::
-        o_i = W_O \bigl[\textstyle\sum_{j \in N(i)} A^h_{ij} W^h_V x_j\bigr]_h + b_O
+        o_i = W_O \bigl[\sum_{j \in N(i)} A^h_{ij} W^h_V x_j\bigr]_h + b_O
 
     It uses message passing where an explainer or a hook looks at its messages, or a subclass
     changes them, and otherwise the fastest engine that gives the same numbers.

@@ -48,8 +48,8 @@ def gradient_rollout(
     .. math::
 
         R_l = R_{l-1} + \bar C_l R_{l-1}, \quad R_{\text{from\_layer}-1} = I, \quad
-        \bar C_{ij} = \frac1H \sum_h \Big(\frac{\partial m}{\partial A^h_{ij}}
-        A^h_{ij}\Big)^+, \quad
+        \bar C_{ij} = \frac1H \sum_h \Bigl(\frac{\partial m}{\partial A^h_{ij}}
+        A^h_{ij}\Bigr)^+, \quad
         \frac{\partial m}{\partial A^h_{ij}} = \langle g^h_i, v^h_j \rangle
 
     with g the gradient of the metric m at a head's output, from one backward pass. Gradients

@@ -1,0 +1,130 @@
+"""How the site is built: `sphinx-build -W --keep-going docs docs/_build/html`."""
+
+import os
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+from urllib.request import urlopen
+
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE))
+os.environ["HF_HUB_OFFLINE"] = "1"  # the site is made of the embedded model alone
+
+import gattn  # noqa: E402 - the variable above is read on import
+
+project = "gattn"
+copyright = "the authors of gattn"
+version = release = gattn.__version__
+
+extensions = [
+    "myst_parser",
+    "numpydoc",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.autosummary",
+    "sphinx.ext.intersphinx",
+    "sphinx_copybutton",
+    "sphinx_design",
+    "sphinx_gallery.gen_gallery",
+    "live_pictures",
+    "mathml",
+]
+exclude_patterns = ["_build", "gallery/*.ipynb", "gallery/*.py", "gallery/*.md5", "_templates"]
+templates_path = ["_templates"]
+default_role = "py:obj"
+show_warning_types = True
+suppress_warnings = ["config.cache"]  # sphinx-gallery's settings hold functions
+
+# Pages are Markdown that reads well on GitHub, too.
+myst_enable_extensions = ["colon_fence"]
+myst_heading_anchors = 3
+
+# The API comes from the docstrings: a page for each public name.
+autosummary_ignore_module_all = False
+autodoc_typehints_format = "short"
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+maximum_signature_line_length = 80
+python_use_unqualified_type_names = True
+numpydoc_show_class_members = False
+numpydoc_xref_param_type = False
+
+INVENTORIES = {
+    "python": "https://docs.python.org/3/",
+    "numpy": "https://numpy.org/doc/stable/",
+    "scipy": "https://docs.scipy.org/doc/scipy/",
+    "pandas": "https://pandas.pydata.org/docs/",
+    "xarray": "https://docs.xarray.dev/en/stable/",
+    "networkx": "https://networkx.org/documentation/stable/",
+    "matplotlib": "https://matplotlib.org/stable/",
+    "torch": "https://docs.pytorch.org/docs/stable/",
+    "torch_geometric": "https://pytorch-geometric.readthedocs.io/en/stable/",
+}
+"""Sites with an inventory. transformers has none: its site is not made by Sphinx."""
+
+
+def _answers(address: str) -> bool:
+    try:
+        with urlopen(address + "objects.inv", timeout=5):
+            return True
+    except (URLError, OSError):
+        return False
+
+
+# Without network names of other libraries are plain text, and that is no warning.
+with ThreadPoolExecutor() as pool:
+    _found = dict(zip(INVENTORIES, pool.map(_answers, INVENTORIES.values()), strict=True))
+intersphinx_mapping = {name: (INVENTORIES[name], None) for name in INVENTORIES if _found[name]}
+intersphinx_timeout = 10
+
+# The tutorials are the examples, run in the build.
+sphinx_gallery_conf = {
+    "examples_dirs": "../examples",
+    "gallery_dirs": "gallery",
+    "within_subsection_order": "gallery_parts.ToldOrder",
+    "image_scrapers": ("gallery_parts",),
+    "capture_repr": (),
+    "show_memory": False,
+    "show_signature": False,
+    "download_all_examples": False,
+    "remove_config_comments": True,
+    "plot_gallery": "True",
+    "abort_on_example_error": True,
+    "doc_module": ("gattn",),
+    "backreferences_dir": "gallery/uses",
+}
+
+html_math_renderer = "mathml"
+html_theme = "pydata_sphinx_theme"
+html_title = "gattn"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_show_sourcelink = False
+html_copy_source = False
+html_theme_options = {
+    "logo": {"text": "gattn"},
+    "header_links_before_dropdown": 7,
+    "navigation_with_keys": True,
+    "show_toc_level": 2,
+    "navbar_align": "left",
+    "secondary_sidebar_items": ["page-toc"],
+    "footer_start": ["copyright"],
+    "footer_end": [],
+    "pygments_light_style": "a11y-high-contrast-light",
+    "pygments_dark_style": "a11y-high-contrast-dark",
+}
+copybutton_exclude = ".linenos, .gp"
+
+LISTS = {"analyses": "analyses/*", "drawing": "drawing/*"}
+"""Pages whose own text leads to all pages of a folder, for whom the sidebar needs a list."""
+
+
+def _add_list(app: Any, name: str, source: list[str]) -> None:
+    if name in LISTS:
+        source[0] += f"\n```{{toctree}}\n:hidden:\n:glob:\n\n{LISTS[name]}\n```\n"
+
+
+def setup(app: Any) -> None:
+    """Connect what the pages need besides Sphinx's own."""
+    app.connect("source-read", _add_list)
