@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, overload
-
-import numpy as np
-from numpy.typing import NDArray
 
 from gattn.errors import SelectionError, ShapeError
 from gattn.head import AttentionGraph
 
 if TYPE_CHECKING:
-    import networkx as nx
     import pandas as pd
     from matplotlib.figure import Figure
     from torch import Tensor
 
-HeadReduction: TypeAlias = Literal["mean", "max", "min"] | int
+    from gattn.analysis.unrolled import Unrolled
+
+HeadReduction: TypeAlias = Literal["mean", "max", "min"] | int | Sequence[tuple[int, int]]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -71,9 +69,7 @@ class Stack(Mapping[tuple[int, int], AttentionGraph]):
         """The tokens' texts (of the keys, in cross-attention)."""
         return next(iter(self.heads.values())).labels() if self.heads else []
 
-    def unroll(
-        self, *, heads: HeadReduction = "mean", residual: float = 0.5
-    ) -> nx.DiGraph[tuple[int, int]]:
+    def unroll(self, *, heads: HeadReduction = "mean", residual: float = 0.5) -> Unrolled:
         r"""Unroll the stack into one directed acyclic graph on (layer, position).
 
         Layer 0 is the input; the edge ((l, j), (l + 1, i)) is what flows in layer l. With A
@@ -82,16 +78,18 @@ class Stack(Mapping[tuple[int, int], AttentionGraph]):
 
         Parameters
         ----------
-        heads : "mean", "max", "min" or int
-            How the heads of a layer become one A; a number takes that head.
+        heads : "mean", "max", "min", int, or sequence of (layer, head)
+            How the heads of a layer become one A; a number takes that head of each layer, a list
+            of places the mean of these heads, in layers without one the residual stream alone.
         residual : float
             The share r of the residual stream, 0 to 1.
 
         Returns
         -------
-        networkx.DiGraph
-            Edges have ``attention``, ``residual`` (the residual's share of the weight) and
-            ``weight`` = ``capacity``.
+        Unrolled
+            A `networkx.DiGraph` that draws itself. Edges have ``attention``, ``residual`` (the
+            residual's share of the weight) and ``weight`` = ``capacity``; ``head_0`` ..., the
+            attention of each head, where places were given.
 
         Raises
         ------
@@ -100,59 +98,9 @@ class Stack(Mapping[tuple[int, int], AttentionGraph]):
         ShapeError
             Where attention is negative, or `residual` is no share.
         """
-        import networkx as nx
+        from gattn.analysis.unrolled import unroll
 
-        if not 0 <= residual <= 1:
-            raise ShapeError(f"residual is a share from 0 to 1, not {residual!r}.")
-        self._check_square()
-        graph: nx.DiGraph[tuple[int, int]] = nx.DiGraph(
-            residual=residual, heads=str(heads), layers=len(self.layers)
-        )
-        first = next(iter(self.heads.values()))
-        places = first.node_positions.tolist()
-        for depth in range(len(self.layers) + 1):
-            for position, token in zip(places, first.labels(), strict=True):
-                graph.add_node((depth, position), token=token, layer=depth, position=position)
-        for depth, layer in enumerate(self.layers):
-            attention = self._reduced(layer, heads)
-            mixed = (1 - residual) * attention + residual * np.eye(len(attention))
-            mass = mixed.sum(1, keepdims=True)
-            weight = np.divide(mixed, mass, out=np.zeros_like(mixed), where=mass > 0)
-            kept = np.divide(residual, mass[:, 0], out=np.zeros(len(mass)), where=mass[:, 0] > 0)
-            for query, key in np.argwhere(mixed > 0).tolist():
-                value = float(weight[query, key])
-                graph.add_edge(
-                    (depth, places[key]),
-                    (depth + 1, places[query]),
-                    attention=float(attention[query, key]),
-                    residual=float(kept[query]) if key == query else 0.0,
-                    weight=value,
-                    capacity=value,
-                )
-        return graph
-
-    def _check_square(self) -> None:
-        if not self.heads:
-            raise SelectionError("The stack is empty: capture at least one layer.")
-        if self.layers != list(range(self.layers[0], self.layers[-1] + 1)):
-            raise SelectionError(
-                f"Only consecutive layers unroll into a graph; this stack has {self.layers}."
-            )
-        for head in self.heads.values():
-            if head.graph.is_bipartite or head.graph.num_queries != head.graph.num_keys:
-                raise SelectionError(f"Only self-attention unrolls; {self.name} is not.")
-            if bool((head.attention < 0).any()):
-                raise ShapeError("Only non-negative attention unrolls; this trace has negative.")
-
-    def _reduced(self, layer: int, heads: HeadReduction) -> NDArray[np.float64]:
-        if isinstance(heads, int):
-            return self[layer, heads].to_dense().astype(np.float64)
-        if heads not in ("mean", "max", "min"):
-            raise SelectionError(f"heads is 'mean', 'max', 'min' or a number, not {heads!r}.")
-        matrices = [self[place].to_dense() for place in sorted(self.heads) if place[0] == layer]
-        stacked = np.stack(matrices).astype(np.float64)
-        reduced: NDArray[np.float64] = getattr(stacked, heads)(axis=0)
-        return reduced
+        return unroll(self, heads=heads, residual=residual)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -253,9 +201,7 @@ class AttentionTrace:
             for place in sorted(stack):
                 yield stack[place]
 
-    def unroll(
-        self, *, heads: HeadReduction = "mean", residual: float = 0.5
-    ) -> nx.DiGraph[tuple[int, int]]:
+    def unroll(self, *, heads: HeadReduction = "mean", residual: float = 0.5) -> Unrolled:
         """Unroll the only stack into one DAG; see `Stack.unroll`."""
         return self.only_stack.unroll(heads=heads, residual=residual)
 
@@ -276,6 +222,21 @@ class AttentionTrace:
         from gattn.drawing import draw_heads
 
         return draw_heads(self, **options)
+
+    @overload
+    def to_html(self, path: None = None, **options: Any) -> str: ...
+    @overload
+    def to_html(self, path: str | PathLike[str], **options: Any) -> None: ...
+    def to_html(self, path: str | PathLike[str] | None = None, **options: Any) -> str | None:
+        """Write a page to look at, one HTML file; see `gattn.drawing.page.to_html`."""
+        from gattn.drawing.page import to_html
+
+        return to_html(self, path, **options)
+
+    def _repr_html_(self) -> str | None:
+        from gattn.drawing.page import notebook_html
+
+        return notebook_html(self)
 
     def _repr_svg_(self) -> str:
         from gattn.drawing import notebook_svg

@@ -14,7 +14,10 @@ from gattn.head import AttentionGraph
 
 _MARK = "gattn"
 _SCHEMA = 1
-_CLASSES = {"Routes": "gattn.analysis.route_graphs"}
+_CLASSES = {
+    "Routes": "gattn.analysis.route_graphs",
+    "Unrolled": "gattn.analysis.unrolled",
+}
 """Directed graphs that come back as what they were, and the modules that define them."""
 
 

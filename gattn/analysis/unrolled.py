@@ -1,0 +1,332 @@
+"""All layers as one directed acyclic graph, and what of it passes over each edge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gattn.analysis.layers import row_of
+from gattn.analysis.results import Graph
+from gattn.errors import SelectionError, ShapeError
+from gattn.head import AttentionGraph
+from gattn.trace import HeadReduction, Stack
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Node: TypeAlias = tuple[int, int]
+"""Depth and position: depth 0 is the input, and l + 1 what layer l gives out."""
+Floats: TypeAlias = NDArray[np.float64]
+
+_SCALE = 2**30
+"""What a capacity of 1 is: scipy takes whole numbers of 32 bits."""
+
+
+class Unrolled(Graph):
+    """The layers of a stack, unrolled; see `gattn.trace.Stack.unroll`.
+
+    It is a `networkx.DiGraph` on (depth, position) that draws itself. What `rollout` and `flow`
+    give has ``passes`` at each edge and node, too: how much comes over it.
+    """
+
+    @property
+    def positions(self) -> tuple[int, ...]:
+        """The tokens' positions."""
+        return tuple(position for depth, position in self if depth == 0)
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """The tokens' texts."""
+        return tuple(str(self.nodes[0, position]["token"]) for position in self.positions)
+
+    @property
+    def depth(self) -> int:
+        """How many layers there are."""
+        return int(self.graph["layers"])
+
+    def matrices(self, name: str = "weight") -> Floats:
+        """Give an attribute of the edges as an array (layers, queries, keys), 0 without an edge."""
+        row = {position: n for n, position in enumerate(self.positions)}
+        found = np.zeros((self.depth, len(row), len(row)))
+        edges = [
+            (depth, row[query], row[key], value)
+            for (depth, key), (_, query), value in self.edges(data=name, default=0.0)
+        ]
+        if edges:
+            depths, queries, keys, values = zip(*edges, strict=True)
+            found[depths, queries, keys] = values
+        return found
+
+    def rollout(
+        self, *, target: int | Node | None = None, source: int | Node | None = None
+    ) -> Unrolled:
+        """Keep what leads to one token, or from one, and say how much comes over each edge.
+
+        Where everything passes on what its neighbourhood passed to it, by weight, an edge's
+        ``passes`` is the share of the target that came over it: over each layer they sum to 1 (with
+        a source, to its share), and at the input nodes they are the rollout. Without a target it
+        is the share of the edge's end that came over it from the source.
+
+        Parameters
+        ----------
+        target : int or (depth, position), optional
+            Where it leads to; a position alone is the token behind all layers.
+        source : int or (depth, position), optional
+            Where it comes from; a position alone is the token in the input.
+
+        Returns
+        -------
+        Unrolled
+            The edges over which something comes.
+
+        Raises
+        ------
+        SelectionError
+            Where neither is given, or there is no such node.
+        """
+        if target is None and source is None:
+            raise SelectionError(
+                "Say which token: target= a position, source= a position, or both."
+            )
+        weights = self.matrices()
+        came, goes = self._came(weights, source), self._goes(weights, target)
+        passes = goes[1:, :, None] * weights * came[:-1, None, :]
+        return self._with_passes(passes, goes * came, "rollout", target, source)
+
+    def flow(self, *, source: int | Node, target: int | Node) -> Unrolled:
+        """Keep a maximum flow from one token to another: ``passes`` is what flows over each edge.
+
+        How much flows in all is certain (`gattn.analysis.flow`), but mostly not on which ways: this
+        is one of the maximum flows.
+
+        Parameters
+        ----------
+        source, target : int or (depth, position)
+            As in `rollout`.
+
+        Returns
+        -------
+        Unrolled
+            The edges over which something flows.
+
+        Raises
+        ------
+        SelectionError
+            Where there is no such node.
+        """
+        from scipy.sparse import csr_array
+        from scipy.sparse.csgraph import maximum_flow
+
+        weights = self.matrices()
+        count = len(self.positions)
+        start, end = self._node(source, 0), self._node(target, self.depth)
+        depth, query, key = weights.nonzero()
+        tail, head = depth * count + key, (depth + 1) * count + query
+        capacity = np.floor(weights[depth, query, key] * _SCALE).astype(np.int32)
+        size = (self.depth + 1) * count
+        network = csr_array((capacity, (tail, head)), shape=(size, size))
+        first, last = (d * count + self._row(p) for d, p in (start, end))
+        passes = np.zeros_like(weights)
+        at_nodes = np.zeros((self.depth + 1, count))
+        if first != last:
+            found = maximum_flow(network, first, last).flow
+            passes[depth, query, key] = np.maximum(found[tail, head], 0) / _SCALE
+        at_nodes[1:] = passes.sum(2)
+        at_nodes[:-1] = np.maximum(at_nodes[:-1], passes.sum(1))
+        return self._with_passes(passes, at_nodes, "flow", target, source)
+
+    def _came(self, weights: Floats, source: int | Node | None) -> Floats:
+        """Say what of each node came from the source; all of it where there is none."""
+        if source is None:
+            return np.ones((self.depth + 1, len(self.positions)))
+        depth, position = self._node(source, 0)
+        came = np.zeros((self.depth + 1, len(self.positions)))
+        came[depth, self._row(position)] = 1.0
+        for n in range(depth, self.depth):
+            came[n + 1] = weights[n] @ came[n]
+        return came
+
+    def _goes(self, weights: Floats, target: int | Node | None) -> Floats:
+        """Say what of each node goes to the target; all of it where there is none."""
+        if target is None:
+            return np.ones((self.depth + 1, len(self.positions)))
+        depth, position = self._node(target, self.depth)
+        goes = np.zeros((self.depth + 1, len(self.positions)))
+        goes[depth, self._row(position)] = 1.0
+        for n in reversed(range(depth)):
+            goes[n] = goes[n + 1] @ weights[n]
+        return goes
+
+    def _node(self, given: int | Node, depth: int) -> Node:
+        if isinstance(given, tuple):
+            if given not in self:
+                raise SelectionError(
+                    f"No node {given!r:.80}: nodes are (depth, position), depth 0 .. {self.depth}, "
+                    "0 being the input."
+                )
+            return given
+        return depth, self.positions[row_of(given, self.positions, "token")]
+
+    def _row(self, position: int) -> int:
+        return self.positions.index(position)
+
+    def _with_passes(
+        self,
+        passes: Floats,
+        at_nodes: Floats,
+        kind: str,
+        target: int | Node | None,
+        source: int | Node | None,
+    ) -> Unrolled:
+        row = {position: n for n, position in enumerate(self.positions)}
+        made = Unrolled(**self.graph)
+        made.add_nodes_from(
+            (node, facts | {"passes": float(at_nodes[node[0], row[node[1]]])})
+            for node, facts in self.nodes(data=True)
+        )
+        for (depth, key), (_, query), facts in self.edges(data=True):
+            if value := float(passes[depth, row[query], row[key]]):
+                made.add_edge((depth, key), (depth + 1, query), **facts, passes=value)
+        made.graph["passes"] = kind
+        for name, (node, depth) in {"source": (source, 0), "target": (target, self.depth)}.items():
+            if node is not None:
+                at, position = self._node(node, depth)
+                made.graph |= {f"{name}_depth": at, f"{name}_position": position}
+        return made
+
+    def end(self, name: Literal["source", "target"]) -> Node | None:
+        """Tell where what passes comes from, or goes to, if that is one node."""
+        if f"{name}_depth" not in self.graph:
+            return None
+        return self.graph[f"{name}_depth"], self.graph[f"{name}_position"]
+
+    def draw(self, layout: str = "layered", *, ax: Axes | None = None, **options: Any) -> Axes:
+        """Draw it on Axes; see `gattn.drawing.unrolled.draw_unrolled`."""
+        from gattn.drawing.unrolled import draw_unrolled
+
+        return draw_unrolled(self, layout, ax=ax, **options)
+
+
+def unroll(stack: Stack, *, heads: HeadReduction = "mean", residual: float = 0.5) -> Unrolled:
+    """Unroll a stack; see `gattn.trace.Stack.unroll`."""
+    if not 0 <= residual <= 1:
+        raise ShapeError(f"residual is a share from 0 to 1, not {residual!r}.")
+    _check(stack)
+    chosen = _chosen(stack, heads)
+    first = next(iter(stack.heads.values()))
+    places, labels = first.node_positions.tolist(), first.labels()
+    named = heads if isinstance(heads, (str, int)) else ", ".join(f"{n}.{h}" for n, h in heads)
+    graph = Unrolled(
+        residual=float(residual),
+        heads=str(named),
+        layers=len(stack.layers),
+        first_layer=stack.layers[0],
+        computed_from=_described(stack, str(named), residual),
+        notes=_notes(chosen),
+    )
+    for depth in range(len(stack.layers) + 1):
+        for position, token in zip(places, labels, strict=True):
+            graph.add_node((depth, position), token=token, layer=depth, position=position)
+    for depth, layer in enumerate(stack.layers):
+        matrices = _of_heads(chosen[layer])
+        attention = _reduced(list(matrices.values()), heads, len(places))
+        _add_layer(graph, depth, places, attention, residual, matrices if _is_list(heads) else {})
+    return graph
+
+
+def _add_layer(
+    graph: Unrolled,
+    depth: int,
+    places: Sequence[int],
+    attention: Floats,
+    residual: float,
+    heads: dict[int, Floats],
+) -> None:
+    mixed = (1 - residual) * attention + residual * np.eye(len(attention))
+    mass = mixed.sum(1, keepdims=True)
+    weight = np.divide(mixed, mass, out=np.zeros_like(mixed), where=mass > 0)
+    kept = np.divide(residual, mass[:, 0], out=np.zeros(len(mass)), where=mass[:, 0] > 0)
+    rows, columns = (mixed > 0).nonzero()
+    stays = np.where(rows == columns, kept[rows], 0.0)
+    found = [some[rows, columns].tolist() for some in (attention, weight)]
+    graph.add_edges_from(
+        (
+            (depth, places[key]),
+            (depth + 1, places[query]),
+            {"attention": given, "residual": own, "weight": value, "capacity": value},
+        )
+        for query, key, given, value, own in zip(
+            rows.tolist(), columns.tolist(), *found, stays.tolist(), strict=True
+        )
+    )
+    for number, matrix in heads.items():
+        for query, key in np.argwhere(matrix > 0).tolist():
+            edge = graph.edges[(depth, places[key]), (depth + 1, places[query])]
+            edge[f"head_{number}"] = float(matrix[query, key])
+
+
+def _is_list(heads: HeadReduction) -> bool:
+    return not isinstance(heads, (str, int))
+
+
+def _chosen(stack: Stack, heads: HeadReduction) -> dict[int, list[AttentionGraph]]:
+    """List the heads of each layer that are read."""
+    if isinstance(heads, str):
+        if heads not in ("mean", "max", "min"):
+            raise SelectionError(
+                f"heads is 'mean', 'max', 'min', a number, or a list of (layer, head), not "
+                f"{heads!r}."
+            )
+        places = sorted(stack.heads)
+    elif isinstance(heads, int):
+        places = [(layer, heads) for layer in stack.layers]
+    else:
+        places = sorted(set(heads))
+    graphs = [(place, stack[place]) for place in places]
+    return {layer: [graph for (at, _), graph in graphs if at == layer] for layer in stack.layers}
+
+
+def _of_heads(graphs: Sequence[AttentionGraph]) -> dict[int, Floats]:
+    return {graph.head or 0: graph.to_dense().astype(np.float64) for graph in graphs}
+
+
+def _reduced(matrices: list[Floats], heads: HeadReduction, size: int) -> Floats:
+    if not matrices:
+        return np.zeros((size, size))
+    reduced: Floats = getattr(np.stack(matrices), heads if isinstance(heads, str) else "mean")(0)
+    return reduced
+
+
+def _described(stack: Stack, heads: str, residual: float) -> str:
+    first, last = stack.layers[0], stack.layers[-1]
+    layers = f"layers {first}-{last}" if last > first else f"layer {first}"
+    which = f"{heads} of heads" if heads in ("mean", "max", "min") else f"head {heads}"
+    return (
+        f"{stack.name} stack, {layers}, {len(stack.tokens)} tokens; {which}, residual {residual:g}"
+    )
+
+
+def _notes(chosen: dict[int, list[AttentionGraph]]) -> str:
+    graphs = [graph for some in chosen.values() for graph in some]
+    kept = sum(float(graph.kept_mass.sum()) for graph in graphs)
+    whole = sum(float(graph.total_mass.sum()) for graph in graphs)
+    if whole <= 0 or kept >= whole * (1 - 1e-4):
+        return ""
+    return f"kept edges have {100 * kept / whole:.3g} % of the mass, and their rows are made whole"
+
+
+def _check(stack: Stack) -> None:
+    if not stack.heads:
+        raise SelectionError("The stack is empty: capture at least one layer.")
+    if stack.layers != list(range(stack.layers[0], stack.layers[-1] + 1)):
+        raise SelectionError(
+            f"Only consecutive layers unroll into a graph; this stack has {stack.layers}."
+        )
+    for head in stack.heads.values():
+        if head.graph.is_bipartite or head.graph.num_queries != head.graph.num_keys:
+            raise SelectionError(f"Only self-attention unrolls; {stack.name} is not.")
+        if bool((head.attention < 0).any()):
+            raise ShapeError("Only non-negative attention unrolls; this trace has negative.")
