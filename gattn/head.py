@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, overload
 
 import numpy as np
 import torch
@@ -405,6 +405,21 @@ class AttentionGraph:
         from gattn.drawing import draw_head
 
         return draw_head(self, layout, ax=ax, **options)
+
+    @overload
+    def to_html(self, path: None = None, **options: Any) -> str: ...
+    @overload
+    def to_html(self, path: str | PathLike[str], **options: Any) -> None: ...
+    def to_html(self, path: str | PathLike[str] | None = None, **options: Any) -> str | None:
+        """Write a page to look at, one HTML file; see `gattn.drawing.page.to_html`."""
+        from gattn.drawing.page import to_html
+
+        return to_html(self, path, **options)
+
+    def _repr_html_(self) -> str | None:
+        from gattn.drawing.page import notebook_html
+
+        return notebook_html(self)
 
     def _repr_svg_(self) -> str:
         from gattn.drawing import notebook_svg

@@ -1,0 +1,137 @@
+"""One attention graph as a block of a page: its numbers, rounded, packed and compressed.
+
+A block is base64 of raw deflate of these arrays, one behind the other, little endian, each as byte
+planes (the lowest bytes of all its numbers, then the next ones):
+
+- where the pattern is "explicit": the number of edges of each query, u32; the key of each edge,
+  u32, less the previous key of its query where there is one. The patterns "complete" (all keys)
+  and "causal" (the keys 0 .. i + offset of query i) store no edges;
+- for each kind of value in the header's order, u16 an edge: u means
+  ``low + u * (high - low) / levels``, and 65535 that there is none, as of a score -inf;
+- the mass of each query before edges were dropped, f32;
+- where there is a sink, what each query gave to it, u16 in the same code.
+"""
+
+from __future__ import annotations
+
+import zlib
+from base64 import b64encode
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gattn.head import AttentionGraph, Floats
+from gattn.rules import Causal
+
+LEVELS = 65534
+"""The finest code has so many steps from the least to the largest value."""
+
+_NONE = 65535
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A graph's bytes, and what the header says of them."""
+
+    data: bytes
+    entry: dict[str, Any]
+
+
+def pack(head: AttentionGraph, levels: int) -> Packed:
+    """Pack a graph's numbers.
+
+    Parameters
+    ----------
+    head : AttentionGraph
+        The graph.
+    levels : int
+        How many steps there are from the least to the largest value.
+
+    Returns
+    -------
+    Packed
+        The bytes, not yet compressed; ``pattern``, ``values`` and ``sink`` of the header.
+    """
+    pattern = pattern_of(head)
+    parts = _edges(head) if pattern == "explicit" else []
+    scales = {name: _scale(name, values) for name, values in head.edge_values.items()}
+    for name, values in head.edge_values.items():
+        parts.append(_planes(_coded(values, *scales[name], levels)))
+    parts.append(_planes(head.total_mass.astype("<f4")))
+    sink = None
+    if head.sink is not None:
+        sink = _scale("attention", head.sink)
+        parts.append(_planes(_coded(head.sink, *sink, levels)))
+    return Packed(b"".join(parts), {"pattern": pattern, "values": scales, "sink": sink})
+
+
+def pattern_of(head: AttentionGraph) -> str:
+    """Say which edges there are: "complete", "causal", or "explicit" where a list says it."""
+    graph = head.graph
+    if graph.num_keys != graph.num_tokens:
+        return "explicit"
+    degree = graph.in_degree.numpy()
+    if (degree == graph.num_keys).all():
+        return "complete"
+    ends = np.minimum(np.arange(graph.num_queries) + graph.query_offset + 1, graph.num_keys)
+    if graph.is_bipartite or not np.array_equal(degree, ends) or not ends.all():
+        return "explicit"
+    if isinstance(graph.rule, Causal) or np.array_equal(head.key[np.cumsum(ends) - 1], ends - 1):
+        return "causal"
+    return "explicit"
+
+
+def deflated(data: bytes) -> bytes:
+    """Compress: runs alone, which is both smaller and quicker here than looking for repeats."""
+    deflate = zlib.compressobj(9, zlib.DEFLATED, -15, 9, zlib.Z_RLE)
+    return deflate.compress(data) + deflate.flush()
+
+
+def block(data: bytes) -> str:
+    """Write bytes as a page holds them."""
+    return b64encode(deflated(data)).decode("ascii")
+
+
+def thumbnail(head: AttentionGraph, size: int) -> NDArray[np.uint8]:
+    """Make a small picture of a head: the largest |A| of each block of queries and keys.
+
+    Returns
+    -------
+    array (rows, columns)
+        Of at most `size` rows and columns, 255 times the root of the attention, 255 at most.
+    """
+    graph = head.graph
+    rows, columns = min(size, graph.num_queries), min(size, graph.num_tokens)
+    largest = np.zeros(rows * columns)
+    row = head.query * rows // max(graph.num_queries, 1)
+    column = head.key * columns // max(graph.num_tokens, 1)
+    np.maximum.at(largest, row * columns + column, np.abs(head.attention))
+    shades = np.rint(255 * np.sqrt(np.minimum(largest, 1)))
+    return shades.astype(np.uint8).reshape(rows, columns)
+
+
+def _edges(head: AttentionGraph) -> list[bytes]:
+    key, start = head.key, head.graph.pointer.numpy()[:-1]
+    step = np.diff(key, prepend=0)
+    first = start[start < len(key)]
+    step[first] = key[first]
+    return [_planes(numbers.astype("<u4")) for numbers in (head.graph.in_degree.numpy(), step)]
+
+
+def _scale(name: str, values: Floats) -> tuple[float, float]:
+    finite = values[np.isfinite(values)]
+    least, largest = (float(finite.min()), float(finite.max())) if finite.size else (0.0, 0.0)
+    return (min(0.0, least), max(1.0, largest)) if name == "attention" else (least, largest)
+
+
+def _coded(values: Floats, low: float, high: float, levels: int) -> NDArray[np.uint16]:
+    step = (high - low) / levels or 1.0
+    coded = (values.astype(np.float64) - low) / step
+    return np.where(np.isfinite(coded), np.rint(coded), _NONE).astype("<u2")
+
+
+def _planes(numbers: NDArray[Any]) -> bytes:
+    data = np.ascontiguousarray(numbers)
+    return data.view(np.uint8).reshape(-1, data.itemsize).T.tobytes()

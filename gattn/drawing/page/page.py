@@ -1,0 +1,168 @@
+"""Writes the page: one HTML file with its style, its script and its data, and leave for no more."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from dataclasses import replace
+from hashlib import sha256
+from html import escape
+from importlib.resources import files
+from os import PathLike
+from pathlib import Path
+
+from gattn.drawing.notebook import notebook_svg
+from gattn.drawing.page.payload import Payload, payload
+from gattn.errors import SelectionError
+from gattn.files.paths import whole_file
+from gattn.head import AttentionGraph
+from gattn.keep import Keep
+from gattn.trace import AttentionTrace, Stack
+
+_LARGEST_FRAME = 4_000_000
+"""The characters up to which a notebook holds a page."""
+
+
+def to_html(
+    graphs: AttentionTrace | AttentionGraph,
+    path: str | PathLike[str] | None = None,
+    *,
+    other: AttentionTrace | AttentionGraph | None = None,
+    edits: str = "",
+    keep: Keep | None = None,
+) -> str | None:
+    """Write a trace or a head as a page to look at: one HTML file that needs nothing but a browser.
+
+    Parameters
+    ----------
+    graphs : AttentionTrace or AttentionGraph
+        What to look at.
+    path : path, optional
+        The file to write. The file appears whole or not at all.
+    other : AttentionTrace or AttentionGraph, optional
+        A second run on the same tokens to compare with: what came after the first.
+    edits : str
+        What was edited between the two.
+    keep : Keep, optional
+        Which edges the page keeps, of those that the graphs have; by default all.
+
+    Returns
+    -------
+    str or None
+        The page's text, where no path is given.
+
+    Raises
+    ------
+    SelectionError
+        Where there is no head, or the graphs of a stack, or of both runs, differ in their tokens.
+    FileError
+        Where no browser would open the page, or the file cannot be written.
+    """
+    runs = [_as_trace(one) for one in (graphs, other) if one is not None]
+    if keep is not None:
+        runs = [_kept(one, keep) for one in runs]
+    names = ["before", "after"] if len(runs) > 1 else ["trace"]
+    text = page(payload(runs, names, [f"edits: {edits}"] if edits else []))
+    if path is None:
+        return text
+    with whole_file(Path(path)) as part:
+        part.write_text(text, encoding="utf-8", newline="\n")
+    return None
+
+
+def page(made: Payload) -> str:
+    """Put the parts of a page together.
+
+    The policy allows this one script and this one style, by their hashes, and no request at all.
+    """
+    style, script, skeleton = map(_asset, ASSETS)
+    policy = (
+        f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+    blocks = "\n".join(
+        f'<script type="text/plain" id="gattn-block-{number}">{text}</script>'
+        for number, text in enumerate(made.blocks)
+    )
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="generator" content="gattn {made.header["version"]}">
+<title>{_plain(made.header["title"])}</title>
+<style>{style}</style>
+</head>
+<body>
+{skeleton}
+<script type="application/json" id="gattn-header">{made.header_text()}</script>
+{blocks}
+<script type="module">{script}</script>
+</body>
+</html>
+"""
+
+
+ASSETS = ("viewer.css", "viewer.js", "skeleton.html")
+
+
+def notebook_html(graphs: AttentionTrace | AttentionGraph) -> str | None:
+    """Give what a notebook shows: the page in a frame that reaches nothing outside of it.
+
+    Behind the frame lies a picture, for places that drop frames. None where the page is too large
+    for a notebook, or there is nothing to look at: then the picture alone is shown.
+    """
+    if not any(True for _ in _as_trace(graphs).heads()) or _is_large(graphs):
+        return None
+    text = to_html(graphs)
+    assert text is not None
+    if len(text) > _LARGEST_FRAME:
+        return None
+    picture = b64encode(notebook_svg(graphs).encode()).decode("ascii")
+    name = escape(_plain(repr(graphs)))
+    return f"""<div style="position: relative; height: 680px; overflow: auto; resize: vertical">
+<img alt="{name}" style="max-width: 100%" src="data:image/svg+xml;base64,{picture}">
+<iframe title="{name}" sandbox="allow-scripts allow-downloads" srcdoc="{escape(text)}"
+style="position: absolute; inset: 0; width: 100%; height: 100%; border: 0; background: Canvas">
+</iframe></div>"""
+
+
+def _is_large(graphs: AttentionTrace | AttentionGraph) -> bool:
+    """Say without packing that a page would be too large for a notebook."""
+    heads = list(_as_trace(graphs).heads())
+    return sum(head.graph.num_edges * len(head.edge_values) for head in heads) > _LARGEST_FRAME
+
+
+def _asset(name: str) -> str:
+    return files("gattn.drawing.page").joinpath(name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"'sha256-{b64encode(sha256(text.encode()).digest()).decode('ascii')}'"
+
+
+def _plain(text: str) -> str:
+    """Write text that can be encoded and holds no NUL."""
+    text = text.replace("\0", "�").encode("utf-8", "replace").decode()
+    return escape(text)
+
+
+def _as_trace(graphs: AttentionTrace | AttentionGraph) -> AttentionTrace:
+    if isinstance(graphs, AttentionTrace):
+        return graphs
+    if not isinstance(graphs, AttentionGraph):
+        raise SelectionError(
+            f"A page shows a trace or a head, not {type(graphs).__name__}: pass one that "
+            "gattn.capture or gattn.attention_graphs gave."
+        )
+    place = graphs.layer or 0, graphs.head or 0
+    name = "cross" if graphs.graph.is_bipartite else "heads"
+    return AttentionTrace({name: Stack(name, {place: graphs})}, graphs.model)
+
+
+def _kept(trace: AttentionTrace, keep: Keep) -> AttentionTrace:
+    stacks = {
+        name: Stack(name, {place: head.keep(keep) for place, head in stack.items()})
+        for name, stack in trace.stacks.items()
+    }
+    return replace(trace, stacks=stacks)

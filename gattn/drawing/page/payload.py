@@ -1,0 +1,225 @@
+"""What a page holds: a header that says what there is, and a block of numbers for each graph.
+
+The header is JSON. It has ``format`` 1, ``levels`` (see `packing`), ``traces``, and ``thumbnails``,
+the block of the small pictures of all graphs in the header's order, one byte a cell. A trace has
+``stacks``; a stack has its tokens and ``graphs``; a graph says in which ``block`` its numbers are.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gattn import __version__
+from gattn.analysis.head_scores import SCORES
+from gattn.analysis.heads import Place, head_table
+from gattn.drawing.page.packing import LEVELS, block, deflated, pack, thumbnail
+from gattn.errors import FileError, SelectionError, ShapeError
+from gattn.head import AttentionGraph
+from gattn.pieces import joined
+from gattn.trace import AttentionTrace, Stack
+
+_THUMBNAIL = 32
+_ROOM = 20_500_000
+"""The bytes of all compressed numbers for which precision is given up: 27 MB of base64."""
+
+_COARSEST = 4
+_MOST_VALUES = 150_000_000
+_SAMPLES = 6
+
+
+@dataclass(frozen=True)
+class Payload:
+    """The header of a page and its blocks."""
+
+    header: dict[str, Any]
+    blocks: list[str]
+
+    def header_text(self) -> str:
+        r"""Write the header as JSON in ASCII that is nothing but text in HTML: no ``<``, no NUL."""
+        text = json.dumps(self.header, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
+        for character in "<>&":
+            text = text.replace(character, f"\\u{ord(character):04x}")
+        return text
+
+
+def payload(
+    traces: Sequence[AttentionTrace], names: Sequence[str], notes: Sequence[str]
+) -> Payload:
+    """Pack one trace, or two of the same tokens.
+
+    Raises
+    ------
+    SelectionError
+        Where there is no head, or graphs of a stack, or the traces, have other tokens.
+    FileError
+        Where no browser would open the page.
+    """
+    heads = [head for trace in traces for head in trace.heads()]
+    _check_size(heads)
+    levels = _levels(heads)
+    notes = [*notes, _precision(levels)]
+    with ThreadPoolExecutor(2) as pool:  # zlib and NumPy let go of the interpreter
+        packed = list(pool.map(lambda head: _packed(head, levels), heads))
+    entries = iter([entry | {"block": i} for i, (entry, _, _) in enumerate(packed)])
+    header = {
+        "format": 1,
+        "version": __version__,
+        "title": title(traces[0]),
+        "levels": levels,
+        "traces": [
+            _trace(trace, name, notes if trace is traces[0] else [], entries)
+            for trace, name in zip(traces, names, strict=True)
+        ],
+        "thumbnails": {"block": len(packed), "size": _THUMBNAIL},
+    }
+    shades = b"".join(picture.tobytes() for *_, picture in packed)
+    return Payload(header, [*(text for _, text, _ in packed), block(shades)])
+
+
+def title(trace: AttentionTrace) -> str:
+    """Name a page by the beginning of its text, and the model."""
+    head = next(trace.heads())
+    text = joined(head.labels()[:12], head.words[:12])
+    return " · ".join(filter(None, [text[:60].strip(), trace.model]))
+
+
+def _packed(head: AttentionGraph, levels: int) -> tuple[dict[str, Any], str, NDArray[np.uint8]]:
+    packed = pack(head, levels)
+    return packed.entry, block(packed.data), thumbnail(head, _THUMBNAIL)
+
+
+def _values(head: AttentionGraph) -> int:
+    return head.graph.num_edges * len(head.edge_values)
+
+
+def _check_size(heads: Sequence[AttentionGraph]) -> None:
+    if not heads:
+        raise SelectionError("There is nothing to look at: this trace holds no heads.")
+    values = sum(map(_values, heads))
+    if values > _MOST_VALUES:
+        raise FileError(
+            f"A page of {values:,} numbers would be too large for a browser, which opens some "
+            f"{_MOST_VALUES:,}: pass keep=TopK(16) or keep=Threshold(0.01), or capture fewer "
+            "layers, heads or kinds of numbers."
+        )
+
+
+def _levels(heads: Sequence[AttentionGraph]) -> int:
+    """Find the finest code with which the numbers of some heads say that all will fit."""
+    total = sum(map(_values, heads))
+    if 2 * total <= _ROOM:
+        return LEVELS
+    some = heads[:: max(len(heads) // _SAMPLES, 1)]
+    share = total / max(sum(map(_values, some)), 1)
+    for coarser in range(_COARSEST):
+        levels = (LEVELS + 1) >> coarser if coarser else LEVELS
+        if share * sum(len(deflated(pack(head, levels).data)) for head in some) <= _ROOM:
+            return levels
+    return (LEVELS + 1) >> _COARSEST
+
+
+def _precision(levels: int) -> str:
+    step = np.format_float_positional(0.5 / levels, precision=2, fractional=False)
+    return f"attention to within {step}, other numbers to within that share of their range"
+
+
+def _trace(
+    trace: AttentionTrace, name: str, notes: Sequence[str], entries: Iterator[dict[str, Any]]
+) -> dict[str, Any]:
+    descriptions = _descriptions(trace)
+    return {
+        "name": name,
+        "model": trace.model,
+        "notes": list(notes),
+        "generated": trace.generated,
+        "stacks": [
+            _stack(stack, trace.generated)
+            | {
+                "graphs": [
+                    _graph(stack[place], place) | descriptions.get((stack.name, *place), {}) | entry
+                    for place, entry in zip(sorted(stack), entries, strict=False)
+                ]
+            }
+            for stack in trace.stacks.values()
+            if len(stack)
+        ],
+    }
+
+
+def _descriptions(trace: AttentionTrace) -> dict[Place, dict[str, Any]]:
+    """Give the label and the scores of each head; none where attention is signed."""
+    try:
+        table = head_table(trace, progress=False)
+    except ShapeError:
+        return {}
+    scores = table[[name for name in SCORES if name in table]]
+    return {
+        place: {"label": label, "scores": _numbers(row)}
+        for place, label, row in zip(
+            table.index, table["label"], scores.to_dict("records"), strict=True
+        )
+    }
+
+
+def _numbers(row: dict[Any, float]) -> dict[str, float]:
+    return {str(name): float(f"{x:.4g}") for name, x in row.items() if np.isfinite(x)}
+
+
+def _stack(stack: Stack, generated: int) -> dict[str, Any]:
+    heads = [stack[place] for place in sorted(stack)]
+    first, *others = heads
+    for head in others:
+        if _nodes(head) != _nodes(first):
+            raise SelectionError(
+                f"The heads of the {stack.name} stack have other tokens, so no page shows them "
+                "together: capture them in one run, or make a page of each."
+            )
+    graph = first.graph
+    own = {"tokens": first.labels(), "positions": first.node_positions.tolist()}
+    special = [i for i, word in enumerate(first.words) if word is None]
+    size = graph.num_queries if graph.is_bipartite else graph.num_tokens
+    of_decoder = stack.name in ("decoder", "cross") and 0 < generated <= size
+    return {
+        "name": stack.name,
+        "layers": stack.layers,
+        "heads": stack.head_numbers,
+        "keys": own | {"words": list(first.words) or None, "special": special},
+        "queries": {
+            "tokens": first.query_labels(),
+            "positions": first.node_ids()[1],
+            "words": None,
+            "special": [],
+        }
+        if graph.is_bipartite
+        else None,
+        "offset": graph.query_offset,
+        "generatedFrom": size - generated if of_decoder else None,
+    }
+
+
+def _nodes(head: AttentionGraph) -> tuple[Any, ...]:
+    graph = head.graph
+    sizes = graph.num_queries, graph.num_keys, graph.query_offset, graph.is_bipartite
+    return *sizes, head.tokens, head.query_tokens, head.node_positions.tolist()
+
+
+def _graph(head: AttentionGraph, place: tuple[int, int]) -> dict[str, Any]:
+    return {
+        "layer": place[0],
+        "head": place[1],
+        "keyValueHead": head.key_value_head,
+        "label": "",
+        "scores": {},
+        "keep": head.kept_by,
+        "weightFunction": head.weight_function,
+        "normalizer": head.normalizer,
+        "edges": head.graph.num_edges,
+        "totalEdges": int(head.total_edges.sum()),
+    }
