@@ -55,6 +55,9 @@ class AttentionGraph:
         The queries' tokens where the graph is bipartite.
     words : tuple of int or None
         The word that each token is a part of; None for special tokens.
+    generated : int
+        How many of the tokens (of the queries where the graph is bipartite) the model generated:
+        the last ones.
     positions : array of int, optional
         The position of each node in the text; 0, 1, 2 ... where not given.
     query_positions : array of int, optional
@@ -72,7 +75,7 @@ class AttentionGraph:
     Raises
     ------
     ShapeError
-        Where the arrays do not fit the graph.
+        Where the arrays or `generated` do not fit the graph.
     CaptureError
         Where attention is not finite, a score is NaN, or a length is negative or not finite.
     """
@@ -88,6 +91,7 @@ class AttentionGraph:
     tokens: tuple[str, ...] = ()
     query_tokens: tuple[str, ...] = ()
     words: tuple[int | None, ...] = ()
+    generated: int = 0
     positions: Ints | None = None
     query_positions: Ints | None = None
     layer: int | None = None
@@ -118,6 +122,11 @@ class AttentionGraph:
             place = getattr(self, name)
             if place is not None and (isinstance(place, bool) or not isinstance(place, int)):
                 raise ShapeError(f"{name} must be a whole number or None, not {place!r}.")
+        nodes = queries if self.graph.is_bipartite else nodes
+        if type(self.generated) is not int or not 0 <= self.generated <= nodes:
+            raise ShapeError(
+                f"generated must be a number of the {nodes} tokens, not {self.generated!r}."
+            )
         self._check_numbers()
 
     def _check_numbers(self) -> None:

@@ -65,6 +65,7 @@ def selected(head: AttentionGraph, rows: Ints, columns: Ints) -> AttentionGraph:
     kept: dict[str, Any] = {name: values[mask] for name, values in head.edge_values.items()}
     bipartite = head.graph.is_bipartite
     _, queries = head.node_ids()
+    nodes, size = (rows, head.graph.num_queries) if bipartite else (columns, head.graph.num_tokens)
     return replace(
         head,
         graph=TokenGraph(rule, len(rows), len(columns), is_bipartite=bipartite),
@@ -74,6 +75,7 @@ def selected(head: AttentionGraph, rows: Ints, columns: Ints) -> AttentionGraph:
         tokens=tuple(head.tokens[i] for i in columns) if head.tokens else (),
         query_tokens=tuple(head.query_tokens[i] for i in rows) if head.query_tokens else (),
         words=tuple(head.words[i] for i in columns) if head.words else (),
+        generated=int((nodes >= size - head.generated).sum()),
         positions=unless_counted(head.node_positions[columns]),
         query_positions=unless_counted(np.array(queries)[rows]) if bipartite else None,
         **kept,
@@ -122,6 +124,7 @@ def merge(
     column, row = np.cumsum(column_starts) - 1, np.cumsum(row_starts) - 1
     columns, rows = int(column_starts.sum()), int(row_starts.sum())
     members = np.bincount(row, minlength=rows)
+    starts = row_starts if bipartite else column_starts
     codes = row[head.query] * columns + column[head.key]
     edges, place = np.unique(codes, return_inverse=True)
     query, key = np.divmod(edges, max(columns, 1))
@@ -145,6 +148,7 @@ def merge(
         tokens=_joined(head.tokens, head.words, column_starts),
         query_tokens=_joined(head.query_tokens, (), row_starts),
         words=tuple(head.words[i] for i in np.flatnonzero(column_starts)) if head.words else (),
+        generated=int(starts[len(starts) - head.generated :].sum()),
         positions=None,
         query_positions=None,
         kept_by="All()" if head.kept_by == "All()" else f"{head.kept_by}, merged",

@@ -50,7 +50,8 @@ def to_networkx(
 
         - of edges, ``weight`` (the attention), ``score``, ``contribution``, ``value_norm`` and
           ``distance``;
-        - of nodes, ``token``, ``position``, ``word`` (the word that the token is a part of) and
+        - of nodes, ``token``, ``position``, ``word`` (the word that the token is a part of),
+          ``generated`` (True where the model generated it) and
           ``bipartite`` (0 for keys, 1 for queries), and of queries ``kept_mass``, ``total_mass``
           and ``total_edges``, before edges were dropped;
         - of the graph, ``layer``, ``head``, ``key_value_head``, ``model``, ``weight_function``,
@@ -134,6 +135,8 @@ def _nodes(head: AttentionGraph) -> list[tuple[Any, dict[str, Any]]]:
     if bipartite:
         for node, attributes in nodes.items():
             attributes["bipartite"] = int(node[0] == "query")
+    for node in list(nodes)[len(nodes) - head.generated :]:
+        nodes[node]["generated"] = True
     return list(nodes.items())
 
 
@@ -214,6 +217,9 @@ def _read(
         layer=graph.graph.get("layer"),
         head=graph.graph.get("head"),
         key_value_head=graph.graph.get("key_value_head"),
+        generated=sum(
+            bool(nodes[node].get("generated")) for node in (queries if bipartite else keys)
+        ),
         kept_by=graph.graph.get("keep", "All()"),
         **{name: graph.graph.get(name, "") for name in _TEXTS},
     )

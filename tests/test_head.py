@@ -392,3 +392,26 @@ def test_a_merged_head_says_so_where_edges_were_dropped():
     assert head.merge([(0, 2)]).kept_by == "All()"
     part = head.keep(Threshold(0.2)).merge([(0, 2)])
     assert part.kept_by == "Threshold(0.2), merged"
+
+
+def test_generated_tokens_stay_counted_in_parts_and_merged_heads() -> None:
+    head = causal_head(generated=2)
+    assert [head.subgraph(nodes).generated for nodes in ([0, 1], [2, 3], [0, 3, 4])] == [0, 1, 2]
+    assert [head.merge([span]).generated for span in ((0, 2), (2, 4), (3, 5))] == [2, 1, 1]
+    network = head.to_networkx()
+    assert [node for node, is_new in network.nodes.data("generated") if is_new] == [3, 4]
+    assert AttentionGraph.from_networkx(network.subgraph([0, 1, 4])).generated == 1
+
+
+def test_generated_tokens_of_cross_attention_are_queries() -> None:
+    head = AttentionGraph.from_dense(np.ones((3, 4)), TokenGraph.bipartite(3, 4), generated=2)
+    assert head.subgraph([0, 2]).generated == 1
+    assert head.merge([(0, 4)], [(1, 3)]).generated == 1
+    again = AttentionGraph.from_networkx(head.to_networkx())
+    assert again.generated == 2
+
+
+@pytest.mark.parametrize("generated", [-1, 6, True, 1.0, "2"])
+def test_generated_is_a_number_of_tokens(generated: object) -> None:
+    with pytest.raises(ShapeError, match=f"generated .* of the 5 tokens, not {generated!r}"):
+        causal_head(generated=generated)

@@ -70,6 +70,7 @@ class _Layer:
     norms: Tensor | None = None
     groups: int = 1
     queries: int = 0
+    generated: int = 0
 
     def add_norms(self, norms: Tensor, first: int) -> None:
         """Add the keys' value norms (heads, keys); those known already come again."""
@@ -87,7 +88,12 @@ class _Sequence:
     layers: dict[str, dict[int, _Layer]] = field(default_factory=dict)
     ids: dict[tuple[str, bool], list[int] | None] = field(default_factory=dict)
     logits: list[Tensor] = field(default_factory=list)
-    generated: int = 0
+
+    @property
+    def generated(self) -> int:
+        """How many tokens came step by step; those of cross-attention come again."""
+        own = (layers for stack, layers in self.layers.items() if stack != "cross")
+        return max((layer.generated for layers in own for layer in layers.values()), default=0)
 
 
 class Recording(Context):
@@ -211,8 +217,8 @@ class Recording(Context):
                     "copy. Open it before the prompt runs, and go on with the cache itself."
                 )
             stack[place.layer] = _Layer(groups=reading.groups)
-        elif place.layer == min(stack) and len(reading.queries) == 1 and place.stack != "cross":
-            run[sequence].generated += 1
+        elif len(reading.queries) == 1:
+            stack[place.layer].generated += 1
         layer, queries = stack[place.layer], reading.queries
         if not place.is_bipartite and queries.first != layer.queries:
             raise CaptureError(
@@ -354,7 +360,7 @@ class Recording(Context):
         found = []
         for heads, store in layer.stores.items():
             for graph in store.graphs(**layer.attributes[heads]):
-                fields = _fitting(graph, names)
+                fields = _fitting(graph, names) | {"generated": layer.generated}
                 if layer.groups > 1:
                     fields["key_value_head"] = (graph.head or 0) // layer.groups
                 if layer.norms is not None:

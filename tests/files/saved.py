@@ -32,6 +32,7 @@ def whole_head(**changes) -> AttentionGraph:
         graph,
         tokens=TOKENS,
         words=(0, 0, 1, None, 2, 2, 3),
+        generated=2,
         score=scores,
         contribution=np.linspace(0, 9, len(key), dtype=np.float32),
         value_norm=A[query, key] / 3,
@@ -51,6 +52,7 @@ CROSS = AttentionGraph.from_dense(
     TokenGraph.bipartite(2, 3),
     tokens=TOKENS[:3],
     query_tokens=TOKENS[3:5],
+    generated=1,
 )
 HEADS = {
     "whole": whole_head(),

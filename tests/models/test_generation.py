@@ -136,6 +136,7 @@ def test_a_padded_batch_is_a_pass_for_each(build, name, implementation, options,
         whole = torch.tensor([*row, *new[:-1].tolist()])
         same_as_one_pass(model, trace, whole)
         assert trace.generated == 6
+        assert {head.generated for head in trace.heads()} == {6}
         assert list(trace.only_stack.tokens) == [str(int(i)) for i in whole]
 
 
@@ -161,6 +162,8 @@ def test_an_encoder_decoder_generates_in_three_stacks(tiny, name, implementation
             for (layer, h), head in trace[stack].items():
                 np.testing.assert_allclose(head.to_dense(), layers[layer][0, h], atol=1e-5)
         assert trace.generated == 5
+        counts = {name: {h.generated for h in one.values()} for name, one in trace.stacks.items()}
+        assert counts == {"encoder": {0}, "decoder": {5}, "cross": {5}}
         assert trace["encoder"].tokens == trace["cross"].tokens == [str(i) for i in row]
         decoded = [str(int(i)) for i in decoder]
         assert trace["decoder"].tokens == trace["cross"][0, 0].query_labels() == decoded
