@@ -11,6 +11,7 @@ import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import chain, groupby
 from typing import Any
 
 import numpy as np
@@ -26,12 +27,12 @@ from gattn.pieces import joined
 from gattn.trace import AttentionTrace, Stack
 
 _THUMBNAIL = 32
-_ROOM = 20_500_000
-"""The bytes of all compressed numbers for which precision is given up: 27 MB of base64."""
+_ROOM = 20_000_000
+"""The bytes of all compressed numbers for which precision is given up: some 27 MB of base64."""
 
 _COARSEST = 4
 _MOST_VALUES = 150_000_000
-_SAMPLES = 6
+_SAMPLES = 12
 
 
 @dataclass(frozen=True)
@@ -64,18 +65,19 @@ def payload(
     heads = [head for trace in traces for head in trace.heads()]
     _check_size(heads)
     levels = _levels(heads)
-    notes = [*notes, _precision(levels)]
     with ThreadPoolExecutor(2) as pool:  # zlib and NumPy let go of the interpreter
         packed = list(pool.map(lambda head: _packed(head, levels), heads))
+        described = [dict(chain(*pool.map(_described, _layers(trace)))) for trace in traces]
     entries = iter([entry | {"block": i} for i, (entry, _, _) in enumerate(packed)])
     header = {
         "format": 1,
         "version": __version__,
         "title": title(traces[0]),
         "levels": levels,
+        "notes": [*notes, _precision(levels)],
         "traces": [
-            _trace(trace, name, notes if trace is traces[0] else [], entries)
-            for trace, name in zip(traces, names, strict=True)
+            _trace(trace, name, entries, found)
+            for trace, name, found in zip(traces, names, described, strict=True)
         ],
         "thumbnails": {"block": len(packed), "size": _THUMBNAIL},
     }
@@ -116,7 +118,8 @@ def _levels(heads: Sequence[AttentionGraph]) -> int:
     total = sum(map(_values, heads))
     if 2 * total <= _ROOM:
         return LEVELS
-    some = heads[:: max(len(heads) // _SAMPLES, 1)]
+    places = np.unique(np.linspace(0, len(heads) - 1, _SAMPLES).astype(int)).tolist()
+    some = [heads[place] for place in places]
     share = total / max(sum(map(_values, some)), 1)
     for coarser in range(_COARSEST):
         levels = (LEVELS + 1) >> coarser if coarser else LEVELS
@@ -131,13 +134,14 @@ def _precision(levels: int) -> str:
 
 
 def _trace(
-    trace: AttentionTrace, name: str, notes: Sequence[str], entries: Iterator[dict[str, Any]]
+    trace: AttentionTrace,
+    name: str,
+    entries: Iterator[dict[str, Any]],
+    descriptions: dict[Place, dict[str, Any]],
 ) -> dict[str, Any]:
-    descriptions = _descriptions(trace)
     return {
         "name": name,
         "model": trace.model,
-        "notes": list(notes),
         "generated": trace.generated,
         "stacks": [
             _stack(stack, trace.generated)
@@ -153,19 +157,23 @@ def _trace(
     }
 
 
-def _descriptions(trace: AttentionTrace) -> dict[Place, dict[str, Any]]:
+def _layers(trace: AttentionTrace) -> Iterator[Stack]:
+    for stack in trace.stacks.values():
+        for _, places in groupby(sorted(stack), lambda place: place[0]):
+            yield Stack(stack.name, {place: stack[place] for place in places})
+
+
+def _described(layer: Stack) -> list[tuple[Place, dict[str, Any]]]:
     """Give the label and the scores of each head; none where attention is signed."""
     try:
-        table = head_table(trace, progress=False)
+        table = head_table(layer, progress=False)
     except ShapeError:
-        return {}
-    scores = table[[name for name in SCORES if name in table]]
-    return {
-        place: {"label": label, "scores": _numbers(row)}
-        for place, label, row in zip(
-            table.index, table["label"], scores.to_dict("records"), strict=True
-        )
-    }
+        return []
+    scores = table[[name for name in SCORES if name in table]].to_dict("records")
+    return [
+        (place, {"label": label, "scores": _numbers(row)})
+        for place, label, row in zip(table.index, table["label"], scores, strict=True)
+    ]
 
 
 def _numbers(row: dict[Any, float]) -> dict[str, float]:
