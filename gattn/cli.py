@@ -6,6 +6,7 @@ import argparse
 import logging
 import os
 import sys
+import webbrowser
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 LAYOUTS = ("arcs", "columns", "circle", "matrix")
 PICTURES = (".svg", ".png", ".pdf")
+PAGES = (".html", ".htm")
 EXPORTS = (".gattn", ".json", ".graphml", ".gexf", ".dot", ".gv", ".csv")
 KEEPS = "all, threshold:T, topk:K, topmass:P"
 EDITS = {
@@ -44,6 +46,9 @@ EDITS = {
     ),
 }
 _MOST_ROWS = 20
+_MOST_PAIRS = 2_000_000
+"""Pairs of tokens, of all heads together, up to which a page shows more of them than attention."""
+
 METRICS = ("kl", "logit_difference", "probability")
 HEAD_COLUMNS = (
     "key_value_head",
@@ -98,6 +103,19 @@ def _parser() -> argparse.ArgumentParser:
     draw.add_argument("--layout", choices=LAYOUTS, help="how to draw one head (default: arcs)")
     _add_output(draw, PICTURES, "attention.svg")
     draw.set_defaults(run=_draw)
+
+    view = commands.add_parser(
+        "view",
+        help="write a page for the browser, and open it; with edits, before and after",
+    )
+    _add_capture(view)
+    _add_edits(view)
+    view.add_argument(
+        "--generate", type=int, metavar="N", help="let the model go on with the text for N tokens"
+    )
+    view.add_argument("--no-open", dest="opens", action="store_false", help="write the page alone")
+    _add_output(view, PAGES, "attention.html")
+    view.set_defaults(run=_view)
 
     heads = commands.add_parser("heads", help="describe every head in one row of a table")
     _add_capture(heads)
@@ -286,6 +304,66 @@ def _figure(shown: AttentionTrace | AttentionGraph, layout: str | None) -> Figur
     if isinstance(shown, AttentionTrace):
         return shown.draw()
     return cast("Figure", shown.draw(layout or "arcs").figure)
+
+
+def _view(options: argparse.Namespace) -> None:
+    _check_output(options.output, PAGES)
+    if options.generate is not None and (options.edits or options.generate < 1):
+        raise EditError(
+            "--generate takes at least 1 token, and no edits: these may change what is generated, "
+            "and before and after are compared on the same tokens."
+        )
+    makes = _makes(options)
+    loaded = _loaded(options)
+    from gattn.models.editing import edited
+
+    trace, after, said = _viewed(options, loaded), None, ", ".join(_labels(options))
+    if makes:
+        _, model, tokenizer = loaded
+        with edited(model, *_edits(makes, loaded), tokenizer=tokenizer):
+            after = _viewed(options, loaded)
+    trace.to_html(options.output, other=after, edits=said)
+    size = options.output.stat().st_size / 1e6
+    print(f"{options.output}: {trace!r}{f'; after {said}' if said else ''}, {size:.1f} MB")
+    if options.opens and _has_display():
+        webbrowser.open(options.output.absolute().as_uri())
+
+
+def _has_display() -> bool:
+    """Say whether there is a screen for a browser, rather than a terminal that one would take."""
+    return sys.platform in ("win32", "darwin") or any(
+        os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")
+    )
+
+
+def _viewed(options: argparse.Namespace, loaded: Loaded) -> AttentionTrace:
+    """Capture with scores and contributions, where they are known and the page stays small."""
+    from gattn.models.encoding import encode
+
+    config = loaded[1].config.get_text_config()
+    tokens = len(encode(*loaded)) + (options.generate or 0)
+    layers = getattr(config, "num_hidden_layers", 1) if options.layer is None else 1
+    heads = getattr(config, "num_attention_heads", 1) if options.head is None else 1
+    if (pairs := tokens**2 * layers * heads) > _MOST_PAIRS:
+        _note(f"{pairs:,} pairs of tokens: the page shows attention, not scores and contributions")
+        return _captured(options, loaded)
+    for extras in (
+        {"scores": True, "contributions": True},
+        {"scores": True, "contributions": "value"},
+        {"scores": True},
+    ):
+        try:
+            return _captured(options, loaded, **extras)
+        except CaptureError as error:
+            reason = str(error)
+    trace = _captured(options, loaded)
+    _note(f"the page shows attention alone: {reason}")
+    return trace
+
+
+def _note(message: str) -> None:
+    _say("")
+    print(message)
 
 
 def _heads(options: argparse.Namespace) -> None:
@@ -681,20 +759,40 @@ def _loaded(options: argparse.Namespace) -> Loaded:
     return text, model, tokenizer
 
 
-def _captured(options: argparse.Namespace, loaded: Loaded | None = None) -> AttentionTrace:
+def _captured(
+    options: argparse.Namespace, loaded: Loaded | None = None, **extras: Any
+) -> AttentionTrace:
     keep = _keep(options.keep) if options.keep else None
-    loaded = loaded or _loaded(options)
-    from gattn.models.capturing import capture
+    text, model, tokenizer = loaded or _loaded(options)
+    from gattn.models.capturing import capture, capturing
 
     _say("capturing ...")
-    trace = capture(
-        *loaded,
-        keep=keep,
-        layers=None if options.layer is None else [options.layer],
-        heads=None if options.head is None else [options.head],
-    )
+    chosen: dict[str, Any] = extras | {
+        "keep": keep,
+        "layers": None if options.layer is None else [options.layer],
+        "heads": None if options.head is None else [options.head],
+    }
+    if getattr(options, "generate", None) is None:
+        trace = capture(text, model, tokenizer, **chosen)
+    else:
+        with capturing(model, tokenizer, **chosen) as run:
+            _generate(text, model, tokenizer, options.generate)
+        trace = run.trace
     _say("")
     return trace
+
+
+def _generate(
+    text: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tokens: int
+) -> None:
+    from gattn.models.encoding import encode, pad
+
+    if not model.can_generate():
+        raise CaptureError(f"{type(model).__name__} does not go on with texts: no --generate.")
+    # The last token that is generated never enters the model, and so is in no trace.
+    inputs = pad([encode(text, model, tokenizer)], tokenizer.pad_token_id or 0)
+    generate = cast("Callable[..., object]", model.generate)
+    generate(**inputs, max_new_tokens=tokens + 1, do_sample=False)
 
 
 def _standard_input() -> str:

@@ -114,7 +114,8 @@ def thumbnail(head: AttentionGraph, size: int) -> NDArray[np.uint8]:
         starts = [-(-np.arange(n) * m // n) for n, m in zip(sides, nodes, strict=True)]
         dense = np.abs(head.to_dense())
         largest = np.maximum.reduceat(np.maximum.reduceat(dense, starts[0]), starts[1], axis=1)
-    return np.rint(255 * np.sqrt(np.minimum(largest, 1))).astype(np.uint8)
+    shades: NDArray[np.uint8] = np.rint(255 * np.sqrt(np.minimum(largest, 1))).astype(np.uint8)
+    return shades
 
 
 def _block_maxima(head: AttentionGraph, sides: tuple[int, int]) -> NDArray[np.float64]:

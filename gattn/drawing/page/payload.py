@@ -144,7 +144,7 @@ def _trace(
         "model": trace.model,
         "generated": trace.generated,
         "stacks": [
-            _stack(stack, trace.generated)
+            _stack(stack)
             | {
                 "graphs": [
                     _graph(stack[place], place) | descriptions.get((stack.name, *place), {}) | entry
@@ -180,7 +180,7 @@ def _numbers(row: dict[Any, float]) -> dict[str, float]:
     return {str(name): float(f"{x:.4g}") for name, x in row.items() if np.isfinite(x)}
 
 
-def _stack(stack: Stack, generated: int) -> dict[str, Any]:
+def _stack(stack: Stack) -> dict[str, Any]:
     heads = [stack[place] for place in sorted(stack)]
     first, *others = heads
     for head in others:
@@ -193,7 +193,6 @@ def _stack(stack: Stack, generated: int) -> dict[str, Any]:
     own = {"tokens": first.labels(), "positions": first.node_positions.tolist()}
     special = [i for i, word in enumerate(first.words) if word is None]
     size = graph.num_queries if graph.is_bipartite else graph.num_tokens
-    of_decoder = stack.name in ("decoder", "cross") and 0 < generated <= size
     return {
         "name": stack.name,
         "layers": stack.layers,
@@ -208,7 +207,7 @@ def _stack(stack: Stack, generated: int) -> dict[str, Any]:
         if graph.is_bipartite
         else None,
         "offset": graph.query_offset,
-        "generatedFrom": size - generated if of_decoder else None,
+        "generatedFrom": size - first.generated if first.generated else None,
     }
 
 
