@@ -430,6 +430,12 @@ class AttentionGraph:
 
         return notebook_html(self)
 
+    def draw_text(self, query: int | None = None, **options: Any) -> Axes:
+        """Write the text, shaded by what a query reads of it; see `gattn.drawing.draw_text`."""
+        from gattn.drawing import draw_text
+
+        return draw_text(self, query, **options)
+
     def _repr_svg_(self) -> str:
         from gattn.drawing import notebook_svg
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, overload
@@ -12,6 +12,7 @@ from gattn.head import AttentionGraph
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
     from torch import Tensor
 
@@ -237,6 +238,22 @@ class AttentionTrace:
         from gattn.drawing.page import notebook_html
 
         return notebook_html(self)
+
+    def draw_text(
+        self,
+        query: int | None = None,
+        *,
+        heads: Iterable[tuple[int, int]] | None = None,
+        **options: Any,
+    ) -> Axes:
+        """Write the text, shaded by the mean of all heads or of those at some (layer, head).
+
+        See `gattn.drawing.draw_text`.
+        """
+        from gattn.drawing import draw_text
+
+        chosen = self.heads() if heads is None else (self[place] for place in heads)
+        return draw_text(chosen, query, **options)
 
     def _repr_svg_(self) -> str:
         from gattn.drawing import notebook_svg

@@ -2,26 +2,39 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Colormap
+from matplotlib.colors import Colormap, Normalize, to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.transforms import ScaledTranslation, Transform
 
 from gattn.drawing import fonts
 from gattn.drawing.colours import Scale
 from gattn.drawing.labels import font_size, text_style
 from gattn.drawing.text import visible, wrapped
+from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
 
 POINTS_PER_INCH = 72
 KEY_WIDTH = 5.2
 """The width of the key of lines, in font sizes."""
+
+
+OPTIONS = {
+    "attention": "",
+    "score": "scores=True",
+    "contribution": "contributions=True",
+    "value_norm": "contributions='value'",
+}
+"""What areas can show, and what asks for it as a graph is computed."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +60,17 @@ class Look:
     values: str = "attention"
 
 
+def check_values(head: AttentionGraph, values: str) -> None:
+    """Refuse values that there are none of, or that a head lacks."""
+    if values not in OPTIONS:
+        known = ", ".join(map(repr, OPTIONS))
+        raise SelectionError(f"values is one of {known}, not {values!r}.")
+    if values not in head.edge_values:
+        raise SelectionError(
+            f"This head has no {values}; compute its graph with {OPTIONS[values]}."
+        )
+
+
 def add_axes(figure: Figure, *, legend: bool) -> Axes:
     """Add Axes that fill a figure, but for the title, the caption and the key of lines."""
     width, height = figure.get_size_inches() * POINTS_PER_INCH
@@ -67,8 +91,8 @@ def points(ax: Axes) -> tuple[float, float]:
     return float(box.width / dpi * POINTS_PER_INCH), float(box.height / dpi * POINTS_PER_INCH)
 
 
-def add_texts(ax: Axes, head: AttentionGraph, caption: str) -> None:
-    """Write the head's place as the title, and below the picture the caption in small."""
+def add_texts(ax: Axes, title: str, caption: str) -> None:
+    """Write the title, and below the picture the caption in small."""
     size = 0.75 * font_size()
     text = wrapped(caption, max(points(ax)[0], 160) / size)
     ax.annotate(
@@ -86,7 +110,6 @@ def add_texts(ax: Axes, head: AttentionGraph, caption: str) -> None:
         gid="gattn-caption",
         **text_style([text]),
     )
-    title = title_of(head)
     ax.set_title(title, **text_style([title]))
 
 
@@ -97,17 +120,32 @@ def title_of(head: AttentionGraph) -> str:
 
 def add_line_key(ax: Axes, look: Look, beyond: float = 0.0) -> None:
     """Show beside the axes, some points beyond, which line stands for how much attention."""
-    ticks = [tick for tick in look.scale.ticks if tick]
+    ticks = [tick for tick in look.scale.ticks if tick][::-1]
     widths = look.scale.widths(np.array(ticks))
     colours = look.cmap(look.scale.norm(ticks))
     lines = [
         Line2D([], [], color=colour, linewidth=width, solid_capstyle="butt")
         for colour, width in zip(colours, widths, strict=True)
     ]
-    ax.legend(
-        lines[::-1],
-        [f"{tick:.3g}".replace("-", "−") for tick in ticks[::-1]],
-        title="attention",
+    _add_key(ax, lines, ticks, "attention", beyond)
+
+
+def add_area_key(ax: Axes, look: Look, norm: Normalize) -> None:
+    """Show beside the axes which colour stands for how much."""
+    ticks = look.scale.ticks[::-1]
+    if look.values != "attention":
+        ticks = np.linspace(norm.vmax or 0.0, norm.vmin or 0.0, 4).tolist()
+    patches = [Patch(facecolor=to_hex(colour)) for colour in np.asarray(look.cmap(norm(ticks)))]
+    _add_key(ax, patches, ticks, look.values.replace("_", " "), 0.0)
+
+
+def _add_key(
+    ax: Axes, handles: Sequence[Artist], ticks: Sequence[float], name: str, beyond: float
+) -> None:
+    key = ax.legend(
+        handles,
+        [f"{tick:.3g}".replace("-", "−") for tick in ticks],
+        title=name,
         loc="upper left",
         bbox_to_anchor=(1.0, 1.0),
         bbox_transform=ax.transAxes + _moved_right(ax, beyond),
@@ -118,11 +156,23 @@ def add_line_key(ax: Axes, look: Look, beyond: float = 0.0) -> None:
         handlelength=1.6,
         alignment="left",
     )
+    for text in (key.get_title(), *key.get_texts()):
+        text.set_usetex(False)
 
 
 def _moved_right(ax: Axes, distance: float) -> Transform:
     assert ax.figure is not None
     return ScaledTranslation(distance / POINTS_PER_INCH, 0, ax.figure.dpi_scale_trans)
+
+
+def width_left(ax: Axes, width: float, *, legend: bool) -> float:
+    """Guess what a layout engine will leave of the axes' width, in points, beside the key."""
+    figure, place = ax.figure, ax.get_subplotspec()
+    if figure is None or place is None or figure.get_layout_engine() is None:
+        return width
+    share = figure.bbox.width / figure.dpi * POINTS_PER_INCH * len(place.colspan)
+    left = share / place.get_gridspec().ncols - KEY_WIDTH * font_size() * legend - 6
+    return float(max(min(width, left), 0.3 * width))
 
 
 def note_style(ax: Axes) -> dict[str, Any]:

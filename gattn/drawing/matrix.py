@@ -93,7 +93,7 @@ def draw_matrix(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> Non
     found = cells(head, shown.edges, values, most_cells(ax))
     if is_attention:
         found = add_sink(found, head, shown.sinks)
-    norm = look.scale.norm if is_attention else _norm_of(values[shown.edges], look.values)
+    norm = look.scale.norm if is_attention else norm_of(values[shown.edges], look.values)
     image = draw_cells(ax, found, look.cmap, norm)
     ax.spines[:].set_visible(False)
     ax.grid(visible=False)
@@ -107,7 +107,7 @@ def draw_matrix(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> Non
         _label(ax, head, found)
 
 
-def _norm_of(values: NDArray[Any], name: str) -> Normalize:
+def norm_of(values: NDArray[Any], name: str) -> Normalize:
     """Scale scores from the least to the most, lengths from 0."""
     finite = values[np.isfinite(values)]
     if not len(finite):

@@ -13,7 +13,7 @@ from matplotlib.patheffects import withStroke
 
 from gattn.drawing import curves, layouts
 from gattn.drawing.curves import Points
-from gattn.drawing.frame import KEY_WIDTH, POINTS_PER_INCH, Look, add_line_key, note_style, points
+from gattn.drawing.frame import Look, add_line_key, note_style, points, width_left
 from gattn.drawing.labels import Labels, fit, font_size, text_style
 from gattn.drawing.layouts import Node, Positions
 from gattn.drawing.lines import add_arrowheads, add_edges, lines
@@ -35,7 +35,7 @@ def draw_columns(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> No
     header = 2.0 * note_style(ax)["size"]
     rise = (max(heights) - min(heights) + 1) / max(height - header, 0.2 * height)
     labels = fit(layouts.node_labels(head, split=True), 1 / rise, rotations=(90,))
-    width = _width_left(ax, width, look)
+    width = width_left(ax, width, legend=look.legend)
     labels = labels.within(width / 3)
     side = labels.extent + 2 * _GAP if look.labels else _GAP
     aside = side / max(width - 2 * side, 0.2 * width)
@@ -52,16 +52,6 @@ def draw_columns(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> No
         ax.text(place, 1, name, ha=side_of, va="top", **note_style(ax))
     if look.legend:
         add_line_key(ax, look, beyond)
-
-
-def _width_left(ax: Axes, width: float, look: Look) -> float:
-    """Guess what a layout engine will leave of the axes' width, in points, beside the key."""
-    figure, place = ax.figure, ax.get_subplotspec()
-    if figure is None or place is None or figure.get_layout_engine() is None:
-        return width
-    share = figure.bbox.width / figure.dpi * POINTS_PER_INCH * len(place.colspan)
-    left = share / place.get_gridspec().ncols - KEY_WIDTH * font_size() * look.legend - 6
-    return max(min(width, left), 0.3 * width)
 
 
 def _write_beside(ax: Axes, positions: Positions, labels: Labels) -> None:

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from gattn.drawing.arcs import draw_arcs
 from gattn.drawing.colours import Scale, colour_map
-from gattn.drawing.frame import Look, add_axes, add_texts
+from gattn.drawing.frame import OPTIONS, Look, add_axes, add_texts, check_values, title_of
 from gattn.drawing.labels import font_size
 from gattn.drawing.matrix import block_size, draw_matrix, most_cells
 from gattn.drawing.node_link import draw_circle, draw_columns, draw_free, given_positions
@@ -29,14 +29,6 @@ _DRAW: Mapping[str, Draw] = {
     "circle": draw_circle,
     "matrix": draw_matrix,
 }
-
-_OPTIONS = {
-    "attention": "",
-    "score": "scores=True",
-    "contribution": "contributions=True",
-    "value_norm": "contributions='value'",
-}
-"""What a matrix can show, and what asks for it as a graph is computed."""
 
 
 def draw_head(
@@ -109,22 +101,16 @@ def draw_head(
         shown = all_edges(head) if layout == "matrix" else readable_edges(head)
     blocks = largest_of(block_size(head, most_cells(ax))) if layout == "matrix" else ""
     draw(ax, head, shown, look)
-    add_texts(ax, head, shown.caption + blocks)
+    add_texts(ax, title_of(head), shown.caption + blocks)
     return ax
 
 
 def _drawing(head: AttentionGraph, layout: str | Mapping[Any, Any], values: str) -> Draw:
-    if values not in _OPTIONS:
-        known = ", ".join(map(repr, _OPTIONS))
-        raise SelectionError(f"values is one of {known}, not {values!r}.")
-    if values != "attention" and layout != "matrix":
+    if values in OPTIONS and values != "attention" and layout != "matrix":
         raise SelectionError(
             f"Only attention is drawn as edges; {values} takes layout='matrix', values={values!r}."
         )
-    if values not in head.edge_values:
-        raise SelectionError(
-            f"This head has no {values}; compute its graph with {_OPTIONS[values]}."
-        )
+    check_values(head, values)
     if isinstance(layout, Mapping):
         return partial(draw_free, positions=given_positions(head, layout))
     if not isinstance(layout, str) or layout not in _DRAW:
