@@ -27,7 +27,7 @@ extensions = [
     "sphinx_copybutton",
     "sphinx_design",
     "sphinx_gallery.gen_gallery",
-    "live_pictures",
+    "concept_pictures",
     "mathml",
 ]
 exclude_patterns = ["_build", "gallery/*.ipynb", "gallery/*.py", "gallery/*.md5", "_templates"]
@@ -46,6 +46,7 @@ autodoc_typehints_format = "short"
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 maximum_signature_line_length = 80
+toc_object_entries_show_parents = "hide"
 python_use_unqualified_type_names = True
 numpydoc_show_class_members = False
 numpydoc_xref_param_type = False
@@ -102,6 +103,7 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_show_sourcelink = False
 html_copy_source = False
+html_context = {"default_mode": "auto"}
 html_theme_options = {
     "logo": {"text": "gattn"},
     "header_links_before_dropdown": 7,
@@ -116,7 +118,11 @@ html_theme_options = {
 }
 copybutton_exclude = ".linenos, .gp"
 
-LISTS = {"analyses": "analyses/*", "drawing": "drawing/*"}
+LISTS = {
+    "concepts/index": "token_graphs\nweight_functions\nnormalizers\ngraphs\nedits\nengines",
+    "analyses": "analyses/*",
+    "drawing": "drawing/*",
+}
 """Pages whose own text leads to all pages of a folder, for whom the sidebar needs a list."""
 
 
