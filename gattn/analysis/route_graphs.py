@@ -230,8 +230,8 @@ class Routes(Graph):
         return table(rows, computed_from=self.computed_from, notes=self.notes)
 
     def draw(self, *, ax: Axes | None = None, **options: Any) -> Axes:
-        """Draw it on Axes; see `gattn.drawing.layered.draw_routes`."""
-        from gattn.drawing.layered import draw_routes
+        """Draw it on Axes; see `gattn.drawing.routes.draw_routes`."""
+        from gattn.drawing.routes import draw_routes
 
         return draw_routes(self, ax=ax, **options)
 

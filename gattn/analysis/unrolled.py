@@ -122,7 +122,7 @@ class Unrolled(Graph):
 
         weights = self.matrices()
         count = len(self.positions)
-        start, end = self._node(source, 0), self._node(target, self.depth)
+        start, end = self._place(source, 0), self._place(target, self.depth)
         depth, query, key = weights.nonzero()
         tail, head = depth * count + key, (depth + 1) * count + query
         capacity = np.floor(weights[depth, query, key] * _SCALE).astype(np.int32)
@@ -142,7 +142,7 @@ class Unrolled(Graph):
         """Say what of each node came from the source; all of it where there is none."""
         if source is None:
             return np.ones((self.depth + 1, len(self.positions)))
-        depth, position = self._node(source, 0)
+        depth, position = self._place(source, 0)
         came = np.zeros((self.depth + 1, len(self.positions)))
         came[depth, self._row(position)] = 1.0
         for n in range(depth, self.depth):
@@ -153,14 +153,14 @@ class Unrolled(Graph):
         """Say what of each node goes to the target; all of it where there is none."""
         if target is None:
             return np.ones((self.depth + 1, len(self.positions)))
-        depth, position = self._node(target, self.depth)
+        depth, position = self._place(target, self.depth)
         goes = np.zeros((self.depth + 1, len(self.positions)))
         goes[depth, self._row(position)] = 1.0
         for n in reversed(range(depth)):
             goes[n] = goes[n + 1] @ weights[n]
         return goes
 
-    def _node(self, given: int | Node, depth: int) -> Node:
+    def _place(self, given: int | Node, depth: int) -> Node:
         if isinstance(given, tuple):
             if given not in self:
                 raise SelectionError(
@@ -187,13 +187,16 @@ class Unrolled(Graph):
             (node, facts | {"passes": float(at_nodes[node[0], row[node[1]]])})
             for node, facts in self.nodes(data=True)
         )
-        for (depth, key), (_, query), facts in self.edges(data=True):
-            if value := float(passes[depth, row[query], row[key]]):
-                made.add_edge((depth, key), (depth + 1, query), **facts, passes=value)
+        found = passes.tolist()
+        made.add_edges_from(
+            (start, end, facts | {"passes": value})
+            for start, end, facts in self.edges(data=True)
+            if (value := found[start[0]][row[end[1]]][row[start[1]]])
+        )
         made.graph["passes"] = kind
         for name, (node, depth) in {"source": (source, 0), "target": (target, self.depth)}.items():
             if node is not None:
-                at, position = self._node(node, depth)
+                at, position = self._place(node, depth)
                 made.graph |= {f"{name}_depth": at, f"{name}_position": position}
         return made
 
@@ -302,11 +305,15 @@ def _reduced(matrices: list[Floats], heads: HeadReduction, size: int) -> Floats:
 
 def _described(stack: Stack, heads: str, residual: float) -> str:
     first, last = stack.layers[0], stack.layers[-1]
-    layers = f"layers {first}-{last}" if last > first else f"layer {first}"
-    which = f"{heads} of heads" if heads in ("mean", "max", "min") else f"head {heads}"
-    return (
-        f"{stack.name} stack, {layers}, {len(stack.tokens)} tokens; {which}, residual {residual:g}"
-    )
+    which = f"head{'s' * (',' in heads)} {heads}"
+    parts = [
+        next(iter(stack.heads.values())).model,
+        f"{stack.name} stack",
+        f"layers {first}-{last}" if last > first else f"layer {first}",
+        f"{len(stack.tokens)} tokens",
+    ]
+    named = f"{heads} of heads" if heads in ("mean", "max", "min") else which
+    return f"{', '.join(filter(None, parts))}; {named}, residual {residual:g}"
 
 
 def _notes(chosen: dict[int, list[AttentionGraph]]) -> str:

@@ -1,8 +1,9 @@
-"""Pictures of graphs on (layer, position, kind): tokens side by side, layers one on the other."""
+"""Layers as pictures: tokens side by side, layers one on the other, what passes as lines."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -11,162 +12,95 @@ from matplotlib.collections import PathCollection
 from matplotlib.colors import Colormap
 from matplotlib.lines import Line2D
 from matplotlib.path import Path
-from numpy.typing import NDArray
 
-from gattn.analysis.route_graphs import Node, Routes, heads_of_edge
-from gattn.drawing import fonts
-from gattn.drawing.colours import Scale, colour_map, is_dark
-from gattn.drawing.frame import shown_text
+from gattn.drawing.colours import Scale, is_dark
 from gattn.drawing.labels import font_size, text_style
-from gattn.drawing.results import label_tokens, new_axes, pitch, write_title
-from gattn.drawing.text import visible, width
-from gattn.errors import SelectionError
+from gattn.drawing.results import label_tokens, new_axes, pitch
+from gattn.drawing.text import width
 
-_MIDDLE = 0.58
+MIDDLE = 0.58
 """How high in a layer the stream behind attention lies."""
-_MOST_TOKENS = 64
-_NAMED = 12
-_STREAM = {False: "#9aa0a6", True: "#7c8288"}
-_MLP = {False: "#cc6a1b", True: "#ee8f2e"}
+_COLOURS = {
+    "stream": {False: "#9aa0a6", True: "#7c8288"},
+    "mlp": {False: "#cc6a1b", True: "#ee8f2e"},
+    "path": {False: "#f3c13a", True: "#9a7a14"},
+}
+"""The colours of what is no attention, by whether the background is dark."""
+_NAMES = {"stream": "stream", "mlp": "MLP"}
+_ORDER = {"stream": 0, "mlp": 1, "self": 2, "attention": 3}
 
 
-def draw_routes(
-    routes: Routes,
-    *,
-    ax: Axes | None = None,
-    by: str = "strength",
-    cmap: str | Colormap | None = None,
-    labels: bool = True,
-) -> Axes:
-    """Draw routes: tokens from left to right, layers upwards, the prediction on top.
-
-    Streams go straight up, in grey. Attention is a curve from token to token; a token's attention
-    to itself bends to the right of its stream, its MLP, in orange, to the left. The strongest
-    curves are named by their heads. Of long texts only tokens on a route are shown.
+@dataclass(frozen=True)
+class Line:
+    """An edge to draw.
 
     Parameters
     ----------
-    routes : Routes
-        What to draw.
-    ax : Axes, optional
-        Where to draw; by default in a new figure that pyplot does not know.
-    by : "strength" or "importance"
-        What widths and colours show: the strength of all paths over an edge, or its share in the
-        stream that it leads to.
-    cmap : str or Colormap, optional
-        The colours of attention.
-    labels : bool
-        Whether to write the tokens' texts.
-
-    Returns
-    -------
-    Axes
-        The axes; their figure is never shown, saved or closed here.
-
-    Raises
-    ------
-    SelectionError
-        Where `by` is none of the two, or the graph has not the form of routes.
+    size : float
+        How much it carries.
+    kind : "attention", "self", "stream" or "mlp"
+        What it is; "self" is a token's attention to itself.
+    path : Path
+        Where it runs.
+    peak : (float, float)
+        Where its name may stand.
+    name : str
+        The heads behind it; "" where it has no name.
     """
-    routes.check()
-    if by not in ("strength", "importance"):
-        raise SelectionError(f"by is 'strength' or 'importance', not {by!r}.")
-    layers = routes.target[0]
-    tokens = _tokens(routes)
-    place = {position: x for x, position in enumerate(tokens)}
-    if ax is None:
-        ax = new_axes(min(16.0, 3.2 + 0.45 * len(tokens)), min(14.0, 1.9 + 0.85 * layers))
-    scale = Scale(1.0, False, pen=max(3.0, 7.5 / max(len(tokens), 5) ** 0.2))
-    colours = colour_map(cmap, is_signed=False)
-    lines = _Lines(ax, scale, by)
-    for source, target, facts in routes.edges(data=True):
-        lines.add(routes, source, target, facts, place)
-    lines.draw(colours)
-    _draw_nodes(ax, routes, place)
-    ax.set(xlim=(-0.7, len(tokens) - 0.3), ylim=(-0.12, layers + 0.42))
-    if labels:
-        label_tokens(ax, list(tokens), list(tokens.values()), "x")
-    else:
-        ax.set_xticks([])
-    ax.set_yticks(np.arange(layers) + 0.5, [str(layer) for layer in range(layers)])
-    ax.set_ylabel("layer")
-    ax.tick_params(axis="y", length=0)
-    ax.spines[:].set_visible(False)
-    if labels:
-        lines.name_strongest(_NAMED)
-        _name_prediction(ax, routes, place)
-    _add_key(ax, scale, colours, by)
-    predicted = shown_text(str(routes.graph.get("predicted", "")))
-    title = f"routes to {predicted or 'position ' + str(routes.target[1])}"
-    write_title(ax, f"{title} · {routes.computed_from}", routes.notes[1:])
-    return ax
+
+    size: float
+    kind: str
+    path: Path
+    peak: tuple[float, float]
+    name: str = ""
 
 
-def _tokens(routes: Routes) -> dict[int, str]:
-    """Choose the tokens to show, by position."""
-    known = {
-        position: str(routes.nodes[layer, position, kind]["token"])
-        for layer, position, kind in routes
-    }
-    every = [str(token) for token in routes.tokens]
-    if len(every) <= _MOST_TOKENS:
-        return dict(enumerate(every))
-    return dict(sorted(known.items()))
+class Lines:
+    """Collects edges, to be drawn the weakest first."""
 
+    def __init__(self, ax: Axes, scale: Scale, colours: Colormap) -> None:
+        self._ax, self.scale, self.colours = ax, scale, colours
+        self._found: list[Line] = []
+        self._bright: list[Line] = []
 
-class _Lines:
-    """Collects the edges, to be drawn the weakest first."""
+    def add(self, line: Line) -> None:
+        """Add an edge."""
+        self._found.append(line)
 
-    def __init__(self, ax: Axes, scale: Scale, by: str) -> None:
-        self._ax, self._scale, self._by = ax, scale, by
-        self._found: list[tuple[float, str, Path]] = []
-        self._names: list[tuple[float, float, float, str]] = []
+    def highlight(self, line: Line) -> None:
+        """Let an edge stand out."""
+        self._bright.append(line)
 
-    def add(
-        self,
-        routes: Routes,
-        source: Node,
-        target: Node,
-        facts: dict[str, Any],
-        place: dict[int, int],
-    ) -> None:
-        """Add an edge; what leads out of attention and MLP is part of the edges into them."""
-        if facts["kind"] == "output":
-            return
-        size = float(facts["importance"])
-        if self._by == "strength":
-            size = routes.nodes[target]["strength"] * facts["weight"]
-        end = target
-        if target[2] in ("attention", "mlp"):  # Of a subgraph the stream may not be there.
-            end = next(iter(routes.successors(target)), (target[0], target[1], "middle"))
-        x, y = place[source[1]], _height(source)
-        x_end, y_end = place[end[1]], _height(end)
-        path, peak = _path(facts["kind"], x, y, x_end, y_end)
-        self._found.append((size, facts["kind"], path))
-        if facts["kind"] in ("attention", "self"):
-            heads = heads_of_edge(facts)
-            ranked = sorted(heads, key=lambda head: -heads[head])[:3]
-            name = f"{source[0]}.{','.join(map(str, ranked))}"
-            self._names.append((size, *peak, name + ("…" if len(heads) > 3 else "")))
+    def colour_of(self, sizes: Sequence[float]) -> list[Any]:
+        """Give the colours of attention."""
+        shares = np.asarray(self.scale.norm(np.array(sizes)), dtype=np.float64)
+        return list(self.colours(0.12 + 0.88 * shares))
 
-    def draw(self, colours: Colormap) -> None:
+    def draw(self) -> None:
         """Draw all, by kind, then size."""
         dark = is_dark()
-        order = {"residual": 0, "mlp": 1, "self": 2, "attention": 3}
-        found = sorted(self._found, key=lambda line: (order[line[1]], line[0]))
-        sizes = np.array([size for size, *_ in found])
-        plain = {"residual": _STREAM[dark], "mlp": _MLP[dark]}
-        edges = [plain.get(kind) or _colour(colours, self._scale, size) for size, kind, _ in found]
-        lines = PathCollection(
-            [path for *_, path in found],
-            facecolors="none",
-            edgecolors=edges,
-            linewidths=self._scale.widths(sizes) if len(sizes) else [],
-            capstyle="round",
-            zorder=1,
-            gid="gattn-edges",
+        found = sorted(self._found, key=lambda line: (_ORDER[line.kind], line.size))
+        plain = {kind: _COLOURS[kind][dark] for kind in ("stream", "mlp")}
+        of_attention = self.colour_of([line.size for line in found])
+        colours = [plain.get(x.kind, colour) for x, colour in zip(found, of_attention, strict=True)]
+        if self._bright:
+            self._add(self._bright, [_COLOURS["path"][dark]] * len(self._bright), 5.0, "paths")
+        self._add(found, colours, 0.0, "edges")
+
+    def _add(self, lines: list[Line], colours: list[Any], more: float, name: str) -> None:
+        sizes = np.array([line.size for line in lines])
+        self._ax.add_collection(
+            PathCollection(
+                [line.path for line in lines],
+                facecolors="none",
+                edgecolors=colours,
+                linewidths=self.scale.widths(sizes) + more if len(sizes) else [],
+                capstyle="round",
+                zorder=1,
+                gid=f"gattn-{name}",
+            ),
+            autolim=False,
         )
-        self._ax.add_collection(lines, autolim=False)
 
     def name_strongest(self, count: int) -> None:
         """Write the heads of the strongest edges of attention, where they do not meet."""
@@ -176,42 +110,50 @@ class _Lines:
         low, top = self._ax.get_ylim()
         left, right = self._ax.get_xlim()
         taken: list[tuple[float, float, float]] = []
-        for _, x, y, name in sorted(self._names, reverse=True)[:count]:
+        named = sorted(
+            (line for line in self._found if line.name), key=lambda line: (line.size, line.peak)
+        )
+        for line in named[::-1][:count]:
+            x, y = line.peak
             spot = x / (right - left) * across, y / (top - low) * high
-            wide = (width(name) + 0.5) * size
+            wide = (width(line.name) + 0.5) * size
             if any(
                 abs(spot[0] - a) < (wide + other) / 2 and abs(spot[1] - b) < 1.5 * size
                 for a, b, other in taken
             ):
                 continue
             taken.append((*spot, wide))
-            back = "black" if is_dark() else "white"
-            self._ax.text(
-                x,
-                y,
-                name,
-                size=size,
-                ha="center",
-                va="center",
-                zorder=4,
-                bbox={"boxstyle": "round,pad=0.12", "fc": back, "ec": "none", "alpha": 0.8},
-                gid="gattn-heads",
-            )
+            write_over(self._ax, x, y, line.name, gid="gattn-heads", va="center")
 
 
-def _colour(colours: Colormap, scale: Scale, size: float) -> Any:
-    return colours(0.12 + 0.88 * float(scale.norm(size)))
+def write_over(ax: Axes, x: float, y: float, text: str, **style: Any) -> None:
+    """Write a small text over lines, so that it can be read."""
+    back = "black" if is_dark() else "white"
+    ax.text(
+        x,
+        y,
+        text,
+        size=0.7 * font_size(),
+        ha="center",
+        zorder=4,
+        bbox={"boxstyle": "round,pad=0.12", "fc": back, "ec": "none", "alpha": 0.8},
+        **style,
+    )
 
 
-def _height(node: Node) -> float:
-    return node[0] + (_MIDDLE if node[2] == "middle" else 0.0)
+def heads_named(layer: int, heads: Mapping[int, float]) -> str:
+    """Name the heads of an edge, the most important ones first."""
+    ranked = sorted(heads, key=lambda head: -heads[head])
+    if not ranked:
+        return ""
+    return f"{layer}.{','.join(map(str, ranked[:3]))}" + ("…" if len(ranked) > 3 else "")
 
 
-def _path(
+def lay(
     kind: str, x: float, y: float, x_end: float, y_end: float
 ) -> tuple[Path, tuple[float, float]]:
     """Lay an edge, and say where its middle is."""
-    if kind == "residual":
+    if kind == "stream":
         return Path([(x, y), (x_end, y_end)]), (x, (y + y_end) / 2)
     high = y_end - y
     if kind in ("self", "mlp"):
@@ -224,48 +166,59 @@ def _path(
     return Path(points, [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4]), middle
 
 
-def _draw_nodes(ax: Axes, routes: Routes, place: dict[int, int]) -> None:
-    streams = [node for node in routes if node[2] in ("residual", "middle")]
-    where: NDArray[np.float64] = np.array(
-        [(place[position], _height((layer, position, kind))) for layer, position, kind in streams]
-    ).reshape(-1, 2)
-    sizes = [14 if kind == "residual" else 6 for *_, kind in streams]
+def layered_axes(tokens: int, layers: int) -> Axes:
+    """Make axes in a new figure with room for tokens and layers."""
+    return new_axes(min(16.0, 3.2 + 0.45 * tokens), min(14.0, 1.9 + 0.85 * layers))
+
+
+def set_up(ax: Axes, tokens: Mapping[int, str], layers: Sequence[int], *, labels: bool) -> None:
+    """Set the limits, and write tokens, by position, and layers along the sides."""
+    ax.set(xlim=(-0.7, len(tokens) - 0.3), ylim=(-0.12, len(layers) + 0.42))
+    if labels:
+        label_tokens(ax, list(tokens), list(tokens.values()), "x")
+    else:
+        ax.set_xticks([])
+    step = max(1, int(np.ceil(1.2 * font_size() / max(pitch(ax, len(layers), "y")[0], 1e-9))))
+    shown = range(0, len(layers), step)
+    ax.set_yticks([n + 0.5 for n in shown], [str(layers[n]) for n in shown])
+    ax.tick_params(axis="y", length=0)
+    ax.spines[:].set_visible(False)
+    name_layers(ax)
+
+
+def name_layers(ax: Axes) -> None:
+    """Say which way layers go, and information with them."""
+    ax.set_ylabel("layer: key below → query above", **text_style("→"))
+
+
+def draw_nodes(ax: Axes, where: Sequence[tuple[float, float, bool]]) -> None:
+    """Draw a dot at each (x, y), a larger one where a layer begins."""
+    places = np.array(where, dtype=np.float64).reshape(-1, 3)
     ink = "white" if is_dark() else "0.2"
-    ax.scatter(where[:, 0], where[:, 1], s=sizes, color=ink, zorder=3, gid="gattn-nodes")
+    shrink = min(1.0, 60 / max(len(np.unique(places[:, 0])), 1))
+    sizes = np.where(places[:, 2] > 0, 14.0, 6.0) * shrink
+    ax.scatter(places[:, 0], places[:, 1], s=sizes, lw=0, color=ink, zorder=3, gid="gattn-nodes")
 
 
-def _name_prediction(ax: Axes, routes: Routes, place: dict[int, int]) -> None:
-    layer, position, _ = routes.target
-    predicted = str(routes.graph.get("predicted", ""))
-    if predicted and position in place:
-        text = f"→ {visible(predicted, has_glyph=fonts.has_glyph)}"
-        ax.annotate(
-            text,
-            (place[position], layer),
-            (0, 7),
-            textcoords="offset points",
-            ha="center",
-            va="bottom",
-            size=0.9 * font_size(),
-            weight="bold",
-            annotation_clip=False,
-            **text_style([text]),
-        )
-
-
-def _add_key(ax: Axes, scale: Scale, colours: Colormap, by: str) -> None:
-    ticks: Sequence[float] = scale.ticks[::-1]
+def add_key(
+    ax: Axes, lines: Lines, title: str, kinds: Sequence[str], *, paths: bool = False
+) -> None:
+    """Say what widths and colours mean."""
+    scale, dark = lines.scale, is_dark()
+    ticks = scale.ticks[::-1]
     widths = scale.widths(np.array(ticks))
-    dark = is_dark()
-    lines = [
-        Line2D([], [], color=_colour(colours, scale, tick), lw=width)
-        for tick, width in zip(ticks, widths, strict=True)
+    made = [
+        Line2D([], [], color=colour, lw=width)
+        for colour, width in zip(lines.colour_of(ticks), widths, strict=True)
     ]
-    lines += [Line2D([], [], color=colour[dark], lw=scale.pen / 2) for colour in (_STREAM, _MLP)]
+    names = [f"{tick:g}" for tick in ticks]
+    for kind in [*kinds, *(["path"] if paths else [])]:
+        made.append(Line2D([], [], color=_COLOURS[kind][dark], lw=scale.pen / 2))
+        names.append(_NAMES.get(kind, "strongest\npaths"))
     ax.legend(
-        lines,
-        [*(f"{tick:g}" for tick in ticks), "stream", "MLP"],
-        title=f"{by}\nof attention",
+        made,
+        names,
+        title=title,
         loc="upper left",
         bbox_to_anchor=(1.0, 1.0),
         frameon=False,

@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 from matplotlib.collections import PathCollection
 from matplotlib.figure import Figure
+from matplotlib.path import Path
 
 from gattn.analysis import routes
 from gattn.drawing.colours import Scale
-from gattn.drawing.layered import _Lines, draw_routes
+from gattn.drawing.layered import Line, Lines
 from gattn.drawing.results import new_axes
+from gattn.drawing.routes import draw_routes
 from gattn.errors import SelectionError
 
 TEXT = "The river tall green lamp river tall green lamp river tall green"
@@ -141,8 +143,9 @@ def test_names_of_heads_do_not_meet(text, by):
 def test_long_names_of_heads_keep_their_distance():
     ax = new_axes(6, 3)
     ax.set(xlim=(0, 10), ylim=(0, 1))
-    lines = _Lines(ax, Scale(1.0, False, pen=3), "strength")
-    lines._names = [(1 / (n + 1), n / 5, 0.5, "11.10,11,9…") for n in range(50)]
+    lines = Lines(ax, Scale(1.0, False, pen=3), mpl.colormaps["viridis"])
+    for n in range(50):
+        lines.add(Line(1 / (n + 1), "self", Path([(0, 0)]), (n / 5, 0.5), "11.10,11,9…"))
     lines.name_strongest(50)
     ax.figure.savefig(io.BytesIO())
     assert len(ax.texts) > 2
