@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gattn import __version__
+from gattn.analysis.comparisons import pairs
 from gattn.analysis.head_scores import SCORES
 from gattn.analysis.heads import Place, head_table
 from gattn.drawing.page.packing import LEVELS, block, deflated, pack, thumbnail
@@ -26,7 +27,7 @@ from gattn.head import AttentionGraph
 from gattn.pieces import joined
 from gattn.trace import AttentionTrace, Stack
 
-_THUMBNAIL = 32
+_THUMBNAIL, _TITLE = 32, 12
 _ROOM = 20_000_000
 """The bytes of all compressed numbers for which precision is given up: some 27 MB of base64."""
 
@@ -64,6 +65,7 @@ def payload(
     """
     heads = [head for trace in traces for head in trace.heads()]
     _check_size(heads)
+    _check_same(traces)
     levels = _levels(heads)
     with ThreadPoolExecutor(2) as pool:  # zlib and NumPy let go of the interpreter
         packed = list(pool.map(lambda head: _packed(head, levels), heads))
@@ -88,8 +90,10 @@ def payload(
 def title(trace: AttentionTrace) -> str:
     """Name a page by the beginning of its text, and the model."""
     head = next(trace.heads())
-    text = joined(head.labels()[:12], head.words[:12])
-    return " · ".join(filter(None, [text[:60].strip(), trace.model]))
+    words = head.words or range(head.graph.num_tokens)
+    said = [i for i, word in enumerate(words) if word is not None][:_TITLE]
+    text = joined([head.labels()[i] for i in said], [words[i] for i in said])
+    return " · ".join(filter(None, [text[:80].strip(), trace.model]))
 
 
 def _packed(head: AttentionGraph, levels: int) -> tuple[dict[str, Any], str, NDArray[np.uint8]]:
@@ -111,6 +115,16 @@ def _check_size(heads: Sequence[AttentionGraph]) -> None:
             f"{_MOST_VALUES:,}: pass keep=TopK(16) or keep=Threshold(0.01), or capture fewer "
             "layers, heads or kinds of numbers."
         )
+
+
+def _check_same(traces: Sequence[AttentionTrace]) -> None:
+    for other in traces[1:]:
+        for (stack, *_), before, after in pairs(traces[0], other):
+            if _nodes(before) != _nodes(after):
+                raise SelectionError(
+                    f"Before and after have other tokens in the {stack} stack: a page compares two "
+                    "runs on the same tokens; make a page of each."
+                )
 
 
 def _levels(heads: Sequence[AttentionGraph]) -> int:
@@ -206,6 +220,7 @@ def _stack(stack: Stack) -> dict[str, Any]:
         }
         if graph.is_bipartite
         else None,
+        "numQueries": graph.num_queries,
         "offset": graph.query_offset,
         "generatedFrom": size - first.generated if first.generated else None,
     }

@@ -1,0 +1,237 @@
+"""What a page holds is what the graphs hold, to within the precision that it states."""
+
+import re
+
+import numpy as np
+import pytest
+from decoding import Decoded
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gattn
+from gattn.drawing.page import payload
+from gattn.drawing.page.page import to_html
+from gattn.errors import FileError, SelectionError
+from gattn.graph import TokenGraph
+from gattn.head import AttentionGraph
+from gattn.trace import AttentionTrace, Stack
+
+LAMP = "The river tall green lamp river tall green lamp river tall green"
+
+
+def trace_of(heads, name="decoder", **options):
+    places = {(i // 4, i % 4): head for i, head in enumerate(heads)}
+    return AttentionTrace({name: Stack(name, places)}, **options)
+
+
+def check(head, found, levels):
+    assert found["query"].tolist() == head.query.tolist()
+    assert found["key"].tolist() == head.key.tolist()
+    for name, values in head.edge_values.items():
+        close(found[name], values, levels, whole=name == "attention")
+    assert found["total_mass"] == pytest.approx(head.total_mass, rel=1e-6)
+    assert ("sink" in found) == (head.sink is not None)
+    if head.sink is not None:
+        close(found["sink"], head.sink, levels, whole=True)
+
+
+def close(found, values, levels, *, whole):
+    values = np.asarray(values, dtype=float)
+    finite = values[np.isfinite(values)]
+    assert np.array_equal(np.isnan(found), ~np.isfinite(values))
+    if finite.size:
+        span = np.ptp([*finite, 0, 1] if whole else finite)
+        assert np.abs(found - values)[np.isfinite(values)].max() <= 0.501 * span / levels
+
+
+@st.composite
+def heads(draw):
+    """Graphs of all patterns: half-kept, signed, with sinks, scores, bipartite, decoding steps."""
+    rng = np.random.default_rng(draw(st.integers(0, 2**16)))
+    queries, keys = draw(st.integers(1, 7)), draw(st.integers(1, 7))
+    graph = draw(
+        st.sampled_from(
+            [
+                TokenGraph.complete(keys),
+                TokenGraph.causal(keys),
+                TokenGraph.causal(queries, query_offset=keys),
+                TokenGraph.causal(queries, num_keys=queries + keys),
+                TokenGraph.window(keys, 2),
+                TokenGraph.bipartite(queries, keys),
+                TokenGraph.from_mask(rng.random((keys, keys)) < 0.4),
+                TokenGraph(TokenGraph.complete(1).rule, queries, keys),
+            ]
+        )
+    )
+    kind = draw(st.sampled_from([np.float16, np.float32, np.float64]))
+    attention = rng.normal(size=graph.num_edges) * draw(st.sampled_from([0.1, 1, 30]))
+    if draw(st.booleans()):
+        attention = np.abs(attention)
+    mass = np.bincount(graph.edge_index[1].numpy(), np.abs(attention), graph.num_queries)
+    score = rng.normal(size=graph.num_edges)
+    score[rng.random(graph.num_edges) < 0.2] = -np.inf
+    head = AttentionGraph(
+        graph,
+        attention.astype(kind),
+        total_mass=mass,
+        total_edges=graph.in_degree.numpy() + 1,
+        score=score.astype(kind) if draw(st.booleans()) else None,
+        contribution=np.abs(attention) * 3 if draw(st.booleans()) else None,
+        sink=rng.random(graph.num_queries) if draw(st.booleans()) else None,
+    )
+    return head.keep(gattn.TopK(2)) if draw(st.booleans()) else head
+
+
+@given(heads())
+@settings(max_examples=150, deadline=None)
+def test_a_page_holds_the_numbers_of_any_head(head):
+    page = Decoded(to_html(head))
+    (stack,) = page.stacks()
+    check(head, page.head(stack, 0, 0), page.header["levels"])
+
+
+@pytest.mark.parametrize(
+    ("graph", "pattern"),
+    [
+        (TokenGraph.complete(4), "complete"),
+        (TokenGraph.bipartite(2, 3), "complete"),
+        (TokenGraph.causal(4), "causal"),
+        (TokenGraph.causal(2, query_offset=3), "causal"),
+        (TokenGraph.from_mask(np.tri(4, dtype=bool)), "causal"),
+        (TokenGraph.window(4, 2), "explicit"),
+        (TokenGraph.from_mask(np.tri(4, dtype=bool).T), "explicit"),
+    ],
+)
+def test_a_pattern_that_is_known_stores_no_edges(graph, pattern):
+    matrix = np.full((graph.num_queries, graph.num_keys), 0.1)
+    (stack,) = Decoded(to_html(AttentionGraph.from_dense(matrix, graph))).stacks().values()
+    assert stack["graphs"][0]["pattern"] == pattern
+
+
+def test_a_trace_comes_with_its_tokens_scores_and_labels():
+    trace = gattn.capture(LAMP, scores=True, contributions=True)
+    page, table = Decoded(trace.to_html()), trace.summary()
+    (stack,) = page.stacks().values()
+    assert stack["keys"]["tokens"] == trace.tokens
+    assert stack["keys"]["special"] == [0]
+    assert stack["keys"]["words"] == list(trace[0, 0].words)
+    assert page.header["title"] == f"{LAMP} · embedded"
+    assert len(stack["graphs"]) == len(page.blocks) - 1 == 16
+    for entry in stack["graphs"]:
+        head = trace[entry["layer"], entry["head"]]
+        row = table.loc["decoder", entry["layer"], entry["head"]]
+        check(head, page.head("decoder", entry["layer"], entry["head"]), page.header["levels"])
+        assert entry["label"] == row.label
+        assert entry["scores"]["induction"] == pytest.approx(row.induction, rel=1e-3)
+        assert entry["totalEdges"] == head.total_edges.sum()
+
+
+def test_grouped_queries_and_sinks_are_told(tiny, tokenizer):
+    trace = gattn.capture("the dog chased a cat", tiny("gpt-oss", "eager"), tokenizer)
+    page = Decoded(trace.to_html())
+    (stack,) = page.stacks().values()
+    assert [entry["keyValueHead"] for entry in stack["graphs"][:4]] == [0, 0, 1, 1]
+    assert all(entry["sink"] for entry in stack["graphs"])
+    check(trace[1, 2], page.head("decoder", 1, 2), page.header["levels"])
+
+
+def test_cross_attention_has_tokens_of_its_own(tiny, tokenizer):
+    texts = [tokenizer(t, return_tensors="pt").input_ids for t in ("the dog chased", "a cat")]
+    inputs = dict(zip(("input_ids", "decoder_input_ids"), texts, strict=True))
+    trace = gattn.capture(inputs, tiny("bart"), tokenizer)
+    page = Decoded(trace.to_html())
+    assert set(page.stacks()) == {"encoder", "decoder", "cross"}
+    stack = page.stacks()["cross"]
+    assert stack["keys"]["tokens"] == trace["encoder"].tokens
+    assert stack["queries"]["tokens"] == trace["decoder"].tokens
+    for name in page.stacks():
+        check(trace[name][1, 3], page.head(name, 1, 3), page.header["levels"])
+
+
+def test_generated_tokens_are_told():
+    model, tokenizer = gattn.load_model()
+    inputs = tokenizer("The river tall", return_tensors="pt")
+    with gattn.capturing(model, tokenizer) as run:
+        model.generate(**inputs, max_new_tokens=4, do_sample=False)
+    page = Decoded(run.trace.to_html())
+    assert page.stacks()["decoder"]["generatedFrom"] == len(run.trace.tokens) - 3
+    assert page.header["traces"][0]["generated"] == 3
+
+
+def test_two_runs_are_in_one_page():
+    model, tokenizer = gattn.load_model()
+    before = gattn.capture(LAMP, model, tokenizer)
+    with gattn.edited(model, gattn.Cut(layer=1, head=1)):
+        after = gattn.capture(LAMP, model, tokenizer)
+    page = Decoded(before.to_html(other=after, edits="cut 1.1 <b>"))
+    assert [trace["name"] for trace in page.header["traces"]] == ["before", "after"]
+    assert "edits: cut 1.1 <b>" in page.header["notes"]
+    for number, trace in enumerate((before, after)):
+        check(trace[2, 0], page.head("decoder", 2, 0, number), page.header["levels"])
+
+
+def test_two_runs_must_be_of_the_same_heads_and_tokens():
+    one, other = (gattn.capture(text) for text in ("The dog", "The cat"))
+    with pytest.raises(SelectionError, match="other tokens"):
+        one.to_html(other=other)
+    with pytest.raises(SelectionError, match="layers="):
+        one.to_html(other=gattn.capture("The dog", layers=[1]))
+
+
+def test_thumbnails_hold_the_largest_attention_of_blocks():
+    rng = np.random.default_rng(0)
+    dense = np.tril(rng.random((70, 70))) ** 6
+    whole = AttentionGraph.from_dense(dense, TokenGraph.causal(70))
+    small = AttentionGraph.from_dense(dense[:5, :5], TokenGraph.causal(5))
+    few = whole.keep(gattn.TopK(2))
+    for head in (whole, small, few):
+        page = Decoded(to_html(head))
+        size = min(page.header["thumbnails"]["size"], head.graph.num_keys)
+        data = page.block(page.header["thumbnails"]["block"])
+        found = np.frombuffer(data, np.uint8).reshape(size, size)
+        expected = np.zeros((size, size))
+        for query, key, value in zip(head.query, head.key, head.attention, strict=True):
+            place = query * size // head.graph.num_queries, key * size // head.graph.num_keys
+            expected[place] = max(expected[place], value)
+        assert np.abs(found - 255 * np.sqrt(expected)).max() <= 0.51
+
+
+def test_keep_makes_a_page_smaller_and_says_so():
+    trace = gattn.capture(" ".join([LAMP] * 4))
+    whole, few = trace.to_html(), trace.to_html(keep=gattn.TopK(2))
+    assert len(few) < len(whole)
+    (stack,) = Decoded(few).stacks().values()
+    assert {entry["keep"] for entry in stack["graphs"]} == {"TopK(2)"}
+    assert stack["graphs"][0]["edges"] < stack["graphs"][0]["totalEdges"]
+
+
+def test_precision_is_given_up_only_where_a_page_would_be_large(monkeypatch):
+    head = trace_of([AttentionGraph.from_dense(np.random.default_rng(0).random((30, 30)))] * 8)
+    fine = Decoded(head.to_html()).header
+    assert fine["levels"] == 65534
+    assert any("0.0000076" in note for note in fine["notes"])
+    monkeypatch.setattr(payload, "_ROOM", 8 * 900 * 1.6)
+    page = Decoded(head.to_html())
+    assert page.header["levels"] < 65534
+    said = re.search(r"attention to within (0\.0*[1-9]+)", " ".join(page.header["notes"]))
+    assert float(said.group(1)) == pytest.approx(0.5 / page.header["levels"], rel=0.05)
+    check(head[0, 0], page.head("decoder", 0, 0), page.header["levels"])
+
+
+def test_a_page_that_no_browser_opens_is_refused_with_a_way_out(monkeypatch):
+    monkeypatch.setattr(payload, "_MOST_VALUES", 100)
+    with pytest.raises(FileError, match=r"keep=TopK\(16\)"):
+        trace_of([AttentionGraph.from_dense(np.ones((11, 11)))]).to_html()
+
+
+def test_an_empty_trace_is_no_page():
+    with pytest.raises(SelectionError, match="no heads"):
+        AttentionTrace({}).to_html()
+    with pytest.raises(SelectionError, match="not list"):
+        to_html([])
+
+
+def test_heads_of_other_tokens_are_no_page():
+    heads = [AttentionGraph.from_dense(np.ones((n, n))) for n in (3, 4)]
+    with pytest.raises(SelectionError, match="other tokens"):
+        trace_of(heads).to_html()
