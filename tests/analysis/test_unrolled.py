@@ -1,0 +1,138 @@
+"""What passes over the edges of unrolled layers."""
+
+import networkx as nx
+import numpy as np
+import pytest
+
+from gattn.analysis import flow, rollout
+from gattn.analysis.unrolled import Unrolled
+from gattn.errors import SelectionError
+from gattn.files import load, save
+from gattn.head import AttentionGraph
+from gattn.keep import TopK
+from gattn.trace import AttentionTrace, Stack
+
+LAYERS, HEADS, TOKENS = 3, 2, 5
+
+
+def trace_of(*, seed=0, keep=None, is_causal=True):
+    drawn = np.random.default_rng(seed).exponential(size=(LAYERS, HEADS, TOKENS, TOKENS)) ** 2
+    drawn = np.tril(drawn) if is_causal else drawn
+    drawn /= drawn.sum(-1, keepdims=True)
+    heads = {}
+    for layer, head in np.ndindex(LAYERS, HEADS):
+        made = AttentionGraph.from_dense(
+            drawn[layer, head], tokens=list("abcab"), layer=layer, head=head, model="toy"
+        )
+        heads[layer, head] = made if keep is None else made.keep(keep)
+    return AttentionTrace({"decoder": Stack("decoder", heads)}, "toy")
+
+
+@pytest.mark.parametrize("heads", ["mean", "max", 1])
+@pytest.mark.parametrize("target", [-1, 2])
+def test_a_rollout_passes_all_of_the_target_over_each_layer(heads, target):
+    trace = trace_of()
+    passed = trace.unroll(heads=heads, residual=0.3).rollout(target=target)
+    matrices = passed.matrices("passes")
+    np.testing.assert_allclose(matrices.sum((1, 2)), 1)
+    rolled = rollout(trace, heads=heads, residual=0.3)[-1, target]
+    np.testing.assert_allclose(matrices[0].sum(0), rolled)
+    at_input = [passed.nodes[0, position]["passes"] for position in range(TOKENS)]
+    np.testing.assert_allclose(at_input, rolled)
+    for depth in range(1, LAYERS):
+        np.testing.assert_allclose(matrices[depth].sum(0), matrices[depth - 1].sum(1))
+
+
+def test_from_a_source_to_a_target_passes_one_number_of_the_rollout():
+    trace = trace_of(is_causal=False)
+    graph = trace.unroll()
+    rolled = rollout(trace)[-1]
+    for source, target in ((0, 4), (3, 1)):
+        between = graph.rollout(source=source, target=target)
+        np.testing.assert_allclose(
+            between.matrices("passes").sum((1, 2)), float(rolled[target, source])
+        )
+        assert between.end("source") == (0, source)
+        assert between.end("target") == (LAYERS, target)
+    onwards = graph.rollout(source=2)
+    held = [onwards.nodes[LAYERS, position]["passes"] for position in range(TOKENS)]
+    np.testing.assert_allclose(held, rolled[:, 2])
+    assert onwards.end("target") is None
+
+
+def test_a_node_in_the_middle_is_a_target_and_a_source():
+    trace = trace_of()
+    graph = trace.unroll()
+    below = graph.rollout(target=(2, 3))
+    np.testing.assert_allclose(below.matrices("passes")[:2].sum((1, 2)), 1)
+    assert not below.matrices("passes")[2].any()
+    np.testing.assert_allclose(below.matrices("passes")[0].sum(0), rollout(trace)[1, 3])
+    above = graph.rollout(source=(2, 3))
+    assert not above.matrices("passes")[:2].any()
+    assert {end for _, end in above.edges} == {(3, 3), (3, 4)}
+
+
+@pytest.mark.parametrize(("source", "target"), [(0, 4), (1, 3), (2, 2)])
+def test_a_flow_is_conserved_within_the_capacities_and_as_large_as_can_be(source, target):
+    trace = trace_of()
+    graph = trace.unroll()
+    found = graph.flow(source=source, target=target)
+    passes = found.matrices("passes")
+    assert (passes <= graph.matrices("capacity") + 1e-12).all()
+    whole = nx.maximum_flow_value(graph, (0, source), (LAYERS, target))
+    np.testing.assert_allclose(passes.sum((1, 2)), whole, atol=1e-7)
+    for depth in range(1, LAYERS):
+        np.testing.assert_allclose(passes[depth].sum(0), passes[depth - 1].sum(1), atol=1e-12)
+    assert found.nodes[LAYERS, target]["passes"] == pytest.approx(
+        flow(trace, targets=target, sources=source, progress=False).item(), abs=1e-7
+    )
+
+
+def test_where_nothing_can_come_nothing_passes():
+    graph = trace_of().unroll()
+    for none in (graph.flow(source=4, target=0), graph.rollout(source=4, target=0)):
+        assert none.number_of_edges() == 0
+        assert none.number_of_nodes() == graph.number_of_nodes()
+
+
+def test_chosen_heads_are_a_mean_and_other_layers_pass_the_stream_alone():
+    trace = trace_of()
+    graph = trace.unroll(heads=[(1, 0), (1, 1), (2, 1)], residual=0.4)
+    attention = graph.matrices("attention")
+    assert not attention[0].any()
+    np.testing.assert_allclose(graph.matrices()[0], np.eye(TOKENS))
+    mean = (trace[1, 0].to_dense() + trace[1, 1].to_dense()) / 2
+    np.testing.assert_allclose(attention[1], mean)
+    np.testing.assert_allclose(attention[2], trace[2, 1].to_dense())
+    edge = graph.edges[(1, 0), (2, 3)]
+    assert edge["head_0"] == pytest.approx(float(trace[1, 0].to_dense()[3, 0]))
+    assert "head_0" not in graph.edges[(2, 0), (3, 3)]
+    assert "heads 1.0, 1.1, 2.1, residual 0.4" in graph.computed_from
+    with pytest.raises(SelectionError, match="no layer and head"):
+        trace.unroll(heads=[(1, 7)])
+
+
+def test_it_says_what_was_dropped():
+    assert trace_of().unroll().notes == []
+    (note,) = trace_of(keep=TopK(2)).unroll().notes
+    assert "% of the mass" in note
+
+
+@pytest.mark.parametrize("suffix", [".json", ".graphml"])
+def test_it_comes_back_from_a_file_with_what_passes(suffix, tmp_path):
+    passed = trace_of().unroll().rollout(target=3)
+    save(passed, tmp_path / f"passed{suffix}")
+    again = load(tmp_path / f"passed{suffix}")
+    assert isinstance(again, Unrolled)
+    assert again.end("target") == (LAYERS, 3)
+    np.testing.assert_array_equal(again.matrices("passes"), passed.matrices("passes"))
+
+
+def test_what_is_asked_for_must_be_there():
+    graph = trace_of().unroll()
+    with pytest.raises(SelectionError, match="Say which token"):
+        graph.rollout()
+    with pytest.raises(SelectionError, match=r"No node \(7, 0\)"):
+        graph.rollout(target=(7, 0))
+    with pytest.raises(SelectionError, match="position"):
+        graph.flow(source=9, target=0)

@@ -1,0 +1,174 @@
+"""Pictures of unrolled layers: as lines, and as ribbons."""
+
+import io
+import itertools
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+from sample_heads import causal_head, uniform_head
+
+from gattn.errors import SelectionError
+from gattn.head import AttentionGraph
+from gattn.trace import Stack
+
+pytestmark = pytest.mark.filterwarnings("error")
+HOSTILE = ["$x^2$", "a\nb", "\0", "注意", "😀", "שלום", "\u202eabc", "x" * 80, "", "<b>"]
+WORDS = ["The", "dog", "chased", "the", "cat"]
+
+
+def stack_of(size, *, layers=3, tokens=None, make=None):
+    heads = {}
+    for layer in range(layers):
+        head = make(size) if make else causal_head(size, seed=layer, layer=layer, head=0)
+        heads[layer, 0] = AttentionGraph.from_dense(
+            head.to_dense(), head.graph, tokens=tokens or head.labels(), layer=layer, head=0
+        )
+    return Stack("decoder", heads)
+
+
+@pytest.fixture
+def graph():
+    return stack_of(5, tokens=WORDS).unroll()
+
+
+def part(ax, name):
+    (found,) = (c for c in ax.collections if c.get_gid() == f"gattn-{name}")
+    return found
+
+
+def texts_of(ax, name):
+    return [text.get_text() for text in ax.texts if text.get_gid() == f"gattn-{name}"]
+
+
+def test_streams_are_straight_and_attention_is_curved(graph):
+    lines = part(graph.draw(), "edges")
+    straight = [path for path in lines.get_paths() if len(path.vertices) == 2]
+    assert len(straight) == 3 * 5
+    assert all(path.vertices[0, 0] == path.vertices[1, 0] for path in straight)
+    assert len(lines.get_paths()) - len(straight) == 3 * 15  # causal, own attention among them
+    greys = lines.get_edgecolor()[: len(straight)]
+    assert (np.ptp(greys[:, :3], axis=1) < 0.05).all()
+
+
+def test_widths_are_weights(graph):
+    ax = graph.draw()
+    lines = part(ax, "edges")
+    pen = float(np.max([line.get_linewidth() for line in ax.get_legend().get_lines()]))
+    drawn = {
+        tuple(np.round(path.vertices[[0, -1]].ravel(), 6)): width
+        for path, width in zip(lines.get_paths(), lines.get_linewidths(), strict=True)
+        if path.vertices[0, 0] != path.vertices[-1, 0]
+    }
+    for (depth, key), (after, query), facts in graph.edges(data=True):
+        if key != query:
+            width = pen * (0.12 + 0.88 * facts["weight"])
+            assert drawn[key, depth, query, after] == pytest.approx(width)
+
+
+def test_a_rollout_writes_the_shares_of_the_input_and_rings_the_target(graph):
+    passed = graph.rollout(target=-1)
+    ax = passed.draw()
+    shares = [f"{passed.nodes[0, n]['passes']:.2f}".removeprefix("0") for n in range(5)]
+    assert set(texts_of(ax, "shares")) <= set(shares)
+    assert len(texts_of(ax, "shares")) >= 3
+    np.testing.assert_allclose(part(ax, "target").get_offsets(), [[4, 3]])
+    assert ax.get_title(loc="left").startswith("rollout to cat 4 · decoder stack, layers 0-2")
+
+
+def test_a_flow_says_how_much_and_that_its_ways_are_one_choice(graph):
+    found = graph.flow(source=0, target=4)
+    ax = found.draw()
+    title = ax.get_title(loc="left").replace("\n", " ")
+    assert f"flow from The 0 to cat 4: {found.nodes[3, 4]['passes']:.3g}" in title
+    assert any("one of the maximum flows" in t.get_text().replace("\n", " ") for t in ax.texts)
+
+
+def test_chosen_heads_are_named_on_their_edges():
+    ax = stack_of(5, tokens=WORDS).unroll(heads=[(1, 0)]).draw()
+    assert set(texts_of(ax, "heads")) == {"1.0"}
+
+
+def test_a_long_text_says_which_edges_it_shows():
+    ax = stack_of(60, layers=2).unroll().draw()
+    lines = part(ax, "edges")
+    attention = sum(len(path.vertices) > 2 for path in lines.get_paths())
+    notes = " ".join(text.get_text().replace("\n", " ") for text in ax.texts)
+    assert f": {attention:,} of 3,660 edges" in notes
+    assert attention <= 2 * 120
+
+
+def test_uniform_attention_of_a_long_text_does_not_vanish():
+    ax = stack_of(200, layers=2, make=uniform_head).unroll(residual=0.1).draw()
+    attention = [path for path in part(ax, "edges").get_paths() if len(path.vertices) > 2]
+    ends = {round(float(path.vertices[-1, 0])) for path in attention}
+    assert len(ends) > 150
+    assert any("one in" in text.get_text() for text in ax.texts)
+
+
+@pytest.mark.parametrize("layout", ["layered", "ribbons"])
+@pytest.mark.parametrize("style", ["default", "dark_background"])
+def test_hostile_tokens_are_drawn_in_layers(layout, style):
+    with mpl.style.context(style):
+        ax = stack_of(10, tokens=HOSTILE).unroll().rollout(target=-1).draw(layout)
+        ax.figure.savefig(io.BytesIO())
+        ax.figure.savefig(io.BytesIO(), format="svg")
+
+
+@pytest.mark.parametrize("layers", [1, 3])
+def test_ribbons_add_up_to_the_whole_target_in_each_layer(layers):
+    passed = stack_of(12, layers=layers).unroll().rollout(target=-1)
+    ax = passed.draw("ribbons")
+    wide = dict.fromkeys(range(layers + 1), 0.0)
+    for bar in ax.patches:
+        wide[round(bar.get_y() + bar.get_height() / 2)] += bar.get_width()
+    np.testing.assert_allclose(list(wide.values()), 1)
+    at = dict.fromkeys(range(layers), 0.0)
+    for path in part(ax, "ribbons").get_paths():
+        (x, y), *_, (other, _) = path.vertices[:8]
+        at[int(y)] += other - x
+        x_end, other_end = path.vertices[3, 0], path.vertices[4, 0]
+        assert other_end - x_end == pytest.approx(other - x)
+    np.testing.assert_allclose(list(at.values()), 1)
+
+
+def test_ribbons_of_little_tokens_are_one_and_say_so():
+    ax = stack_of(40).unroll().rollout(target=-1).draw("ribbons")
+    ticks = [label.get_text() for label in ax.get_xticklabels()]
+    (others,) = (text for text in ticks if "others" in text)
+    named = int(others.split()[0])
+    assert named == 40 - 8
+    percents = [int(text.split()[-2]) for text in ticks]
+    assert sum(percents) == pytest.approx(100, abs=len(ticks) / 2)
+    assert any("others have at most" in t.get_text().replace("\n", " ") for t in ax.texts)
+
+
+def test_labels_of_ribbons_do_not_meet():
+    ax = stack_of(40, layers=2).unroll().rollout(target=-1).draw("ribbons")
+    ax.figure.savefig(io.BytesIO())
+    boxes = [label.get_window_extent() for label in ax.get_xticklabels()]
+    assert len(boxes) > 5
+    assert not any(one.overlaps(other) for one, other in itertools.pairwise(boxes))
+
+
+def test_ribbons_are_refused_where_there_is_no_target(graph):
+    for other in (graph, graph.rollout(source=0), graph.flow(source=0, target=4)):
+        with pytest.raises(SelectionError, match="Ribbons show"):
+            other.draw("ribbons")
+    with pytest.raises(SelectionError, match="'layered' or 'ribbons'"):
+        graph.draw("arcs")
+
+
+@pytest.mark.mpl_image_compare(savefig_kwargs={"dpi": 60})
+def test_unrolled_layers_as_lines(graph):
+    return graph.draw().figure
+
+
+@pytest.mark.mpl_image_compare(savefig_kwargs={"dpi": 60})
+def test_rollout_on_unrolled_layers(graph):
+    return graph.rollout(target=-1).draw().figure
+
+
+@pytest.mark.mpl_image_compare(savefig_kwargs={"dpi": 60})
+def test_rollout_as_ribbons():
+    return stack_of(12).unroll().rollout(target=-1).draw("ribbons").figure
