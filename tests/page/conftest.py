@@ -65,6 +65,7 @@ def visit(browser):
         if kind in ("error", "warning"):
             complaints.append(f"{kind}: {text}")
 
+    open_file.complaints = complaints
     yield open_file
     for context in contexts:
         for page in context.pages:

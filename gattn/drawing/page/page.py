@@ -21,6 +21,11 @@ from gattn.trace import AttentionTrace, Stack
 _LARGEST_FRAME = 4_000_000
 """The characters up to which a notebook holds a page."""
 
+_TOO_LARGE = (
+    "The page of all its numbers is too large for a notebook: "
+    "<code>.to_html(&quot;attention.html&quot;)</code> writes it to a file."
+)
+
 
 def to_html(
     graphs: AttentionTrace | AttentionGraph,
@@ -109,28 +114,25 @@ ASSETS = ("viewer.css", "viewer.js", "skeleton.html")
 def notebook_html(graphs: AttentionTrace | AttentionGraph) -> str | None:
     """Give what a notebook shows: the page in a frame that reaches nothing outside of it.
 
-    Behind the frame lies a picture, for places that drop frames. None where the page is too large
-    for a notebook, or there is nothing to look at: then the picture alone is shown.
+    Behind the frame lies a picture, for places that drop frames, such as GitHub. Of what is too
+    large for a notebook the picture alone is shown, and how to write the page. None where there is
+    nothing to look at.
     """
-    if not any(True for _ in _as_trace(graphs).heads()) or _is_large(graphs):
-        return None
-    text = to_html(graphs)
-    assert text is not None
-    if len(text) > _LARGEST_FRAME:
+    heads = list(_as_trace(graphs).heads())
+    if not heads:
         return None
     picture = b64encode(notebook_svg(graphs).encode()).decode("ascii")
-    name = escape(_plain(repr(graphs)))
+    name = _plain(repr(graphs))
+    image = f'<img alt="{name}" style="max-width: 100%" src="data:image/svg+xml;base64,{picture}">'
+    values = sum(head.graph.num_edges * len(head.edge_values) for head in heads)
+    text = to_html(graphs) if values <= _LARGEST_FRAME else None
+    if text is None or len(text) > _LARGEST_FRAME:
+        return f"{image}<p>{_TOO_LARGE}</p>"
     return f"""<div style="position: relative; height: 680px; overflow: auto; resize: vertical">
-<img alt="{name}" style="max-width: 100%" src="data:image/svg+xml;base64,{picture}">
+{image}
 <iframe title="{name}" sandbox="allow-scripts allow-downloads" srcdoc="{escape(text)}"
 style="position: absolute; inset: 0; width: 100%; height: 100%; border: 0; background: Canvas">
 </iframe></div>"""
-
-
-def _is_large(graphs: AttentionTrace | AttentionGraph) -> bool:
-    """Say without packing that a page would be too large for a notebook."""
-    heads = list(_as_trace(graphs).heads())
-    return sum(head.graph.num_edges * len(head.edge_values) for head in heads) > _LARGEST_FRAME
 
 
 def _asset(name: str) -> str:
