@@ -1,0 +1,2205 @@
+/**
+ * The page of gattn: looks at attention graphs without network, framework or build.
+ *
+ * numbers and texts -> decoding -> heads -> edges to show -> colours -> scenes -> renderers -> page
+ *
+ * A scene is a picture as data: {width, height, marks, hit}. One renderer draws it on a canvas, one
+ * writes it as SVG. Everything above "The page" is pure and runs without a document.
+ */
+
+// ---------------------------------------------------------------- Numbers and texts
+
+/** Write a number with at most three significant digits. */
+export function number(value) {
+  if (!Number.isFinite(value)) return "none";
+  const size = Math.abs(value);
+  const text =
+    size && size < 1e-4 ? size.toExponential(1)
+    : size >= 1000 ? Math.round(size).toLocaleString("en")
+    : String(Number(size.toPrecision(3)));
+  return value < 0 && Number(size.toPrecision(3)) ? `−${text}` : text;
+}
+
+const count = (size, name) => `${size.toLocaleString("en")} ${name}${size === 1 ? "" : "s"}`;
+
+const NAMED = new Map([["\n", "↵"], ["\t", "\\t"], ["\r", "\\r"]]);
+
+function piece(character) {
+  if (NAMED.has(character)) return NAMED.get(character);
+  const code = character.codePointAt(0);
+  if (/\p{Cc}/u.test(character)) return `\\x${code.toString(16).padStart(2, "0")}`;
+  const isHidden = /\p{C}/u.test(character) || (/\p{Z}/u.test(character) && character !== " ");
+  return isHidden ? `U+${code.toString(16).toUpperCase().padStart(4, "0")}` : character;
+}
+
+/** Write a token so that nothing of it is invisible or acts on the text around it. */
+export function visible(token, limit = 16) {
+  if (!token) return '""';
+  const stripped = token.replace(/^ +| +$/g, "");
+  let text = /^\p{M}/u.test(stripped) ? "◌" : "";
+  let before = "";
+  for (const character of stripped || "␣".repeat(token.length)) {
+    const shown = piece(character);
+    const isApart = before && (shown.length > 4 || before.length > 4);
+    if (text && text.length + shown.length > limit) return `${text}…`;
+    text += isApart ? ` ${shown}` : shown;
+    before = shown;
+  }
+  return text;
+}
+
+/** Keep what a token's letters do to the direction of a line within the token. */
+const isolated = (text) => `\u2068${text}\u2069`;
+
+/** Estimate the width of a line of text. */
+export function textWidth(text, size) {
+  let width = 0;
+  for (const character of text) {
+    const code = character.codePointAt(0);
+    if ((code >= 0x1100 && code < 0x1160) || (code >= 0x2e80 && code < 0xfe00) || code > 0x1f000) width += 1;
+    else if ("ijltfr.,:;'|!()[]- ".includes(character)) width += 0.36;
+    else if ("mwMW…%@".includes(character)) width += 0.86;
+    else width += /\p{M}/u.test(character) ? 0 : /\p{Lu}|\d/u.test(character) ? 0.65 : 0.57;
+  }
+  return width * size;
+}
+
+/** Choose about four round numbers from low to high. */
+export function ticks(low, high) {
+  if (!(high > low)) return [low];
+  const rough = (high - low) / 3;
+  const power = 10 ** Math.floor(Math.log10(rough));
+  const step = [1, 2, 5, 10].find((factor) => factor * power >= rough) * power;
+  const found = [];
+  for (let k = Math.ceil(low / step - 1e-9); k * step <= high + 1e-9 * step; k++) found.push(Number((k * step).toPrecision(3)));
+  return found;
+}
+
+// ---------------------------------------------------------------- The state, and the fragment
+
+export const VIEWS = ["arcs", "columns", "matrix", "layered", "text"];
+export const SHOWN = ["before", "after", "difference", "all three"];
+
+const oneOf = (names) => (text) => (names.includes(text) ? text : undefined);
+const whole = (text) => (/^\d{1,9}$/.test(text) ? Number(text) : undefined);
+const flag = (text) => text === "1" || undefined;
+const words = (text) => (text && text.length <= 200 ? text : undefined);
+const share = (text) => (/^\d*\.?\d+(e-?\d+)?$/.test(text) ? Number(text) : undefined);
+const range = (text) => {
+  const [from, to] = /^\d{1,9}-\d{1,9}$/.test(text) ? text.split("-").map(Number) : [0, 0];
+  return from < to ? [from, to] : undefined;
+};
+
+/** What can be said of the view: how each part is read from text, and what it is by default. */
+const FIELDS = {
+  view: [oneOf(VIEWS), "arcs"],
+  stack: [words, ""],
+  layer: [whole, null],
+  head: [whole, null],
+  token: [whole, null],
+  side: [oneOf(["key", "query"]), "key"],
+  level: [whole, null],
+  weight: [words, "attention"],
+  threshold: [share, null],
+  top: [whole, 0],
+  words: [flag, false],
+  special: [flag, false],
+  sinks: [flag, false],
+  search: [words, ""],
+  sort: [words, ""],
+  show: [oneOf(SHOWN), "difference"],
+  keys: [range, null],
+  queries: [range, null],
+  theme: [oneOf(["light", "dark"]), ""],
+};
+
+export const DEFAULTS = Object.fromEntries(Object.entries(FIELDS).map(([name, [, usual]]) => [name, usual]));
+
+/** Write what differs from the default as a URL fragment. */
+export function toFragment(state) {
+  const parts = new URLSearchParams();
+  for (const [name, usual] of Object.entries(DEFAULTS)) {
+    const value = state[name];
+    if (value === usual || value == null) continue;
+    parts.set(name, value === true ? "1" : Array.isArray(value) ? value.join("-") : String(value));
+  }
+  return parts.toString();
+}
+
+/** Read a URL fragment; what it does not say, or says wrongly, is the default. */
+export function fromFragment(text) {
+  const parts = new URLSearchParams(text.replace(/^#/, ""));
+  return Object.fromEntries(
+    Object.entries(FIELDS).map(([name, [read, usual]]) => [name, read(parts.get(name) ?? "") ?? usual]),
+  );
+}
+
+// ---------------------------------------------------------------- Decoding
+
+/** Undo base64. */
+export function bytesOf(text) {
+  const binary = atob(text.trim());
+  const bytes = new Uint8Array(binary.length);
+  for (let i = 0; i < binary.length; i++) bytes[i] = binary.charCodeAt(i);
+  return bytes;
+}
+
+/** Undo raw deflate. */
+export async function inflate(bytes) {
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
+  return new Uint8Array(await new Response(stream).arrayBuffer());
+}
+
+/** Give a function that takes numbers, stored as byte planes, from the front of bytes. */
+function planes(bytes) {
+  let at = 0;
+  return (size, width) => {
+    const found = width === 2 ? new Uint16Array(size) : new Uint32Array(size);
+    for (let plane = 0; plane < width; plane++, at += size)
+      for (let i = 0; i < size; i++) found[i] |= bytes[at + i] << (8 * plane);
+    return found;
+  };
+}
+
+function patternRows(graph, queries, keys, offset) {
+  const start = new Uint32Array(queries + 1);
+  for (let i = 0; i < queries; i++)
+    start[i + 1] = start[i] + (graph.pattern === "complete" ? keys : Math.min(i + offset + 1, keys));
+  const key = new Uint32Array(start[queries]);
+  for (let i = 0; i < queries; i++) for (let e = start[i], j = 0; e < start[i + 1]; e++) key[e] = j++;
+  return { start, key };
+}
+
+function explicitRows(take, graph, queries) {
+  const start = new Uint32Array(queries + 1);
+  const degrees = take(queries, 4);
+  for (let i = 0; i < queries; i++) start[i + 1] = start[i] + degrees[i];
+  const key = take(graph.edges, 4);
+  for (let i = 0; i < queries; i++) for (let e = start[i] + 1; e < start[i + 1]; e++) key[e] += key[e - 1];
+  return { start, key };
+}
+
+/**
+ * Decode a block to a head: edges sorted by row, then key; `start[row]` is a row's first edge.
+ *
+ * A sink outside the sequence becomes one more key, the last one, with an edge in each row.
+ */
+export function decodeHead(bytes, graph, { queries, keys, offset, levels = 65534 }) {
+  const take = planes(bytes);
+  const { start, key } =
+    graph.pattern === "explicit" ? explicitRows(take, graph, queries) : patternRows(graph, queries, keys, offset);
+  const decode = (size, [low, high]) => {
+    const codes = take(size, 2);
+    const step = (high - low) / levels;
+    return Float32Array.from(codes, (code) => (code === 65535 ? NaN : low + code * step));
+  };
+  const values = {};
+  for (const [name, limits] of Object.entries(graph.values)) values[name] = decode(key.length, limits);
+  const mass = new Float32Array(take(queries, 4).buffer);
+  const head = { start, key, values, mass, sinkKey: -1 };
+  return graph.sink ? withSink(head, decode(queries, graph.sink), keys) : head;
+}
+
+function withSink(head, sink, keys) {
+  const rows = sink.length;
+  const size = head.key.length + rows;
+  const start = head.start.map((first, row) => first + row);
+  const key = new Uint32Array(size);
+  const values = Object.fromEntries(Object.keys(head.values).map((name) => [name, new Float32Array(size).fill(NaN)]));
+  for (let row = 0; row < rows; row++) {
+    const [from, to] = [head.start[row], head.start[row + 1]];
+    key.set(head.key.subarray(from, to), start[row]);
+    for (const name in values) values[name].set(head.values[name].subarray(from, to), start[row]);
+    key[start[row + 1] - 1] = keys;
+    values.attention[start[row + 1] - 1] = sink[row];
+  }
+  return { start, key, values, mass: head.mass, sinkKey: keys };
+}
+
+/** List the tokens of one side of a stack. */
+export function tokensOf(side, generatedFrom = null) {
+  const special = new Set(side.special);
+  return side.tokens.map((text, index) => ({
+    text,
+    index,
+    position: side.positions[index],
+    word: side.words?.[index] ?? null,
+    special: special.has(index),
+    generated: generatedFrom !== null && index >= generatedFrom,
+    virtual: false,
+  }));
+}
+
+export const SINK = { text: "<sink>", index: -1, position: -1, word: null, special: false, generated: false, virtual: true };
+
+/** Give a decoded head its tokens; in self-attention `rowNode` says which key each query is. */
+export function withTokens(head, keys, queries, offset) {
+  const all = head.sinkKey < 0 ? keys : [...keys, SINK];
+  const rows = head.start.length - 1;
+  const rowNode = queries ? null : Int32Array.from({ length: rows }, (_, row) => row + offset);
+  return { ...head, keys: all, queries: queries ?? Array.from(rowNode, (node) => keys[node]), rowNode };
+}
+
+// ---------------------------------------------------------------- Heads
+
+/** Subtract a head from another one on the same tokens, edge by edge; a missing edge is 0. */
+export function difference(before, after) {
+  const rows = before.start.length - 1;
+  const names = Object.keys(before.values).filter((name) => name in after.values);
+  const start = new Uint32Array(rows + 1);
+  const key = [];
+  const found = names.map(() => []);
+  const mass = new Float32Array(rows);
+  for (let row = 0; row < rows; row++) {
+    let [a, b] = [before.start[row], after.start[row]];
+    const [lastA, lastB] = [before.start[row + 1], after.start[row + 1]];
+    while (a < lastA || b < lastB) {
+      const keyA = a < lastA ? before.key[a] : Infinity;
+      const keyB = b < lastB ? after.key[b] : Infinity;
+      const at = Math.min(keyA, keyB);
+      names.forEach((name, n) =>
+        found[n].push((keyB === at ? after.values[name][b] : 0) - (keyA === at ? before.values[name][a] : 0)),
+      );
+      if (at !== before.sinkKey) mass[row] += Math.abs(found[0].at(-1));
+      key.push(at);
+      a += keyA === at;
+      b += keyB === at;
+    }
+    start[row + 1] = key.length;
+  }
+  const values = Object.fromEntries(names.map((name, n) => [name, Float32Array.from(found[n])]));
+  return { start, key: Uint32Array.from(key), values, mass, sinkKey: before.sinkKey };
+}
+
+/** Join the texts of the tokens of a word: the marks of continued pieces go. */
+export function joined(texts) {
+  return texts.map((text, i) => (i && text.startsWith("##") ? text.slice(2) : text)).join("");
+}
+
+const merged = (parts) => ({ ...parts[0], text: joined(parts.map((part) => part.text)), last: parts.at(-1).index });
+
+/** Say which node each token becomes: -1 where hidden, one node for each word where words merge. */
+export function groupsOf(tokens, { merge = false, hidden = new Set(), from = 0, to = Infinity } = {}) {
+  const group = new Int32Array(tokens.length).fill(-1);
+  const members = [];
+  tokens.forEach((token, i) => {
+    const isOutside = !token.virtual && (token.index < from || token.index >= to);
+    if (hidden.has(i) || isOutside) return;
+    const before = tokens[i - 1];
+    const continues = merge && i && group[i - 1] >= 0 && token.word !== null && token.word === before.word;
+    if (!continues) members.push([]);
+    members.at(-1).push(token);
+    group[i] = members.length - 1;
+  });
+  const nodes = members.map((parts) => (parts.length === 1 ? parts[0] : merged(parts)));
+  return { group, nodes };
+}
+
+/**
+ * Make a head on other nodes: those that `groupsOf` gives for keys and, in cross-attention, queries.
+ *
+ * Attention to a word is the sum over its tokens, that of a word the mean; other values do not merge.
+ */
+export function regroup(head, onKeys, onQueries = null) {
+  const { group, nodes } = onKeys;
+  const rowGroup = onQueries?.group ?? head.rowNode.map((node) => (node < 0 ? -1 : group[node]));
+  const order = [...new Set(rowGroup)].filter((g) => g >= 0).sort((a, b) => a - b);
+  const members = new Map(order.map((g) => [g, []]));
+  rowGroup.forEach((g, row) => g >= 0 && members.get(g).push(row));
+  const isMerged = nodes.length < group.filter((g) => g >= 0).length || order.some((g) => members.get(g).length > 1);
+  const names = isMerged ? ["attention"] : Object.keys(head.values);
+  const size = head.key.length;
+  const start = new Uint32Array(order.length + 1);
+  const key = new Uint32Array(size);
+  const values = Object.fromEntries(names.map((name) => [name, new Float32Array(size)]));
+  const mass = new Float32Array(order.length);
+  const place = new Int32Array(nodes.length).fill(-1);
+  let used = 0;
+  order.forEach((g, row) => {
+    const rows = members.get(g);
+    const touched = [];
+    const sums = names.map(() => []);
+    for (const old of rows) {
+      mass[row] += head.mass[old] / rows.length;
+      for (let e = head.start[old]; e < head.start[old + 1]; e++) {
+        const k = group[head.key[e]];
+        if (k < 0) continue;
+        if (place[k] < 0) {
+          place[k] = touched.push(k) - 1;
+          for (const sum of sums) sum.push(0);
+        }
+        names.forEach((name, n) => (sums[n][place[k]] += head.values[name][e] / rows.length));
+      }
+    }
+    const sorted = rows.length > 1 ? [...touched].sort((a, b) => a - b) : touched;
+    for (const k of sorted) {
+      key[used] = k;
+      names.forEach((name, n) => (values[name][used] = sums[n][place[k]]));
+      used++;
+    }
+    for (const k of touched) place[k] = -1;
+    start[row + 1] = used;
+  });
+  return {
+    start,
+    key: key.slice(0, used),
+    values: Object.fromEntries(names.map((name) => [name, values[name].slice(0, used)])),
+    mass,
+    sinkKey: head.sinkKey < 0 ? -1 : group[head.sinkKey],
+    keys: nodes,
+    queries: onQueries ? onQueries.nodes : order.map((g) => nodes[g]),
+    rowNode: onQueries ? null : Int32Array.from(order),
+  };
+}
+
+/** Find the node that a token is, or is part of, by the token's index; -1 where it is not there. */
+export function nodeOf(nodes, index) {
+  return nodes.findIndex((node) => node.index === index || (node.index < index && index <= node.last));
+}
+
+/** Look at ranges of the keys and the queries alone. */
+export function windowed(head, keys, queries) {
+  if (!keys && !queries) return head;
+  const on = (tokens, limits) => groupsOf(tokens, limits ? { from: limits[0], to: limits[1] } : {});
+  const part = regroup(head, on(head.keys, keys), on(head.queries, queries));
+  if (!head.rowNode) return part;
+  return { ...part, rowNode: Int32Array.from(part.queries, (query) => part.keys.indexOf(query)) };
+}
+
+/** Find the keys that take more than 0.3 of the attention of the queries, on average, and the virtual one. */
+export function sinksOf(head) {
+  const received = new Float64Array(head.keys.length);
+  head.key.forEach((k, e) => (received[k] += Math.abs(head.values.attention[e])));
+  const rows = head.queries.length;
+  return new Set(head.keys.flatMap((token, k) => (token.virtual || (rows > 3 && received[k] > 0.3 * rows) ? [k] : [])));
+}
+
+const indices = new WeakMap();
+
+/** Index a head by its keys and rows, once: its columns, the row of each edge, the row of each node. */
+export function indexOf(head) {
+  if (indices.has(head)) return indices.get(head);
+  const rows = head.start.length - 1;
+  const row = new Uint32Array(head.key.length);
+  for (let i = 0; i < rows; i++) row.fill(i, head.start[i], head.start[i + 1]);
+  const start = new Uint32Array(head.keys.length + 1);
+  for (const k of head.key) start[k + 1]++;
+  for (let k = 0; k < head.keys.length; k++) start[k + 1] += start[k];
+  const next = start.slice();
+  const edge = new Uint32Array(head.key.length);
+  head.key.forEach((k, e) => (edge[next[k]++] = e));
+  const rowOf = new Int32Array(head.keys.length).fill(-1);
+  head.rowNode?.forEach((node, i) => node >= 0 && (rowOf[node] = i));
+  const index = { row, start, edge, rowOf };
+  indices.set(head, index);
+  return index;
+}
+
+/** List a row's edges (what the query reads) and a key's edges (what reads it), the strongest first. */
+export function edgesOf(head, focus, weight) {
+  const { start, edge } = indexOf(head);
+  const size = (e) => Math.abs(head.values[weight][e]);
+  const strongest = (edges) => edges.filter((e) => size(e) > 0).sort((a, b) => size(b) - size(a) || a - b);
+  const reads = focus.row < 0 ? [] : Array.from({ length: head.start[focus.row + 1] - head.start[focus.row] }, (_, n) => head.start[focus.row] + n);
+  return {
+    reads: strongest(reads),
+    readBy: focus.key < 0 ? [] : strongest(Array.from(edge.subarray(start[focus.key], start[focus.key + 1]))),
+  };
+}
+
+// ---------------------------------------------------------------- The edges to show
+
+const STEPS = [0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9];
+
+/** Choose the edges that a picture shows, and say by what rule: {edges, rule}. */
+export function choose(head, { threshold, top, weight, isDense = false }) {
+  if (threshold === null && !top) return isDense ? { edges: every(head, () => true), rule: "" } : readable(head);
+  const { attention } = head.values;
+  const least = threshold ?? 0;
+  const passes = (e) => Math.abs(attention[e]) >= least && attention[e] !== 0;
+  const rules = least ? [`attention ≥ ${number(least)}`] : [];
+  if (!top) return { edges: every(head, passes), rule: rules.join("") };
+  const chosen = [];
+  for (let row = 0; row + 1 < head.start.length; row++) {
+    const edges = [];
+    for (let e = head.start[row]; e < head.start[row + 1]; e++) if (passes(e)) edges.push(e);
+    const size = (e) => Math.abs(head.values[weight][e]) || 0;
+    chosen.push(...edges.sort((a, b) => size(b) - size(a) || a - b).slice(0, top));
+  }
+  rules.push(`the ${top} strongest of each query by ${weight}`);
+  return { edges: Uint32Array.from(chosen.sort((a, b) => a - b)), rule: rules.join(", ") };
+}
+
+const every = (head, passes) => Uint32Array.from(head.key.keys()).filter(passes);
+
+/** As many edges as lines stay readable, and at least one a query; nearly uniform queries show one in k. */
+function readable(head) {
+  const { attention } = head.values;
+  const nodes = head.keys.length + (head.rowNode ? 0 : head.queries.length);
+  const limit = Math.max(40 + 2 * nodes, 150);
+  const counts = STEPS.map((step) => attention.reduce((found, a) => found + (Math.abs(a) >= step), 0));
+  const steps = attention.length <= 40 + 2 * nodes ? 0 : 1;
+  let place = counts.findIndex((found, i) => i >= steps && found <= limit);
+  if (place < 0) place = STEPS.length - 1;
+  const sizes = Float64Array.from(attention, Math.abs);
+  const massFrom = (step) => sizes.reduce((sum, a) => sum + (a >= step ? a : 0), 0);
+  while (place && counts[place - 1] <= 4 * limit && massFrom(STEPS[place]) < massFrom(0) / 2) place--;
+  const chosen = sizes.map((a) => (a >= STEPS[place] && a > 0 ? 1 : 0));
+  const rules = STEPS[place] ? [`attention ≥ ${STEPS[place]}`] : [];
+  const even = evenEdges(head, sizes, chosen);
+  let stride = Math.max(1, Math.ceil(even.length / limit));
+  while (stride > 1 && common(stride, head.keys.length) > 1) stride++; // else the same few keys in each row
+  even.forEach((e, n) => n % stride || (chosen[e] = 1));
+  if (even.length) rules.push(`${stride > 1 ? `one edge in ${stride}` : "all edges"} of nearly uniform queries`);
+  if (addStrongest(head, sizes, chosen)) rules.push("the strongest edge of each query");
+  return { edges: every(head, (e) => chosen[e]), rule: rules.join(" or ") };
+}
+
+const common = (a, b) => (b ? common(b, a % b) : a);
+
+function evenEdges(head, sizes, chosen) {
+  const found = [];
+  for (let row = 0; row + 1 < head.start.length; row++) {
+    let [top, mass, squares, shown] = [0, 0, 0, 0];
+    for (let e = head.start[row]; e < head.start[row + 1]; e++) {
+      top = Math.max(top, sizes[e]);
+      mass += sizes[e];
+      squares += sizes[e] ** 2;
+      shown += sizes[e] * chosen[e];
+    }
+    if (top * mass > 1.5 * squares || mass < 5 * top || shown >= mass / 2) continue;
+    for (let e = head.start[row]; e < head.start[row + 1]; e++) if (sizes[e] >= top / 4 && !chosen[e]) found.push(e);
+  }
+  return found;
+}
+
+function addStrongest(head, sizes, chosen) {
+  let added = 0;
+  for (let row = 0; row + 1 < head.start.length; row++) {
+    let best = -1;
+    for (let e = head.start[row]; e < head.start[row + 1]; e++) {
+      if (chosen[e]) {
+        best = -1;
+        break;
+      }
+      if (sizes[e] > (best < 0 ? 0 : sizes[best])) best = e;
+    }
+    if (best >= 0) added += chosen[best] = 1;
+  }
+  return added;
+}
+
+/** Say which edges are shown, and how much of the mass they are. */
+export function caption(head, chosen, isChange = false) {
+  const isToken = (e) => head.key[e] !== head.sinkKey;
+  const { attention } = head.values;
+  const shown = chosen.edges.filter(isToken);
+  const total = head.sinkKey < 0 ? head.key.length : head.key.filter((k) => k !== head.sinkKey).length;
+  const mass = shown.reduce((sum, e) => sum + Math.abs(attention[e]), 0);
+  const all = head.mass.reduce((sum, m) => sum + m, 0);
+  const edges = shown.length === total ? `all ${count(total, "edge")}` : `${shown.length.toLocaleString("en")} of ${count(total, "edge")}`;
+  const percent = all ? `, ${Number(((100 * mass) / all).toPrecision(3))} % of the ${isChange ? "change" : "mass"}` : "";
+  return `${chosen.rule ? `${chosen.rule}: ` : ""}${edges}${percent}`;
+}
+
+// ---------------------------------------------------------------- Layers
+
+/** Averages the heads of a layer, one after the other. */
+export class LayerMean {
+  constructor(nodes) {
+    this.nodes = nodes;
+    this.sums = new Float32Array(nodes * nodes);
+    this.heads = 0;
+  }
+
+  add(head) {
+    const { attention } = head.values;
+    head.rowNode.forEach((node, row) => {
+      for (let e = head.start[row]; e < head.start[row + 1]; e++)
+        if (head.key[e] !== head.sinkKey) this.sums[node * this.nodes + head.key[e]] += attention[e];
+    });
+    this.heads++;
+  }
+
+  /** Give the edges of the mean, sorted by query, and the mass of each query. */
+  edges() {
+    const places = every({ key: this.sums }, (at) => this.sums[at] !== 0);
+    const query = places.map((at) => Math.floor(at / this.nodes));
+    const mean = Float32Array.from(places, (at) => this.sums[at] / this.heads);
+    const mass = new Float64Array(this.nodes);
+    mean.forEach((m, e) => (mass[query[e]] += m));
+    return { key: places.map((at) => at % this.nodes), query, mean, mass };
+  }
+}
+
+/**
+ * Follow a token of a level to all levels below and above, by products of layers (rollout).
+ *
+ * A layer is half attention, divided by its mass, and half residual stream. Level 0 is the input.
+ * Returns `levels`, the share at each level's tokens, and `flows`, the share over each layer's edges.
+ */
+export function rollout(layers, level, token) {
+  const size = layers[0].mass.length;
+  const levels = Array.from({ length: layers.length + 1 }, () => new Float64Array(size));
+  const flows = layers.map((layer) => new Float64Array(layer.key.length));
+  levels[level][token] = 1;
+  const weight = (layer, e) => (0.5 * layer.mean[e]) / layer.mass[layer.query[e]];
+  const stays = (layer, i) => (layer.mass[i] > 0 ? 0.5 : 1);
+  for (let l = level - 1; l >= 0; l--) {
+    const [above, below] = [levels[l + 1], levels[l]];
+    above.forEach((share, i) => (below[i] += share * stays(layers[l], i)));
+    layers[l].key.forEach((k, e) => {
+      const share = above[layers[l].query[e]];
+      if (share) below[k] += flows[l][e] = share * weight(layers[l], e);
+    });
+  }
+  for (let l = level; l < layers.length; l++) {
+    const [below, above] = [levels[l], levels[l + 1]];
+    below.forEach((share, i) => (above[i] += share * stays(layers[l], i)));
+    layers[l].key.forEach((k, e) => {
+      if (below[k]) above[layers[l].query[e]] += flows[l][e] = below[k] * weight(layers[l], e);
+    });
+  }
+  return { levels, flows };
+}
+
+// ---------------------------------------------------------------- Colours
+
+const RAMPS = {
+  light: {
+    unsigned: ["#f1f6f0", "#b9dccb", "#79c6bb", "#41a2c4", "#2471b1", "#253c94", "#0a1a4f"],
+    signed: ["#7f3304", "#cc6a1b", "#eeb983", "#dedee2", "#9dbfe0", "#3a7ab9", "#0b2f6b"],
+  },
+  dark: {
+    unsigned: ["#1c2033", "#2a3f6e", "#2b6499", "#3290b4", "#61bcbb", "#a9e2c0", "#f4fce3"],
+    signed: ["#ffc878", "#ee8f2e", "#8a5222", "#3a3a40", "#2f5f92", "#4f9fe6", "#a8d6ff"],
+  },
+};
+
+/** The colours of everything that is not a value; the style sheet has the same ones. */
+export const LOOKS = {
+  light: { name: "light", paper: "#ffffff", ink: "#1c2230", muted: "#5b6475", faint: "#dfe3ea", accent: "#b4460f", soft: "#fdf0e6" },
+  dark: { name: "dark", paper: "#12151d", ink: "#e8ebf2", muted: "#9ba5b7", faint: "#2c3342", accent: "#ffb066", soft: "#3a2a1a" },
+};
+
+const rgb = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+
+function table(stops) {
+  const colours = stops.map(rgb);
+  return Array.from({ length: 256 }, (_, i) => {
+    const at = (i / 255) * (colours.length - 1);
+    const left = Math.min(Math.floor(at), colours.length - 2);
+    return colours[left].map((part, c) => Math.round(part + (colours[left + 1][c] - part) * (at - left)));
+  });
+}
+
+const TABLES = Object.fromEntries(
+  Object.entries(RAMPS).map(([look, ramps]) => [look, { unsigned: table(ramps.unsigned), signed: table(ramps.signed) }]),
+);
+
+const signedRoot = (x) => Math.sign(x) * Math.sqrt(Math.abs(x));
+
+/**
+ * The scale of a weight: attention on a square-root scale from 0 to 1, or from -1 where it is signed;
+ * other values on a linear one from the least to the largest; changes on either side of 0.
+ */
+export class Scale {
+  constructor(label, low, high, isRoot, tokens = 5) {
+    this.label = label;
+    this.isSigned = low < 0 && high > 0;
+    this.isRoot = isRoot;
+    this.high = this.isSigned ? Math.max(-low, high) : high;
+    this.low = this.isSigned ? -this.high : low;
+    this.pen = 7.5 / Math.max(tokens, 5) ** 0.25;
+  }
+
+  static of(head, weight, isChange = false) {
+    const values = head.values[weight];
+    let [low, high] = [Infinity, -Infinity];
+    for (const value of values) if (Number.isFinite(value)) [low, high] = [Math.min(low, value), Math.max(high, value)];
+    if (!(high >= low)) [low, high] = [0, 1];
+    const label = isChange ? `change of ${weight}` : weight;
+    const nodes = head.keys.length;
+    if (isChange) {
+      const top = weight === "attention" ? Math.max(1, -low, high) : Math.max(-low, high) || 1;
+      return new Scale(label, -top, top, weight === "attention", nodes);
+    }
+    if (weight === "attention") return new Scale(label, low < -1e-6 ? Math.min(low, -1) : 0, high > 1.0001 ? high : 1, true, nodes);
+    return new Scale(label, low, high > low ? high : low + 1, false, nodes);
+  }
+
+  /** Where a value is on the scale, from 0 to 1. */
+  at(value) {
+    const bend = this.isRoot ? signedRoot : (x) => x;
+    const [low, high] = [bend(this.low), bend(this.high)];
+    return Math.min(1, Math.max(0, (bend(value) - low) / (high - low))) || 0;
+  }
+
+  rgb(value, look, isLine = false) {
+    const start = isLine && !this.isSigned ? 0.16 : 0;
+    return TABLES[look.name][this.isSigned ? "signed" : "unsigned"][Math.round(255 * (start + (1 - start) * this.at(value)))];
+  }
+
+  colour(value, look, isLine = false) {
+    return `rgb(${this.rgb(value, look, isLine).join(",")})`;
+  }
+
+  /** The width of a line in pixels; a score without a natural zero counts from the least. */
+  width(value) {
+    const share = this.isSigned || this.isRoot ? Math.abs(value) / this.high : this.at(value);
+    return this.pen * (0.14 + 0.86 * Math.min(1, share || 0));
+  }
+
+  get ticks() {
+    if (!this.isRoot) return ticks(this.low, this.high);
+    const above = [0.05, 0.25, 0.5, 1].map((share) => Number((this.high * share).toPrecision(2)));
+    return this.isSigned ? [-above[3], -above[1], 0, above[1], above[3]] : above;
+  }
+}
+
+/** Choose ink that is read on a colour. */
+const inkOn = ([red, green, blue]) => (0.299 * red + 0.587 * green + 0.114 * blue > 140 ? "#10131a" : "#ffffff");
+
+// ---------------------------------------------------------------- Scenes
+
+const line = (x1, y1, x2, y2, stroke, width = 1, more = {}) => ({ mark: "line", x1, y1, x2, y2, stroke, width, ...more });
+const curve = (points, stroke, width, more = {}) => ({ mark: "curve", points, stroke, width, ...more });
+const rect = (x, y, w, h, more) => ({ mark: "rect", x, y, w, h, ...more });
+const text = (x, y, words_, fill, more = {}) => ({ mark: "text", x, y, text: words_, fill, size: 12, anchor: "start", ...more });
+
+const THIN = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000];
+const SIZE = 12;
+
+/**
+ * Fit labels to the distance between neighbours: turned, then with numbers and thinned out.
+ *
+ * @returns {{texts: string[], angle: number, size: number, extent: number, stride: number}}
+ */
+export function fitLabels(tokens, pitch, angles) {
+  const texts = tokens.map((token) => (token.virtual ? token.text : visible(token.text)));
+  const widest = (some) => some.reduce((most, label) => Math.max(most, textWidth(label, SIZE)), 0);
+  const wide = widest(texts);
+  const room = { 0: wide + 8, 45: 1.5 * SIZE, 90: 1.2 * SIZE };
+  let angle = angles.find((a) => pitch >= room[a]);
+  let size = SIZE;
+  let stride = 1;
+  if (angle === undefined) {
+    angle = angles.at(-1);
+    size = Math.min(SIZE, Math.max(9, pitch / 1.2));
+    stride = THIN.find((k) => k * pitch >= 1.2 * size) ?? THIN.at(-1);
+    if (stride > 1) tokens.forEach((t, i) => (texts[i] = i % stride && !t.virtual ? "" : t.virtual ? t.text : `${t.position} ${texts[i]}`));
+  }
+  const extent = { 0: size + 6, 45: 0.72 * widest(texts) + size, 90: (widest(texts) * size) / SIZE + 6 }[angle];
+  return { texts, angle, size, extent, stride, wide: (widest(texts) * size) / SIZE };
+}
+
+/** Label a token in full where it is the focus. */
+const named = (token) => (token.virtual ? token.text : `${visible(token.text, 24)} (${token.position})`);
+
+/** Draw a scale: its colours, for lines their widths, and round values. */
+function scaleMarks({ scale, look }, x, y, isLine) {
+  const [length, steps] = [168, 56];
+  const marks = [text(x, y, scale.label, look.muted, { size: 11 })];
+  const value = (at) => {
+    if (!scale.isRoot) return scale.low + at * (scale.high - scale.low);
+    const low = signedRoot(scale.low);
+    const bent = low + at * (signedRoot(scale.high) - low);
+    return Math.sign(bent) * bent * bent;
+  };
+  for (let i = 0; i < steps; i++) {
+    const here = value((i + 0.5) / steps);
+    const tall = isLine ? Math.max(1, scale.width(here)) : 9;
+    marks.push(rect(x + (i * length) / steps, y + 14 - tall / 2, length / steps + 0.5, tall, { fill: scale.colour(here, look, isLine) }));
+  }
+  for (const tick of scale.ticks) {
+    const at = x + scale.at(tick) * length;
+    marks.push(line(at, y + 19, at, y + 22, look.muted), text(at, y + 30, number(tick), look.muted, { size: 10.5, anchor: "middle" }));
+  }
+  return marks;
+}
+
+const KEY_HEIGHT = 44;
+
+/** Tell the colour and weight of a label from what it has to do with the focus and the search. */
+function labelStyle({ look, focus, matches }, isFocus, isLinked, token) {
+  if (isFocus) return { fill: look.accent, bold: true };
+  if (matches.has(token)) return { fill: look.accent, boxed: true };
+  return { fill: focus && !isLinked ? look.muted : look.ink, bold: Boolean(focus && isLinked) };
+}
+
+function labelMarks(picture, label, token, x, y, { angle = 0, anchor = "middle", size = SIZE, style }) {
+  const marks = [];
+  const { look } = picture;
+  const wide = textWidth(label, size) + 6;
+  const turn = angle ? { angle: -angle } : {};
+  const left = { start: x - 3, middle: x - wide / 2, end: x - wide + 3 }[anchor];
+  if (style.boxed) marks.push(rect(left, y - size * 0.75, wide, size * 1.5, { fill: look.soft, stroke: look.accent, radius: 3, ...turn, cx: x, cy: y }));
+  marks.push(text(x, y, label, style.fill, { anchor, size, bold: style.bold, ...turn }));
+  if (token.generated && label) marks.push(line(left + 3, y + size * 0.62, left + wide - 3, y + size * 0.62, style.fill, 1, { dash: [2, 2], ...turn, cx: x, cy: y }));
+  return marks;
+}
+
+/** List the edges to draw, the weakest first: those chosen, and with a focus its own strongest ones. */
+function linesOf({ head, chosen, focus, weight, threshold }) {
+  const { row } = indexOf(head);
+  const value = head.values[weight];
+  const rank = (edges) => edges.sort((a, b) => Math.abs(value[a] || 0) - Math.abs(value[b] || 0));
+  const as = (e, kind) => ({ row: row[e], key: head.key[e], value: value[e], kind });
+  if (!focus) return [...rank(chosen.edges.slice())].map((e) => as(e, "plain"));
+  const { reads, readBy } = edgesOf(head, focus, weight);
+  const passes = (e) => Math.abs(head.values.attention[e]) >= (threshold ?? 0);
+  const mine = (edges) => edges.filter(passes).slice(0, 30).reverse();
+  const others = [...chosen.edges].filter((e) => row[e] !== focus.row && head.key[e] !== focus.key);
+  return [
+    ...others.map((e) => as(e, "faint")),
+    ...mine(readBy.filter((e) => row[e] !== focus.row)).map((e) => as(e, "readBy")),
+    ...mine(reads).map((e) => as(e, "reads")),
+  ];
+}
+
+function strokeOf({ scale, look, weight }, { value, kind }) {
+  if (kind === "faint") return [look.faint, 0.8, {}];
+  const shown = Number.isFinite(value) ? value : scale.low;
+  const dash = kind === "readBy" ? { dash: [5, 3] } : {};
+  return [scale.colour(shown, look, true), Math.max(0.7, scale.width(shown)), { ...dash, title: `${weight} ${number(value)}` }];
+}
+
+/** What a token has to do with the focus: nodes of keys that it reads, of rows that read it. */
+function linked(lines) {
+  const found = { keys: new Set(), rows: new Set() };
+  for (const { kind, key, row } of lines) {
+    if (kind === "reads") found.keys.add(key);
+    if (kind === "readBy") found.rows.add(row);
+  }
+  return found;
+}
+
+const directions = (focus) => (focus ? "solid: what it reads; dashed: what reads it" : "key → query");
+
+/** Tokens on one line; edges to the right run above it, edges to the left below. */
+export function arcs(picture) {
+  const { head, look, width, focus } = picture;
+  const tokens = head.rowNode ? head.keys : [...head.keys, ...head.queries];
+  const nodeOf = (row) => (head.rowNode ? head.rowNode[row] : head.keys.length + row);
+  const slots = tokens.map((token, i) => (token.virtual ? -2 : i + (i >= head.keys.length ? 1 : 0)));
+  const [first, last] = [Math.min(...slots, 0), Math.max(...slots, 0)];
+  const lines = linesOf(picture);
+  const isTwoSided = Boolean(head.rowNode) && lines.some((l) => l.key > nodeOf(l.row) && l.key !== head.sinkKey);
+  const margin = 26;
+  const angles = isTwoSided ? [0, 90] : [0, 45, 90];
+  const loose = fitLabels(tokens, (width - 2 * margin) / (last - first + 1), angles);
+  const overhang = loose.angle === 45 ? Math.max(0, 0.72 * textWidth(loose.texts[0] ?? "", SIZE) - 20) : 0;
+  const left = margin + overhang;
+  const pitch = (width - margin - left) / Math.max(last - first + 1, 1);
+  const labels = fitLabels(tokens, pitch, angles);
+  const at = (node) => left + (slots[node] - first + 0.5) * pitch;
+  const spans = lines.map((l) => Math.abs(slots[l.key] - slots[nodeOf(l.row)]));
+  const widest = spans.reduce((most, span) => Math.max(most, span), 2) * pitch;
+  const tall = Math.min(widest / 2 + 22, Math.max(150, picture.height - labels.extent - KEY_HEIGHT - 40));
+  const rise = (tall - 22) / (widest / 2);
+  const base = tall + 20;
+  const band = isTwoSided ? labels.extent + 12 : 0;
+  const bottom = isTwoSided ? base + band + tall : base + labels.extent + 12;
+  const marks = [text(margin / 2, 12, isTwoSided ? `above: ${directions(focus)}` : directions(focus), look.muted, { size: 11 })];
+  if (isTwoSided) marks.push(text(margin / 2, bottom - 4, focus ? "below: the same, from right to left" : "query ← key", look.muted, { size: 11 }));
+  for (const l of lines) {
+    const [from, to] = [at(l.key), at(nodeOf(l.row))];
+    const isBelow = isTwoSided && from > to && l.key !== head.sinkKey;
+    const y = isBelow ? base + band : base;
+    const side = isBelow ? -1 : 1;
+    const high = ((Math.abs(to - from) / 2) * rise * 4) / 3;
+    const loop = Math.min(0.42 * pitch, 13);
+    const points = from === to
+      ? [from, y, from - 2.2 * loop, y - 2.6 * Math.min(loop + 4, 13), to + 2.2 * loop, y - 2.6 * Math.min(loop + 4, 13), to, y]
+      : [from, y, from, y - side * high, to, y - side * high, to, y];
+    marks.push(curve(points, ...strokeOf(picture, l)));
+  }
+  const near = linked(lines);
+  tokens.forEach((token, node) => {
+    const [k, row] = head.rowNode ? [node, indexOf(head).rowOf[node]] : node < head.keys.length ? [node, -1] : [-1, node - head.keys.length];
+    const isFocus = focus && ((k >= 0 && focus.key === k) || (row >= 0 && focus.row === row));
+    const style = labelStyle(picture, isFocus, near.keys.has(k) || near.rows.has(row), token);
+    const label = isFocus && !labels.texts[node] ? named(token) : labels.texts[node];
+    const mustShow = style.boxed && !label ? "▲" : label;
+    const y = isTwoSided ? base + band / 2 : base + 8 + (labels.angle ? 0 : labels.size / 2);
+    const anchor = labels.angle && !isTwoSided ? "end" : "middle";
+    if (mustShow) marks.push(...labelMarks(picture, mustShow, token, at(node), y, { angle: labels.angle, anchor, size: labels.size, style }));
+  });
+  if (!head.rowNode) {
+    marks.push(text(at(0) - pitch / 2, bottom + 2, "keys", look.muted, { size: 11 }));
+    marks.push(text(at(head.keys.length) - pitch / 2, bottom + 2, "queries", look.muted, { size: 11 }));
+  }
+  const born = tokens.findIndex((token) => token.generated);
+  if (born > 0) {
+    const x = (at(born - 1) + at(born)) / 2;
+    marks.push(line(x, 24, x, bottom, look.muted, 1, { dash: [3, 3] }), text(x + 5, 26, "generated", look.muted, { size: 11 }));
+  }
+  const keyTop = bottom + (head.rowNode ? 10 : 22);
+  marks.push(...scaleMarks(picture, margin / 2, keyTop, true));
+  const hit = (x, y) => {
+    if (y < 0 || y > bottom + 10 || !tokens.length) return null;
+    const node = tokens.reduce((best, _, i) => (Math.abs(at(i) - x) < Math.abs(at(best) - x) ? i : best), 0);
+    if (head.rowNode) return { key: node, row: indexOf(head).rowOf[node] };
+    return node < head.keys.length ? { key: node, row: -1 } : { key: -1, row: node - head.keys.length };
+  };
+  return { width, height: keyTop + KEY_HEIGHT, marks, hit };
+}
+
+/** Keys in a left column and queries in a right one; a token of self-attention at the same height. */
+export function columns(picture) {
+  const { head, look, width, focus } = picture;
+  const size = Math.max(head.keys.length, head.queries.length, 1);
+  const pitch = Math.min(26, Math.max(17, (picture.height - 90) / size), Math.max(2.2, 1400 / size));
+  const top = 42;
+  const bottom = top + size * pitch;
+  const shift = head.rowNode ? 0 : (head.keys.length - head.queries.length) / 2;
+  const keySlot = (k) => k - Math.min(0, shift);
+  const rowSlot = (row) => (head.rowNode && head.rowNode[row] >= 0 ? head.rowNode[row] : row + Math.max(0, shift));
+  const y = (slot) => top + (slot + 0.5) * pitch;
+  const onKeys = fitLabels(head.keys, pitch, [90]);
+  const onRows = fitLabels(head.queries, pitch, [90]);
+  const room = width * 0.3;
+  const [left, right] = [Math.min(onKeys.wide + 24, room), width - Math.min(onRows.wide + 24, room)];
+  const inner = Math.min(right - left, 620);
+  const [x0, x1] = [left + (right - left - inner) / 2, right - (right - left - inner) / 2];
+  const marks = [
+    text(x0, 16, "keys", look.muted, { anchor: "end", size: 11 }),
+    text(x1, 16, "queries", look.muted, { size: 11 }),
+    text((x0 + x1) / 2, 16, directions(focus), look.muted, { anchor: "middle", size: 11 }),
+  ];
+  const lines = linesOf(picture);
+  for (const l of lines) {
+    const [from, to] = [y(keySlot(l.key)), y(rowSlot(l.row))];
+    const bend = (x1 - x0) / 2;
+    marks.push(curve([x0, from, x0 + bend, from, x1 - bend, to, x1, to], ...strokeOf(picture, l)));
+  }
+  const near = linked(lines);
+  const side = (tokens, labels, slot, x, anchor, isFocus, isLinked) =>
+    tokens.forEach((token, i) => {
+      const style = labelStyle(picture, isFocus(i), isLinked(i), token);
+      const label = isFocus(i) && !labels.texts[i] ? named(token) : labels.texts[i] || (style.boxed ? "●" : "");
+      if (label) marks.push(...labelMarks(picture, label, token, x, y(slot(i)), { anchor, size: labels.size, style }));
+    });
+  side(head.keys, onKeys, keySlot, x0 - 8, "end", (k) => focus?.key === k, (k) => near.keys.has(k));
+  side(head.queries, onRows, rowSlot, x1 + 8, "start", (r) => focus?.row === r, (r) => near.rows.has(r));
+  const born = head.queries.findIndex((token) => token.generated);
+  if (born > 0) {
+    const middle = (y(rowSlot(born - 1)) + y(rowSlot(born))) / 2;
+    const start = head.rowNode ? 8 : x1;
+    marks.push(line(start, middle, width - 8, middle, look.muted, 1, { dash: [3, 3] }));
+    marks.push(text(width - 8, middle + 8, "generated", look.muted, { anchor: "end", size: 10.5 }));
+  }
+  marks.push(...scaleMarks(picture, 13, bottom + 14, true));
+  const hit = (px, py) => {
+    if (py < top || py > bottom) return null;
+    const slot = Math.floor((py - top) / pitch);
+    if (px > (x0 + x1) / 2) {
+      const row = head.queries.findIndex((_, r) => Math.floor(rowSlot(r) + 0.5) === slot);
+      return row < 0 ? null : { row, key: head.rowNode ? head.rowNode[row] : -1 };
+    }
+    const k = head.keys.findIndex((_, i) => Math.floor(keySlot(i) + 0.5) === slot);
+    return k < 0 ? null : { key: k, row: head.rowNode ? indexOf(head).rowOf[k] : -1 };
+  };
+  return { width, height: bottom + 14 + KEY_HEIGHT, marks, hit };
+}
+
+/** Take the largest value of each block of rows and keys: {values, rows, columns, block}. */
+export function blocksOf(head, chosen, weight, most) {
+  const block = Math.max(1, Math.ceil(Math.max(head.keys.length, head.queries.length) / most));
+  const [rows, columns_] = [head.queries, head.keys].map((tokens) => Math.ceil(tokens.length / block));
+  const values = new Float32Array(rows * columns_).fill(NaN);
+  const { row } = indexOf(head);
+  for (const e of chosen.edges) {
+    const at = Math.floor(row[e] / block) * columns_ + Math.floor(head.key[e] / block);
+    const value = head.values[weight][e];
+    if (!(Math.abs(values[at]) >= Math.abs(value))) values[at] = value;
+  }
+  return { values, rows, columns: columns_, block };
+}
+
+/** Rows are queries, columns are keys; where a cell holds several edges it is the largest of them. */
+export function matrix(picture) {
+  const { head, look, width, focus, scale, weight } = picture;
+  const { values, rows, columns: columns_, block } = blocksOf(head, picture.chosen, weight, 560);
+  const rowLabels = fitLabels(head.queries, 400 / Math.max(rows, 1), [90]);
+  const left = Math.min(rowLabels.wide + 38, width * 0.32);
+  const loose = Math.max(rows, columns_, 1);
+  const room = Math.min(width - left - 16, Math.max(picture.height - 60, 320));
+  const cell = room / loose >= 3 ? Math.min(44, Math.floor(room / loose)) : room / loose;
+  const onRows = fitLabels(head.queries, cell / block, [90]);
+  const onKeys = fitLabels(head.keys, cell / block, [0, 45, 90]);
+  const top = Math.min(onKeys.extent, 150) + 34;
+  const [wide, tall] = [cell * columns_, cell * rows];
+  const pixels = new Uint8ClampedArray(4 * values.length);
+  values.forEach((value, at) => {
+    if (!Number.isNaN(value)) pixels.set([...scale.rgb(value, look), 255], 4 * at);
+  });
+  const marks = [rect(left, top, wide, tall, { fill: "none", stroke: look.faint })];
+  marks.push({ mark: "cells", x: left, y: top, w: wide, h: tall, rows, columns: columns_, pixels });
+  if (cell >= 34)
+    values.forEach((value, at) => {
+      if (Number.isNaN(value)) return;
+      const [i, j] = [Math.floor(at / columns_), at % columns_];
+      const label = Math.abs(value) >= 0.005 || value === 0 ? String(Number(value.toFixed(2))).replace("-", "−") : "<.01";
+      marks.push(text(left + (j + 0.5) * cell, top + (i + 0.5) * cell, label.replace(/^(−?)0\./, "$1."), inkOn(scale.rgb(value, look)), { size: 10.5, anchor: "middle" }));
+    });
+  const step = cell / block;
+  const born = (tokens) => tokens.findIndex((token) => token.generated);
+  const [bornRow, bornKey] = [born(head.queries), born(head.keys)];
+  if (bornRow > 0) {
+    marks.push(line(left - 30, top + bornRow * step, left + wide, top + bornRow * step, look.accent, 1, { dash: [3, 3] }));
+    marks.push(text(left + wide, top + bornRow * step - 7, "generated below", look.muted, { anchor: "end", size: 10.5 }));
+  }
+  if (bornKey > 0) marks.push(line(left + bornKey * step, top - 20, left + bornKey * step, top + tall, look.accent, 1, { dash: [3, 3] }));
+  if (focus?.row >= 0) marks.push(rect(left, top + focus.row * step, wide, Math.max(step, 1.5), { fill: "none", stroke: look.accent, width: 1.5 }));
+  if (focus?.key >= 0) marks.push(rect(left + focus.key * step, top, Math.max(step, 1.5), tall, { fill: "none", stroke: look.accent, width: 1.5, dash: [4, 3] }));
+  head.queries.forEach((token, i) => {
+    const isFocus = focus?.row === i;
+    const style = labelStyle(picture, isFocus, true, token);
+    const label = isFocus && !onRows.texts[i] ? named(token) : onRows.texts[i] || (style.boxed ? "●" : "");
+    if (label) marks.push(...labelMarks(picture, label, token, left - 6, top + (i + 0.5) * step, { anchor: "end", size: onRows.size, style }));
+  });
+  head.keys.forEach((token, j) => {
+    const style = labelStyle(picture, focus?.key === j, true, token);
+    const label = onKeys.texts[j] || (style.boxed ? "●" : "");
+    const anchor = onKeys.angle ? "start" : "middle";
+    const y = onKeys.angle ? top - 5 : top - 11;
+    if (label) marks.push(...labelMarks(picture, label, token, left + (j + 0.5) * step, y, { angle: onKeys.angle, anchor, size: onKeys.size, style }));
+  });
+  marks.push(text(left, 12, "columns: keys →", look.muted, { size: 11 }), text(4, 12, "rows: queries ↓", look.muted, { size: 11 }));
+  const keyTop = top + tall + 18;
+  marks.push(...scaleMarks(picture, left, keyTop, false));
+  if (block > 1) marks.push(text(left + 190, keyTop + 14, `a cell is the largest of ${block} × ${block}`, look.muted, { size: 11 }));
+  const hit = (x, y) => {
+    const [row, k] = [Math.floor((y - top) / step), Math.floor((x - left) / step)];
+    const isRow = row >= 0 && row < head.queries.length;
+    const isKey = k >= 0 && k < head.keys.length;
+    if ((!isRow && !isKey) || x < 0 || y < 0 || (!isRow && y > top) || (!isKey && x > left)) return null;
+    return { row: isRow ? row : -1, key: isKey ? k : -1, isPair: isRow && isKey };
+  };
+  const place = (x, y) => [Math.min(1, Math.max(0, (x - left) / wide)), Math.min(1, Math.max(0, (y - top) / tall))];
+  return { width, height: keyTop + KEY_HEIGHT, marks, hit, place };
+}
+
+/** The text itself, shaded by what the focus reads; without one by what each token receives. */
+export function textView(picture) {
+  const { head, look, width, focus, scale, weight } = picture;
+  const tokens = head.rowNode ? head.keys : [...head.keys, ...head.queries];
+  const shades = new Float64Array(tokens.length).fill(NaN);
+  const isReading = focus && focus.row >= 0;
+  const some = isReading ? edgesOf(head, { row: focus.row, key: -1 }, weight).reads : focus ? edgesOf(head, focus, weight).readBy : null;
+  const { row } = indexOf(head);
+  if (some) for (const e of some) shades[isReading ? head.key[e] : head.keys.length + row[e]] = head.values[weight][e];
+  else {
+    shades.fill(0, 0, head.keys.length);
+    head.key.forEach((k, e) => (shades[k] += (Number.isFinite(head.values[weight][e]) ? head.values[weight][e] : 0) / head.queries.length));
+  }
+  const [pad, tall] = [8, 30];
+  const boxes = [];
+  let [x, y] = [pad, 34];
+  tokens.forEach((token, i) => {
+    const label = token.virtual ? token.text : visible(token.text, 40);
+    const wide = textWidth(label, 14) + 12;
+    const isBreak = i === head.keys.length;
+    if (x + wide > width - pad || isBreak) [x, y] = [pad, y + tall + (isBreak ? 20 : 0)];
+    boxes.push({ x, y, wide, label });
+    x += wide + 3;
+  });
+  const whose = focus ? isolated(named(focus.row >= 0 ? head.queries[focus.row] : head.keys[focus.key])) : "";
+  const what = isReading ? `shaded by what ${whose} reads` : focus ? `shaded by what reads ${whose}` : `shaded by the mean ${weight} that a query gives each token`;
+  const marks = [text(pad, 12, what, look.muted, { size: 11 })];
+  const nodeOfFocus = focus ? (head.rowNode ? focus.key : focus.row >= 0 ? head.keys.length + focus.row : focus.key) : -1;
+  tokens.forEach((token, i) => {
+    const box = boxes[i];
+    const isShaded = !Number.isNaN(shades[i]);
+    const colour = isShaded ? scale.rgb(shades[i], look) : rgb(look.paper);
+    const isMatch = picture.matches.has(token);
+    const stroke = i === nodeOfFocus || isMatch ? look.accent : look.faint;
+    marks.push(rect(box.x, box.y, box.wide, tall - 5, { fill: `rgb(${colour.join(",")})`, stroke, width: i === nodeOfFocus ? 2.5 : isMatch ? 1.5 : 1, radius: 4, dash: isMatch && i !== nodeOfFocus ? [4, 2] : undefined }));
+    marks.push(text(box.x + 6, box.y + (tall - 5) / 2, box.label, inkOn(colour), { size: 14, bold: i === nodeOfFocus }));
+    if (token.generated) marks.push(line(box.x + 5, box.y + tall - 9, box.x + box.wide - 5, box.y + tall - 9, inkOn(colour), 1, { dash: [2, 2] }));
+  });
+  if (tokens.some((token) => token.generated)) marks.push(text(width - pad, 12, "underlined: generated", look.muted, { size: 11, anchor: "end" }));
+  const keyTop = y + tall + 16;
+  marks.push(...scaleMarks(picture, pad, keyTop, false));
+  const hit = (px, py) => {
+    const node = boxes.findIndex((box) => px >= box.x - 2 && px <= box.x + box.wide + 2 && py >= box.y && py <= box.y + tall);
+    if (node < 0) return null;
+    if (head.rowNode) return { key: node, row: indexOf(head).rowOf[node] };
+    return node < head.keys.length ? { key: node, row: -1 } : { key: -1, row: node - head.keys.length };
+  };
+  return { width, height: keyTop + KEY_HEIGHT, marks, hit };
+}
+
+/** Tokens side by side, layers one on the other: the strongest edges of the mean over heads. */
+export function layered(picture) {
+  const { layers, layerNames, tokens: every_, look, width, level, token, scale, matches, range: [from_, to_] } = picture;
+  const depth = layers.length;
+  const tokens = every_.slice(from_, to_);
+  const places = tokens.map((_, n) => n + from_);
+  const isIn = (i) => i >= from_ && i < to_;
+  const isSigned = layers.some((layer) => layer.mean.some((m) => m < 0));
+  const isTraced = token !== null && !isSigned;
+  const traced = isTraced ? rollout(layers, level, token) : null;
+  const all = layers.flatMap((layer, l) => Array.from(layer.mean, (mean, e) => ({ l, e, size: Math.abs(isTraced ? traced.flows[l][e] : mean), mean })))
+    .filter(({ l, e }) => isIn(layers[l].key[e]) && isIn(layers[l].query[e]));
+  const whole_ = all.reduce((sum, edge) => sum + edge.size, 0);
+  const most = Math.max(80 * depth, 3 * tokens.length);
+  const strongest = all.filter((edge) => edge.size > (isTraced ? 0.002 : 0)).sort((a, b) => b.size - a.size).slice(0, most).reverse();
+  const kept = strongest.reduce((sum, edge) => sum + edge.size, 0);
+  const left = 62;
+  const pitch = (width - left - 20) / Math.max(tokens.length, 1);
+  const labels = fitLabels(tokens, pitch, [0, 45, 90]);
+  const high = Math.max(34, Math.min(110, (picture.height - labels.extent - 110) / Math.max(depth, 1)));
+  const top = 40;
+  const x = (i) => left + (i - from_ + 0.5) * pitch;
+  const y = (l) => top + (depth - l) * high;
+  const marks = [];
+  const what = isTraced
+    ? `paths down from ${isolated(named(every_[token]))} at level ${level}${level < depth ? ", and up" : ""}: rollout, half residual stream`
+    : "upwards: from key to query; mean over heads";
+  marks.push(text(8, 12, what, look.muted, { size: 11 }));
+  for (let l = 0; l < depth; l++) {
+    marks.push(text(8, (y(l) + y(l + 1)) / 2, `layer ${layerNames[l]}`, look.muted, { size: 11 }));
+    marks.push(line(left, y(l), width - 12, y(l), look.faint, 0.7));
+  }
+  marks.push(line(left, y(depth), width - 12, y(depth), look.faint, 0.7));
+  if (pitch > 7) for (const i of places) marks.push(line(x(i), y(0), x(i), y(depth), look.faint, 1));
+  if (isTraced)
+    for (let l = 0; l < depth; l++)
+      for (const i of places) {
+        const stays = Math.min(traced.levels[l][i], traced.levels[l + 1][i]) / 2;
+        if (stays > 0.002) marks.push(line(x(i), y(l), x(i), y(l + 1), look.muted, Math.max(0.8, scale.width(stays))));
+      }
+  for (const { l, e, size, mean } of strongest) {
+    const [from, to] = [x(layers[l].key[e]), x(layers[l].query[e])];
+    const value = isTraced ? size : mean;
+    const middle = (y(l) + y(l + 1)) / 2;
+    const bulge = from === to ? Math.min(0.45 * pitch, 12) : 0;
+    marks.push(curve([from, y(l), from + bulge, middle, to + bulge, middle, to, y(l + 1)], scale.colour(value, look, true), Math.max(0.6, scale.width(value))));
+  }
+  const dot = Math.min(3, pitch / 3);
+  if (dot >= 1)
+    for (let l = 0; l <= depth; l++)
+      for (const i of places) {
+        const isFocus = token === i && level === l;
+        const r = isFocus ? 5 : dot;
+        marks.push(rect(x(i) - r, y(l) - r, 2 * r, 2 * r, { radius: r, fill: isFocus ? look.accent : look.muted }));
+      }
+  tokens.forEach((one, n) => {
+    const i = n + from_;
+    const isFocus = i === token;
+    const reads = isTraced && traced.levels[0][i] >= 0.05;
+    const style = labelStyle({ look, focus: isTraced, matches }, isFocus, reads, one);
+    const label = isFocus && !labels.texts[i] ? named(one) : labels.texts[i] || (style.boxed ? "▲" : "");
+    if (label) marks.push(...labelMarks(picture, label, one, x(i), y(0) + 8 + (labels.angle ? 0 : labels.size / 2), { angle: labels.angle, anchor: labels.angle ? "end" : "middle", size: labels.size, style }));
+  });
+  const keyTop = y(0) + labels.extent + 26;
+  marks.push(...scaleMarks(picture, 8, keyTop, true));
+  const hit = (px, py) => {
+    if (py > y(0) + labels.extent + 12 || py < top - high / 2 || px < left - 10) return null;
+    const i = Math.min(tokens.length - 1, Math.max(0, Math.floor((px - left) / pitch)));
+    const l = py > y(0) ? depth : Math.min(depth, Math.max(0, Math.round((y(0) - py) / high)));
+    return { key: i, row: i, level: l };
+  };
+  const percent = whole_ ? Number(((100 * kept) / whole_).toPrecision(3)) : 100;
+  const of = isTraced ? "of what flows in attention" : "of the mass";
+  const said = `the ${strongest.length.toLocaleString("en")} strongest of ${count(all.length, "edge")}, ${percent} % ${of}`;
+  return { width, height: keyTop + KEY_HEIGHT, marks, hit, caption: said, traced };
+}
+
+/** Put scenes one below the other, or side by side, each with a heading. */
+export function tiled(scenes, names, look, isBeside) {
+  const marks = [];
+  const places = [];
+  let [x, y, wide, tall] = [0, 0, 0, 0];
+  scenes.forEach((scene, i) => {
+    marks.push({ mark: "group", x, y, marks: [text(12, 12, names[i], look.ink, { bold: true, size: 13 })] });
+    marks.push({ mark: "group", x, y: y + 22, marks: scene.marks });
+    places.push({ x, y: y + 22 });
+    wide = Math.max(wide, x + scene.width);
+    tall = Math.max(tall, y + 22 + scene.height);
+    if (isBeside) x += scene.width;
+    else y += 30 + scene.height;
+  });
+  const hit = (px, py) => {
+    const i = scenes.findIndex((scene, n) => px >= places[n].x && px < places[n].x + scene.width && py >= places[n].y && py < places[n].y + scene.height);
+    return i < 0 ? null : scenes[i].hit(px - places[i].x, py - places[i].y);
+  };
+  return { width: wide, height: tall, marks, hit };
+}
+
+/** Put a title above a scene and a caption below it, as a saved picture needs them. */
+export function framed(scene, title, said, look) {
+  const lines = [];
+  for (const word of said.split(" ")) {
+    if (lines.length && textWidth(`${lines.at(-1)} ${word}`, 11) < scene.width - 24) lines[lines.length - 1] += ` ${word}`;
+    else lines.push(word);
+  }
+  const marks = [
+    text(12, 20, title, look.ink, { size: 15, bold: true }),
+    { mark: "group", x: 0, y: 36, marks: scene.marks },
+    ...lines.map((words_, i) => text(12, scene.height + 46 + 15 * i, words_, look.muted, { size: 11 })),
+  ];
+  return { width: scene.width, height: scene.height + 50 + 15 * lines.length, marks };
+}
+
+/** All heads as small pictures: layers down and heads across, or in the order of a score. */
+export function headGrid({ cells, layerNames, headNames, look, width, scale, chosen, brackets, isSorted }) {
+  const marks = [];
+  const boxes = [];
+  const left = isSorted ? 4 : 26;
+  const top = isSorted ? 4 : brackets.length ? 38 : 20;
+  const gap = 4;
+  const across = isSorted ? Math.max(1, Math.floor((width - left) / 66)) : headNames.length;
+  const side = Math.max(12, Math.min(96, (width - left - 2) / across - gap));
+  const down = side + gap + (isSorted ? 26 : 0);
+  if (!isSorted) {
+    const every_ = Math.ceil(18 / (side + gap));
+    headNames.forEach((name, c) => c % every_ || marks.push(text(left + c * (side + gap) + side / 2, top - 9, String(name), look.muted, { anchor: "middle", size: 10.5 })));
+    layerNames.forEach((name, r) => r % every_ || marks.push(text(left - 7, top + r * down + side / 2, String(name), look.muted, { anchor: "end", size: 10.5 })));
+    for (const { from, to, name } of brackets) {
+      const [a, b] = [left + from * (side + gap), left + to * (side + gap) + side];
+      marks.push(line(a, 14, b, 14, look.muted), line(a, 14, a, 18, look.muted), line(b, 14, b, 18, look.muted));
+      if (b - a > 14) marks.push(text((a + b) / 2, 7, b - a > 60 ? `key-value ${name}` : String(name), look.muted, { anchor: "middle", size: 10 }));
+    }
+  }
+  cells.forEach((cell, n) => {
+    const [c, r] = isSorted ? [n % across, Math.floor(n / across)] : [headNames.indexOf(cell.head), layerNames.indexOf(cell.layer)];
+    const [x, y] = [left + c * (side + gap), top + r * down];
+    boxes.push({ x, y, n });
+    marks.push(rect(x - 0.5, y - 0.5, side + 1, side + 1, { fill: look.paper, stroke: look.faint }));
+    marks.push({ mark: "cells", x, y, w: side, h: side, rows: cell.rows, columns: cell.columns, pixels: cell.pixels });
+    if (isSorted) {
+      marks.push(text(x + side / 2, y + side + 9, `${cell.layer}.${cell.head}`, look.ink, { anchor: "middle", size: 10.5 }));
+      marks.push(text(x + side / 2, y + side + 21, cell.said, look.muted, { anchor: "middle", size: 10.5 }));
+    }
+    if (n === chosen) marks.push(rect(x - 2, y - 2, side + 4, side + 4, { fill: "none", stroke: look.accent, width: 3, radius: 2 }));
+  });
+  const bottom = Math.max(top, ...boxes.map((box) => box.y + down)) + 12;
+  marks.push(...scaleMarks({ scale, look }, left, bottom, false));
+  const hit = (x, y) => boxes.find((box) => x >= box.x - 2 && x < box.x + side + 2 && y >= box.y - 2 && y < box.y + down - 2)?.n ?? null;
+  const box = boxes[chosen] ?? null;
+  return { width: Math.max(width, left + across * (side + gap)), height: bottom + KEY_HEIGHT, marks, hit, across, box: box && { ...box, side } };
+}
+
+// ---------------------------------------------------------------- Renderers
+
+const FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Noto Sans', 'DejaVu Sans', sans-serif";
+const images = new WeakMap();
+
+function imageOf({ pixels, columns: wide, rows }) {
+  if (!images.has(pixels)) {
+    const canvas = document.createElement("canvas");
+    [canvas.width, canvas.height] = [Math.max(wide, 1), Math.max(rows, 1)];
+    if (pixels.length) canvas.getContext("2d").putImageData(new ImageData(pixels, wide, rows), 0, 0);
+    images.set(pixels, canvas);
+  }
+  return images.get(pixels);
+}
+
+const PAINT = {
+  line(context, m) {
+    context.beginPath();
+    context.moveTo(m.x1, m.y1);
+    context.lineTo(m.x2, m.y2);
+    context.stroke();
+  },
+  curve(context, m) {
+    context.beginPath();
+    context.moveTo(m.points[0], m.points[1]);
+    context.bezierCurveTo(...m.points.slice(2));
+    context.stroke();
+  },
+  rect(context, m) {
+    context.beginPath();
+    if (m.radius) context.roundRect(m.x, m.y, m.w, m.h, m.radius);
+    else context.rect(m.x, m.y, m.w, m.h);
+    if (m.fill && m.fill !== "none") context.fill();
+    if (m.stroke) context.stroke();
+  },
+  text(context, m) {
+    context.font = `${m.bold ? "600 " : ""}${m.size}px ${FONT}`;
+    context.textAlign = { start: "left", middle: "center", end: "right" }[m.anchor];
+    context.textBaseline = "alphabetic";
+    context.direction = "ltr";
+    context.fillText(m.text, m.x, m.y + 0.35 * m.size);
+  },
+  cells(context, m) {
+    context.imageSmoothingEnabled = m.w * devicePixelRatio < m.columns;
+    context.drawImage(imageOf(m), m.x, m.y, m.w, m.h);
+  },
+  group(context, m) {
+    context.translate(m.x, m.y);
+    for (const mark of m.marks) paint(context, mark);
+  },
+};
+
+function paint(context, mark) {
+  context.save();
+  if (mark.angle) {
+    const [x, y] = [mark.cx ?? mark.x, mark.cy ?? mark.y];
+    context.translate(x, y);
+    context.rotate((mark.angle * Math.PI) / 180);
+    context.translate(-x, -y);
+  }
+  context.lineCap = mark.mark === "curve" && !mark.dash ? "round" : "butt";
+  context.lineWidth = mark.width ?? 1;
+  if (mark.dash) context.setLineDash(mark.dash);
+  if (mark.stroke) context.strokeStyle = mark.stroke;
+  if (mark.fill) context.fillStyle = mark.fill;
+  PAINT[mark.mark](context, mark);
+  context.restore();
+}
+
+/** Draw a scene on a canvas, sharp on the screen that shows it. */
+export function draw(canvas, scene, look, density = devicePixelRatio) {
+  const sharp = Math.min(density, 8192 / Math.max(scene.width, scene.height, 1));
+  canvas.width = Math.max(1, Math.round(scene.width * sharp));
+  canvas.height = Math.max(1, Math.round(scene.height * sharp));
+  const context = canvas.getContext("2d");
+  context.scale(sharp, sharp);
+  context.fillStyle = look.paper;
+  context.fillRect(0, 0, scene.width, scene.height);
+  for (const mark of scene.marks) paint(context, mark);
+}
+
+/** Escape text for XML, whose text holds neither control characters nor lone surrogates. */
+export function escaped(words_) {
+  const marks = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" };
+  // eslint-disable-next-line no-control-regex
+  return words_.replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]|\p{Cs}/gu, "\ufffd").replace(/[&<>"']/g, (c) => marks[c]);
+}
+
+const r2 = (value) => Number(value.toFixed(2));
+
+function svgOf(mark, encode) {
+  const attributes = (names) => Object.entries(names).filter(([, v]) => v !== undefined && v !== null).map(([k, v]) => ` ${k}="${escaped(String(v))}"`).join("");
+  const turn = mark.angle ? `rotate(${mark.angle} ${r2(mark.cx ?? mark.x)} ${r2(mark.cy ?? mark.y)})` : undefined;
+  const pen = { stroke: mark.stroke, "stroke-width": mark.stroke && r2(mark.width ?? 1), "stroke-dasharray": mark.dash?.join(" "), transform: turn };
+  if (mark.mark === "line") return `<line${attributes({ x1: r2(mark.x1), y1: r2(mark.y1), x2: r2(mark.x2), y2: r2(mark.y2), ...pen })}/>`;
+  if (mark.mark === "curve") {
+    const p = mark.points.map(r2);
+    const title = mark.title ? `<title>${escaped(mark.title)}</title>` : "";
+    return `<path${attributes({ d: `M${p[0]} ${p[1]}C${p.slice(2).join(" ")}`, fill: "none", ...pen, "stroke-linecap": mark.dash ? undefined : "round" })}>${title}</path>`;
+  }
+  if (mark.mark === "rect") return `<rect${attributes({ x: r2(mark.x), y: r2(mark.y), width: r2(mark.w), height: r2(mark.h), rx: mark.radius, fill: mark.fill ?? "none", ...pen })}/>`;
+  if (mark.mark === "text") {
+    const own = { x: r2(mark.x), y: r2(mark.y + 0.35 * mark.size), "font-size": mark.size, "font-weight": mark.bold ? 600 : undefined, "text-anchor": mark.anchor, fill: mark.fill, transform: turn };
+    return `<text${attributes(own)}>${escaped(mark.text)}</text>`;
+  }
+  if (mark.mark === "group") return `<g transform="translate(${r2(mark.x)} ${r2(mark.y)})">${mark.marks.map((m) => svgOf(m, encode)).join("\n")}</g>`;
+  return cellsSVG(mark, encode);
+}
+
+/** Write few cells as rectangles, many as an image. */
+function cellsSVG(mark, encode) {
+  if (mark.pixels.length / 4 > 4096) {
+    const box = `x="${r2(mark.x)}" y="${r2(mark.y)}" width="${r2(mark.w)}" height="${r2(mark.h)}"`;
+    return `<image ${box} preserveAspectRatio="none" style="image-rendering: pixelated" href="${encode(mark)}"/>`;
+  }
+  const [wide, tall] = [mark.w / mark.columns, mark.h / mark.rows];
+  const parts = [];
+  for (let at = 0; at < mark.pixels.length / 4; at++) {
+    const [red, green, blue, alpha] = mark.pixels.subarray(4 * at, 4 * at + 4);
+    if (!alpha) continue;
+    const [x, y] = [mark.x + (at % mark.columns) * wide, mark.y + Math.floor(at / mark.columns) * tall];
+    parts.push(`<rect x="${r2(x)}" y="${r2(y)}" width="${r2(wide)}" height="${r2(tall)}" fill="rgb(${red},${green},${blue})"/>`);
+  }
+  return `<g shape-rendering="crispEdges">${parts.join("")}</g>`;
+}
+
+/** Write a scene as SVG; `encode` gives large cells as the address of an image. */
+export function toSVG(scene, look, encode) {
+  const [wide, tall] = [Math.ceil(scene.width), Math.ceil(scene.height)];
+  return `<?xml version="1.0" encoding="UTF-8"?>
+<svg xmlns="http://www.w3.org/2000/svg" width="${wide}" height="${tall}" viewBox="0 0 ${wide} ${tall}" font-family="${escaped(FONT)}">
+<rect width="${wide}" height="${tall}" fill="${look.paper}"/>
+${scene.marks.map((mark) => svgOf(mark, encode)).join("\n")}
+</svg>
+`;
+}
+
+// ---------------------------------------------------------------- The page
+
+const SCENES = { arcs, columns, matrix, text: textView };
+const MOST_DECODED = 12_000_000;
+
+/** Name the heads that a page opens with: the clearest induction head, else previous-token head, else the first. */
+export function firstHead(graphs) {
+  const best = (name) => graphs.reduce((most, graph) => ((graph.scores[name] ?? 0) > (most.scores[name] ?? 0) ? graph : most), graphs[0]);
+  return ["induction", "previous_token"].map((name) => [best(name), name]).find(([graph, name]) => graph.scores[name] >= 0.3)?.[0] ?? graphs[0];
+}
+
+/** Fit a state to what there is: names and numbers that do not exist become the first, or the nearest. */
+export function settled(state, traces) {
+  const stack = traces[0].stacks.find(({ name }) => name === state.stack) ?? traces[0].stacks.find(({ queries }) => !queries) ?? traces[0].stacks[0];
+  const place = stack.graphs.find((graph) => graph.layer === state.layer && graph.head === state.head);
+  const graph = place ?? stack.graphs.find((one) => one.layer === state.layer) ?? firstHead(stack.graphs);
+  const size = (state.side === "query" && stack.queries ? stack.queries : stack.keys).tokens.length;
+  return {
+    ...state,
+    stack: stack.name,
+    layer: graph.layer,
+    head: graph.head,
+    side: stack.queries ? state.side : "key",
+    view: stack.queries && state.view === "layered" ? "arcs" : state.view,
+    token: state.token === null || state.token >= size ? null : state.token,
+    level: state.level === null ? null : Math.min(state.level, stack.layers.length),
+    weight: state.weight in graph.values && !state.words ? state.weight : "attention",
+    sort: state.sort in graph.scores ? state.sort : "",
+    show: traces.length > 1 ? state.show : "before",
+  };
+}
+
+/** Write the tokens of a text as one line. */
+export function lineOf(tokens, limit) {
+  const plain = tokens.filter((token) => !token.special);
+  let line_ = "";
+  plain.forEach((token, i) => {
+    const before = plain[i - 1];
+    const isSameWord = before && token.word !== null && token.word === before.word;
+    line_ += `${i && !isSameWord ? " " : ""}${visible(isSameWord ? joined(["", token.text]) : token.text, 60)}`;
+  });
+  return line_.length > limit ? `${line_.slice(0, limit)}…` : line_;
+}
+
+function element(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
+  made.append(...children);
+  return made;
+}
+
+/** Write a token of the text into an element of its own, so that its letters' direction stays inside. */
+function tokenElement(token) {
+  const name = element("bdi", { dir: "auto" });
+  name.textContent = token.virtual ? token.text : visible(token.text, 48);
+  const place = element("small");
+  place.textContent = token.virtual ? "" : ` ${token.position}${token.generated ? " · generated" : ""}${token.special ? " · special" : ""}`;
+  return [name, place];
+}
+
+class Page {
+  constructor() {
+    this.header = JSON.parse(this.block("gattn-header"));
+    this.traces = this.header.traces;
+    this.state = settled(fromFragment(location.hash), this.traces);
+    this.hover = null;
+    this.decoded = new Map();
+    this.memory = new Map();
+    this.run = 0;
+    this.darkness = matchMedia("(prefers-color-scheme: dark)");
+    for (const node of document.querySelectorAll("[id]")) if (!node.id.startsWith("gattn-")) this[`$${node.id}`] = node;
+  }
+
+  block(id) {
+    return document.getElementById(id).textContent;
+  }
+
+  /** Remember the last thing made for a slot, until its key changes. */
+  once(slot, key, make) {
+    const last = this.memory.get(slot);
+    if (last?.key === key) return last.value;
+    const value = make();
+    this.memory.set(slot, { key, value });
+    return value;
+  }
+
+  // What there is
+
+  get stack() {
+    return this.traces[0].stacks.find(({ name }) => name === this.state.stack);
+  }
+
+  /** The stacks of the traces, with their tokens. */
+  stackOf(trace) {
+    const stack = this.traces[trace].stacks.find(({ name }) => name === this.state.stack);
+    return this.once(`tokens ${trace}`, stack.name, () => {
+      const { keys, queries, generatedFrom } = stack;
+      return {
+        ...stack,
+        keyTokens: tokensOf(keys, queries ? null : generatedFrom),
+        queryTokens: queries && tokensOf(queries, generatedFrom),
+      };
+    });
+  }
+
+  graph(trace = 0, { layer, head } = this.state) {
+    return this.traces[trace].stacks.find(({ name }) => name === this.state.stack).graphs.find((g) => g.layer === layer && g.head === head);
+  }
+
+  get look() {
+    const theme = this.state.theme || (this.darkness.matches ? "dark" : "light");
+    return LOOKS[theme];
+  }
+
+  get parts() {
+    return this.state.show === "all three" ? ["before", "after", "difference"] : [this.state.show];
+  }
+
+  // Heads
+
+  async raw(trace, graph) {
+    const id = `gattn-block-${graph.block}`;
+    if (!this.decoded.has(id)) {
+      const { keyTokens, queryTokens, offset } = this.stackOf(trace);
+      const bytes = await inflate(bytesOf(this.block(id)));
+      const queries = queryTokens?.length ?? keyTokens.length - offset;
+      const head = decodeHead(bytes, graph, { queries, keys: keyTokens.length, offset, levels: this.header.levels });
+      this.decoded.set(id, withTokens(head, keyTokens, queryTokens, offset));
+    }
+    const head = this.decoded.get(id);
+    this.decoded.delete(id);
+    this.decoded.set(id, head);
+    let size = [...this.decoded.values()].reduce((sum, one) => sum + one.key.length, 0);
+    for (const [old, one] of this.decoded) {
+      if (size <= MOST_DECODED || old === id || this.decoded.size <= 3) break;
+      this.decoded.delete(old);
+      size -= one.key.length;
+    }
+    return head;
+  }
+
+  async headOf(part, place) {
+    if (part !== "difference") return this.raw(part === "after" ? 1 : 0, this.graph(part === "after" ? 1 : 0, place));
+    const [before, after] = await Promise.all([this.headOf("before", place), this.headOf("after", place)]);
+    const { keyTokens, queryTokens, offset } = this.stackOf(0);
+    return withTokens(difference(before, after), keyTokens, queryTokens, offset);
+  }
+
+  /** Which nodes are hidden, by the first head: the same ones in all parts of a comparison. */
+  hiddenOf(head) {
+    const found = new Set(this.state.sinks ? sinksOf(head) : []);
+    if (this.state.special) head.keys.forEach((token, k) => token.special && found.add(k));
+    return found;
+  }
+
+  prepared(head, hidden) {
+    const merge = this.state.words;
+    if (!merge && !hidden.size) return head;
+    const keys = groupsOf(head.keys, { merge, hidden });
+    if (head.rowNode) return regroup(head, keys);
+    const special = new Set(head.queries.flatMap((token, i) => (this.state.special && token.special ? [i] : [])));
+    return regroup(head, keys, groupsOf(head.queries, { merge, hidden: special }));
+  }
+
+  /** The ranges that a view looks at; where nodes are both keys and queries, one range for both. */
+  limits(view = this.state.view) {
+    const { keys, queries } = this.state;
+    if (this.stack.queries || !keys || !queries || view === "matrix" || view === "columns") return this.stack.queries ? { keys, queries } : { keys: keys ?? queries, queries: queries ?? keys };
+    const hull = [Math.min(keys[0], queries[0]), Math.max(keys[1], queries[1])];
+    return { keys: hull, queries: hull };
+  }
+
+  // The state
+
+  update(patch) {
+    this.state = settled({ ...this.state, ...patch }, this.traces);
+    this.hover = null;
+    try {
+      history.replaceState(null, "", `#${toFragment(this.saidState)}`);
+    } catch {
+      // A frame without an address, as in a notebook, keeps its state to itself.
+    }
+    this.render();
+  }
+
+  get saidState() {
+    const said = { ...this.state };
+    if (this.traces.length < 2) said.show = DEFAULTS.show;
+    if (this.traces[0].stacks.length < 2) said.stack = "";
+    return said;
+  }
+
+  async render() {
+    const run = ++this.run;
+    this.fillControls();
+    document.documentElement.dataset.theme = this.look.name;
+    this.drawGrid();
+    this.$view.setAttribute("aria-busy", "true");
+    try {
+      const heads = await Promise.all(this.parts.map((part) => this.headOf(part)));
+      const reference = this.parts[0] === "difference" ? await this.headOf("before") : heads[0];
+      if (run !== this.run) return;
+      const hidden = this.hiddenOf(reference);
+      this.hiddenNames = [...hidden].map((k) => reference.keys[k]);
+      this.heads = heads.map((head) => this.prepared(head, hidden));
+      const { keys, queries } = this.limits();
+      this.windows = this.heads.map((head) => windowed(head, keys, queries));
+      this.layers = this.state.view === "layered" ? await this.averaged(run, hidden) : null;
+      if (run !== this.run) return;
+      this.choices = this.windows.map((head) => choose(head, { ...this.state, isDense: this.state.view === "matrix" }));
+      this.scales = this.heads.map((head, i) => Scale.of(head, this.state.weight, this.parts[i] === "difference"));
+      this.$view.removeAttribute("aria-busy");
+      this.drawView();
+      this.speak();
+      this.$problem.hidden = true;
+    } catch (problem) {
+      if (run === this.run) this.complain(problem);
+    }
+  }
+
+  complain(problem) {
+    this.$problem.textContent = `This could not be shown: ${problem.message}. Reset the page by removing what follows # in its address.`;
+    this.$problem.hidden = false;
+    this.$view.removeAttribute("aria-busy");
+  }
+
+  /** Average all heads of each layer in small steps, until something else is asked for. */
+  async averaged(run, hidden) {
+    const { words: merge, special, sinks, show } = this.state;
+    const key = [this.state.stack, show, merge, special, [...hidden].join()].join("|");
+    if (this.memory.get("layers")?.key === key) return this.memory.get("layers").value;
+    const found = [];
+    let last = performance.now();
+    for (const part of this.parts) {
+      const layers = [];
+      for (const layer of this.stack.layers) {
+        const graphs = this.stack.graphs.filter((graph) => graph.layer === layer);
+        const mean = new LayerMean(this.heads[0].keys.length);
+        for (const graph of graphs) {
+          mean.add(this.prepared(await this.headOf(part, graph), hidden));
+          if (performance.now() - last > 24) {
+            this.$caption.textContent = `averaging heads: layer ${layer} of ${this.stack.layers.at(-1)}`;
+            await new Promise((done) => setTimeout(done));
+            last = performance.now();
+          }
+          if (run !== this.run) return null;
+        }
+        layers.push(mean.edges());
+      }
+      found.push(layers);
+    }
+    this.memory.set("layers", { key, value: found });
+    void sinks;
+    return found;
+  }
+
+  // Drawing
+
+  /** The chosen token in a head: its node as key and its row as query. */
+  focusIn(head, chosen = this.state) {
+    const { token, side } = chosen;
+    if (token === null) return null;
+    const key = head.rowNode || side === "key" ? nodeOf(head.keys, token) : -1;
+    const row = head.rowNode || side === "query" ? nodeOf(head.queries, token) : -1;
+    return key < 0 && row < 0 ? null : { key, row };
+  }
+
+  /** What is looked at in a head: what the pointer is on, else what was chosen. */
+  lookedAt(head) {
+    if (!this.hover) return this.focusIn(head);
+    const key = this.hover.key ? nodeOf(head.keys, this.hover.key.index) : -1;
+    const row = this.hover.row ? nodeOf(head.queries, this.hover.row.index) : -1;
+    return key < 0 && row < 0 ? null : { key, row };
+  }
+
+  matches(tokens) {
+    const wanted = this.state.search.toLowerCase();
+    if (!wanted) return [];
+    return tokens.filter((token) => visible(token.text, 1e6).toLowerCase().includes(wanted) || token.text.toLowerCase().includes(wanted));
+  }
+
+  sceneOf(i, width, height) {
+    const head = this.windows[i];
+    const { weight, threshold, view } = this.state;
+    const matches = new Set(this.matches([...head.keys, ...head.queries]));
+    const picture = { head, chosen: this.choices[i], weight, threshold, scale: this.scales[i], look: this.look, matches, width, height, focus: this.lookedAt(head) };
+    if (view !== "layered") return { ...SCENES[view](picture), caption: caption(head, this.choices[i], this.parts[i] === "difference") };
+    const tokens = this.heads[i].keys.filter((token) => !token.virtual);
+    const { keys } = this.limits();
+    const inside = tokens.flatMap((token, n) => (!keys || (token.index >= keys[0] && token.index < keys[1]) ? [n] : []));
+    const focus = this.lookedAt(this.heads[i]);
+    const layers = this.layers[i];
+    const token = focus && focus.key >= 0 && focus.key < tokens.length ? focus.key : null;
+    const scale = new Scale(this.parts[i] === "difference" ? "mean change of attention" : token === null ? "mean attention" : "share (rollout)", this.parts[i] === "difference" ? -1 : 0, 1, true, tokens.length);
+    const level = this.hover?.level ?? this.state.level ?? layers.length;
+    return layered({ ...picture, layers, layerNames: this.stack.layers, tokens, range: [inside[0] ?? 0, (inside.at(-1) ?? -1) + 1], level, token, scale });
+  }
+
+  wholeScene(width, height) {
+    const isBeside = this.parts.length > 1 && width > 1000 && ["matrix", "columns"].includes(this.state.view);
+    const scenes = this.parts.map((_, i) => this.sceneOf(i, isBeside ? Math.floor(width / this.parts.length) : width, height));
+    if (scenes.length === 1) return scenes[0];
+    const captions = scenes.map((scene, i) => `${this.parts[i]}: ${scene.caption}`);
+    return { ...tiled(scenes, this.parts.map((part) => (part === "difference" ? "difference: after − before" : part)), this.look, isBeside), caption: captions.join(" · ") };
+  }
+
+  drawView() {
+    const width = Math.max(280, this.$view.clientWidth);
+    const height = Math.min(760, Math.max(380, innerHeight - 330));
+    this.scene = this.wholeScene(width, height);
+    const canvas = this.$view.querySelector("canvas");
+    [canvas.style.width, canvas.style.height] = [`${this.scene.width}px`, `${this.scene.height}px`];
+    draw(canvas, this.scene, this.look);
+    this.$caption.textContent = this.captionText;
+    this.fillNumbers();
+  }
+
+  get captionText() {
+    const kept = this.graph();
+    const notes = [this.scene.caption];
+    if (kept.edges < kept.totalEdges) notes.push(`captured with ${visible(kept.keep, 80)}: ${kept.edges.toLocaleString("en")} of ${count(kept.totalEdges, "edge")}`);
+    if (this.hiddenNames.length) {
+      const some = this.hiddenNames.slice(0, 4).map((token) => isolated(named(token)));
+      notes.push(`hidden: ${some.join(", ")}${this.hiddenNames.length > 4 ? ` and ${this.hiddenNames.length - 4} more` : ""}`);
+    }
+    const [shown, all] = [this.windows[0].queries.length, this.heads[0].queries.length];
+    const [shownKeys, allKeys] = [this.windows[0].keys.length, this.heads[0].keys.length];
+    if (shown < all || shownKeys < allKeys) notes.push(`${shown} of ${all} queries and ${shownKeys} of ${allKeys} keys are in view`);
+    return notes.join("; ");
+  }
+
+  drawGrid() {
+    const { stack, look, state } = this;
+    const width = Math.max(200, this.$grid.clientWidth);
+    const graphs = stack.graphs;
+    const order = this.once("order", `${stack.name}|${state.sort}`, () => {
+      const numbered = graphs.map((_, n) => n);
+      const score = (n) => graphs[n].scores[state.sort] ?? -Infinity;
+      return state.sort ? numbered.sort((a, b) => score(b) - score(a) || a - b) : numbered;
+    });
+    const show = state.show === "all three" ? "difference" : state.show;
+    const isChange = show === "difference";
+    const isSigned = isChange || graphs.some((graph) => graph.values.attention[0] < 0);
+    const scale = new Scale(isChange ? "change of attention" : isSigned ? "size of attention" : "attention", isChange ? -1 : 0, 1, true);
+    if (!this.thumbnails) return;
+    const cells = this.once("cells", [stack.name, show, look.name, state.sort].join("|"), () =>
+      order.map((n) => ({ ...this.thumbnail(n, show, scale), layer: graphs[n].layer, head: graphs[n].head, said: number(graphs[n].scores[state.sort]) })),
+    );
+    this.order = order;
+    const chosen = order.findIndex((n) => graphs[n].layer === state.layer && graphs[n].head === state.head);
+    this.grid = headGrid({ cells, layerNames: stack.layers, headNames: stack.heads, look, width, scale, chosen, brackets: this.brackets(), isSorted: Boolean(state.sort) });
+    const canvas = this.$grid.querySelector("canvas");
+    [canvas.style.width, canvas.style.height] = [`${this.grid.width}px`, `${this.grid.height}px`];
+    draw(canvas, this.grid, look);
+    this.noteHead(chosen);
+    const option = this["$grid-option"];
+    option.textContent = this.headText(graphs[order[chosen]]);
+    option.setAttribute("aria-posinset", String(chosen + 1));
+    option.setAttribute("aria-setsize", String(order.length));
+  }
+
+  brackets() {
+    const { graphs, heads, layers } = this.stack;
+    const of = heads.map((head) => graphs.find((graph) => graph.layer === layers[0] && graph.head === head)?.keyValueHead ?? null);
+    const found = [];
+    of.forEach((name, at) => {
+      if (name === null) return;
+      if (found.at(-1)?.name === name && found.at(-1).to === at - 1) found.at(-1).to = at;
+      else found.push({ name, from: at, to: at });
+    });
+    return found;
+  }
+
+  /** Where the thumbnail of each graph of each trace starts. */
+  async decodeThumbnails() {
+    const { block, size } = this.header.thumbnails;
+    const bytes = await inflate(bytesOf(this.block(`gattn-block-${block}`)));
+    let at = 0;
+    this.thumbnails = this.traces.map((trace) =>
+      Object.fromEntries(
+        trace.stacks.map((stack) => {
+          const queries = stack.queries?.tokens.length ?? stack.keys.tokens.length - stack.offset;
+          const [rows, columns_] = [Math.min(size, queries), Math.min(size, stack.keys.tokens.length)];
+          const shades = stack.graphs.map(() => bytes.subarray(at, (at += rows * columns_)));
+          return [stack.name, { rows, columns: columns_, queries, shades }];
+        }),
+      ),
+    );
+  }
+
+  thumbnail(n, show, scale) {
+    const of = (trace) => this.thumbnails[trace][this.state.stack];
+    const { rows, columns: columns_, queries } = of(0);
+    const [graph, { keys, offset }] = [this.stack.graphs[n], this.stack];
+    const pixels = new Uint8ClampedArray(4 * rows * columns_);
+    const value = (trace, at) => (of(trace).shades[n][at] / 255) ** 2;
+    for (let at = 0; at < rows * columns_; at++) {
+      const shade = show === "difference" ? value(1, at) - value(0, at) : value(show === "after" ? 1 : 0, at);
+      const lastQuery = Math.ceil(((Math.floor(at / columns_) + 1) * queries) / rows) - 1;
+      const firstKey = Math.floor(((at % columns_) * keys.tokens.length) / columns_);
+      const isEdge = graph.pattern === "complete" || (graph.pattern === "causal" && firstKey <= lastQuery + offset);
+      if (shade || isEdge) pixels.set([...scale.rgb(shade, this.look), 255], 4 * at);
+    }
+    return { rows, columns: columns_, pixels };
+  }
+
+  headText(graph) {
+    const shared = graph.keyValueHead === null ? "" : ` · key-value head ${graph.keyValueHead}`;
+    return `layer ${graph.layer} · head ${graph.head}${shared}${graph.label ? `: ${graph.label.replace(/ \.(\d)/g, " 0.$1")}` : ""}`;
+  }
+
+  noteHead(n) {
+    const graph = this.stack.graphs[this.order[n]];
+    const { sort } = this.state;
+    this["$grid-note"].textContent = graph ? `${this.headText(graph)}${sort ? ` · ${sort.replaceAll("_", " ")} ${number(graph.scores[sort])}` : ""}` : "";
+  }
+
+  // Numbers
+
+  fillNumbers() {
+    const tables = this.parts.flatMap((part, i) => this.tablesOf(part, i));
+    this.$numbers.replaceChildren(...tables);
+    if (!tables.length) this.$numbers.append(element("p", { class: "note" }, "Point at a token, or choose one, to see in numbers what it reads and what reads it."));
+    this.$pair.textContent = this.pairText();
+    const option = this["$view-option"];
+    option.textContent = this.said();
+    option.setAttribute("aria-selected", String(this.state.token !== null));
+  }
+
+  tablesOf(part, i) {
+    const head = this.heads[i];
+    const focus = this.lookedAt(head);
+    if (!focus) return [];
+    const suffix = this.parts.length > 1 ? ` (${part})` : "";
+    if (this.state.view === "layered") return this.layeredTables(i, focus, suffix);
+    const { reads, readBy } = edgesOf(head, focus, this.state.weight);
+    const { row } = indexOf(head);
+    const values = head.values[this.state.weight];
+    const found = [];
+    if (focus.row >= 0) {
+      const mass = head.mass[focus.row];
+      const kept = reads.reduce((sum, e) => sum + (head.key[e] === head.sinkKey ? 0 : Math.abs(head.values.attention[e])), 0);
+      const isPart = part !== "difference" && mass > 0 && kept < 0.9995 * mass;
+      const lost = isPart ? `; shown are ${number(kept)} of its mass of ${number(mass)}` : "";
+      found.push(this.table(head.queries[focus.row], `reads${suffix}${lost}`, reads.map((e) => [head.keys[head.key[e]], values[e], "key"]), this.scales[i]));
+    }
+    if (focus.key >= 0) found.push(this.table(head.keys[focus.key], `is read by${suffix}`, readBy.map((e) => [head.queries[row[e]], values[e], "query"]), this.scales[i]));
+    return found;
+  }
+
+  layeredTables(i, { key }, suffix) {
+    const { traced } = this.scene;
+    if (!traced || this.parts.length > 1) return [];
+    const { keys } = this.heads[i];
+    const shares = (level) => Array.from(traced.levels[level], (share_, n) => [keys[n], share_, "key"]).filter((one) => one[1] > 1e-4).sort((a, b) => b[1] - a[1]);
+    const level = this.hover?.level ?? this.state.level ?? this.layers[i].length;
+    const scale = new Scale("share", 0, 1, true);
+    const found = level > 0 ? [this.table(keys[key], `at level ${level}: what it can have read of the input (rollout)${suffix}`, shares(0), scale)] : [];
+    if (level < this.layers[i].length) found.push(this.table(keys[key], `at level ${level}: what can have read it, at the top (rollout)${suffix}`, shares(this.layers[i].length), scale));
+    return found;
+  }
+
+  table(token, what, rows, scale) {
+    const title = element("caption", {}, ...tokenElement(token), ` ${what}`);
+    const most = 8;
+    const top = rows.slice(0, most).reduce((best, [, value]) => Math.max(best, Math.abs(value) || 0), 0) || 1;
+    const lines = rows.slice(0, most).map(([other, value, side]) => {
+      const button = element("button", { type: "button" }, ...tokenElement(other));
+      if (!other.virtual) button.addEventListener("click", () => this.choose({ token: other.index, side }));
+      const bar = element("i", value < 0 ? { class: "minus" } : {});
+      bar.style.width = `${(100 * Math.abs(value)) / (scale.isRoot ? scale.high : top) || 0}%`;
+      return element("tr", {}, element("td", {}, button), element("td", { class: "value" }, number(value)), element("td", { class: "bar", "aria-hidden": "true" }, bar));
+    });
+    const rest = rows.slice(most);
+    const sum = rest.reduce((all, [, value]) => all + value, 0);
+    if (rest.length) lines.push(element("tr", {}, element("td", {}, element("small", {}, `and ${rest.length.toLocaleString("en")} more`)), element("td", { class: "value" }, scale.isRoot ? element("small", {}, `Σ ${number(sum)}`) : ""), element("td")));
+    if (!rows.length) lines.push(element("tr", {}, element("td", {}, element("small", {}, "nothing"))));
+    return element("table", {}, title, element("tbody", {}, ...lines));
+  }
+
+  pairText() {
+    const { row, key, isPair } = this.hover ?? {};
+    if (!isPair || !row || !key) return "";
+    return this.parts
+      .map((part, i) => {
+        const head = this.heads[i];
+        const [r, k] = [nodeOf(head.queries, row.index), nodeOf(head.keys, key.index)];
+        const e = edgesOf(head, { row: r, key: -1 }, "attention").reads.find((edge) => head.key[edge] === k);
+        const said = e === undefined ? "no edge, or 0" : Object.keys(head.values).map((name) => `${name} ${number(head.values[name][e])}`).join(", ");
+        return `${this.parts.length > 1 ? `${part}: ` : ""}${isolated(named(row))} reads ${isolated(named(key))}: ${said}`;
+      })
+      .join(" · ");
+  }
+
+  /** Say in a sentence what the chosen token reads most. */
+  said() {
+    const head = this.heads?.[0];
+    const focus = head && this.focusIn(head);
+    if (!focus) return "no token chosen";
+    const { weight } = this.state;
+    const { reads, readBy } = edgesOf(head, focus, weight);
+    const { row } = indexOf(head);
+    const list = (edges, token) => edges.slice(0, 3).map((e) => `${named(token(e))} ${number(head.values[weight][e])}`).join(", ") || "nothing";
+    const name = focus.row >= 0 ? head.queries[focus.row] : head.keys[focus.key];
+    const parts = [named(name) + (name.generated ? ", generated," : "")];
+    if (focus.row >= 0) parts.push(`reads ${list(reads, (e) => head.keys[head.key[e]])}`);
+    if (focus.key >= 0) parts.push(`${focus.row >= 0 ? "and " : ""}is read by ${list(readBy, (e) => head.queries[row[e]])}`);
+    return parts.join(" ");
+  }
+
+  speak() {
+    const said = `${this.$["head-title"].textContent}. ${this.said()}`;
+    if (this.$live.textContent !== said) this.$live.textContent = said;
+  }
+
+  // Controls
+
+  get $() {
+    return new Proxy(this, { get: (page, id) => page[`$${id}`] });
+  }
+
+  fillControls() {
+    const { state, stack } = this;
+    const graph = this.graph();
+    this.$["head-title"].textContent = this.headText(graph);
+    const options = (select, names, value) => {
+      const labels = names.map(([name, label]) => `${name}=${label}`).join("|");
+      if (select.dataset.names !== labels) {
+        select.replaceChildren(...names.map(([name, label]) => element("option", { value: name }, label)));
+        select.dataset.names = labels;
+      }
+      select.value = value;
+    };
+    const plain = (names) => names.map((name) => [name, name.replaceAll("_", " ")]);
+    options(this.$stack, plain(this.traces[0].stacks.map(({ name }) => name)), state.stack);
+    options(this.$sort, [["", "layer and head"], ...plain(Object.keys(graph.scores))], state.sort);
+    options(this.$show, plain(SHOWN), state.show);
+    options(this.$weight, plain(state.words ? ["attention"] : Object.keys(graph.values)), state.weight);
+    this.$["stack-control"].hidden = this.traces[0].stacks.length < 2;
+    this.$["show-control"].hidden = this.traces.length < 2;
+    this.$["weight-control"].hidden = Object.keys(graph.values).length < 2;
+    for (const button of this.$views.children) {
+      const isChosen = button.value === state.view;
+      button.setAttribute("aria-checked", String(isChosen));
+      button.tabIndex = isChosen ? 0 : -1;
+      button.disabled = button.value === "layered" && Boolean(stack.queries);
+    }
+    this.$threshold.value = String(Math.round(100 * Math.sqrt(state.threshold ?? 0)));
+    this.$["threshold-text"].textContent = state.threshold === null && !state.top && state.view !== "matrix" ? "auto" : number(state.threshold ?? 0);
+    this.$automatic.setAttribute("aria-pressed", String(state.threshold === null && !state.top));
+    this.$top.value = String(state.top);
+    this.$["top-text"].textContent = state.top ? String(state.top) : "all";
+    for (const id of ["threshold", "automatic", "top"]) this.$[id].disabled = ["layered", "text"].includes(state.view);
+    const sides = [stack.keys, stack.queries].filter(Boolean);
+    const hasParts = sides.some(({ words: of }) => of?.some((word, i) => i && word !== null && word === of[i - 1]));
+    this.$words.checked = state.words;
+    this.$words.disabled = !hasParts;
+    this.$special.checked = state.special;
+    this.$special.disabled = !sides.some(({ special }) => special.length);
+    this.$sinks.checked = state.sinks;
+    if (document.activeElement !== this.$search) this.$search.value = state.search;
+    const found = this.found();
+    const at = found.findIndex(({ token, side }) => token === state.token && side === state.side);
+    this.$found.textContent = state.search ? (found.length ? `${at < 0 ? "" : `${at + 1} of `}${found.length}` : "none") : "";
+    this.$all.hidden = !state.keys && !state.queries;
+    this.$theme.textContent = this.look.name === "dark" ? "Light" : "Dark";
+  }
+
+  /** The places that the search finds, in order. */
+  found() {
+    const { keyTokens, queryTokens } = this.stackOf(0);
+    const of = (tokens, side) => this.matches(tokens).map((token) => ({ token: token.index, side }));
+    return [...of(keyTokens, "key"), ...of(queryTokens ?? [], "query")];
+  }
+
+  step(by) {
+    const found = this.found();
+    if (!found.length) return;
+    const at = found.findIndex(({ token, side }) => token === this.state.token && side === this.state.side);
+    this.choose(found[at < 0 ? (by > 0 ? 0 : found.length - 1) : (at + by + found.length) % found.length]);
+  }
+
+  /** Choose a token, and bring it into view. */
+  choose({ token, side = "key", level = this.state.level }) {
+    const patch = { token, side: this.stack.queries ? side : "key", level };
+    for (const name of ["keys", "queries"]) {
+      const limits = this.state[name];
+      const isOf = !this.stack.queries || (name === "keys") === (side === "key");
+      if (limits && token !== null && isOf && (token < limits[0] || token >= limits[1])) patch[name] = null;
+    }
+    this.update(patch);
+  }
+
+  moveHead(dx, dy) {
+    const { state, stack, order } = this;
+    if (state.sort) {
+      const at = order.findIndex((n) => stack.graphs[n].layer === state.layer && stack.graphs[n].head === state.head);
+      const next = stack.graphs[order[Math.min(order.length - 1, Math.max(0, at + dx + dy * this.grid.across))]];
+      return this.update({ layer: next.layer, head: next.head });
+    }
+    const to = (list, value, by) => list[Math.min(list.length - 1, Math.max(0, list.indexOf(value) + by))];
+    const place = { layer: to(stack.layers, state.layer, dy), head: to(stack.heads, state.head, dx) };
+    if (this.graph(0, place)) this.update(place);
+  }
+
+  moveToken(dx, dy) {
+    const head = this.windows[0];
+    if (this.state.view === "layered" && dy) {
+      const level = (this.state.level ?? this.layers[0].length) - dy;
+      return this.update({ token: this.state.token ?? 0, level: Math.min(this.layers[0].length, Math.max(0, level)) });
+    }
+    const nodes = [...head.keys.filter((t) => !t.virtual).map((t) => [t, "key"]), ...(head.rowNode ? [] : head.queries.map((t) => [t, "query"]))];
+    if (!nodes.length) return;
+    const { token, side } = this.state;
+    const at = nodes.findIndex(([node, of]) => of === side && token !== null && nodeOf([node], token) === 0);
+    const [next, of] = nodes[at < 0 ? 0 : Math.min(nodes.length - 1, Math.max(0, at + dx + dy))];
+    this.choose({ token: next.index, side: of });
+  }
+
+  zoom(factor, place = null) {
+    const patch = {};
+    const { keys, queries } = this.stack;
+    for (const [name, side] of [["keys", keys], ["queries", queries ?? keys]]) {
+      const size = side.tokens.length;
+      const [from, to] = this.limits()[name] ?? [0, size];
+      const wide = Math.min(size, Math.max(4, Math.round((to - from) * factor)));
+      const isOf = !queries || (name === "keys") === (this.state.side === "key");
+      const share_ = place ? place[name === "keys" ? 0 : 1] : 0.5;
+      const middle = !place && this.state.token !== null && isOf ? this.state.token + 0.5 : from + share_ * (to - from);
+      const start = Math.max(0, Math.min(size - wide, Math.round(middle - (place ? share_ : 0.5) * wide)));
+      patch[name] = wide >= size ? null : [start, start + wide];
+    }
+    this.update(patch);
+  }
+
+  // Pointer and keys
+
+  at(event, box) {
+    const { left, top } = box.querySelector("canvas").getBoundingClientRect();
+    return [event.clientX - left, event.clientY - top];
+  }
+
+  pointed(event) {
+    const hit = this.scene?.hit(...this.at(event, this.$view));
+    const head = this.state.view === "layered" ? this.heads?.[0] : this.windows?.[0];
+    if (!hit || !head) return null;
+    return { key: head.keys[hit.key] ?? null, row: head.queries[hit.row] ?? null, isPair: hit.isPair ?? false, level: hit.level };
+  }
+
+  listenToView() {
+    let frame = 0;
+    let start = null;
+    const hover = (event) => {
+      cancelAnimationFrame(frame);
+      frame = requestAnimationFrame(() => {
+        if (!this.scene || this.$view.getAttribute("aria-busy")) return;
+        const before = this.hover;
+        this.hover = this.pointed(event);
+        const isSame = before?.key === this.hover?.key && before?.row === this.hover?.row && before?.level === this.hover?.level;
+        if (!isSame) this.drawView();
+        if (start) this.$pair.textContent = this.dragged(start, this.hover) ? "let go to look at these tokens alone" : "";
+      });
+    };
+    this.$view.addEventListener("pointermove", hover);
+    this.$view.addEventListener("pointerleave", () => {
+      cancelAnimationFrame(frame);
+      start = null;
+      if (this.hover && this.scene) {
+        this.hover = null;
+        this.drawView();
+      }
+    });
+    this.$view.addEventListener("pointerdown", (event) => {
+      if (event.pointerType !== "touch") start = { ...this.pointed(event), x: event.clientX, y: event.clientY };
+    });
+    this.$view.addEventListener("pointerup", (event) => {
+      const end = this.pointed(event);
+      const patch = start && Math.hypot(event.clientX - start.x, event.clientY - start.y) > 12 && this.dragged(start, end);
+      start = null;
+      if (patch) return this.update(patch);
+      const token = end?.row ?? end?.key;
+      if (!token || token.virtual) return;
+      const isAgain = this.state.token === token.index && (end.level ?? null) === (end.level === undefined ? null : this.state.level);
+      this.choose(isAgain ? { token: null } : { token: token.index, side: end.row ? "query" : "key", level: end.level ?? this.state.level });
+    });
+    this.$view.addEventListener("dblclick", () => this.update({ keys: null, queries: null }));
+    this.$view.addEventListener("wheel", (event) => {
+      if (!event.ctrlKey) return;
+      event.preventDefault();
+      this.zoom(event.deltaY > 0 ? 1.25 : 0.8, this.scene.place?.(...this.at(event, this.$view)));
+    }, { passive: false });
+  }
+
+  /** The ranges between the two ends of a drag, where it spans several tokens. */
+  dragged(start, end) {
+    const between = (a, b) => (a && b && !a.virtual && !b.virtual && a !== b ? [Math.min(a.index, b.index), Math.max(a.last ?? a.index, b.last ?? b.index) + 1] : null);
+    const [keys, queries] = [between(start?.key, end?.key), between(start?.row, end?.row)];
+    if (!keys && !queries) return null;
+    return { keys: keys ?? this.state.keys, queries: queries ?? this.state.queries };
+  }
+
+  listenToGrid() {
+    const pointed = (event) => this.grid?.hit(...this.at(event, this.$grid)) ?? null;
+    const chosen = () => this.order.findIndex((n) => this.graph() === this.stack.graphs[n]);
+    this.$grid.addEventListener("pointermove", (event) => this.grid && this.noteHead(pointed(event) ?? chosen()));
+    this.$grid.addEventListener("pointerleave", () => this.grid && this.noteHead(chosen()));
+    this.$grid.addEventListener("click", (event) => {
+      const n = pointed(event);
+      if (n === null) return;
+      const { layer, head } = this.stack.graphs[this.order[n]];
+      this.update({ layer, head });
+    });
+  }
+
+  listenToControls() {
+    for (const view of VIEWS) {
+      const button = element("button", { type: "button", role: "radio", value: view }, view);
+      button.addEventListener("click", () => this.update({ view }));
+      this.$views.append(button);
+    }
+    this.$views.addEventListener("keydown", (event) => {
+      const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+      if (!by || event.shiftKey) return;
+      event.preventDefault();
+      event.stopPropagation();
+      const some = [...this.$views.children].filter((button) => !button.disabled);
+      const at = some.findIndex((button) => button.value === this.state.view);
+      const next = some[(at + by + some.length) % some.length];
+      this.update({ view: next.value });
+      next.focus();
+    });
+    for (const id of ["stack", "sort", "show", "weight"]) this.$[id].addEventListener("change", () => this.update({ [id]: this.$[id].value, ...(id === "stack" ? { token: null, level: null, keys: null, queries: null, layer: null, head: null } : {}) }));
+    for (const id of ["words", "special", "sinks"]) this.$[id].addEventListener("change", () => this.update({ [id]: this.$[id].checked }));
+    this.$threshold.addEventListener("input", () => this.update({ threshold: Number(((this.$threshold.value / 100) ** 2).toPrecision(2)) }));
+    this.$top.addEventListener("input", () => this.update({ top: Number(this.$top.value) }));
+    this.$automatic.addEventListener("click", () => this.update({ threshold: null, top: 0 }));
+    this.$search.addEventListener("input", () => this.update({ search: this.$search.value.slice(0, 200) }));
+    this.$search.addEventListener("keydown", (event) => {
+      if (event.key === "Enter") this.step(event.shiftKey ? -1 : 1);
+      if (event.key === "Escape") this.$view.focus();
+    });
+    this.$all.addEventListener("click", () => this.update({ keys: null, queries: null }));
+    this.$theme.addEventListener("click", () => this.update({ theme: this.look.name === "dark" ? "light" : "dark" }));
+    this.$help.addEventListener("click", () => this.$keys.showModal());
+    this.$copy.addEventListener("click", () => this.copyLink());
+    this.$["save-svg"].addEventListener("click", () => this.save("svg"));
+    this.$["save-png"].addEventListener("click", () => this.save("png"));
+    document.addEventListener("keydown", (event) => this.key(event));
+    addEventListener("hashchange", () => {
+      this.state = settled(fromFragment(location.hash), this.traces);
+      this.render();
+    });
+    this.darkness.addEventListener("change", () => this.render());
+    let width = 0;
+    new ResizeObserver(() => {
+      if (this.$view.clientWidth === width || !this.scene) return;
+      width = this.$view.clientWidth;
+      this.drawGrid();
+      this.drawView();
+    }).observe(this.$view);
+  }
+
+  key(event) {
+    const isTyping = event.target.matches?.("input, select, textarea") && !(event.target.type === "checkbox");
+    if (event.ctrlKey || event.metaKey || event.altKey || isTyping || this.$keys.open) return;
+    const arrows = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
+    if (arrows) {
+      const isView = this.$view.contains(document.activeElement) && !event.shiftKey;
+      const isGrid = event.shiftKey || this.$grid.contains(document.activeElement);
+      if (!isView && !isGrid) return;
+      event.preventDefault();
+      if (isView) this.moveToken(...arrows);
+      else this.moveHead(...arrows);
+      return;
+    }
+    const next = (list, value) => list[(list.indexOf(value) + 1) % list.length];
+    const actions = {
+      "/": () => this.$search.focus(),
+      "?": () => this.$keys.showModal(),
+      n: () => this.step(1),
+      N: () => this.step(-1),
+      w: () => this.update({ weight: next(Object.keys(this.graph().values), this.state.weight) }),
+      c: () => this.traces.length > 1 && this.update({ show: next(SHOWN, this.state.show) }),
+      d: () => this.$theme.click(),
+      "+": () => this.zoom(0.5),
+      "=": () => this.zoom(0.5),
+      "-": () => this.zoom(2),
+      0: () => this.update({ keys: null, queries: null }),
+      Escape: () => this.update({ token: null, level: null }),
+    };
+    VIEWS.forEach((view, i) => (actions[i + 1] = () => this.update({ view })));
+    if (!Object.hasOwn(actions, event.key)) return;
+    event.preventDefault();
+    actions[event.key]();
+  }
+
+  // Saving
+
+  get savedScene() {
+    const { weight } = this.state;
+    const model = visible(this.traces[0].model || "", 60);
+    const title = `${this.headText(this.graph())}${this.traces[0].model ? ` · ${model}` : ""}`;
+    const layers = `${this.stack.name}: mean of all heads · ${model}`;
+    const hover = this.hover;
+    this.hover = null;
+    const scene = this.wholeScene(Math.max(560, this.$view.clientWidth), 620);
+    this.hover = hover;
+    return framed(scene, this.state.view === "layered" ? layers : title, `${weight}; ${this.captionText}`, this.look);
+  }
+
+  async save(kind) {
+    if (!this.scene) return;
+    const scene = this.savedScene;
+    const name = `${this.state.stack}-${this.state.layer}.${this.state.head}-${this.state.view}.${kind}`.replace(/[^\w.-]/g, "_");
+    if (kind === "svg") return this.download(name, new Blob([toSVG(scene, this.look, (mark) => imageOf(mark).toDataURL("image/png"))], { type: "image/svg+xml" }));
+    const canvas = document.createElement("canvas");
+    draw(canvas, scene, this.look, 2);
+    this.download(name, await new Promise((done) => canvas.toBlob(done, "image/png")));
+  }
+
+  download(name, blob) {
+    const address = URL.createObjectURL(blob);
+    const link = element("a", { href: address, download: name });
+    document.body.append(link);
+    link.click();
+    link.remove();
+    setTimeout(() => URL.revokeObjectURL(address), 10_000);
+  }
+
+  async copyLink() {
+    const link = location.href.replace(/#.*/, "") + `#${toFragment(this.saidState)}`;
+    const say = (said) => {
+      this.$copy.textContent = said;
+      setTimeout(() => (this.$copy.textContent = "Copy link"), 1600);
+    };
+    try {
+      await navigator.clipboard.writeText(link);
+      say("Copied");
+    } catch {
+      say("In the address bar");
+    }
+  }
+
+  // Beginning
+
+  describe() {
+    const trace = this.traces[0];
+    const { keyTokens, queryTokens } = this.stackOf(0);
+    const { graphs, layers, heads } = this.stack;
+    this.$title.textContent = lineOf(keyTokens, 220) || "gattn";
+    const generated = trace.generated ? `, the last ${trace.generated} generated` : "";
+    const facts = [
+      visible(trace.model || "", 60) === '""' ? "" : visible(trace.model, 60),
+      `${count(layers.length, "layer")} × ${count(heads.length, "head")}`,
+      queryTokens ? `${count(queryTokens.length, "query").replace("querys", "queries")} on ${count(keyTokens.length, "key")}` : `${count(keyTokens.length, "token")}${generated}`,
+      visible(graphs[0].weightFunction || "", 80),
+      visible(graphs[0].normalizer || "", 80),
+      graphs[0].keep === "All()" ? "all edges kept" : `kept by ${visible(graphs[0].keep, 80)}`,
+    ];
+    this.$facts.textContent = facts.filter((fact) => fact && fact !== '""').join(" · ");
+    const notes = this.traces.flatMap(({ notes: some }) => some).filter(Boolean);
+    notes.push(`made by gattn ${this.header.version}; this file asks for nothing from any network`);
+    this.$notes.replaceChildren(...notes.map((note) => element("li", {}, visible(note, 400))));
+  }
+
+  async start() {
+    if (window.parent !== window) document.documentElement.classList.add("compact");
+    this.$copy.hidden = location.protocol === "about:";
+    document.documentElement.dataset.theme = this.look.name;
+    this.listenToControls();
+    this.listenToView();
+    this.listenToGrid();
+    this.describe();
+    try {
+      await this.decodeThumbnails();
+    } catch (problem) {
+      return this.complain(problem);
+    }
+    await this.render();
+  }
+}
+
+if (typeof document !== "undefined" && document.getElementById("gattn-header")) new Page().start();
