@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from scipy.sparse import csr_array
 
+    from gattn.drawing.one_head import Layout
+
 Floats: TypeAlias = NDArray[np.floating[Any]]
 Ints: TypeAlias = NDArray[np.int64]
 
@@ -409,7 +411,7 @@ class AttentionGraph:
 
         save(self, path)
 
-    def draw(self, layout: str = "arcs", *, ax: Axes | None = None, **options: Any) -> Axes:
+    def draw(self, layout: Layout = "arcs", *, ax: Axes | None = None, **options: Any) -> Axes:
         """Draw the graph on Axes; see `gattn.drawing.draw_head`."""
         from gattn.drawing import draw_head
 

@@ -148,25 +148,41 @@ def _radial(x: float, y: float) -> dict[str, Any]:
 
 def given_positions(head: AttentionGraph, layout: Mapping[Any, Any]) -> Positions:
     """Read the positions of a head's nodes, in their order, from a dict as of NetworkX."""
-    nodes = _free_labels(head)
+    nodes = _free_labels(head, split=_is_split(layout))
     if missing := [node for node in nodes if node not in layout]:
         raise SelectionError(
             f"The layout gives no position for the node {missing[0]!r}; it needs "
             "{node: (x, y)} for each node of head.to_networkx()."
         )
-    return {node: (float(layout[node][0]), float(layout[node][1])) for node in nodes}
+    placed: Positions = {}
+    for node in nodes:
+        place = np.asarray(layout[node], dtype=float)
+        if place.shape != (2,) or not np.isfinite(place).all():
+            raise SelectionError(
+                f"The position of the node {node!r} must be (x, y), two finite numbers, not "
+                f"{layout[node]!r:.80}."
+            )
+        placed[node] = (float(place[0]), float(place[1]))
+    return placed
 
 
-def _free_labels(head: AttentionGraph) -> dict[Node, str]:
-    return layouts.node_labels(head) | ({} if head.sink is None else {SINK: "<sink>"})
+def _is_split(positions: Mapping[Any, Any]) -> bool:
+    """Say whether a token stands in two places, as key and as query, as in `layouts.columns`."""
+    return any(isinstance(node, tuple) and node[:1] == ("query",) for node in positions)
+
+
+def _free_labels(head: AttentionGraph, *, split: bool) -> dict[Node, str]:
+    sink = {} if head.sink is None else {SINK: "<sink>"}
+    return layouts.node_labels(head, split=split) | sink
 
 
 def draw_free(
     ax: Axes, head: AttentionGraph, shown: Shown, look: Look, positions: Positions
 ) -> None:
     """Draw tokens where `positions` says, edges bent to the left with an arrowhead."""
-    found = lines(head, shown, positions)
-    labels = fit(_free_labels(head), math.inf, rotations=(0,))
+    split = _is_split(positions)
+    found = lines(head, shown, positions, split=split)
+    labels = fit(_free_labels(head, split=split), math.inf, rotations=(0,))
     unit = _set_free_limits(ax, np.array(list(positions.values())).reshape(-1, 2))
     rest, loops = found[~found.is_loop], found[found.is_loop]
     add_edges(ax, curves.bows(rest.start, rest.end), rest, look)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
@@ -21,7 +21,11 @@ from gattn.drawing.shown import Shown, all_edges, edges_from, largest_of, readab
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
 
+if TYPE_CHECKING:
+    import networkx as nx
+
 Draw: TypeAlias = Callable[[Axes, AttentionGraph, Shown, Look], None]
+Layout: TypeAlias = str | Mapping[Any, Any] | Callable[["nx.DiGraph[Any]"], Mapping[Any, Any]]
 
 _DRAW: Mapping[str, Draw] = {
     "arcs": draw_arcs,
@@ -33,7 +37,7 @@ _DRAW: Mapping[str, Draw] = {
 
 def draw_head(
     head: AttentionGraph,
-    layout: str | Mapping[Any, Any] = "arcs",
+    layout: Layout = "arcs",
     *,
     ax: Axes | None = None,
     threshold: float | None = None,
@@ -54,12 +58,12 @@ def draw_head(
     ----------
     head : AttentionGraph
         The head.
-    layout : str or mapping
+    layout : str, mapping or callable
         "arcs": tokens on a line, edges to the right above it and edges to the left below.
         "columns": keys on the left, queries on the right. "circle": tokens clockwise,
         with arrowheads at the queries.
-        "matrix": rows are queries, columns keys. Or positions, ``{node: (x, y)}``, such as
-        NetworkX computes from ``head.to_networkx()``.
+        "matrix": rows are queries, columns keys. Or positions, ``{node: (x, y)}``, or a function
+        that computes them from ``head.to_networkx()``, such as ``networkx.circular_layout``.
     ax : Axes, optional
         Where to draw. By default a new pyplot figure of a size that fits the number of tokens:
         it is the caller's to show, save and close.
@@ -88,7 +92,12 @@ def draw_head(
     SelectionError
         Where there is no such layout, or the head lacks the values or the position of a node.
     """
-    draw = _drawing(head, layout, values)
+    if values in OPTIONS and values != "attention" and layout != "matrix":
+        raise SelectionError(
+            f"Only attention is drawn as edges; {values} takes layout='matrix', values={values!r}."
+        )
+    check_values(head, values)
+    draw = drawing(head, layout)
     if ax is None:
         ax = fitting_axes(plt.figure(figsize=fitting_size(head, layout)), layout, legend=legend)
     scale = Scale.of(head)
@@ -105,22 +114,21 @@ def draw_head(
     return ax
 
 
-def _drawing(head: AttentionGraph, layout: str | Mapping[Any, Any], values: str) -> Draw:
-    if values in OPTIONS and values != "attention" and layout != "matrix":
-        raise SelectionError(
-            f"Only attention is drawn as edges; {values} takes layout='matrix', values={values!r}."
-        )
-    check_values(head, values)
+def drawing(head: AttentionGraph, layout: Layout) -> Draw:
+    """Find what draws a layout."""
+    if callable(layout):
+        layout = layout(head.to_networkx())
     if isinstance(layout, Mapping):
         return partial(draw_free, positions=given_positions(head, layout))
     if not isinstance(layout, str) or layout not in _DRAW:
         raise SelectionError(
-            f"No layout {layout!r}; there are {', '.join(_DRAW)}, and positions {{node: (x, y)}}."
+            f"No layout {layout!r:.200}; there are {', '.join(_DRAW)}, positions "
+            "{node: (x, y)}, and functions that compute these from head.to_networkx()."
         )
     return _DRAW[layout]
 
 
-def fitting_axes(figure: Figure, layout: str | Mapping[Any, Any], *, legend: bool = True) -> Axes:
+def fitting_axes(figure: Figure, layout: Layout, *, legend: bool = True) -> Axes:
     """Add Axes to a figure with room for what a layout draws around them."""
     if layout != "matrix":
         return add_axes(figure, legend=legend)
@@ -128,14 +136,14 @@ def fitting_axes(figure: Figure, layout: str | Mapping[Any, Any], *, legend: boo
     return figure.add_subplot()
 
 
-def fitting_size(head: AttentionGraph, layout: str | Mapping[Any, Any]) -> tuple[float, float]:
+def fitting_size(head: AttentionGraph, layout: Layout) -> tuple[float, float]:
     """Find a size in inches at which a head's tokens have room, within what a page can hold."""
     larger = _between(1.0, font_size() / 10, 2.0)
     width, height = _size(head, layout)
     return larger * width, larger * height
 
 
-def _size(head: AttentionGraph, layout: str | Mapping[Any, Any]) -> tuple[float, float]:
+def _size(head: AttentionGraph, layout: Layout) -> tuple[float, float]:
     tokens = head.graph.num_tokens + (head.graph.num_queries if head.graph.is_bipartite else 0)
     if layout == "arcs":
         width = _between(4.5, 1.5 + 0.42 * tokens, 13.0)

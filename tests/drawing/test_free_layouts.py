@@ -1,0 +1,74 @@
+import dataclasses
+
+import matplotlib.pyplot as plt
+import networkx as nx
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+from sample_heads import bipartite_head, causal_head
+
+from gattn.drawing import draw_head, layouts
+from gattn.errors import SelectionError
+
+
+def drawn_edges(ax):
+    found = [c for c in ax.collections if c.get_gid() == "gattn-edges"]
+    return sum(len(collection.get_paths()) for collection in found)
+
+
+def places(ax):
+    return [text.xy for text in ax.texts if text.get_gid() == "gattn-label"]
+
+
+@pytest.mark.parametrize(
+    "layout", [nx.circular_layout, nx.spiral_layout, lambda graph: nx.spring_layout(graph, seed=0)]
+)
+def test_a_layout_of_networkx_is_computed_from_the_heads_graph(layout):
+    head = causal_head(6)
+    ax = draw_head(head, layout, ax=Figure().add_subplot(), threshold=0)
+    assert drawn_edges(ax) == 21
+    np.testing.assert_allclose(places(ax), list(layout(head.to_networkx()).values()))
+
+
+def test_layouts_of_ones_own_start_from_those_of_gattn():
+    head = causal_head(5)
+    mine = layouts.circle(head) | {2: (0.0, 0.0)}
+    ax = head.draw(mine, ax=Figure().add_subplot())
+    assert places(ax)[2] == (0.0, 0.0)
+
+
+def test_tokens_may_stand_apart_as_keys_and_as_queries():
+    head = dataclasses.replace(causal_head(5), sink=np.full(5, 0.2))
+    ax = draw_head(head, layouts.columns(head), ax=Figure().add_subplot(), threshold=0)
+    assert drawn_edges(ax) == 20
+    assert len(places(ax)) == 11
+    assert not any(
+        (path.vertices[0] == path.vertices[-1]).all()
+        for c in ax.collections
+        if c.get_gid() == "gattn-edges"
+        for path in c.get_paths()
+    )
+
+
+@pytest.mark.parametrize("position", [(1,), (1, 2, 3), (0, np.nan), 4])
+def test_positions_that_are_no_points_are_refused(position):
+    with pytest.raises(SelectionError, match=r"node 1 must be \(x, y\), two finite"):
+        draw_head(causal_head(2), {0: (0, 0), 1: position})
+    assert plt.get_fignums() == []
+
+
+def test_a_function_that_gives_no_positions_is_refused():
+    with pytest.raises(SelectionError, match="No layout None; there are arcs"):
+        draw_head(causal_head(2), lambda graph: None)
+
+
+@pytest.mark.mpl_image_compare(savefig_kwargs={"dpi": 60})
+def test_layout_of_networkx_of_a_head():
+    return draw_head(causal_head(7), nx.circular_layout).figure
+
+
+@pytest.mark.mpl_image_compare(savefig_kwargs={"dpi": 60})
+def test_layout_of_ones_own_of_cross_attention():
+    head = bipartite_head()
+    keys = {("key", j): (j, j % 2) for j in range(5)}
+    return draw_head(head, keys | {("query", i): (2 * i, 3) for i in range(3)}).figure
