@@ -119,7 +119,9 @@ html_theme_options = {
 copybutton_exclude = ".linenos, .gp"
 
 LISTS = {
+    "start": "guide",
     "concepts/index": "token_graphs\nweight_functions\nnormalizers\ngraphs\nedits\nengines",
+    "coming_from/index": "bertviz\ncircuitsvis\ntransformer_lens\ntorch_geometric",
     "analyses": "analyses/*",
     "drawing": "drawing/*",
 }

@@ -46,8 +46,10 @@ class ToldOrder:
 
 def _saved_pictures(block: object, variables: dict[str, Any], conf: dict[str, Any]) -> str:
     """Move the pictures that an example saved beside itself into the gallery."""
-    places = []
-    for picture in sorted(Path(variables["src_file"]).parent.glob("*.png"), key=_age):
+    folder, places = Path(variables["src_file"]).parent, []
+    for export in folder.glob("*.graphml"):
+        export.unlink()
+    for picture in sorted(folder.glob("*.png"), key=_age):
         place = variables["image_path_iterator"].next()
         shutil.move(picture, place)
         places.append(place)

@@ -24,6 +24,9 @@ trace = gattn.capture(text)
 count, layers = len(trace.tokens), len(trace.only_stack.layers)
 flows, rolled = flow(trace), rollout(trace)[-1]
 
+# %%
+# The same for attention that is even, where there is nothing to find.
+
 even = np.tri(count) / np.arange(1, count + 1)[:, None]
 even = np.broadcast_to(even, (layers, count, count))
 even_flows, even_rolled = flow(even[:, None]), rollout(even[:, None])[-1]
@@ -45,6 +48,9 @@ for position, token in enumerate(trace.tokens):
     print(
         f"{token:>14} {last[position]:.2f}, even {even_last[position]:.2f}, {gain[position]:+.2f}"
     )
+
+# %%
+# Flow between all tokens; and to the last one, beside that of even attention.
 
 figure, (left, middle, right) = plt.subplots(
     1, 3, figsize=(15, 4.8), width_ratios=[1.25, 1, 1], layout="constrained"

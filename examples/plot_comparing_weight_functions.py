@@ -26,6 +26,9 @@ dim = model.config.head_dim
 before = gattn.capture(text, model, tokenizer, scores=True)
 weight = gattn.SquaredDistance(0.5 / dim**0.5)
 
+# %%
+# The weight function is swapped in the live model, in one layer at a time.
+
 tables, after = [], {}
 for layer in range(4):  # one at a time, so that queries and keys are the same
     with gattn.edited(model, gattn.Swap(layer=layer, weight=weight)):
@@ -45,8 +48,14 @@ def key_lengths(place: tuple[int, int]) -> pd.Series:
     return pd.Series(lengths - lengths.mean(), index=range(len(before.tokens)))
 
 
+# %%
+# How much longer the start's key is than others, read off the difference of the scores.
+
 table["start_key"] = [key_lengths(place)[0] for place in table.index]
 print(table.round(2).to_string())
+
+# %%
+# What each head loses, and why.
 
 order = table.sort_values("distance")
 names = [f"{layer}.{head}" for layer, head in order.index]

@@ -30,6 +30,9 @@ lengths = contributions(text, model, tokenizer, of="head")  # (layer, head, quer
 taken = lengths / lengths.sum("key")  # the share of all that a head adds, one key after another
 tokens = lengths.key_token.values
 
+# %%
+# Attention, and what is taken, of each head; and how long the start's vector is beside others'.
+
 rows = {}
 for (layer, head), graph in trace.only_stack.items():
     attention = graph.to_dense()
@@ -45,6 +48,9 @@ heads = pd.DataFrame(rows).T.rename_axis(["layer", "head"])
 heads["ratio"] = heads["start's length"] / heads["others' length"]
 print(heads.astype(float).round(2).to_string())
 
+# %%
+# Whole layers, residual stream included.
+
 mixing = alti(text, model, tokenizer)
 layers = pd.DataFrame(
     {
@@ -53,6 +59,9 @@ layers = pd.DataFrame(
     }
 )
 print(layers.astype(float).round(3).to_string())
+
+# %%
+# A short vector gives little, however long one looks.
 
 figure, axes = plt.subplot_mosaic(
     [["heads", "heads", "layers"], ["attention", "vectors", "taken"]],

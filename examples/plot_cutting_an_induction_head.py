@@ -47,6 +47,10 @@ def losses(*edits: gattn.Edit) -> torch.Tensor:
     return cross_entropy(logits[:, :-1].transpose(1, 2), tokens[:, 1:], reduction="none")
 
 
+# %%
+# Heads are found by their score: how much of their attention goes to the word that followed an
+# earlier occurrence of the query's word.
+
 tables = [
     trace.summary().loc["decoder", ["induction", "previous_token"]]
     for trace in gattn.capture_many(tokens[:8], model, tokenizer, progress=False)
@@ -58,6 +62,9 @@ previous = scores["previous_token"].idxmax()
 layer = strongest[0]
 assert other[0] == layer
 pair = [strongest[1], other[1]]
+
+# %%
+# Besides whole heads, single edges are cut: those from the word that followed, and as many others.
 
 count = tokens.shape[1]
 query = torch.arange(WORDS + 1, count)
@@ -72,6 +79,9 @@ def without(edges: torch.Tensor) -> gattn.Edit:
     return Restrict(graph, layer=layer, head=pair)
 
 
+# %%
+# The model as it is, and with each of the cuts.
+
 plain = losses()
 both = losses(Cut(layer=layer, head=pair))
 edges, other_edges = losses(without(followed)), losses(without(unrelated))
@@ -83,6 +93,10 @@ table = pd.DataFrame({name: [x[:, first].mean(), x[:, second].mean()] for name, 
 table = table.T.set_axis(["first", "second"], axis=1).astype(float)
 print(scores.join(table.loc[list(cuts)].set_axis(scores.index)).round(2).to_string())
 print(table.iloc[:4].round(2).to_string())
+
+# %%
+# Above the loss by position, without each of the heads; below the attention of the strongest of
+# them.
 
 head = gattn.capture(torch.cat([tokens[0, :11], tokens[0, 1:11]]), model, tokenizer)[strongest]
 

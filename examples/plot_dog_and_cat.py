@@ -12,14 +12,25 @@ import matplotlib.pyplot as plt
 
 import gattn
 
+# %%
+# A text runs through the embedded model, and each head is an attention graph. One row a head says
+# what it does; the picture shows all of them.
+
 trace = gattn.capture("The dog chased the cat, and the cat chased the dog")
 table = trace.summary()
 print(table.round(2).to_string())
 trace.draw().savefig("all_heads.png", dpi=110)
 
+# %%
+# One head by itself: the one that reads the previous token most.
+
 _, layer, head = table["previous_token"].idxmax()
 print(f"previous token: layer {layer}, head {head} ({table['previous_token'].max():.2f})")
 trace[layer, head].draw("arcs").figure.savefig("previous_token_head.png", dpi=110)
+
+# %%
+# And on a list said three times, an induction head. Edges below 0.15 are left out, and the line
+# below the picture says how much of the attention is left.
 
 repeated = gattn.capture("The river tall green lamp river tall green lamp river tall green lamp")
 scores = repeated.summary()["induction"]

@@ -48,11 +48,17 @@ edges = {
     "routes": routes(text, model, tokenizer, threshold=0),
     "estimate": gattn.estimate(text, model, tokenizer, sample=0, **answer),
 }
+# %%
+# Edges are cut, and given back, from the top of each ranking.
+
 steps = [0, 3 / 1456, 7 / 1456, 0.01, 0.02, 0.03, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 0.9, 1]
 options = answer | {"steps": steps, "random": 3}
 deleted = deletion_curve(edges, text, model, tokenizer, **options)
 inserted = insertion_curve(edges, text, model, tokenizer, **options)
 agreement = rank_agreement(edges, text, model, tokenizer, sample=400, **answer)
+
+# %%
+# The same question of whole tokens.
 
 through = gradient_rollout(text, model, tokenizer, **answer)
 tokens = {
@@ -67,6 +73,9 @@ for name, table in {"cut": deleted, "given back": inserted}.items():
     print(f"Edges {name}: probability of ' lamp'")
     print(table[["count", *edges]].round(3).to_string())
 print("Edges:", agreement.round(3).to_string(), "Tokens:", of_tokens.round(3).to_string(), sep="\n")
+
+# %%
+# Two curves, and how rankings agree with the exact effects.
 
 figure, axes = plt.subplots(1, 3, figsize=(16, 4.8), width_ratios=[1, 1, 0.8], layout="constrained")
 for ax, table in zip(axes, (deleted, inserted), strict=False):

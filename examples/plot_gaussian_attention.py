@@ -32,7 +32,7 @@ STEPS = int(sys.argv[1]) if len(sys.argv) > 1 else 120
 LENGTH, BATCH, EVERY = 128, 8, 10
 
 _, tokenizer = gattn.load_model()
-heldout = Path(__file__).parents[1] / "training" / "embedded" / "heldout.txt"
+heldout = Path(sys.argv[0]).resolve().parents[1] / "training" / "embedded" / "heldout.txt"
 unseen = heldout.read_text(encoding="utf-8").split("\n%%\n")
 paragraphs = {part for text in unseen for part in text.split("\n\n")}
 seen = [text for text in topics.values() if paragraphs.isdisjoint(text.split("\n\n"))]
@@ -57,6 +57,10 @@ def loss_of(model: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
     """Give the mean loss of a row's tokens."""
     logits = model(input_ids=tokens).logits[:, :-1]
     return cross_entropy(logits.transpose(1, 2), tokens[:, 1:])
+
+
+# %%
+# What is trained: queries, keys, and the widths of the weight function.
 
 
 def train(model: torch.nn.Module, widths: list[torch.nn.Parameter]) -> pd.Series:
@@ -85,6 +89,9 @@ def train(model: torch.nn.Module, widths: list[torch.nn.Parameter]) -> pd.Series
 control, _ = gattn.load_model()
 plain = train(control, [])
 
+# %%
+# The weight function is swapped in all heads, and the steps run inside of the context.
+
 model, _ = gattn.load_model()
 layers, heads = model.config.num_hidden_layers, model.config.num_attention_heads
 factors = [torch.nn.Parameter(torch.full((heads,), 0.5)) for _ in range(layers)]  # 1 / 2 sigma^2
@@ -102,6 +109,9 @@ traces = {"scaled dot product": captured([]), "Gaussian, not trained": captured(
 with gattn.edited(model, *gaussian):
     losses = train(model, factors)
 traces["Gaussian, trained"] = captured(gaussian)
+
+# %%
+# Loss, widths, and one induction head before and after.
 
 sigma = pd.DataFrame([(2 * x.detach()).rsqrt().tolist() for x in factors])
 _, layer, head = traces["scaled dot product"].summary()["induction"].idxmax()

@@ -22,6 +22,9 @@ config = deepcopy(model.config)
 config.num_key_value_heads = 2
 config.name_or_path = "two key-value heads"
 
+# %%
+# Each key-value head is the mean of two.
+
 weights = model.state_dict()
 for name, weight in weights.items():
     if "k_proj" in name or "v_proj" in name:
@@ -29,6 +32,9 @@ for name, weight in weights.items():
         weights[name] = pairs.mean(1).flatten(0, 1)
 grouped = type(model)(config).eval()
 grouped.load_state_dict(weights)
+
+# %%
+# All heads of the new model; heads say which key-value head is theirs.
 
 text = "The river tall green lamp river tall green lamp river tall green lamp"
 before = gattn.capture(text, model, tokenizer)
@@ -39,6 +45,9 @@ parts = {"four key-value heads": before.summary(), "two": after.summary()}
 columns = ["key_value_head", "previous_token", "induction"]
 tables = {name: table.filter(columns) for name, table in parts.items()}
 print(pd.concat(tables, axis=1).round(2).to_string())
+
+# %%
+# Layer 2 before, above, and after, below.
 
 layer = 2
 figure, axes = plt.subplots(2, 4, figsize=(15, 8.4), layout="constrained")

@@ -27,6 +27,9 @@ start = torch.full((LISTS, 1), tokenizer.bos_token_id)
 lists = torch.cat([start, said, said], dim=1)
 traces = list(gattn.capture_many(lists, model, tokenizer, progress=False))
 
+# %%
+# Scores of the heads, and how far apart they attend, as means over the lists.
+
 scores = over_texts(head_table(trace) for trace in traces)
 distances = over_texts(head_distances(trace) for trace in traces).mean
 clusters = head_clusters(distances, 6)
@@ -36,6 +39,9 @@ table = scores.mean.loc["decoder"]
 print(table[["previous_token", "first_token", "induction", "label"]].round(2).to_string())
 print(clusters.T.round(2).to_string())
 print(places.notes[0])
+
+# %%
+# The map, the tree, and the scores.
 
 figure = plt.figure(figsize=(14, 10.5), layout="constrained")
 axes = figure.subplot_mosaic([["map", "tree"], ["table", "table"]], height_ratios=[1.3, 1])

@@ -28,6 +28,9 @@ text = "The river tall green lamp river tall green lamp river tall green"
 found = gattn.analysis.routes(text, model, tokenizer)
 print(found.paths(8)[["strength", "path"]].round(3).to_string(index=False))
 
+# %%
+# The strongest edges of the routes, and what has much attention but is on no route.
+
 edges = found.attention_edges()
 between = edges[edges["query"] != edges["key"]]
 print(between.head(8).round(3).to_string(index=False))
@@ -46,6 +49,9 @@ places = between[["layer", "head", "query", "key"]].to_numpy().tolist()
 routed = [tuple(place) for place in places]
 others = sorted(set(attention) - set(routed))
 largest = sorted(others, key=attention.__getitem__, reverse=True)
+
+# %%
+# Are they what the prediction rests on? They are cut, and others for comparison.
 
 COUNT, DRAWS = 6, 50
 generator = np.random.default_rng(0)
@@ -71,6 +77,9 @@ plain, edited = float(table["plain"][0]), table["edited"].to_numpy()
 along, by_attention, at_random = edited[:COUNT], edited[COUNT], edited[COUNT + 1 :]
 print(f"' lamp': {plain:.3f}; the strongest cut: {along.round(3)}")
 print(f"the largest off the routes: {by_attention:.3f}; others: {at_random.mean():.3f}")
+
+# %%
+# The routes; which heads they use; and what cutting them does.
 
 figure, axes = plt.subplot_mosaic(
     [["routes", "routes"], ["heads", "cuts"]],

@@ -30,6 +30,9 @@ def sequences(batch: int) -> tuple[torch.Tensor, torch.Tensor]:
     return x, wanted[:, None].expand(-1, LENGTH)
 
 
+# %%
+# One layer with one head. What it attends to before it is trained:
+
 layer = GraphAttention(CHANNELS, heads=1)
 optimizer = torch.optim.Adam(layer.parameters(), lr=0.02)
 example, _ = sequences(1)
@@ -37,6 +40,9 @@ flag = int(example[0, :, 1].argmax())
 tokens = [f"{v:+.1f}" for v in example[0, :, 0].tolist()]
 tokens[flag] += " flag"
 before = layer.graphs(example[0], graph, tokens=tokens)[0]
+
+# %%
+# Training, and what it attends to then.
 
 losses = []
 for _ in range(300):
@@ -52,6 +58,9 @@ first, last = sum(losses[:20]) / 20, sum(losses[-20:]) / 20
 print(f"loss {first:.3f} -> {last:.3f}")
 print(f"attention to the flagged token {before.to_dense()[:, flag].mean():.2f} -> ", end="")
 print(f"{after.to_dense()[:, flag].mean():.2f}")
+
+# %%
+# Before, after, and the loss.
 
 figure, axes = plt.subplots(1, 3, figsize=(15, 4.4), layout="constrained")
 before.draw("matrix", ax=axes[0])

@@ -36,11 +36,17 @@ ranks = pagerank(trace)
 ends = stationary(trace)
 print(ends.notes)
 
+# %%
+# Communities, beside how much of PageRank the start draws.
+
 parts = communities(trace)
 start = ranks[..., 0].to_numpy().ravel()
 modularity = parts.modularity.to_numpy().ravel()
 table = table.assign(pagerank_of_start=start, modularity=modularity)
 print(table[["previous_token", "first_token", "pagerank_of_start", "modularity"]].round(2))
+
+# %%
+# Two walks; PageRank in all heads; and communities.
 
 figure, axes = plt.subplots(2, 2, figsize=(13, 8), layout="constrained")
 back.draw(ax=axes[0, 0])

@@ -16,6 +16,10 @@ from gattn import Dot, TokenGraph, attention_graphs, graph_attention
 tokens = ["pool", "beats", "badminton"]
 x = np.array([[0.5, 0.1, 0.1, 0.2], [0.1, 0.5, 0.2, 0.1], [0.5, 0.1, 0.2, 0.1]])
 
+# %%
+# The graph says who may attend, the weight function how much an edge scores: every token, by the
+# plain dot product.
+
 features = torch.tensor(x)[None]  # one head
 graph = TokenGraph.complete(3)
 head = attention_graphs(features, features, graph, weight=Dot(), scores=True, tokens=tokens)[0]
@@ -24,6 +28,9 @@ output = graph_attention(features, features, features, graph, weight=Dot())[0].n
 print("scores X Xᵀ\n", x @ x.T)
 print("attention\n", head.to_dense().round(2))
 print("output\n", output.round(2))
+
+# %%
+# The same attention as a graph and as a matrix.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.6), layout="constrained")
 head.draw("arcs", ax=left).set_title("attention as a graph")

@@ -44,6 +44,9 @@ def moves(*edits: gattn.Edit) -> np.ndarray:
     return (scores[:-1] - scores[-1]).abs().amax(1).numpy()
 
 
+# %%
+# In how many layers information can travel; on how many walks; and where it is narrowest.
+
 fewest = reach(window, layers=layers)
 squashed = oversquashing(window, layers=layers)
 farthest, parted = int(squashed.index[0]), count - 7
@@ -51,11 +54,17 @@ cut = bottlenecks(window, parted, count - 1, layers=layers, cut="edges")
 print(squashed.round(4))
 print(cut)
 
+# %%
+# The model itself, with the window, and with the narrowest place cut.
+
 edits = [Cut(layer=n, query=i, key=j) for n, i, j in cut[["layer", "query", "key"]].to_numpy()]
 before, after = moves(), moves(*edits)
 print(np.stack([before, after]).round(4))
 agreement = squashed["influence"].corr(pd.Series(before), method="spearman")
 print(f"bound and moves: Spearman {agreement:.2f}")
+
+# %%
+# Who can be reached, and what is left of that in the model.
 
 figure, axes = plt.subplots(2, 2, figsize=(13, 8.6), layout="constrained")
 fewest.draw(ax=axes[0, 0], title="layers until key's information can be at query")

@@ -51,6 +51,9 @@ def answers(tokens: torch.Tensor, target: int, other: int) -> pd.DataFrame:
     return table
 
 
+# %%
+# Eight lists, and where each measure puts the word that is to be said.
+
 tables, correct = [], []
 for _ in range(LISTS):
     said = torch.tensor(words)[torch.randperm(len(words), generator=generator)[:WORDS]]
@@ -75,6 +78,9 @@ print("Spearman correlation with what is lost when a token is cut off")
 print(agreement.describe().loc[["mean", "min", "max"]].round(2).to_string())
 print("place of the word that is to be said among all, by each measure")
 print(places.to_string())
+
+# %%
+# The first list by each measure, and how well measures agree with the truth in all eight.
 
 shown = tables[0]
 figure, axes = plt.subplots(

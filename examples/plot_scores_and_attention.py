@@ -18,8 +18,14 @@ generator = torch.Generator().manual_seed(7)
 query, key = torch.randn(2, 1, 5, 8, generator=generator, dtype=torch.float64)
 graph = TokenGraph.complete(5)
 
+# %%
+# One weight function, two normalizers.
+
 scores = attention_graphs(query, key, graph, normalizer=Identity(), tokens=tokens)[0]
 attention = attention_graphs(query, key, graph, normalizer=Softmax(), tokens=tokens)[0]
+
+# %%
+# Both are NetworkX graphs, and files that other tools read.
 
 for name, head in (("scores", scores), ("attention", attention)):
     network = head.to_networkx()
@@ -30,6 +36,9 @@ for name, head in (("scores", scores), ("attention", attention)):
 
 ranks = nx.pagerank(attention.to_networkx().reverse())
 print("PageRank along 'attends to':", {tokens[i]: round(rank, 2) for i, rank in ranks.items()})
+
+# %%
+# Blue edges score above zero, orange ones below; attention is never negative.
 
 figure, axes = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
 scores.draw("circle", ax=axes[0]).set_title("scores")

@@ -32,8 +32,14 @@ w_q = np.array(
 draw = np.random.default_rng(seed=1)
 w_k, w_v = draw.normal(size=(2, 4, 4)).round(1)
 
+# %%
+# Each step of the head, as a table.
+
 steps = gattn.steps(x, w_q, w_k, w_v, TokenGraph.causal(6), tokens=tokens)
 print(steps)
+
+# %%
+# The scaled scores, and the attention that the softmax makes of them.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(11, 4.2), layout="constrained")
 steps.head.draw("matrix", ax=left, values="score").set_title("scaled scores")

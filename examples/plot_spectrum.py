@@ -33,12 +33,18 @@ trace = gattn.capture(tokens, model, tokenizer)
 with torch.no_grad():
     hidden = model(input_ids=tokens[None], output_hidden_states=True).hidden_states
 
+# %%
+# Frequencies of two heads, and of the graphs that they resemble.
+
 scores = trace.summary().loc["decoder"]
 previous, start = scores["previous_token"].idxmax(), scores["first_token"].idxmax()
 count = len(tokens)
 frequencies = graph_frequencies(trace)
 path = 1 - np.cos(np.pi * np.arange(count) / (count - 1))
 star = np.array([0.0, *[1.0] * (count - 2), 2.0])
+
+# %%
+# How hidden states vary along the edges, beside the same states dealt out to other tokens.
 
 table = spectral_table(trace, hidden)
 dealt = [
@@ -51,6 +57,9 @@ print(table.assign(smoothness_by_chance=chance).round(2).to_string())
 alone, mixed = rank_collapse(trace), rank_collapse(trace, residual=0.5)
 states = hidden_ranks(hidden)
 print(states.round(2).to_string())
+
+# %%
+# Frequencies, smoothness and rank.
 
 figure, axes = plt.subplots(1, 3, figsize=(14, 4.4), layout="constrained")
 ax, index = axes[0], range(count)

@@ -65,12 +65,19 @@ def as_conllu(short: str) -> str:
     return "\n".join(rows)
 
 
+# %%
+# Trees and traces are matched word by word.
+
 sentences = read_conllu("\n\n".join(map(as_conllu, TREES.strip().split("\n\n"))) + "\n")
 model, tokenizer = gattn.load_model()
 traces = list(gattn.capture_many([one.text for one in sentences], model, tokenizer))
 table = dependency_alignment(traces, sentences)
 best = table.best()
 print(best.round(2).to_string())
+
+# %%
+# The best heads beside the best fixed offsets; and the tree of words with the most attention of
+# one.
 
 tree = arborescence(traces[2][3, 1])
 figure, (left, right) = plt.subplots(

@@ -31,6 +31,9 @@ graphs = {
     "disjoint union": TokenGraph.disjoint_union([TokenGraph.causal(20), TokenGraph.complete(12)]),
 }
 
+# %%
+# The number below each square counts its edges.
+
 figure, axes = plt.subplots(3, 5, figsize=(13, 9.4), layout="constrained")
 for ax, (name, graph) in zip(axes.flat, graphs.items(), strict=True):
     ax.imshow(graph.mask().numpy(), cmap="Blues", vmin=-0.05, vmax=1.2, interpolation="none")

@@ -36,6 +36,9 @@ traces = {
 tables = {
     said: sum(topology_table(trace) for trace in some) / len(some) for said, some in traces.items()
 }
+# %%
+# What is left of components and cycles where words recur.
+
 left = (tables["twice"] / tables["once"])[["betti0", "betti1"]]
 print(left["betti1"].unstack().round(2).to_string())
 weak = left["betti1"].unstack().loc[:, :0.1].dropna()
@@ -44,6 +47,9 @@ print("heads that lose cycles where words recur:", found)
 
 distances = template_distances(traces["twice"][0]).drop(columns="punctuation")
 print(distances.round(2).to_string())
+
+# %%
+# Barcodes say the same over all thresholds.
 
 once, twice = (barcode(traces[said][0]) for said in ("once", "twice"))
 

@@ -41,6 +41,9 @@ mean = array(
     computed_from=mixing.computed_from,
     tokens={"query": tokens, "key": tokens},
 )
+# %%
+# What the model predicts when an edge is cut, beside both measures.
+
 tables = {}
 for layer in (1, 2):
     cuts = [Cut(layer=layer, query=last, key=key, renormalize=False) for key in range(len(tokens))]
@@ -52,6 +55,9 @@ for layer in (1, 2):
     }
     tables[layer] = pd.DataFrame(rows, index=[f"{n} {token}" for n, token in enumerate(tokens)])
     print(f"layer {layer}, the last word\n{tables[layer].round(3).to_string()}")
+
+# %%
+# Above what layer 2 mixes by both measures; below what the last word reads in two layers.
 
 figure, axes = plt.subplots(2, 2, figsize=(12, 9), layout="constrained")
 mean.sel(layer=2).draw(ax=axes[0, 0])

@@ -6,6 +6,8 @@ from typing import Any
 import matplotlib as mpl
 
 FOLDER = Path(__file__).parents[1] / "concepts" / "pictures"
+LIVE = FOLDER.parents[1] / "_static" / "live"
+TEXT = "The river tall green lamp river tall green lamp river tall green"
 STYLE = {
     "figure.facecolor": "white",
     "font.size": 9,
@@ -36,7 +38,15 @@ def draw(folder: Path = FOLDER) -> None:
             mpl.pyplot.close("all")
 
 
+def write_page(folder: Path = LIVE) -> None:
+    """Write the page that the landing page shows."""
+    import gattn
+
+    folder.mkdir(parents=True, exist_ok=True)
+    gattn.capture(TEXT).to_html(folder / "lamp.html")
+
+
 def setup(app: Any) -> dict[str, bool]:
     """Draw before the pages are read."""
-    app.connect("builder-inited", lambda _: draw())
+    app.connect("builder-inited", lambda _: (draw(), write_page()))
     return {"parallel_read_safe": True, "parallel_write_safe": True}
