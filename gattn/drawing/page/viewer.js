@@ -57,9 +57,9 @@ export function textWidth(text, size) {
   for (const character of text) {
     const code = character.codePointAt(0);
     if ((code >= 0x1100 && code < 0x1160) || (code >= 0x2e80 && code < 0xfe00) || code > 0x1f000) width += 1;
-    else if ("ijltfr.,:;'|!()[]- ".includes(character)) width += 0.36;
-    else if ("mwMW…%@".includes(character)) width += 0.86;
-    else width += /\p{M}/u.test(character) ? 0 : /\p{Lu}|\d/u.test(character) ? 0.65 : 0.57;
+    else if ("ijlI.,:;'|!()[]- ".includes(character)) width += 0.36;
+    else if ("mwMW…%@<>=+~".includes(character)) width += 0.88;
+    else width += /\p{M}/u.test(character) ? 0 : /\p{Lu}|\d/u.test(character) ? 0.68 : 0.6;
   }
   return width * size;
 }
@@ -67,7 +67,7 @@ export function textWidth(text, size) {
 /** Choose about four round numbers from low to high. */
 export function ticks(low, high) {
   if (!(high > low)) return [low];
-  const rough = (high - low) / 3;
+  const rough = (high - low) / 4;
   const power = 10 ** Math.floor(Math.log10(rough));
   const step = [1, 2, 5, 10].find((factor) => factor * power >= rough) * power;
   const found = [];
@@ -413,12 +413,12 @@ const STEPS = [0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0
 
 /** Choose the edges that a picture shows, and say by what rule: {edges, rule}. */
 export function choose(head, { threshold, top, weight, isDense = false }) {
-  if (threshold === null && !top) return isDense ? { edges: every(head, () => true), rule: "" } : readable(head);
+  if (threshold === null && !top) return isDense ? { edges: every(head.key.length, () => true), rule: "" } : readable(head);
   const { attention } = head.values;
   const least = threshold ?? 0;
   const passes = (e) => Math.abs(attention[e]) >= least && attention[e] !== 0;
   const rules = least ? [`attention ≥ ${number(least)}`] : [];
-  if (!top) return { edges: every(head, passes), rule: rules.join("") };
+  if (!top) return { edges: every(head.key.length, passes), rule: rules.join("") };
   const chosen = [];
   for (let row = 0; row + 1 < head.start.length; row++) {
     const edges = [];
@@ -430,7 +430,14 @@ export function choose(head, { threshold, top, weight, isDense = false }) {
   return { edges: Uint32Array.from(chosen.sort((a, b) => a - b)), rule: rules.join(", ") };
 }
 
-const every = (head, passes) => Uint32Array.from(head.key.keys()).filter(passes);
+/** List the numbers below a size that pass, in order. */
+function every(size, passes) {
+  let found = 0;
+  for (let e = 0; e < size; e++) if (passes(e)) found++;
+  const edges = new Uint32Array(found);
+  for (let e = 0, at = 0; at < found; e++) if (passes(e)) edges[at++] = e;
+  return edges;
+}
 
 /** As many edges as lines stay readable, and at least one a query; nearly uniform queries show one in k. */
 function readable(head) {
@@ -445,14 +452,14 @@ function readable(head) {
   const massFrom = (step) => sizes.reduce((sum, a) => sum + (a >= step ? a : 0), 0);
   while (place && counts[place - 1] <= 4 * limit && massFrom(STEPS[place]) < massFrom(0) / 2) place--;
   const chosen = sizes.map((a) => (a >= STEPS[place] && a > 0 ? 1 : 0));
-  const rules = STEPS[place] ? [`attention ≥ ${STEPS[place]}`] : [];
+  const rules = STEPS[place] ? [`attention ≥ ${STEPS[place]}`] : sizes.includes(0) ? ["attention other than 0"] : [];
   const even = evenEdges(head, sizes, chosen);
   let stride = Math.max(1, Math.ceil(even.length / limit));
   while (stride > 1 && common(stride, head.keys.length) > 1) stride++; // else the same few keys in each row
   even.forEach((e, n) => n % stride || (chosen[e] = 1));
   if (even.length) rules.push(`${stride > 1 ? `one edge in ${stride}` : "all edges"} of nearly uniform queries`);
   if (addStrongest(head, sizes, chosen)) rules.push("the strongest edge of each query");
-  return { edges: every(head, (e) => chosen[e]), rule: rules.join(" or ") };
+  return { edges: every(head.key.length, (e) => chosen[e]), rule: rules.join(" or ") };
 }
 
 const common = (a, b) => (b ? common(b, a % b) : a);
@@ -491,6 +498,7 @@ function addStrongest(head, sizes, chosen) {
 
 /** Say which edges are shown, and how much of the mass they are. */
 export function caption(head, chosen, isChange = false) {
+  const rule = isChange ? chosen.rule.replace("attention", "change") : chosen.rule;
   const isToken = (e) => head.key[e] !== head.sinkKey;
   const { attention } = head.values;
   const shown = chosen.edges.filter(isToken);
@@ -499,7 +507,8 @@ export function caption(head, chosen, isChange = false) {
   const all = head.mass.reduce((sum, m) => sum + m, 0);
   const edges = shown.length === total ? `all ${count(total, "edge")}` : `${shown.length.toLocaleString("en")} of ${count(total, "edge")}`;
   const percent = all ? `, ${Number(((100 * mass) / all).toPrecision(3))} % of the ${isChange ? "change" : "mass"}` : "";
-  return `${chosen.rule ? `${chosen.rule}: ` : ""}${edges}${percent}`;
+  const fromSink = head.sinkKey < 0 ? "" : `; ${count(chosen.edges.length - shown.length, "edge")} from the sink`;
+  return `${rule ? `${rule}: ` : ""}${edges}${percent}${fromSink}`;
 }
 
 // ---------------------------------------------------------------- Layers
@@ -523,7 +532,7 @@ export class LayerMean {
 
   /** Give the edges of the mean, sorted by query, and the mass of each query. */
   edges() {
-    const places = every({ key: this.sums }, (at) => this.sums[at] !== 0);
+    const places = every(this.sums.length, (at) => this.sums[at] !== 0);
     const query = places.map((at) => Math.floor(at / this.nodes));
     const mean = Float32Array.from(places, (at) => this.sums[at] / this.heads);
     const mass = new Float64Array(this.nodes);
@@ -610,7 +619,7 @@ export class Scale {
     this.isRoot = isRoot;
     this.high = this.isSigned ? Math.max(-low, high) : high;
     this.low = this.isSigned ? -this.high : low;
-    this.pen = 7.5 / Math.max(tokens, 5) ** 0.25;
+    this.pen = 8.7 / Math.max(tokens, 5) ** 0.25;
   }
 
   static of(head, weight, isChange = false) {
@@ -739,6 +748,12 @@ function labelMarks(picture, label, token, x, y, { angle = 0, anchor = "middle",
   return marks;
 }
 
+/** Edges that a reader is told of beside the lines: the strongest three, and what is a fifth of the strongest. */
+function prominent(edges, value) {
+  const least = edges.length ? Math.abs(value[edges[0]]) / 5 : 0;
+  return new Set(edges.filter((e, n) => n < 3 || Math.abs(value[e]) >= least));
+}
+
 /** List the edges to draw, the weakest first: those chosen, and with a focus its own strongest ones. */
 function linesOf({ head, chosen, focus, weight, threshold }) {
   const { row } = indexOf(head);
@@ -748,13 +763,12 @@ function linesOf({ head, chosen, focus, weight, threshold }) {
   if (!focus) return [...rank(chosen.edges.slice())].map((e) => as(e, "plain"));
   const { reads, readBy } = edgesOf(head, focus, weight);
   const passes = (e) => Math.abs(head.values.attention[e]) >= (threshold ?? 0);
-  const mine = (edges) => edges.filter(passes).slice(0, 30).reverse();
+  const mine = (edges, kind) => {
+    const clear = prominent(edges, value);
+    return edges.filter(passes).slice(0, 30).reverse().map((e) => ({ ...as(e, kind), isClear: clear.has(e) }));
+  };
   const others = [...chosen.edges].filter((e) => row[e] !== focus.row && head.key[e] !== focus.key);
-  return [
-    ...others.map((e) => as(e, "faint")),
-    ...mine(readBy.filter((e) => row[e] !== focus.row)).map((e) => as(e, "readBy")),
-    ...mine(reads).map((e) => as(e, "reads")),
-  ];
+  return [...others.map((e) => as(e, "faint")), ...mine(readBy.filter((e) => row[e] !== focus.row), "readBy"), ...mine(reads, "reads")];
 }
 
 function strokeOf({ scale, look, weight }, { value, kind }) {
@@ -767,9 +781,9 @@ function strokeOf({ scale, look, weight }, { value, kind }) {
 /** What a token has to do with the focus: nodes of keys that it reads, of rows that read it. */
 function linked(lines) {
   const found = { keys: new Set(), rows: new Set() };
-  for (const { kind, key, row } of lines) {
-    if (kind === "reads") found.keys.add(key);
-    if (kind === "readBy") found.rows.add(row);
+  for (const { kind, key, row, isClear } of lines) {
+    if (kind === "reads" && isClear) found.keys.add(key);
+    if (kind === "readBy" && isClear) found.rows.add(row);
   }
   return found;
 }
@@ -944,6 +958,10 @@ export function matrix(picture) {
       marks.push(text(left + (j + 0.5) * cell, top + (i + 0.5) * cell, label.replace(/^(−?)0\./, "$1."), inkOn(scale.rgb(value, look)), { size: 10.5, anchor: "middle" }));
     });
   const step = cell / block;
+  const clear = focus ? edgesOf(head, focus, weight) : { reads: [], readBy: [] };
+  const [read, readers] = [prominent(clear.reads, head.values[weight]), prominent(clear.readBy, head.values[weight])];
+  const isRead = new Set([...read].map((e) => head.key[e]));
+  const isReader = new Set([...readers].map((e) => indexOf(head).row[e]));
   const born = (tokens) => tokens.findIndex((token) => token.generated);
   const [bornRow, bornKey] = [born(head.queries), born(head.keys)];
   if (bornRow > 0) {
@@ -955,18 +973,18 @@ export function matrix(picture) {
   if (focus?.key >= 0) marks.push(rect(left + focus.key * step, top, Math.max(step, 1.5), tall, { fill: "none", stroke: look.accent, width: 1.5, dash: [4, 3] }));
   head.queries.forEach((token, i) => {
     const isFocus = focus?.row === i;
-    const style = labelStyle(picture, isFocus, true, token);
+    const style = labelStyle(picture, isFocus, isReader.has(i), token);
     const label = isFocus && !onRows.texts[i] ? named(token) : onRows.texts[i] || (style.boxed ? "●" : "");
     if (label) marks.push(...labelMarks(picture, label, token, left - 6, top + (i + 0.5) * step, { anchor: "end", size: onRows.size, style }));
   });
   head.keys.forEach((token, j) => {
-    const style = labelStyle(picture, focus?.key === j, true, token);
+    const style = labelStyle(picture, focus?.key === j, isRead.has(j), token);
     const label = onKeys.texts[j] || (style.boxed ? "●" : "");
     const anchor = onKeys.angle ? "start" : "middle";
     const y = onKeys.angle ? top - 5 : top - 11;
     if (label) marks.push(...labelMarks(picture, label, token, left + (j + 0.5) * step, y, { angle: onKeys.angle, anchor, size: onKeys.size, style }));
   });
-  marks.push(text(left, 12, "columns: keys →", look.muted, { size: 11 }), text(4, 12, "rows: queries ↓", look.muted, { size: 11 }));
+  marks.push(text(4, 12, "rows: queries ↓   columns: keys →", look.muted, { size: 11 }));
   const keyTop = top + tall + 18;
   marks.push(...scaleMarks(picture, left, keyTop, false));
   if (block > 1) marks.push(text(left + 190, keyTop + 14, `a cell is the largest of ${block} × ${block}`, look.muted, { size: 11 }));
@@ -999,7 +1017,7 @@ export function textView(picture) {
   let [x, y] = [pad, 34];
   tokens.forEach((token, i) => {
     const label = token.virtual ? token.text : visible(token.text, 40);
-    const wide = textWidth(label, 14) + 12;
+    const wide = 1.06 * textWidth(label, 14) + 12;
     const isBreak = i === head.keys.length;
     if (x + wide > width - pad || isBreak) [x, y] = [pad, y + tall + (isBreak ? 20 : 0)];
     boxes.push({ x, y, wide, label });
@@ -1033,18 +1051,16 @@ export function textView(picture) {
 
 /** Tokens side by side, layers one on the other: the strongest edges of the mean over heads. */
 export function layered(picture) {
-  const { layers, layerNames, tokens: every_, look, width, level, token, scale, matches, range: [from_, to_] } = picture;
+  const { layers, layerNames, tokens: every_, look, width, level, token, traced, scale, matches, range: [from_, to_] } = picture;
   const depth = layers.length;
   const tokens = every_.slice(from_, to_);
   const places = tokens.map((_, n) => n + from_);
   const isIn = (i) => i >= from_ && i < to_;
-  const isSigned = layers.some((layer) => layer.mean.some((m) => m < 0));
-  const isTraced = token !== null && !isSigned;
-  const traced = isTraced ? rollout(layers, level, token) : null;
+  const isTraced = Boolean(traced);
   const all = layers.flatMap((layer, l) => Array.from(layer.mean, (mean, e) => ({ l, e, size: Math.abs(isTraced ? traced.flows[l][e] : mean), mean })))
     .filter(({ l, e }) => isIn(layers[l].key[e]) && isIn(layers[l].query[e]));
   const whole_ = all.reduce((sum, edge) => sum + edge.size, 0);
-  const most = Math.max(80 * depth, 3 * tokens.length);
+  const most = Math.max(isTraced ? 80 : 30 * depth, 3 * tokens.length);
   const strongest = all.filter((edge) => edge.size > (isTraced ? 0.002 : 0)).sort((a, b) => b.size - a.size).slice(0, most).reverse();
   const kept = strongest.reduce((sum, edge) => sum + edge.size, 0);
   const left = 62;
@@ -1068,7 +1084,7 @@ export function layered(picture) {
   if (isTraced)
     for (let l = 0; l < depth; l++)
       for (const i of places) {
-        const stays = Math.min(traced.levels[l][i], traced.levels[l + 1][i]) / 2;
+        const stays = (l < level ? traced.levels[l + 1][i] : traced.levels[l][i]) / 2;
         if (stays > 0.002) marks.push(line(x(i), y(l), x(i), y(l + 1), look.muted, Math.max(0.8, scale.width(stays))));
       }
   for (const { l, e, size, mean } of strongest) {
@@ -1105,7 +1121,7 @@ export function layered(picture) {
   const percent = whole_ ? Number(((100 * kept) / whole_).toPrecision(3)) : 100;
   const of = isTraced ? "of what flows in attention" : "of the mass";
   const said = `the ${strongest.length.toLocaleString("en")} strongest of ${count(all.length, "edge")}, ${percent} % ${of}`;
-  return { width, height: keyTop + KEY_HEIGHT, marks, hit, caption: said, traced };
+  return { width, height: keyTop + KEY_HEIGHT, marks, hit, caption: said };
 }
 
 /** Put scenes one below the other, or side by side, each with a heading. */
@@ -1328,7 +1344,7 @@ const MOST_DECODED = 12_000_000;
 /** Name the heads that a page opens with: the clearest induction head, else previous-token head, else the first. */
 export function firstHead(graphs) {
   const best = (name) => graphs.reduce((most, graph) => ((graph.scores[name] ?? 0) > (most.scores[name] ?? 0) ? graph : most), graphs[0]);
-  return ["induction", "previous_token"].map((name) => [best(name), name]).find(([graph, name]) => graph.scores[name] >= 0.3)?.[0] ?? graphs[0];
+  return ["induction", "previous_token"].map((name) => [best(name), name]).find(([graph, name]) => graph.scores[name] >= 0.2)?.[0] ?? graphs[0];
 }
 
 /** Fit a state to what there is: names and numbers that do not exist become the first, or the nearest. */
@@ -1443,10 +1459,9 @@ class Page {
   async raw(trace, graph) {
     const id = `gattn-block-${graph.block}`;
     if (!this.decoded.has(id)) {
-      const { keyTokens, queryTokens, offset } = this.stackOf(trace);
+      const { keyTokens, queryTokens, offset, numQueries } = this.stackOf(trace);
       const bytes = await inflate(bytesOf(this.block(id)));
-      const queries = queryTokens?.length ?? keyTokens.length - offset;
-      const head = decodeHead(bytes, graph, { queries, keys: keyTokens.length, offset, levels: this.header.levels });
+      const head = decodeHead(bytes, graph, { queries: numQueries, keys: keyTokens.length, offset, levels: this.header.levels });
       this.decoded.set(id, withTokens(head, keyTokens, queryTokens, offset));
     }
     const head = this.decoded.get(id);
@@ -1492,6 +1507,11 @@ class Page {
     return { keys: hull, queries: hull };
   }
 
+  /** Whether a view shows all edges where no threshold is set. */
+  get isDense() {
+    return ["matrix", "text"].includes(this.state.view);
+  }
+
   // The state
 
   update(patch) {
@@ -1529,7 +1549,7 @@ class Page {
       this.windows = this.heads.map((head) => windowed(head, keys, queries));
       this.layers = this.state.view === "layered" ? await this.averaged(run, hidden) : null;
       if (run !== this.run) return;
-      this.choices = this.windows.map((head) => choose(head, { ...this.state, isDense: this.state.view === "matrix" }));
+      this.choices = this.windows.map((head) => choose(head, { ...this.state, isDense: this.isDense }));
       this.scales = this.heads.map((head, i) => Scale.of(head, this.state.weight, this.parts[i] === "difference"));
       this.$view.removeAttribute("aria-busy");
       this.drawView();
@@ -1548,7 +1568,7 @@ class Page {
 
   /** Average all heads of each layer in small steps, until something else is asked for. */
   async averaged(run, hidden) {
-    const { words: merge, special, sinks, show } = this.state;
+    const { words: merge, special, show } = this.state;
     const key = [this.state.stack, show, merge, special, [...hidden].join()].join("|");
     if (this.memory.get("layers")?.key === key) return this.memory.get("layers").value;
     const found = [];
@@ -1572,7 +1592,6 @@ class Page {
       found.push(layers);
     }
     this.memory.set("layers", { key, value: found });
-    void sinks;
     return found;
   }
 
@@ -1613,9 +1632,14 @@ class Page {
     const focus = this.lookedAt(this.heads[i]);
     const layers = this.layers[i];
     const token = focus && focus.key >= 0 && focus.key < tokens.length ? focus.key : null;
-    const scale = new Scale(this.parts[i] === "difference" ? "mean change of attention" : token === null ? "mean attention" : "share (rollout)", this.parts[i] === "difference" ? -1 : 0, 1, true, tokens.length);
+    const isChange = layers.some((layer) => layer.mean.some((mean) => mean < 0));
     const level = this.hover?.level ?? this.state.level ?? layers.length;
-    return layered({ ...picture, layers, layerNames: this.stack.layers, tokens, range: [inside[0] ?? 0, (inside.at(-1) ?? -1) + 1], level, token, scale });
+    this.traced = token === null || isChange ? null : this.once(`rollout ${i}`, `${token} ${level} ${this.memory.get("layers").key}`, () => rollout(layers, level, token));
+    const flows = this.traced?.flows.map((flow) => flow.reduce((most, x) => Math.max(most, x), 0));
+    const label = this.traced ? "share (rollout)" : isChange ? "mean change of attention" : "mean attention";
+    const scale = new Scale(label, isChange ? -1 : 0, flows ? Math.max(...flows, 0.01) : 1, true, tokens.length);
+    const range_ = [inside[0] ?? 0, (inside.at(-1) ?? -1) + 1];
+    return layered({ ...picture, layers, layerNames: this.stack.layers, tokens, range: range_, level, token, traced: this.traced, scale });
   }
 
   wholeScene(width, height) {
@@ -1701,7 +1725,7 @@ class Page {
     this.thumbnails = this.traces.map((trace) =>
       Object.fromEntries(
         trace.stacks.map((stack) => {
-          const queries = stack.queries?.tokens.length ?? stack.keys.tokens.length - stack.offset;
+          const queries = stack.numQueries;
           const [rows, columns_] = [Math.min(size, queries), Math.min(size, stack.keys.tokens.length)];
           const shades = stack.graphs.map(() => bytes.subarray(at, (at += rows * columns_)));
           return [stack.name, { rows, columns: columns_, queries, shades }];
@@ -1771,7 +1795,7 @@ class Page {
   }
 
   layeredTables(i, { key }, suffix) {
-    const { traced } = this.scene;
+    const { traced } = this;
     if (!traced || this.parts.length > 1) return [];
     const { keys } = this.heads[i];
     const shares = (level) => Array.from(traced.levels[level], (share_, n) => [keys[n], share_, "key"]).filter((one) => one[1] > 1e-4).sort((a, b) => b[1] - a[1]);
@@ -1785,17 +1809,18 @@ class Page {
   table(token, what, rows, scale) {
     const title = element("caption", {}, ...tokenElement(token), ` ${what}`);
     const most = 8;
+    const inTable = (value) => (!scale.isRoot || !Number.isFinite(value) ? number(value) : value && Math.abs(value) < 0.0005 ? "< 0.001" : value.toFixed(3).replace("-", "−"));
     const top = rows.slice(0, most).reduce((best, [, value]) => Math.max(best, Math.abs(value) || 0), 0) || 1;
     const lines = rows.slice(0, most).map(([other, value, side]) => {
       const button = element("button", { type: "button" }, ...tokenElement(other));
       if (!other.virtual) button.addEventListener("click", () => this.choose({ token: other.index, side }));
       const bar = element("i", value < 0 ? { class: "minus" } : {});
       bar.style.width = `${(100 * Math.abs(value)) / (scale.isRoot ? scale.high : top) || 0}%`;
-      return element("tr", {}, element("td", {}, button), element("td", { class: "value" }, number(value)), element("td", { class: "bar", "aria-hidden": "true" }, bar));
+      return element("tr", {}, element("td", {}, button), element("td", { class: "value" }, inTable(value)), element("td", { class: "bar", "aria-hidden": "true" }, bar));
     });
     const rest = rows.slice(most);
     const sum = rest.reduce((all, [, value]) => all + value, 0);
-    if (rest.length) lines.push(element("tr", {}, element("td", {}, element("small", {}, `and ${rest.length.toLocaleString("en")} more`)), element("td", { class: "value" }, scale.isRoot ? element("small", {}, `Σ ${number(sum)}`) : ""), element("td")));
+    if (rest.length) lines.push(element("tr", {}, element("td", {}, element("small", {}, `and ${rest.length.toLocaleString("en")} more`)), element("td", { class: "value" }, scale.isRoot ? element("small", {}, `Σ ${inTable(sum)}`) : ""), element("td")));
     if (!rows.length) lines.push(element("tr", {}, element("td", {}, element("small", {}, "nothing"))));
     return element("table", {}, title, element("tbody", {}, ...lines));
   }
@@ -1844,7 +1869,7 @@ class Page {
   fillControls() {
     const { state, stack } = this;
     const graph = this.graph();
-    this.$["head-title"].textContent = this.headText(graph);
+    this.$["head-title"].textContent = state.view === "layered" ? `${stack.name}: all layers, mean over heads` : this.headText(graph);
     const options = (select, names, value) => {
       const labels = names.map(([name, label]) => `${name}=${label}`).join("|");
       if (select.dataset.names !== labels) {
@@ -2180,7 +2205,7 @@ class Page {
       graphs[0].keep === "All()" ? "all edges kept" : `kept by ${visible(graphs[0].keep, 80)}`,
     ];
     this.$facts.textContent = facts.filter((fact) => fact && fact !== '""').join(" · ");
-    const notes = this.traces.flatMap(({ notes: some }) => some).filter(Boolean);
+    const notes = this.header.notes.filter(Boolean);
     notes.push(`made by gattn ${this.header.version}; this file asks for nothing from any network`);
     this.$notes.replaceChildren(...notes.map((note) => element("li", {}, visible(note, 400))));
   }
