@@ -87,6 +87,7 @@ sphinx_gallery_conf = {
     "image_scrapers": ("gallery_parts",),
     "capture_repr": (),
     "show_memory": False,
+    "write_computation_times": False,
     "show_signature": False,
     "download_all_examples": False,
     "remove_config_comments": True,

@@ -1,4 +1,6 @@
 import re
+import sys
+from importlib import import_module
 from pathlib import Path
 
 import matplotlib.pyplot as plt
@@ -7,6 +9,10 @@ import pytest
 import gattn
 
 ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "docs"))
+
+import concept_pictures  # noqa: E402
+from tutorial_order import ORDER  # noqa: E402
 
 
 def is_lamp(logits, names, low, high):
@@ -36,48 +42,116 @@ def python_blocks(path):
     return re.findall(r"^```python\n(.*?)^```", path.read_text(encoding="utf-8"), re.M | re.S)
 
 
-PAGES = [
+RUN = [
+    "docs/index.md",
+    "docs/start.md",
     "docs/analyses.md",
-    *sorted(f"docs/analyses/{path.name}" for path in (ROOT / "docs/analyses").glob("*.md")),
+    "docs/drawing.md",
+    *(
+        f"docs/{folder}/{path.name}"
+        for folder in ("analyses", "concepts", "coming_from", "drawing")
+        for path in sorted((ROOT / "docs" / folder).glob("*.md"))
+    ),
 ]
+"""Pages whose blocks run one after the other, by themselves."""
+
+TEXTS = ["README.md", "CHANGELOG.md", "CONTRIBUTING.md", "docs/guide.md", "docs/design.md", *RUN]
 
 
-def test_the_index_leads_to_every_page_and_names_every_analysis():
-    index = (ROOT / "docs/analyses.md").read_text(encoding="utf-8")
-    for page in PAGES[1:]:
-        assert f"({page.removeprefix('docs/')})" in index, page
-    for name in gattn.analysis.__all__:
-        assert f"`{name}`" in index, name
-
-
-@pytest.mark.parametrize("name", PAGES)
-def test_every_block_of_code_of_an_analysis_runs(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def run(name, monkeypatch, folder):
+    """Run a page's blocks in an empty folder, and give their variables."""
+    monkeypatch.chdir(folder)
     plt.switch_backend("agg")
     names = {}
     for block in python_blocks(ROOT / name):
         exec(compile(block, name, "exec"), names)
     plt.close("all")
+    return names
+
+
+def text_of(*pages):
+    return "\n".join((ROOT / "docs" / page).read_text(encoding="utf-8") for page in pages)
+
+
+def test_the_index_leads_to_every_page_and_names_every_analysis():
+    index = text_of("analyses.md")
+    for path in (ROOT / "docs/analyses").glob("*.md"):
+        assert f"(analyses/{path.name})" in index, path.name
+    for name in gattn.analysis.__all__:
+        assert f"`{name}`" in index, name
+
+
+@pytest.mark.parametrize("folder", ["concepts", "coming_from"])
+def test_the_index_of_a_folder_leads_to_its_pages(folder):
+    index = text_of(f"{folder}/index.md")
+    pages = [path.name for path in (ROOT / "docs" / folder).glob("*.md")]
+    assert len(pages) > 4
+    assert [name for name in pages if name != "index.md" and f"({name})" not in index] == []
+
+
+@pytest.mark.parametrize("name", RUN)
+def test_every_block_of_code_of_a_page_runs(name, tmp_path, monkeypatch):
+    run(name, monkeypatch, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/guide.md"])
 def test_every_block_of_code_runs_from_top_to_bottom(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    plt.switch_backend("agg")
-    blocks = python_blocks(ROOT / name)
-    assert len(blocks) >= 2
-    names = {}
-    for block in blocks:
-        exec(compile(block, name, "exec"), names)
-    plt.close("all")
+    assert len(python_blocks(ROOT / name)) >= 2
+    names = run(name, monkeypatch, tmp_path)
     held = CLAIMS[name]
     assert all(claim(names) for claim in held), [claim(names) for claim in held]
 
 
-@pytest.mark.parametrize(
-    "name", ["README.md", "CHANGELOG.md", "docs/guide.md", "docs/design.md", *PAGES]
-)
+@pytest.mark.parametrize("name", TEXTS)
 def test_every_link_leads_somewhere(name):
     path = ROOT / name
-    for target in re.findall(r"\]\(([^)#:]+)\)", path.read_text(encoding="utf-8")):
-        assert (path.parent / target).exists(), target
+    drawn = {f"pictures/{picture}.svg" for picture in concept_pictures.pictures()}
+    for target in re.findall(r"\]\(([^)#:]+)[^)]*\)", path.read_text(encoding="utf-8")):
+        made_in_the_build = target == "gallery/index.rst" or (
+            "concepts" in name and target in drawn
+        )
+        assert made_in_the_build or (path.parent / target).exists(), target
+
+
+@pytest.mark.parametrize(
+    "module", ["gattn", "gattn.analysis", "gattn.drawing", "gattn.engines", "gattn.testing"]
+)
+def test_the_api_has_a_page_for_every_public_name(module):
+    pages = [page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs/api").glob("*.rst"))]
+    lines = {
+        line.strip()
+        for page in pages
+        if f".. currentmodule:: {module}\n" in page
+        for line in page.splitlines()
+        if line.startswith("   ")
+    }
+    assert [name for name in import_module(module).__all__ if name not in lines] == []
+
+
+def test_concepts_show_every_picture_that_is_drawn_and_no_other():
+    pages = text_of(*(f"concepts/{path.name}" for path in (ROOT / "docs/concepts").glob("*.md")))
+    shown = re.findall(r"\(pictures/(\w+)\.svg\)", pages)
+    assert sorted(shown) == sorted(concept_pictures.pictures())
+
+
+def test_there_is_a_picture_for_every_token_graph_weight_function_and_normalizer():
+    drawn = set(concept_pictures.pictures())
+    constructors = [
+        name
+        for name, value in vars(gattn.TokenGraph).items()
+        if isinstance(value, classmethod) and not name.startswith("_")
+    ]
+    bases = {"WeightFunction", "PositionWeight", "ModelScore", "Normalizer"}
+    public = {name: getattr(gattn, name) for name in gattn.__all__ if name not in bases}
+    classes = {name: value for name, value in public.items() if isinstance(value, type)}
+    weights = [name for name, value in classes.items() if issubclass(value, gattn.WeightFunction)]
+    normalizers = [name for name, value in classes.items() if issubclass(value, gattn.Normalizer)]
+    assert (len(weights), len(normalizers)) == (19, 9)
+    expected = {f"graph_{name}" for name in constructors}
+    expected |= {f"weight_{name}" for name in weights}
+    expected |= {f"normalizer_{name}" for name in normalizers}
+    assert expected - drawn == set()
+
+
+def test_every_example_has_its_place_among_the_tutorials():
+    assert sorted(ORDER) == sorted(path.stem for path in (ROOT / "examples").glob("plot_*.py"))
