@@ -91,7 +91,9 @@ def _character_width(character: str) -> float:
         return 1.0
     if character in "ijltfr.,:;'|!()[]- ":
         return 0.4
-    return 0.7 if character.isupper() or character.isdigit() or character in "+mw…" else 0.62
+    if character in "mwMW@%…—":
+        return 0.95
+    return 0.75 if character.isupper() or character.isdigit() or character in "+−=<>#&→←" else 0.62
 
 
 def wrapped(text: str, limit: float) -> str:
