@@ -35,6 +35,9 @@ from gattn.rules import (
 
 if TYPE_CHECKING:
     import networkx as nx
+    from matplotlib.axes import Axes
+
+    from gattn.drawing.one_head import Layout
 
 _FIRST_ROWS = 64
 _FEW_PAIRS = 1 << 17
@@ -625,6 +628,12 @@ class TokenGraph:
             offset = self.query_offset
             graph.add_edges_from((k, q + offset) for k, q in zip(key, query, strict=True))
         return graph
+
+    def draw(self, layout: Layout = "matrix", *, ax: Axes | None = None, **options: Any) -> Axes:
+        """Draw who may attend to whom; see `gattn.drawing.draw_token_graph`."""
+        from gattn.drawing import draw_token_graph
+
+        return draw_token_graph(self, layout, ax=ax, **options)
 
     def nodes(self) -> list[tuple[Any, dict[str, Any]]]:
         """List the nodes as NetworkX takes them: (id, attributes), keys before queries."""

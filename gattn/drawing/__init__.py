@@ -1,9 +1,19 @@
 """Pictures of attention graphs: the tokens as nodes, or as the rows and columns of a matrix."""
 
 from gattn.drawing import layouts
+from gattn.drawing.compare import draw_compare
 from gattn.drawing.heads import draw_heads
 from gattn.drawing.notebook import notebook_svg
 from gattn.drawing.one_head import draw_head
 from gattn.drawing.passage import draw_text
+from gattn.drawing.token_graphs import draw_token_graph
 
-__all__ = ["draw_head", "draw_heads", "draw_text", "layouts", "notebook_svg"]
+__all__ = [
+    "draw_compare",
+    "draw_head",
+    "draw_heads",
+    "draw_text",
+    "draw_token_graph",
+    "layouts",
+    "notebook_svg",
+]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 import matplotlib as mpl
@@ -70,7 +71,8 @@ def fit(tokens: Mapping[Any, str], pitch: float, *, rotations: Sequence[int]) ->
     rotations : sequence of int
         The rotations that the picture allows, in order of preference.
     """
-    texts = [visible(token, has_glyph=fonts.has_glyph) for token in tokens.values()]
+    has_glyph = cache(fonts.has_glyph)
+    texts = [visible(token, has_glyph=has_glyph) for token in tokens.values()]
     size = 0.9 * font_size()
     widest = max(map(width, texts), default=0.0) * size
     room = {0: widest + 0.5 * size, 45: 1.6 * size, 90: 1.15 * size}
@@ -87,7 +89,8 @@ def fit(tokens: Mapping[Any, str], pitch: float, *, rotations: Sequence[int]) ->
 
 
 def _numbered(node: Any, text: str) -> str:
-    return f"{node[1] if isinstance(node, tuple) else node} {text}"
+    position = str(node[1] if isinstance(node, tuple) else node)
+    return position if text == position else f"{position} {text}"
 
 
 def font_size() -> float:

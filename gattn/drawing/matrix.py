@@ -95,16 +95,14 @@ def draw_matrix(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> Non
         found = add_sink(found, head, shown.sinks)
     norm = look.scale.norm if is_attention else norm_of(values[shown.edges], look.values)
     image = draw_cells(ax, found, look.cmap, norm)
-    ax.spines[:].set_visible(False)
-    ax.grid(visible=False)
-    ax.set(xlabel="key", ylabel="query", xticks=[], yticks=[])
+    name_sides(ax)
     if look.legend:
         ticks = look.scale.ticks if is_attention else None
         add_colour_bar(
             image, ticks, look.values.replace("_", " "), ax=ax, shrink=0.7, aspect=22, pad=0.03
         )
     if look.labels:
-        _label(ax, head, found)
+        label_cells(ax, head, found)
 
 
 def norm_of(values: NDArray[Any], name: str) -> Normalize:
@@ -115,7 +113,17 @@ def norm_of(values: NDArray[Any], name: str) -> Normalize:
     return Normalize(finite.min() if name == "score" else 0, finite.max())
 
 
-def _label(ax: Axes, head: AttentionGraph, found: Cells) -> None:
+def name_sides(ax: Axes) -> None:
+    """Say which side of a matrix is which, and nothing else."""
+    ax.spines[:].set_visible(False)
+    ax.grid(visible=False)
+    ax.set(xticks=[], yticks=[])
+    ax.set_xlabel("key", usetex=False)
+    ax.set_ylabel("query", usetex=False)
+
+
+def label_cells(ax: Axes, head: AttentionGraph, found: Cells) -> None:
+    """Write tokens beside the rows and below the columns."""
     keys, queries = layouts.ends(head)
     rows, columns = found.values.shape
     width, height = points(ax)

@@ -191,14 +191,17 @@ def draw_free(
     add_arrowheads(ax, rest.end, curves.bow_arrivals(rest.start, rest.end), rest, look)
     if look.labels:
         style = text_style(labels.texts) | {"path_effects": [_halo(ax)]}
+        at_loops = {(float(x), float(y)) for x, y in loops.start}
+        middle = float(np.mean(ax.get_ylim()))
         for place, text in zip(positions.values(), labels.texts, strict=True):
+            is_above = place[1] > middle and place not in at_loops
             ax.annotate(
                 text,
                 place,
-                (0, -4),
+                (0, 4 if is_above else -4),
                 textcoords="offset points",
                 ha="center",
-                va="top",
+                va="bottom" if is_above else "top",
                 size=labels.size,
                 annotation_clip=False,
                 gid="gattn-label",

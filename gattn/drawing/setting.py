@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -74,8 +75,9 @@ class Words:
     @classmethod
     def of(cls, tokens: Sequence[str], words: Sequence[int | None]) -> Words:
         """Read tokens, with the word that each is a part of where that is known."""
+        has_glyph = cache(fonts.has_glyph)
         texts = [
-            visible(token, limit=_LONGEST, has_glyph=fonts.has_glyph).removeprefix("##")
+            visible(token, limit=_LONGEST, has_glyph=has_glyph).removeprefix("##")
             for token in tokens
         ]
         measure = _measure(texts)

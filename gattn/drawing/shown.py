@@ -52,11 +52,9 @@ def readable_edges(head: AttentionGraph) -> Shown:
     if flat.any():
         if is_whole:
             chosen, rules = np.zeros_like(chosen), []
-        stride = -(-int(flat.sum()) // limit)
-        while stride > 1 and math.gcd(stride, head.graph.num_keys) > 1:
-            stride += 1  # A divisor would meet the same few keys in each row.
+        stride = even_stride(int(flat.sum()), limit, head.graph.num_keys)
         chosen[np.flatnonzero(flat & ~chosen)[::stride]] = True
-        some = "every edge" if stride == 1 else f"every {_ordinal(stride)} edge"
+        some = every(stride)
         rules.append(some if is_whole else f"{some} of queries with nearly uniform attention")
     strongest = _strongest_of_the_rest(head, chosen)
     if len(strongest):
@@ -90,9 +88,20 @@ def _flat(head: AttentionGraph, chosen: NDArray[np.bool_]) -> tuple[NDArray[np.b
     return found, bool((flat | (mass == 0)).all() and flat.any())
 
 
-def _ordinal(number: int) -> str:
-    last = {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
-    return f"{number}{'th' if number % 100 in (11, 12, 13) else last}"
+def even_stride(edges: int, limit: int, num_keys: int) -> int:
+    """Tell every how manieth edge to show so that about `limit` are, spread over the keys."""
+    stride = max(-(-edges // limit), 1)
+    while stride > 1 and math.gcd(stride, num_keys) > 1:
+        stride += 1  # A divisor would meet the same few keys in each row.
+    return stride
+
+
+def every(stride: int) -> str:
+    """Write "every 7th edge"."""
+    if stride == 1:
+        return "every edge"
+    last = {1: "st", 2: "nd", 3: "rd"}.get(stride % 10, "th")
+    return f"every {stride}{'th' if stride % 100 in (11, 12, 13) else last} edge"
 
 
 def all_edges(head: AttentionGraph) -> Shown:
