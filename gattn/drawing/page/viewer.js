@@ -191,7 +191,9 @@ export function decodeHead(bytes, graph, { queries, keys, offset, levels = 65534
   const decode = (size, [low, high]) => {
     const codes = take(size, 2);
     const step = (high - low) / levels;
-    return Float32Array.from(codes, (code) => (code === 65535 ? NaN : low + code * step));
+    const found = new Float32Array(size);
+    for (let e = 0; e < size; e++) found[e] = codes[e] === 65535 ? NaN : low + codes[e] * step;
+    return found;
   };
   const values = {};
   for (const [name, limits] of Object.entries(graph.values)) values[name] = decode(key.length, limits);
@@ -388,9 +390,7 @@ export function indexOf(head) {
   const next = start.slice();
   const edge = new Uint32Array(head.key.length);
   head.key.forEach((k, e) => (edge[next[k]++] = e));
-  const rowOf = new Int32Array(head.keys.length).fill(-1);
-  head.rowNode?.forEach((node, i) => node >= 0 && (rowOf[node] = i));
-  const index = { row, start, edge, rowOf };
+  const index = { row, start, edge, rowOf: rowsOf(head) };
   indices.set(head, index);
   return index;
 }
@@ -411,9 +411,18 @@ export function edgesOf(head, focus, weight) {
 
 const STEPS = [0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9];
 
+const MOST_LINES = 2000;
+
 /** Choose the edges that a picture shows, and say by what rule: {edges, rule}. */
 export function choose(head, { threshold, top, weight, isDense = false }) {
-  if (threshold === null && !top) return isDense ? { edges: every(head.key.length, () => true), rule: "" } : readable(head);
+  if (isDense && threshold === null && !top) return { edges: every(head.key.length, () => true), rule: "" };
+  const { edges, rule } = threshold === null && !top ? readable(head) : ruled(head, threshold, top, weight);
+  if (isDense || edges.length <= MOST_LINES) return { edges, rule };
+  const stride = Math.ceil(edges.length / MOST_LINES);
+  return { edges: edges.filter((_, n) => n % stride === 0), rule: `${rule ? `${rule}, ` : ""}of these one in ${stride}` };
+}
+
+function ruled(head, threshold, top, weight) {
   const { attention } = head.values;
   const least = threshold ?? 0;
   const passes = (e) => Math.abs(attention[e]) >= least && attention[e] !== 0;
@@ -444,14 +453,18 @@ function readable(head) {
   const { attention } = head.values;
   const nodes = head.keys.length + (head.rowNode ? 0 : head.queries.length);
   const limit = Math.max(40 + 2 * nodes, 150);
-  const counts = STEPS.map((step) => attention.reduce((found, a) => found + (Math.abs(a) >= step), 0));
+  const sizes = attention.map(Math.abs);
+  const [counts, masses] = [new Float64Array(STEPS.length), new Float64Array(STEPS.length)];
+  for (const size of sizes)
+    for (let i = 0; i < STEPS.length && size >= STEPS[i]; i++) {
+      counts[i]++;
+      masses[i] += size;
+    }
   const steps = attention.length <= 40 + 2 * nodes ? 0 : 1;
   let place = counts.findIndex((found, i) => i >= steps && found <= limit);
   if (place < 0) place = STEPS.length - 1;
-  const sizes = Float64Array.from(attention, Math.abs);
-  const massFrom = (step) => sizes.reduce((sum, a) => sum + (a >= step ? a : 0), 0);
-  while (place && counts[place - 1] <= 4 * limit && massFrom(STEPS[place]) < massFrom(0) / 2) place--;
-  const chosen = sizes.map((a) => (a >= STEPS[place] && a > 0 ? 1 : 0));
+  while (place && counts[place - 1] <= 4 * limit && masses[place] < masses[0] / 2) place--;
+  const chosen = Uint8Array.from(sizes, (a) => (a >= STEPS[place] && a > 0 ? 1 : 0));
   const rules = STEPS[place] ? [`attention ≥ ${STEPS[place]}`] : sizes.includes(0) ? ["attention other than 0"] : [];
   const even = evenEdges(head, sizes, chosen);
   let stride = Math.max(1, Math.ceil(even.length / limit));
@@ -513,32 +526,70 @@ export function caption(head, chosen, isChange = false) {
 
 // ---------------------------------------------------------------- Layers
 
-/** Averages the heads of a layer, one after the other. */
-export class LayerMean {
-  constructor(nodes) {
-    this.nodes = nodes;
-    this.sums = new Float32Array(nodes * nodes);
-    this.heads = 0;
-  }
+/** Say which row each node is as a query, or -1. */
+function rowsOf(head) {
+  const rows = new Int32Array(head.keys.length).fill(-1);
+  head.rowNode?.forEach((node, row) => node >= 0 && (rows[node] = row));
+  return rows;
+}
 
-  add(head) {
-    const { attention } = head.values;
-    head.rowNode.forEach((node, row) => {
-      for (let e = head.start[row]; e < head.start[row + 1]; e++)
-        if (head.key[e] !== head.sinkKey) this.sums[node * this.nodes + head.key[e]] += attention[e];
-    });
-    this.heads++;
+/** Average the heads of a layer: edges sorted by query, and the mass of each query; `pause` may wait. */
+export async function meanOf(heads, pause = () => {}) {
+  const nodes = heads[0].keys.filter((token) => !token.virtual).length;
+  const most = heads.reduce((sum, head) => sum + head.key.length, 0);
+  const [key, query, mean] = [new Uint32Array(most), new Uint32Array(most), new Float32Array(most)];
+  const mass = new Float64Array(nodes);
+  const sums = new Float64Array(nodes + 1);
+  const rows = heads.map(rowsOf);
+  let used = 0;
+  for (let node = 0; node < nodes; node++) {
+    await pause();
+    const touched = [];
+    for (const [n, head] of heads.entries()) {
+      const row = rows[n][node];
+      if (row < 0) continue;
+      for (let e = head.start[row]; e < head.start[row + 1]; e++) {
+        const [k, attention] = [head.key[e], head.values.attention[e]];
+        if (k === head.sinkKey || !attention) continue;
+        if (!sums[k]) touched.push(k);
+        sums[k] += attention;
+      }
+    }
+    for (const k of touched) {
+      if (!sums[k]) continue;
+      [key[used], query[used], mean[used]] = [k, node, sums[k] / heads.length];
+      mass[node] += mean[used++];
+      sums[k] = 0;
+    }
   }
+  return { key: key.slice(0, used), query: query.slice(0, used), mean: mean.slice(0, used), mass };
+}
 
-  /** Give the edges of the mean, sorted by query, and the mass of each query. */
-  edges() {
-    const places = every(this.sums.length, (at) => this.sums[at] !== 0);
-    const query = places.map((at) => Math.floor(at / this.nodes));
-    const mean = Float32Array.from(places, (at) => this.sums[at] / this.heads);
-    const mass = new Float64Array(this.nodes);
-    mean.forEach((m, e) => (mass[query[e]] += m));
-    return { key: places.map((at) => at % this.nodes), query, mean, mass };
-  }
+/** List the strongest edges of some layers, the weakest first: at most some, found by a histogram. */
+export function strongestOf(values, most, isIn) {
+  const bins = new Uint32Array(2001);
+  const bin = (size) => Math.min(2000, Math.floor(2000 * Math.sqrt(size)));
+  let [all, total] = [0, 0];
+  values.forEach((some, l) => {
+    for (let e = 0; e < some.length; e++) {
+      const size = Math.abs(some[e]);
+      if (!size || !isIn(l, e)) continue;
+      bins[bin(size)]++;
+      all++;
+      total += size;
+    }
+  });
+  let least = 2000;
+  for (let found = bins[least]; least > 0 && found + bins[least - 1] <= most; least--) found += bins[least - 1];
+  const edges = [];
+  values.forEach((some, l) => {
+    for (let e = 0; e < some.length; e++) {
+      const size = Math.abs(some[e]);
+      if (size && bin(size) >= least && isIn(l, e)) edges.push({ l, e, size });
+    }
+  });
+  edges.sort((a, b) => a.size - b.size);
+  return { edges: edges.slice(-most), all, total };
 }
 
 /**
@@ -550,24 +601,21 @@ export class LayerMean {
 export function rollout(layers, level, token) {
   const size = layers[0].mass.length;
   const levels = Array.from({ length: layers.length + 1 }, () => new Float64Array(size));
-  const flows = layers.map((layer) => new Float64Array(layer.key.length));
+  const flows = layers.map((layer) => new Float32Array(layer.key.length));
   levels[level][token] = 1;
   const weight = (layer, e) => (0.5 * layer.mean[e]) / layer.mass[layer.query[e]];
   const stays = (layer, i) => (layer.mass[i] > 0 ? 0.5 : 1);
   for (let l = level - 1; l >= 0; l--) {
     const [above, below] = [levels[l + 1], levels[l]];
     above.forEach((share, i) => (below[i] += share * stays(layers[l], i)));
-    layers[l].key.forEach((k, e) => {
-      const share = above[layers[l].query[e]];
-      if (share) below[k] += flows[l][e] = share * weight(layers[l], e);
-    });
+    const { key, query } = layers[l];
+    for (let e = 0; e < key.length; e++) if (above[query[e]]) below[key[e]] += flows[l][e] = above[query[e]] * weight(layers[l], e);
   }
   for (let l = level; l < layers.length; l++) {
     const [below, above] = [levels[l], levels[l + 1]];
     below.forEach((share, i) => (above[i] += share * stays(layers[l], i)));
-    layers[l].key.forEach((k, e) => {
-      if (below[k]) above[layers[l].query[e]] += flows[l][e] = below[k] * weight(layers[l], e);
-    });
+    const { key, query } = layers[l];
+    for (let e = 0; e < key.length; e++) if (below[key[e]]) above[query[e]] += flows[l][e] = below[key[e]] * weight(layers[l], e);
   }
   return { levels, flows };
 }
@@ -679,15 +727,21 @@ const text = (x, y, words_, fill, more = {}) => ({ mark: "text", x, y, text: wor
 const THIN = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000];
 const SIZE = 12;
 
+const labelsOf = new WeakMap();
+const widest = (labels) => labels.reduce((most, label) => Math.max(most, label && textWidth(label, SIZE)), 0);
+
 /**
  * Fit labels to the distance between neighbours: turned, then with numbers and thinned out.
  *
  * @returns {{texts: string[], angle: number, size: number, extent: number, stride: number}}
  */
 export function fitLabels(tokens, pitch, angles) {
-  const texts = tokens.map((token) => (token.virtual ? token.text : visible(token.text)));
-  const widest = (some) => some.reduce((most, label) => Math.max(most, textWidth(label, SIZE)), 0);
-  const wide = widest(texts);
+  if (!labelsOf.has(tokens)) {
+    const all = tokens.map((token) => (token.virtual ? token.text : visible(token.text)));
+    labelsOf.set(tokens, { all, wide: widest(all) });
+  }
+  const { all, wide } = labelsOf.get(tokens);
+  const texts = [...all];
   const room = { 0: wide + 8, 45: 1.5 * SIZE, 90: 1.2 * SIZE };
   let angle = angles.find((a) => pitch >= room[a]);
   let size = SIZE;
@@ -698,8 +752,9 @@ export function fitLabels(tokens, pitch, angles) {
     stride = THIN.find((k) => k * pitch >= 1.2 * size) ?? THIN.at(-1);
     if (stride > 1) tokens.forEach((t, i) => (texts[i] = i % stride && !t.virtual ? "" : t.virtual ? t.text : `${t.position} ${texts[i]}`));
   }
-  const extent = { 0: size + 6, 45: 0.72 * widest(texts) + size, 90: (widest(texts) * size) / SIZE + 6 }[angle];
-  return { texts, angle, size, extent, stride, wide: (widest(texts) * size) / SIZE };
+  const most = (stride > 1 ? widest(texts) : wide) * (size / SIZE);
+  const extent = { 0: size + 6, 45: 0.72 * most + size, 90: most + 6 }[angle];
+  return { texts, angle, size, extent, stride, wide: most };
 }
 
 /** Label a token in full where it is the focus. */
@@ -731,7 +786,7 @@ const KEY_HEIGHT = 44;
 
 /** Tell the colour and weight of a label from what it has to do with the focus and the search. */
 function labelStyle({ look, focus, matches }, isFocus, isLinked, token) {
-  if (isFocus) return { fill: look.accent, bold: true };
+  if (isFocus) return { fill: look.accent, bold: true, backed: true };
   if (matches.has(token)) return { fill: look.accent, boxed: true };
   return { fill: focus && !isLinked ? look.muted : look.ink, bold: Boolean(focus && isLinked) };
 }
@@ -739,13 +794,21 @@ function labelStyle({ look, focus, matches }, isFocus, isLinked, token) {
 function labelMarks(picture, label, token, x, y, { angle = 0, anchor = "middle", size = SIZE, style }) {
   const marks = [];
   const { look } = picture;
-  const wide = textWidth(label, size) + 6;
+  const wide = (style.bold ? 1.06 : 1) * textWidth(label, size) + 6;
   const turn = angle ? { angle: -angle } : {};
   const left = { start: x - 3, middle: x - wide / 2, end: x - wide + 3 }[anchor];
+  if (style.backed) marks.push(rect(left, y - size * 0.7, wide, size * 1.4, { fill: look.paper, ...turn, cx: x, cy: y }));
   if (style.boxed) marks.push(rect(left, y - size * 0.75, wide, size * 1.5, { fill: look.soft, stroke: look.accent, radius: 3, ...turn, cx: x, cy: y }));
   marks.push(text(x, y, label, style.fill, { anchor, size, bold: style.bold, ...turn }));
   if (token.generated && label) marks.push(line(left + 3, y + size * 0.62, left + wide - 3, y + size * 0.62, style.fill, 1, { dash: [2, 2], ...turn, cx: x, cy: y }));
   return marks;
+}
+
+/** Write labels so that those on a ground of their own come last, on top of the others. */
+function labelled(picture, labels) {
+  const shown = labels.filter(({ label }) => label);
+  const ordered = [...shown.filter(({ at }) => !at.style.backed), ...shown.filter(({ at }) => at.style.backed)];
+  return ordered.flatMap(({ label, token, x, y, at }) => labelMarks(picture, label, token, x, y, at));
 }
 
 /** Edges that a reader is told of beside the lines: the strongest three, and what is a fifth of the strongest. */
@@ -809,7 +872,7 @@ export function arcs(picture) {
   const at = (node) => left + (slots[node] - first + 0.5) * pitch;
   const spans = lines.map((l) => Math.abs(slots[l.key] - slots[nodeOf(l.row)]));
   const widest = spans.reduce((most, span) => Math.max(most, span), 2) * pitch;
-  const tall = Math.min(widest / 2 + 22, Math.max(150, picture.height - labels.extent - KEY_HEIGHT - 40));
+  const tall = Math.min(widest / 2 + 22, Math.max(isTwoSided ? 110 : 150, (picture.height - labels.extent - KEY_HEIGHT - 40) / (isTwoSided ? 2 : 1)));
   const rise = (tall - 22) / (widest / 2);
   const base = tall + 20;
   const band = isTwoSided ? labels.extent + 12 : 0;
@@ -829,7 +892,7 @@ export function arcs(picture) {
     marks.push(curve(points, ...strokeOf(picture, l)));
   }
   const near = linked(lines);
-  tokens.forEach((token, node) => {
+  const written = tokens.map((token, node) => {
     const [k, row] = head.rowNode ? [node, indexOf(head).rowOf[node]] : node < head.keys.length ? [node, -1] : [-1, node - head.keys.length];
     const isFocus = focus && ((k >= 0 && focus.key === k) || (row >= 0 && focus.row === row));
     const style = labelStyle(picture, isFocus, near.keys.has(k) || near.rows.has(row), token);
@@ -837,8 +900,9 @@ export function arcs(picture) {
     const mustShow = style.boxed && !label ? "▲" : label;
     const y = isTwoSided ? base + band / 2 : base + 8 + (labels.angle ? 0 : labels.size / 2);
     const anchor = labels.angle && !isTwoSided ? "end" : "middle";
-    if (mustShow) marks.push(...labelMarks(picture, mustShow, token, at(node), y, { angle: labels.angle, anchor, size: labels.size, style }));
+    return { label: mustShow, token, x: at(node), y, at: { angle: labels.angle, anchor, size: labels.size, style } };
   });
+  marks.push(...labelled(picture, written));
   if (!head.rowNode) {
     marks.push(text(at(0) - pitch / 2, bottom + 2, "keys", look.muted, { size: 11 }));
     marks.push(text(at(head.keys.length) - pitch / 2, bottom + 2, "queries", look.muted, { size: 11 }));
@@ -848,7 +912,7 @@ export function arcs(picture) {
     const x = (at(born - 1) + at(born)) / 2;
     marks.push(line(x, 24, x, bottom, look.muted, 1, { dash: [3, 3] }), text(x + 5, 26, "generated", look.muted, { size: 11 }));
   }
-  const keyTop = bottom + (head.rowNode ? 10 : 22);
+  const keyTop = bottom + (isTwoSided ? 20 : head.rowNode ? 10 : 22);
   marks.push(...scaleMarks(picture, margin / 2, keyTop, true));
   const hit = (x, y) => {
     if (y < 0 || y > bottom + 10 || !tokens.length) return null;
@@ -863,7 +927,7 @@ export function arcs(picture) {
 export function columns(picture) {
   const { head, look, width, focus } = picture;
   const size = Math.max(head.keys.length, head.queries.length, 1);
-  const pitch = Math.min(26, Math.max(17, (picture.height - 90) / size), Math.max(2.2, 1400 / size));
+  const pitch = Math.min(26, Math.max(17, (picture.height - 90) / size), 1400 / size);
   const top = 42;
   const bottom = top + size * pitch;
   const shift = head.rowNode ? 0 : (head.keys.length - head.queries.length) / 2;
@@ -888,12 +952,14 @@ export function columns(picture) {
     marks.push(curve([x0, from, x0 + bend, from, x1 - bend, to, x1, to], ...strokeOf(picture, l)));
   }
   const near = linked(lines);
-  const side = (tokens, labels, slot, x, anchor, isFocus, isLinked) =>
-    tokens.forEach((token, i) => {
+  const side = (tokens, labels, slot, x, anchor, isFocus, isLinked) => {
+    const written = tokens.map((token, i) => {
       const style = labelStyle(picture, isFocus(i), isLinked(i), token);
       const label = isFocus(i) && !labels.texts[i] ? named(token) : labels.texts[i] || (style.boxed ? "●" : "");
-      if (label) marks.push(...labelMarks(picture, label, token, x, y(slot(i)), { anchor, size: labels.size, style }));
+      return { label, token, x, y: y(slot(i)), at: { anchor, size: labels.size, style } };
     });
+    marks.push(...labelled(picture, written));
+  };
   side(head.keys, onKeys, keySlot, x0 - 8, "end", (k) => focus?.key === k, (k) => near.keys.has(k));
   side(head.queries, onRows, rowSlot, x1 + 8, "start", (r) => focus?.row === r, (r) => near.rows.has(r));
   const born = head.queries.findIndex((token) => token.generated);
@@ -931,10 +997,26 @@ export function blocksOf(head, chosen, weight, most) {
   return { values, rows, columns: columns_, block };
 }
 
+const coloured = new WeakMap();
+
+/** Colour the cells of a matrix, once for each choice of edges. */
+function cellsOf({ head, chosen, weight, scale, look }) {
+  const key = `${weight} ${look.name} ${scale.low} ${scale.high}`;
+  if (coloured.get(chosen)?.key !== key) {
+    const blocks = blocksOf(head, chosen, weight, 560);
+    const pixels = new Uint8ClampedArray(4 * blocks.values.length);
+    blocks.values.forEach((value, at) => {
+      if (!Number.isNaN(value)) pixels.set([...scale.rgb(value, look), 255], 4 * at);
+    });
+    coloured.set(chosen, { ...blocks, pixels, key });
+  }
+  return coloured.get(chosen);
+}
+
 /** Rows are queries, columns are keys; where a cell holds several edges it is the largest of them. */
 export function matrix(picture) {
   const { head, look, width, focus, scale, weight } = picture;
-  const { values, rows, columns: columns_, block } = blocksOf(head, picture.chosen, weight, 560);
+  const { values, rows, columns: columns_, block, pixels } = cellsOf(picture);
   const rowLabels = fitLabels(head.queries, 400 / Math.max(rows, 1), [90]);
   const left = Math.min(rowLabels.wide + 38, width * 0.32);
   const loose = Math.max(rows, columns_, 1);
@@ -944,10 +1026,6 @@ export function matrix(picture) {
   const onKeys = fitLabels(head.keys, cell / block, [0, 45, 90]);
   const top = Math.min(onKeys.extent, 150) + 34;
   const [wide, tall] = [cell * columns_, cell * rows];
-  const pixels = new Uint8ClampedArray(4 * values.length);
-  values.forEach((value, at) => {
-    if (!Number.isNaN(value)) pixels.set([...scale.rgb(value, look), 255], 4 * at);
-  });
   const marks = [rect(left, top, wide, tall, { fill: "none", stroke: look.faint })];
   marks.push({ mark: "cells", x: left, y: top, w: wide, h: tall, rows, columns: columns_, pixels });
   if (cell >= 34)
@@ -971,19 +1049,20 @@ export function matrix(picture) {
   if (bornKey > 0) marks.push(line(left + bornKey * step, top - 20, left + bornKey * step, top + tall, look.accent, 1, { dash: [3, 3] }));
   if (focus?.row >= 0) marks.push(rect(left, top + focus.row * step, wide, Math.max(step, 1.5), { fill: "none", stroke: look.accent, width: 1.5 }));
   if (focus?.key >= 0) marks.push(rect(left + focus.key * step, top, Math.max(step, 1.5), tall, { fill: "none", stroke: look.accent, width: 1.5, dash: [4, 3] }));
-  head.queries.forEach((token, i) => {
+  const onLeft = head.queries.map((token, i) => {
     const isFocus = focus?.row === i;
     const style = labelStyle(picture, isFocus, isReader.has(i), token);
     const label = isFocus && !onRows.texts[i] ? named(token) : onRows.texts[i] || (style.boxed ? "●" : "");
-    if (label) marks.push(...labelMarks(picture, label, token, left - 6, top + (i + 0.5) * step, { anchor: "end", size: onRows.size, style }));
+    return { label, token, x: left - 6, y: top + (i + 0.5) * step, at: { anchor: "end", size: onRows.size, style } };
   });
-  head.keys.forEach((token, j) => {
+  const onTop = head.keys.map((token, j) => {
     const style = labelStyle(picture, focus?.key === j, isRead.has(j), token);
-    const label = onKeys.texts[j] || (style.boxed ? "●" : "");
+    const label = focus?.key === j && !onKeys.texts[j] ? named(token) : onKeys.texts[j] || (style.boxed ? "●" : "");
     const anchor = onKeys.angle ? "start" : "middle";
     const y = onKeys.angle ? top - 5 : top - 11;
-    if (label) marks.push(...labelMarks(picture, label, token, left + (j + 0.5) * step, y, { angle: onKeys.angle, anchor, size: onKeys.size, style }));
+    return { label, token, x: left + (j + 0.5) * step, y, at: { angle: onKeys.angle, anchor, size: onKeys.size, style } };
   });
+  marks.push(...labelled(picture, [...onLeft, ...onTop]));
   marks.push(text(4, 12, "rows: queries ↓   columns: keys →", look.muted, { size: 11 }));
   const keyTop = top + tall + 18;
   marks.push(...scaleMarks(picture, left, keyTop, false));
@@ -999,36 +1078,41 @@ export function matrix(picture) {
   return { width, height: keyTop + KEY_HEIGHT, marks, hit, place };
 }
 
+const MOST_WORDS = 1200;
+
 /** The text itself, shaded by what the focus reads; without one by what each token receives. */
 export function textView(picture) {
   const { head, look, width, focus, scale, weight } = picture;
   const tokens = head.rowNode ? head.keys : [...head.keys, ...head.queries];
   const shades = new Float64Array(tokens.length).fill(NaN);
   const isReading = focus && focus.row >= 0;
-  const some = isReading ? edgesOf(head, { row: focus.row, key: -1 }, weight).reads : focus ? edgesOf(head, focus, weight).readBy : null;
+  const edges = isReading ? edgesOf(head, { row: focus.row, key: -1 }, weight).reads : focus ? edgesOf(head, focus, weight).readBy : null;
   const { row } = indexOf(head);
-  if (some) for (const e of some) shades[isReading ? head.key[e] : head.keys.length + row[e]] = head.values[weight][e];
+  if (edges) for (const e of edges) shades[isReading ? head.key[e] : head.keys.length + row[e]] = head.values[weight][e];
   else {
     shades.fill(0, 0, head.keys.length);
     head.key.forEach((k, e) => (shades[k] += (Number.isFinite(head.values[weight][e]) ? head.values[weight][e] : 0) / head.queries.length));
   }
+  const nodeOfFocus = focus ? (head.rowNode || focus.row < 0 ? focus.key : head.keys.length + focus.row) : -1;
+  const from = Math.max(0, Math.min(tokens.length - MOST_WORDS, nodeOfFocus - MOST_WORDS / 2));
+  const shown = tokens.slice(from, from + MOST_WORDS);
   const [pad, tall] = [8, 30];
-  const boxes = [];
   let [x, y] = [pad, 34];
-  tokens.forEach((token, i) => {
+  const boxes = shown.map((token, n) => {
     const label = token.virtual ? token.text : visible(token.text, 40);
     const wide = 1.06 * textWidth(label, 14) + 12;
-    const isBreak = i === head.keys.length;
+    const isBreak = n + from === head.keys.length;
     if (x + wide > width - pad || isBreak) [x, y] = [pad, y + tall + (isBreak ? 20 : 0)];
-    boxes.push({ x, y, wide, label });
     x += wide + 3;
+    return { x: x - wide - 3, y, wide, label };
   });
   const whose = focus ? isolated(named(focus.row >= 0 ? head.queries[focus.row] : head.keys[focus.key])) : "";
   const what = isReading ? `shaded by what ${whose} reads` : focus ? `shaded by what reads ${whose}` : `shaded by the mean ${weight} that a query gives each token`;
-  const marks = [text(pad, 12, what, look.muted, { size: 11 })];
-  const nodeOfFocus = focus ? (head.rowNode ? focus.key : focus.row >= 0 ? head.keys.length + focus.row : focus.key) : -1;
-  tokens.forEach((token, i) => {
-    const box = boxes[i];
+  const some = shown.length < tokens.length ? `; ${shown.length} tokens from position ${shown[0].position} on` : "";
+  const marks = [text(pad, 12, what + some, look.muted, { size: 11 })];
+  shown.forEach((token, n) => {
+    const i = n + from;
+    const box = boxes[n];
     const isShaded = !Number.isNaN(shades[i]);
     const colour = isShaded ? scale.rgb(shades[i], look) : rgb(look.paper);
     const isMatch = picture.matches.has(token);
@@ -1041,8 +1125,9 @@ export function textView(picture) {
   const keyTop = y + tall + 16;
   marks.push(...scaleMarks(picture, pad, keyTop, false));
   const hit = (px, py) => {
-    const node = boxes.findIndex((box) => px >= box.x - 2 && px <= box.x + box.wide + 2 && py >= box.y && py <= box.y + tall);
-    if (node < 0) return null;
+    const at = boxes.findIndex((box) => px >= box.x - 2 && px <= box.x + box.wide + 2 && py >= box.y && py <= box.y + tall);
+    if (at < 0) return null;
+    const node = at + from;
     if (head.rowNode) return { key: node, row: indexOf(head).rowOf[node] };
     return node < head.keys.length ? { key: node, row: -1 } : { key: -1, row: node - head.keys.length };
   };
@@ -1057,12 +1142,11 @@ export function layered(picture) {
   const places = tokens.map((_, n) => n + from_);
   const isIn = (i) => i >= from_ && i < to_;
   const isTraced = Boolean(traced);
-  const all = layers.flatMap((layer, l) => Array.from(layer.mean, (mean, e) => ({ l, e, size: Math.abs(isTraced ? traced.flows[l][e] : mean), mean })))
-    .filter(({ l, e }) => isIn(layers[l].key[e]) && isIn(layers[l].query[e]));
-  const whole_ = all.reduce((sum, edge) => sum + edge.size, 0);
   const most = Math.max(isTraced ? 80 : 30 * depth, 3 * tokens.length);
-  const strongest = all.filter((edge) => edge.size > (isTraced ? 0.002 : 0)).sort((a, b) => b.size - a.size).slice(0, most).reverse();
-  const kept = strongest.reduce((sum, edge) => sum + edge.size, 0);
+  const isAll = tokens.length === every_.length;
+  const inside = (l, e) => isAll || (isIn(layers[l].key[e]) && isIn(layers[l].query[e]));
+  const { edges, all, total } = strongestOf(isTraced ? traced.flows : layers.map(({ mean }) => mean), most, inside);
+  const kept = edges.reduce((sum, { size }) => sum + size, 0);
   const left = 62;
   const pitch = (width - left - 20) / Math.max(tokens.length, 1);
   const labels = fitLabels(tokens, pitch, [0, 45, 90]);
@@ -1087,9 +1171,9 @@ export function layered(picture) {
         const stays = (l < level ? traced.levels[l + 1][i] : traced.levels[l][i]) / 2;
         if (stays > 0.002) marks.push(line(x(i), y(l), x(i), y(l + 1), look.muted, Math.max(0.8, scale.width(stays))));
       }
-  for (const { l, e, size, mean } of strongest) {
+  for (const { l, e, size } of edges) {
     const [from, to] = [x(layers[l].key[e]), x(layers[l].query[e])];
-    const value = isTraced ? size : mean;
+    const value = isTraced ? size : layers[l].mean[e];
     const middle = (y(l) + y(l + 1)) / 2;
     const bulge = from === to ? Math.min(0.45 * pitch, 12) : 0;
     marks.push(curve([from, y(l), from + bulge, middle, to + bulge, middle, to, y(l + 1)], scale.colour(value, look, true), Math.max(0.6, scale.width(value))));
@@ -1102,14 +1186,16 @@ export function layered(picture) {
         const r = isFocus ? 5 : dot;
         marks.push(rect(x(i) - r, y(l) - r, 2 * r, 2 * r, { radius: r, fill: isFocus ? look.accent : look.muted }));
       }
-  tokens.forEach((one, n) => {
+  const written = tokens.map((one, n) => {
     const i = n + from_;
     const isFocus = i === token;
     const reads = isTraced && traced.levels[0][i] >= 0.05;
     const style = labelStyle({ look, focus: isTraced, matches }, isFocus, reads, one);
     const label = isFocus && !labels.texts[i] ? named(one) : labels.texts[i] || (style.boxed ? "▲" : "");
-    if (label) marks.push(...labelMarks(picture, label, one, x(i), y(0) + 8 + (labels.angle ? 0 : labels.size / 2), { angle: labels.angle, anchor: labels.angle ? "end" : "middle", size: labels.size, style }));
+    const at = { angle: labels.angle, anchor: labels.angle ? "end" : "middle", size: labels.size, style };
+    return { label, token: one, x: x(i), y: y(0) + 8 + (labels.angle ? 0 : labels.size / 2), at };
   });
+  marks.push(...labelled(picture, written));
   const keyTop = y(0) + labels.extent + 26;
   marks.push(...scaleMarks(picture, 8, keyTop, true));
   const hit = (px, py) => {
@@ -1118,9 +1204,9 @@ export function layered(picture) {
     const l = py > y(0) ? depth : Math.min(depth, Math.max(0, Math.round((y(0) - py) / high)));
     return { key: i, row: i, level: l };
   };
-  const percent = whole_ ? Number(((100 * kept) / whole_).toPrecision(3)) : 100;
+  const percent = total ? Number(((100 * kept) / total).toPrecision(3)) : 100;
   const of = isTraced ? "of what flows in attention" : "of the mass";
-  const said = `the ${strongest.length.toLocaleString("en")} strongest of ${count(all.length, "edge")}, ${percent} % ${of}`;
+  const said = `the ${edges.length.toLocaleString("en")} strongest of ${count(all, "edge")}, ${percent} % ${of}`;
   return { width, height: keyTop + KEY_HEIGHT, marks, hit, caption: said };
 }
 
@@ -1573,21 +1659,22 @@ class Page {
     if (this.memory.get("layers")?.key === key) return this.memory.get("layers").value;
     const found = [];
     let last = performance.now();
+    const pause = async () => {
+      if (performance.now() - last < 16) return;
+      await new Promise((done) => setTimeout(done));
+      last = performance.now();
+    };
     for (const part of this.parts) {
       const layers = [];
       for (const layer of this.stack.layers) {
-        const graphs = this.stack.graphs.filter((graph) => graph.layer === layer);
-        const mean = new LayerMean(this.heads[0].keys.length);
-        for (const graph of graphs) {
-          mean.add(this.prepared(await this.headOf(part, graph), hidden));
-          if (performance.now() - last > 24) {
-            this.$caption.textContent = `averaging heads: layer ${layer} of ${this.stack.layers.at(-1)}`;
-            await new Promise((done) => setTimeout(done));
-            last = performance.now();
-          }
+        this.$caption.textContent = `averaging heads: layer ${layer} of ${this.stack.layers.at(-1)}`;
+        const heads = [];
+        for (const graph of this.stack.graphs.filter((one) => one.layer === layer)) {
+          heads.push(this.prepared(await this.headOf(part, graph), hidden));
+          await pause();
           if (run !== this.run) return null;
         }
-        layers.push(mean.edges());
+        layers.push(await meanOf(heads, pause));
       }
       found.push(layers);
     }
@@ -1994,6 +2081,11 @@ class Page {
     return { key: head.keys[hit.key] ?? null, row: head.queries[hit.row] ?? null, isPair: hit.isPair ?? false, level: hit.level };
   }
 
+  /** Whether a picture is too much work to follow the pointer: then a click chooses. */
+  get isHeavy() {
+    return this.state.view === "layered" && this.layers.flat().reduce((sum, { key }) => sum + key.length, 0) > 400_000;
+  }
+
   listenToView() {
     let frame = 0;
     let start = null;
@@ -2002,7 +2094,7 @@ class Page {
       frame = requestAnimationFrame(() => {
         if (!this.scene || this.$view.getAttribute("aria-busy")) return;
         const before = this.hover;
-        this.hover = this.pointed(event);
+        this.hover = this.isHeavy ? null : this.pointed(event);
         const isSame = before?.key === this.hover?.key && before?.row === this.hover?.row && before?.level === this.hover?.level;
         if (!isSame) this.drawView();
         if (start) this.$pair.textContent = this.dragged(start, this.hover) ? "let go to look at these tokens alone" : "";
@@ -2194,7 +2286,7 @@ class Page {
     const trace = this.traces[0];
     const { keyTokens, queryTokens } = this.stackOf(0);
     const { graphs, layers, heads } = this.stack;
-    this.$title.textContent = lineOf(keyTokens, 220) || "gattn";
+    this.$title.textContent = lineOf(keyTokens, 150) || "gattn";
     const generated = trace.generated ? `, the last ${trace.generated} generated` : "";
     const facts = [
       visible(trace.model || "", 60) === '""' ? "" : visible(trace.model, 60),
