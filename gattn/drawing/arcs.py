@@ -10,6 +10,7 @@ from gattn.drawing.frame import Look, add_line_key, note_style, points
 from gattn.drawing.labels import Labels, fit, text_style
 from gattn.drawing.layouts import Positions
 from gattn.drawing.lines import Lines, add_edges, lifted, lines
+from gattn.drawing.marks import mark_row
 from gattn.drawing.shown import Shown
 from gattn.head import AttentionGraph
 from gattn.networks import SINK
@@ -41,6 +42,7 @@ def draw_arcs(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> None:
     if look.labels:
         _write_row(ax, positions, labels, two_sided)
     _write_direction(ax, two_sided)
+    mark_row(ax, head, positions, lift - 2.5)
     if look.legend:
         add_line_key(ax, look)
 

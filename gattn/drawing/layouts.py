@@ -43,6 +43,24 @@ def node_labels(head: AttentionGraph, *, split: bool = False) -> dict[Node, str]
     return dict(zip(every, head.labels(), strict=True))
 
 
+def generated(head: AttentionGraph, *, split: bool = False) -> list[Node]:
+    """List the nodes of generated tokens; where bipartite, these are queries."""
+    if not (split or head.graph.is_bipartite):
+        return list(node_labels(head))[head.graph.num_tokens - head.generated :]
+    sides = zip(ends(head, split=True), generated_ends(head), strict=True)
+    return [node for nodes, count in sides for node in nodes[len(nodes) - count :]]
+
+
+def generated_ends(head: AttentionGraph) -> tuple[int, int]:
+    """Count the generated tokens among the keys and among the queries: the last ones of each."""
+    graph = head.graph
+    if graph.is_bipartite:
+        return 0, head.generated
+    first = graph.num_tokens - head.generated
+    queries = graph.query_offset + graph.num_queries - first
+    return max(graph.num_keys - first, 0), min(max(queries, 0), graph.num_queries)
+
+
 def arcs(head: AttentionGraph) -> Positions:
     """Put the tokens on one line, keys before queries where bipartite, a sink apart on the left."""
     nodes = list(node_labels(head))

@@ -120,6 +120,7 @@ def _figure(ax: Axes) -> Figure | SubFigure:
     return ax.figure
 
 
-def lifted(ax: Axes, rise: float) -> Transform:
-    """Move data coordinates up by some points."""
-    return ax.transData + ScaledTranslation(0, rise / POINTS_PER_INCH, _figure(ax).dpi_scale_trans)
+def lifted(ax: Axes, rise: float, right: float = 0.0) -> Transform:
+    """Move data coordinates up, and to the right, by some points."""
+    moved = right / POINTS_PER_INCH, rise / POINTS_PER_INCH
+    return ax.transData + ScaledTranslation(*moved, _figure(ax).dpi_scale_trans)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from gattn.drawing import layouts
 from gattn.drawing.frame import Look, add_colour_bar, points
 from gattn.drawing.labels import Labels, fit, text_style
+from gattn.drawing.marks import mark_cells
 from gattn.drawing.shown import Shown
 from gattn.head import AttentionGraph, Ints
 
@@ -103,6 +104,7 @@ def draw_matrix(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> Non
         )
     if look.labels:
         label_cells(ax, head, found)
+    mark_cells(ax, head, found.block)
 
 
 def norm_of(values: NDArray[Any], name: str) -> Normalize:

@@ -17,6 +17,7 @@ from gattn.drawing.frame import Look, add_line_key, note_style, points, width_le
 from gattn.drawing.labels import Labels, fit, font_size, text_style
 from gattn.drawing.layouts import Node, Positions
 from gattn.drawing.lines import add_arrowheads, add_edges, lines
+from gattn.drawing.marks import mark_circle, mark_columns, mark_nodes
 from gattn.drawing.shown import Shown
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
@@ -46,6 +47,7 @@ def draw_columns(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> No
     add_edges(ax, curves.bundles(found.start, found.end), found, look)
     if look.labels:
         _write_beside(ax, positions, labels)
+    mark_columns(ax, head, positions)
     sides = ("left", "right") if width / (1 + 2 * aside) > 6 * font_size() else ("right", "left")
     for x, name, side_of in ((0.0, "key →", sides[0]), (1.0, "query", sides[1])):
         place = (x + aside) / (1 + 2 * aside)
@@ -99,6 +101,7 @@ def draw_circle(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> Non
         at_loops = {(float(x), float(y)) for x, y in found.start[is_loop]}
         gaps = [_GAP + loop * (place in at_loops) for place in positions.values()]
         _write_around(ax, positions, labels, [1 + gap / radius for gap in gaps])
+    mark_circle(ax, head, positions, radius)
     if look.legend:
         add_line_key(ax, look)
 
@@ -189,6 +192,7 @@ def draw_free(
     up = np.tile([0.0, 1.0], (len(loops.start), 1))
     add_edges(ax, curves.loops(loops.start, up, (0.6 * _LOOP * unit, _LOOP * unit)), loops, look)
     add_arrowheads(ax, rest.end, curves.bow_arrivals(rest.start, rest.end), rest, look)
+    mark_nodes(ax, head, positions, split=split)
     if look.labels:
         style = text_style(labels.texts) | {"path_effects": [_halo(ax)]}
         at_loops = {(float(x), float(y)) for x, y in loops.start}

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Colormap
 from matplotlib.figure import Figure
 
+from gattn.drawing import marks
 from gattn.drawing.arcs import draw_arcs
 from gattn.drawing.colours import Scale, colour_map
 from gattn.drawing.frame import OPTIONS, Look, add_axes, add_texts, check_values, title_of
@@ -110,7 +111,7 @@ def draw_head(
         shown = all_edges(head) if layout == "matrix" else readable_edges(head)
     blocks = largest_of(block_size(head, most_cells(ax))) if layout == "matrix" else ""
     draw(ax, head, shown, look)
-    add_texts(ax, title_of(head), shown.caption + blocks)
+    add_texts(ax, title_of(head), shown.caption + blocks + marks.said(head))
     return ax
 
 
