@@ -1448,8 +1448,8 @@ export function settled(state, traces) {
     view: stack.queries && state.view === "layered" ? "arcs" : state.view,
     token: state.token === null || state.token >= size ? null : state.token,
     level: state.level === null ? null : Math.min(state.level, stack.layers.length),
-    weight: state.weight in graph.values && !state.words ? state.weight : "attention",
-    sort: state.sort in graph.scores ? state.sort : "",
+    weight: Object.hasOwn(graph.values, state.weight) && !state.words ? state.weight : "attention",
+    sort: Object.hasOwn(graph.scores, state.sort) ? state.sort : "",
     show: traces.length > 1 ? state.show : "before",
   };
 }
