@@ -1,0 +1,188 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import * as viewer from "../../gattn/drawing/page/viewer.js";
+import { base64, causal, dense, floats, headOf, planes, tokens } from "./samples.mjs";
+
+const decode = async (text, graph, shape) => viewer.decodeHead(await viewer.inflate(viewer.bytesOf(text)), graph, shape);
+
+test("a causal block is decoded without stored indices", async () => {
+  const block = base64(planes([65534, 32767, 0, 65534, 0, 0], 2), floats([1, 1, 1.5]));
+  const graph = { pattern: "causal", values: { attention: [0, 1] }, sink: null };
+  const head = await decode(block, graph, { queries: 3, keys: 3, offset: 0, levels: 65534 });
+  assert.deepEqual([...head.start], [0, 1, 3, 6]);
+  assert.deepEqual([...head.key], [0, 0, 1, 0, 1, 2]);
+  assert.deepEqual([...head.values.attention], [1, 0.5, 0, 1, 0, 0]);
+  assert.deepEqual([...head.mass], [1, 1, 1.5]);
+});
+
+test("a decoding step and cross-attention are decoded", async () => {
+  const step = await decode(base64(planes([1, 2, 3, 4], 2), floats([1])), { pattern: "causal", values: { attention: [0, 4] }, sink: null }, { queries: 1, keys: 4, offset: 3, levels: 4 });
+  assert.deepEqual([...step.key], [0, 1, 2, 3]);
+  assert.deepEqual([...step.values.attention], [1, 2, 3, 4]);
+  const cross = await decode(base64(planes([0, 1, 2, 3, 4, 5], 2), floats([1, 1])), { pattern: "complete", values: { attention: [0, 5] }, sink: null }, { queries: 2, keys: 3, offset: 0, levels: 5 });
+  assert.deepEqual([...cross.key], [0, 1, 2, 0, 1, 2]);
+});
+
+test("explicit edges, missing scores and a sink are decoded", async () => {
+  const block = base64(
+    planes([2, 0, 3], 4), planes([0, 70000, 5, 1, 2], 4),
+    planes([1, 2, 3, 4, 5], 2), planes([65535, 0, 10, 10, 10], 2),
+    floats([1, 0, 0.5]), planes([10, 0, 5], 2),
+  );
+  const graph = { pattern: "explicit", edges: 5, values: { attention: [-5, 5], score: [-1, 1] }, sink: [0, 1] };
+  const head = await decode(block, graph, { queries: 3, keys: 80000, offset: 0, levels: 10 });
+  assert.deepEqual([...head.start], [0, 3, 4, 8]);
+  assert.deepEqual([...head.key], [0, 70000, 80000, 80000, 5, 6, 8, 80000]);
+  assert.deepEqual([...head.values.attention], [-4, -3, 1, 0, -2, -1, 0, 0.5]);
+  assert.ok(Number.isNaN(head.values.score[0]) && Number.isNaN(head.values.score[2]));
+  assert.deepEqual([...head.values.score.slice(4, 7)], [1, 1, 1]);
+  assert.equal(head.sinkKey, 80000);
+});
+
+test("a difference has the edges of both heads", () => {
+  const words = tokens(["a", "b", "c"]);
+  const before = headOf([[1, null, null], [0.5, 0.5, null], [null, 1, null]], words);
+  const after = headOf([[1, null, null], [null, 1, null], [0.25, 0.75, null]], words);
+  const change = viewer.withTokens(viewer.difference(before, after), words, null, 0);
+  assert.deepEqual(dense(change), [[0, null, null], [-0.5, 0.5, null], [0.25, -0.25, null]]);
+  assert.deepEqual([...change.mass], [0, 1, 0.5]);
+});
+
+test("a word reads the mean of its tokens and is read by their sum", () => {
+  const words = tokens(["un", "##do", "it"], { words: [0, 0, 1] });
+  const head = headOf([[1, null, null], [0.5, 0.5, null], [0.25, 0.25, 0.5]], words, { more: { score: () => 1 } });
+  const merged = viewer.regroup(head, viewer.groupsOf(head.keys, { merge: true }));
+  assert.deepEqual(merged.keys.map(({ text }) => text), ["undo", "it"]);
+  assert.deepEqual(dense(merged), [[1, null], [0.5, 0.5]]);
+  assert.deepEqual(Object.keys(merged.values), ["attention"], "scores do not merge");
+  assert.deepEqual([...merged.rowNode], [0, 1]);
+  assert.equal(viewer.nodeOf(merged.keys, 1), 0, "a token is found in its word");
+  assert.equal(viewer.nodeOf(merged.keys, 2), 1);
+});
+
+test("repeated tokens and words never merge", () => {
+  const head = causal(3, () => 0.5, { words: [0, 1, null] });
+  head.keys.forEach((token) => (token.text = "same"));
+  assert.equal(viewer.groupsOf(head.keys, { merge: true }).nodes.length, 3);
+  const nulls = tokens(["a", "b"], { words: [null, null] });
+  assert.equal(viewer.groupsOf(nulls, { merge: true }).nodes.length, 2, "tokens of no word stay apart");
+});
+
+test("hidden tokens are neither read nor read; what is left keeps all values", () => {
+  const head = causal(4, (i, j) => (i + 1) / (j + 1) / 10);
+  head.values.score = head.values.attention.map((a) => -a);
+  const shown = viewer.regroup(head, viewer.groupsOf(head.keys, { hidden: new Set([0]) }));
+  assert.deepEqual(shown.keys.map(({ index }) => index), [1, 2, 3]);
+  assert.deepEqual(shown.queries.map(({ index }) => index), [1, 2, 3]);
+  assert.deepEqual(dense(shown), [[0.1, null, null], [0.15, 0.1, null], [0.2, 0.1333, 0.1]]);
+  assert.equal(dense(shown, "score")[2][0], -0.2);
+});
+
+test("the queries of a decoding step keep their places when tokens are hidden", () => {
+  const words = tokens(["a", "b", "c", "d"]);
+  const head = headOf([[0.1, 0.2, 0.7, null], [0.4, 0.3, 0.2, 0.1]], words, { offset: 2 });
+  const shown = viewer.regroup(head, viewer.groupsOf(head.keys, { hidden: new Set([1]) }));
+  assert.deepEqual([...shown.rowNode], [1, 2]);
+  assert.deepEqual(shown.queries.map(({ text }) => text), ["c", "d"]);
+});
+
+test("a window shows a range of keys and one of queries", () => {
+  const head = causal(6, (i, j) => (i * 10 + j) / 100);
+  const part = viewer.windowed(head, [1, 3], [3, 6]);
+  assert.deepEqual(part.keys.map(({ index }) => index), [1, 2]);
+  assert.deepEqual(part.queries.map(({ index }) => index), [3, 4, 5]);
+  assert.deepEqual(dense(part), [[0.31, 0.32], [0.41, 0.42], [0.51, 0.52]]);
+  assert.deepEqual([...part.rowNode], [-1, -1, -1]);
+  assert.equal(viewer.windowed(head, null, null), head);
+});
+
+test("sinks are what takes more than 0.3 of the attention on average, and the virtual one", () => {
+  const head = causal(5, (i, j) => (j === 0 ? 0.8 : 0.2 / i));
+  assert.deepEqual([...viewer.sinksOf(head)], [0]);
+  const even = causal(8, (i) => 1 / (i + 1));
+  assert.deepEqual([...viewer.sinksOf(even)], [0], "its mean is 0.34");
+  const virtual = headOf([[1, 0.5], [null, 0.5]], tokens(["a"]), { queries: tokens(["x", "y"]) });
+  assert.deepEqual([...viewer.sinksOf(virtual)], [1]);
+});
+
+test("a token's edges are listed by size, and ties by their order", () => {
+  const head = causal(4, (i, j) => [0.4, 0.1, 0.4, 0.1][j]);
+  const { reads, readBy } = viewer.edgesOf(head, { row: 3, key: 2 }, "attention");
+  assert.deepEqual(reads.map((e) => head.key[e]), [0, 2, 1, 3]);
+  assert.deepEqual(readBy.map((e) => viewer.indexOf(head).row[e]), [2, 3]);
+});
+
+test("a threshold is on the size of the attention, and top-k on the weight; ties go to the smaller key", () => {
+  const head = causal(4, (i, j) => [0.4, -0.3, 0.4, 0.05][j], {});
+  head.values.score = head.values.attention.map((a) => (a > 0.3 ? -9 : 1));
+  const pairs = ({ edges }) => [...edges].map((e) => `${viewer.indexOf(head).row[e]}<-${head.key[e]}`);
+  assert.deepEqual(pairs(viewer.choose(head, { threshold: 0.3, top: 0, weight: "attention" })).length, 9);
+  assert.deepEqual(pairs(viewer.choose(head, { threshold: null, top: 1, weight: "attention" })), ["0<-0", "1<-0", "2<-0", "3<-0"]);
+  assert.deepEqual(pairs(viewer.choose(head, { threshold: 0.35, top: 1, weight: "score" })), ["0<-0", "1<-0", "2<-0", "3<-0"]);
+  assert.match(viewer.choose(head, { threshold: 0.3, top: 2, weight: "score" }).rule, /attention ≥ 0.3, the 2 strongest of each query by score/);
+});
+
+test("by itself a picture shows no more than stays readable, and an edge of each query", () => {
+  const head = causal(60, (i, j) => (j === 0 ? 0.9 : 0.1 / i));
+  const { edges, rule } = viewer.choose(head, { threshold: null, top: 0, weight: "attention" });
+  assert.ok(edges.length <= 160 && edges.length >= 60);
+  assert.equal(new Set([...edges].map((e) => viewer.indexOf(head).row[e])).size, 60);
+  assert.match(rule, /attention ≥/);
+});
+
+test("uniform attention stays visible, spread over the keys", () => {
+  const n = 120;
+  const head = headOf(Array.from({ length: n }, () => Array(n).fill(1 / n)), tokens(Array(n).fill("x")));
+  const { edges, rule } = viewer.choose(head, { threshold: null, top: 0, weight: "attention" });
+  assert.ok(edges.length > 100 && edges.length <= 300);
+  assert.ok(new Set([...edges].map((e) => head.key[e])).size > 100);
+  assert.match(rule, /one edge in \d+ of nearly uniform queries/);
+});
+
+test("many lines are thinned out, and this is said; dense views show all", () => {
+  const head = causal(200, () => 0.5);
+  const some = viewer.choose(head, { threshold: 0.1, top: 0, weight: "attention" });
+  assert.ok(some.edges.length <= 2000);
+  assert.match(some.rule, /of these one in 11/);
+  assert.equal(viewer.choose(head, { threshold: 0.1, top: 0, weight: "attention", isDense: true }).edges.length, 20100);
+});
+
+test("a caption counts edges and mass, what was dropped before included", () => {
+  const head = causal(2, () => 0.5);
+  head.mass = Float32Array.from([1, 1]);
+  const said = viewer.caption(head, { edges: Uint32Array.from([1]), rule: "attention ≥ 0.1" });
+  assert.equal(said, "attention ≥ 0.1: 1 of 3 edges, 25 % of the mass");
+  assert.equal(viewer.caption(head, viewer.choose(head, { threshold: null, top: 0, weight: "attention", isDense: true })), "all 3 edges, 75 % of the mass");
+});
+
+test("a layer is the mean of its heads; a token missing from a head reads nothing there", async () => {
+  const words = tokens(["a", "b"]);
+  const mean = await viewer.meanOf([headOf([[1, null], [0.5, 0.5]], words), headOf([[0.2, 0.8]], words, { offset: 1 })]);
+  const edges = [...mean.mean].map((m, e) => [mean.query[e], mean.key[e], Number(m.toFixed(4))]);
+  assert.deepEqual(edges, [[0, 0, 0.5], [1, 0, 0.35], [1, 1, 0.65]]);
+  assert.deepEqual([...mean.mass].map((m) => Number(m.toFixed(4))), [0.5, 1]);
+});
+
+test("rollout is the product of layers of half attention and half stream", async () => {
+  const words = tokens(["a", "b", "c"]);
+  const rows = [[1, null, null], [0.6, 0.4, null], [0.2, 0.3, 0.5]];
+  const layer = await viewer.meanOf([headOf(rows, words)]);
+  const mixed = rows.map((row, i) => row.map((a, j) => 0.5 * (a ?? 0) + (i === j ? 0.5 : 0)));
+  const product = mixed.map((row) => row.map((_, j) => row.reduce((sum, a, k) => sum + a * mixed[k][j], 0)));
+  const { levels, flows } = viewer.rollout([layer, layer], 2, 2);
+  levels[0].forEach((share, j) => assert.ok(Math.abs(share - product[2][j]) < 1e-6));
+  assert.ok(Math.abs(levels[0].reduce((a, b) => a + b) - 1) < 1e-6, "what a token has read is 1 in all");
+  assert.ok(Math.abs(flows[1].reduce((a, b) => a + b) - 0.5) < 1e-6);
+  const up = viewer.rollout([layer, layer], 0, 0).levels[2];
+  up.forEach((share, i) => assert.ok(Math.abs(share - product[i][0]) < 1e-6));
+});
+
+test("the strongest edges of layers are the strongest, the weakest of them first", () => {
+  const values = [Float32Array.from({ length: 500 }, (_, i) => ((i * 37) % 500) / 500), Float32Array.from([0.9999, -0.99995])];
+  const { edges, all, total } = viewer.strongestOf(values, 20, () => true);
+  assert.ok(edges.length <= 20 && edges.length >= 10);
+  assert.deepEqual(edges.slice(-2).map(({ l, e }) => [l, e]), [[1, 0], [1, 1]]);
+  assert.equal(all, 501);
+  assert.ok(Math.abs(total - (values[0].reduce((a, b) => a + b) + 1.99985)) < 1e-3);
+  assert.deepEqual(edges.map(({ size }) => size), edges.map(({ size }) => size).sort((a, b) => a - b));
+});

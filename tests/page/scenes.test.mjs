@@ -1,0 +1,201 @@
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import * as viewer from "../../gattn/drawing/page/viewer.js";
+import { causal, headOf, tokens } from "./samples.mjs";
+
+const HOSTILE = ["<script>alert(1)</script>", "]]>", "\"'&", "a\0b", "\u202eabc", "\ud800", "\n", "", "x".repeat(300), "漢字", "שלום"];
+
+function pictureOf(head, more = {}) {
+  const base = { threshold: null, top: 0, weight: "attention", ...more };
+  return {
+    head, ...base, focus: null, matches: new Set(), look: viewer.LOOKS.light, width: 800, height: 500,
+    chosen: viewer.choose(head, base), scale: viewer.Scale.of(head, base.weight), ...more,
+  };
+}
+
+const flat = (marks) => marks.flatMap((mark) => (mark.mark === "group" ? flat(mark.marks) : [mark]));
+const texts = (scene) => flat(scene.marks).filter(({ mark }) => mark === "text").map(({ text }) => text);
+const views = { arcs: viewer.arcs, columns: viewer.columns, matrix: viewer.matrix, text: viewer.textView };
+
+for (const [name, view] of Object.entries(views)) {
+  test(`${name}: every token and the scale are written`, () => {
+    const head = causal(6, (i, j) => (j === 0 ? 0.7 : 0.3 / i));
+    const found = texts(view(pictureOf(head)));
+    for (const { text } of head.keys) assert.ok(found.includes(text), text);
+    assert.ok(found.includes("attention") && found.includes("0.25"));
+  });
+
+  test(`${name}: pointing at a token's label finds the token`, () => {
+    const head = causal(6, (i, j) => (j === 0 ? 0.7 : 0.3 / i));
+    const scene = view(pictureOf(head));
+    for (const mark of flat(scene.marks).filter(({ mark: kind, text }) => kind === "text" && text === "t3")) {
+      const { key, row } = scene.hit(mark.x, mark.y);
+      assert.ok(key === 3 || row === 3, `${key} ${row}`);
+    }
+    assert.equal(scene.hit(-50, -50), null);
+  });
+
+  test(`${name}: everything lies in the picture, whatever the size of the text`, () => {
+    for (const n of [1, 2, 5, 60, 500]) {
+      const scene = view(pictureOf(causal(n, (i) => 1 / (i + 1))));
+      for (const mark of flat(scene.marks)) {
+        const xs = mark.mark === "curve" ? mark.points.filter((_, i) => i % 2 === 0) : [mark.x ?? mark.x1];
+        const ys = mark.mark === "curve" ? mark.points.filter((_, i) => i % 2) : [mark.y ?? mark.y1];
+        assert.ok(xs.every((x) => x >= -20 && x <= scene.width + 20), `${n} tokens: ${mark.mark} ${xs}`);
+        assert.ok(ys.every((y) => Number.isFinite(y) && y <= scene.height + 1), `${n} tokens: ${mark.mark} ${ys}`);
+      }
+    }
+  });
+
+  test(`${name}: hostile tokens are text in the SVG`, () => {
+    const head = headOf(HOSTILE.map(() => HOSTILE.map(() => 1 / HOSTILE.length)), tokens(HOSTILE));
+    const svg = viewer.toSVG(view(pictureOf(head)), viewer.LOOKS.light, () => "data:,");
+    assert.ok(!/<script|\]\]>[^<]*<script/i.test(svg));
+    assert.ok(!/[\0-\x08\u202e\ud800]/.test(svg));
+    assert.ok(svg.includes("&lt;script&gt;"));
+    const opened = [...svg.matchAll(/<([a-z]+)[ >]/gi)].map(([, tag]) => tag.toLowerCase());
+    assert.deepEqual([...new Set(opened)].filter((tag) => !["svg", "rect", "g", "text", "line", "path", "title", "image"].includes(tag)), []);
+  });
+
+  test(`${name}: cross-attention and a sink are drawn`, () => {
+    const queries = tokens(["x", "y", "z"], { generatedFrom: 1 });
+    const head = headOf([[0.5, 0.2, 0.3], [0.1, 0.9, 0], [0.4, 0.4, 0.2]], tokens(["a", "b"]), { queries });
+    const found = texts(view(pictureOf(head)));
+    for (const text of ["a", "b", "x", "y", "z", "<sink>"]) assert.ok(found.includes(text), text);
+    assert.ok(found.some((text) => text.includes("generated")));
+  });
+}
+
+test("no labels of a row overlap", () => {
+  for (const n of [3, 12, 40, 90, 500]) {
+    const all = tokens(Array.from({ length: n }, (_, i) => `token${i}`));
+    const pitch = 760 / n;
+    const labels = viewer.fitLabels(all, pitch, [0, 45, 90]);
+    const places = labels.texts.flatMap((text, i) => (text ? [i * pitch] : []));
+    const needed = labels.angle === 0 ? Math.max(...labels.texts.map((text) => viewer.textWidth(text, labels.size))) : 0.95 * labels.size;
+    assert.ok(places.every((x, i) => !i || x - places[i - 1] >= needed), `${n} tokens`);
+    assert.ok(places.length >= 2);
+  }
+});
+
+test("thinned labels say their positions", () => {
+  const labels = viewer.fitLabels(tokens(Array(500).fill("w")), 1.5, [0, 45, 90]);
+  assert.ok(labels.stride > 1);
+  assert.equal(labels.texts[labels.stride], `${labels.stride} w`);
+});
+
+test("a focus draws what the token reads solid and what reads it dashed, over the others", () => {
+  const head = causal(5, (i, j) => (j + 1) / 20);
+  const scene = viewer.arcs(pictureOf(head, { focus: { key: 2, row: 2 } }));
+  const curves = flat(scene.marks).filter(({ mark }) => mark === "curve");
+  const clear = curves.filter(({ stroke }) => stroke !== viewer.LOOKS.light.faint);
+  assert.equal(clear.filter(({ dash }) => dash).length, 2, "tokens 3 and 4 read it");
+  assert.equal(clear.filter(({ dash }) => !dash).length, 3, "it reads tokens 0 to 2");
+  assert.ok(texts(scene).includes("solid: what it reads; dashed: what reads it"));
+});
+
+test("edges to the left run below the tokens", () => {
+  const head = headOf([[0, 1], [1, 0]], tokens(["a", "b"]));
+  const curves = flat(viewer.arcs(pictureOf(head)).marks).filter(({ mark }) => mark === "curve");
+  const rises = curves.map(({ points }) => Math.sign(points[3] - points[1])).sort();
+  assert.deepEqual(rises, [-1, 1]);
+});
+
+test("a cell of a zoomed-out matrix is the largest of its edges, and this is said", () => {
+  const head = causal(1200, (i, j) => (i === 700 && j === 300 ? -0.9 : 0.001));
+  const picture = pictureOf(head, { isDense: true });
+  const { values, rows, columns, block } = viewer.blocksOf(head, picture.chosen, "attention", 560);
+  assert.equal(block, 3);
+  assert.ok(rows <= 560 && columns <= 560);
+  assert.ok(Math.abs(values[Math.floor(700 / 3) * columns + 100] + 0.9) < 1e-6);
+  assert.ok(Number.isNaN(values[columns - 1]), "nothing above the diagonal");
+  assert.ok(texts(viewer.matrix(picture)).includes("a cell is the largest of 3 × 3"));
+});
+
+test("a matrix tells the cell that is pointed at", () => {
+  const scene = viewer.matrix(pictureOf(causal(6, () => 0.2), { isDense: true }));
+  const cells = flat(scene.marks).find(({ mark }) => mark === "cells");
+  const hit = scene.hit(cells.x + (2.5 * cells.w) / 6, cells.y + (4.5 * cells.h) / 6);
+  assert.deepEqual(hit, { row: 4, key: 2, isPair: true });
+});
+
+test("layers go upwards; a focus is followed through them", async () => {
+  const head = causal(4, (i) => 1 / (i + 1));
+  const layers = [await viewer.meanOf([head]), await viewer.meanOf([head])];
+  const base = { ...pictureOf(head), layers, layerNames: [0, 1], tokens: head.keys, range: [0, 4], level: 2, token: null, traced: null, scale: new viewer.Scale("mean attention", 0, 1, true) };
+  const whole = viewer.layered(base);
+  assert.match(whole.caption, /20 strongest of 20 edges, 100 % of the mass/);
+  const traced = viewer.layered({ ...base, token: 1, traced: viewer.rollout(layers, 2, 1) });
+  const curves = flat(traced.marks).filter(({ mark }) => mark === "curve");
+  assert.equal(curves.length, 5, "token 1 reads 0 and 1, which read 0, 0 and 1");
+  const { x, y } = flat(traced.marks).find(({ mark, w }) => mark === "rect" && w === 10);
+  assert.deepEqual(traced.hit(x + 5, y + 5), { key: 1, row: 1, level: 2 });
+});
+
+test("scales: attention is a root from 0 to 1, signed values and changes lie on both sides of 0", () => {
+  const head = causal(3, (i, j) => (j ? 0.25 : 0.5));
+  const scale = viewer.Scale.of(head, "attention");
+  assert.equal(scale.at(0.25), 0.5);
+  assert.deepEqual(scale.ticks, [0.05, 0.25, 0.5, 1]);
+  const change = viewer.Scale.of(head, "attention", true);
+  assert.equal(change.at(0), 0.5);
+  assert.deepEqual([change.low, change.high], [-1, 1]);
+  head.values.score = Float32Array.from([2, 3, 4, 5, NaN, 6]);
+  const score = viewer.Scale.of(head, "score");
+  assert.deepEqual([score.low, score.high, score.at(4)], [2, 6, 0.5]);
+  assert.equal(viewer.Scale.of(causal(2, () => -1.5), "attention").isSigned, true);
+});
+
+test("weak attention differs from none, on light and on dark", () => {
+  const scale = new viewer.Scale("attention", 0, 1, true);
+  for (const look of Object.values(viewer.LOOKS)) {
+    const paper = [1, 3, 5].map((at) => parseInt(look.paper.slice(at, at + 2), 16));
+    const far = (value, isLine) => scale.rgb(value, look, isLine).reduce((sum, part, i) => sum + Math.abs(part - paper[i]), 0);
+    assert.ok(far(0, false) > 15, look.name);
+    assert.ok(far(0, true) > 60, look.name);
+  }
+});
+
+test("text on the page has a contrast of at least 4.5, and marks of 3", () => {
+  const light = (hex) => {
+    const [r, g, b] = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16) / 255).map((c) => (c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const contrast = (a, b) => (Math.max(light(a), light(b)) + 0.05) / (Math.min(light(a), light(b)) + 0.05);
+  for (const look of Object.values(viewer.LOOKS)) for (const ink of [look.ink, look.muted, look.accent]) assert.ok(contrast(ink, look.paper) >= 4.5, `${look.name} ${ink}`);
+});
+
+test("many cells are one image in the SVG, few are rectangles", () => {
+  const cells = (n) => ({ width: 10, height: 10, marks: [{ mark: "cells", x: 0, y: 0, w: 10, h: 10, rows: n, columns: n, pixels: new Uint8ClampedArray(4 * n * n).fill(255) }] });
+  assert.equal(viewer.toSVG(cells(3), viewer.LOOKS.light, () => "data:x").match(/<rect/g).length, 10);
+  assert.match(viewer.toSVG(cells(100), viewer.LOOKS.light, () => "data:x"), /<image [^>]*href="data:x"/);
+});
+
+test("a saved picture has its title and its caption, wrapped", () => {
+  const scene = viewer.framed({ width: 300, height: 100, marks: [] }, "layer 1", "word ".repeat(60).trim(), viewer.LOOKS.light);
+  const found = texts(scene);
+  assert.equal(found[0], "layer 1");
+  assert.ok(found.length > 3 && scene.height > 150);
+});
+
+test("heads are chosen where they are drawn, by layer or by score", () => {
+  const cell = (layer, head) => ({ layer, head, rows: 1, columns: 1, pixels: new Uint8ClampedArray(4), said: "0.5" });
+  const cells = [cell(0, 0), cell(0, 1), cell(1, 0), cell(1, 1)];
+  const base = { cells, layerNames: [0, 1], headNames: [0, 1], look: viewer.LOOKS.dark, width: 300, scale: new viewer.Scale("attention", 0, 1, true), chosen: 3, brackets: [{ name: 0, from: 0, to: 1 }] };
+  for (const isSorted of [false, true]) {
+    const grid = viewer.headGrid({ ...base, isSorted });
+    const boxes = flat(grid.marks).filter(({ mark }) => mark === "cells");
+    boxes.forEach(({ x, y }, n) => assert.equal(grid.hit(x + 3, y + 3), n));
+    assert.equal(texts(grid).includes("1.1"), isSorted);
+    assert.equal(texts(grid).includes("key-value 0"), !isSorted);
+  }
+});
+
+test("three pictures of a comparison answer to the pointer where they are", () => {
+  const scenes = [0, 1, 2].map((n) => ({ width: 100, height: 50, marks: [], hit: (x, y) => ({ n, x, y }) }));
+  const below = viewer.tiled(scenes, ["a", "b", "c"], viewer.LOOKS.light, false);
+  assert.deepEqual(below.hit(10, 22 + 80 + 5), { n: 1, x: 10, y: 5 });
+  const beside = viewer.tiled(scenes, ["a", "b", "c"], viewer.LOOKS.light, true);
+  assert.deepEqual(beside.hit(210, 30), { n: 2, x: 10, y: 8 });
+  assert.deepEqual([below.width, beside.width], [100, 300]);
+});
