@@ -57,7 +57,9 @@ class Barcode(Table):
             "std": bars.std(ddof=0).reindex(places),
             "entropy": bars.agg(_entropy).reindex(places, fill_value=0.0),
         }
-        return table(columns, computed_from=self.computed_from, notes=self.notes)
+        return table(
+            columns, name="barcode summary", computed_from=self.computed_from, notes=self.notes
+        )
 
     def draw(
         self,
@@ -135,7 +137,7 @@ def barcode(attention: Attention, *, dimension: int = 0, progress: bool = True) 
     bound = largest_dropped(attention)
     if bound is not None and bound.max() > 1e-6:
         notes += _errors(at_most(bound.max()), dimension)
-    plain = table(bars, computed_from=layers.source, notes=notes, index=_PLACE)
+    plain = table(bars, name="barcode", computed_from=layers.source, notes=notes, index=_PLACE)
     made = Barcode(plain)
     heads = [(layer, head) for layer in layers.layers for head in layers.heads]
     made.attrs = plain.attrs | {"dimension": dimension, "heads": heads}

@@ -218,7 +218,9 @@ def call(
         raise GraphError(f"NetworkX cannot compute this for {place}: {why}") from error
 
 
-def by_token(name: str, layers: Layers, values: np.ndarray[Any, Any], notes: list[str]) -> Array:
+def by_token(
+    name: str, layers: Layers, values: np.ndarray[Any, Any], notes: list[str], **facts: object
+) -> Array:
     """Label one number a token and head."""
     axes = layers.axes("layer", "head", "token")
     return array(
@@ -228,4 +230,5 @@ def by_token(name: str, layers: Layers, values: np.ndarray[Any, Any], notes: lis
         computed_from=layers.source,
         notes=notes,
         tokens=layers.texts("token"),
+        **facts,
     )

@@ -96,6 +96,7 @@ def compare(before: Heads, after: Heads, *, progress: bool = True) -> Comparison
     sides = (described(side) for side in ([one for _, one, _ in found], [x for *_, x in found]))
     made = table(
         rows or dict.fromkeys(index, ()),
+        name="comparison",
         computed_from=" and ".join(dict.fromkeys(sides)),
         notes=_notes(found),
         index=index,

@@ -93,6 +93,7 @@ def bottlenecks(
     chosen = choose(stack, between, source, target) if between.any() else []
     made = table(
         _rows(stack, chosen, cut),
+        name="bottlenecks",
         computed_from=stack.source,
         notes=[f"between the input at {start} and the output at {end}", *stack.notes],
     )

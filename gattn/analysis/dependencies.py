@@ -208,7 +208,11 @@ class _Counts:
         made = Alignment(rows).set_index(["layer", "head", "relation"])
         many = "" if self.sentences == 1 else "s"
         source = f"{self.sentences} sentence{many}; {self.source}"
-        made.attrs = {"computed_from": source, "notes": self._notes(numbers[ALL])}
+        made.attrs = {
+            "name": "dependency alignment",
+            "computed_from": source,
+            "notes": self._notes(numbers[ALL]),
+        }
         return made
 
     def _notes(self, number: int) -> list[str]:

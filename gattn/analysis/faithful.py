@@ -52,6 +52,20 @@ class Curves(Table):
         return draw_curves(self, ax=ax, **options)
 
 
+class Agreement(Table):
+    """How rankings correlate with effects: a row a ranking."""
+
+    @property
+    def _constructor(self) -> type[Agreement]:
+        return Agreement
+
+    def draw(self, *, ax: Axes | None = None, **options: Any) -> Axes:
+        """Draw it on Axes; see `gattn.drawing.faithful.draw_agreement`."""
+        from gattn.drawing.faithful import draw_agreement
+
+        return draw_agreement(self, ax=ax, **options)
+
+
 def deletion_curve(
     rankings: Ranking | Mapping[str, Ranking],
     text: Inputs,
@@ -180,7 +194,7 @@ def rank_agreement(
     seed: int = 0,
     batch_size: int | None = None,
     progress: bool = True,
-) -> Table:
+) -> Agreement:
     r"""Correlate rankings with the exact effects of single cuts.
 
     Spearman's correlation is Pearson's of the ranks. It is taken of sizes,
@@ -235,11 +249,6 @@ class _Answer(NamedTuple):
     target: Token = None
     other: Token = None
 
-    def __str__(self) -> str:
-        name = getattr(self.metric, "__name__", "a function")
-        about = self.metric if isinstance(self.metric, str) else name
-        return about + (f" of {self.target!r}" if self.target is not None else "")
-
 
 class _Study:
     """A text, a model and a metric of its answer, and how to cut."""
@@ -264,7 +273,7 @@ class _Study:
         self.trace = capture(text, model, tokenizer, keep=All())
         self.renormalize, self.stack, self.seed = renormalize, stack, seed
         self.batch_size, self.progress = batch_size, progress
-        self.metric, self.source = str(answer), self.trace.model
+        self.metric, self.source = str(self.measure), self.trace.model
 
     def _measured(
         self, edits: Sequence[Sequence[Edit]], fewer: str
@@ -301,6 +310,7 @@ class _Study:
         made = Curves(columns).set_index("share")
         names = [*found, _BASELINE] if random else list(found)
         made.attrs = {
+            "name": "insertion curve" if insert else "deletion curve",
             "computed_from": f"{self.source}: {self.metric}",
             "notes": [
                 f"{len(ranked)} {ranked.unit}s " + ("given back" if insert else "cut"),
@@ -318,7 +328,7 @@ class _Study:
         rankings: Ranking | Mapping[str, Ranking],
         sample: int,
         effects: pd.DataFrame | None,
-    ) -> Table:
+    ) -> Agreement:
         """Correlate rankings with effects; see `rank_agreement`."""
         whole_number(sample, "sample", least=3)
         ranked = read(named(rankings), self.trace, self.stack)
@@ -341,10 +351,11 @@ class _Study:
             {"ranking": name, **_correlations(scores[some], known, generator)}
             for name, scores in ranked.scores.items()
         ]
-        made = Table(rows).set_index("ranking")
+        made = Agreement(rows).set_index("ranking")
         of = "known effects" if effects is not None else self.metric
         part = "" if len(some) == len(ranked) else f" of {len(ranked)}"
         made.attrs = {
+            "name": "rank agreement",
             "computed_from": f"{self.source}: {of}",
             "notes": [f"effects of {len(some)}{part} {ranked.unit}s"],
         }

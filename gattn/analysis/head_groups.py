@@ -67,7 +67,7 @@ def head_clusters(distances: xr.DataArray, count: int) -> HeadClusters:
         (values * alike).sum(1), others, out=np.full(len(values), np.nan), where=others > 0
     )
     made = HeadClusters(_table(distances, {"cluster": cluster, "distance": mean}))
-    made.attrs = _attrs(distances) | {"tree": tree.tolist()}
+    made.attrs = _attrs(distances) | {"name": "head clusters", "tree": tree.tolist()}
     return made
 
 
@@ -124,7 +124,7 @@ def head_map(distances: xr.DataArray) -> HeadMap:
     share = sizes[:2].sum() / whole if (whole := sizes.sum()) else 1.0
     attrs = _attrs(distances)
     notes = [f"two axes show {share:.0%} of the heads' spread", *attrs["notes"]]
-    made.attrs = attrs | {"notes": notes}
+    made.attrs = attrs | {"name": "head map", "notes": notes}
     return made
 
 
@@ -147,7 +147,7 @@ def _square(distances: xr.DataArray) -> NDArray[np.float64]:
 def _table(distances: xr.DataArray, columns: dict[str, Any]) -> Table:
     places = [str(name).split(".") for name in distances["head"].to_numpy()]
     rows = {"layer": [int(a) for a, _ in places], "head": [int(b) for _, b in places], **columns}
-    return table(rows, computed_from="", index=["layer", "head"])
+    return table(rows, name="", computed_from="", index=["layer", "head"])
 
 
 def _attrs(distances: xr.DataArray) -> dict[Any, Any]:

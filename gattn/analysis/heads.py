@@ -105,6 +105,7 @@ def head_table(attention: Heads, *, progress: bool = True) -> HeadTable:
     ]
     plain = table(
         rows or dict.fromkeys(index, ()),
+        name="heads",
         computed_from=described(list(heads.values())),
         notes=_notes(list(heads.values())),
         index=index,

@@ -95,6 +95,6 @@ def communities(
         has_weight = graph.size(weight="weight") > 0
         modularity.append(nx.community.modularity(graph, parts) if has_weight else 0.0)
     notes = [*layers.mass_notes(), "(A + Aᵀ) / 2, without tokens' attention to themselves"]
-    made = by_token("community", layers, np.array(numbers), notes)
+    made = by_token("community", layers, np.array(numbers), notes, are_kinds=True)
     shape = made.shape[:2]
     return made.assign_coords(modularity=(("layer", "head"), np.reshape(modularity, shape)))

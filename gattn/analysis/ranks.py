@@ -156,7 +156,7 @@ def hidden_ranks(hidden: Hidden) -> Table:
         "residual": _residual(states).cpu().numpy(),
     }
     source = f"{count} hidden states of {tokens} tokens, {dim} numbers each"
-    return table(rows, computed_from=source, index=("state",))
+    return table(rows, name="ranks of hidden states", computed_from=source, index=("state",))
 
 
 def _effective_rank(matrices: Tensor) -> Tensor:

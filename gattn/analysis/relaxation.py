@@ -72,4 +72,6 @@ def mixing(attention: Attention, *, progress: bool = True) -> Table:
         )
     if thinned:
         notes.append("eigenvalues of the kept attention; how far dropped edges move them is open")
-    return table(rows, computed_from=layers.source, notes=notes, index=["layer", "head"])
+    return table(
+        rows, name="mixing", computed_from=layers.source, notes=notes, index=["layer", "head"]
+    )

@@ -124,11 +124,28 @@ def array(
 
 
 def table(
-    rows: Any, *, computed_from: str, notes: Iterable[str] = (), index: Sequence[str] = ()
+    rows: Any,
+    *,
+    name: str,
+    computed_from: str,
+    notes: Iterable[str] = (),
+    index: Sequence[str] = (),
 ) -> Table:
-    """Make a table of rows, or of columns, with some of the columns as its index."""
+    """Make a table of rows, or of columns, with some of the columns as its index.
+
+    Parameters
+    ----------
+    rows : rows, or columns by name
+        As `pandas.DataFrame` takes them.
+    name : str
+        What it says, in one or two words.
+    computed_from, notes
+        As in `array`.
+    index : sequence of str
+        The columns that name the rows.
+    """
     made = Table(rows)
     if index:
         made = made.set_index(list(index))
-    made.attrs = {"computed_from": computed_from, "notes": list(notes)}
+    made.attrs = {"name": name, "computed_from": computed_from, "notes": list(notes)}
     return made

@@ -155,7 +155,7 @@ class Routes(Graph):
         none: dict[str, list[Any]] = {
             name: [] for name in ("strength", "from", "token", "path", "nodes")
         }
-        return table(rows or none, computed_from=self.computed_from, notes=self.notes)
+        return table(rows or none, name="paths", computed_from=self.computed_from, notes=self.notes)
 
     @property
     def target(self) -> Node:
@@ -227,7 +227,9 @@ class Routes(Graph):
                     for head, share in heads_of_edge(facts).items()
                 ]
         rows.sort(key=lambda row: (-row["strength"], row["layer"], row["head"]))
-        return table(rows, computed_from=self.computed_from, notes=self.notes)
+        return table(
+            rows, name="edges of routes", computed_from=self.computed_from, notes=self.notes
+        )
 
     def draw(self, *, ax: Axes | None = None, **options: Any) -> Axes:
         """Draw it on Axes; see `gattn.drawing.routes.draw_routes`."""

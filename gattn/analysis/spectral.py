@@ -138,7 +138,13 @@ def spectral_table(
             {"layer": layers.layers[n], "head": head, **dict(zip(names, row, strict=True))}
             for head, row in zip(layers.heads, values, strict=True)
         ]
-    return table(rows, computed_from=layers.source, notes=_notes(layers), index=("layer", "head"))
+    return table(
+        rows,
+        name="spectra",
+        computed_from=layers.source,
+        notes=_notes(layers),
+        index=("layer", "head"),
+    )
 
 
 def normalized_laplacian(attention: Tensor, self_loops: bool = False) -> Tensor:

@@ -100,6 +100,7 @@ def oversquashing(
             "influence": influence[there],
             "even_shares": influence[there] * len(there),
         },
+        name="oversquashing",
         computed_from=stack.source,
         notes=notes,
         index=["position"],

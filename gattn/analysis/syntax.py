@@ -32,7 +32,21 @@ class Tree(Graph):
         return draw_tree(self, ax=ax, **options)
 
 
-def best_edges(attention: Attention, *, progress: bool = True) -> Table:
+class BestEdges(Table):
+    """The best edges of words in every head; see `best_edges`."""
+
+    @property
+    def _constructor(self) -> type[BestEdges]:
+        return BestEdges
+
+    def draw(self, side: str = "key", *, ax: Axes | None = None, **options: Any) -> Axes:
+        """Draw it on Axes; see `gattn.drawing.syntax.draw_best_edges`."""
+        from gattn.drawing.syntax import draw_best_edges
+
+        return draw_best_edges(self, side, ax=ax, **options)
+
+
+def best_edges(attention: Attention, *, progress: bool = True) -> BestEdges:
     """Find the word that each word reads most, and the word that reads it most, in every head.
 
     Tokens are merged to words where the graph knows them: columns are summed, rows averaged. A
@@ -47,7 +61,7 @@ def best_edges(attention: Attention, *, progress: bool = True) -> Table:
 
     Returns
     -------
-    Table
+    BestEdges
         By ``layer``, ``head`` and ``word``: its ``token``; ``key``, ``key_token`` and
         ``key_attention`` of the word that it reads most; and ``query``, ``query_token`` and
         ``query_attention`` of the word that reads it most. Missing where nothing is read.
@@ -78,12 +92,16 @@ def best_edges(attention: Attention, *, progress: bool = True) -> Table:
             part[f"{side}_attention"] = np.where(there, found, np.nan)
         parts.append(pd.DataFrame(part))
     layers = Layers.of(attention)
-    return table(
+    plain = table(
         pd.concat(parts, ignore_index=True),
+        name="best edges",
         computed_from=layers.source,
         notes=[*_notes(layers), *layers.mass_notes()],
         index=("layer", "head", "word"),
     )
+    made = BestEdges(plain)
+    made.attrs = plain.attrs
+    return made
 
 
 def arborescence(attention: Attention, direction: Direction = "dependent_to_head") -> Tree:

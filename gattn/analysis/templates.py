@@ -94,7 +94,13 @@ def template_distances(
     if whole:
         bound = at_most(min(error + apart, 1))
         notes.append(f"if edges to later tokens were not kept, these two are off by up to {bound}")
-    return table(rows, computed_from=layers.source, notes=notes, index=("layer", "head"))
+    return table(
+        rows,
+        name="distances from templates",
+        computed_from=layers.source,
+        notes=notes,
+        index=("layer", "head"),
+    )
 
 
 def _largest(errors: Tensor) -> float:

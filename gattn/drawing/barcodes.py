@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.axes import Axes
 
+from gattn.drawing.axes import new_axes, pitch, write_title
 from gattn.drawing.labels import font_size
-from gattn.drawing.results import new_axes, pitch, write_title
 from gattn.errors import SelectionError
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def draw_barcode(
     key = ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=size)
     for line in key.get_lines():
         line.set_linewidth(_THICKEST / 2)
-    title = f"layer {places[-1][0]} · head {places[-1][1]} · {bars.computed_from}"
+    title = f"barcode · layer {places[-1][0]} · head {places[-1][1]} · {bars.computed_from}"
     write_title(ax, title, bars.notes)
     return ax
 

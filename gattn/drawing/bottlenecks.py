@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 
-from gattn.drawing.results import label_tokens, new_axes, write_title
+from gattn.drawing.axes import label_tokens, new_axes, write_title
 
 _CUT = "#d55e00"
 _LARGEST = 12.0

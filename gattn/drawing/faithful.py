@@ -1,4 +1,4 @@
-"""Pictures of deletion and insertion curves."""
+"""Pictures of deletion and insertion curves, and of how rankings agree with effects."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
 from gattn.drawing import fonts
+from gattn.drawing.axes import new_axes, title_of, write_title
 from gattn.drawing.labels import font_size, text_style
-from gattn.drawing.results import new_axes, write_title
 from gattn.drawing.text import visible
 from gattn.errors import SelectionError
 
@@ -65,8 +65,60 @@ def draw_curves(table: pd.DataFrame, *, ax: Axes | None = None, **options: Any) 
     metric = visible(str(table.attrs.get("metric", "")), limit=60, has_glyph=fonts.has_glyph)
     ax.set_ylabel(metric, **text_style([metric]))
     ax.spines[["top", "right"]].set_visible(False)
-    title = str(table.attrs.get("computed_from", ""))
-    write_title(ax, title, list(table.attrs.get("notes", ())))
+    write_title(ax, title_of(table), list(table.attrs.get("notes", ())))
+    return ax
+
+
+def draw_agreement(table: pd.DataFrame, *, ax: Axes | None = None, **options: Any) -> Axes:
+    """Draw correlations with their intervals, and with signs as diamonds.
+
+    Parameters
+    ----------
+    table : DataFrame
+        What `gattn.analysis.rank_agreement` gives.
+    ax : Axes, optional
+        Where to draw; by default in a new figure that pyplot does not know.
+    **options
+        Passed on to ``Axes.errorbar``.
+
+    Returns
+    -------
+    Axes
+        The axes; their figure is never shown, saved or closed here.
+
+    Raises
+    ------
+    SelectionError
+        Where there are no rankings.
+    """
+    if not len(table) or not {"correlation", "low", "high"} <= set(table.columns):
+        raise SelectionError("There is nothing to draw: the table has no correlations.")
+    ax = ax if ax is not None else new_axes(6.4, 1.9 + 0.34 * len(table))
+    rows = np.arange(len(table))
+    found = table["correlation"].to_numpy(dtype=np.float64)
+    ends = table[["low", "high"]].to_numpy(dtype=np.float64).T
+    away = np.clip(np.stack([found - ends[0], ends[1] - found]), 0, None)
+    style: dict[str, Any] = {"fmt": "o", "color": _INKS[0], "capsize": 3} | options
+    ax.axvline(0, color="0.5", lw=0.8)
+    ax.errorbar(found, rows, xerr=away, label="of sizes, 95 % interval", **style)
+    signed = table.get("signed_correlation")
+    if signed is not None and signed.notna().any():
+        ax.plot(signed, rows, "D", mfc="none", color=_INKS[1], label="with signs")
+    small = 0.8 * font_size()
+    for row, (p, number) in enumerate(zip(table["p_value"], table["number"], strict=True)):
+        said = f"p {'< .001' if p < 0.001 else f'= {p:.2g}'}, n = {number}"
+        ax.text(1.02, row, said, va="center", size=small, transform=ax.get_yaxis_transform())
+    names = [visible(str(name), limit=30, has_glyph=fonts.has_glyph) for name in table.index]
+    ax.set_yticks(rows, names, **text_style(names))
+    ax.set(xlim=(-1.02, 1.02), ylim=(len(table) - 0.4, -0.6))
+    ax.set_xlabel("Spearman's correlation with the effects of cuts")
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    ax.tick_params(axis="y", length=0)
+    if ax.get_legend_handles_labels()[1][1:]:
+        ax.legend(
+            frameon=False, fontsize=small, ncols=2, loc="upper left", bbox_to_anchor=(0, -0.3)
+        )
+    write_title(ax, title_of(table), list(table.attrs.get("notes", ())))
     return ax
 
 

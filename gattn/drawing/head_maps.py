@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING, Any
 import matplotlib as mpl
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from gattn.analysis.divergences import FARTHEST
+from gattn.drawing.axes import label_layers, new_axes, pitch, title_of, write_title
 from gattn.drawing.frame import POINTS_PER_INCH
 from gattn.drawing.labels import font_size
-from gattn.drawing.results import new_axes, pitch, write_title
 from gattn.drawing.text import width
 
 if TYPE_CHECKING:
@@ -66,13 +64,10 @@ def draw_head_map(
     ax.set_aspect("equal", adjustable="datalim")
     ax.margins(0.08)
     ax.set(xlabel="x", ylabel="y")
-    write_title(ax, heads.computed_from, heads.notes)
+    write_title(ax, title_of(heads), heads.notes)
     figure = ax.get_figure()
     assert isinstance(figure, Figure)
-    bar = figure.colorbar(ScalarMappable(norm, colours), ax=ax, fraction=0.04, pad=0.02)
-    bar.ax.yaxis.set_major_locator(MaxNLocator(integer=True))
-    bar.set_label("layer")
-    bar.outline.set_visible(False)
+    label_layers(ax, norm, colours)
     figure.draw_without_rendering()  # the layout decides which names have room
     _name(ax, places, names)
     return ax
@@ -146,7 +141,7 @@ def draw_head_clusters(heads: HeadClusters, *, ax: Axes | None = None, **options
     ax.spines[["top", "right", "bottom"]].set_visible(False)
     ax.tick_params(axis="x", length=0)
     count = heads["cluster"].nunique()
-    write_title(ax, heads.computed_from, [f"{count} cluster" + "s" * (count > 1), *heads.notes])
+    write_title(ax, title_of(heads), [f"{count} cluster" + "s" * (count > 1), *heads.notes])
     return ax
 
 

@@ -10,8 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Colormap
 from pandas.api.types import is_float_dtype
 
+from gattn.drawing.axes import new_axes, pitch
 from gattn.drawing.labels import fit, font_size
-from gattn.drawing.results import draw_table, new_axes, pitch
+from gattn.drawing.results import draw_table
 
 _NO_SHARES = ("entropy", "mean_distance", "edges", "edges_for_90")
 _LARGEST = 14.0
@@ -51,8 +52,6 @@ def draw_head_table(
     SelectionError
         Where there is nothing to draw.
     """
-    if "stack" in table.index.names and table.index.get_level_values("stack").nunique() == 1:
-        table = table.droplevel("stack")
     scores = [str(name) for name in table.columns if is_float_dtype(table[name])]
     if columns is None:
         measured = [name for name in scores if not name.startswith("even_")]

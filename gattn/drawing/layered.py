@@ -13,9 +13,9 @@ from matplotlib.colors import Colormap
 from matplotlib.lines import Line2D
 from matplotlib.path import Path
 
+from gattn.drawing.axes import label_tokens, new_axes, pitch
 from gattn.drawing.colours import Scale, is_dark
 from gattn.drawing.labels import font_size, text_style
-from gattn.drawing.results import label_tokens, new_axes, pitch
 from gattn.drawing.text import width
 
 MIDDLE = 0.58
@@ -73,13 +73,12 @@ class Lines:
 
     def colour_of(self, sizes: Sequence[float]) -> list[Any]:
         """Give the colours of attention."""
-        shares = np.asarray(self.scale.norm(np.array(sizes)), dtype=np.float64)
-        return list(self.colours(0.12 + 0.88 * shares))
+        return list(self.colours(self.scale.norm(np.array(sizes))))
 
     def draw(self) -> None:
         """Draw all, by kind, then size."""
         dark = is_dark()
-        found = sorted(self._found, key=lambda line: (_ORDER[line.kind], line.size))
+        found = sorted(self._found, key=lambda line: (_ORDER[line.kind], abs(line.size)))
         plain = {kind: _COLOURS[kind][dark] for kind in ("stream", "mlp")}
         of_attention = self.colour_of([line.size for line in found])
         colours = [plain.get(x.kind, colour) for x, colour in zip(found, of_attention, strict=True)]
@@ -111,7 +110,8 @@ class Lines:
         left, right = self._ax.get_xlim()
         taken: list[tuple[float, float, float]] = []
         named = sorted(
-            (line for line in self._found if line.name), key=lambda line: (line.size, line.peak)
+            (line for line in self._found if line.name),
+            key=lambda line: (abs(line.size), line.peak),
         )
         for line in named[::-1][:count]:
             x, y = line.peak

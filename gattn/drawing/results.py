@@ -5,28 +5,31 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import xarray as xr
 from matplotlib.axes import Axes
-from matplotlib.colors import Colormap, Normalize
-from matplotlib.figure import Figure
+from matplotlib.colors import Colormap, Normalize, to_rgba
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-from gattn.drawing import fonts
+from gattn.drawing.axes import (
+    label_layers,
+    label_rows,
+    label_tokens,
+    new_axes,
+    title_of,
+    write_title,
+)
 from gattn.drawing.colours import colour_map
-from gattn.drawing.frame import POINTS_PER_INCH, shown_text
-from gattn.drawing.heads import GridFigure
-from gattn.drawing.labels import fit, font_size, text_style
-from gattn.drawing.text import visible, wrapped
+from gattn.drawing.heat import NONE, draw_kinds, draw_matrix, write_cells
+from gattn.drawing.labels import font_size
+from gattn.drawing.text import visible
 from gattn.errors import SelectionError
 
-_MOST_LINES = 12
 _LARGEST = 12.0
-_NONE = "#8884"
-"""The colour where there is no number, on light and dark backgrounds."""
 
 
 def draw_array(
@@ -37,11 +40,12 @@ def draw_array(
     cmap: str | Colormap | None = None,
     **options: Any,
 ) -> Axes:
-    """Draw an array with named axes: a line, or a matrix with its first axis going down.
+    """Draw an array with named axes: points, lines, or a matrix with its first axis going down.
 
-    Of an array with more than two axes the last two are drawn, at the last place of the others
-    (mostly the last layer); the title says which. Name another as in ``draw(layer=0)``. Where there
-    is no number it is grey.
+    Of one number a token, or the like, and head, all heads are drawn: a row each, or a line where
+    it is a spectrum. Of other arrays with more than two axes the last two are drawn, at the last
+    place of the others (mostly the last layer); the title says which. Name another as in
+    ``draw(layer=0)``. Where there is no number it is grey.
 
     Parameters
     ----------
@@ -52,7 +56,7 @@ def draw_array(
     title : str, optional
         What to write above, in place of what it was computed from and the notes.
     cmap : str or Colormap, optional
-        The colours of a matrix.
+        The colours of a matrix, or of layers.
     **options
         The names of axes select, as in ``layer=0``; others are passed on to ``Axes.plot`` or
         ``Axes.imshow``.
@@ -71,26 +75,96 @@ def draw_array(
     array = _selected(array, chosen)
     if array.size == 0 or array.ndim == 0:
         raise SelectionError(f"There is nothing to draw in an array of shape {array.shape}.")
-    while array.ndim > 2:
-        array = array[-1]
+    array = _last_places(array)
+    notes = _notes(array.attrs)
+    if array.attrs.get("are_kinds") and array.dims[0] in ("layer", "head"):
+        notes.insert(0, "colours compare within a head")
     if array.ndim == 1:
-        ax = ax if ax is not None else new_axes(6.4, 3.6)
-        (axis,) = map(str, array.dims)
-        ax.plot(np.arange(array.size), array.to_numpy(), marker="o", ms=4, **options)
-        _label(ax, array, axis, "x", array.size)
-        ax.set_ylabel(str(array.name or ""))
+        ax = _draw_points(array, ax, options)
+    elif array.dims[-1] == "index":
+        ax = _draw_spectra(array, ax, cmap, options)
+        notes.insert(0, "a line a head")
     else:
-        rows, columns = array.shape
-        if ax is None:
-            ax = new_axes(*_matrix_size(rows, columns))
-        down, across = map(str, array.dims)
-        draw_matrix(ax, array.to_numpy(), str(array.name or ""), cmap, **options)
-        _label(ax, array, across, "x", columns)
-        _label(ax, array, down, "y", rows)
+        ax = _draw_matrix(array, ax, cmap, options)
     if title is None:
-        write_title(ax, _title(array), _notes(array.attrs))
+        write_title(ax, _title(array), notes)
     else:
         write_title(ax, title)
+    return ax
+
+
+def _last_places(array: xr.DataArray) -> xr.DataArray:
+    """Leave two axes, or those of heads and one more; of axes with one place none."""
+    for axis in [axis for axis in array.dims if array.sizes[axis] == 1]:
+        if array.ndim > 1:
+            array = array.isel({axis: 0})
+    are_heads = array.dims[:2] == ("layer", "head")
+    while array.ndim > 3 or (array.ndim == 3 and not are_heads):
+        array, are_heads = array[-1], False
+    return array
+
+
+def _draw_points(array: xr.DataArray, ax: Axes | None, options: Mapping[str, Any]) -> Axes:
+    """Draw one number a place: a line over what counts, a stem each over tokens."""
+    (axis,) = map(str, array.dims)
+    values = array.to_numpy()
+    ax = ax if ax is not None else new_axes(max(6.4, _matrix_size(1, array.size)[0]), 3.6)
+    style: dict[str, Any] = {"marker": "o", "ms": 4} | dict(options)
+    if f"{axis}_token" in array.coords or array[axis].dtype.kind in "OUT":
+        style = {"ls": "none"} | style
+        (line,) = ax.plot(np.arange(array.size), values, **style)
+        ax.vlines(np.arange(array.size), 0, values, color=line.get_color(), lw=1.5)
+        ax.axhline(0, color="0.5", lw=0.6)
+    else:
+        ax.plot(np.arange(array.size), values, **style)
+    _label(ax, array, axis, "x", array.size)
+    ax.set_ylabel(_named(array))
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+def _draw_spectra(
+    array: xr.DataArray, ax: Axes | None, cmap: str | Colormap | None, options: Mapping[str, Any]
+) -> Axes:
+    """Draw a line a head, in the colours of layers."""
+    ax = ax if ax is not None else new_axes(6.4, 4.2)
+    heads = array if array.ndim == 3 else array.expand_dims("layer")
+    layers = heads["layer"].to_numpy() if "layer" in heads.coords else np.zeros(1)
+    colours = mpl.colormaps[cmap or "viridis"] if not isinstance(cmap, Colormap) else cmap
+    norm = Normalize(layers.min(), max(layers.max(), layers.min() + 1))
+    index = array["index"].to_numpy()
+    for layer, some in zip(layers, heads.to_numpy(), strict=True):
+        style: dict[str, Any] = {"color": colours(norm(layer)), "lw": 1, "marker": ".", "ms": 4}
+        ax.plot(index, some.T, **(style | dict(options)))
+    ax.set(xlabel="index", ylabel=_named(array))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.spines[["top", "right"]].set_visible(False)
+    if len(layers) > 1:
+        label_layers(ax, norm, colours)
+    return ax
+
+
+def _draw_matrix(
+    array: xr.DataArray, ax: Axes | None, cmap: str | Colormap | None, options: Mapping[str, Any]
+) -> Axes:
+    *down, across = map(str, array.dims)
+    values = array.to_numpy().reshape(-1, array.shape[-1])
+    if ax is None:
+        ax = new_axes(*_matrix_size(*values.shape))
+    if array.attrs.get("are_kinds"):
+        draw_kinds(ax, values)
+    else:
+        draw_matrix(ax, values, _named(array), cmap, **options)
+    if "head" in array.dims and not any(f"{axis}_token" in array.coords for axis in array.dims):
+        write_cells(ax, values, ax.images[-1].to_rgba(np.ma.masked_invalid(values)))
+    _label(ax, array, across, "x", array.shape[-1])
+    if len(down) == 2:
+        places = np.ndindex(*array.shape[:2])
+        numbers = [array[axis].to_numpy().tolist() for axis in down]
+        label_rows(ax, [f"{numbers[0][i]}.{numbers[1][j]}" for i, j in places])
+        ax.set_ylabel("head")
+    else:
+        _label(ax, array, down[0], "y", len(values))
     return ax
 
 
@@ -135,6 +209,7 @@ def draw_table(
     SelectionError
         Where no column holds numbers.
     """
+    table = without_only_stack(table)
     names = list(columns) if columns is not None else _numeric(table)
     if not names or not len(table):
         raise SelectionError("There is nothing to draw: the table has no rows or no numbers.")
@@ -144,28 +219,23 @@ def draw_table(
         ax = new_axes(min(_LARGEST, 1.8 + 0.75 * len(names)), min(_LARGEST, 1.6 + 0.24 * len(rows)))
     painted = _painted(values, np.isin(names, shares), cmap)
     ax.imshow(painted, aspect="auto", **options)
-    down, _ = pitch(ax, len(rows), "y")
-    texts = fit(dict(enumerate(rows)), down, rotations=[90])
-    shown = [i for i, text in enumerate(texts.texts) if text]
-    named = [shown_text(rows[i]) for i in shown]
-    ax.set_yticks(shown, named, size=texts.size, **text_style(named))
+    label_rows(ax, rows)
+    if table.index.nlevels == 1 and table.index.name:
+        ax.set_ylabel(str(table.index.name))
     ax.set_xticks(range(len(names)), [name.replace("_", "\n") for name in names])
     ax.tick_params(axis="x", labelsize=0.75 * font_size(), length=0)
-    ax.tick_params(axis="y", length=0)
-    across, _ = pitch(ax, len(names), "x")
-    size = min(0.75 * font_size(), 0.8 * down, across / 2.6)
-    if size >= 5:
-        whole = [_are_whole(column) for column in values.T]
-        for (i, j), value in np.ndenumerate(values):
-            if np.isfinite(value):
-                ink = _ink(painted[i, j])
-                text = f"{value:.0f}" if whole[j] and abs(value) < 1e6 else _short(value)
-                ax.text(j, i, text, ha="center", va="center", size=size, color=ink)
+    write_cells(ax, values, painted)
     ax.spines[:].set_visible(False)
-    title = str(table.attrs.get("computed_from", ""))
     said = "each column on a scale of its own" + ", shares from 0 to 1" * bool(shares)
-    write_title(ax, title, [said, *_notes(table.attrs)])
+    write_title(ax, title_of(table), [said, *_notes(table.attrs)])
     return ax
+
+
+def without_only_stack(table: pd.DataFrame) -> pd.DataFrame:
+    """Leave the stack out of rows' names where there is but one."""
+    if "stack" in table.index.names and table.index.get_level_values("stack").nunique() == 1:
+        return table.droplevel("stack")
+    return table
 
 
 def _selected(array: xr.DataArray, chosen: Mapping[str, Any]) -> xr.DataArray:
@@ -174,90 +244,6 @@ def _selected(array: xr.DataArray, chosen: Mapping[str, Any]) -> xr.DataArray:
     except KeyError as error:
         known = {axis: array[axis].to_numpy().tolist() for axis in chosen}
         raise SelectionError(f"There is no {dict(chosen)}; there are {known}.") from error
-
-
-def new_axes(width: float, height: float) -> Axes:
-    """Make axes in a new figure that pyplot does not know, in inches."""
-    return GridFigure(figsize=(width, height), layout="constrained").add_subplot()
-
-
-def draw_matrix(
-    ax: Axes,
-    values: NDArray[Any],
-    name: str,
-    cmap: str | Colormap | None = None,
-    **options: Any,
-) -> None:
-    """Draw a matrix with its colour scale: from 0, or around 0 where there are negative numbers."""
-    finite = values[np.isfinite(values)]
-    signed = bool((finite < 0).any())
-    top = float(np.abs(finite).max()) if finite.size else 1.0
-    norm = Normalize(-top if signed else 0.0, top or 1.0)
-    colours = colour_map(cmap, is_signed=signed, is_area=True)
-    shown: dict[str, Any] = {"norm": norm, "interpolation": "nearest", "aspect": "auto"} | options
-    colours = colours.with_extremes(bad=_NONE)
-    image = ax.imshow(np.ma.masked_invalid(values), cmap=colours, **shown)
-    figure = ax.get_figure()
-    assert figure is not None
-    ticks = MaxNLocator(integer=True) if _are_whole(values) else None
-    bar = figure.colorbar(image, ax=ax, fraction=0.05, pad=0.02, ticks=ticks)
-    bar.set_label(name.replace("_", " "))
-    bar.outline.set_visible(False)
-
-
-def pitch(ax: Axes, count: int, side: str) -> tuple[float, float]:
-    """Find how far apart in points `count` places along a side of axes lie, and its length."""
-    box = ax.get_position()
-    figure = ax.get_figure()
-    assert isinstance(figure, Figure)
-    inches = figure.get_size_inches()
-    long = float(box.width * inches[0] if side == "x" else box.height * inches[1])
-    return long * POINTS_PER_INCH / max(count, 1), long * POINTS_PER_INCH
-
-
-def label_tokens(
-    ax: Axes, positions: Sequence[Any] | None, tokens: Sequence[str], side: str
-) -> None:
-    """Write tokens' texts along a side of axes, at 0, 1, 2 ..., as many as stay readable.
-
-    Where not all do, they are numbered by their positions, unless they have none.
-    """
-    apart, _ = pitch(ax, len(tokens), side)
-    named = dict(zip(range(len(tokens)) if positions is None else positions, tokens, strict=True))
-    labels = fit(named, apart, rotations=[0, 45, 90] if side == "x" else [90])
-    shown = [i for i, text in enumerate(labels.texts) if text]
-    texts = [labels.texts[i] if positions is not None else shown_text(tokens[i]) for i in shown]
-    style: dict[str, Any] = {"size": labels.size, **text_style(texts)}
-    if side == "x":
-        turned: dict[str, Any] = {"rotation": labels.rotation}
-        if labels.rotation == 45:
-            turned |= {"ha": "right", "rotation_mode": "anchor"}
-        ax.set_xticks(shown, texts, **style, **turned)
-    else:
-        ax.set_yticks(shown, texts, **style)
-    ax.tick_params(axis="x" if side == "x" else "y", length=0)
-
-
-def write_title(ax: Axes, title: str, notes: Sequence[str] = ()) -> None:
-    """Write what was computed from what above axes, and under it in small what to mind."""
-    size = font_size()
-    long = 0.9 * pitch(ax, 1, "x")[1]  # a colour bar will take a part
-    lines = wrapped(_safe(title), max(long, 200) / (0.85 * size))
-    small = wrapped(_safe("; ".join(notes)), max(long, 200) / (0.7 * size))
-    pad = 5 + size * (small.count("\n") + 1) if small else 5
-    ax.set_title(lines, size=0.85 * size, loc="left", pad=pad, **text_style([lines]))
-    if small:
-        ax.annotate(
-            small,
-            (0, 1),
-            (0, 4),
-            xycoords="axes fraction",
-            textcoords="offset points",
-            size=0.7 * size,
-            alpha=0.75,
-            va="bottom",
-            **text_style([small]),
-        )
 
 
 def _matrix_size(rows: int, columns: int) -> tuple[float, float]:
@@ -280,18 +266,19 @@ def _label(ax: Axes, array: xr.DataArray, axis: str, side: str, count: int) -> N
     ax.set(**{f"{side}label": name})
 
 
-def _safe(text: str) -> str:
-    return visible(text, limit=400, has_glyph=fonts.has_glyph) if text else ""
+def _named(array: xr.DataArray) -> str:
+    return str(array.name or "").replace("_", " ")
 
 
 def _title(array: xr.DataArray) -> str:
     chosen = [
         f"{axis} {array[axis].item()}"
-        for axis in ("layer", "head")
-        if axis in array.coords and array[axis].ndim == 0
+        for axis in map(str, array.coords)
+        if array[axis].ndim == 0 and not axis.endswith("_token")
     ]
-    name = str(array.name or "").replace("_", " ")
-    return " · ".join(filter(None, [name, *chosen, str(array.attrs.get("computed_from", ""))]))
+    return " · ".join(
+        filter(None, [_named(array), *chosen, str(array.attrs.get("computed_from", ""))])
+    )
 
 
 def _notes(attrs: Any) -> list[str]:
@@ -315,11 +302,6 @@ def _row_names(table: pd.DataFrame) -> list[str]:
     return names
 
 
-def _are_whole(values: NDArray[np.float64]) -> bool:
-    finite = values[np.isfinite(values)]
-    return bool(finite.size) and bool((finite == np.round(finite)).all())
-
-
 def _place(label: Any) -> str:
     """Name a row; of a head "1.3" as on the command line."""
     if not isinstance(label, tuple):
@@ -333,7 +315,7 @@ def _painted(
     values: NDArray[np.float64], are_shares: NDArray[np.bool_], cmap: str | Colormap | None
 ) -> NDArray[np.float64]:
     """Colour each column, from 0 on, or around 0 where there are negative numbers."""
-    painted = np.zeros((*values.shape, 4))
+    painted = np.full((*values.shape, 4), to_rgba(NONE))
     for column, is_share in enumerate(are_shares):
         shown = values[:, column]
         finite = shown[np.isfinite(shown)]
@@ -342,15 +324,6 @@ def _painted(
             top = 1.0 if is_share else float(np.abs(finite).max()) or 1.0
             scale = Normalize(-top if signed else 0.0, top, clip=True)
             colours = colour_map(cmap, is_signed=signed, is_area=True)
-            painted[:, column] = colours(scale(np.ma.masked_invalid(shown)))
+            is_known = np.isfinite(shown)
+            painted[is_known, column] = colours(scale(shown[is_known]))
     return painted
-
-
-def _short(value: float) -> str:
-    text = f"{value:.2f}" if abs(value) < 100 else f"{value:.3g}"
-    return text.removeprefix("0") if text.startswith("0.") else text
-
-
-def _ink(colour: Sequence[float] | NDArray[Any]) -> str:
-    red, green, blue = (float(part) for part in colour[:3])
-    return "black" if 0.3 * red + 0.6 * green + 0.1 * blue > 0.5 else "white"

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 
 from gattn.analysis.unrolled import Unrolled
 from gattn.drawing import fonts
+from gattn.drawing.axes import new_axes, pitch
 from gattn.drawing.labels import font_size, text_style
 from gattn.drawing.layered import name_layers, write_over
-from gattn.drawing.results import new_axes, pitch
 from gattn.drawing.text import visible, width
 from gattn.errors import SelectionError
 

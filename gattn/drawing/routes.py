@@ -10,6 +10,7 @@ from matplotlib.colors import Colormap
 
 from gattn.analysis.route_graphs import Node, Routes, heads_of_edge
 from gattn.drawing import fonts
+from gattn.drawing.axes import write_title
 from gattn.drawing.colours import Scale, colour_map
 from gattn.drawing.frame import shown_text
 from gattn.drawing.labels import font_size, text_style
@@ -24,7 +25,6 @@ from gattn.drawing.layered import (
     layered_axes,
     set_up,
 )
-from gattn.drawing.results import write_title
 from gattn.drawing.text import visible
 from gattn.errors import SelectionError
 

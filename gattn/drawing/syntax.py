@@ -1,25 +1,28 @@
-"""Pictures of how heads match dependency trees."""
+"""Pictures of words: their best edges, trees of them, and how heads match dependency trees."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
 from matplotlib.ticker import PercentFormatter
 
 from gattn.drawing import fonts
+from gattn.drawing.axes import label_rows, label_tokens, new_axes, title_of, write_title
 from gattn.drawing.frame import add_axes
-from gattn.drawing.heads import GridFigure
+from gattn.drawing.heat import draw_matrix, write_cells
 from gattn.drawing.labels import font_size, text_style
 from gattn.drawing.one_head import draw_head, fitting_size
-from gattn.drawing.results import new_axes, write_title
+from gattn.drawing.sheet import GridFigure
 from gattn.drawing.text import visible
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
 
 if TYPE_CHECKING:
     from gattn.analysis.dependencies import Alignment
-    from gattn.analysis.syntax import Tree
+    from gattn.analysis.syntax import BestEdges, Tree
 
 _MOST_ROWS = 25
 _ENDS = {"key → query": "head → dependent", "query ← key": "dependent ← head"}
@@ -76,10 +79,56 @@ def draw_alignment(table: Alignment, *, ax: Axes | None = None, **options: Any) 
     ax.set_xlabel("share of the dependencies found")
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(
-        frameon=False, fontsize=small, loc="upper left", bbox_to_anchor=(1.01, 0), borderaxespad=0.2
+        frameon=False, fontsize=small, loc="upper left", bbox_to_anchor=(1.06, 0), borderaxespad=0.2
     )
-    title = str(table.attrs.get("computed_from", ""))
-    write_title(ax, title, list(table.attrs.get("notes", ())))
+    write_title(ax, title_of(table), list(table.attrs.get("notes", ())))
+    return ax
+
+
+def draw_best_edges(
+    table: BestEdges, side: str = "key", *, ax: Axes | None = None, **options: Any
+) -> Axes:
+    """Draw how much each word reads the word that it reads most, and which: a row a head.
+
+    Parameters
+    ----------
+    table : BestEdges
+        What `gattn.analysis.best_edges` gives, or some of its rows.
+    side : "key" or "query"
+        The word that each word reads most, or the word that reads it most.
+    ax : Axes, optional
+        Where to draw; by default in a new figure that pyplot does not know.
+    **options
+        Passed on to ``Axes.imshow``.
+
+    Returns
+    -------
+    Axes
+        The axes; their figure is never shown, saved or closed here.
+
+    Raises
+    ------
+    SelectionError
+        Where there are no rows, or `side` is none of the two.
+    """
+    if side not in ("key", "query"):
+        raise SelectionError(f"side is 'key' or 'query', not {side!r}.")
+    if not len(table):
+        raise SelectionError("There is nothing to draw: the table has no rows.")
+    values = table[f"{side}_attention"].astype(float).unstack("word")
+    others = table[side].astype(float).unstack("word")
+    tokens = table["token"].groupby("word").first()
+    if ax is None:
+        size = 2.6 + 0.34 * len(tokens), 1.8 + 0.24 * len(values)
+        ax = new_axes(min(12.0, max(5.0, size[0])), min(12.0, size[1]))
+    draw_matrix(ax, values.to_numpy(), "attention", norm=Normalize(0, 1), **options)
+    painted = ax.images[-1].to_rgba(np.ma.masked_invalid(values.to_numpy()))
+    write_cells(ax, others.to_numpy(), painted)
+    label_tokens(ax, list(tokens.index), [str(token) for token in tokens], "x")
+    label_rows(ax, [f"{layer}.{head}" for layer, head in values.index])
+    ax.set(xlabel="word", ylabel="head")
+    said = "reads most" if side == "key" else "is read by most"
+    write_title(ax, title_of(table), [f"in the cells: which word it {said}", *table.notes])
     return ax
 
 

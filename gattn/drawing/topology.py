@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from gattn.drawing.labels import font_size
-from gattn.drawing.results import draw_matrix, new_axes, pitch, write_title
+from gattn.drawing.axes import label_rows, new_axes, title_of, write_title
+from gattn.drawing.heat import draw_matrix
 from gattn.errors import SelectionError
 
 if TYPE_CHECKING:
@@ -48,11 +48,8 @@ def draw_topology(
         ax = new_axes(6.4, float(np.clip(1.5 + 0.24 * len(values), 2.6, 12.0)))
     draw_matrix(ax, values.to_numpy(dtype=np.float64), column, **options)
     ax.set_xticks(range(values.shape[1]), [f"{threshold:g}" for threshold in values.columns])
-    apart, _ = pitch(ax, len(values), "y")
-    every = max(1, int(np.ceil(1.1 * font_size() / apart)))
-    rows = range(0, len(values), every)
-    ax.set_yticks(rows, [f"{values.index[row][0]}.{values.index[row][1]}" for row in rows])
+    label_rows(ax, [f"{layer}.{head}" for layer, head in values.index])
     ax.tick_params(length=0)
     ax.set(xlabel="threshold", ylabel="head")
-    write_title(ax, topology.computed_from, topology.notes)
+    write_title(ax, title_of(topology), topology.notes)
     return ax

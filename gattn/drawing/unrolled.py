@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from gattn.analysis.route_graphs import heads_of_edge
 from gattn.analysis.unrolled import Node, Unrolled
 from gattn.drawing import fonts
+from gattn.drawing.axes import pitch, write_title
 from gattn.drawing.colours import Scale, colour_map
 from gattn.drawing.frame import shown_text
 from gattn.drawing.labels import font_size, text_style
@@ -26,7 +27,6 @@ from gattn.drawing.layered import (
     set_up,
     write_over,
 )
-from gattn.drawing.results import pitch, write_title
 from gattn.drawing.ribbons import draw_ribbons
 from gattn.drawing.shown import share_of
 from gattn.drawing.text import visible

@@ -17,6 +17,7 @@ from gattn.errors import CaptureError, EditError, ModelError, SelectionError
 from gattn.models.capturing import check_decoder, resolved
 from gattn.models.editing import Editing, check_edits
 from gattn.models.edits import Edit
+from gattn.models.effect_tables import Effects
 from gattn.models.encoding import Encoding, Inputs, encode, is_text, pad
 from gattn.models.metrics import Measure, Metric, Token
 from gattn.models.recording import refuse_training
@@ -24,7 +25,6 @@ from gattn.models.routing import Context, opened
 from gattn.progress import announce
 
 if TYPE_CHECKING:
-    import pandas as pd
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from gattn.models.capturing import Model
@@ -48,7 +48,7 @@ def effect(
     other: Token = None,
     batch_size: int | None = None,
     progress: bool = True,
-) -> pd.DataFrame:
+) -> Effects:
     r"""Measure what edits change in a model's answer: exactly, by running it with each of them.
 
     Parameters
@@ -78,10 +78,10 @@ def effect(
 
     Returns
     -------
-    pandas.DataFrame
-        One row an edit: ``edit``; ``layer``, ``head``, ``query`` and ``key`` where it names one
-        each; ``plain`` and ``edited``, the metric without it and with it; and their difference
-        ``effect``.
+    Effects
+        A `pandas.DataFrame` that draws itself, one row an edit: ``edit``; ``layer``, ``head``,
+        ``query`` and ``key`` where it names one each; ``plain`` and ``edited``, the metric without
+        it and with it; and their difference ``effect``.
 
     Raises
     ------
@@ -116,9 +116,11 @@ def effect(
         for name in ("layer", "head", "query", "key")
     }
     labels = [", ".join(repr(edit) for edit in some) for some in together]
-    return pd.DataFrame(
+    found = Effects(
         {"edit": labels, **places, "plain": plain, "edited": edited, "effect": edited - plain}
     )
+    found.attrs = {"metric": str(measure), "tokens": runner.tokens}
+    return found
 
 
 def measured(
@@ -245,6 +247,13 @@ class Runner:
         if self._row is not None:
             return logits[0]
         return logits[_row(self._position, len(logits))]
+
+    @property
+    def tokens(self) -> list[str]:
+        """The tokens' texts, where they are known and there is but one sequence of them."""
+        if self.encoding is None or self.encoding.decoder_tokens:
+            return []
+        return list(self.encoding.tokens)
 
     @property
     def batch_size(self) -> int:

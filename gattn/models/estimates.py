@@ -21,6 +21,7 @@ from gattn.keep import Keep
 from gattn.models.capturing import capturing, resolved
 from gattn.models.editing import parts
 from gattn.models.edits import Cut
+from gattn.models.effect_tables import Effects
 from gattn.models.effects import Runner, measured
 from gattn.models.encoding import Inputs
 from gattn.models.gradients import Backward, LayerOutput, Outputs
@@ -56,7 +57,7 @@ def estimate(
     seed: int = 0,
     batch_size: int | None = None,
     progress: bool = True,
-) -> pd.DataFrame:
+) -> Effects:
     r"""Estimate what cutting each kept edge changes in a model's answer, from one backward pass.
 
     With :math:`g_i = \partial\,\text{metric} / \partial o_i` at the head's output :math:`o_i` of
@@ -90,10 +91,11 @@ def estimate(
 
     Returns
     -------
-    pandas.DataFrame
-        One row an edge: ``stack``, ``layer``, ``head``, ``query``, ``key``, ``query_token``,
-        ``key_token``, ``attention``, ``estimate``; ``effect``, the exact one, NaN where it was not
-        computed; and ``sampled``, whether it was drawn. ``attrs["correlation"]`` (Pearson) and
+    Effects
+        A `pandas.DataFrame` that draws itself, one row an edge: ``stack``, ``layer``, ``head``,
+        ``query``, ``key``, ``query_token``, ``key_token``, ``attention``, ``estimate``;
+        ``effect``, the exact one, NaN where it was not computed; and ``sampled``, whether it was
+        drawn. ``attrs["correlation"]`` (Pearson) and
         ``attrs["rank_correlation"]`` (Spearman) compare estimates with effects on the sample.
 
     Raises
@@ -128,7 +130,8 @@ def estimate(
     with capturing(model, tokenizer, keep=keep, layers=layers, heads=heads) as run:
         run.encodings = None if runner.encoding is None else [runner.encoding]
         number = backward.run(outputs)
-    table = _table(run.trace, outputs.differentiate(number))
+    table = Effects(_table(run.trace, outputs.differentiate(number)))
+    table.attrs = {"metric": str(backward.measure), "tokens": runner.tokens}
     _add_effects(table, runner, backward.measure, renormalize, sample, seed, batch_size, progress)
     return table
 

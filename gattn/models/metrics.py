@@ -67,6 +67,16 @@ class Measure:
                     "metric='probability' takes target, metric='logit_difference' target and other."
                 )
 
+    def __str__(self) -> str:
+        target, other = (repr(token).replace(" ", "␣") for token in self._tokens.values())
+        if callable(self._metric):
+            return str(getattr(self._metric, "__name__", "a function"))
+        return {
+            "kl": "KL divergence in nats",
+            "probability": f"probability of {target}",
+            "logit_difference": f"logit of {target} less that of {other}",
+        }[self._metric]
+
     @property
     def reads_all(self) -> bool:
         """Whether it reads the logits of all positions, rather than those of one."""

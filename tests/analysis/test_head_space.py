@@ -273,7 +273,8 @@ def test_pictures_name_heads():
     assert [text.get_text() for text in ax.get_yticklabels()] == names
     tree = head_clusters(distances, 2).draw()
     assert sorted(text.get_text() for text in tree.get_xticklabels()) == names
-    assert tree.get_title(loc="left") == distances.computed_from
+    title = tree.get_title(loc="left").replace("\n", " ")
+    assert title == f"head clusters · {distances.computed_from}"
     drawn = head_map(distances).draw()
     assert [text.get_text() for text in drawn.texts[1:]] == names
     np.testing.assert_allclose(drawn.collections[0].get_offsets(), head_map(distances))

@@ -38,7 +38,7 @@ def heads():
         "entropy": [0.5, np.nan, 2],
         "label": list("abc"),
     }
-    return table(rows, computed_from="a toy", notes=["mind"], index=["layer", "head"])
+    return table(rows, name="heads", computed_from="a toy", notes=["mind"], index=["layer", "head"])
 
 
 def test_an_array_keeps_what_it_is_through_selection_and_means(values):

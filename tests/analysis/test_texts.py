@@ -23,7 +23,7 @@ TEXTS = ["The dog chased the cat.", "Anna has a red ball, and Tom has a blue boo
 def table_of(values, **facts):
     rows = {"layer": range(len(values)), "head": 0, "a": values[:, 0], "b": values[:, 1]}
     rows |= {"said": "word", "is_it": True, "query": 3}
-    return table(rows, computed_from="a text", index=["layer", "head"], **facts)
+    return table(rows, name="toy", computed_from="a text", index=["layer", "head"], **facts)
 
 
 @settings(max_examples=40, deadline=None)

@@ -12,9 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.path import Path
 
 from gattn.analysis import routes
+from gattn.drawing.axes import new_axes
 from gattn.drawing.colours import Scale
 from gattn.drawing.layered import Line, Lines
-from gattn.drawing.results import new_axes
 from gattn.drawing.routes import draw_routes
 from gattn.errors import SelectionError
 
