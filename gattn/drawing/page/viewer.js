@@ -1032,7 +1032,7 @@ export function matrix(picture) {
     values.forEach((value, at) => {
       if (Number.isNaN(value)) return;
       const [i, j] = [Math.floor(at / columns_), at % columns_];
-      const label = Math.abs(value) >= 0.005 || value === 0 ? String(Number(value.toFixed(2))).replace("-", "−") : "<.01";
+      const label = Math.abs(value) >= 0.005 || value === 0 ? value.toFixed(2).replace("-", "−").replace(".00", "") : "<.01";
       marks.push(text(left + (j + 0.5) * cell, top + (i + 0.5) * cell, label.replace(/^(−?)0\./, "$1."), inkOn(scale.rgb(value, look)), { size: 10.5, anchor: "middle" }));
     });
   const step = cell / block;
@@ -1466,6 +1466,8 @@ export function lineOf(tokens, limit) {
   return line_.length > limit ? `${line_.slice(0, limit)}…` : line_;
 }
 
+const $ = (id) => document.getElementById(id);
+
 function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
   for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
@@ -1492,11 +1494,10 @@ class Page {
     this.memory = new Map();
     this.run = 0;
     this.darkness = matchMedia("(prefers-color-scheme: dark)");
-    for (const node of document.querySelectorAll("[id]")) if (!node.id.startsWith("gattn-")) this[`$${node.id}`] = node;
   }
 
   block(id) {
-    return document.getElementById(id).textContent;
+    return $(id).textContent;
   }
 
   /** Remember the last thing made for a slot, until its key changes. */
@@ -1623,7 +1624,7 @@ class Page {
     this.fillControls();
     document.documentElement.dataset.theme = this.look.name;
     this.drawGrid();
-    this.$view.setAttribute("aria-busy", "true");
+    $("view").setAttribute("aria-busy", "true");
     try {
       const heads = await Promise.all(this.parts.map((part) => this.headOf(part)));
       const reference = this.parts[0] === "difference" ? await this.headOf("before") : heads[0];
@@ -1637,19 +1638,19 @@ class Page {
       if (run !== this.run) return;
       this.choices = this.windows.map((head) => choose(head, { ...this.state, isDense: this.isDense }));
       this.scales = this.heads.map((head, i) => Scale.of(head, this.state.weight, this.parts[i] === "difference"));
-      this.$view.removeAttribute("aria-busy");
+      $("view").removeAttribute("aria-busy");
       this.drawView();
       this.speak();
-      this.$problem.hidden = true;
+      $("problem").hidden = true;
     } catch (problem) {
       if (run === this.run) this.complain(problem);
     }
   }
 
   complain(problem) {
-    this.$problem.textContent = `This could not be shown: ${problem.message}. Reset the page by removing what follows # in its address.`;
-    this.$problem.hidden = false;
-    this.$view.removeAttribute("aria-busy");
+    $("problem").textContent = `This could not be shown: ${problem.message}. Reset the page by removing what follows # in its address.`;
+    $("problem").hidden = false;
+    $("view").removeAttribute("aria-busy");
   }
 
   /** Average all heads of each layer in small steps, until something else is asked for. */
@@ -1667,7 +1668,7 @@ class Page {
     for (const part of this.parts) {
       const layers = [];
       for (const layer of this.stack.layers) {
-        this.$caption.textContent = `averaging heads: layer ${layer} of ${this.stack.layers.at(-1)}`;
+        $("caption").textContent = `averaging heads: layer ${layer} of ${this.stack.layers.at(-1)}`;
         const heads = [];
         for (const graph of this.stack.graphs.filter((one) => one.layer === layer)) {
           heads.push(this.prepared(await this.headOf(part, graph), hidden));
@@ -1738,13 +1739,13 @@ class Page {
   }
 
   drawView() {
-    const width = Math.max(280, this.$view.clientWidth);
+    const width = Math.max(280, $("view").clientWidth);
     const height = Math.min(760, Math.max(380, innerHeight - 330));
     this.scene = this.wholeScene(width, height);
-    const canvas = this.$view.querySelector("canvas");
+    const canvas = $("view").querySelector("canvas");
     [canvas.style.width, canvas.style.height] = [`${this.scene.width}px`, `${this.scene.height}px`];
     draw(canvas, this.scene, this.look);
-    this.$caption.textContent = this.captionText;
+    $("caption").textContent = this.captionText;
     this.fillNumbers();
   }
 
@@ -1764,7 +1765,7 @@ class Page {
 
   drawGrid() {
     const { stack, look, state } = this;
-    const width = Math.max(200, this.$grid.clientWidth);
+    const width = Math.max(200, $("grid").clientWidth);
     const graphs = stack.graphs;
     const order = this.once("order", `${stack.name}|${state.sort}`, () => {
       const numbered = graphs.map((_, n) => n);
@@ -1775,18 +1776,21 @@ class Page {
     const isChange = show === "difference";
     const isSigned = isChange || graphs.some((graph) => graph.values.attention[0] < 0);
     const scale = new Scale(isChange ? "change of attention" : isSigned ? "size of attention" : "attention", isChange ? -1 : 0, 1, true);
-    if (!this.thumbnails) return;
-    const cells = this.once("cells", [stack.name, show, look.name, state.sort].join("|"), () =>
+    const key = [stack.name, show, look.name, state.sort].join("|");
+    const drawn = `${key} ${state.layer}.${state.head} ${width} ${devicePixelRatio}`;
+    if (!this.thumbnails || this.drawn === drawn) return;
+    this.drawn = drawn;
+    const cells = this.once("cells", key, () =>
       order.map((n) => ({ ...this.thumbnail(n, show, scale), layer: graphs[n].layer, head: graphs[n].head, said: number(graphs[n].scores[state.sort]) })),
     );
     this.order = order;
     const chosen = order.findIndex((n) => graphs[n].layer === state.layer && graphs[n].head === state.head);
     this.grid = headGrid({ cells, layerNames: stack.layers, headNames: stack.heads, look, width, scale, chosen, brackets: this.brackets(), isSorted: Boolean(state.sort) });
-    const canvas = this.$grid.querySelector("canvas");
+    const canvas = $("grid").querySelector("canvas");
     [canvas.style.width, canvas.style.height] = [`${this.grid.width}px`, `${this.grid.height}px`];
     draw(canvas, this.grid, look);
     this.noteHead(chosen);
-    const option = this["$grid-option"];
+    const option = $("grid-option");
     option.textContent = this.headText(graphs[order[chosen]]);
     option.setAttribute("aria-posinset", String(chosen + 1));
     option.setAttribute("aria-setsize", String(order.length));
@@ -1845,17 +1849,17 @@ class Page {
   noteHead(n) {
     const graph = this.stack.graphs[this.order[n]];
     const { sort } = this.state;
-    this["$grid-note"].textContent = graph ? `${this.headText(graph)}${sort ? ` · ${sort.replaceAll("_", " ")} ${number(graph.scores[sort])}` : ""}` : "";
+    $("grid-note").textContent = graph ? `${this.headText(graph)}${sort ? ` · ${sort.replaceAll("_", " ")} ${number(graph.scores[sort])}` : ""}` : "";
   }
 
   // Numbers
 
   fillNumbers() {
     const tables = this.parts.flatMap((part, i) => this.tablesOf(part, i));
-    this.$numbers.replaceChildren(...tables);
-    if (!tables.length) this.$numbers.append(element("p", { class: "note" }, "Point at a token, or choose one, to see in numbers what it reads and what reads it."));
-    this.$pair.textContent = this.pairText();
-    const option = this["$view-option"];
+    $("numbers").replaceChildren(...tables);
+    if (!tables.length) $("numbers").append(element("p", { class: "note" }, "Point at a token, or choose one, to see in numbers what it reads and what reads it."));
+    $("pair").textContent = this.pairText();
+    const option = $("view-option");
     option.textContent = this.said();
     option.setAttribute("aria-selected", String(this.state.token !== null));
   }
@@ -1943,20 +1947,16 @@ class Page {
   }
 
   speak() {
-    const said = `${this.$["head-title"].textContent}. ${this.said()}`;
-    if (this.$live.textContent !== said) this.$live.textContent = said;
+    const said = `${$("head-title").textContent}. ${this.said()}`;
+    if ($("live").textContent !== said) $("live").textContent = said;
   }
 
   // Controls
 
-  get $() {
-    return new Proxy(this, { get: (page, id) => page[`$${id}`] });
-  }
-
   fillControls() {
     const { state, stack } = this;
-    const graph = this.graph();
-    this.$["head-title"].textContent = state.view === "layered" ? `${stack.name}: all layers, mean over heads` : this.headText(graph);
+    const graph = this.graph(state.show === "after" ? 1 : 0);
+    $("head-title").textContent = state.view === "layered" ? `${stack.name}: all layers, mean over heads` : this.headText(graph);
     const options = (select, names, value) => {
       const labels = names.map(([name, label]) => `${name}=${label}`).join("|");
       if (select.dataset.names !== labels) {
@@ -1966,38 +1966,38 @@ class Page {
       select.value = value;
     };
     const plain = (names) => names.map((name) => [name, name.replaceAll("_", " ")]);
-    options(this.$stack, plain(this.traces[0].stacks.map(({ name }) => name)), state.stack);
-    options(this.$sort, [["", "layer and head"], ...plain(Object.keys(graph.scores))], state.sort);
-    options(this.$show, plain(SHOWN), state.show);
-    options(this.$weight, plain(state.words ? ["attention"] : Object.keys(graph.values)), state.weight);
-    this.$["stack-control"].hidden = this.traces[0].stacks.length < 2;
-    this.$["show-control"].hidden = this.traces.length < 2;
-    this.$["weight-control"].hidden = Object.keys(graph.values).length < 2;
-    for (const button of this.$views.children) {
+    options($("stack"), plain(this.traces[0].stacks.map(({ name }) => name)), state.stack);
+    options($("sort"), [["", "layer and head"], ...plain(Object.keys(graph.scores))], state.sort);
+    options($("show"), plain(SHOWN), state.show);
+    options($("weight"), plain(state.words ? ["attention"] : Object.keys(graph.values)), state.weight);
+    $("stack-control").hidden = this.traces[0].stacks.length < 2;
+    $("show-control").hidden = this.traces.length < 2;
+    $("weight-control").hidden = Object.keys(graph.values).length < 2;
+    for (const button of $("views").children) {
       const isChosen = button.value === state.view;
       button.setAttribute("aria-checked", String(isChosen));
       button.tabIndex = isChosen ? 0 : -1;
       button.disabled = button.value === "layered" && Boolean(stack.queries);
     }
-    this.$threshold.value = String(Math.round(100 * Math.sqrt(state.threshold ?? 0)));
-    this.$["threshold-text"].textContent = state.threshold === null && !state.top && state.view !== "matrix" ? "auto" : number(state.threshold ?? 0);
-    this.$automatic.setAttribute("aria-pressed", String(state.threshold === null && !state.top));
-    this.$top.value = String(state.top);
-    this.$["top-text"].textContent = state.top ? String(state.top) : "all";
-    for (const id of ["threshold", "automatic", "top"]) this.$[id].disabled = ["layered", "text"].includes(state.view);
+    $("threshold").value = String(Math.round(100 * Math.sqrt(state.threshold ?? 0)));
+    $("threshold-text").textContent = state.threshold === null && !state.top && state.view !== "matrix" ? "auto" : number(state.threshold ?? 0);
+    $("automatic").setAttribute("aria-pressed", String(state.threshold === null && !state.top));
+    $("top").value = String(state.top);
+    $("top-text").textContent = state.top ? String(state.top) : "all";
+    for (const id of ["threshold", "automatic", "top"]) $(id).disabled = ["layered", "text"].includes(state.view);
     const sides = [stack.keys, stack.queries].filter(Boolean);
     const hasParts = sides.some(({ words: of }) => of?.some((word, i) => i && word !== null && word === of[i - 1]));
-    this.$words.checked = state.words;
-    this.$words.disabled = !hasParts;
-    this.$special.checked = state.special;
-    this.$special.disabled = !sides.some(({ special }) => special.length);
-    this.$sinks.checked = state.sinks;
-    if (document.activeElement !== this.$search) this.$search.value = state.search;
+    $("words").checked = state.words;
+    $("words").disabled = !hasParts;
+    $("special").checked = state.special;
+    $("special").disabled = !sides.some(({ special }) => special.length);
+    $("sinks").checked = state.sinks;
+    if (document.activeElement !== $("search")) $("search").value = state.search;
     const found = this.found();
     const at = found.findIndex(({ token, side }) => token === state.token && side === state.side);
-    this.$found.textContent = state.search ? (found.length ? `${at < 0 ? "" : `${at + 1} of `}${found.length}` : "none") : "";
-    this.$all.hidden = !state.keys && !state.queries;
-    this.$theme.textContent = this.look.name === "dark" ? "Light" : "Dark";
+    $("found").textContent = state.search ? (found.length ? `${at < 0 ? "" : `${at + 1} of `}${found.length}` : "none") : "";
+    $("all").hidden = !state.keys && !state.queries;
+    $("theme").textContent = this.look.name === "dark" ? "Light" : "Dark";
   }
 
   /** The places that the search finds, in order. */
@@ -2075,7 +2075,7 @@ class Page {
   }
 
   pointed(event) {
-    const hit = this.scene?.hit(...this.at(event, this.$view));
+    const hit = this.scene?.hit(...this.at(event, $("view")));
     const head = this.state.view === "layered" ? this.heads?.[0] : this.windows?.[0];
     if (!hit || !head) return null;
     return { key: head.keys[hit.key] ?? null, row: head.queries[hit.row] ?? null, isPair: hit.isPair ?? false, level: hit.level };
@@ -2092,16 +2092,16 @@ class Page {
     const hover = (event) => {
       cancelAnimationFrame(frame);
       frame = requestAnimationFrame(() => {
-        if (!this.scene || this.$view.getAttribute("aria-busy")) return;
+        if (!this.scene || $("view").getAttribute("aria-busy")) return;
         const before = this.hover;
         this.hover = this.isHeavy ? null : this.pointed(event);
         const isSame = before?.key === this.hover?.key && before?.row === this.hover?.row && before?.level === this.hover?.level;
         if (!isSame) this.drawView();
-        if (start) this.$pair.textContent = this.dragged(start, this.hover) ? "let go to look at these tokens alone" : "";
+        if (start) $("pair").textContent = this.dragged(start, this.hover) ? "let go to look at these tokens alone" : "";
       });
     };
-    this.$view.addEventListener("pointermove", hover);
-    this.$view.addEventListener("pointerleave", () => {
+    $("view").addEventListener("pointermove", hover);
+    $("view").addEventListener("pointerleave", () => {
       cancelAnimationFrame(frame);
       start = null;
       if (this.hover && this.scene) {
@@ -2109,10 +2109,10 @@ class Page {
         this.drawView();
       }
     });
-    this.$view.addEventListener("pointerdown", (event) => {
+    $("view").addEventListener("pointerdown", (event) => {
       if (event.pointerType !== "touch") start = { ...this.pointed(event), x: event.clientX, y: event.clientY };
     });
-    this.$view.addEventListener("pointerup", (event) => {
+    $("view").addEventListener("pointerup", (event) => {
       const end = this.pointed(event);
       const patch = start && Math.hypot(event.clientX - start.x, event.clientY - start.y) > 12 && this.dragged(start, end);
       start = null;
@@ -2122,11 +2122,11 @@ class Page {
       const isAgain = this.state.token === token.index && (end.level ?? null) === (end.level === undefined ? null : this.state.level);
       this.choose(isAgain ? { token: null } : { token: token.index, side: end.row ? "query" : "key", level: end.level ?? this.state.level });
     });
-    this.$view.addEventListener("dblclick", () => this.update({ keys: null, queries: null }));
-    this.$view.addEventListener("wheel", (event) => {
+    $("view").addEventListener("dblclick", () => this.update({ keys: null, queries: null }));
+    $("view").addEventListener("wheel", (event) => {
       if (!event.ctrlKey) return;
       event.preventDefault();
-      this.zoom(event.deltaY > 0 ? 1.25 : 0.8, this.scene.place?.(...this.at(event, this.$view)));
+      this.zoom(event.deltaY > 0 ? 1.25 : 0.8, this.scene.place?.(...this.at(event, $("view"))));
     }, { passive: false });
   }
 
@@ -2139,11 +2139,11 @@ class Page {
   }
 
   listenToGrid() {
-    const pointed = (event) => this.grid?.hit(...this.at(event, this.$grid)) ?? null;
+    const pointed = (event) => this.grid?.hit(...this.at(event, $("grid"))) ?? null;
     const chosen = () => this.order.findIndex((n) => this.graph() === this.stack.graphs[n]);
-    this.$grid.addEventListener("pointermove", (event) => this.grid && this.noteHead(pointed(event) ?? chosen()));
-    this.$grid.addEventListener("pointerleave", () => this.grid && this.noteHead(chosen()));
-    this.$grid.addEventListener("click", (event) => {
+    $("grid").addEventListener("pointermove", (event) => this.grid && this.noteHead(pointed(event) ?? chosen()));
+    $("grid").addEventListener("pointerleave", () => this.grid && this.noteHead(chosen()));
+    $("grid").addEventListener("click", (event) => {
       const n = pointed(event);
       if (n === null) return;
       const { layer, head } = this.stack.graphs[this.order[n]];
@@ -2155,35 +2155,35 @@ class Page {
     for (const view of VIEWS) {
       const button = element("button", { type: "button", role: "radio", value: view }, view);
       button.addEventListener("click", () => this.update({ view }));
-      this.$views.append(button);
+      $("views").append(button);
     }
-    this.$views.addEventListener("keydown", (event) => {
+    $("views").addEventListener("keydown", (event) => {
       const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
       if (!by || event.shiftKey) return;
       event.preventDefault();
       event.stopPropagation();
-      const some = [...this.$views.children].filter((button) => !button.disabled);
+      const some = [...$("views").children].filter((button) => !button.disabled);
       const at = some.findIndex((button) => button.value === this.state.view);
       const next = some[(at + by + some.length) % some.length];
       this.update({ view: next.value });
       next.focus();
     });
-    for (const id of ["stack", "sort", "show", "weight"]) this.$[id].addEventListener("change", () => this.update({ [id]: this.$[id].value, ...(id === "stack" ? { token: null, level: null, keys: null, queries: null, layer: null, head: null } : {}) }));
-    for (const id of ["words", "special", "sinks"]) this.$[id].addEventListener("change", () => this.update({ [id]: this.$[id].checked }));
-    this.$threshold.addEventListener("input", () => this.update({ threshold: Number(((this.$threshold.value / 100) ** 2).toPrecision(2)) }));
-    this.$top.addEventListener("input", () => this.update({ top: Number(this.$top.value) }));
-    this.$automatic.addEventListener("click", () => this.update({ threshold: null, top: 0 }));
-    this.$search.addEventListener("input", () => this.update({ search: this.$search.value.slice(0, 200) }));
-    this.$search.addEventListener("keydown", (event) => {
+    for (const id of ["stack", "sort", "show", "weight"]) $(id).addEventListener("change", () => this.update({ [id]: $(id).value, ...(id === "stack" ? { token: null, level: null, keys: null, queries: null, layer: null, head: null } : {}) }));
+    for (const id of ["words", "special", "sinks"]) $(id).addEventListener("change", () => this.update({ [id]: $(id).checked }));
+    $("threshold").addEventListener("input", () => this.update({ threshold: Number((($("threshold").value / 100) ** 2).toPrecision(2)) }));
+    $("top").addEventListener("input", () => this.update({ top: Number($("top").value) }));
+    $("automatic").addEventListener("click", () => this.update({ threshold: null, top: 0 }));
+    $("search").addEventListener("input", () => this.update({ search: $("search").value.slice(0, 200) }));
+    $("search").addEventListener("keydown", (event) => {
       if (event.key === "Enter") this.step(event.shiftKey ? -1 : 1);
-      if (event.key === "Escape") this.$view.focus();
+      if (event.key === "Escape") $("view").focus();
     });
-    this.$all.addEventListener("click", () => this.update({ keys: null, queries: null }));
-    this.$theme.addEventListener("click", () => this.update({ theme: this.look.name === "dark" ? "light" : "dark" }));
-    this.$help.addEventListener("click", () => this.$keys.showModal());
-    this.$copy.addEventListener("click", () => this.copyLink());
-    this.$["save-svg"].addEventListener("click", () => this.save("svg"));
-    this.$["save-png"].addEventListener("click", () => this.save("png"));
+    $("all").addEventListener("click", () => this.update({ keys: null, queries: null }));
+    $("theme").addEventListener("click", () => this.update({ theme: this.look.name === "dark" ? "light" : "dark" }));
+    $("help").addEventListener("click", () => $("keys").showModal());
+    $("copy").addEventListener("click", () => this.copyLink());
+    $("save-svg").addEventListener("click", () => this.save("svg"));
+    $("save-png").addEventListener("click", () => this.save("png"));
     document.addEventListener("keydown", (event) => this.key(event));
     addEventListener("hashchange", () => {
       this.state = settled(fromFragment(location.hash), this.traces);
@@ -2192,20 +2192,20 @@ class Page {
     this.darkness.addEventListener("change", () => this.render());
     let width = 0;
     new ResizeObserver(() => {
-      if (this.$view.clientWidth === width || !this.scene) return;
-      width = this.$view.clientWidth;
+      if ($("view").clientWidth === width || !this.scene) return;
+      width = $("view").clientWidth;
       this.drawGrid();
       this.drawView();
-    }).observe(this.$view);
+    }).observe($("view"));
   }
 
   key(event) {
     const isTyping = event.target.matches?.("input, select, textarea") && !(event.target.type === "checkbox");
-    if (event.ctrlKey || event.metaKey || event.altKey || isTyping || this.$keys.open) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || isTyping || $("keys").open) return;
     const arrows = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
     if (arrows) {
-      const isView = this.$view.contains(document.activeElement) && !event.shiftKey;
-      const isGrid = event.shiftKey || this.$grid.contains(document.activeElement);
+      const isView = $("view").contains(document.activeElement) && !event.shiftKey;
+      const isGrid = event.shiftKey || $("grid").contains(document.activeElement);
       if (!isView && !isGrid) return;
       event.preventDefault();
       if (isView) this.moveToken(...arrows);
@@ -2214,13 +2214,13 @@ class Page {
     }
     const next = (list, value) => list[(list.indexOf(value) + 1) % list.length];
     const actions = {
-      "/": () => this.$search.focus(),
-      "?": () => this.$keys.showModal(),
+      "/": () => $("search").focus(),
+      "?": () => $("keys").showModal(),
       n: () => this.step(1),
       N: () => this.step(-1),
       w: () => this.update({ weight: next(Object.keys(this.graph().values), this.state.weight) }),
       c: () => this.traces.length > 1 && this.update({ show: next(SHOWN, this.state.show) }),
-      d: () => this.$theme.click(),
+      d: () => $("theme").click(),
       "+": () => this.zoom(0.5),
       "=": () => this.zoom(0.5),
       "-": () => this.zoom(2),
@@ -2236,15 +2236,14 @@ class Page {
   // Saving
 
   get savedScene() {
-    const { weight } = this.state;
     const model = visible(this.traces[0].model || "", 60);
     const title = `${this.headText(this.graph())}${this.traces[0].model ? ` · ${model}` : ""}`;
     const layers = `${this.stack.name}: mean of all heads · ${model}`;
     const hover = this.hover;
     this.hover = null;
-    const scene = this.wholeScene(Math.max(560, this.$view.clientWidth), 620);
+    const scene = this.wholeScene(Math.max(560, $("view").clientWidth), 620);
     this.hover = hover;
-    return framed(scene, this.state.view === "layered" ? layers : title, `${weight}; ${this.captionText}`, this.look);
+    return framed(scene, this.state.view === "layered" ? layers : title, this.captionText, this.look);
   }
 
   async save(kind) {
@@ -2269,8 +2268,8 @@ class Page {
   async copyLink() {
     const link = location.href.replace(/#.*/, "") + `#${toFragment(this.saidState)}`;
     const say = (said) => {
-      this.$copy.textContent = said;
-      setTimeout(() => (this.$copy.textContent = "Copy link"), 1600);
+      $("copy").textContent = said;
+      setTimeout(() => ($("copy").textContent = "Copy link"), 1600);
     };
     try {
       await navigator.clipboard.writeText(link);
@@ -2286,7 +2285,7 @@ class Page {
     const trace = this.traces[0];
     const { keyTokens, queryTokens } = this.stackOf(0);
     const { graphs, layers, heads } = this.stack;
-    this.$title.textContent = lineOf(keyTokens, 150) || "gattn";
+    $("title").textContent = lineOf(keyTokens, 150) || "gattn";
     const generated = trace.generated ? `, the last ${trace.generated} generated` : "";
     const facts = [
       visible(trace.model || "", 60) === '""' ? "" : visible(trace.model, 60),
@@ -2296,15 +2295,15 @@ class Page {
       visible(graphs[0].normalizer || "", 80),
       graphs[0].keep === "All()" ? "all edges kept" : `kept by ${visible(graphs[0].keep, 80)}`,
     ];
-    this.$facts.textContent = facts.filter((fact) => fact && fact !== '""').join(" · ");
+    $("facts").textContent = facts.filter((fact) => fact && fact !== '""').join(" · ");
     const notes = this.header.notes.filter(Boolean);
     notes.push(`made by gattn ${this.header.version}; this file asks for nothing from any network`);
-    this.$notes.replaceChildren(...notes.map((note) => element("li", {}, visible(note, 400))));
+    $("notes").replaceChildren(...notes.map((note) => element("li", {}, visible(note, 400))));
   }
 
   async start() {
     if (window.parent !== window) document.documentElement.classList.add("compact");
-    this.$copy.hidden = location.protocol === "about:";
+    $("copy").hidden = location.protocol === "about:";
     document.documentElement.dataset.theme = this.look.name;
     this.listenToControls();
     this.listenToView();
