@@ -5,7 +5,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "docs"))
 
-import check_site  # noqa: E402
+import check_site
 
 SOUND = '<h1 id="here">x</h1><a href="#here">y</a><a href="https://example.org">z</a>'
 FAULTS = {
