@@ -347,17 +347,19 @@ def _viewed(options: argparse.Namespace, loaded: Loaded) -> AttentionTrace:
     if (pairs := tokens**2 * layers * heads) > _MOST_PAIRS:
         _note(f"{pairs:,} pairs of tokens: the page shows attention, not scores and contributions")
         return _captured(options, loaded)
-    for extras in (
-        {"scores": True, "contributions": True},
-        {"scores": True, "contributions": "value"},
-        {"scores": True},
-    ):
+    full: dict[str, Any] = {"scores": True, "contributions": True}
+    reason = ""
+    for extras in (full, full | {"contributions": "value"}, {"scores": True}):
         try:
-            return _captured(options, loaded, **extras)
+            trace = _captured(options, loaded, **extras)
         except CaptureError as error:
-            reason = str(error)
-    trace = _captured(options, loaded)
-    _note(f"the page shows attention alone: {reason}")
+            reason = reason or f"less than the page could show: {error}"
+        else:
+            break
+    else:
+        trace = _captured(options, loaded)
+    if reason:
+        _note(reason)
     return trace
 
 
@@ -481,13 +483,9 @@ def _match(options: argparse.Namespace) -> None:
 def _comparison(
     options: argparse.Namespace, before: AttentionTrace, after: AttentionTrace, edits: str
 ) -> Figure:
-    from gattn.drawing.compare import draw_compare
-    from gattn.drawing.compare_head import draw_compare_head
-
     if options.layer is None or options.head is None:
-        return draw_compare(before, after, edits=edits)
-    place = options.layer, options.head
-    return draw_compare_head(before[place], after[place], edits=edits)
+        return before.draw(other=after, edits=edits)
+    return before.draw(other=after, edits=edits, heads=[(options.layer, options.head)])
 
 
 def _print_comparison(table: pd.DataFrame, keep: str | None) -> None:
@@ -677,7 +675,7 @@ def _ranked(trace: AttentionTrace, target: int, options: argparse.Namespace) -> 
     }
     source = f"to {target} {trace.tokens[target]}: {flows.computed_from}"
     notes = [note.removesuffix(", see error_bound") for note in flows.notes]
-    made = table(rows, computed_from=source, notes=notes, index=["position"])
+    made = table(rows, name="flow", computed_from=source, notes=notes, index=["position"])
     reached = made[(numbers > 0) | (attention > 0)]
     return cast("Table", reached.sort_values("flow", ascending=False, kind="stable"))
 
