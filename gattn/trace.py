@@ -70,6 +70,14 @@ class Stack(Mapping[tuple[int, int], AttentionGraph]):
         """The tokens' texts (of the keys, in cross-attention)."""
         return next(iter(self.heads.values())).labels() if self.heads else []
 
+    def draw(self, *, other: Stack | None = None, **options: Any) -> Figure:
+        """Draw its heads at a glance, as `AttentionTrace.draw` does."""
+        from gattn.drawing import draw_compare, draw_heads
+
+        return (
+            draw_heads(self, **options) if other is None else draw_compare(self, other, **options)
+        )
+
     def unroll(self, *, heads: HeadReduction = "mean", residual: float = 0.5) -> Unrolled:
         r"""Unroll the stack into one directed acyclic graph on (layer, position).
 
@@ -218,11 +226,17 @@ class AttentionTrace:
 
         save(self, path)
 
-    def draw(self, **options: Any) -> Figure:
-        """Draw all heads at a glance; see `gattn.drawing.draw_heads`."""
-        from gattn.drawing import draw_heads
+    def draw(self, *, other: AttentionTrace | None = None, **options: Any) -> Figure:
+        """Draw all heads at a glance; see `gattn.drawing.draw_heads`.
 
-        return draw_heads(self, **options)
+        With another trace of the same tokens, before, after and what changed; see
+        `gattn.drawing.draw_compare`.
+        """
+        from gattn.drawing import draw_compare, draw_heads
+
+        return (
+            draw_heads(self, **options) if other is None else draw_compare(self, other, **options)
+        )
 
     @overload
     def to_html(self, path: None = None, **options: Any) -> str: ...

@@ -1,66 +1,71 @@
-"""Pictures of two runs on the same tokens: what an edit changed."""
+"""Pictures of two runs on the same tokens: before, after and what changed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import groupby, product
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Mapping, Sequence
 
-import matplotlib as mpl
-import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
+import pandas as pd
 from matplotlib.colors import Colormap
 from matplotlib.figure import Figure, SubFigure
-from matplotlib.lines import Line2D
 
 from gattn.analysis.comparisons import compare_head, difference, pairs
 from gattn.analysis.divergences import FARTHEST
-from gattn.drawing.colours import Scale
-from gattn.drawing.compare_head import change_colours, change_scale, distance_text
-from gattn.drawing.frame import POINTS_PER_INCH, add_colour_bar, points, shown_text
-from gattn.drawing.heads import GridFigure
-from gattn.drawing.labels import font_size, text_style
-from gattn.drawing.matrix import add_sink, block_size, cells, draw_cells
-from gattn.drawing.shown import largest_of
-from gattn.drawing.text import width, wrapped
-from gattn.errors import SelectionError
+from gattn.analysis.heads import Heads
+from gattn.drawing.colours import Scale, colour_map
+from gattn.drawing.frame import shown_text
+from gattn.drawing.grid import Block, Grid, Panel
+from gattn.drawing.grid_drawing import draw_grids
+from gattn.drawing.heads import Chosen, key_value_groups, what_is_shown
+from gattn.drawing.order import Arranged, Graphs, Order
+from gattn.drawing.scores import HeadScore
+from gattn.drawing.sheet import Colours
 from gattn.head import AttentionGraph
-from gattn.trace import AttentionTrace
-
-Pairs: TypeAlias = "dict[tuple[int, int], tuple[AttentionGraph, AttentionGraph]]"
-
-_CELLS_PER_INCH = 60
-_STEP = 1.25
-_WIDEST = 14.0
-_BOTTOM = 0.15
 
 
 def draw_compare(
-    before: AttentionTrace,
-    after: AttentionTrace,
+    before: Heads,
+    after: Heads,
     *,
     edits: str = "",
+    heads: Iterable[tuple[int, int]] | None = None,
+    stack: str | None = None,
+    sort: HeadScore | None = None,
+    label: HeadScore | None = None,
+    within_layers: bool = False,
     cmap: str | Colormap | None = None,
-    figure: Figure | None = None,
+    figure: Figure | SubFigure | None = None,
 ) -> Figure:
-    """Draw what changed in every head, after - before: layers are rows, heads are columns.
+    """Draw every head before, after, and the change, after - before.
 
-    In each matrix rows are queries and columns keys, a sink on the right. All share one scale from
-    -1 to 1, a square-root one around 0 (further where attention exceeds 1). Above a head stands
-    its Jensen-Shannon distance as a number and as a bar, which is as long as the matrix is wide
-    where before and after have nothing in common.
+    The three stand side by side, or where there are few layers one below the other, each drawn as
+    by `draw_heads`. Before and after share one scale; the change has another, a square-root one
+    from -1 to 1 around 0 (further where attention exceeds 1). Above a change stands its
+    Jensen-Shannon distance as a number and as a bar, which is as long as the matrix is wide where
+    before and after have nothing in common.
+
+    Where all heads of a side have one weight function or are of one model, and those of the other
+    side another, these stand in for "before" and "after".
 
     Parameters
     ----------
-    before, after : AttentionTrace
-        Two traces with the same tokens, stacks and heads.
+    before, after : Heads
+        Two traces with the same tokens, stacks and heads; or two of what else holds attention,
+        such as what two weight functions make of the same queries and keys.
     edits : str
         What was edited between the two, for the caption.
+    heads : iterable of (int, int), optional
+        Some heads, as (layer, head): each in a row of larger matrices with their tokens.
+    stack : str, optional
+        The stack to draw; all of them, one below the other, where not given.
+    sort, label : str, mapping or Series, optional
+        Scores to sort heads by and to write above them, as in `draw_heads`: the name of a column
+        of `gattn.analysis.compare`, such as ``"distance"``, or of the head table of `before`, or
+        numbers by (layer, head).
+    within_layers : bool
+        Whether layers stay rows, and `sort` sorts the heads of each.
     cmap : str or Colormap, optional
-        The colours, their middle standing for 0.
-    figure : Figure, optional
+        The colours of the change, their middle standing for 0.
+    figure : Figure or SubFigure, optional
         Where to draw; by default a new figure that pyplot does not know, as in `draw_heads`.
 
     Returns
@@ -71,202 +76,111 @@ def draw_compare(
     Raises
     ------
     SelectionError
-        Where the traces have other stacks, heads or tokens, or none.
+        Where the two have other stacks, heads or tokens, or none.
     ShapeError
         Where attention is negative.
     """
-    found = list(pairs(before, after))
-    if not found:
-        raise SelectionError("There is nothing to draw: these traces hold no heads.")
-    stacks: list[tuple[str, Pairs]] = [
-        (name, {(layer, head): (one, other) for (_, layer, head), one, other in some})
-        for name, some in groupby(found, lambda pair: pair[0][0])
-    ]
-    columns = max(len({head for _, head in some}) for _, some in stacks)
-    step = min(_STEP, (_WIDEST - _left() - _right()) / columns)
-    wide = max(5.0, _left() + _right() + step * columns)
-    wanted = [_height(some, edits, wide, step) for _, some in stacks]
-    figure = figure or GridFigure(figsize=(wide, sum(wanted)))
-    parts: Sequence[Figure | SubFigure] = [figure]
-    if len(stacks) > 1:
-        below = figure.subfigures(len(stacks), 1, squeeze=False, height_ratios=wanted)
-        parts = below.ravel().tolist()
-    wide, tall = (float(side) for side in figure.get_size_inches())
-    scale = change_scale(*(one for _, *both in found for one in both))
-    colours = change_colours(cmap)
-    for (name, some), part, height in zip(stacks, parts, wanted, strict=True):
-        grid = _Grid(part, wide, tall * height / sum(wanted), some, columns)
-        named = shown_text(name if len(stacks) > 1 else "")
-        title = " · ".join(filter(None, [shown_text(before.model), named, "after − before"]))
-        grid.draw(title, _caption(some, edits, grid.most_cells), scale, colours)
-    return figure
+    found = {place: both for place, *both in pairs(before, after)}
+    chosen = Chosen.of(before, {place: one for place, (one, _) in found.items()}, heads, stack)
+    afters = {place: found[place][1] for place in chosen.graphs}
+    distances = _compared(chosen.graphs, afters)
+    order = Order.of(chosen.graphs, sort, label, within_layers=within_layers, known=distances)
+    scale = Scale.of(*chosen.graphs.values(), *afters.values())
+    plain = Colours(scale, colour_map(None, is_signed=False, is_area=True))
+    signed = Scale(scale.top, is_signed=True, pen=scale.pen)
+    change = Colours(signed, colour_map(cmap, is_signed=True, is_area=True), "change")
+    grids = []
+    for graphs in chosen.stacks():
+        arranged = order.arrange(graphs, columns=int(chosen.is_strip))
+        groups = key_value_groups(graphs) if arranged.columns else ()
+        sides = _Sides(graphs, {place: afters[place] for place in graphs})
+        said = [shown_text(edits, limit=200), *sides.caption(), *order.said]
+        blocks = sides.blocks(arranged, distances["distance"], plain, change)
+        title, caption = chosen.title(graphs), "; ".join(filter(None, said))
+        grid = Grid(title, caption, blocks, arranged.rows, groups, chosen.is_strip)
+        rows, columns = grid.size
+        grids += grid.stacked() if columns > 3 * rows else [grid]
+    return draw_grids(grids, figure)
 
 
-def _height(some: Pairs, edits: str, wide: float, step: float) -> float:
-    rows = len({layer for layer, _ in some})
-    top = _top(_caption(some, edits, 1), wide)
-    return top + _BOTTOM + max((step + _above()) * rows, 1.6 * _larger())
+def _compared(befores: Graphs, afters: Graphs) -> pd.DataFrame:
+    rows = [compare_head(befores[place], afters[place]) for place in befores]
+    return pd.DataFrame(rows, index=pd.MultiIndex.from_tuples(befores))
 
 
-def _larger() -> float:
-    return max(1.0, font_size() / 10)
+class _Sides:
+    """The heads of a stack before and after, and what the two are called.
 
+    Parameters
+    ----------
+    befores, afters : mapping of (str, int, int) to AttentionGraph
+        The heads by stack, layer and head.
+    """
 
-def _left() -> float:
-    return 0.75 * _larger()
+    def __init__(self, befores: Graphs, afters: Graphs) -> None:
+        self._befores, self._afters = befores, afters
+        self._names = _names(list(befores.values()), list(afters.values()))
 
-
-def _right() -> float:
-    return 1.1 * _larger()
-
-
-def _above() -> float:
-    """Tell the inches that the distance takes above a head."""
-    return 1.5 * _small() / POINTS_PER_INCH
-
-
-def _small() -> float:
-    return 0.75 * font_size()
-
-
-def _top(caption: str, wide: float) -> float:
-    lines = 1 + _wrapped(caption, wide).count("\n")
-    return (3.4 * font_size() + 1.3 * _small() * lines + 10) / POINTS_PER_INCH + 0.1
-
-
-def _wrapped(caption: str, wide: float) -> str:
-    return wrapped(caption, (wide - _left() - 0.3) * POINTS_PER_INCH / _small())
-
-
-@dataclass(frozen=True)
-class _Grid:
-    """The heads of a stack on a part of a figure, `width` by `height` inches."""
-
-    part: Figure | SubFigure
-    width: float
-    height: float
-    heads: Pairs
-    columns: int
-
-    @property
-    def pitch(self) -> float:
-        return (self.width - _left() - _right()) / self.columns
-
-    @property
-    def most_cells(self) -> int:
-        return max(16, int(_CELLS_PER_INCH * self.pitch))
-
-    def draw(self, title: str, caption: str, scale: Scale, cmap: Colormap) -> None:
-        self._write(title, caption)
-        layers, numbers = (sorted({place[side] for place in self.heads}) for side in (0, 1))
-        top = self.height - _top(caption, self.width)
-        row = (top - _BOTTOM) / len(layers)
-        size = 0.92 * self.pitch, 0.96 * row - _above()
-        for (down, layer), (right, head) in product(enumerate(layers), enumerate(numbers)):
-            ax = self._axes(_left() + right * self.pitch, top - (down + 1) * row, *size)
-            if down == 0:
-                self._name_head(ax, head, is_first=right == 0)
-            if right == 0:
-                _note(ax, f"layer {layer}", (0, 0.5), (-4, 0), ha="right", va="center")
-            if (layer, head) in self.heads:
-                _draw_change(ax, *self.heads[layer, head], self.most_cells, scale, cmap)
-        long = min(1.5 * _larger(), top - _BOTTOM)
-        key = self._axes(self.width - 0.8 * _right(), top - long - _above(), 0.09, long)
-        add_colour_bar(ScalarMappable(scale.norm, cmap), scale.ticks, "change", cax=key)
-
-    def _name_head(self, ax: Axes, head: int, *, is_first: bool) -> None:
-        """Write "head 3" above a column, or where that does not fit, "head" once and numbers."""
-        up = _above() * POINTS_PER_INCH + 4
-        fits = (width("head 00") + 0.5) * _small() <= self.pitch * POINTS_PER_INCH
-        _note(ax, f"head {head}" if fits else str(head), (0.5, 1), (0, up), ha="center")
-        if is_first and not fits:
-            _note(ax, "head", (0, 1), (-4, up), ha="right")
-
-    def _axes(self, x: float, y: float, wide: float, tall: float) -> Axes:
-        place = (x / self.width, y / self.height, wide / self.width, tall / self.height)
-        ax = self.part.add_axes(place)
-        ax.set(xticks=[], yticks=[])
-        ax.patch.set_visible(False)
-        ax.spines[:].set_visible(False)
-        return ax
-
-    def _write(self, title: str, caption: str) -> None:
-        caption = _wrapped(caption, self.width)
-        down = 0.1 + 1.7 * font_size() / POINTS_PER_INCH
-        for text, y, size in ((title, 0.1, font_size()), (caption, down, _small())):
-            self.part.text(
-                _left() / self.width,
-                1 - y / self.height,
-                text,
-                ha="left",
-                va="top",
-                size=size,
-                alpha=0.75 if text is caption else 1.0,
-                linespacing=1.3,
-                **text_style([text]),
+    def blocks(
+        self, arranged: Arranged, distances: pd.Series[float], plain: Colours, change: Colours
+    ) -> tuple[Block, ...]:
+        """Give before, after and the change, with the same heads in the same places."""
+        spots, columns, (before, after) = arranged.spots, arranged.columns, self._names
+        ones = {at: Panel(self._befores[one], arranged.names[one]) for at, one in spots.items()}
+        others = {at: Panel(self._afters[one]) for at, one in spots.items()}
+        changes = {
+            at: Panel(
+                difference(self._befores[one], self._afters[one]),
+                (distance_text(distances[one]), ""),
+                distances[one] / FARTHEST,
             )
+            for at, one in spots.items()
+        }
+        return (
+            Block(ones, plain, before, columns),
+            Block(others, plain, after, columns),
+            Block(
+                changes, change, "after − before" if before == "before" else "difference", columns
+            ),
+        )
+
+    def caption(self) -> list[str]:
+        """Say what is shown."""
+        befores, afters = list(self._befores.values()), list(self._afters.values())
+        before, after = self._names
+        named = [] if before == "before" else [f"difference: {after} − {before}"]
+        return [
+            *named,
+            *what_is_shown(self._befores, self._afters),
+            *_kept({before: befores, after: afters}),
+            "above a change its Jensen-Shannon distance, mean over queries; a whole bar is "
+            f"{FARTHEST:.3f}, nothing in common",
+        ]
 
 
-def _draw_change(
-    ax: Axes,
-    before: AttentionGraph,
-    after: AttentionGraph,
-    most: int,
-    scale: Scale,
-    cmap: Colormap,
-) -> None:
-    change = difference(before, after)
-    found = cells(change, np.arange(change.graph.num_edges), change.attention, most)
-    found = add_sink(found, change, np.arange(change.graph.num_queries))
-    draw_cells(ax, found, cmap, scale.norm)
-    distance = compare_head(before, after)["distance"]
-    wide, tall = points(ax)
-    if (width("0.000") + 0.5) * _small() <= wide:
-        _note(ax, distance_text(distance), (1, 1), (0, 6), ha="right")
-    line: dict[str, Any] = {
-        "transform": ax.transAxes,
-        "color": mpl.rcParams["text.color"],
-        "linewidth": 1.8,
-        "clip_on": False,
-        "solid_capstyle": "butt",
-    }
-    up = 1 + 3 / tall
-    ax.add_artist(Line2D((0, 1), (up, up), **line | {"alpha": 0.15}))
-    ax.add_artist(Line2D((0, distance / FARTHEST), (up, up), **line))
+def _names(befores: Sequence[AttentionGraph], afters: Sequence[AttentionGraph]) -> tuple[str, str]:
+    """Name two sides by what tells them apart."""
+    for name in ("weight_function", "normalizer", "model"):
+        one, other = ({getattr(head, name) for head in side} for side in (befores, afters))
+        if len(one) == len(other) == 1 and one != other and all(one | other):
+            return shown_text(one.pop()), shown_text(other.pop())
+    return "before", "after"
 
 
-def _note(
-    ax: Axes, text: str, place: tuple[float, float], moved: tuple[float, float], **style: Any
-) -> None:
-    where: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points"}
-    where |= {"va": "baseline", "size": _small(), "annotation_clip": False}
-    ax.annotate(text, place, moved, **where | style)
-
-
-def _caption(some: Pairs, edits: str, most: int) -> str:
-    befores, afters = zip(*some.values(), strict=True)
-    said = [
-        shown_text(edits, limit=200),
-        "rows are queries, columns keys" + _sink_too(befores[0], afters[0]),
-        *_kept(befores, afters),
-        "above a head its Jensen-Shannon distance, mean over queries; a whole bar is "
-        f"{FARTHEST:.3f}, nothing in common",
-    ]
-    return "; ".join(filter(None, said)) + largest_of(block_size(befores[0], most))
-
-
-def _sink_too(before: AttentionGraph, after: AttentionGraph) -> str:
-    has_sink = before.sink is not None or after.sink is not None
-    return ", the last one the sink" if has_sink else ""
-
-
-def _kept(befores: Sequence[AttentionGraph], afters: Sequence[AttentionGraph]) -> list[str]:
+def _kept(sides: Mapping[str, Sequence[AttentionGraph]]) -> list[str]:
     """Say how many edges are shown, where not all."""
     said = []
-    for name, heads in (("before", befores), ("after", afters)):
+    for name, heads in sides.items():
         kept = sum(head.graph.num_edges for head in heads)
         total = sum(int(head.total_edges.sum()) for head in heads)
         if kept < total:
             rule = shown_text(heads[0].kept_by, limit=200)
             said.append(f"{rule}: {kept:,} of {total:,} edges {name}")
     return [*said, "edges that were not kept count as 0"] if said else []
+
+
+def distance_text(distance: float) -> str:
+    """Write a Jensen-Shannon distance: "0" where there is none at all."""
+    if 0 < distance < 5e-4:
+        return "< 0.001"
+    return f"{distance:.3f}" if distance else "0"

@@ -1,72 +1,69 @@
-"""Pictures of all heads of a trace at a glance."""
+"""Pictures of all heads of a trace at a glance, and of chosen ones."""
 
 from __future__ import annotations
 
-import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import TypeAlias, cast
 
-import matplotlib as mpl
-import numpy as np
-from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Colormap
 from matplotlib.figure import Figure, SubFigure
-from matplotlib.gridspec import GridSpec
-from matplotlib.lines import Line2D
 
+from gattn.analysis.heads import Heads, Place, by_place
 from gattn.drawing.colours import Scale, colour_map
-from gattn.drawing.frame import POINTS_PER_INCH, add_colour_bar, shown_text
-from gattn.drawing.labels import font_size, text_style
-from gattn.drawing.matrix import Cells, add_sink, block_size, cells, draw_cells
-from gattn.drawing.shown import all_of, largest_of, share_of
-from gattn.drawing.text import width, wrapped
+from gattn.drawing.frame import shown_text
+from gattn.drawing.grid import Block, Grid, Panel
+from gattn.drawing.grid_drawing import draw_grids
+from gattn.drawing.order import Graphs, Order, strip_columns
+from gattn.drawing.scores import HeadScore
+from gattn.drawing.sheet import Colours
+from gattn.drawing.shown import all_of, share_of
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
-from gattn.trace import AttentionTrace, Stack
+from gattn.trace import AttentionTrace
 
-_CELLS_PER_INCH = 60
-_STEP = 1.25
-_MARGINS = {"left": 0.75, "right": 0.95, "top": 0.95, "bottom": 0.15}
-_GROUPS = 0.25
-"""The height in inches of the names of key-value heads."""
-_WIDEST = 14.0
-
-
-class GridFigure(Figure):
-    """A figure without pyplot that a notebook shows where it is the value of a cell."""
-
-    def _repr_png_(self) -> bytes:
-        buffer = io.BytesIO()
-        self.savefig(buffer, format="png")
-        return buffer.getvalue()
+Groups: TypeAlias = "tuple[tuple[int, int, int], ...]"
 
 
 def draw_heads(
-    trace: AttentionTrace,
+    attention: Heads,
     *,
+    heads: Iterable[tuple[int, int]] | None = None,
     stack: str | None = None,
+    sort: HeadScore | None = None,
+    label: HeadScore | None = None,
+    within_layers: bool = False,
     cmap: str | Colormap | None = None,
-    figure: Figure | None = None,
+    figure: Figure | SubFigure | None = None,
 ) -> Figure:
-    """Draw every head of a trace as a small matrix: layers are rows, heads are columns.
+    """Draw every head as a small matrix: layers are rows, heads are columns.
 
     In each matrix rows are queries and columns keys, a sink on the right, and every kept edge is
     shown. All share one scale from 0 to 1 (further where attention exceeds 1, and from -1 where it
     is signed). A long text is shown in blocks, each by its largest attention, and the figure says
-    so. With grouped queries, a line above the heads that share a key-value head names it.
+    so. With grouped queries, a line above the heads that share a key-value head names it; lines
+    beside the rows and above the columns mark generated tokens.
 
     Parameters
     ----------
-    trace : AttentionTrace
-        The trace.
+    attention : Heads
+        A trace, a stack, or whatever else holds attention, as in `gattn.analysis.head_table`.
+    heads : iterable of (int, int), optional
+        Some heads, as (layer, head): a strip of larger matrices with their tokens.
     stack : str, optional
         The stack to draw; all of them, one below the other, where not given.
+    sort : str, mapping or Series, optional
+        A score to sort heads by, the largest first: the name of a column of
+        `gattn.analysis.head_table`, or numbers by (layer, head).
+    label : str, mapping or Series, optional
+        A score to write above each head, given likewise, such as ``"label"``, what it does in
+        words; by default the one that sorts them.
+    within_layers : bool
+        Whether layers stay rows, and `sort` sorts the heads of each.
     cmap : str or Colormap, optional
         The colours.
-    figure : Figure, optional
+    figure : Figure or SubFigure, optional
         Where to draw. By default a new figure that pyplot does not know: a notebook shows it where
         it is the last value of a cell, and nothing has to be closed. Give ``plt.figure()`` for a
         window with ``plt.show()``.
@@ -79,212 +76,163 @@ def draw_heads(
     Raises
     ------
     SelectionError
-        Where there is no such stack, or nothing to draw.
+        Where there is no such stack, head or score, or nothing to draw.
     """
-    stacks = [trace[stack]] if stack is not None else list(trace.stacks.values())
-    stacks = [one for one in stacks if one.heads]
-    if not stacks:
-        raise SelectionError("There is nothing to draw: this trace holds no heads.")
-    columns = max(len(one.head_numbers) for one in stacks)
-    wanted_width, wanted_heights = _size(stacks, columns)
-    if figure is None:
-        figure = GridFigure(figsize=(wanted_width, sum(wanted_heights)))
-    wide, height = (float(side) for side in figure.get_size_inches())
-    heights = [height * one / sum(wanted_heights) for one in wanted_heights]
-    scale = Scale.of(*(head for one in stacks for head in one.values()))
-    cmap = colour_map(cmap, is_signed=scale.is_signed, is_area=True)
-    parts: Sequence[Figure | SubFigure] = [figure]
+    chosen = Chosen.of(attention, by_place(attention), heads, stack)
+    order = Order.of(chosen.graphs, sort, label, within_layers=within_layers)
+    scale = Scale.of(*chosen.graphs.values())
+    colours = Colours(scale, colour_map(cmap, is_signed=scale.is_signed, is_area=True))
+    grids = []
+    for graphs in chosen.stacks():
+        places = order.arrange(graphs, strip_columns(graphs) if chosen.is_strip else 0)
+        panels = {spot: Panel(graphs[one], places.names[one]) for spot, one in places.spots.items()}
+        block = Block(panels, colours, columns=places.columns)
+        groups = key_value_groups(graphs) if places.columns else ()
+        caption = "; ".join([*_caption(graphs), *order.said])
+        title = chosen.title(graphs)
+        grids.append(Grid(title, caption, (block,), places.rows, groups, chosen.is_strip))
+    return draw_grids(grids, figure)
+
+
+def _caption(graphs: Graphs) -> list[str]:
+    heads = list(graphs.values())
+    kept = sum(head.graph.num_edges for head in heads)
+    total = sum(int(head.total_edges.sum()) for head in heads)
+    said = all_of(total)
+    if kept < total:
+        mass = sum(float(head.kept_mass.sum()) for head in heads)
+        whole = sum(float(head.total_mass.sum()) for head in heads)
+        said = f"{kept:,} of {total:,} edges{share_of(mass, whole)}"
+        rules = dict.fromkeys(head.kept_by for head in heads)
+        said = f"{shown_text(', '.join(rules), limit=200)}: {said}"
+    return [said, *what_is_shown(graphs)]
+
+
+def what_is_shown(*sides: Graphs) -> list[str]:
+    """Say what rows, columns and marks of small matrices are."""
+    heads = [head for side in sides for head in side.values()]
+    said = ["rows are queries, columns keys"]
+    if any(head.sink is not None for head in heads):
+        said[0] += ", the last one the sink"
+    if any(head.generated for head in heads):
+        said.append("lines mark generated tokens")
+    is_grouped = any(head.key_value_head is not None for head in heads)
+    if is_grouped and not key_value_groups(sides[0]):
+        said.append("key-value heads differ between layers")
+    return said
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The heads that are drawn.
+
+    Parameters
+    ----------
+    graphs : mapping of (str, int, int) to AttentionGraph
+        By stack, layer and head, in the order to draw them.
+    model : str
+        The model's name.
+    names_stacks : bool
+        Whether there are other stacks.
+    is_strip : bool
+        Whether they were chosen one by one.
+    """
+
+    graphs: Graphs
+    model: str
+    names_stacks: bool
+    is_strip: bool
+
+    @classmethod
+    def of(
+        cls,
+        attention: Heads,
+        graphs: Graphs,
+        heads: Iterable[tuple[int, int]] | None,
+        stack: str | None,
+    ) -> Chosen:
+        """Choose from all heads of some attention.
+
+        Raises
+        ------
+        SelectionError
+            Where there is no such stack or head, or nothing to draw.
+        """
+        if not graphs:
+            raise SelectionError("There is nothing to draw: this trace holds no heads.")
+        names = {place[0] for place in graphs}
+        if stack is not None and stack not in names:
+            raise SelectionError(f"No stack {stack!r} with heads; there are {sorted(names)}.")
+        graphs = {place: head for place, head in graphs.items() if stack in (None, place[0])}
+        if heads is not None:
+            graphs = _picked(graphs, list(heads))
+        is_strip = heads is not None or isinstance(attention, AttentionGraph)
+        name = attention.model if isinstance(attention, AttentionTrace) else ""
+        name = name or next(iter(graphs.values())).model
+        return cls(graphs, name, len(names) > 1, is_strip)
+
+    def stacks(self) -> list[Graphs]:
+        """List the heads stack by stack."""
+        listed = groupby(self.graphs.items(), lambda item: item[0][0])
+        return [dict(items) for _, items in listed]
+
+    def title(self, graphs: Graphs) -> str:
+        """Name the model, the stack, where there are several, and count the tokens."""
+        place, head = next(iter(graphs.items()))
+        graph = head.graph
+        counts = [(one.graph.num_tokens, one.graph.num_queries) for one in graphs.values()]
+        keys, queries = (_range(side) for side in zip(*counts, strict=True))
+        tokens = f"{keys} tokens"
+        if graph.is_bipartite or graph.num_queries != graph.num_keys:
+            tokens = f"{queries} queries, {keys} keys"
+        if head.generated:
+            tokens += f", {head.generated} generated"
+        stack = place[0] if self.names_stacks else ""
+        parts = [shown_text(self.model), shown_text(stack), tokens]
+        return " · ".join(filter(None, parts))
+
+
+def _range(counts: Sequence[int]) -> str:
+    least, most = min(counts), max(counts)
+    return str(least) if least == most else f"{least} to {most}"
+
+
+def _pair(place: object) -> tuple[int, int]:
+    """Give a layer and a head, or what is in no trace."""
+    is_pair = isinstance(place, tuple) and len(place) == 2
+    return cast("tuple[int, int]", place) if is_pair else (-1, -1)
+
+
+def _picked(every: Graphs, heads: Sequence[tuple[int, int]]) -> Graphs:
+    stacks = {place[0] for place in every}
     if len(stacks) > 1:
-        below = figure.subfigures(len(stacks), 1, squeeze=False, height_ratios=heights)
-        parts = below.ravel().tolist()
-    for one, part, tall in zip(stacks, parts, heights, strict=True):
-        place = _Place(part, wide, tall, _top(one))
-        most = place.most_cells(len(one.layers), columns)
-        _draw_stack(place, one, columns, scale, cmap)
-        _write(place, _title(trace, one), _caption(one, most))
-    return figure
+        raise SelectionError(f"heads are those of one stack: give stack=, one of {sorted(stacks)}.")
+    name = stacks.pop()
+    found: dict[Place, AttentionGraph] = {}
+    for place in heads:
+        if (spot := (name, *_pair(place))) not in every:
+            layers, numbers = (sorted({known[side] for known in every}) for side in (1, 2))
+            raise SelectionError(
+                f"heads is a list of (layer, head), such as [({layers[0]}, {numbers[0]})]; there "
+                f"is no {place!r} among layers {layers} with heads {numbers}."
+            )
+        found[spot] = every[spot]
+    if not found:
+        raise SelectionError("heads is an empty list of (layer, head): there is nothing to draw.")
+    return found
 
 
-def _size(stacks: Sequence[Stack], columns: int) -> tuple[float, list[float]]:
-    """Find the width of the figure and the heights of its stacks, in inches."""
-    room = _WIDEST - _MARGINS["left"] - _MARGINS["right"]
-    step = min(_STEP, room / columns)
-    wide = max(5.0, _MARGINS["left"] + _MARGINS["right"] + step * columns)
-    margins = [_top(one) + _MARGINS["bottom"] for one in stacks]
-    rows = [len(one.layers) for one in stacks]
-    return wide, [max(2.4, margin + step * row) for margin, row in zip(margins, rows, strict=True)]
-
-
-def _top(stack: Stack) -> float:
-    return _MARGINS["top"] + _GROUPS * bool(_groups(stack))
-
-
-def _groups(stack: Stack) -> list[tuple[int, int, int]]:
+def key_value_groups(graphs: Graphs) -> Groups:
     """Find the runs of columns that share a key-value head: the head, first and last column.
 
     There are none where queries are not grouped, or not alike in all layers.
     """
-    read = {place: head.key_value_head for place, head in stack.items()}
-    columns = [{read[place] for place in read if place[1] == head} for head in stack.head_numbers]
+    read: dict[int, set[int | None]] = {}
+    for (_, _, head), graph in graphs.items():
+        read.setdefault(head, set()).add(graph.key_value_head)
+    columns = [read[head] for head in sorted(read)]
     if any(len(found) > 1 for found in columns):
-        return []
+        return ()
     runs = groupby(range(len(columns)), lambda column: next(iter(columns[column])))
     listed = [(number, list(run)) for number, run in runs]
-    return [(number, run[0], run[-1]) for number, run in listed if number is not None]
-
-
-@dataclass(frozen=True)
-class _Place:
-    """A part of a figure, `width` by `height` inches, its heads `top` inches below its edge."""
-
-    part: Figure | SubFigure
-    width: float
-    height: float
-    top: float
-
-    def grid(self, rows: int, columns: int) -> GridSpec:
-        return self.part.add_gridspec(
-            rows,
-            columns,
-            left=_MARGINS["left"] / self.width,
-            right=1 - _MARGINS["right"] / self.width,
-            top=1 - self.top / self.height,
-            bottom=_MARGINS["bottom"] / self.height,
-            wspace=0.1,
-            hspace=0.1,
-        )
-
-    def most_cells(self, rows: int, columns: int) -> int:
-        down = (self.height - self.top - _MARGINS["bottom"]) / rows
-        return max(16, int(_CELLS_PER_INCH * min(self.pitch(columns), down)))
-
-    def pitch(self, columns: int) -> float:
-        return (self.width - _MARGINS["left"] - _MARGINS["right"]) / columns
-
-    def key_axes(self) -> Axes:
-        long = min(1.5, self.height - self.top - _MARGINS["bottom"])
-        bottom = (self.height - self.top - long) / self.height
-        place = (1 - 0.75 / self.width, bottom, 0.09 / self.width, long / self.height)
-        return self.part.add_axes(place)
-
-
-def _draw_stack(place: _Place, stack: Stack, columns: int, scale: Scale, cmap: Colormap) -> None:
-    grid = place.grid(len(stack.layers), columns)
-    most = place.most_cells(len(stack.layers), columns)
-    size = 0.8 * font_size()
-    aside: dict[str, Any] = {"rotation": 0, "ha": "right", "va": "center"}
-    tops = []
-    for row, layer in enumerate(stack.layers):
-        for column, head in enumerate(stack.head_numbers):
-            ax = place.part.add_subplot(grid[row, column])
-            _clear(ax)
-            if row == 0:
-                tops.append(ax)
-            if column == 0:
-                ax.set_ylabel(f"layer {layer}", size=size, **aside)
-            if (layer, head) in stack.heads:
-                draw_cells(ax, _thumbnail(stack[layer, head], most), cmap, scale.norm)
-    room = place.pitch(columns) * POINTS_PER_INCH
-    _name_heads(tops, stack.head_numbers, room)
-    _name_groups(place, tops, _groups(stack), room)
-    add_colour_bar(ScalarMappable(scale.norm, cmap), scale.ticks, cax=place.key_axes())
-
-
-def _name_heads(axes: Sequence[Axes], heads: Sequence[int], room: float) -> None:
-    """Write "head 3" above each column, or where these do not fit, "head" once and numbers."""
-    size = 0.8 * font_size()
-    names = [f"head {head}" for head in heads]
-    if not _fits(names, room, size):
-        _write_aside(axes[0], "head", 4, size)
-        names = [str(head) for head in heads]
-    for ax, name in zip(axes, names, strict=True):
-        ax.set_title(name, size=size, pad=4)
-
-
-def _name_groups(
-    place: _Place, axes: Sequence[Axes], groups: Sequence[tuple[int, int, int]], room: float
-) -> None:
-    """Draw a line above the columns that share a key-value head, and name it."""
-    if not groups:
-        return
-    size = 0.8 * font_size()
-    line = 4 + 1.6 * size
-    narrowest = room * min(last - first + 1 for _, first, last in groups)
-    names = [f"key-value head {number}" for number, _, _ in groups]
-    if not _fits(names, narrowest, size):
-        _write_aside(axes[0], "key-value", line + 3, size)
-        names = [str(number) for number, _, _ in groups]
-    for name, (_, first, last) in zip(names, groups, strict=True):
-        for column in (first, last):
-            axes[column].apply_aspect()
-        left, right = axes[first].get_position(), axes[last].get_position()
-        x, y = (left.x0, right.x1), left.y1 + line / POINTS_PER_INCH / place.height
-        style = {"color": mpl.rcParams["text.color"], "linewidth": 0.8, "alpha": 0.75}
-        place.part.add_artist(Line2D(x, (y, y), transform=place.part.transSubfigure, **style))
-        above = y + 3 / POINTS_PER_INCH / place.height
-        place.part.text(sum(x) / 2, above, name, ha="center", va="baseline", size=size)
-
-
-def _fits(names: Sequence[str], room: float, size: float) -> bool:
-    return (max(map(width, names)) + 0.5) * size <= room
-
-
-def _write_aside(ax: Axes, text: str, up: float, size: float) -> None:
-    """Write left of axes, some points above their top."""
-    place: dict[str, Any] = {"xycoords": "axes fraction", "textcoords": "offset points"}
-    ax.annotate(text, (0, 1), (-4, up), ha="right", va="baseline", size=size, **place)
-
-
-def _thumbnail(head: AttentionGraph, most: int) -> Cells:
-    found = cells(head, np.arange(head.graph.num_edges), head.attention, most)
-    return add_sink(found, head, np.arange(head.graph.num_queries))
-
-
-def _clear(ax: Axes) -> None:
-    ax.set(xticks=[], yticks=[])
-    ax.patch.set_visible(False)
-    ax.spines[:].set_visible(False)
-
-
-def _title(trace: AttentionTrace, stack: Stack) -> str:
-    graph = next(iter(stack.values())).graph
-    tokens = f"{graph.num_tokens} tokens"
-    if graph.is_bipartite or graph.num_queries != graph.num_keys:
-        tokens = f"{graph.num_queries} queries, {graph.num_keys} keys"
-    if trace.generated and stack.name == "decoder":
-        tokens += f", {trace.generated} generated"
-    name = stack.name if len(trace.stacks) > 1 else ""
-    return " · ".join(filter(None, [shown_text(trace.model), shown_text(name), tokens]))
-
-
-def _caption(stack: Stack, most: int) -> str:
-    graphs = list(stack.values())
-    kept = sum(graph.graph.num_edges for graph in graphs)
-    total = sum(int(graph.total_edges.sum()) for graph in graphs)
-    caption = all_of(total)
-    if kept < total:
-        mass = sum(float(graph.kept_mass.sum()) for graph in graphs)
-        whole = sum(float(graph.total_mass.sum()) for graph in graphs)
-        caption = f"{kept:,} of {total:,} edges" + share_of(mass, whole)
-    caption += "; rows are queries, columns keys"
-    if any(graph.sink is not None for graph in graphs):
-        caption += ", the last one the sink"
-    if not _groups(stack) and any(graph.key_value_head is not None for graph in graphs):
-        caption += "; key-value heads differ between layers"
-    return caption + largest_of(block_size(graphs[0], most))
-
-
-def _write(place: _Place, title: str, caption: str) -> None:
-    small = 0.75 * font_size()
-    caption = wrapped(caption, (place.width - 0.3 - _MARGINS["left"]) * POINTS_PER_INCH / small)
-    for text, down, size in ((title, 0.14, font_size()), (caption, 0.38, small)):
-        place.part.text(
-            _MARGINS["left"] / place.width,
-            1 - down / place.height,
-            text,
-            ha="left",
-            va="top",
-            size=size,
-            alpha=0.75 if text is caption else 1.0,
-            **text_style([text]),
-        )
+    return tuple((number, run[0], run[-1]) for number, run in listed if number is not None)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from sample_heads import bipartite_head, causal_head, decoding_step, signed_head
+from test_draw_heads import box, images, lines, overlaps, said, words
 
-from gattn.analysis.comparisons import compare_head
+from gattn.analysis.comparisons import compare, compare_head
 from gattn.analysis.divergences import FARTHEST
-from gattn.drawing.compare import draw_compare
-from gattn.drawing.compare_head import distance_text, draw_compare_head
+from gattn.drawing.compare import distance_text, draw_compare
 from gattn.errors import SelectionError, ShapeError
 from gattn.keep import TopK
 from gattn.trace import AttentionTrace, Stack
@@ -28,53 +28,74 @@ def trace(seed, *, layers=2, heads=3, size=6, stacks=("decoder",), **fields):
     return AttentionTrace({name: Stack(name, found) for name in stacks}, "tiny", **fields)
 
 
-def words(figure):
-    return [text.get_text() for text in figure.findobj(mpl.text.Text) if text.get_text()]
+def blocks(figure, number=3):
+    """The matrices before, after and of the change."""
+    return np.array(images(figure), dtype=object).reshape(number, -1)
 
 
-def said(figure):
-    return " ".join(" ".join(words(figure)).split())
+def changes(figure):
+    return list(blocks(figure)[2])
 
 
-def thumbnails(figure):
-    return [ax for ax in figure.axes if ax.images]
-
-
-def boxes(figure):
-    figure.draw_without_rendering()
-    texts = [t for t in figure.findobj(mpl.text.Text) if t.get_text().strip() and t.get_visible()]
-    return [(text.get_text(), text.get_window_extent()) for text in texts]
-
-
-def test_each_cell_shows_the_change_of_its_head():
+def test_each_head_is_drawn_before_and_after_with_its_change():
     before, after = trace(1), trace(2)
     figure = draw_compare(before, after, edits="cut 1.1")
     assert isinstance(figure, Figure)
     places = [(layer, head) for layer in range(2) for head in range(3)]
-    for place, ax in zip(places, thumbnails(figure), strict=True):
+    wholes, bars = lines(figure, "whole-bars"), lines(figure, "bars")
+    assert len(bars) == 6
+    for place, drawn, whole, bar in zip(places, blocks(figure).T, wholes, bars, strict=True):
         change = after[place].to_dense() - before[place].to_dense()
-        shown = ax.images[0].get_array()
-        np.testing.assert_allclose(shown.filled(0), change, atol=1e-12)
-        np.testing.assert_array_equal(~shown.mask, np.tril(np.ones((6, 6), dtype=bool)))
+        for image, expected in zip(
+            drawn, (before[place].to_dense(), after[place].to_dense(), change), strict=True
+        ):
+            np.testing.assert_allclose(image.get_array().filled(0), expected, atol=1e-12)
+            np.testing.assert_array_equal(
+                ~image.get_array().mask, np.tril(np.ones((6, 6), dtype=bool))
+            )
+        left, _, right, high = box(drawn[2])
+        assert tuple(whole[:, 0]) == pytest.approx((left, right))
         distance = compare_head(before[place], after[place])["distance"]
-        whole, bar = (line.get_xdata() for line in ax.lines)
-        assert tuple(whole) == (0, 1)
-        assert bar[1] == pytest.approx(distance / FARTHEST)
-        assert distance_text(distance) in [text.get_text() for text in ax.texts]
+        share = (bar[1, 0] - bar[0, 0]) / (right - left)
+        assert share == pytest.approx(distance / FARTHEST)
+        assert whole[0, 1] == bar[0, 1] > high
+        assert distance_text(distance) in words(figure)
     found = words(figure)
-    for name in ("layer 0", "layer 1", "head 0", "head 1", "head 2", "change"):
+    for name in ("layer 0", "layer 1", "before", "after", "after − before", "change"):
         assert found.count(name) == 1
-    assert "tiny · after − before" in found
-    assert "cut 1.1; rows are queries, columns keys; above a head" in said(figure)
+    assert found.count("head 2") == 3
+    assert "tiny · 6 tokens" in found
+    assert "cut 1.1; rows are queries, columns keys; above a change" in said(figure)
     assert "edges" not in said(figure)
+
+
+def test_blocks_stand_side_by_side_with_their_heads_in_the_same_places():
+    figure = draw_compare(trace(1), trace(2))
+    edges = [[box(image) for image in block] for block in blocks(figure)]
+    assert max(right for _, _, right, _ in edges[0]) < min(left for left, *_ in edges[1])
+    apart = edges[1][0][0] - edges[0][0][0]
+    for one, other in zip(edges[0], edges[1], strict=True):
+        np.testing.assert_allclose(np.subtract(other, one), (apart, 0, apart, 0), atol=1e-9)
+
+
+def test_few_layers_of_many_heads_stand_one_below_the_other():
+    before, after = (trace(seed, layers=1, heads=8) for seed in (1, 2))
+    figure = draw_compare(before, after)
+    highs = [{round(box(image)[3], 6) for image in block} for block in blocks(figure)]
+    assert list(map(len, highs)) == [1, 1, 1]
+    assert sorted(highs, reverse=True, key=max) == highs
+    assert len(set.union(*highs)) == 3
+    found = words(figure)
+    assert [found.count(name) for name in ("before", "after", "tiny · 6 tokens")] == [1, 1, 1]
+    assert "after − before" in found
 
 
 def test_equal_heads_are_marked_by_a_plain_zero():
     figure = draw_compare(trace(1), trace(1))
     assert words(figure).count("0") >= 6
-    for ax in thumbnails(figure):
-        assert ax.lines[1].get_xdata()[1] == 0
-        assert not ax.images[0].get_array().compressed().any()
+    for bar, change in zip(lines(figure, "bars"), changes(figure), strict=True):
+        assert bar[0, 0] == bar[1, 0]
+        assert not change.get_array().compressed().any()
 
 
 def test_distances_as_text():
@@ -85,42 +106,35 @@ def test_distances_as_text():
 
 
 def test_the_scale_is_centred_on_zero():
-    for figure in (
-        draw_compare(trace(1), trace(2)),
-        draw_compare_head(causal_head(4), causal_head(4, seed=1)),
-    ):
-        norm = thumbnails(figure)[-1].images[0].norm
-        assert (norm.vmin, norm.vmax, norm(0.0)) == (-1, 1, 0.5)
+    figure = draw_compare(trace(1), trace(2))
+    norms = [block[0].norm for block in blocks(figure)]
+    assert (norms[2].vmin, norms[2].vmax, norms[2](0.0)) == (-1, 1, 0.5)
+    assert (norms[0].vmin, norms[0].vmax) == (norms[1].vmin, norms[1].vmax) == (0, 1)
 
 
 def test_attention_beyond_one_widens_the_scale_on_both_sides():
     double = dataclasses.replace(causal_head(4), attention=2 * causal_head(4).attention)
-    figure = draw_compare_head(causal_head(4), double)
-    image = thumbnails(figure)[2].images[0]
+    image = changes(draw_compare(causal_head(4), double))[0]
     top = double.attention.max()
     assert (image.norm.vmin, image.norm.vmax) == (-top, top)
 
 
-@pytest.mark.parametrize("size", [9, 16])
+@pytest.mark.parametrize("size", [6, 9, 16, 20])
 @pytest.mark.parametrize(("layers", "heads"), [(1, 1), (2, 4), (3, 12), (1, 24), (1, 40)])
-def test_texts_do_not_overlap_or_leave_the_figure(layers, heads, size):
+def test_texts_of_a_comparison_do_not_overlap_or_leave_the_figure(layers, heads, size):
     with mpl.rc_context({"font.size": size}):
         before, after = (trace(seed, layers=layers, heads=heads) for seed in (1, 2))
         figure = draw_compare(before, after, edits="cut 1.1, " * 12)
-        found = boxes(figure)
-    for place, (_, one) in enumerate(found):
-        assert not any(one.overlaps(other) for _, other in found[place + 1 :])
-    for name, box in found:
-        assert box.x0 > -1, name
-        assert box.x1 < figure.bbox.width + 1, name
+        assert list(overlaps(figure)) == []
 
 
 def test_each_stack_is_drawn_in_the_order_of_the_trace():
     before, after = (trace(seed, stacks=("encoder", "decoder")) for seed in (1, 2))
     figure = draw_compare(before, after)
-    assert len(thumbnails(figure)) == 12
-    titles = [text for text in words(figure) if "after − before" in text]
-    assert titles == ["tiny · encoder · after − before", "tiny · decoder · after − before"]
+    assert len(images(figure)) == 36
+    titles = [text for text in words(figure) if "tiny" in text]
+    assert titles == ["tiny · encoder · 6 tokens", "tiny · decoder · 6 tokens"]
+    assert len(images(draw_compare(before, after, stack="encoder"))) == 18
 
 
 def test_edges_that_were_not_kept_are_told():
@@ -132,9 +146,9 @@ def test_edges_that_were_not_kept_are_told():
     )
     for shown in (
         said(draw_compare(before, after)),
-        said(draw_compare_head(before[0, 0], after[0, 0])),
+        said(draw_compare(before[0, 0], after[0, 0])),
     ):
-        assert "TopK(2): 11 of 21 edges" in shown
+        assert "TopK(2): 11 of 21 edges before; TopK(2): 11 of 21 edges after" in shown
     assert "count as 0" in said(draw_compare(before, after))
 
 
@@ -144,7 +158,7 @@ def test_long_texts_are_drawn_in_blocks_by_their_largest_change():
         for s in (1, 2)
     )
     figure = draw_compare(before, after)
-    shown = thumbnails(figure)[0].images[0].get_array()
+    shown = changes(figure)[0].get_array()
     block = -(-200 // len(shown))
     assert block > 1
     assert f"a cell is the largest of {block} × {block}" in said(figure)
@@ -153,30 +167,61 @@ def test_long_texts_are_drawn_in_blocks_by_their_largest_change():
     assert shown[-1, 0] == pytest.approx(corner[np.abs(corner).argmax()])
 
 
-def test_one_head_is_three_matrices():
+def test_one_head_is_three_large_matrices_with_tokens():
     before, after = causal_head(5), causal_head(5, seed=4)
-    figure = draw_compare_head(before, after, edits="cut 1.3:4<-0")
-    panels = thumbnails(figure)
-    assert [ax.get_title() for ax in panels] == ["before", "after", "after − before"]
-    matrices = [ax.images[0].get_array().filled(0) for ax in panels]
+    figure = draw_compare(before, after, edits="cut 1.3:4<-0")
+    matrices = [image.get_array().filled(0) for image in images(figure)]
     np.testing.assert_array_equal(matrices[0], before.to_dense())
     np.testing.assert_array_equal(matrices[1], after.to_dense())
     np.testing.assert_allclose(matrices[2], after.to_dense() - before.to_dense())
-    assert panels[0].images[0].norm.vmin == panels[1].images[0].norm.vmin == 0
-    labels = [label.get_text() for label in panels[0].get_yticklabels()]
-    assert labels == before.labels()
-    for ax in panels:
-        assert [label.get_text() for label in ax.get_xticklabels()] == before.labels()
+    found = words(figure)
+    assert [text for text in found if text.startswith("word")] == 4 * before.labels()
     distance = compare_head(before, after)["distance"]
-    shown = said(figure)
-    assert (
-        "cut 1.3:4<-0; before: all 15 edges; after: all 15 edges; Jensen-Shannon distance" in shown
-    )
-    assert f"distance {distance:.3f}, mean over queries" in shown
-    assert {"layer 1 · head 3", "attention", "change of attention"} <= set(words(figure))
+    assert {distance_text(distance), "layer 1 · head 3", "attention", "change"} <= set(found)
+    assert "cut 1.3:4<-0; rows are queries" in said(figure)
 
 
-@pytest.mark.parametrize("size", [10, 18])
+def test_chosen_heads_are_rows():
+    before, after = trace(1), trace(2)
+    figure = before.draw(other=after, heads=[(1, 0), (0, 2)])
+    rows = [[round(box(image)[3], 6) for image in block] for block in blocks(figure)]
+    assert rows[0] == rows[1] == rows[2]
+    assert rows[0][0] > rows[0][1]
+    np.testing.assert_array_equal(images(figure)[0].get_array().filled(0), before[1, 0].to_dense())
+    assert {"layer 1 · head 0", "layer 0 · head 2"} <= set(words(figure))
+
+
+def test_heads_are_sorted_by_their_distance():
+    before, after = trace(1), trace(2)
+    distances = compare(before, after).distance.droplevel("stack").sort_values(ascending=False)
+    figure = draw_compare(before, after, sort="distance")
+    for place, drawn in zip(distances.index[:4], blocks(figure).T[:4], strict=True):
+        np.testing.assert_array_equal(drawn[1].get_array().filled(0), after[place].to_dense())
+    layer, head = distances.index[0]
+    largest = f"{distances.iloc[0]:.2f}".removeprefix("0")
+    assert f"{layer}.{head}: distance {largest}" in words(figure)
+    assert "sorted by distance, written above, from the largest on" in said(figure)
+    by_entropy = draw_compare(before, after, sort="induction", within_layers=True)
+    assert "sorted by induction, written above, in each layer" in said(by_entropy)
+
+
+def test_two_weight_functions_are_named():
+    one = [causal_head(5, head=head, weight_function="Dot()") for head in range(3)]
+    other = [causal_head(5, head=head, seed=3, weight_function="Near()") for head in range(3)]
+    figure = draw_compare(one, other)
+    found = words(figure)
+    assert {"Dot()", "Near()", "difference"} <= set(found)
+    assert "before" not in found
+    assert "difference: Near() − Dot(); rows are queries" in said(figure)
+    assert "before" in words(draw_compare(one, [other[0], *one[1:]]))
+
+
+def test_two_models_are_named():
+    one, other = (causal_head(5, seed=seed, model=name) for seed, name in ((0, "a"), (1, "b")))
+    assert {"a", "b", "difference"} <= set(words(draw_compare(one, other)))
+
+
+@pytest.mark.parametrize("size", [6, 10, 18])
 @pytest.mark.parametrize(
     "head",
     [
@@ -193,48 +238,34 @@ def test_one_head_is_three_matrices():
 def test_the_texts_of_one_head_do_not_overlap_or_leave_the_figure(head, size):
     with mpl.rc_context({"font.size": size}):
         other = dataclasses.replace(head, attention=head.attention[::-1].copy())
-        figure = draw_compare_head(head, other, edits="cut 1.1, " * 9)
-        found = boxes(figure)
-    upright = [(name, box) for name, box in found if not name.startswith(("word", "some", "<"))]
-    for place, (name, one) in enumerate(upright):
-        for another, other_box in upright[place + 1 :]:
-            assert not one.overlaps(other_box), (name, another)
-    for name, box in found:
-        assert box.x0 > -1, name
-        assert box.y0 > -1, name
-        assert box.x1 < figure.bbox.width + 1, name
-        assert box.y1 < figure.bbox.height + 1, name
+        figure = draw_compare(head, other, edits="cut 1.1, " * 9)
+        assert list(overlaps(figure)) == []
 
 
 def test_a_sink_is_one_more_column():
     sink = np.array([0.9, 0.5, 0.4, 0.3])
     one, other = causal_head(4), dataclasses.replace(causal_head(4), sink=sink)
-    image = thumbnails(draw_compare_head(one, other))[2].images[0].get_array()
-    assert image[:, -1].tolist() == sink.tolist()
-    stacks = [AttentionTrace({"a": Stack("a", {(0, 0): head})}) for head in (one, other)]
-    figure = draw_compare(*stacks)
-    assert thumbnails(figure)[0].images[0].get_array()[:, -1].tolist() == sink.tolist()
-    assert "the last one the sink" in said(figure)
+    for shown in (
+        draw_compare(one, other),
+        draw_compare(*(AttentionTrace({"a": Stack("a", {(0, 0): h})}) for h in (one, other))),
+    ):
+        assert changes(shown)[0].get_array()[:, -1].tolist() == sink.tolist()
+        assert "the last one the sink" in said(shown)
 
 
-def test_draws_on_a_given_figure_and_knows_nothing_of_pyplot_otherwise():
+def test_a_comparison_is_drawn_on_a_given_figure_and_pyplot_knows_no_other():
     draw_compare(trace(1), trace(2))
-    draw_compare_head(causal_head(3), causal_head(3))
     assert plt.get_fignums() == []
     figure = plt.figure()
     assert draw_compare(trace(1), trace(2), figure=figure) is figure
-    figure = plt.figure()
-    assert draw_compare_head(causal_head(3), causal_head(3), figure=figure) is figure
+    assert trace(1).only_stack.draw(other=trace(2).only_stack, figure=figure) is figure
 
 
-def test_nothing_is_read_as_mathematics():
+def test_nothing_of_edits_is_read_as_mathematics():
     edits = 'cut 1:"$\\frac$"<-*'
-    for figure in (
-        draw_compare(trace(1), trace(2), edits=edits),
-        draw_compare_head(causal_head(3), causal_head(3), edits=edits),
-    ):
-        figure.draw_without_rendering()
-        assert edits in said(figure)
+    figure = draw_compare(trace(1), trace(2), edits=edits)
+    figure.draw_without_rendering()
+    assert edits in said(figure)
 
 
 def test_what_cannot_be_compared_is_refused():
@@ -242,6 +273,6 @@ def test_what_cannot_be_compared_is_refused():
     with pytest.raises(SelectionError, match="no heads"):
         draw_compare(empty, empty)
     with pytest.raises(SelectionError, match="tokens"):
-        draw_compare_head(causal_head(3), causal_head(4))
+        draw_compare(causal_head(3), causal_head(4))
     with pytest.raises(ShapeError, match=">= 0"):
-        draw_compare_head(signed_head(), signed_head())
+        draw_compare(signed_head(), signed_head())

@@ -7,7 +7,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from sample_heads import bipartite_head, causal_head, signed_head, small_trace
+from sample_heads import bipartite_head, causal_head, decoding_step, signed_head, small_trace
 
 from gattn.drawing import draw_heads, notebook_svg
 from gattn.errors import SelectionError
@@ -22,8 +22,23 @@ def words(figure):
     return [text.get_text() for text in figure.findobj(mpl.text.Text) if text.get_text()]
 
 
+def said(figure):
+    return " ".join(" ".join(words(figure)).split())
+
+
 def images(figure):
-    return [ax.images[0] for ax in figure.axes if ax.images]
+    return figure.axes[0].images
+
+
+def lines(figure, gid):
+    """The ends of lines, in inches from the left lower corner, where x0 <= x1."""
+    found = [one for one in figure.axes[0].collections if one.get_gid() == f"gattn-{gid}"]
+    return [segment for one in found for segment in one.get_segments()]
+
+
+def box(image):
+    left, right, low, high = image.get_extent()
+    return left, low, right, high
 
 
 def test_layers_are_rows_and_heads_columns():
@@ -35,9 +50,11 @@ def test_layers_are_rows_and_heads_columns():
     assert "layer 1" not in found
     assert "tiny-model · 6 tokens" in found
     assert len(images(figure)) == 6
+    boxes = [box(image) for image in images(figure)]
+    assert boxes[0][0] == boxes[3][0] < boxes[1][0] < boxes[2][0]
+    assert boxes[0][1] == boxes[2][1] > boxes[3][1] == boxes[5][1]
     corner = small_trace()[2, 4]
-    last = next(ax for ax in figure.axes if ax.images and ax.get_subplotspec().num1 == 5)
-    np.testing.assert_allclose(last.images[0].get_array().compressed(), corner.attention)
+    np.testing.assert_allclose(images(figure)[5].get_array().compressed(), corner.attention)
 
 
 def grouped_trace(groups, *, layers=2, stacks=("decoder",), **fields):
@@ -50,42 +67,30 @@ def grouped_trace(groups, *, layers=2, stacks=("decoder",), **fields):
     return AttentionTrace({name: Stack(name, heads) for name in stacks}, "m", **fields)
 
 
-def group_lines(figure):
-    """The ends of each line above columns, in pixels, and the text in the middle above it."""
-    found = []
-    for part in [figure, *figure.subfigs]:
-        for line in part.artists:
-            (left, y), (right, _) = line.get_transform().transform(line.get_xydata())
-            above = [
-                text.get_text()
-                for text in part.texts
-                if text.get_transform().transform(text.get_position())
-                == pytest.approx(((left + right) / 2, y), abs=10)
-            ]
-            found.append((left, right, *above))
-    return found
-
-
 @pytest.mark.parametrize("stacks", [("decoder",), ("encoder", "decoder")])
 def test_a_line_spans_the_heads_that_share_a_key_value_head(stacks):
     figure = draw_heads(grouped_trace([(0, 0, 0, 1, 1, 2)], stacks=stacks))
-    tops = [ax for ax in figure.axes if ax.get_title()]
-    for place, lines in enumerate(np.split(np.array(group_lines(figure), object), len(stacks))):
-        boxes = [ax.get_window_extent() for ax in tops[6 * place : 6 * place + 6]]
-        assert [ax.get_title() for ax in tops[:6]] == [f"head {head}" for head in range(6)]
+    spans = lines(figure, "key-value-heads")
+    assert len(spans) == 3 * len(stacks)
+    names = [text for text in figure.axes[0].texts if text.get_text().startswith("key-value")]
+    for place in range(len(stacks)):
+        drawn = images(figure)[12 * place : 12 * place + 6]
         for number, (first, last) in enumerate([(0, 2), (3, 4), (5, 5)]):
-            left, right, name = lines[number]
-            assert (left, right) == pytest.approx((boxes[first].x0, boxes[last].x1), abs=0.1)
-            assert name == f"key-value head {number}"
+            (left, y), (right, _) = spans[3 * place + number]
+            assert (left, right) == pytest.approx((box(drawn[first])[0], box(drawn[last])[2]))
+            name = names[3 * place + number]
+            assert name.get_text() == f"key-value head {number}"
+            assert name.get_position()[0] == pytest.approx((left + right) / 2)
+            assert y < name.get_position()[1] < y + 0.1
 
 
 def test_heads_of_their_own_keys_have_no_lines():
-    assert group_lines(draw_heads(small_trace())) == []
+    assert lines(draw_heads(small_trace()), "key-value-heads") == []
 
 
 def test_groups_that_differ_between_layers_are_told_in_words():
     figure = draw_heads(grouped_trace([(0, 0, 1, 1), (0, 0, 0, 0)]))
-    assert group_lines(figure) == []
+    assert lines(figure, "key-value-heads") == []
     assert any("key-value heads differ between layers" in text for text in words(figure))
     mixed = grouped_trace([(0, 0, 1, 1), (None,) * 4])
     assert any("key-value heads differ" in text for text in words(draw_heads(mixed)))
@@ -98,22 +103,67 @@ def test_names_that_do_not_fit_become_numbers_beside_one_name():
     assert not any(text.startswith(("head ", "key-value head ")) for text in found)
 
 
-def test_texts_above_the_heads_do_not_overlap():
-    for count, group in [(4, 2), (8, 4), (20, 1), (32, 4), (32, 2), (40, 2)]:
-        numbers = [head // group for head in range(count)]
-        figure = draw_heads(grouped_trace([numbers], layers=1))
-        figure.draw_without_rendering()
-        texts = [text for ax in figure.axes for text in (ax.title, *ax.texts)] + figure.texts
-        boxes = [text.get_window_extent() for text in texts if text.get_text()]
-        for place, one in enumerate(boxes):
-            assert not any(one.overlaps(other) for other in boxes[place + 1 :]), (count, group)
+def overlaps(figure):
+    figure.draw_without_rendering()
+    texts = [text for text in figure.findobj(mpl.text.Text) if text.get_text().strip()]
+    boxes = [(text.get_text(), text.get_window_extent()) for text in texts if text.get_visible()]
+    for place, (name, one) in enumerate(boxes):
+        for other, another in boxes[place + 1 :]:
+            if one.overlaps(another):
+                yield name, other
+        inside = one.x0 > -1 and one.y0 > -1
+        if not (inside and one.x1 < figure.bbox.width + 1 and one.y1 < figure.bbox.height + 1):
+            yield name, "the edge"
 
 
-def test_the_title_counts_what_was_generated():
-    trace = grouped_trace([(0, 0)], stacks=("encoder", "decoder"), generated=2)
-    assert {"m · encoder · 6 tokens", "m · decoder · 6 tokens, 2 generated"} <= set(
-        words(draw_heads(trace))
-    )
+@pytest.mark.parametrize("size", [6, 10, 14, 20])
+@pytest.mark.parametrize("label", [None, "label", "mean_distance"])
+def test_texts_above_the_heads_do_not_overlap_or_leave_the_figure(size, label):
+    with mpl.rc_context({"font.size": size}):
+        for count, group in [(1, 1), (4, 2), (8, 4), (20, 1), (32, 4), (32, 2), (40, 2)]:
+            numbers = [head // group for head in range(count)]
+            figure = draw_heads(grouped_trace([numbers], layers=2), label=label)
+            assert list(overlaps(figure)) == [], (count, group)
+
+
+def generated_head(head, number):
+    return dataclasses.replace(head, generated=number)
+
+
+def test_generated_tokens_are_counted_and_marked():
+    stack = Stack("decoder", {(0, 0): causal_head(8, layer=0, head=0, generated=2)})
+    figure = draw_heads(AttentionTrace({"decoder": stack}, "m"))
+    assert "m · 8 tokens, 2 generated" in words(figure)
+    assert "lines mark generated tokens" in said(figure)
+    left, low, right, high = box(images(figure)[0])
+    side = (right - left) / 8
+    beside, above = lines(figure, "generated")
+    np.testing.assert_allclose(beside[:, 1], [low + 2 * side, low])
+    np.testing.assert_allclose(above[:, 0], [right - 2 * side, right])
+    assert (beside[:, 0] < left).all()
+    assert (above[:, 1] > high).all()
+
+
+def test_in_cross_attention_queries_are_marked_as_generated():
+    figure = draw_heads(one_stack(generated_head(bipartite_head(), 1)))
+    (beside,) = lines(figure, "generated")
+    left, low, _, high = box(images(figure)[0])
+    np.testing.assert_allclose(beside[:, 1], [low + (high - low) / 3, low])
+    assert (beside[:, 0] < left).all()
+
+
+def test_a_step_of_decoding_marks_the_queries_that_are_there():
+    figure = draw_heads(one_stack(generated_head(decoding_step(), 3)))
+    beside, above = lines(figure, "generated")
+    left, low, right, high = box(images(figure)[0])
+    np.testing.assert_allclose(beside[:, 1], [high, low])
+    np.testing.assert_allclose(above[:, 0], [(left + right) / 2, right])
+
+
+def test_nothing_is_marked_where_nothing_was_generated():
+    figure = draw_heads(small_trace())
+    assert lines(figure, "generated") == []
+    assert "generated" not in said(figure)
 
 
 def test_one_scale_is_shared():

@@ -1,0 +1,141 @@
+"""In which order and under which names a picture shows many heads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pandas as pd
+
+from gattn.analysis.heads import Place
+from gattn.drawing.grid_plan import most_columns
+from gattn.drawing.scores import HeadScore, Score
+from gattn.head import AttentionGraph
+
+Graphs: TypeAlias = "Mapping[Place, AttentionGraph]"
+
+
+@dataclass(frozen=True)
+class Arranged:
+    """Where the heads of a stack stand, and what is written beside and above them.
+
+    Parameters
+    ----------
+    spots : dict of (int, int) to (str, int, int)
+        The head in each row and column.
+    names : dict of (str, int, int) to tuple of str
+        What may stand above a head, the fullest first.
+    rows, columns : tuple of str
+        The names of rows and columns, where they are layers and heads.
+    """
+
+    spots: dict[tuple[int, int], Place]
+    names: dict[Place, tuple[str, ...]]
+    rows: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Order:
+    """By which score heads are sorted, and which one is written above them.
+
+    Parameters
+    ----------
+    sort, label : Score or None
+        The scores.
+    within_layers : bool
+        Whether layers stay rows.
+    """
+
+    sort: Score | None
+    label: Score | None
+    within_layers: bool
+
+    @classmethod
+    def of(
+        cls,
+        graphs: Graphs,
+        sort: HeadScore | None,
+        label: HeadScore | None,
+        *,
+        within_layers: bool,
+        known: pd.DataFrame | None = None,
+    ) -> Order:
+        """Read the scores, by name from `known` or else from the head table."""
+        by = None if sort is None else Score.of(sort, graphs, known)
+        written = by if label is None else Score.of(label, graphs, known)
+        return cls(by, written, within_layers)
+
+    @property
+    def said(self) -> list[str]:
+        """Say what heads are sorted and labelled by."""
+        said = []
+        if self.sort:
+            each = " in each layer" if self.within_layers else ""
+            above = ", written above," if self.label is self.sort else ""
+            first = "" if self.sort.is_text else " from the largest on"
+            said.append(f"sorted by {self.sort.name}{above}{each}{first}")
+        if self.label and self.label is not self.sort:
+            said.append(f"above each head its {self.label.name}")
+        return said
+
+    def arrange(self, graphs: Graphs, columns: int) -> Arranged:
+        """Arrange the heads of one stack, in that many columns where they are a strip."""
+        layers = sorted({layer for _, layer, _ in graphs})
+        numbers = sorted({head for *_, head in graphs})
+        ranked = self.sort.ranked(list(graphs)) if self.sort else list(graphs)
+        if columns or (self.sort and not self.within_layers):
+            wide = columns or len(numbers)
+            spots = {divmod(count, wide): place for count, place in enumerate(ranked)}
+            return Arranged(spots, self._names(graphs, is_full=bool(columns)))
+        rows = tuple(_layer_name(layer, graphs) for layer in layers)
+        if self.sort:
+            in_layer = {layer: [one for one in ranked if one[1] == layer] for layer in layers}
+            spots = {
+                (row, column): place
+                for row, layer in enumerate(layers)
+                for column, place in enumerate(in_layer[layer])
+            }
+            return Arranged(spots, self._names(graphs, is_full=False), rows)
+        spots = {(layers.index(place[1]), numbers.index(place[2])): place for place in graphs}
+        names = {place: self._labelled("", "", place) for place in graphs}
+        return Arranged(spots, names, rows, tuple(map(str, numbers)))
+
+    def _names(self, graphs: Graphs, *, is_full: bool) -> dict[Place, tuple[str, ...]]:
+        names = {}
+        for place, head in graphs.items():
+            numbers = {"layer": place[1], "head": place[2]}
+            if head.layer is None:
+                del numbers["layer"]
+            short = ".".join(map(str, numbers.values()))
+            if head.key_value_head is not None:
+                numbers["key-value head"] = head.key_value_head
+            full = " · ".join(f"{name} {number}" for name, number in numbers.items())
+            if self.within_layers and not is_full:
+                full, short = f"head {place[2]}", str(place[2])
+            elif not is_full:
+                full = short
+            names[place] = self._labelled(full, short, place)
+        return names
+
+    def _labelled(self, full: str, short: str, place: Place) -> tuple[str, ...]:
+        """Write a head's name with its label, from the fullest form to the shortest."""
+        text = self.label.text(place) if self.label else ""
+        if self.label is None or not text:
+            return full, short
+        labels = (text, text) if self.label.is_text else (f"{self.label.name} {text}", text)
+        written = ((full, labels[0]), (short, labels[0]), (short, labels[1]))
+        return tuple(f"{name}: {label}" if name else label for name, label in written)
+
+
+def strip_columns(graphs: Graphs) -> int:
+    """Tell how many heads of a strip stand side by side."""
+    most = most_columns(next(iter(graphs.values())))
+    rows = -(-len(graphs) // most)
+    return -(-len(graphs) // rows)
+
+
+def _layer_name(layer: int, graphs: Graphs) -> str:
+    is_known = any(head.layer is not None for head in graphs.values())
+    return f"layer {layer}" if is_known else ""
