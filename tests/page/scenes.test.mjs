@@ -143,6 +143,9 @@ test("scales: attention is a root from 0 to 1, signed values and changes lie on 
   head.values.score = Float32Array.from([2, 3, 4, 5, NaN, 6]);
   const score = viewer.Scale.of(head, "score");
   assert.deepEqual([score.low, score.high, score.at(4)], [2, 6, 0.5]);
+  head.values.score = Float32Array.from([-2, 3, 4, 5, NaN, 6]);
+  assert.equal(viewer.Scale.of(head, "score").isSigned, false, "a score has no natural zero");
+  assert.equal(viewer.Scale.of(head, "score", true).isSigned, true);
   assert.equal(viewer.Scale.of(causal(2, () => -1.5), "attention").isSigned, true);
 });
 

@@ -661,9 +661,9 @@ const signedRoot = (x) => Math.sign(x) * Math.sqrt(Math.abs(x));
  * other values on a linear one from the least to the largest; changes on either side of 0.
  */
 export class Scale {
-  constructor(label, low, high, isRoot, tokens = 5) {
+  constructor(label, low, high, isRoot, tokens = 5, isSigned = isRoot && low < 0) {
     this.label = label;
-    this.isSigned = low < 0 && high > 0;
+    this.isSigned = isSigned;
     this.isRoot = isRoot;
     this.high = this.isSigned ? Math.max(-low, high) : high;
     this.low = this.isSigned ? -this.high : low;
@@ -679,7 +679,7 @@ export class Scale {
     const nodes = head.keys.length;
     if (isChange) {
       const top = weight === "attention" ? Math.max(1, -low, high) : Math.max(-low, high) || 1;
-      return new Scale(label, -top, top, weight === "attention", nodes);
+      return new Scale(label, -top, top, weight === "attention", nodes, true);
     }
     if (weight === "attention") return new Scale(label, low < -1e-6 ? Math.min(low, -1) : 0, high > 1.0001 ? high : 1, true, nodes);
     return new Scale(label, low, high > low ? high : low + 1, false, nodes);
@@ -1740,7 +1740,8 @@ class Page {
 
   drawView() {
     const width = Math.max(280, $("view").clientWidth);
-    const height = Math.min(760, Math.max(380, innerHeight - 330));
+    const around = this.state.view === "arcs" ? 430 : 330;
+    const height = Math.min(760, Math.max(340, innerHeight - around));
     this.scene = this.wholeScene(width, height);
     const canvas = $("view").querySelector("canvas");
     [canvas.style.width, canvas.style.height] = [`${this.scene.width}px`, `${this.scene.height}px`];
@@ -1859,6 +1860,7 @@ class Page {
     $("numbers").replaceChildren(...tables);
     if (!tables.length) $("numbers").append(element("p", { class: "note" }, "Point at a token, or choose one, to see in numbers what it reads and what reads it."));
     $("pair").textContent = this.pairText();
+    $("pair").hidden = this.state.view !== "matrix";
     const option = $("view-option");
     option.textContent = this.said();
     option.setAttribute("aria-selected", String(this.state.token !== null));
@@ -2097,7 +2099,7 @@ class Page {
         this.hover = this.isHeavy ? null : this.pointed(event);
         const isSame = before?.key === this.hover?.key && before?.row === this.hover?.row && before?.level === this.hover?.level;
         if (!isSame) this.drawView();
-        if (start) $("pair").textContent = this.dragged(start, this.hover) ? "let go to look at these tokens alone" : "";
+        if (start && this.dragged(start, this.hover)) $("caption").textContent = "let go to look at these tokens alone";
       });
     };
     $("view").addEventListener("pointermove", hover);
