@@ -134,6 +134,17 @@ def _add_list(app: Any, name: str, source: list[str]) -> None:
         source[0] += f"\n```{{toctree}}\n:hidden:\n:glob:\n\n{LISTS[name]}\n```\n"
 
 
+def _add_tutorials(app: Any, name: str, source: list[str]) -> None:
+    """Show below an analysis the tutorials that use its functions, which its index names."""
+    if not name.startswith("analyses/"):
+        return
+    index = (HERE / "analyses.md").read_text(encoding="utf-8").splitlines()
+    rows = [row.split("|")[2] for row in index if f"({name}.md)" in row]
+    functions = " ".join(f"gattn.analysis.{x}" for row in rows for x in row.split("`")[1::2])
+    source[0] += f"\n## Tutorials\n\n```{{eval-rst}}\n.. minigallery:: {functions}\n```\n"
+
+
 def setup(app: Any) -> None:
     """Connect what the pages need besides Sphinx's own."""
     app.connect("source-read", _add_list)
+    app.connect("source-read", _add_tutorials)
