@@ -270,7 +270,7 @@ export function difference(before, after) {
     start[row + 1] = key.length;
   }
   const values = Object.fromEntries(names.map((name, n) => [name, Float32Array.from(found[n])]));
-  return { start, key: Uint32Array.from(key), values, mass, sinkKey: before.sinkKey };
+  return { start, key: Uint32Array.from(key), values, mass, sinkKey: before.sinkKey, isChange: true };
 }
 
 /** Join the texts of the tokens of a word: the marks of continued pieces go. */
@@ -347,6 +347,7 @@ export function regroup(head, onKeys, onQueries = null) {
     key: key.slice(0, used),
     values: Object.fromEntries(names.map((name) => [name, values[name].slice(0, used)])),
     mass,
+    isChange: head.isChange,
     sinkKey: head.sinkKey < 0 ? -1 : group[head.sinkKey],
     keys: nodes,
     queries: onQueries ? onQueries.nodes : order.map((g) => nodes[g]),
@@ -395,11 +396,21 @@ export function indexOf(head) {
   return index;
 }
 
+/** Give how strong an edge is: its size, but for scores, which have no natural zero, the score itself. */
+function strengthOf(head, weight) {
+  const values = head.values[weight];
+  const isSize = weight !== "score" || head.isChange;
+  return (e) => (Number.isNaN(values[e]) ? -Infinity : isSize ? Math.abs(values[e]) : values[e]);
+}
+
+/** Order edges from the strongest on; ties stay in their order. */
+const ranked = (edges, strength) => edges.sort((a, b) => (strength(b) > strength(a)) - (strength(b) < strength(a)) || a - b);
+
 /** List a row's edges (what the query reads) and a key's edges (what reads it), the strongest first. */
 export function edgesOf(head, focus, weight) {
   const { start, edge } = indexOf(head);
-  const size = (e) => Math.abs(head.values[weight][e]);
-  const strongest = (edges) => edges.filter((e) => size(e) > 0).sort((a, b) => size(b) - size(a) || a - b);
+  const strength = strengthOf(head, weight);
+  const strongest = (edges) => ranked(edges.filter((e) => head.values[weight][e]), strength);
   const reads = focus.row < 0 ? [] : Array.from({ length: head.start[focus.row + 1] - head.start[focus.row] }, (_, n) => head.start[focus.row] + n);
   return {
     reads: strongest(reads),
@@ -429,11 +440,11 @@ function ruled(head, threshold, top, weight) {
   const rules = least ? [`attention ≥ ${number(least)}`] : [];
   if (!top) return { edges: every(head.key.length, passes), rule: rules.join("") };
   const chosen = [];
+  const strength = strengthOf(head, weight);
   for (let row = 0; row + 1 < head.start.length; row++) {
     const edges = [];
     for (let e = head.start[row]; e < head.start[row + 1]; e++) if (passes(e)) edges.push(e);
-    const size = (e) => Math.abs(head.values[weight][e]) || 0;
-    chosen.push(...edges.sort((a, b) => size(b) - size(a) || a - b).slice(0, top));
+    chosen.push(...ranked(edges, strength).slice(0, top));
   }
   rules.push(`the ${top} strongest of each query by ${weight}`);
   return { edges: Uint32Array.from(chosen.sort((a, b) => a - b)), rule: rules.join(", ") };
@@ -701,10 +712,15 @@ export class Scale {
     return `rgb(${this.rgb(value, look, isLine).join(",")})`;
   }
 
-  /** The width of a line in pixels; a score without a natural zero counts from the least. */
+  /** The share of the largest value; without a natural zero it counts from the least. */
+  share(value) {
+    const isFromZero = this.isSigned || this.low >= 0;
+    return Math.min(1, isFromZero ? Math.abs(value) / this.high : this.at(value)) || 0;
+  }
+
+  /** The width of a line in pixels. */
   width(value) {
-    const share = this.isSigned || this.isRoot ? Math.abs(value) / this.high : this.at(value);
-    return this.pen * (0.14 + 0.86 * Math.min(1, share || 0));
+    return this.pen * (0.14 + 0.86 * this.share(value));
   }
 
   get ticks() {
@@ -813,7 +829,7 @@ function labelled(picture, labels) {
 
 /** Edges that a reader is told of beside the lines: the strongest three, and what is a fifth of the strongest. */
 function prominent(edges, value) {
-  const least = edges.length ? Math.abs(value[edges[0]]) / 5 : 0;
+  const least = edges.length ? Math.max(Math.abs(value[edges[0]]) / 5, 1e-6) : 0;
   return new Set(edges.filter((e, n) => n < 3 || Math.abs(value[e]) >= least));
 }
 
@@ -821,9 +837,8 @@ function prominent(edges, value) {
 function linesOf({ head, chosen, focus, weight, threshold }) {
   const { row } = indexOf(head);
   const value = head.values[weight];
-  const rank = (edges) => edges.sort((a, b) => Math.abs(value[a] || 0) - Math.abs(value[b] || 0));
   const as = (e, kind) => ({ row: row[e], key: head.key[e], value: value[e], kind });
-  if (!focus) return [...rank(chosen.edges.slice())].map((e) => as(e, "plain"));
+  if (!focus) return ranked([...chosen.edges], strengthOf(head, weight)).reverse().map((e) => as(e, "plain"));
   const { reads, readBy } = edgesOf(head, focus, weight);
   const passes = (e) => Math.abs(head.values.attention[e]) >= (threshold ?? 0);
   const mine = (edges, kind) => {
@@ -1903,12 +1918,11 @@ class Page {
     const title = element("caption", {}, ...tokenElement(token), ` ${what}`);
     const most = 8;
     const inTable = (value) => (!scale.isRoot || !Number.isFinite(value) ? number(value) : value && Math.abs(value) < 0.0005 ? "< 0.001" : value.toFixed(3).replace("-", "−"));
-    const top = rows.slice(0, most).reduce((best, [, value]) => Math.max(best, Math.abs(value) || 0), 0) || 1;
     const lines = rows.slice(0, most).map(([other, value, side]) => {
       const button = element("button", { type: "button" }, ...tokenElement(other));
       if (!other.virtual) button.addEventListener("click", () => this.choose({ token: other.index, side }));
-      const bar = element("i", value < 0 ? { class: "minus" } : {});
-      bar.style.width = `${(100 * Math.abs(value)) / (scale.isRoot ? scale.high : top) || 0}%`;
+      const bar = element("i", value < 0 && scale.isSigned ? { class: "minus" } : {});
+      bar.style.width = `${100 * scale.share(value)}%`;
       return element("tr", {}, element("td", {}, button), element("td", { class: "value" }, inTable(value)), element("td", { class: "bar", "aria-hidden": "true" }, bar));
     });
     const rest = rows.slice(most);
