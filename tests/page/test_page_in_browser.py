@@ -144,7 +144,7 @@ def test_its_numbers_are_those_of_the_trace(layer, head, token, look_at, lamp):
 def test_other_weights_are_those_of_the_trace(name, look_at, lamp):
     page = look_at(lamp, f"layer=2&head=1&token=4&weight={name}")
     head = lamp[2, 1]
-    expected = sorted(getattr(head, name)[head.query == 4], key=abs, reverse=True)
+    expected = sorted(getattr(head, name)[head.query == 4], reverse=True)
     found = [float(x.replace("−", "-")) for x in readings(page, "reads").values()]
     assert found == pytest.approx(expected, rel=0.006, abs=2e-4)
 

@@ -81,11 +81,11 @@ export const VIEWS = ["arcs", "columns", "matrix", "layered", "text"];
 export const SHOWN = ["before", "after", "difference", "all three"];
 
 const oneOf = (names) => (text) => (names.includes(text) ? text : undefined);
-const whole = (text) => (/^\d{1,9}$/.test(text) ? Number(text) : undefined);
-const flag = (text) => text === "1" || undefined;
-const words = (text) => (text && text.length <= 200 ? text : undefined);
-const share = (text) => (/^\d*\.?\d+(e-?\d+)?$/.test(text) ? Number(text) : undefined);
-const range = (text) => {
+const asWhole = (text) => (/^\d{1,9}$/.test(text) ? Number(text) : undefined);
+const asFlag = (text) => text === "1" || undefined;
+const asWords = (text) => (text && text.length <= 200 ? text : undefined);
+const asShare = (text) => (/^\d*\.?\d+(e-?\d+)?$/.test(text) ? Number(text) : undefined);
+const asRange = (text) => {
   const [from, to] = /^\d{1,9}-\d{1,9}$/.test(text) ? text.split("-").map(Number) : [0, 0];
   return from < to ? [from, to] : undefined;
 };
@@ -93,23 +93,23 @@ const range = (text) => {
 /** What can be said of the view: how each part is read from text, and what it is by default. */
 const FIELDS = {
   view: [oneOf(VIEWS), "arcs"],
-  stack: [words, ""],
-  layer: [whole, null],
-  head: [whole, null],
-  token: [whole, null],
+  stack: [asWords, ""],
+  layer: [asWhole, null],
+  head: [asWhole, null],
+  token: [asWhole, null],
   side: [oneOf(["key", "query"]), "key"],
-  level: [whole, null],
-  weight: [words, "attention"],
-  threshold: [share, null],
-  top: [whole, 0],
-  words: [flag, false],
-  special: [flag, false],
-  sinks: [flag, false],
-  search: [words, ""],
-  sort: [words, ""],
+  level: [asWhole, null],
+  weight: [asWords, "attention"],
+  threshold: [asShare, null],
+  top: [asWhole, 0],
+  words: [asFlag, false],
+  special: [asFlag, false],
+  sinks: [asFlag, false],
+  search: [asWords, ""],
+  sort: [asWords, ""],
   show: [oneOf(SHOWN), "difference"],
-  keys: [range, null],
-  queries: [range, null],
+  keys: [asRange, null],
+  queries: [asRange, null],
   theme: [oneOf(["light", "dark"]), ""],
 };
 
@@ -479,14 +479,14 @@ function readable(head) {
   const rules = STEPS[place] ? [`attention ≥ ${STEPS[place]}`] : sizes.includes(0) ? ["attention other than 0"] : [];
   const even = evenEdges(head, sizes, chosen);
   let stride = Math.max(1, Math.ceil(even.length / limit));
-  while (stride > 1 && common(stride, head.keys.length) > 1) stride++; // else the same few keys in each row
+  while (stride > 1 && divisor(stride, head.keys.length) > 1) stride++; // else the same few keys in each row
   even.forEach((e, n) => n % stride || (chosen[e] = 1));
   if (even.length) rules.push(`${stride > 1 ? `one edge in ${stride}` : "all edges"} of nearly uniform queries`);
   if (addStrongest(head, sizes, chosen)) rules.push("the strongest edge of each query");
   return { edges: every(head.key.length, (e) => chosen[e]), rule: rules.join(" or ") };
 }
 
-const common = (a, b) => (b ? common(b, a % b) : a);
+const divisor = (a, b) => (b ? divisor(b, a % b) : a);
 
 function evenEdges(head, sizes, chosen) {
   const found = [];
@@ -696,6 +696,11 @@ export class Scale {
     return new Scale(label, low, high > low ? high : low + 1, false, nodes);
   }
 
+  /** The same scale with wider lines, for the few edges of a focus. */
+  forFew() {
+    return Object.assign(Object.create(Scale.prototype), this, { pen: Math.max(this.pen, 4) });
+  }
+
   /** Where a value is on the scale, from 0 to 1. */
   at(value) {
     const bend = this.isRoot ? signedRoot : (x) => x;
@@ -735,10 +740,10 @@ const inkOn = ([red, green, blue]) => (0.299 * red + 0.587 * green + 0.114 * blu
 
 // ---------------------------------------------------------------- Scenes
 
-const line = (x1, y1, x2, y2, stroke, width = 1, more = {}) => ({ mark: "line", x1, y1, x2, y2, stroke, width, ...more });
-const curve = (points, stroke, width, more = {}) => ({ mark: "curve", points, stroke, width, ...more });
-const rect = (x, y, w, h, more) => ({ mark: "rect", x, y, w, h, ...more });
-const text = (x, y, words_, fill, more = {}) => ({ mark: "text", x, y, text: words_, fill, size: 12, anchor: "start", ...more });
+const lineMark = (x1, y1, x2, y2, stroke, width = 1, more = {}) => ({ mark: "line", x1, y1, x2, y2, stroke, width, ...more });
+const curveMark = (points, stroke, width, more = {}) => ({ mark: "curve", points, stroke, width, ...more });
+const rectMark = (x, y, w, h, more) => ({ mark: "rect", x, y, w, h, ...more });
+const textMark = (x, y, text, fill, more = {}) => ({ mark: "text", x, y, text, fill, size: 12, anchor: "start", ...more });
 
 const THIN = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000];
 const SIZE = 12;
@@ -779,7 +784,7 @@ const named = (token) => (token.virtual ? token.text : `${visible(token.text, 24
 /** Draw a scale: its colours, for lines their widths, and round values. */
 function scaleMarks({ scale, look }, x, y, isLine) {
   const [length, steps] = [168, 56];
-  const marks = [text(x, y, scale.label, look.muted, { size: 11 })];
+  const marks = [textMark(x, y, scale.label, look.muted, { size: 11 })];
   const value = (at) => {
     if (!scale.isRoot) return scale.low + at * (scale.high - scale.low);
     const low = signedRoot(scale.low);
@@ -789,11 +794,11 @@ function scaleMarks({ scale, look }, x, y, isLine) {
   for (let i = 0; i < steps; i++) {
     const here = value((i + 0.5) / steps);
     const tall = isLine ? Math.max(1, scale.width(here)) : 9;
-    marks.push(rect(x + (i * length) / steps, y + 14 - tall / 2, length / steps + 0.5, tall, { fill: scale.colour(here, look, isLine) }));
+    marks.push(rectMark(x + (i * length) / steps, y + 14 - tall / 2, length / steps + 0.5, tall, { fill: scale.colour(here, look, isLine) }));
   }
   for (const tick of scale.ticks) {
     const at = x + scale.at(tick) * length;
-    marks.push(line(at, y + 19, at, y + 22, look.muted), text(at, y + 30, number(tick), look.muted, { size: 10.5, anchor: "middle" }));
+    marks.push(lineMark(at, y + 19, at, y + 22, look.muted), textMark(at, y + 30, number(tick), look.muted, { size: 10.5, anchor: "middle" }));
   }
   return marks;
 }
@@ -813,10 +818,10 @@ function labelMarks(picture, label, token, x, y, { angle = 0, anchor = "middle",
   const wide = (style.bold ? 1.06 : 1) * textWidth(label, size) + 6;
   const turn = angle ? { angle: -angle } : {};
   const left = { start: x - 3, middle: x - wide / 2, end: x - wide + 3 }[anchor];
-  if (style.backed) marks.push(rect(left, y - size * 0.7, wide, size * 1.4, { fill: look.paper, ...turn, cx: x, cy: y }));
-  if (style.boxed) marks.push(rect(left, y - size * 0.75, wide, size * 1.5, { fill: look.soft, stroke: look.accent, radius: 3, ...turn, cx: x, cy: y }));
-  marks.push(text(x, y, label, style.fill, { anchor, size, bold: style.bold, ...turn }));
-  if (token.generated && label) marks.push(line(left + 3, y + size * 0.62, left + wide - 3, y + size * 0.62, style.fill, 1, { dash: [2, 2], ...turn, cx: x, cy: y }));
+  if (style.backed) marks.push(rectMark(left, y - size * 0.7, wide, size * 1.4, { fill: look.paper, ...turn, cx: x, cy: y }));
+  if (style.boxed) marks.push(rectMark(left, y - size * 0.75, wide, size * 1.5, { fill: look.soft, stroke: look.accent, radius: 3, ...turn, cx: x, cy: y }));
+  marks.push(textMark(x, y, label, style.fill, { anchor, size, bold: style.bold, ...turn }));
+  if (token.generated && label) marks.push(lineMark(left + 3, y + size * 0.62, left + wide - 3, y + size * 0.62, style.fill, 1, { dash: [2, 2], ...turn, cx: x, cy: y }));
   return marks;
 }
 
@@ -892,8 +897,8 @@ export function arcs(picture) {
   const base = tall + 20;
   const band = isTwoSided ? labels.extent + 12 : 0;
   const bottom = isTwoSided ? base + band + tall : base + labels.extent + 12;
-  const marks = [text(margin / 2, 12, isTwoSided ? `above: ${directions(focus)}` : directions(focus), look.muted, { size: 11 })];
-  if (isTwoSided) marks.push(text(margin / 2, bottom - 4, focus ? "below: the same, from right to left" : "query ← key", look.muted, { size: 11 }));
+  const marks = [textMark(margin / 2, 12, isTwoSided ? `above: ${directions(focus)}` : directions(focus), look.muted, { size: 11 })];
+  if (isTwoSided) marks.push(textMark(margin / 2, bottom - 4, focus ? "below: the same, from right to left" : "query ← key", look.muted, { size: 11 }));
   for (const l of lines) {
     const [from, to] = [at(l.key), at(nodeOf(l.row))];
     const isBelow = isTwoSided && from > to && l.key !== head.sinkKey;
@@ -904,7 +909,7 @@ export function arcs(picture) {
     const points = from === to
       ? [from, y, from - 2.2 * loop, y - 2.6 * Math.min(loop + 4, 13), to + 2.2 * loop, y - 2.6 * Math.min(loop + 4, 13), to, y]
       : [from, y, from, y - side * high, to, y - side * high, to, y];
-    marks.push(curve(points, ...strokeOf(picture, l)));
+    marks.push(curveMark(points, ...strokeOf(picture, l)));
   }
   const near = linked(lines);
   const written = tokens.map((token, node) => {
@@ -919,13 +924,13 @@ export function arcs(picture) {
   });
   marks.push(...labelled(picture, written));
   if (!head.rowNode) {
-    marks.push(text(at(0) - pitch / 2, bottom + 2, "keys", look.muted, { size: 11 }));
-    marks.push(text(at(head.keys.length) - pitch / 2, bottom + 2, "queries", look.muted, { size: 11 }));
+    marks.push(textMark(at(0) - pitch / 2, bottom + 2, "keys", look.muted, { size: 11 }));
+    marks.push(textMark(at(head.keys.length) - pitch / 2, bottom + 2, "queries", look.muted, { size: 11 }));
   }
   const born = tokens.findIndex((token) => token.generated);
   if (born > 0) {
     const x = (at(born - 1) + at(born)) / 2;
-    marks.push(line(x, 24, x, bottom, look.muted, 1, { dash: [3, 3] }), text(x + 5, 26, "generated", look.muted, { size: 11 }));
+    marks.push(lineMark(x, 24, x, bottom, look.muted, 1, { dash: [3, 3] }), textMark(x + 5, 26, "generated", look.muted, { size: 11 }));
   }
   const keyTop = bottom + (isTwoSided ? 20 : head.rowNode ? 10 : 22);
   marks.push(...scaleMarks(picture, margin / 2, keyTop, true));
@@ -956,15 +961,15 @@ export function columns(picture) {
   const inner = Math.min(right - left, 620);
   const [x0, x1] = [left + (right - left - inner) / 2, right - (right - left - inner) / 2];
   const marks = [
-    text(x0, 16, "keys", look.muted, { anchor: "end", size: 11 }),
-    text(x1, 16, "queries", look.muted, { size: 11 }),
-    text((x0 + x1) / 2, 16, directions(focus), look.muted, { anchor: "middle", size: 11 }),
+    textMark(x0, 16, "keys", look.muted, { anchor: "end", size: 11 }),
+    textMark(x1, 16, "queries", look.muted, { size: 11 }),
+    textMark((x0 + x1) / 2, 16, directions(focus), look.muted, { anchor: "middle", size: 11 }),
   ];
   const lines = linesOf(picture);
   for (const l of lines) {
     const [from, to] = [y(keySlot(l.key)), y(rowSlot(l.row))];
     const bend = (x1 - x0) / 2;
-    marks.push(curve([x0, from, x0 + bend, from, x1 - bend, to, x1, to], ...strokeOf(picture, l)));
+    marks.push(curveMark([x0, from, x0 + bend, from, x1 - bend, to, x1, to], ...strokeOf(picture, l)));
   }
   const near = linked(lines);
   const side = (tokens, labels, slot, x, anchor, isFocus, isLinked) => {
@@ -981,8 +986,8 @@ export function columns(picture) {
   if (born > 0) {
     const middle = (y(rowSlot(born - 1)) + y(rowSlot(born))) / 2;
     const start = head.rowNode ? 8 : x1;
-    marks.push(line(start, middle, width - 8, middle, look.muted, 1, { dash: [3, 3] }));
-    marks.push(text(width - 8, middle + 8, "generated", look.muted, { anchor: "end", size: 10.5 }));
+    marks.push(lineMark(start, middle, width - 8, middle, look.muted, 1, { dash: [3, 3] }));
+    marks.push(textMark(width - 8, middle + 8, "generated", look.muted, { anchor: "end", size: 10.5 }));
   }
   marks.push(...scaleMarks(picture, 13, bottom + 14, true));
   const hit = (px, py) => {
@@ -1001,15 +1006,15 @@ export function columns(picture) {
 /** Take the largest value of each block of rows and keys: {values, rows, columns, block}. */
 export function blocksOf(head, chosen, weight, most) {
   const block = Math.max(1, Math.ceil(Math.max(head.keys.length, head.queries.length) / most));
-  const [rows, columns_] = [head.queries, head.keys].map((tokens) => Math.ceil(tokens.length / block));
-  const values = new Float32Array(rows * columns_).fill(NaN);
+  const [rows, columns] = [head.queries, head.keys].map((tokens) => Math.ceil(tokens.length / block));
+  const values = new Float32Array(rows * columns).fill(NaN);
   const { row } = indexOf(head);
   for (const e of chosen.edges) {
-    const at = Math.floor(row[e] / block) * columns_ + Math.floor(head.key[e] / block);
+    const at = Math.floor(row[e] / block) * columns + Math.floor(head.key[e] / block);
     const value = head.values[weight][e];
     if (!(Math.abs(values[at]) >= Math.abs(value))) values[at] = value;
   }
-  return { values, rows, columns: columns_, block };
+  return { values, rows, columns, block };
 }
 
 const coloured = new WeakMap();
@@ -1031,24 +1036,24 @@ function cellsOf({ head, chosen, weight, scale, look }) {
 /** Rows are queries, columns are keys; where a cell holds several edges it is the largest of them. */
 export function matrix(picture) {
   const { head, look, width, focus, scale, weight } = picture;
-  const { values, rows, columns: columns_, block, pixels } = cellsOf(picture);
+  const { values, rows, columns, block, pixels } = cellsOf(picture);
   const rowLabels = fitLabels(head.queries, 400 / Math.max(rows, 1), [90]);
   const left = Math.min(rowLabels.wide + 38, width * 0.32);
-  const loose = Math.max(rows, columns_, 1);
+  const loose = Math.max(rows, columns, 1);
   const room = Math.min(width - left - 16, Math.max(picture.height - 60, 320));
   const cell = room / loose >= 3 ? Math.min(44, Math.floor(room / loose)) : room / loose;
   const onRows = fitLabels(head.queries, cell / block, [90]);
   const onKeys = fitLabels(head.keys, cell / block, [0, 45, 90]);
   const top = Math.min(onKeys.extent, 150) + 34;
-  const [wide, tall] = [cell * columns_, cell * rows];
-  const marks = [rect(left, top, wide, tall, { fill: "none", stroke: look.faint })];
-  marks.push({ mark: "cells", x: left, y: top, w: wide, h: tall, rows, columns: columns_, pixels });
+  const [wide, tall] = [cell * columns, cell * rows];
+  const marks = [rectMark(left, top, wide, tall, { fill: "none", stroke: look.faint })];
+  marks.push({ mark: "cells", x: left, y: top, w: wide, h: tall, rows, columns, pixels });
   if (cell >= 34)
     values.forEach((value, at) => {
       if (Number.isNaN(value)) return;
-      const [i, j] = [Math.floor(at / columns_), at % columns_];
+      const [i, j] = [Math.floor(at / columns), at % columns];
       const label = Math.abs(value) >= 0.005 || value === 0 ? value.toFixed(2).replace("-", "−").replace(".00", "") : "<.01";
-      marks.push(text(left + (j + 0.5) * cell, top + (i + 0.5) * cell, label.replace(/^(−?)0\./, "$1."), inkOn(scale.rgb(value, look)), { size: 10.5, anchor: "middle" }));
+      marks.push(textMark(left + (j + 0.5) * cell, top + (i + 0.5) * cell, label.replace(/^(−?)0\./, "$1."), inkOn(scale.rgb(value, look)), { size: 10.5, anchor: "middle" }));
     });
   const step = cell / block;
   const clear = focus ? edgesOf(head, focus, weight) : { reads: [], readBy: [] };
@@ -1058,12 +1063,12 @@ export function matrix(picture) {
   const born = (tokens) => tokens.findIndex((token) => token.generated);
   const [bornRow, bornKey] = [born(head.queries), born(head.keys)];
   if (bornRow > 0) {
-    marks.push(line(left - 30, top + bornRow * step, left + wide, top + bornRow * step, look.accent, 1, { dash: [3, 3] }));
-    marks.push(text(left + wide, top + bornRow * step - 7, "generated below", look.muted, { anchor: "end", size: 10.5 }));
+    marks.push(lineMark(left - 30, top + bornRow * step, left + wide, top + bornRow * step, look.accent, 1, { dash: [3, 3] }));
+    marks.push(textMark(left + wide, top + bornRow * step - 7, "generated below", look.muted, { anchor: "end", size: 10.5 }));
   }
-  if (bornKey > 0) marks.push(line(left + bornKey * step, top - 20, left + bornKey * step, top + tall, look.accent, 1, { dash: [3, 3] }));
-  if (focus?.row >= 0) marks.push(rect(left, top + focus.row * step, wide, Math.max(step, 1.5), { fill: "none", stroke: look.accent, width: 1.5 }));
-  if (focus?.key >= 0) marks.push(rect(left + focus.key * step, top, Math.max(step, 1.5), tall, { fill: "none", stroke: look.accent, width: 1.5, dash: [4, 3] }));
+  if (bornKey > 0) marks.push(lineMark(left + bornKey * step, top - 20, left + bornKey * step, top + tall, look.accent, 1, { dash: [3, 3] }));
+  if (focus?.row >= 0) marks.push(rectMark(left, top + focus.row * step, wide, Math.max(step, 1.5), { fill: "none", stroke: look.accent, width: 1.5 }));
+  if (focus?.key >= 0) marks.push(rectMark(left + focus.key * step, top, Math.max(step, 1.5), tall, { fill: "none", stroke: look.accent, width: 1.5, dash: [4, 3] }));
   const onLeft = head.queries.map((token, i) => {
     const isFocus = focus?.row === i;
     const style = labelStyle(picture, isFocus, isReader.has(i), token);
@@ -1078,10 +1083,10 @@ export function matrix(picture) {
     return { label, token, x: left + (j + 0.5) * step, y, at: { angle: onKeys.angle, anchor, size: onKeys.size, style } };
   });
   marks.push(...labelled(picture, [...onLeft, ...onTop]));
-  marks.push(text(4, 12, "rows: queries ↓   columns: keys →", look.muted, { size: 11 }));
+  marks.push(textMark(4, 12, "rows: queries ↓   columns: keys →", look.muted, { size: 11 }));
   const keyTop = top + tall + 18;
   marks.push(...scaleMarks(picture, left, keyTop, false));
-  if (block > 1) marks.push(text(left + 190, keyTop + 14, `a cell is the largest of ${block} × ${block}`, look.muted, { size: 11 }));
+  if (block > 1) marks.push(textMark(left + 190, keyTop + 14, `a cell is the largest of ${block} × ${block}`, look.muted, { size: 11 }));
   const hit = (x, y) => {
     const [row, k] = [Math.floor((y - top) / step), Math.floor((x - left) / step)];
     const isRow = row >= 0 && row < head.queries.length;
@@ -1124,7 +1129,7 @@ export function textView(picture) {
   const whose = focus ? isolated(named(focus.row >= 0 ? head.queries[focus.row] : head.keys[focus.key])) : "";
   const what = isReading ? `shaded by what ${whose} reads` : focus ? `shaded by what reads ${whose}` : `shaded by the mean ${weight} that a query gives each token`;
   const some = shown.length < tokens.length ? `; ${shown.length} tokens from position ${shown[0].position} on` : "";
-  const marks = [text(pad, 12, what + some, look.muted, { size: 11 })];
+  const marks = [textMark(pad, 12, what + some, look.muted, { size: 11 })];
   shown.forEach((token, n) => {
     const i = n + from;
     const box = boxes[n];
@@ -1132,11 +1137,11 @@ export function textView(picture) {
     const colour = isShaded ? scale.rgb(shades[i], look) : rgb(look.paper);
     const isMatch = picture.matches.has(token);
     const stroke = i === nodeOfFocus || isMatch ? look.accent : look.faint;
-    marks.push(rect(box.x, box.y, box.wide, tall - 5, { fill: `rgb(${colour.join(",")})`, stroke, width: i === nodeOfFocus ? 2.5 : isMatch ? 1.5 : 1, radius: 4, dash: isMatch && i !== nodeOfFocus ? [4, 2] : undefined }));
-    marks.push(text(box.x + 6, box.y + (tall - 5) / 2, box.label, inkOn(colour), { size: 14, bold: i === nodeOfFocus }));
-    if (token.generated) marks.push(line(box.x + 5, box.y + tall - 9, box.x + box.wide - 5, box.y + tall - 9, inkOn(colour), 1, { dash: [2, 2] }));
+    marks.push(rectMark(box.x, box.y, box.wide, tall - 5, { fill: `rgb(${colour.join(",")})`, stroke, width: i === nodeOfFocus ? 2.5 : isMatch ? 1.5 : 1, radius: 4, dash: isMatch && i !== nodeOfFocus ? [4, 2] : undefined }));
+    marks.push(textMark(box.x + 6, box.y + (tall - 5) / 2, box.label, inkOn(colour), { size: 14, bold: i === nodeOfFocus }));
+    if (token.generated) marks.push(lineMark(box.x + 5, box.y + tall - 9, box.x + box.wide - 5, box.y + tall - 9, inkOn(colour), 1, { dash: [2, 2] }));
   });
-  if (tokens.some((token) => token.generated)) marks.push(text(width - pad, 12, "underlined: generated", look.muted, { size: 11, anchor: "end" }));
+  if (tokens.some((token) => token.generated)) marks.push(textMark(width - pad, 12, "underlined: generated", look.muted, { size: 11, anchor: "end" }));
   const keyTop = y + tall + 16;
   marks.push(...scaleMarks(picture, pad, keyTop, false));
   const hit = (px, py) => {
@@ -1151,14 +1156,14 @@ export function textView(picture) {
 
 /** Tokens side by side, layers one on the other: the strongest edges of the mean over heads. */
 export function layered(picture) {
-  const { layers, layerNames, tokens: every_, look, width, level, token, traced, scale, matches, range: [from_, to_] } = picture;
+  const { layers, layerNames, tokens: everyToken, look, width, level, token, traced, scale, matches, range: [first, end] } = picture;
   const depth = layers.length;
-  const tokens = every_.slice(from_, to_);
-  const places = tokens.map((_, n) => n + from_);
-  const isIn = (i) => i >= from_ && i < to_;
+  const tokens = everyToken.slice(first, end);
+  const places = tokens.map((_, n) => n + first);
+  const isIn = (i) => i >= first && i < end;
   const isTraced = Boolean(traced);
   const most = Math.max(isTraced ? 80 : 30 * depth, 3 * tokens.length);
-  const isAll = tokens.length === every_.length;
+  const isAll = tokens.length === everyToken.length;
   const inside = (l, e) => isAll || (isIn(layers[l].key[e]) && isIn(layers[l].query[e]));
   const { edges, all, total } = strongestOf(isTraced ? traced.flows : layers.map(({ mean }) => mean), most, inside);
   const kept = edges.reduce((sum, { size }) => sum + size, 0);
@@ -1167,31 +1172,31 @@ export function layered(picture) {
   const labels = fitLabels(tokens, pitch, [0, 45, 90]);
   const high = Math.max(34, Math.min(110, (picture.height - labels.extent - 110) / Math.max(depth, 1)));
   const top = 40;
-  const x = (i) => left + (i - from_ + 0.5) * pitch;
+  const x = (i) => left + (i - first + 0.5) * pitch;
   const y = (l) => top + (depth - l) * high;
   const marks = [];
   const what = isTraced
-    ? `paths down from ${isolated(named(every_[token]))} at level ${level}${level < depth ? ", and up" : ""}: rollout, half residual stream`
+    ? `paths down from ${isolated(named(everyToken[token]))} at level ${level}${level < depth ? ", and up" : ""}: rollout, half residual stream`
     : "upwards: from key to query; mean over heads";
-  marks.push(text(8, 12, what, look.muted, { size: 11 }));
+  marks.push(textMark(8, 12, what, look.muted, { size: 11 }));
   for (let l = 0; l < depth; l++) {
-    marks.push(text(8, (y(l) + y(l + 1)) / 2, `layer ${layerNames[l]}`, look.muted, { size: 11 }));
-    marks.push(line(left, y(l), width - 12, y(l), look.faint, 0.7));
+    marks.push(textMark(8, (y(l) + y(l + 1)) / 2, `layer ${layerNames[l]}`, look.muted, { size: 11 }));
+    marks.push(lineMark(left, y(l), width - 12, y(l), look.faint, 0.7));
   }
-  marks.push(line(left, y(depth), width - 12, y(depth), look.faint, 0.7));
-  if (pitch > 7) for (const i of places) marks.push(line(x(i), y(0), x(i), y(depth), look.faint, 1));
+  marks.push(lineMark(left, y(depth), width - 12, y(depth), look.faint, 0.7));
+  if (pitch > 7) for (const i of places) marks.push(lineMark(x(i), y(0), x(i), y(depth), look.faint, 1));
   if (isTraced)
     for (let l = 0; l < depth; l++)
       for (const i of places) {
         const stays = (l < level ? traced.levels[l + 1][i] : traced.levels[l][i]) / 2;
-        if (stays > 0.002) marks.push(line(x(i), y(l), x(i), y(l + 1), look.muted, Math.max(0.8, scale.width(stays))));
+        if (stays > 0.002) marks.push(lineMark(x(i), y(l), x(i), y(l + 1), look.muted, Math.max(0.8, scale.width(stays))));
       }
   for (const { l, e, size } of edges) {
     const [from, to] = [x(layers[l].key[e]), x(layers[l].query[e])];
     const value = isTraced ? size : layers[l].mean[e];
     const middle = (y(l) + y(l + 1)) / 2;
     const bulge = from === to ? Math.min(0.45 * pitch, 12) : 0;
-    marks.push(curve([from, y(l), from + bulge, middle, to + bulge, middle, to, y(l + 1)], scale.colour(value, look, true), Math.max(0.6, scale.width(value))));
+    marks.push(curveMark([from, y(l), from + bulge, middle, to + bulge, middle, to, y(l + 1)], scale.colour(value, look, true), Math.max(0.6, scale.width(value))));
   }
   const dot = Math.min(3, pitch / 3);
   if (dot >= 1)
@@ -1199,10 +1204,10 @@ export function layered(picture) {
       for (const i of places) {
         const isFocus = token === i && level === l;
         const r = isFocus ? 5 : dot;
-        marks.push(rect(x(i) - r, y(l) - r, 2 * r, 2 * r, { radius: r, fill: isFocus ? look.accent : look.muted }));
+        marks.push(rectMark(x(i) - r, y(l) - r, 2 * r, 2 * r, { radius: r, fill: isFocus ? look.accent : look.muted }));
       }
   const written = tokens.map((one, n) => {
-    const i = n + from_;
+    const i = n + first;
     const isFocus = i === token;
     const reads = isTraced && traced.levels[0][i] >= 0.05;
     const style = labelStyle({ look, focus: isTraced, matches }, isFocus, reads, one);
@@ -1231,7 +1236,7 @@ export function tiled(scenes, names, look, isBeside) {
   const places = [];
   let [x, y, wide, tall] = [0, 0, 0, 0];
   scenes.forEach((scene, i) => {
-    marks.push({ mark: "group", x, y, marks: [text(12, 12, names[i], look.ink, { bold: true, size: 13 })] });
+    marks.push({ mark: "group", x, y, marks: [textMark(12, 12, names[i], look.ink, { bold: true, size: 13 })] });
     marks.push({ mark: "group", x, y: y + 22, marks: scene.marks });
     places.push({ x, y: y + 22 });
     wide = Math.max(wide, x + scene.width);
@@ -1254,9 +1259,9 @@ export function framed(scene, title, said, look) {
     else lines.push(word);
   }
   const marks = [
-    text(12, 20, title, look.ink, { size: 15, bold: true }),
+    textMark(12, 20, title, look.ink, { size: 15, bold: true }),
     { mark: "group", x: 0, y: 36, marks: scene.marks },
-    ...lines.map((words_, i) => text(12, scene.height + 46 + 15 * i, words_, look.muted, { size: 11 })),
+    ...lines.map((line, i) => textMark(12, scene.height + 46 + 15 * i, line, look.muted, { size: 11 })),
   ];
   return { width: scene.width, height: scene.height + 50 + 15 * lines.length, marks };
 }
@@ -1272,26 +1277,26 @@ export function headGrid({ cells, layerNames, headNames, look, width, scale, cho
   const side = Math.max(12, Math.min(96, (width - left - 2) / across - gap));
   const down = side + gap + (isSorted ? 26 : 0);
   if (!isSorted) {
-    const every_ = Math.ceil(18 / (side + gap));
-    headNames.forEach((name, c) => c % every_ || marks.push(text(left + c * (side + gap) + side / 2, top - 9, String(name), look.muted, { anchor: "middle", size: 10.5 })));
-    layerNames.forEach((name, r) => r % every_ || marks.push(text(left - 7, top + r * down + side / 2, String(name), look.muted, { anchor: "end", size: 10.5 })));
+    const stride = Math.ceil(18 / (side + gap));
+    headNames.forEach((name, c) => c % stride || marks.push(textMark(left + c * (side + gap) + side / 2, top - 9, String(name), look.muted, { anchor: "middle", size: 10.5 })));
+    layerNames.forEach((name, r) => r % stride || marks.push(textMark(left - 7, top + r * down + side / 2, String(name), look.muted, { anchor: "end", size: 10.5 })));
     for (const { from, to, name } of brackets) {
       const [a, b] = [left + from * (side + gap), left + to * (side + gap) + side];
-      marks.push(line(a, 14, b, 14, look.muted), line(a, 14, a, 18, look.muted), line(b, 14, b, 18, look.muted));
-      if (b - a > 14) marks.push(text((a + b) / 2, 7, b - a > 60 ? `key-value ${name}` : String(name), look.muted, { anchor: "middle", size: 10 }));
+      marks.push(lineMark(a, 14, b, 14, look.muted), lineMark(a, 14, a, 18, look.muted), lineMark(b, 14, b, 18, look.muted));
+      if (b - a > 14) marks.push(textMark((a + b) / 2, 7, b - a > 60 ? `key-value ${name}` : String(name), look.muted, { anchor: "middle", size: 10 }));
     }
   }
   cells.forEach((cell, n) => {
     const [c, r] = isSorted ? [n % across, Math.floor(n / across)] : [headNames.indexOf(cell.head), layerNames.indexOf(cell.layer)];
     const [x, y] = [left + c * (side + gap), top + r * down];
     boxes.push({ x, y, n });
-    marks.push(rect(x - 0.5, y - 0.5, side + 1, side + 1, { fill: look.paper, stroke: look.faint }));
+    marks.push(rectMark(x - 0.5, y - 0.5, side + 1, side + 1, { fill: look.paper, stroke: look.faint }));
     marks.push({ mark: "cells", x, y, w: side, h: side, rows: cell.rows, columns: cell.columns, pixels: cell.pixels });
     if (isSorted) {
-      marks.push(text(x + side / 2, y + side + 9, `${cell.layer}.${cell.head}`, look.ink, { anchor: "middle", size: 10.5 }));
-      marks.push(text(x + side / 2, y + side + 21, cell.said, look.muted, { anchor: "middle", size: 10.5 }));
+      marks.push(textMark(x + side / 2, y + side + 9, `${cell.layer}.${cell.head}`, look.ink, { anchor: "middle", size: 10.5 }));
+      marks.push(textMark(x + side / 2, y + side + 21, cell.said, look.muted, { anchor: "middle", size: 10.5 }));
     }
-    if (n === chosen) marks.push(rect(x - 2, y - 2, side + 4, side + 4, { fill: "none", stroke: look.accent, width: 3, radius: 2 }));
+    if (n === chosen) marks.push(rectMark(x - 2, y - 2, side + 4, side + 4, { fill: "none", stroke: look.accent, width: 3, radius: 2 }));
   });
   const bottom = Math.max(top, ...boxes.map((box) => box.y + down)) + 12;
   marks.push(...scaleMarks({ scale, look }, left, bottom, false));
@@ -1382,10 +1387,10 @@ export function draw(canvas, scene, look, density = devicePixelRatio) {
 }
 
 /** Escape text for XML, whose text holds neither control characters nor lone surrogates. */
-export function escaped(words_) {
+export function escaped(text) {
   const marks = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" };
   // eslint-disable-next-line no-control-regex
-  return words_.replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]|\p{Cs}/gu, "\ufffd").replace(/[&<>"']/g, (c) => marks[c]);
+  return text.replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]|\p{Cs}/gu, "\ufffd").replace(/[&<>"']/g, (c) => marks[c]);
 }
 
 const r2 = (value) => Number(value.toFixed(2));
@@ -1472,13 +1477,13 @@ export function settled(state, traces) {
 /** Write the tokens of a text as one line. */
 export function lineOf(tokens, limit) {
   const plain = tokens.filter((token) => !token.special);
-  let line_ = "";
+  let line = "";
   plain.forEach((token, i) => {
     const before = plain[i - 1];
     const isSameWord = before && token.word !== null && token.word === before.word;
-    line_ += `${i && !isSameWord ? " " : ""}${visible(isSameWord ? joined(["", token.text]) : token.text, 60)}`;
+    line += `${i && !isSameWord ? " " : ""}${visible(isSameWord ? joined(["", token.text]) : token.text, 60)}`;
   });
-  return line_.length > limit ? `${line_.slice(0, limit)}…` : line_;
+  return line.length > limit ? `${line.slice(0, limit)}…` : line;
 }
 
 const $ = (id) => document.getElementById(id);
@@ -1726,23 +1731,31 @@ class Page {
   sceneOf(i, width, height) {
     const head = this.windows[i];
     const { weight, threshold, view } = this.state;
+    const isChange = this.parts[i] === "difference";
     const matches = new Set(this.matches([...head.keys, ...head.queries]));
-    const picture = { head, chosen: this.choices[i], weight, threshold, scale: this.scales[i], look: this.look, matches, width, height, focus: this.lookedAt(head) };
-    if (view !== "layered") return { ...SCENES[view](picture), caption: caption(head, this.choices[i], this.parts[i] === "difference") };
-    const tokens = this.heads[i].keys.filter((token) => !token.virtual);
+    const common = { weight, threshold, look: this.look, matches, width, height };
+    if (view === "layered") return this.layeredScene(i, common, isChange);
+    const focus = this.lookedAt(head);
+    const scale = focus ? this.scales[i].forFew() : this.scales[i];
+    const scene = SCENES[view]({ ...common, head, focus, scale, chosen: this.choices[i] });
+    return { ...scene, caption: caption(head, this.choices[i], isChange) };
+  }
+
+  layeredScene(i, common, isChange) {
+    const [layers, tokens] = [this.layers[i], this.heads[i].keys.filter((token) => !token.virtual)];
     const { keys } = this.limits();
     const inside = tokens.flatMap((token, n) => (!keys || (token.index >= keys[0] && token.index < keys[1]) ? [n] : []));
+    const range = [inside[0] ?? 0, (inside.at(-1) ?? -1) + 1];
     const focus = this.lookedAt(this.heads[i]);
-    const layers = this.layers[i];
     const token = focus && focus.key >= 0 && focus.key < tokens.length ? focus.key : null;
-    const isChange = layers.some((layer) => layer.mean.some((mean) => mean < 0));
     const level = this.hover?.level ?? this.state.level ?? layers.length;
-    this.traced = token === null || isChange ? null : this.once(`rollout ${i}`, `${token} ${level} ${this.memory.get("layers").key}`, () => rollout(layers, level, token));
+    const isSigned = isChange || layers.some(({ mean }) => mean.some((m) => m < 0));
+    const key = `${token} ${level} ${this.memory.get("layers").key}`;
+    this.traced = token === null || isSigned ? null : this.once(`rollout ${i}`, key, () => rollout(layers, level, token));
     const flows = this.traced?.flows.map((flow) => flow.reduce((most, x) => Math.max(most, x), 0));
     const label = this.traced ? "share (rollout)" : isChange ? "mean change of attention" : "mean attention";
-    const scale = new Scale(label, isChange ? -1 : 0, flows ? Math.max(...flows, 0.01) : 1, true, tokens.length);
-    const range_ = [inside[0] ?? 0, (inside.at(-1) ?? -1) + 1];
-    return layered({ ...picture, layers, layerNames: this.stack.layers, tokens, range: range_, level, token, traced: this.traced, scale });
+    const scale = new Scale(label, isSigned ? -1 : 0, flows ? Math.max(...flows, 0.01) : 1, true, tokens.length);
+    return layered({ ...common, layers, layerNames: this.stack.layers, tokens, range, level, token, traced: this.traced, scale });
   }
 
   wholeScene(width, height) {
@@ -1833,9 +1846,9 @@ class Page {
       Object.fromEntries(
         trace.stacks.map((stack) => {
           const queries = stack.numQueries;
-          const [rows, columns_] = [Math.min(size, queries), Math.min(size, stack.keys.tokens.length)];
-          const shades = stack.graphs.map(() => bytes.subarray(at, (at += rows * columns_)));
-          return [stack.name, { rows, columns: columns_, queries, shades }];
+          const [rows, columns] = [Math.min(size, queries), Math.min(size, stack.keys.tokens.length)];
+          const shades = stack.graphs.map(() => bytes.subarray(at, (at += rows * columns)));
+          return [stack.name, { rows, columns, queries, shades }];
         }),
       ),
     );
@@ -1843,18 +1856,18 @@ class Page {
 
   thumbnail(n, show, scale) {
     const of = (trace) => this.thumbnails[trace][this.state.stack];
-    const { rows, columns: columns_, queries } = of(0);
+    const { rows, columns, queries } = of(0);
     const [graph, { keys, offset }] = [this.stack.graphs[n], this.stack];
-    const pixels = new Uint8ClampedArray(4 * rows * columns_);
+    const pixels = new Uint8ClampedArray(4 * rows * columns);
     const value = (trace, at) => (of(trace).shades[n][at] / 255) ** 2;
-    for (let at = 0; at < rows * columns_; at++) {
+    for (let at = 0; at < rows * columns; at++) {
       const shade = show === "difference" ? value(1, at) - value(0, at) : value(show === "after" ? 1 : 0, at);
-      const lastQuery = Math.ceil(((Math.floor(at / columns_) + 1) * queries) / rows) - 1;
-      const firstKey = Math.floor(((at % columns_) * keys.tokens.length) / columns_);
+      const lastQuery = Math.ceil(((Math.floor(at / columns) + 1) * queries) / rows) - 1;
+      const firstKey = Math.floor(((at % columns) * keys.tokens.length) / columns);
       const isEdge = graph.pattern === "complete" || (graph.pattern === "causal" && firstKey <= lastQuery + offset);
       if (shade || isEdge) pixels.set([...scale.rgb(shade, this.look), 255], 4 * at);
     }
-    return { rows, columns: columns_, pixels };
+    return { rows, columns, pixels };
   }
 
   headText(graph) {
@@ -1906,7 +1919,7 @@ class Page {
     const { traced } = this;
     if (!traced || this.parts.length > 1) return [];
     const { keys } = this.heads[i];
-    const shares = (level) => Array.from(traced.levels[level], (share_, n) => [keys[n], share_, "key"]).filter((one) => one[1] > 1e-4).sort((a, b) => b[1] - a[1]);
+    const shares = (level) => Array.from(traced.levels[level], (share, n) => [keys[n], share, "key"]).filter((one) => one[1] > 1e-4).sort((a, b) => b[1] - a[1]);
     const level = this.hover?.level ?? this.state.level ?? this.layers[i].length;
     const scale = new Scale("share", 0, 1, true);
     const found = level > 0 ? [this.table(keys[key], `at level ${level}: what it can have read of the input (rollout)${suffix}`, shares(0), scale)] : [];
@@ -2075,9 +2088,9 @@ class Page {
       const [from, to] = this.limits()[name] ?? [0, size];
       const wide = Math.min(size, Math.max(4, Math.round((to - from) * factor)));
       const isOf = !queries || (name === "keys") === (this.state.side === "key");
-      const share_ = place ? place[name === "keys" ? 0 : 1] : 0.5;
-      const middle = !place && this.state.token !== null && isOf ? this.state.token + 0.5 : from + share_ * (to - from);
-      const start = Math.max(0, Math.min(size - wide, Math.round(middle - (place ? share_ : 0.5) * wide)));
+      const share = place ? place[name === "keys" ? 0 : 1] : 0.5;
+      const middle = !place && this.state.token !== null && isOf ? this.state.token + 0.5 : from + share * (to - from);
+      const start = Math.max(0, Math.min(size - wide, Math.round(middle - (place ? share : 0.5) * wide)));
       patch[name] = wide >= size ? null : [start, start + wide];
     }
     this.update(patch);
