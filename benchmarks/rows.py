@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.functional import leaky_relu, scaled_dot_product_attention
 from torch_geometric.nn import GATv2Conv, TransformerConv
 
-from benchmarks import analyses, capture
+from benchmarks import analyses, capture, pages
 from benchmarks.measure import TOLERANCE, Row, Side
 from gattn import GraphAttention, Threshold, TokenGraph, TopK, attention_graphs, graph_attention
 
@@ -35,6 +35,7 @@ def rows(quick: bool, device: str) -> list[Row]:
         *graphs_rows(1024 if quick else 8192, large),
         *(capture.rows([128], ["topk"]) if quick else capture.rows([512, 1024, 2048])),
     ]
+    others += pages.rows([64] if quick else [128, 512])
     others += analyses.rows(quick)
     if quick:  # the bars are for the full sizes
         others = [replace(row, time_bar=None, memory_bar=None) for row in others]
