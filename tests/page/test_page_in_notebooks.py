@@ -32,7 +32,7 @@ def test_two_cells_show_two_pages_at_once(notebook):
     trace = gattn.capture(TEXT)
     page = notebook(trace._repr_html_(), trace[1, 1]._repr_html_())
     whole, one = page.frames[1:]
-    expect(whole.locator("#facts")).to_contain_text("16 heads")
+    expect(whole.locator("#facts")).to_contain_text("4 layers × 4 heads")
     expect(one.locator("#head-title")).to_contain_text(re.compile("layer 1", re.IGNORECASE))
 
 
