@@ -77,7 +77,8 @@ def draw_array(
         raise SelectionError(f"There is nothing to draw in an array of shape {array.shape}.")
     array = _last_places(array)
     notes = _notes(array.attrs)
-    if array.attrs.get("are_kinds") and array.dims[0] in ("layer", "head"):
+    if array.attrs.get("are_kinds"):
+        array = array.expand_dims("head") if array.ndim == 1 else array
         notes.insert(0, "colours compare within a head")
     if array.ndim == 1:
         ax = _draw_points(array, ax, options)

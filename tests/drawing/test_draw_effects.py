@@ -1,0 +1,193 @@
+"""Pictures of what edits change."""
+
+import io
+
+import matplotlib as mpl
+import numpy as np
+import pytest
+
+import gattn
+from gattn.errors import SelectionError
+from gattn.models.effect_tables import Effects
+
+pytestmark = pytest.mark.filterwarnings("error")
+TOKENS = ["The", "dog", "chased", "the", "cat"]
+
+
+def edges(*, heads=((1, 0),), tokens=TOKENS, column="estimate", seed=0):
+    """One effect for each causal edge of some heads."""
+    drawn = np.random.default_rng(seed)
+    rows = [
+        {"stack": "decoder", "layer": layer, "head": head, "query": i, "key": j}
+        | {"query_token": tokens[i], "key_token": tokens[j]}
+        for layer, head in heads
+        for i in range(len(tokens))
+        for j in range(i + 1)
+    ]
+    table = Effects(rows)
+    table["effect"] = drawn.normal(size=len(rows)) ** 3
+    if column == "estimate":
+        table["estimate"] = table["effect"]
+        table["effect"] = np.nan
+    table.attrs = {"metric": "probability of '␣cat'", "tokens": list(tokens)}
+    return table
+
+
+def cuts(layers=2, heads=3):
+    table = Effects(
+        [
+            {"edit": f"Cut(layer={n}, head={h})", "layer": n, "head": h, "query": None, "key": None}
+            for n in range(layers)
+            for h in range(heads)
+        ]
+    )
+    table["effect"] = np.linspace(-0.9, 0.4, len(table))
+    table.attrs = {"metric": "probability of '␣cat'", "tokens": TOKENS}
+    return table
+
+
+def lines_of(ax):
+    (found,) = (c for c in ax.collections if c.get_gid() == "gattn-edges")
+    return found
+
+
+def words(ax):
+    labels = [axes.get_ylabel() for axes in ax.figure.axes] + [ax.get_title(loc="left")]
+    return " ".join([*labels, *(text.get_text() for text in ax.texts)]).replace("\n", " ")
+
+
+def test_edges_of_one_head_are_arcs_coloured_by_what_cutting_them_does():
+    table = edges()
+    ax = table.draw()
+    lines = lines_of(ax)
+    assert len(lines.get_paths()) == len(table)
+    sizes = np.sort(np.abs(table["estimate"]))
+    np.testing.assert_allclose(
+        lines.get_linewidths() / lines.get_linewidths()[-1],
+        (0.12 + 0.88 * sizes / sizes[-1]),
+    )
+    strongest = table.loc[table["estimate"].abs().idxmax()]
+    vertices = lines.get_paths()[-1].vertices
+    assert (vertices[0, 0], vertices[-1, 0]) == (strongest["key"], strongest["query"])
+    red, _, blue, _ = lines.get_edgecolor()[-1]
+    assert (blue > red) == (strongest["estimate"] > 0)
+    assert "estimated change of the probability of '␣cat'" in words(ax)
+    assert "layer 1 · head 0" in words(ax)
+
+
+def test_edges_of_one_head_are_a_matrix_around_zero():
+    table = edges(column="effect")
+    ax = table.draw("matrix")
+    shown = ax.images[0].get_array()
+    for row in table.itertuples():
+        assert shown[row.query, row.key] == pytest.approx(row.effect)
+    assert shown.mask[0, 1]
+    assert "grey: no such edge" in words(ax)
+    norm = ax.images[0].norm
+    assert norm.vmin == -norm.vmax
+    assert "estimated" not in words(ax)
+
+
+def test_edges_of_several_layers_lie_on_the_layers_and_name_their_heads():
+    table = edges(heads=[(1, 0), (1, 2), (2, 1)])
+    ax = table.draw()
+    lines = lines_of(ax)
+    assert len(lines.get_paths()) == 2 * 15
+    best = table.sort_values("estimate", key=np.abs).groupby(["layer", "query", "key"]).last()
+    np.testing.assert_allclose(
+        np.sort(lines.get_linewidths()) / np.max(lines.get_linewidths()),
+        np.sort(0.12 + 0.88 * best["estimate"].abs() / table["estimate"].abs().max()),
+    )
+    named = {text.get_text() for text in ax.texts if text.get_gid() == "gattn-heads"}
+    assert named <= {"1.0", "1.2", "2.1"}
+    assert named
+    assert "of several heads the strongest" in words(ax)
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["1", "2"]
+
+
+def test_cut_heads_are_a_matrix_of_layers_and_heads_with_numbers():
+    ax = cuts().draw()
+    np.testing.assert_allclose(ax.images[0].get_array(), cuts()["effect"].to_numpy().reshape(2, 3))
+    assert {"−.90", ".40"} <= {text.get_text() for text in ax.texts}
+    assert "change of the probability" in words(ax)
+
+
+def test_any_edits_are_bars_with_the_strongest_first_where_there_are_many():
+    ax = cuts().draw("edits")
+    np.testing.assert_allclose([bar.get_width() for bar in ax.patches], cuts()["effect"])
+    many = cuts(10, 8)
+    ax = many.draw("edits")
+    assert len(ax.patches) == 40
+    assert "the 40 strongest of 80 edits" in words(ax)
+    least = min(abs(bar.get_width()) for bar in ax.patches)
+    assert (many["effect"].abs() > least).sum() == 39
+
+
+def test_a_divergence_has_no_middle():
+    table = cuts()
+    table["effect"] = table["effect"].abs()
+    table.attrs["metric"] = "KL divergence in nats"
+    assert table.draw().images[0].norm.vmin == 0
+
+
+def test_a_long_text_shows_its_strongest_edges_and_says_so():
+    table = edges(tokens=[f"word{n % 7}" for n in range(60)])
+    ax = table.draw()
+    assert len(lines_of(ax).get_paths()) == 300
+    assert "the 300 strongest of 1,830 edges" in words(ax)
+    ax.figure.savefig(io.BytesIO())
+
+
+@pytest.mark.parametrize("layout", ["arcs", "matrix", "layered"])
+@pytest.mark.parametrize("style", ["default", "dark_background"])
+def test_hostile_tokens_and_metrics_are_drawn_with_effects(layout, style):
+    table = edges(tokens=["$x_1$", "a\nb", "\0", "猫", "x" * 60])
+    table.attrs["metric"] = "probability of '$\\frac'"
+    with mpl.style.context(style):
+        table.draw(layout).figure.savefig(io.BytesIO())
+
+
+@pytest.mark.parametrize(
+    ("table", "layout", "message"),
+    [
+        (edges()[:0], None, "no effects to draw"),
+        (edges(heads=[(0, 0), (0, 1)]), "arcs", "one head, but there are 2"),
+        (edges(), "heads", "cuts of whole heads"),
+        (cuts(), "matrix", "edits of single edges"),
+        (cuts(), "circle", "layout is one of"),
+    ],
+)
+def test_what_cannot_be_drawn_as_effects_is_refused(table, layout, message):
+    with pytest.raises(SelectionError, match=message):
+        table.draw(layout)
+
+
+def test_effects_and_estimates_know_their_metric_and_tokens():
+    text = "The dog chased the cat"
+    found = gattn.effect(text, [gattn.Cut(layer=0, head=0)], progress=False)
+    assert found.attrs["metric"] == "KL divergence in nats"
+    assert found.draw().get_xlabel() == "head"
+    options = {"target": " cat", "other": " dog", "layers": [1], "heads": [1], "sample": 2}
+    guessed = gattn.estimate(text, progress=False, **options)
+    assert guessed.attrs["metric"] == "logit of '␣cat' less that of '␣dog'"
+    assert "correlation" in guessed.attrs
+    part = guessed[guessed["query"] == guessed["query"].max()]
+    assert isinstance(part, Effects)
+    ax = part.draw()
+    labels = [label.get_text() for label in ax.get_xticklabels()]
+    assert labels == [str(token).strip() for token in guessed.attrs["tokens"]]
+
+
+@pytest.mark.mpl_image_compare(savefig_kwargs={"dpi": 60})
+def test_effects_of_cutting_edges_as_arcs():
+    return edges().draw().figure
+
+
+@pytest.mark.mpl_image_compare(savefig_kwargs={"dpi": 60})
+def test_effects_of_cutting_edges_on_layers():
+    return edges(heads=[(0, 0), (1, 2), (2, 1)]).draw().figure
+
+
+@pytest.mark.mpl_image_compare(savefig_kwargs={"dpi": 60})
+def test_effects_of_cutting_heads_as_a_matrix():
+    return cuts().draw().figure

@@ -1,0 +1,205 @@
+"""Pictures of arrays and tables of analyses."""
+
+import io
+import itertools
+
+import numpy as np
+import pytest
+
+from gattn.analysis import best_edges, communities, graph_frequencies
+from gattn.analysis.faithful import Agreement
+from gattn.analysis.results import array, table
+from gattn.drawing.heat import KINDS, _short
+from gattn.errors import SelectionError
+
+pytestmark = pytest.mark.filterwarnings("error")
+TOKENS = ["The", "dog", "chased", "the", "cat"]
+
+
+def of_heads(values, last, **facts):
+    axes = {"layer": range(1, 1 + values.shape[0]), "head": range(values.shape[1])}
+    axes[last] = range(values.shape[2])
+    tokens = {last: TOKENS} if last == "token" else None
+    return array(values, axes, name="some_score", computed_from="a toy", tokens=tokens, **facts)
+
+
+def words(ax):
+    return " ".join([ax.get_title(loc="left"), *(text.get_text() for text in ax.texts)]).replace(
+        "\n", " "
+    )
+
+
+def test_one_number_a_token_and_head_is_a_row_a_head_of_all_layers():
+    values = np.arange(30.0).reshape(2, 3, 5)
+    ax = of_heads(values, "token").draw()
+    np.testing.assert_array_equal(ax.images[0].get_array(), values.reshape(6, 5))
+    labels = [label.get_text() for label in ax.get_yticklabels()]
+    assert labels == ["1.0", "1.1", "1.2", "2.0", "2.1", "2.2"]
+    one = of_heads(values, "token").draw(layer=1)
+    np.testing.assert_array_equal(one.images[0].get_array(), values[0])
+    assert "some score · layer 1 · a toy" in words(one)
+
+
+def test_a_spectrum_is_a_line_a_head_in_its_layers_colour():
+    values = np.sort(np.random.default_rng(0).random((2, 3, 8)), axis=-1)
+    ax = of_heads(values, "index").draw()
+    drawn = np.array([line.get_ydata() for line in ax.lines])
+    np.testing.assert_array_equal(drawn, values.reshape(6, 8))
+    colours = [line.get_color() for line in ax.lines]
+    assert len(set(colours)) == 2
+    assert colours[0] == colours[2] != colours[3]
+    assert ax.figure.axes[1].get_ylabel() == "layer"
+    assert "a line a head" in words(ax)
+
+
+def test_frequencies_of_the_model_are_such_a_spectrum():
+    attention = np.tril(np.random.default_rng(0).random((2, 2, 5, 5)))
+    attention /= attention.sum(-1, keepdims=True)
+    assert len(graph_frequencies(attention, progress=False).draw().lines) == 4
+
+
+def test_communities_have_colours_without_order_and_their_numbers():
+    attention = np.kron(np.eye(2), np.ones((3, 3))) / 3
+    found = communities(attention, progress=False)
+    ax = found.draw()
+    image = ax.images[0]
+    painted = {tuple(image.cmap(image.norm(number))[:3]) for number in (0, 1)}
+    assert painted == {tuple(int(c[i : i + 2], 16) / 255 for i in (1, 3, 5)) for c in KINDS[:2]}
+    assert [text.get_text() for text in ax.texts[:6]] == list("000111")
+    assert "colours compare within a head" in words(ax)
+
+
+def test_more_kinds_than_colours_share_the_last_and_keep_their_numbers():
+    axes = {"head": range(2), "token": range(12)}
+    numbers = np.tile(np.arange(12.0), (2, 1))
+    many = array(numbers, axes, name="community", computed_from="a toy", are_kinds=True)
+    ax = many.draw()
+    painted = ax.images[0].cmap(ax.images[0].norm(ax.images[0].get_array()))
+    assert len({tuple(colour) for colour in painted[0]}) == len(KINDS) + 1
+    assert [text.get_text() for text in ax.texts[:12]] == [str(n) for n in range(12)]
+
+
+def test_numbers_of_tokens_are_stems_without_a_line_between():
+    values = np.array([[0.5, 0.1, 0.2, 0.9, 0.4]])
+    found = array(
+        values,
+        {"query": [4], "key": range(5)},
+        name="flow",
+        computed_from="a toy",
+        tokens={"query": TOKENS[4:], "key": TOKENS},
+    )
+    ax = found.draw()
+    assert ax.lines[0].get_linestyle() == "None"
+    np.testing.assert_array_equal(ax.lines[0].get_ydata(), values[0])
+    assert [label.get_text() for label in ax.get_xticklabels()] == TOKENS
+    assert "flow · query 4 · a toy" in words(ax)
+
+
+def test_a_table_is_named_and_what_is_missing_is_grey():
+    rows = {"layer": [0, 0], "head": [0, 1], "entropy": [0.5, np.nan], "stack": "decoder"}
+    made = table(rows, name="heads", computed_from="a toy", index=["stack", "layer", "head"])
+    ax = made.draw()
+    assert "heads · a toy" in words(ax)
+    painted = ax.images[0].get_array()
+    red, green, blue, alpha = painted[1, 0]
+    assert red == green or abs(red - blue) < 0.05
+    assert 0 < alpha < 1
+    assert [label.get_text() for label in ax.get_yticklabels()] == ["0.0", "0.1"]
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0.5, ".50"), (-0.5, "−.50"), (-0.001, ".00"), (12.5, "12.50"), (3702.4, "3702")],
+)
+def test_numbers_in_cells_are_short(number, text):
+    assert _short(number) == text
+
+
+def agreement():
+    made = Agreement(
+        {
+            "ranking": ["attention", "rollout $x$"],
+            "correlation": [0.48, -0.1],
+            "low": [0.3, -0.3],
+            "high": [0.6, 0.1],
+            "p_value": [1e-9, 0.2],
+            "signed_correlation": [0.2, np.nan],
+            "number": [200, 200],
+        }
+    ).set_index("ranking")
+    made.attrs = {"name": "rank agreement", "computed_from": "a toy", "notes": []}
+    return made
+
+
+def test_agreement_is_a_correlation_with_its_interval_and_p_is_written():
+    ax = agreement().draw()
+    points = ax.containers[0].lines[0]
+    np.testing.assert_allclose(points.get_xdata(), [0.48, -0.1])
+    (bars,) = ax.containers[0].lines[2]
+    ends = [segment[:, 0].tolist() for segment in bars.get_segments()]
+    np.testing.assert_allclose(ends, [[0.3, 0.6], [-0.3, 0.1]])
+    assert ax.get_xlim() == (-1.02, 1.02)
+    said = [text.get_text() for text in ax.texts]
+    assert "p < .001, n = 200" in said
+    assert "p = 0.2, n = 200" in said
+    ax.figure.savefig(io.BytesIO())
+    with pytest.raises(SelectionError, match="nothing to draw"):
+        agreement()[:0].draw()
+
+
+def test_best_edges_are_a_row_a_head_with_the_word_that_is_read():
+    attention = np.tril(np.random.default_rng(0).random((2, 2, 5, 5)))
+    attention /= attention.sum(-1, keepdims=True)
+    found = best_edges(attention, progress=False)
+    ax = found.draw()
+    shown = found["key_attention"].astype(float).unstack("word")
+    np.testing.assert_allclose(ax.images[0].get_array().filled(np.nan), shown)
+    cells = [text.get_text() for text in ax.texts if text.get_text().isdigit()]
+    assert cells == [str(key) for key in found["key"].dropna()]
+    by_query = found.draw("query").images[0].get_array()
+    np.testing.assert_allclose(
+        by_query.filled(np.nan), found["query_attention"].astype(float).unstack("word")
+    )
+    with pytest.raises(SelectionError, match="'key' or 'query'"):
+        found.draw("token")
+
+
+@pytest.mark.parametrize("size", [5, 60, 500])
+def test_matrices_of_any_size_are_drawn_and_their_labels_do_not_meet(size):
+    values = np.tril(np.random.default_rng(0).random((size, size)))
+    texts = [f"word{n % 7}" for n in range(size)]
+    found = array(
+        values,
+        {"query": range(size), "key": range(size)},
+        name="rollout",
+        computed_from="a toy",
+        tokens={"query": texts, "key": texts},
+    )
+    ax = found.draw()
+    ax.figure.savefig(io.BytesIO())
+    boxes = [label.get_window_extent() for label in ax.get_yticklabels()]
+    assert len(boxes) >= 5
+    assert not any(one.overlaps(other) for one, other in itertools.pairwise(boxes))
+
+
+@pytest.mark.mpl_image_compare(savefig_kwargs={"dpi": 60})
+def test_a_number_a_token_in_all_heads():
+    values = np.random.default_rng(0).random((2, 3, 5)) ** 2
+    return of_heads(values, "token").draw().figure
+
+
+@pytest.mark.mpl_image_compare(savefig_kwargs={"dpi": 60})
+def test_spectra_by_layer():
+    values = np.sort(np.random.default_rng(0).random((3, 2, 8)), axis=-1)
+    return of_heads(values, "index").draw().figure
+
+
+@pytest.mark.mpl_image_compare(savefig_kwargs={"dpi": 60})
+def test_rank_agreement_as_intervals():
+    return agreement().draw().figure
+
+
+@pytest.mark.mpl_image_compare(savefig_kwargs={"dpi": 60})
+def test_communities_as_kinds():
+    numbers = np.array([[[0, 0, 1, 1, 2], [0, 1, 0, 2, 1]]])
+    return of_heads(numbers, "token", are_kinds=True).draw().figure
