@@ -88,7 +88,7 @@ def draw_compare(
     scale = Scale.of(*chosen.graphs.values(), *afters.values())
     plain = Colours(scale, colour_map(None, is_signed=False, is_area=True))
     signed = Scale(scale.top, is_signed=True, pen=scale.pen)
-    change = Colours(signed, colour_map(cmap, is_signed=True, is_area=True), "change")
+    change = Colours(signed, colour_map(cmap, is_signed=True, is_area=True), "change of attention")
     grids = []
     for graphs in chosen.stacks():
         arranged = order.arrange(graphs, columns=int(chosen.is_strip))

@@ -61,7 +61,7 @@ def test_each_head_is_drawn_before_and_after_with_its_change():
         assert whole[0, 1] == bar[0, 1] > high
         assert distance_text(distance) in words(figure)
     found = words(figure)
-    for name in ("layer 0", "layer 1", "before", "after", "after − before", "change"):
+    for name in ("layer 0", "layer 1", "before", "after", "after − before", "change of attention"):
         assert found.count(name) == 1
     assert found.count("head 2") == 3
     assert "tiny · 6 tokens" in found
@@ -177,7 +177,9 @@ def test_one_head_is_three_large_matrices_with_tokens():
     found = words(figure)
     assert [text for text in found if text.startswith("word")] == 4 * before.labels()
     distance = compare_head(before, after)["distance"]
-    assert {distance_text(distance), "layer 1 · head 3", "attention", "change"} <= set(found)
+    assert {distance_text(distance), "layer 1 · head 3", "attention", "change of attention"} <= set(
+        found
+    )
     assert "cut 1.3:4<-0; rows are queries" in said(figure)
 
 
