@@ -1,6 +1,7 @@
 """How the site is built: `sphinx-build -W --keep-going docs docs/_build/html`."""
 
 import os
+import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -43,6 +44,19 @@ myst_heading_anchors = 3
 # The API comes from the docstrings: a page for each public name.
 autosummary_ignore_module_all = False
 autodoc_typehints_format = "short"
+autodoc_type_aliases = {
+    "ArrayLike": "ArrayLike",
+    "Attention": "Attention",
+    "Floats": "ndarray",
+    "HeadReduction": "str | int | ArrayLike",
+    "Heads": "Attention | Sequence[AttentionGraph]",
+    "Hidden": "Tensor | ndarray | Sequence[Tensor]",
+    "Inputs": "str | Sequence[int] | Tensor | Mapping",
+    "Ints": "ndarray",
+    "Passages": "Attention | TokenGraph | Sequence[TokenGraph]",
+    "Ranking": "Attention | DataFrame | Series | Routes",
+    "Residual": "float | ArrayLike | DataArray | None",
+}
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 maximum_signature_line_length = 80
@@ -144,7 +158,19 @@ def _add_tutorials(app: Any, name: str, source: list[str]) -> None:
     source[0] += f"\n## Tutorials\n\n```{{eval-rst}}\n.. minigallery:: {functions}\n```\n"
 
 
+def _plain_aliases(
+    app: Any, what: str, name: str, thing: Any, options: Any, signature: str, returned: str
+) -> tuple[str | None, str | None]:
+    """Write an alias in a union as its name, and not as the object that stands for it."""
+    plain = [
+        text and re.sub(r"TypeAliasForwardRef\('(.*?)'\)", r"\1", text)
+        for text in (signature, returned)
+    ]
+    return plain[0], plain[1]
+
+
 def setup(app: Any) -> None:
     """Connect what the pages need besides Sphinx's own."""
+    app.connect("autodoc-process-signature", _plain_aliases)
     app.connect("source-read", _add_list)
     app.connect("source-read", _add_tutorials)
