@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import re
 import sys
 import webbrowser
 from collections.abc import Callable, Sequence
@@ -101,6 +102,14 @@ def _parser() -> argparse.ArgumentParser:
     draw = commands.add_parser("draw", help="draw all heads of a text, or one head")
     _add_capture(draw)
     draw.add_argument("--layout", choices=LAYOUTS, help="how to draw one head (default: arcs)")
+    draw.add_argument(
+        "--heads", metavar="HEADS", help="these heads, larger, as in 1.1,2.0 or decoder:1.1,2.0"
+    )
+    for option, what in (
+        ("--sort", "sort all heads by a column of `gattn heads --all`, such as induction"),
+        ("--label", "write such a column above each head; label says in words what it does"),
+    ):
+        draw.add_argument(option, metavar="SCORE", help=what)
     _add_output(draw, PICTURES, "attention.svg")
     draw.set_defaults(run=_draw)
 
@@ -281,12 +290,32 @@ def _draw(options: argparse.Namespace) -> None:
             "--layout draws one head: choose it with --layer and --head; `gattn heads TEXT` "
             "describes them all."
         )
+    is_one = options.layer is not None and options.head is not None
+    if is_one and (options.heads or options.sort or options.label):
+        raise SelectionError(
+            "--layer and --head draw one head: for a larger matrix of it say --heads "
+            f"{options.layer}.{options.head}; --sort and --label are for several heads."
+        )
+    stack, heads = _head_places(options.heads) if options.heads else (None, None)
     import matplotlib as mpl
 
     mpl.use("agg")
     shown = _chosen(options)
-    _save(_figure(shown, options.layout), options.output)
+    drawn = {"heads": heads, "stack": stack, "sort": options.sort, "label": options.label}
+    _save(_figure(shown, options.layout, drawn), options.output)
     print(f"{options.output}: {shown!r}")
+
+
+def _head_places(written: str) -> tuple[str | None, list[tuple[int, int]]]:
+    """Read a stack, where it is named, and heads as LAYER.HEAD."""
+    stack, _, places = written.rpartition(":")
+    found = re.fullmatch(r"\d+\.\d+(,\d+\.\d+)*", places.replace(" ", ""))
+    if not found:
+        raise SelectionError(
+            f"--heads is a list of LAYER.HEAD, as in 1.1,2.0 or decoder:1.1,2.0, not {written!r}."
+        )
+    pairs = [place.split(".") for place in found[0].split(",")]
+    return stack or None, [(int(layer), int(head)) for layer, head in pairs]
 
 
 def _save(figure: Figure, path: Path) -> None:
@@ -298,11 +327,13 @@ def _save(figure: Figure, path: Path) -> None:
         figure.savefig(part, format=path.suffix[1:].lower(), bbox_inches="tight", dpi=200)
 
 
-def _figure(shown: AttentionTrace | AttentionGraph, layout: str | None) -> Figure:
+def _figure(
+    shown: AttentionTrace | AttentionGraph, layout: str | None, drawn: dict[str, Any]
+) -> Figure:
     from gattn.trace import AttentionTrace
 
     if isinstance(shown, AttentionTrace):
-        return shown.draw()
+        return shown.draw(**drawn)
     return cast("Figure", shown.draw(layout or "arcs").figure)
 
 

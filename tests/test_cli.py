@@ -43,6 +43,19 @@ def test_draw_writes_one_head_with_its_tokens(layout, tmp_path):
     assert "layer 1 · head 0" in text
 
 
+def test_draw_sorts_labels_and_chooses_heads(tmp_path):
+    path = tmp_path / "heads.svg"
+    assert run("draw", TEXT, "--sort", "first_token", "--label", "label", "-o", path) == 0
+    text = path.read_text()
+    assert "sorted by first token from the largest on; above each head its label" in text
+    assert "1.1: previous token, " in text
+    assert run("draw", TEXT, "--heads", "decoder:1.1, 2.0", "--label", "entropy", "-o", path) == 0
+    text = path.read_text()
+    assert re.search(r"layer 1 · head 1: entropy \.\d\d", text)
+    assert "layer 2 · head 0" in text
+    assert text.count(">chased<") == 2 + 2 * 2
+
+
 def test_heads_prints_the_table(capsys):
     assert run("heads", TEXT) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -101,6 +114,11 @@ def test_text_comes_from_standard_input(tmp_path, monkeypatch, capsys):
         (["draw", TEXT, "-o", "picture.gif"], "one of .svg, .png, .pdf"),
         (["draw", TEXT, "-o", "no/such/folder/a.svg"], "there is no folder"),
         (["draw", TEXT, "--layout", "circle"], "--layer and --head"),
+        (["draw", TEXT, "--heads", "1,2"], "LAYER.HEAD, as in 1.1,2.0"),
+        (["draw", TEXT, "--heads", "1.1,9.0"], "no (9, 0) among layers [0, 1, 2, 3]"),
+        (["draw", TEXT, "--heads", "cross:1.1"], "No stack 'cross'"),
+        (["draw", TEXT, "--sort", "beauty"], "no head score 'beauty'; there are entropy"),
+        (["draw", TEXT, "--layer", "1", "--head", "1", "--sort", "entropy"], "say --heads 1.1"),
         (["draw", TEXT, "--layer", "40"], "the model has layers 0 .."),
         (["draw", TEXT, "--head", "40"], "has heads 0 .. 3"),
         (["heads", TEXT, "--model", "./no/such/model"], "could not be loaded"),
