@@ -78,6 +78,17 @@ test("no labels of a row overlap", () => {
   }
 });
 
+test("no label is cut off on the left, however long", async () => {
+  const head = headOf(HOSTILE.map(() => HOSTILE.map(() => 0.1)), tokens(HOSTILE.map(() => "W".repeat(16))));
+  const layers = [await viewer.meanOf([head])];
+  const scale = new viewer.Scale("mean attention", 0, 1, true);
+  const above = viewer.layered({ ...pictureOf(head), layers, layerNames: [0], tokens: head.keys, range: [0, 9], level: 1, token: null, traced: null, scale });
+  for (const scene of [viewer.arcs(pictureOf(causal(9, () => 0.1))), above]) {
+    const ends = flat(scene.marks).filter(({ mark, angle, text }) => mark === "text" && angle === -45 && text);
+    for (const { x, text, size } of ends) assert.ok(x - 0.72 * viewer.textWidth(text, size) > -14);
+  }
+});
+
 test("thinned labels say their positions", () => {
   const labels = viewer.fitLabels(tokens(Array(500).fill("w")), 1.5, [0, 45, 90]);
   assert.ok(labels.stride > 1);

@@ -745,6 +745,8 @@ const curveMark = (points, stroke, width, more = {}) => ({ mark: "curve", points
 const rectMark = (x, y, w, h, more) => ({ mark: "rect", x, y, w, h, ...more });
 const textMark = (x, y, text, fill, more = {}) => ({ mark: "text", x, y, text, fill, size: 12, anchor: "start", ...more });
 
+const noteMark = (look, x, y, text, anchor = "start") => textMark(x, y, text, look.muted, { size: 11, anchor });
+
 const THIN = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000];
 const SIZE = 12;
 
@@ -805,37 +807,44 @@ function scaleMarks({ scale, look }, x, y, isLine) {
 
 const KEY_HEIGHT = 44;
 
-/** Tell the colour and weight of a label from what it has to do with the focus and the search. */
-function labelStyle({ look, focus, matches }, isFocus, isLinked, token) {
-  if (isFocus) return { fill: look.accent, bold: true, backed: true };
-  if (matches.has(token)) return { fill: look.accent, boxed: true };
+/** Tell how a label is written, from what its token has to do with the focus and the search. */
+function labelStyle({ look, focus, matches }, token, isFocus, isLinked) {
+  if (isFocus) return { fill: look.accent, bold: true, ground: { fill: look.paper } };
+  if (matches.has(token)) return { fill: look.accent, ground: { fill: look.soft, stroke: look.accent, radius: 3 } };
   return { fill: focus && !isLinked ? look.muted : look.ink, bold: Boolean(focus && isLinked) };
 }
 
-function labelMarks(picture, label, token, x, y, { angle = 0, anchor = "middle", size = SIZE, style }) {
-  const marks = [];
-  const { look } = picture;
-  const wide = (style.bold ? 1.06 : 1) * textWidth(label, size) + 6;
-  const turn = angle ? { angle: -angle } : {};
+/**
+ * Write a row of labels: those on a ground of their own come last, on top of the others.
+ *
+ * A token whose label is thinned out is named where it is the focus, and gets a sign where it is searched.
+ */
+function labelRow(picture, tokens, labels, { place, anchor, isFocus, isLinked, sign = "●", angle = labels.angle }) {
+  const shown = tokens.flatMap((token, i) => {
+    const isSign = !labels.texts[i] && !isFocus(i) && picture.matches.has(token);
+    const style = isSign ? { fill: picture.look.accent } : labelStyle(picture, token, isFocus(i), isLinked(i));
+    const text = isSign ? sign : labels.texts[i] || (isFocus(i) ? named(token) : "");
+    return text ? [{ token, text, style, place: place(i) }] : [];
+  });
+  const ordered = [...shown.filter(({ style }) => !style.ground), ...shown.filter(({ style }) => style.ground)];
+  return ordered.flatMap((label) => labelMarks(label, { angle, anchor, size: labels.size }));
+}
+
+/** Write a label, on its ground; generated tokens are underlined. */
+function labelMarks({ token, text, style, place: [x, y] }, { angle, anchor, size }) {
+  const wide = (style.bold ? 1.06 : 1) * textWidth(text, size) + 6;
   const left = { start: x - 3, middle: x - wide / 2, end: x - wide + 3 }[anchor];
-  if (style.backed) marks.push(rectMark(left, y - size * 0.7, wide, size * 1.4, { fill: look.paper, ...turn, cx: x, cy: y }));
-  if (style.boxed) marks.push(rectMark(left, y - size * 0.75, wide, size * 1.5, { fill: look.soft, stroke: look.accent, radius: 3, ...turn, cx: x, cy: y }));
-  marks.push(textMark(x, y, label, style.fill, { anchor, size, bold: style.bold, ...turn }));
-  if (token.generated && label) marks.push(lineMark(left + 3, y + size * 0.62, left + wide - 3, y + size * 0.62, style.fill, 1, { dash: [2, 2], ...turn, cx: x, cy: y }));
-  return marks;
+  const turn = angle ? { angle: -angle, cx: x, cy: y } : {};
+  const ground = style.ground && rectMark(left, y - size * 0.72, wide, size * 1.44, { ...style.ground, ...turn });
+  const under = y + size * 0.62;
+  const underline = token.generated && lineMark(left + 3, under, left + wide - 3, under, style.fill, 1, { dash: [2, 2], ...turn });
+  return [ground, textMark(x, y, text, style.fill, { anchor, size, bold: style.bold, ...turn }), underline].filter(Boolean);
 }
 
-/** Write labels so that those on a ground of their own come last, on top of the others. */
-function labelled(picture, labels) {
-  const shown = labels.filter(({ label }) => label);
-  const ordered = [...shown.filter(({ at }) => !at.style.backed), ...shown.filter(({ at }) => at.style.backed)];
-  return ordered.flatMap(({ label, token, x, y, at }) => labelMarks(picture, label, token, x, y, at));
-}
-
-/** Edges that a reader is told of beside the lines: the strongest three, and what is a fifth of the strongest. */
+/** Find the edges whose tokens stand out: the strongest eight, as far as they are a fifth of the strongest. */
 function prominent(edges, value) {
   const least = edges.length ? Math.max(Math.abs(value[edges[0]]) / 5, 1e-6) : 0;
-  return new Set(edges.filter((e, n) => n < 3 || Math.abs(value[e]) >= least));
+  return new Set(edges.filter((e) => Math.abs(value[e]) >= least).slice(0, 8));
 }
 
 /** List the edges to draw, the weakest first: those chosen, and with a focus its own strongest ones. */
@@ -861,144 +870,141 @@ function strokeOf({ scale, look, weight }, { value, kind }) {
   return [scale.colour(shown, look, true), Math.max(0.7, scale.width(shown)), { ...dash, title: `${weight} ${number(value)}` }];
 }
 
-/** What a token has to do with the focus: nodes of keys that it reads, of rows that read it. */
+/** What has clearly to do with the focus: keys that it reads, rows that read it. */
 function linked(lines) {
-  const found = { keys: new Set(), rows: new Set() };
-  for (const { kind, key, row, isClear } of lines) {
-    if (kind === "reads" && isClear) found.keys.add(key);
-    if (kind === "readBy" && isClear) found.rows.add(row);
-  }
-  return found;
+  const clear = lines.filter(({ isClear }) => isClear);
+  return {
+    keys: new Set(clear.filter(({ kind }) => kind === "reads").map(({ key }) => key)),
+    rows: new Set(clear.filter(({ kind }) => kind === "readBy").map(({ row }) => row)),
+  };
 }
 
 const directions = (focus) => (focus ? "solid: what it reads; dashed: what reads it" : "key → query");
+const firstGenerated = (tokens) => tokens.findIndex((token) => token.generated);
+
+/** The nodes of a head: in self-attention its keys, else keys before queries; `place` says which key and row one is. */
+function nodesOf(head) {
+  const keys = head.keys.length;
+  if (head.rowNode) return { tokens: head.keys, ofRow: (row) => head.rowNode[row], place: (node) => ({ key: node, row: indexOf(head).rowOf[node] }) };
+  const place = (node) => (node < keys ? { key: node, row: -1 } : { key: -1, row: node - keys });
+  return { tokens: [...head.keys, ...head.queries], ofRow: (row) => keys + row, place };
+}
+
+/** How far slanted labels reach out on the left of the first token's place. */
+function overhang({ texts, angle }, pitch) {
+  const reach = texts.slice(0, 8).map((label, i) => 0.72 * textWidth(label, SIZE) - (i + 0.5) * pitch - 12);
+  return angle === 45 ? Math.max(0, ...reach) : 0;
+}
+
+/** Where arcs lie: `at(node)` along the line, `rise` of an arc to its span, `base` and `bottom` of the labels. */
+function arcPlaces({ head, width, height }, { tokens, ofRow }, lines) {
+  const slots = tokens.map((token, i) => (token.virtual ? -2 : i + (i >= head.keys.length ? 1 : 0)));
+  const first = Math.min(...slots, 0);
+  const slotCount = Math.max(...slots, 0) - first + 1;
+  const isTwoSided = Boolean(head.rowNode) && lines.some(({ key, row }) => key > ofRow(row) && key !== head.sinkKey);
+  const angles = isTwoSided ? [0, 90] : [0, 45, 90];
+  const margin = 26;
+  const loose = fitLabels(tokens, (width - 2 * margin) / slotCount, angles);
+  const left = margin + overhang(loose, (width - 2 * margin) / slotCount);
+  const pitch = (width - margin - left) / slotCount;
+  const labels = fitLabels(tokens, pitch, angles);
+  const span = lines.reduce((most, { key, row }) => Math.max(most, Math.abs(slots[key] - slots[ofRow(row)])), 2) * pitch;
+  const room = (height - labels.extent - KEY_HEIGHT - 40) / (isTwoSided ? 2 : 1);
+  const tall = Math.min(span / 2, Math.max(isTwoSided ? 90 : 130, room - 22));
+  const base = tall + 42;
+  const band = isTwoSided ? labels.extent + 12 : 0;
+  const bottom = isTwoSided ? base + band + tall + 22 : base + labels.extent + 12;
+  return { at: (node) => left + (slots[node] - first + 0.5) * pitch, pitch, labels, isTwoSided, rise: tall / span, base, band, bottom };
+}
+
+function arcPoints(from, to, y, side, { rise, pitch }) {
+  const high = (Math.abs(to - from) * rise * 4) / 3;
+  if (from !== to) return [from, y, from, y - side * high, to, y - side * high, to, y];
+  const [out, up] = [Math.min(0.92 * pitch, 28), 2.6 * Math.min(0.42 * pitch + 4, 13)];
+  return [from, y, from - out, y - up, to + out, y - up, to, y];
+}
 
 /** Tokens on one line; edges to the right run above it, edges to the left below. */
 export function arcs(picture) {
   const { head, look, width, focus } = picture;
-  const tokens = head.rowNode ? head.keys : [...head.keys, ...head.queries];
-  const nodeOf = (row) => (head.rowNode ? head.rowNode[row] : head.keys.length + row);
-  const slots = tokens.map((token, i) => (token.virtual ? -2 : i + (i >= head.keys.length ? 1 : 0)));
-  const [first, last] = [Math.min(...slots, 0), Math.max(...slots, 0)];
+  const nodes = nodesOf(head);
   const lines = linesOf(picture);
-  const isTwoSided = Boolean(head.rowNode) && lines.some((l) => l.key > nodeOf(l.row) && l.key !== head.sinkKey);
-  const margin = 26;
-  const angles = isTwoSided ? [0, 90] : [0, 45, 90];
-  const loose = fitLabels(tokens, (width - 2 * margin) / (last - first + 1), angles);
-  const overhang = loose.angle === 45 ? Math.max(0, 0.72 * textWidth(loose.texts[0] ?? "", SIZE) - 20) : 0;
-  const left = margin + overhang;
-  const pitch = (width - margin - left) / Math.max(last - first + 1, 1);
-  const labels = fitLabels(tokens, pitch, angles);
-  const at = (node) => left + (slots[node] - first + 0.5) * pitch;
-  const spans = lines.map((l) => Math.abs(slots[l.key] - slots[nodeOf(l.row)]));
-  const widest = spans.reduce((most, span) => Math.max(most, span), 2) * pitch;
-  const tall = Math.min(widest / 2 + 22, Math.max(isTwoSided ? 110 : 150, (picture.height - labels.extent - KEY_HEIGHT - 40) / (isTwoSided ? 2 : 1)));
-  const rise = (tall - 22) / (widest / 2);
-  const base = tall + 20;
-  const band = isTwoSided ? labels.extent + 12 : 0;
-  const bottom = isTwoSided ? base + band + tall : base + labels.extent + 12;
-  const marks = [textMark(margin / 2, 12, isTwoSided ? `above: ${directions(focus)}` : directions(focus), look.muted, { size: 11 })];
-  if (isTwoSided) marks.push(textMark(margin / 2, bottom - 4, focus ? "below: the same, from right to left" : "query ← key", look.muted, { size: 11 }));
-  for (const l of lines) {
-    const [from, to] = [at(l.key), at(nodeOf(l.row))];
-    const isBelow = isTwoSided && from > to && l.key !== head.sinkKey;
-    const y = isBelow ? base + band : base;
-    const side = isBelow ? -1 : 1;
-    const high = ((Math.abs(to - from) / 2) * rise * 4) / 3;
-    const loop = Math.min(0.42 * pitch, 13);
-    const points = from === to
-      ? [from, y, from - 2.2 * loop, y - 2.6 * Math.min(loop + 4, 13), to + 2.2 * loop, y - 2.6 * Math.min(loop + 4, 13), to, y]
-      : [from, y, from, y - side * high, to, y - side * high, to, y];
-    marks.push(curveMark(points, ...strokeOf(picture, l)));
-  }
-  const near = linked(lines);
-  const written = tokens.map((token, node) => {
-    const [k, row] = head.rowNode ? [node, indexOf(head).rowOf[node]] : node < head.keys.length ? [node, -1] : [-1, node - head.keys.length];
-    const isFocus = focus && ((k >= 0 && focus.key === k) || (row >= 0 && focus.row === row));
-    const style = labelStyle(picture, isFocus, near.keys.has(k) || near.rows.has(row), token);
-    const label = isFocus && !labels.texts[node] ? named(token) : labels.texts[node];
-    const mustShow = style.boxed && !label ? "▲" : label;
-    const y = isTwoSided ? base + band / 2 : base + 8 + (labels.angle ? 0 : labels.size / 2);
-    const anchor = labels.angle && !isTwoSided ? "end" : "middle";
-    return { label: mustShow, token, x: at(node), y, at: { angle: labels.angle, anchor, size: labels.size, style } };
+  const places = arcPlaces(picture, nodes, lines);
+  const { at, labels, isTwoSided, base, band, bottom } = places;
+  const marks = lines.map((line) => {
+    const [from, to] = [at(line.key), at(nodes.ofRow(line.row))];
+    const isBelow = isTwoSided && from > to && line.key !== head.sinkKey;
+    return curveMark(arcPoints(from, to, isBelow ? base + band : base, isBelow ? -1 : 1, places), ...strokeOf(picture, line));
   });
-  marks.push(...labelled(picture, written));
-  if (!head.rowNode) {
-    marks.push(textMark(at(0) - pitch / 2, bottom + 2, "keys", look.muted, { size: 11 }));
-    marks.push(textMark(at(head.keys.length) - pitch / 2, bottom + 2, "queries", look.muted, { size: 11 }));
-  }
-  const born = tokens.findIndex((token) => token.generated);
-  if (born > 0) {
-    const x = (at(born - 1) + at(born)) / 2;
-    marks.push(lineMark(x, 24, x, bottom, look.muted, 1, { dash: [3, 3] }), textMark(x + 5, 26, "generated", look.muted, { size: 11 }));
-  }
+  const near = linked(lines);
+  const y = isTwoSided ? base + band / 2 : base + 8 + (labels.angle ? 0 : labels.size / 2);
+  const row = {
+    place: (node) => [at(node), y],
+    anchor: labels.angle && !isTwoSided ? "end" : "middle",
+    isFocus: (node) => Boolean(focus) && isSame(nodes.place(node), focus),
+    isLinked: (node) => near.keys.has(nodes.place(node).key) || near.rows.has(nodes.place(node).row),
+    sign: "▲",
+  };
+  marks.push(...labelRow(picture, nodes.tokens, labels, row));
+  marks.push(noteMark(look, 13, 12, isTwoSided ? `above: ${directions(focus)}` : directions(focus)));
+  if (isTwoSided) marks.push(noteMark(look, 13, bottom - 4, focus ? "below: the same, from right to left" : "query ← key"));
+  if (!head.rowNode) marks.push(noteMark(look, at(0) - 12, bottom + 2, "keys"), noteMark(look, at(head.keys.length) - 12, bottom + 2, "queries"));
+  const born = firstGenerated(nodes.tokens);
+  const border = born > 0 && (at(born - 1) + at(born)) / 2;
+  if (born > 0) marks.push(lineMark(border, 24, border, bottom, look.muted, 1, { dash: [3, 3] }), noteMark(look, border + 5, 26, "generated"));
   const keyTop = bottom + (isTwoSided ? 20 : head.rowNode ? 10 : 22);
-  marks.push(...scaleMarks(picture, margin / 2, keyTop, true));
-  const hit = (x, y) => {
-    if (y < 0 || y > bottom + 10 || !tokens.length) return null;
-    const node = tokens.reduce((best, _, i) => (Math.abs(at(i) - x) < Math.abs(at(best) - x) ? i : best), 0);
-    if (head.rowNode) return { key: node, row: indexOf(head).rowOf[node] };
-    return node < head.keys.length ? { key: node, row: -1 } : { key: -1, row: node - head.keys.length };
+  marks.push(...scaleMarks(picture, 13, keyTop, true));
+  const hit = (px, py) => {
+    if (py < 0 || py > bottom + 10 || !nodes.tokens.length) return null;
+    return nodes.place(nodes.tokens.reduce((best, _, node) => (Math.abs(at(node) - px) < Math.abs(at(best) - px) ? node : best), 0));
   };
   return { width, height: keyTop + KEY_HEIGHT, marks, hit };
+}
+
+const isSame = (place, focus) => (place.key >= 0 && place.key === focus.key) || (place.row >= 0 && place.row === focus.row);
+
+/** Where columns lie: the height of each key and row, and the ends of the lines. */
+function columnPlaces({ head, width, height }) {
+  const size = Math.max(head.keys.length, head.queries.length, 1);
+  const pitch = Math.min(26, Math.max(17, (height - 90) / size), 1400 / size);
+  const [onKeys, onRows] = [fitLabels(head.keys, pitch, [90]), fitLabels(head.queries, pitch, [90])];
+  const [left, right] = [Math.min(onKeys.wide + 24, width * 0.3), width - Math.min(onRows.wide + 24, width * 0.3)];
+  const spare = Math.max(0, right - left - 620) / 2;
+  const shift = head.rowNode ? 0 : (head.keys.length - head.queries.length) / 2;
+  const rowSlot = (row) => (head.rowNode?.[row] >= 0 ? head.rowNode[row] : row + Math.max(0, shift));
+  const y = (slot) => 42 + (slot + 0.5) * pitch;
+  const slotAt = (py) => Math.floor((py - 42) / pitch);
+  return { onKeys, onRows, x0: left + spare, x1: right - spare, ofKey: (key) => y(key - Math.min(0, shift)), ofRow: (row) => y(rowSlot(row)), slotAt, bottom: 42 + size * pitch };
 }
 
 /** Keys in a left column and queries in a right one; a token of self-attention at the same height. */
 export function columns(picture) {
   const { head, look, width, focus } = picture;
-  const size = Math.max(head.keys.length, head.queries.length, 1);
-  const pitch = Math.min(26, Math.max(17, (picture.height - 90) / size), 1400 / size);
-  const top = 42;
-  const bottom = top + size * pitch;
-  const shift = head.rowNode ? 0 : (head.keys.length - head.queries.length) / 2;
-  const keySlot = (k) => k - Math.min(0, shift);
-  const rowSlot = (row) => (head.rowNode && head.rowNode[row] >= 0 ? head.rowNode[row] : row + Math.max(0, shift));
-  const y = (slot) => top + (slot + 0.5) * pitch;
-  const onKeys = fitLabels(head.keys, pitch, [90]);
-  const onRows = fitLabels(head.queries, pitch, [90]);
-  const room = width * 0.3;
-  const [left, right] = [Math.min(onKeys.wide + 24, room), width - Math.min(onRows.wide + 24, room)];
-  const inner = Math.min(right - left, 620);
-  const [x0, x1] = [left + (right - left - inner) / 2, right - (right - left - inner) / 2];
-  const marks = [
-    textMark(x0, 16, "keys", look.muted, { anchor: "end", size: 11 }),
-    textMark(x1, 16, "queries", look.muted, { size: 11 }),
-    textMark((x0 + x1) / 2, 16, directions(focus), look.muted, { anchor: "middle", size: 11 }),
-  ];
+  const { onKeys, onRows, x0, x1, ofKey, ofRow, slotAt, bottom } = columnPlaces(picture);
   const lines = linesOf(picture);
-  for (const l of lines) {
-    const [from, to] = [y(keySlot(l.key)), y(rowSlot(l.row))];
-    const bend = (x1 - x0) / 2;
-    marks.push(curveMark([x0, from, x0 + bend, from, x1 - bend, to, x1, to], ...strokeOf(picture, l)));
-  }
+  const middle = (x0 + x1) / 2;
+  const marks = lines.map((line) => {
+    const [from, to] = [ofKey(line.key), ofRow(line.row)];
+    return curveMark([x0, from, middle, from, middle, to, x1, to], ...strokeOf(picture, line));
+  });
   const near = linked(lines);
-  const side = (tokens, labels, slot, x, anchor, isFocus, isLinked) => {
-    const written = tokens.map((token, i) => {
-      const style = labelStyle(picture, isFocus(i), isLinked(i), token);
-      const label = isFocus(i) && !labels.texts[i] ? named(token) : labels.texts[i] || (style.boxed ? "●" : "");
-      return { label, token, x, y: y(slot(i)), at: { anchor, size: labels.size, style } };
-    });
-    marks.push(...labelled(picture, written));
-  };
-  side(head.keys, onKeys, keySlot, x0 - 8, "end", (k) => focus?.key === k, (k) => near.keys.has(k));
-  side(head.queries, onRows, rowSlot, x1 + 8, "start", (r) => focus?.row === r, (r) => near.rows.has(r));
-  const born = head.queries.findIndex((token) => token.generated);
+  const onLeft = { place: (k) => [x0 - 8, ofKey(k)], anchor: "end", angle: 0, isFocus: (k) => focus?.key === k, isLinked: (k) => near.keys.has(k) };
+  const onRight = { place: (r) => [x1 + 8, ofRow(r)], anchor: "start", angle: 0, isFocus: (r) => focus?.row === r, isLinked: (r) => near.rows.has(r) };
+  marks.push(...labelRow(picture, head.keys, onKeys, onLeft), ...labelRow(picture, head.queries, onRows, onRight));
+  marks.push(noteMark(look, x0, 30, "keys", "end"), noteMark(look, x1, 30, "queries"), noteMark(look, middle, 10, directions(focus), "middle"));
+  const born = firstGenerated(head.queries);
   if (born > 0) {
-    const middle = (y(rowSlot(born - 1)) + y(rowSlot(born))) / 2;
-    const start = head.rowNode ? 8 : x1;
-    marks.push(lineMark(start, middle, width - 8, middle, look.muted, 1, { dash: [3, 3] }));
-    marks.push(textMark(width - 8, middle + 8, "generated", look.muted, { anchor: "end", size: 10.5 }));
+    const border = (ofRow(born - 1) + ofRow(born)) / 2;
+    marks.push(lineMark(head.rowNode ? 8 : x1, border, width - 8, border, look.muted, 1, { dash: [3, 3] }), noteMark(look, width - 8, border + 8, "generated", "end"));
   }
   marks.push(...scaleMarks(picture, 13, bottom + 14, true));
   const hit = (px, py) => {
-    if (py < top || py > bottom) return null;
-    const slot = Math.floor((py - top) / pitch);
-    if (px > (x0 + x1) / 2) {
-      const row = head.queries.findIndex((_, r) => Math.floor(rowSlot(r) + 0.5) === slot);
-      return row < 0 ? null : { row, key: head.rowNode ? head.rowNode[row] : -1 };
-    }
-    const k = head.keys.findIndex((_, i) => Math.floor(keySlot(i) + 0.5) === slot);
-    return k < 0 ? null : { key: k, row: head.rowNode ? indexOf(head).rowOf[k] : -1 };
+    if (py < 42 || py > bottom) return null;
+    const [tokens, of] = px > middle ? [head.queries, ofRow] : [head.keys, ofKey];
+    const found = tokens.findIndex((_, i) => slotAt(of(i)) === slotAt(py));
+    if (found < 0) return null;
+    if (px > middle) return { row: found, key: head.rowNode ? head.rowNode[found] : -1 };
+    return { key: found, row: head.rowNode ? indexOf(head).rowOf[found] : -1 };
   };
   return { width, height: bottom + 14 + KEY_HEIGHT, marks, hit };
 }
@@ -1033,201 +1039,203 @@ function cellsOf({ head, chosen, weight, scale, look }) {
   return coloured.get(chosen);
 }
 
+/** Where a matrix lies: its corner, the size of a cell, and of a token, and the labels that fit. */
+function matrixPlaces({ head, width, height }, { rows, columns, block }) {
+  const left = Math.min(fitLabels(head.queries, 400 / Math.max(rows, 1), [90]).wide + 38, width * 0.32);
+  const room = Math.min(width - left - 16, Math.max(height - 60, 320)) / Math.max(rows, columns, 1);
+  const cell = room >= 3 ? Math.min(44, Math.floor(room)) : room;
+  const step = cell / block;
+  const [onRows, onKeys] = [fitLabels(head.queries, step, [90]), fitLabels(head.keys, step, [0, 45, 90])];
+  return { left, top: Math.min(onKeys.extent, 150) + 34, cell, step, onRows, onKeys, wide: cell * columns, tall: cell * rows };
+}
+
+/** Write the value of each cell in it. */
+function cellNumbers({ scale, look }, { values, columns }, { left, top, cell }) {
+  return Array.from(values, (value, at) => {
+    if (Number.isNaN(value)) return null;
+    const fixed = value.toFixed(2).replace("-", "−").replace(".00", "").replace(/^(−?)0\./, "$1.");
+    const [x, y] = [left + ((at % columns) + 0.5) * cell, top + (Math.floor(at / columns) + 0.5) * cell];
+    const label = Math.abs(value) >= 0.005 || value === 0 ? fixed : "<.01";
+    return textMark(x, y, label, inkOn(scale.rgb(value, look)), { size: 10.5, anchor: "middle" });
+  }).filter(Boolean);
+}
+
+/** Frame the row and the column of the focus, and where generated tokens begin. */
+function matrixLines({ head, look, focus }, { left, top, step, wide, tall }) {
+  const marks = [];
+  const [row, key] = [firstGenerated(head.queries), firstGenerated(head.keys)];
+  const [y, x] = [top + row * step, left + key * step];
+  if (row > 0) marks.push(lineMark(left - 30, y, left + wide, y, look.accent, 1, { dash: [3, 3] }), noteMark(look, left + wide, y - 7, "generated below", "end"));
+  if (key > 0) marks.push(lineMark(x, top - 20, x, top + tall, look.accent, 1, { dash: [3, 3] }));
+  const frame = { fill: "none", stroke: look.accent, width: 1.5 };
+  const thick = Math.max(step, 1.5);
+  if (focus?.row >= 0) marks.push(rectMark(left, top + focus.row * step, wide, thick, frame));
+  if (focus?.key >= 0) marks.push(rectMark(left + focus.key * step, top, thick, tall, { ...frame, dash: [4, 3] }));
+  return marks;
+}
+
 /** Rows are queries, columns are keys; where a cell holds several edges it is the largest of them. */
 export function matrix(picture) {
-  const { head, look, width, focus, scale, weight } = picture;
-  const { values, rows, columns, block, pixels } = cellsOf(picture);
-  const rowLabels = fitLabels(head.queries, 400 / Math.max(rows, 1), [90]);
-  const left = Math.min(rowLabels.wide + 38, width * 0.32);
-  const loose = Math.max(rows, columns, 1);
-  const room = Math.min(width - left - 16, Math.max(picture.height - 60, 320));
-  const cell = room / loose >= 3 ? Math.min(44, Math.floor(room / loose)) : room / loose;
-  const onRows = fitLabels(head.queries, cell / block, [90]);
-  const onKeys = fitLabels(head.keys, cell / block, [0, 45, 90]);
-  const top = Math.min(onKeys.extent, 150) + 34;
-  const [wide, tall] = [cell * columns, cell * rows];
-  const marks = [rectMark(left, top, wide, tall, { fill: "none", stroke: look.faint })];
-  marks.push({ mark: "cells", x: left, y: top, w: wide, h: tall, rows, columns, pixels });
-  if (cell >= 34)
-    values.forEach((value, at) => {
-      if (Number.isNaN(value)) return;
-      const [i, j] = [Math.floor(at / columns), at % columns];
-      const label = Math.abs(value) >= 0.005 || value === 0 ? value.toFixed(2).replace("-", "−").replace(".00", "") : "<.01";
-      marks.push(textMark(left + (j + 0.5) * cell, top + (i + 0.5) * cell, label.replace(/^(−?)0\./, "$1."), inkOn(scale.rgb(value, look)), { size: 10.5, anchor: "middle" }));
-    });
-  const step = cell / block;
-  const clear = focus ? edgesOf(head, focus, weight) : { reads: [], readBy: [] };
-  const [read, readers] = [prominent(clear.reads, head.values[weight]), prominent(clear.readBy, head.values[weight])];
-  const isRead = new Set([...read].map((e) => head.key[e]));
-  const isReader = new Set([...readers].map((e) => indexOf(head).row[e]));
-  const born = (tokens) => tokens.findIndex((token) => token.generated);
-  const [bornRow, bornKey] = [born(head.queries), born(head.keys)];
-  if (bornRow > 0) {
-    marks.push(lineMark(left - 30, top + bornRow * step, left + wide, top + bornRow * step, look.accent, 1, { dash: [3, 3] }));
-    marks.push(textMark(left + wide, top + bornRow * step - 7, "generated below", look.muted, { anchor: "end", size: 10.5 }));
-  }
-  if (bornKey > 0) marks.push(lineMark(left + bornKey * step, top - 20, left + bornKey * step, top + tall, look.accent, 1, { dash: [3, 3] }));
-  if (focus?.row >= 0) marks.push(rectMark(left, top + focus.row * step, wide, Math.max(step, 1.5), { fill: "none", stroke: look.accent, width: 1.5 }));
-  if (focus?.key >= 0) marks.push(rectMark(left + focus.key * step, top, Math.max(step, 1.5), tall, { fill: "none", stroke: look.accent, width: 1.5, dash: [4, 3] }));
-  const onLeft = head.queries.map((token, i) => {
-    const isFocus = focus?.row === i;
-    const style = labelStyle(picture, isFocus, isReader.has(i), token);
-    const label = isFocus && !onRows.texts[i] ? named(token) : onRows.texts[i] || (style.boxed ? "●" : "");
-    return { label, token, x: left - 6, y: top + (i + 0.5) * step, at: { anchor: "end", size: onRows.size, style } };
-  });
-  const onTop = head.keys.map((token, j) => {
-    const style = labelStyle(picture, focus?.key === j, isRead.has(j), token);
-    const label = focus?.key === j && !onKeys.texts[j] ? named(token) : onKeys.texts[j] || (style.boxed ? "●" : "");
-    const anchor = onKeys.angle ? "start" : "middle";
-    const y = onKeys.angle ? top - 5 : top - 11;
-    return { label, token, x: left + (j + 0.5) * step, y, at: { angle: onKeys.angle, anchor, size: onKeys.size, style } };
-  });
-  marks.push(...labelled(picture, [...onLeft, ...onTop]));
-  marks.push(textMark(4, 12, "rows: queries ↓   columns: keys →", look.muted, { size: 11 }));
+  const { head, look, width, focus, weight } = picture;
+  const cells = cellsOf(picture);
+  const places = matrixPlaces(picture, cells);
+  const { left, top, cell, step, onRows, onKeys, wide, tall } = places;
+  const { rows, columns, pixels, block } = cells;
+  const marks = [rectMark(left, top, wide, tall, { fill: "none", stroke: look.faint }), { mark: "cells", x: left, y: top, w: wide, h: tall, rows, columns, pixels }];
+  if (cell >= 34) marks.push(...cellNumbers(picture, cells, places));
+  marks.push(...matrixLines(picture, places));
+  const { reads, readBy } = focus ? edgesOf(head, focus, weight) : { reads: [], readBy: [] };
+  const read = new Set([...prominent(reads, head.values[weight])].map((e) => head.key[e]));
+  const readers = new Set([...prominent(readBy, head.values[weight])].map((e) => indexOf(head).row[e]));
+  const onLeft = { place: (i) => [left - 6, top + (i + 0.5) * step], anchor: "end", angle: 0, isFocus: (i) => focus?.row === i, isLinked: (i) => readers.has(i) };
+  const above = onKeys.angle ? top - 5 : top - 11;
+  const onTop = { place: (j) => [left + (j + 0.5) * step, above], anchor: onKeys.angle ? "start" : "middle", isFocus: (j) => focus?.key === j, isLinked: (j) => read.has(j) };
+  marks.push(...labelRow(picture, head.queries, onRows, onLeft), ...labelRow(picture, head.keys, onKeys, onTop));
   const keyTop = top + tall + 18;
-  marks.push(...scaleMarks(picture, left, keyTop, false));
-  if (block > 1) marks.push(textMark(left + 190, keyTop + 14, `a cell is the largest of ${block} × ${block}`, look.muted, { size: 11 }));
+  marks.push(noteMark(look, 4, 12, "rows: queries ↓   columns: keys →"), ...scaleMarks(picture, left, keyTop, false));
+  if (block > 1) marks.push(noteMark(look, left + 190, keyTop + 14, `a cell is the largest of ${block} × ${block}`));
   const hit = (x, y) => {
-    const [row, k] = [Math.floor((y - top) / step), Math.floor((x - left) / step)];
+    const [row, key] = [Math.floor((y - top) / step), Math.floor((x - left) / step)];
     const isRow = row >= 0 && row < head.queries.length;
-    const isKey = k >= 0 && k < head.keys.length;
+    const isKey = key >= 0 && key < head.keys.length;
     if ((!isRow && !isKey) || x < 0 || y < 0 || (!isRow && y > top) || (!isKey && x > left)) return null;
-    return { row: isRow ? row : -1, key: isKey ? k : -1, isPair: isRow && isKey };
+    return { row: isRow ? row : -1, key: isKey ? key : -1, isPair: isRow && isKey };
   };
   const place = (x, y) => [Math.min(1, Math.max(0, (x - left) / wide)), Math.min(1, Math.max(0, (y - top) / tall))];
   return { width, height: keyTop + KEY_HEIGHT, marks, hit, place };
+}
+
+/** Shade the nodes of a head: by what the focus reads, by what reads it, or by what they receive on average. */
+function shadesOf({ head, focus, weight }, nodes) {
+  const shades = new Float64Array(nodes.tokens.length).fill(NaN);
+  const { row } = indexOf(head);
+  const value = head.values[weight];
+  if (!focus) {
+    shades.fill(0, 0, head.keys.length);
+    head.key.forEach((key, e) => (shades[key] += (Number.isFinite(value[e]) ? value[e] : 0) / head.queries.length));
+    return { shades, what: `shaded by the mean ${weight} that a query gives each token` };
+  }
+  const isReading = focus.row >= 0;
+  const { reads, readBy } = edgesOf(head, focus, weight);
+  if (isReading) for (const e of reads) shades[head.key[e]] = value[e];
+  else for (const e of readBy) shades[nodes.ofRow(row[e])] = value[e];
+  const whose = isolated(named(isReading ? head.queries[focus.row] : head.keys[focus.key]));
+  return { shades, what: isReading ? `shaded by what ${whose} reads` : `shaded by what reads ${whose}` };
+}
+
+/** Set tokens as lines of boxes; queries of cross-attention begin a line of their own. */
+function boxesOf(tokens, width, isBreak) {
+  let [x, y] = [8, 34];
+  return tokens.map((token, n) => {
+    const label = token.virtual ? token.text : visible(token.text, 40);
+    const wide = 1.06 * textWidth(label, 14) + 12;
+    if (x + wide > width - 8 || isBreak(n)) [x, y] = [8, y + 30 + (isBreak(n) ? 20 : 0)];
+    x += wide + 3;
+    return { x: x - wide - 3, y, wide, tall: 25, label };
+  });
 }
 
 const MOST_WORDS = 1200;
 
 /** The text itself, shaded by what the focus reads; without one by what each token receives. */
 export function textView(picture) {
-  const { head, look, width, focus, scale, weight } = picture;
-  const tokens = head.rowNode ? head.keys : [...head.keys, ...head.queries];
-  const shades = new Float64Array(tokens.length).fill(NaN);
-  const isReading = focus && focus.row >= 0;
-  const edges = isReading ? edgesOf(head, { row: focus.row, key: -1 }, weight).reads : focus ? edgesOf(head, focus, weight).readBy : null;
-  const { row } = indexOf(head);
-  if (edges) for (const e of edges) shades[isReading ? head.key[e] : head.keys.length + row[e]] = head.values[weight][e];
-  else {
-    shades.fill(0, 0, head.keys.length);
-    head.key.forEach((k, e) => (shades[k] += (Number.isFinite(head.values[weight][e]) ? head.values[weight][e] : 0) / head.queries.length));
-  }
-  const nodeOfFocus = focus ? (head.rowNode || focus.row < 0 ? focus.key : head.keys.length + focus.row) : -1;
-  const from = Math.max(0, Math.min(tokens.length - MOST_WORDS, nodeOfFocus - MOST_WORDS / 2));
-  const shown = tokens.slice(from, from + MOST_WORDS);
-  const [pad, tall] = [8, 30];
-  let [x, y] = [pad, 34];
-  const boxes = shown.map((token, n) => {
-    const label = token.virtual ? token.text : visible(token.text, 40);
-    const wide = 1.06 * textWidth(label, 14) + 12;
-    const isBreak = n + from === head.keys.length;
-    if (x + wide > width - pad || isBreak) [x, y] = [pad, y + tall + (isBreak ? 20 : 0)];
-    x += wide + 3;
-    return { x: x - wide - 3, y, wide, label };
-  });
-  const whose = focus ? isolated(named(focus.row >= 0 ? head.queries[focus.row] : head.keys[focus.key])) : "";
-  const what = isReading ? `shaded by what ${whose} reads` : focus ? `shaded by what reads ${whose}` : `shaded by the mean ${weight} that a query gives each token`;
-  const some = shown.length < tokens.length ? `; ${shown.length} tokens from position ${shown[0].position} on` : "";
-  const marks = [textMark(pad, 12, what + some, look.muted, { size: 11 })];
+  const { head, look, width, focus, scale, matches } = picture;
+  const nodes = nodesOf(head);
+  const { shades, what } = shadesOf(picture, nodes);
+  const chosen = focus ? nodes.tokens.findIndex((_, node) => isSame(nodes.place(node), focus)) : -1;
+  const from = Math.max(0, Math.min(nodes.tokens.length - MOST_WORDS, chosen - MOST_WORDS / 2));
+  const shown = nodes.tokens.slice(from, from + MOST_WORDS);
+  const boxes = boxesOf(shown, width, (n) => !head.rowNode && n + from === head.keys.length);
+  const part = shown.length < nodes.tokens.length ? `; ${shown.length} tokens from position ${shown[0].position} on` : "";
+  const marks = [noteMark(look, 8, 12, what + part)];
   shown.forEach((token, n) => {
-    const i = n + from;
-    const box = boxes[n];
-    const isShaded = !Number.isNaN(shades[i]);
-    const colour = isShaded ? scale.rgb(shades[i], look) : rgb(look.paper);
-    const isMatch = picture.matches.has(token);
-    const stroke = i === nodeOfFocus || isMatch ? look.accent : look.faint;
-    marks.push(rectMark(box.x, box.y, box.wide, tall - 5, { fill: `rgb(${colour.join(",")})`, stroke, width: i === nodeOfFocus ? 2.5 : isMatch ? 1.5 : 1, radius: 4, dash: isMatch && i !== nodeOfFocus ? [4, 2] : undefined }));
-    marks.push(textMark(box.x + 6, box.y + (tall - 5) / 2, box.label, inkOn(colour), { size: 14, bold: i === nodeOfFocus }));
-    if (token.generated) marks.push(lineMark(box.x + 5, box.y + tall - 9, box.x + box.wide - 5, box.y + tall - 9, inkOn(colour), 1, { dash: [2, 2] }));
+    const { x, y, wide, tall, label } = boxes[n];
+    const colour = Number.isNaN(shades[n + from]) ? rgb(look.paper) : scale.rgb(shades[n + from], look);
+    const isFocus = n + from === chosen;
+    const border = isFocus ? { stroke: look.accent, width: 2.5 } : matches.has(token) ? { stroke: look.accent, width: 1.5, dash: [4, 2] } : { stroke: look.faint };
+    marks.push(rectMark(x, y, wide, tall, { fill: `rgb(${colour.join(",")})`, radius: 4, ...border }));
+    marks.push(textMark(x + 6, y + tall / 2, label, inkOn(colour), { size: 14, bold: isFocus }));
+    if (token.generated) marks.push(lineMark(x + 5, y + tall - 4, x + wide - 5, y + tall - 4, inkOn(colour), 1, { dash: [2, 2] }));
   });
-  if (tokens.some((token) => token.generated)) marks.push(textMark(width - pad, 12, "underlined: generated", look.muted, { size: 11, anchor: "end" }));
-  const keyTop = y + tall + 16;
-  marks.push(...scaleMarks(picture, pad, keyTop, false));
+  if (firstGenerated(shown) >= 0) marks.push(noteMark(look, width - 8, 12, "underlined: generated", "end"));
+  const keyTop = (boxes.at(-1)?.y ?? 34) + 46;
+  marks.push(...scaleMarks(picture, 8, keyTop, false));
   const hit = (px, py) => {
-    const at = boxes.findIndex((box) => px >= box.x - 2 && px <= box.x + box.wide + 2 && py >= box.y && py <= box.y + tall);
-    if (at < 0) return null;
-    const node = at + from;
-    if (head.rowNode) return { key: node, row: indexOf(head).rowOf[node] };
-    return node < head.keys.length ? { key: node, row: -1 } : { key: -1, row: node - head.keys.length };
+    const at = boxes.findIndex(({ x, y, wide, tall }) => px >= x - 2 && px <= x + wide + 2 && py >= y && py <= y + tall + 5);
+    return at < 0 ? null : nodes.place(at + from);
   };
   return { width, height: keyTop + KEY_HEIGHT, marks, hit };
 }
 
+/** Where layers lie: `x` of a token, `y` of a level, and the labels that fit. */
+function layerPlaces({ layers, width, height, range: [first, end] }, tokens) {
+  const [top, depth] = [40, layers.length];
+  const loose = (width - 82) / Math.max(end - first, 1);
+  const left = Math.max(62, overhang(fitLabels(tokens, loose, [0, 45, 90]), loose) + 12);
+  const pitch = (width - left - 20) / Math.max(end - first, 1);
+  const labels = fitLabels(tokens, pitch, [0, 45, 90]);
+  const high = Math.max(34, Math.min(110, (height - labels.extent - 110) / Math.max(depth, 1)));
+  const y = (level) => top + (depth - level) * high;
+  const hit = (px, py) => {
+    if (py > y(0) + labels.extent + 12 || py < top - high / 2 || px < left - 10) return null;
+    const token = first + Math.min(end - first - 1, Math.max(0, Math.floor((px - left) / pitch)));
+    const level = py > y(0) ? depth : Math.min(depth, Math.max(0, Math.round((y(0) - py) / high)));
+    return { key: token, row: token, level };
+  };
+  return { x: (token) => left + (token - first + 0.5) * pitch, y, left, pitch, labels, hit, places: tokens.map((_, n) => n + first) };
+}
+
+/** Draw levels, the names of layers, and the stream of each token: its width where paths are traced. */
+function layerGround({ layers, layerNames, look, width, level, token, traced, scale }, { x, y, left, pitch, places }) {
+  const depth = layers.length;
+  const levels = Array.from({ length: depth + 1 }, (_, l) => l);
+  const marks = levels.map((l) => lineMark(left, y(l), width - 12, y(l), look.faint, 0.7));
+  marks.push(...layerNames.map((name, l) => noteMark(look, 8, (y(l) + y(l + 1)) / 2, `layer ${name}`)));
+  if (pitch > 7) marks.push(...places.map((i) => lineMark(x(i), y(0), x(i), y(depth), look.faint)));
+  for (let l = 0; traced && l < depth; l++)
+    for (const i of places) {
+      const stays = traced.levels[l < level ? l + 1 : l][i] / 2;
+      if (stays > 0.002) marks.push(lineMark(x(i), y(l), x(i), y(l + 1), look.muted, Math.max(0.8, scale.width(stays))));
+    }
+  const dot = (i, l, r, fill) => rectMark(x(i) - r, y(l) - r, 2 * r, 2 * r, { radius: r, fill });
+  const dots = pitch > 3 ? levels.flatMap((l) => places.map((i) => dot(i, l, Math.min(3, pitch / 3), look.muted))) : [];
+  if (token !== null && places.includes(token)) dots.push(dot(token, level, 5, look.accent));
+  return { marks, dots };
+}
+
 /** Tokens side by side, layers one on the other: the strongest edges of the mean over heads. */
 export function layered(picture) {
-  const { layers, layerNames, tokens: everyToken, look, width, level, token, traced, scale, matches, range: [first, end] } = picture;
-  const depth = layers.length;
-  const tokens = everyToken.slice(first, end);
-  const places = tokens.map((_, n) => n + first);
+  const { layers, look, width, level, token, traced, scale, range: [first, end] } = picture;
+  const tokens = picture.tokens.slice(first, end);
+  const places = layerPlaces(picture, tokens);
+  const { x, y, pitch, labels } = places;
   const isIn = (i) => i >= first && i < end;
-  const isTraced = Boolean(traced);
-  const most = Math.max(isTraced ? 80 : 30 * depth, 3 * tokens.length);
-  const isAll = tokens.length === everyToken.length;
-  const inside = (l, e) => isAll || (isIn(layers[l].key[e]) && isIn(layers[l].query[e]));
-  const { edges, all, total } = strongestOf(isTraced ? traced.flows : layers.map(({ mean }) => mean), most, inside);
-  const kept = edges.reduce((sum, { size }) => sum + size, 0);
-  const left = 62;
-  const pitch = (width - left - 20) / Math.max(tokens.length, 1);
-  const labels = fitLabels(tokens, pitch, [0, 45, 90]);
-  const high = Math.max(34, Math.min(110, (picture.height - labels.extent - 110) / Math.max(depth, 1)));
-  const top = 40;
-  const x = (i) => left + (i - first + 0.5) * pitch;
-  const y = (l) => top + (depth - l) * high;
-  const marks = [];
-  const what = isTraced
-    ? `paths down from ${isolated(named(everyToken[token]))} at level ${level}${level < depth ? ", and up" : ""}: rollout, half residual stream`
-    : "upwards: from key to query; mean over heads";
-  marks.push(textMark(8, 12, what, look.muted, { size: 11 }));
-  for (let l = 0; l < depth; l++) {
-    marks.push(textMark(8, (y(l) + y(l + 1)) / 2, `layer ${layerNames[l]}`, look.muted, { size: 11 }));
-    marks.push(lineMark(left, y(l), width - 12, y(l), look.faint, 0.7));
-  }
-  marks.push(lineMark(left, y(depth), width - 12, y(depth), look.faint, 0.7));
-  if (pitch > 7) for (const i of places) marks.push(lineMark(x(i), y(0), x(i), y(depth), look.faint, 1));
-  if (isTraced)
-    for (let l = 0; l < depth; l++)
-      for (const i of places) {
-        const stays = (l < level ? traced.levels[l + 1][i] : traced.levels[l][i]) / 2;
-        if (stays > 0.002) marks.push(lineMark(x(i), y(l), x(i), y(l + 1), look.muted, Math.max(0.8, scale.width(stays))));
-      }
+  const isInside = (l, e) => isIn(layers[l].key[e]) && isIn(layers[l].query[e]);
+  const most = Math.max(traced ? 80 : 30 * layers.length, 3 * tokens.length);
+  const { edges, all, total } = strongestOf(traced ? traced.flows : layers.map(({ mean }) => mean), most, isInside);
+  const { marks, dots } = layerGround(picture, places);
   for (const { l, e, size } of edges) {
     const [from, to] = [x(layers[l].key[e]), x(layers[l].query[e])];
-    const value = isTraced ? size : layers[l].mean[e];
-    const middle = (y(l) + y(l + 1)) / 2;
+    const [value, middle] = [traced ? size : layers[l].mean[e], (y(l) + y(l + 1)) / 2];
     const bulge = from === to ? Math.min(0.45 * pitch, 12) : 0;
     marks.push(curveMark([from, y(l), from + bulge, middle, to + bulge, middle, to, y(l + 1)], scale.colour(value, look, true), Math.max(0.6, scale.width(value))));
   }
-  const dot = Math.min(3, pitch / 3);
-  if (dot >= 1)
-    for (let l = 0; l <= depth; l++)
-      for (const i of places) {
-        const isFocus = token === i && level === l;
-        const r = isFocus ? 5 : dot;
-        marks.push(rectMark(x(i) - r, y(l) - r, 2 * r, 2 * r, { radius: r, fill: isFocus ? look.accent : look.muted }));
-      }
-  const written = tokens.map((one, n) => {
-    const i = n + first;
-    const isFocus = i === token;
-    const reads = isTraced && traced.levels[0][i] >= 0.05;
-    const style = labelStyle({ look, focus: isTraced, matches }, isFocus, reads, one);
-    const label = isFocus && !labels.texts[i] ? named(one) : labels.texts[i] || (style.boxed ? "▲" : "");
-    const at = { angle: labels.angle, anchor: labels.angle ? "end" : "middle", size: labels.size, style };
-    return { label, token: one, x: x(i), y: y(0) + 8 + (labels.angle ? 0 : labels.size / 2), at };
-  });
-  marks.push(...labelled(picture, written));
+  const row = {
+    place: (n) => [x(n + first), y(0) + 8 + (labels.angle ? 0 : labels.size / 2)],
+    anchor: labels.angle ? "end" : "middle",
+    isFocus: (n) => n + first === token,
+    isLinked: (n) => Boolean(traced) && traced.levels[0][n + first] >= 0.05,
+    sign: "▲",
+  };
+  marks.push(...dots, ...labelRow({ ...picture, focus: traced }, tokens, labels, row));
+  const paths = traced && `paths down from ${isolated(named(picture.tokens[token]))} at level ${level}${level < layers.length ? ", and up" : ""}`;
+  marks.push(noteMark(look, 8, 12, traced ? `${paths}: rollout, half residual stream` : "upwards: from key to query; mean over heads"));
   const keyTop = y(0) + labels.extent + 26;
   marks.push(...scaleMarks(picture, 8, keyTop, true));
-  const hit = (px, py) => {
-    if (py > y(0) + labels.extent + 12 || py < top - high / 2 || px < left - 10) return null;
-    const i = Math.min(tokens.length - 1, Math.max(0, Math.floor((px - left) / pitch)));
-    const l = py > y(0) ? depth : Math.min(depth, Math.max(0, Math.round((y(0) - py) / high)));
-    return { key: i, row: i, level: l };
-  };
+  const kept = edges.reduce((sum, { size }) => sum + size, 0);
   const percent = total ? Number(((100 * kept) / total).toPrecision(3)) : 100;
-  const of = isTraced ? "of what flows in attention" : "of the mass";
-  const said = `the ${edges.length.toLocaleString("en")} strongest of ${count(all, "edge")}, ${percent} % ${of}`;
-  return { width, height: keyTop + KEY_HEIGHT, marks, hit, caption: said };
+  const said = `the ${edges.length.toLocaleString("en")} strongest of ${count(all, "edge")}, ${percent} % of ${traced ? "what flows in attention" : "the mass"}`;
+  return { width, height: keyTop + KEY_HEIGHT, marks, hit: places.hit, caption: said };
 }
 
 /** Put scenes one below the other, or side by side, each with a heading. */
