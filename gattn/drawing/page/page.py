@@ -123,12 +123,13 @@ def notebook_html(graphs: AttentionTrace | AttentionGraph) -> str | None:
         return None
     picture = b64encode(notebook_svg(graphs).encode()).decode("ascii")
     name = _plain(repr(graphs))
-    image = f'<img alt="{name}" style="max-width: 100%" src="data:image/svg+xml;base64,{picture}">'
+    style = "max-width: 100%; max-height: 100%"
+    image = f'<img alt="{name}" style="{style}" src="data:image/svg+xml;base64,{picture}">'
     values = sum(head.graph.num_edges * len(head.edge_values) for head in heads)
     text = to_html(graphs) if values <= _LARGEST_FRAME else None
     if text is None or len(text) > _LARGEST_FRAME:
         return f"{image}<p>{_TOO_LARGE}</p>"
-    return f"""<div style="position: relative; height: 680px; overflow: auto; resize: vertical">
+    return f"""<div style="position: relative; height: 680px; overflow: hidden; resize: vertical">
 {image}
 <iframe title="{name}" sandbox="allow-scripts allow-downloads" srcdoc="{escape(text)}"
 style="position: absolute; inset: 0; width: 100%; height: 100%; border: 0; background: Canvas">
