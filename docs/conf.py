@@ -1,7 +1,6 @@
 """How the site is built: `sphinx-build -W --keep-going docs docs/_build/html`."""
 
 import os
-import re
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -12,6 +11,8 @@ from urllib.request import urlopen
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 os.environ["HF_HUB_OFFLINE"] = "1"  # the site is made of the embedded model alone
+
+from sphinx.util.inspect import TypeAliasForwardRef  # noqa: E402
 
 import gattn  # noqa: E402 - the variable above is read on import
 
@@ -64,6 +65,9 @@ toc_object_entries_show_parents = "hide"
 python_use_unqualified_type_names = True
 numpydoc_show_class_members = False
 numpydoc_xref_param_type = False
+
+# In a union or a mapping an alias would be written as the object that stands for it.
+TypeAliasForwardRef.__repr__ = lambda alias: alias.name
 
 INVENTORIES = {
     "python": "https://docs.python.org/3/",
@@ -158,19 +162,7 @@ def _add_tutorials(app: Any, name: str, source: list[str]) -> None:
     source[0] += f"\n## Tutorials\n\n```{{eval-rst}}\n.. minigallery:: {functions}\n```\n"
 
 
-def _plain_aliases(
-    app: Any, what: str, name: str, thing: Any, options: Any, signature: str, returned: str
-) -> tuple[str | None, str | None]:
-    """Write an alias in a union as its name, and not as the object that stands for it."""
-    plain = [
-        text and re.sub(r"TypeAliasForwardRef\('(.*?)'\)", r"\1", text)
-        for text in (signature, returned)
-    ]
-    return plain[0], plain[1]
-
-
 def setup(app: Any) -> None:
     """Connect what the pages need besides Sphinx's own."""
-    app.connect("autodoc-process-signature", _plain_aliases)
     app.connect("source-read", _add_list)
     app.connect("source-read", _add_tutorials)
