@@ -39,8 +39,8 @@ for (const [name, view] of Object.entries(views)) {
     for (const n of [1, 2, 5, 60, 500]) {
       const scene = view(pictureOf(causal(n, (i) => 1 / (i + 1))));
       for (const mark of flat(scene.marks)) {
-        const xs = mark.mark === "curve" ? mark.points.filter((_, i) => i % 2 === 0) : [mark.x ?? mark.x1];
-        const ys = mark.mark === "curve" ? mark.points.filter((_, i) => i % 2) : [mark.y ?? mark.y1];
+        const xs = mark.mark === "curves" ? mark.paths.flat().filter((_, i) => i % 2 === 0) : [mark.x ?? mark.x1];
+        const ys = mark.mark === "curves" ? mark.paths.flat().filter((_, i) => i % 2) : [mark.y ?? mark.y1];
         assert.ok(xs.every((x) => x >= -20 && x <= scene.width + 20), `${n} tokens: ${mark.mark} ${xs}`);
         assert.ok(ys.every((y) => Number.isFinite(y) && y <= scene.height + 1), `${n} tokens: ${mark.mark} ${ys}`);
       }
@@ -98,7 +98,7 @@ test("thinned labels say their positions", () => {
 test("a focus draws what the token reads solid and what reads it dashed, over the others", () => {
   const head = causal(5, (i, j) => (j + 1) / 20);
   const scene = viewer.arcs(pictureOf(head, { focus: { key: 2, row: 2 } }));
-  const curves = flat(scene.marks).filter(({ mark }) => mark === "curve");
+  const curves = flat(scene.marks).filter(({ mark }) => mark === "curves");
   const clear = curves.filter(({ stroke }) => stroke !== viewer.LOOKS.light.faint);
   assert.equal(clear.filter(({ dash }) => dash).length, 2, "tokens 3 and 4 read it");
   assert.equal(clear.filter(({ dash }) => !dash).length, 3, "it reads tokens 0 to 2");
@@ -107,8 +107,8 @@ test("a focus draws what the token reads solid and what reads it dashed, over th
 
 test("edges to the left run below the tokens", () => {
   const head = headOf([[0, 1], [1, 0]], tokens(["a", "b"]));
-  const curves = flat(viewer.arcs(pictureOf(head)).marks).filter(({ mark }) => mark === "curve");
-  const rises = curves.map(({ points }) => Math.sign(points[3] - points[1])).sort();
+  const curves = flat(viewer.arcs(pictureOf(head)).marks).filter(({ mark }) => mark === "curves");
+  const rises = curves.map(({ paths: [points] }) => Math.sign(points[3] - points[1])).sort();
   assert.deepEqual(rises, [-1, 1]);
 });
 
@@ -137,7 +137,7 @@ test("layers go upwards; a focus is followed through them", async () => {
   const whole = viewer.layered(base);
   assert.match(whole.caption, /20 strongest of 20 edges, 100 % of the mass/);
   const traced = viewer.layered({ ...base, token: 1, traced: viewer.rollout(layers, 2, 1) });
-  const curves = flat(traced.marks).filter(({ mark }) => mark === "curve");
+  const curves = flat(traced.marks).filter(({ mark }) => mark === "curves");
   assert.equal(curves.length, 5, "token 1 reads 0 and 1, which read 0, 0 and 1");
   const { x, y } = flat(traced.marks).find(({ mark, w }) => mark === "rect" && w === 10);
   assert.deepEqual(traced.hit(x + 5, y + 5), { key: 1, row: 1, level: 2 });

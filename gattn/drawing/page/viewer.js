@@ -573,7 +573,8 @@ export async function meanOf(heads, pause = () => {}) {
       sums[k] = 0;
     }
   }
-  return { key: key.slice(0, used), query: query.slice(0, used), mean: mean.slice(0, used), mass };
+  const kept = mean.slice(0, used);
+  return { key: key.slice(0, used), query: query.slice(0, used), mean: kept, mass, isSigned: kept.some((m) => m < 0) };
 }
 
 /** List the strongest edges of some layers, the weakest first: at most some, found by a histogram. */
@@ -741,7 +742,7 @@ const inkOn = ([red, green, blue]) => (0.299 * red + 0.587 * green + 0.114 * blu
 // ---------------------------------------------------------------- Scenes
 
 const lineMark = (x1, y1, x2, y2, stroke, width = 1, more = {}) => ({ mark: "line", x1, y1, x2, y2, stroke, width, ...more });
-const curveMark = (points, stroke, width, more = {}) => ({ mark: "curve", points, stroke, width, ...more });
+const curvesMark = (paths, stroke, width, more = {}) => ({ mark: "curves", paths, stroke, width, ...more });
 const rectMark = (x, y, w, h, more) => ({ mark: "rect", x, y, w, h, ...more });
 const textMark = (x, y, text, fill, more = {}) => ({ mark: "text", x, y, text, fill, size: 12, anchor: "start", ...more });
 
@@ -863,11 +864,17 @@ function linesOf({ head, chosen, focus, weight, threshold }) {
   return [...others.map((e) => as(e, "faint")), ...mine(readBy.filter((e) => row[e] !== focus.row), "readBy"), ...mine(reads, "reads")];
 }
 
-function strokeOf({ scale, look, weight }, { value, kind }) {
-  if (kind === "faint") return [look.faint, 0.8, {}];
-  const shown = Number.isFinite(value) ? value : scale.low;
-  const dash = kind === "readBy" ? { dash: [5, 3] } : {};
-  return [scale.colour(shown, look, true), Math.max(0.7, scale.width(shown)), { ...dash, title: `${weight} ${number(value)}` }];
+/** Draw lines as curves: those aside from a focus are one mark, all others have their colour and width. */
+function lineMarks({ scale, look, weight }, lines, pointsOf) {
+  const faint = lines.filter(({ kind }) => kind === "faint").map(pointsOf);
+  const clear = lines.filter(({ kind }) => kind !== "faint");
+  const marks = faint.length ? [curvesMark(faint, look.faint, 0.8)] : [];
+  for (const line of clear) {
+    const shown = Number.isFinite(line.value) ? line.value : scale.low;
+    const dash = line.kind === "readBy" ? { dash: [5, 3] } : {};
+    marks.push(curvesMark([pointsOf(line)], scale.colour(shown, look, true), Math.max(0.7, scale.width(shown)), { ...dash, title: `${weight} ${number(line.value)}` }));
+  }
+  return marks;
 }
 
 /** What has clearly to do with the focus: keys that it reads, rows that read it. */
@@ -931,10 +938,10 @@ export function arcs(picture) {
   const lines = linesOf(picture);
   const places = arcPlaces(picture, nodes, lines);
   const { at, labels, isTwoSided, base, band, bottom } = places;
-  const marks = lines.map((line) => {
+  const marks = lineMarks(picture, lines, (line) => {
     const [from, to] = [at(line.key), at(nodes.ofRow(line.row))];
     const isBelow = isTwoSided && from > to && line.key !== head.sinkKey;
-    return curveMark(arcPoints(from, to, isBelow ? base + band : base, isBelow ? -1 : 1, places), ...strokeOf(picture, line));
+    return arcPoints(from, to, isBelow ? base + band : base, isBelow ? -1 : 1, places);
   });
   const near = linked(lines);
   const y = isTwoSided ? base + band / 2 : base + 8 + (labels.angle ? 0 : labels.size / 2);
@@ -983,10 +990,7 @@ export function columns(picture) {
   const { onKeys, onRows, x0, x1, ofKey, ofRow, slotAt, bottom } = columnPlaces(picture);
   const lines = linesOf(picture);
   const middle = (x0 + x1) / 2;
-  const marks = lines.map((line) => {
-    const [from, to] = [ofKey(line.key), ofRow(line.row)];
-    return curveMark([x0, from, middle, from, middle, to, x1, to], ...strokeOf(picture, line));
-  });
+  const marks = lineMarks(picture, lines, ({ key, row }) => [x0, ofKey(key), middle, ofKey(key), middle, ofRow(row), x1, ofRow(row)]);
   const near = linked(lines);
   const onLeft = { place: (k) => [x0 - 8, ofKey(k)], anchor: "end", angle: 0, isFocus: (k) => focus?.key === k, isLinked: (k) => near.keys.has(k) };
   const onRight = { place: (r) => [x1 + 8, ofRow(r)], anchor: "start", angle: 0, isFocus: (r) => focus?.row === r, isLinked: (r) => near.rows.has(r) };
@@ -1210,7 +1214,8 @@ export function layered(picture) {
   const places = layerPlaces(picture, tokens);
   const { x, y, pitch, labels } = places;
   const isIn = (i) => i >= first && i < end;
-  const isInside = (l, e) => isIn(layers[l].key[e]) && isIn(layers[l].query[e]);
+  const isWhole = tokens.length === picture.tokens.length;
+  const isInside = isWhole ? () => true : (l, e) => isIn(layers[l].key[e]) && isIn(layers[l].query[e]);
   const most = Math.max(traced ? 80 : 30 * layers.length, 3 * tokens.length);
   const { edges, all, total } = strongestOf(traced ? traced.flows : layers.map(({ mean }) => mean), most, isInside);
   const { marks, dots } = layerGround(picture, places);
@@ -1218,7 +1223,7 @@ export function layered(picture) {
     const [from, to] = [x(layers[l].key[e]), x(layers[l].query[e])];
     const [value, middle] = [traced ? size : layers[l].mean[e], (y(l) + y(l + 1)) / 2];
     const bulge = from === to ? Math.min(0.45 * pitch, 12) : 0;
-    marks.push(curveMark([from, y(l), from + bulge, middle, to + bulge, middle, to, y(l + 1)], scale.colour(value, look, true), Math.max(0.6, scale.width(value))));
+    marks.push(curvesMark([[from, y(l), from + bulge, middle, to + bulge, middle, to, y(l + 1)]], scale.colour(value, look, true), Math.max(0.6, scale.width(value))));
   }
   const row = {
     place: (n) => [x(n + first), y(0) + 8 + (labels.angle ? 0 : labels.size / 2)],
@@ -1335,10 +1340,12 @@ const PAINT = {
     context.lineTo(m.x2, m.y2);
     context.stroke();
   },
-  curve(context, m) {
+  curves(context, m) {
     context.beginPath();
-    context.moveTo(m.points[0], m.points[1]);
-    context.bezierCurveTo(...m.points.slice(2));
+    for (const [x, y, ...rest] of m.paths) {
+      context.moveTo(x, y);
+      context.bezierCurveTo(...rest);
+    }
     context.stroke();
   },
   rect(context, m) {
@@ -1373,7 +1380,7 @@ function paint(context, mark) {
     context.rotate((mark.angle * Math.PI) / 180);
     context.translate(-x, -y);
   }
-  context.lineCap = mark.mark === "curve" && !mark.dash ? "round" : "butt";
+  context.lineCap = mark.mark === "curves" && !mark.dash ? "round" : "butt";
   context.lineWidth = mark.width ?? 1;
   if (mark.dash) context.setLineDash(mark.dash);
   if (mark.stroke) context.strokeStyle = mark.stroke;
@@ -1408,10 +1415,10 @@ function svgOf(mark, encode) {
   const turn = mark.angle ? `rotate(${mark.angle} ${r2(mark.cx ?? mark.x)} ${r2(mark.cy ?? mark.y)})` : undefined;
   const pen = { stroke: mark.stroke, "stroke-width": mark.stroke && r2(mark.width ?? 1), "stroke-dasharray": mark.dash?.join(" "), transform: turn };
   if (mark.mark === "line") return `<line${attributes({ x1: r2(mark.x1), y1: r2(mark.y1), x2: r2(mark.x2), y2: r2(mark.y2), ...pen })}/>`;
-  if (mark.mark === "curve") {
-    const p = mark.points.map(r2);
+  if (mark.mark === "curves") {
+    const d = mark.paths.map((points) => points.map(r2)).map(([x, y, ...rest]) => `M${x} ${y}C${rest.join(" ")}`);
     const title = mark.title ? `<title>${escaped(mark.title)}</title>` : "";
-    return `<path${attributes({ d: `M${p[0]} ${p[1]}C${p.slice(2).join(" ")}`, fill: "none", ...pen, "stroke-linecap": mark.dash ? undefined : "round" })}>${title}</path>`;
+    return `<path${attributes({ d: d.join(""), fill: "none", ...pen, "stroke-linecap": mark.dash ? undefined : "round" })}>${title}</path>`;
   }
   if (mark.mark === "rect") return `<rect${attributes({ x: r2(mark.x), y: r2(mark.y), width: r2(mark.w), height: r2(mark.h), rx: mark.radius, fill: mark.fill ?? "none", ...pen })}/>`;
   if (mark.mark === "text") {
@@ -1757,7 +1764,7 @@ class Page {
     const focus = this.lookedAt(this.heads[i]);
     const token = focus && focus.key >= 0 && focus.key < tokens.length ? focus.key : null;
     const level = this.hover?.level ?? this.state.level ?? layers.length;
-    const isSigned = isChange || layers.some(({ mean }) => mean.some((m) => m < 0));
+    const isSigned = isChange || layers.some((layer) => layer.isSigned);
     const key = `${token} ${level} ${this.memory.get("layers").key}`;
     this.traced = token === null || isSigned ? null : this.once(`rollout ${i}`, key, () => rollout(layers, level, token));
     const flows = this.traced?.flows.map((flow) => flow.reduce((most, x) => Math.max(most, x), 0));
