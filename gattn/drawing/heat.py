@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from gattn.drawing.axes import pitch
 from gattn.drawing.colours import colour_map
 from gattn.drawing.labels import font_size, text_style
+from gattn.drawing.text import wrapped
 
 NONE = "#8884"
 """The colour where there is no number, on light and dark backgrounds."""
@@ -41,7 +42,8 @@ def draw_matrix(
     assert figure is not None
     ticks = MaxNLocator(integer=True) if are_whole(values) else None
     bar = figure.colorbar(image, ax=ax, fraction=0.05, pad=0.02, ticks=ticks)
-    bar.set_label(name.replace("_", " "), **text_style([name]))
+    text = wrapped(name.replace("_", " "), max(pitch(ax, 1, "y")[1], 60) / font_size())
+    bar.set_label(text, **text_style([text]))
     bar.outline.set_visible(False)
 
 

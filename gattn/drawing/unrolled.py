@@ -169,18 +169,23 @@ def _add_lines(lines: Lines, unrolled: Unrolled, place: dict[int, int]) -> list[
 
 
 def _visible_edges(sizes: NDArray[np.float64], limit: int) -> tuple[NDArray[np.bool_], str]:
-    """Choose the edges of a size from a round one on; where that hides most, some of the rest."""
-    if len(sizes) <= limit:
-        return np.ones(len(sizes), dtype=bool), ""
-    counts = [int((sizes >= step).sum()) for step in _STEPS]
-    step = next((s for s, n in zip(_STEPS, counts, strict=True) if n <= limit), _STEPS[-1])
+    """Choose the edges of a size from a round one on; where that hides most, some of the rest.
+
+    Without need the weakest ones are left out that have a hundredth together.
+    """
+    whole = sizes.sum()
+    weak = [step for step in _STEPS if sizes[sizes < step].sum() <= 0.01 * whole]
+    steps = _STEPS[len(weak) - 1 :] if weak else (0.0, *_STEPS)
+    step = next((step for step in steps if (sizes >= step).sum() <= limit), _STEPS[-1])
     chosen = sizes >= step
+    if chosen.all():
+        return chosen, ""
     rule = f"attention ≥ {step:g}"
-    if sizes[chosen].sum() < sizes.sum() / 2:
+    if sizes[chosen].sum() < whole / 2:
         stride = -(-int((~chosen).sum()) // limit)
         chosen[np.flatnonzero(~chosen)[::stride]] = True
-        rule = f"{rule} and one in {stride:,} of the others" if counts[-1] else f"one in {stride:,}"
-    mass = share_of(float(sizes[chosen].sum()), float(sizes.sum()))
+        rule += f" and one in {stride:,} of the others"
+    mass = share_of(float(sizes[chosen].sum()), float(whole))
     return chosen, f"{rule}: {chosen.sum():,} of {len(sizes):,} edges{mass}"
 
 
