@@ -46,9 +46,9 @@ def test_draw_writes_one_head_with_its_tokens(layout, tmp_path):
 def test_draw_sorts_labels_and_chooses_heads(tmp_path):
     path = tmp_path / "heads.svg"
     assert run("draw", TEXT, "--sort", "first_token", "--label", "label", "-o", path) == 0
-    text = path.read_text()
-    assert "sorted by first token from the largest on; above each head its label" in text
-    assert "1.1: previous token, " in text
+    texts = " ".join(re.findall(r">([^<>]+)</t", path.read_text()))
+    assert "sorted by first token from the largest on; above each head its label" in texts
+    assert "1.1: previous token, " in texts
     assert run("draw", TEXT, "--heads", "decoder:1.1, 2.0", "--label", "entropy", "-o", path) == 0
     text = path.read_text()
     assert re.search(r"layer 1 · head 1: entropy \.\d\d", text)

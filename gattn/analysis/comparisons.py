@@ -116,7 +116,7 @@ def compare_head(before: AttentionGraph, after: AttentionGraph) -> dict[str, Any
     """Compare two graphs of one head; see `compare`."""
     joined = Joined.of(before, after)
     row: dict[str, Any] = {
-        "distance": float(joined.distances().mean()) if before.graph.num_queries else 0.0,
+        "distance": joined.mean_distance,
         "entropy_before": mean_entropy(before),
         "entropy_after": mean_entropy(after),
         "change": 0.0,
@@ -136,6 +136,11 @@ def compare_head(before: AttentionGraph, after: AttentionGraph) -> dict[str, Any
     }
 
 
+def mean_distance(before: AttentionGraph, after: AttentionGraph) -> float:
+    """Compute the distance of two graphs of one head alone; see `compare`."""
+    return Joined.of(before, after).mean_distance
+
+
 def difference(before: AttentionGraph, after: AttentionGraph) -> AttentionGraph:
     """Subtract one head's attention from another's: a graph with signed attention.
 
@@ -149,19 +154,23 @@ def difference(before: AttentionGraph, after: AttentionGraph) -> AttentionGraph:
         Where attention is negative.
     """
     joined = Joined.of(before, after)
-    row, key = torch.from_numpy(joined.query), torch.from_numpy(joined.key)
     queries = joined.num_queries
-    rule = Edges.from_pairs(row, key, queries, before.graph.query_offset)
+    degrees = np.bincount(joined.query, minlength=queries)
+    graph = before.graph
+    if len(joined.query) > graph.num_edges:
+        pointer = torch.from_numpy(np.concatenate([[0], degrees.cumsum()]))
+        edges = Edges(pointer, torch.from_numpy(joined.key), graph.query_offset)
+        graph = replace(graph, rule=edges)
     sink = None
     if before.sink is not None or after.sink is not None:
         one, other = (0.0 if head.sink is None else head.sink for head in (before, after))
         sink = np.asarray(other - one)
     return replace(
         before,
-        graph=replace(before.graph, rule=rule),
+        graph=graph,
         attention=joined.change,
         total_mass=np.bincount(joined.query, np.abs(joined.change), queries).astype(np.float64),
-        total_edges=np.bincount(joined.query, minlength=queries),
+        total_edges=degrees,
         score=None,
         contribution=None,
         value_norm=None,

@@ -92,6 +92,11 @@ class Joined:
         """How much the attention of each edge changed."""
         return self.after - self.before
 
+    @property
+    def mean_distance(self) -> float:
+        """The mean over queries of their Jensen-Shannon distances; 0 where there are none."""
+        return float(self.distances().mean()) if self.num_queries else 0.0
+
     def distances(self) -> NDArray[np.float64]:
         """Compute the Jensen-Shannon distance of each query; see `gattn.analysis.compare`."""
         (one, one_left), (other, other_left) = map(self._shares, (self.before, self.after))

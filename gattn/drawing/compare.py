@@ -8,9 +8,9 @@ import pandas as pd
 from matplotlib.colors import Colormap
 from matplotlib.figure import Figure, SubFigure
 
-from gattn.analysis.comparisons import compare_head, difference, pairs
+from gattn.analysis.comparisons import compare_head, difference, mean_distance, pairs
 from gattn.analysis.divergences import FARTHEST
-from gattn.analysis.heads import Heads
+from gattn.analysis.heads import Heads, Place
 from gattn.drawing.colours import Scale, colour_map
 from gattn.drawing.frame import shown_text
 from gattn.drawing.grid import Block, Grid, Panel
@@ -83,8 +83,8 @@ def draw_compare(
     found = {place: both for place, *both in pairs(before, after)}
     chosen = Chosen.of(before, {place: one for place, (one, _) in found.items()}, heads, stack)
     afters = {place: found[place][1] for place in chosen.graphs}
-    distances = _compared(chosen.graphs, afters)
-    order = Order.of(chosen.graphs, sort, label, within_layers=within_layers, known=distances)
+    known = _compared(chosen.graphs, afters) if {type(sort), type(label)} & {str} else None
+    order = Order.of(chosen.graphs, sort, label, within_layers=within_layers, known=known)
     scale = Scale.of(*chosen.graphs.values(), *afters.values())
     plain = Colours(scale, colour_map(None, is_signed=False, is_area=True))
     signed = Scale(scale.top, is_signed=True, pen=scale.pen)
@@ -95,7 +95,7 @@ def draw_compare(
         groups = key_value_groups(graphs) if arranged.columns else ()
         sides = _Sides(graphs, {place: afters[place] for place in graphs})
         said = [shown_text(edits, limit=200), *sides.caption(), *order.said]
-        blocks = sides.blocks(arranged, distances["distance"], plain, change)
+        blocks = sides.blocks(arranged, plain, change)
         title, caption = chosen.title(graphs), "; ".join(filter(None, said))
         grid = Grid(title, caption, blocks, arranged.rows, groups, chosen.is_strip)
         rows, columns = grid.size
@@ -121,21 +121,12 @@ class _Sides:
         self._befores, self._afters = befores, afters
         self._names = _names(list(befores.values()), list(afters.values()))
 
-    def blocks(
-        self, arranged: Arranged, distances: pd.Series[float], plain: Colours, change: Colours
-    ) -> tuple[Block, ...]:
+    def blocks(self, arranged: Arranged, plain: Colours, change: Colours) -> tuple[Block, ...]:
         """Give before, after and the change, with the same heads in the same places."""
         spots, columns, (before, after) = arranged.spots, arranged.columns, self._names
         ones = {at: Panel(self._befores[one], arranged.names[one]) for at, one in spots.items()}
         others = {at: Panel(self._afters[one]) for at, one in spots.items()}
-        changes = {
-            at: Panel(
-                difference(self._befores[one], self._afters[one]),
-                (distance_text(distances[one]), ""),
-                distances[one] / FARTHEST,
-            )
-            for at, one in spots.items()
-        }
+        changes = {at: self._change(one) for at, one in spots.items()}
         return (
             Block(ones, plain, before, columns),
             Block(others, plain, after, columns),
@@ -143,6 +134,12 @@ class _Sides:
                 changes, change, "after − before" if before == "before" else "difference", columns
             ),
         )
+
+    def _change(self, place: Place) -> Panel:
+        before, after = self._befores[place], self._afters[place]
+        distance = mean_distance(before, after)
+        names = distance_text(distance), ""
+        return Panel(difference(before, after), names, distance / FARTHEST)
 
     def caption(self) -> list[str]:
         """Say what is shown."""
