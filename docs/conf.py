@@ -3,9 +3,9 @@
 import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any
-from urllib.error import URLError
 from urllib.request import urlopen
 
 HERE = Path(__file__).parent
@@ -83,19 +83,26 @@ INVENTORIES = {
 """Sites with an inventory. transformers has none: its site is not made by Sphinx."""
 
 
-def _answers(address: str) -> bool:
+def _inventory(name: str) -> tuple[str, str] | None:
+    """Fetch a site's inventory once; None without network."""
+    path = HERE / "_build" / "inventories" / f"{name}.inv"
     try:
-        with urlopen(address + "objects.inv", timeout=5):
-            return True
-    except (URLError, OSError):
-        return False
+        if not path.exists():
+            with urlopen(INVENTORIES[name] + "objects.inv", timeout=10) as answer:
+                found = answer.read()
+            if not found.startswith(b"# Sphinx inventory version 2"):
+                return None
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(found)
+    except (OSError, HTTPException):
+        return None
+    return INVENTORIES[name], str(path)
 
 
 # Without network names of other libraries are plain text, and that is no warning.
 with ThreadPoolExecutor() as pool:
-    _found = dict(zip(INVENTORIES, pool.map(_answers, INVENTORIES.values()), strict=True))
-intersphinx_mapping = {name: (INVENTORIES[name], None) for name in INVENTORIES if _found[name]}
-intersphinx_timeout = 10
+    _found = dict(zip(INVENTORIES, pool.map(_inventory, INVENTORIES), strict=True))
+intersphinx_mapping = {name: place for name, place in _found.items() if place}
 
 # The tutorials are the examples, run in the build.
 sphinx_gallery_conf = {
