@@ -314,7 +314,7 @@ def test_two_runs_are_compared(look_at, lamp, cut):
             assert written == pytest.approx(values[place], abs=1e-3)
     page.locator("#show").select_option("all three")
     expect(page.locator("#caption")).to_contain_text("difference")
-    expect(page.locator("#notes")).to_contain_text("cut 1.1")
+    expect(page.locator("#facts")).to_contain_text("cut 1.1")
 
 
 @pytest.mark.parametrize("view", VIEWS)

@@ -1279,43 +1279,48 @@ export function framed(scene, title, said, look) {
   return { width: scene.width, height: scene.height + 50 + 15 * lines.length, marks };
 }
 
-/** All heads as small pictures: layers down and heads across, or in the order of a score. */
-export function headGrid({ cells, layerNames, headNames, look, width, scale, chosen, brackets, isSorted }) {
+/** Name the layers and heads around a grid, and bracket the heads that share keys and values. */
+function gridNames({ layerNames, headNames, brackets, look }, { left, top, side, step }) {
+  const stride = Math.ceil(18 / step);
+  const name = (x, y, value, anchor) => textMark(x, y, String(value), look.muted, { anchor, size: 10.5 });
   const marks = [];
-  const boxes = [];
-  const left = isSorted ? 4 : 26;
-  const top = isSorted ? 4 : brackets.length ? 38 : 20;
-  const gap = 4;
-  const across = isSorted ? Math.max(1, Math.floor((width - left) / 66)) : headNames.length;
-  const side = Math.max(12, Math.min(96, (width - left - 2) / across - gap));
-  const down = side + gap + (isSorted ? 26 : 0);
-  if (!isSorted) {
-    const stride = Math.ceil(18 / (side + gap));
-    headNames.forEach((name, c) => c % stride || marks.push(textMark(left + c * (side + gap) + side / 2, top - 9, String(name), look.muted, { anchor: "middle", size: 10.5 })));
-    layerNames.forEach((name, r) => r % stride || marks.push(textMark(left - 7, top + r * down + side / 2, String(name), look.muted, { anchor: "end", size: 10.5 })));
-    for (const { from, to, name } of brackets) {
-      const [a, b] = [left + from * (side + gap), left + to * (side + gap) + side];
-      marks.push(lineMark(a, 14, b, 14, look.muted), lineMark(a, 14, a, 18, look.muted), lineMark(b, 14, b, 18, look.muted));
-      if (b - a > 14) marks.push(textMark((a + b) / 2, 7, b - a > 60 ? `key-value ${name}` : String(name), look.muted, { anchor: "middle", size: 10 }));
-    }
+  headNames.forEach((head, c) => c % stride || marks.push(name(left + c * step + side / 2, top - 9, head, "middle")));
+  layerNames.forEach((layer, r) => r % stride || marks.push(name(left - 7, top + r * step + side / 2, layer, "end")));
+  for (const { from, to, name: shared } of brackets) {
+    const [a, b] = [left + from * step, left + to * step + side];
+    marks.push(lineMark(a, 14, b, 14, look.muted), lineMark(a, 14, a, 18, look.muted), lineMark(b, 14, b, 18, look.muted));
+    if (b - a > 14) marks.push(name((a + b) / 2, 7, b - a > 70 ? `key-value ${shared}` : shared, "middle"));
   }
-  cells.forEach((cell, n) => {
+  return marks;
+}
+
+/** All heads as small pictures: layers down and heads across, or in the order of a score from the head `first` on. */
+export function headGrid(grid) {
+  const { cells, layerNames, headNames, look, width, chosen, brackets, isSorted, first = 0 } = grid;
+  const [left, top] = [isSorted ? 4 : 26, isSorted ? 4 : brackets.length ? 38 : 20];
+  const across = isSorted ? Math.max(1, Math.floor((width - left) / 66)) : headNames.length;
+  const gap = across > 16 ? 2 : 4;
+  const side = Math.max(8, Math.min(96, (width - left - 2) / across - gap));
+  const [step, down] = [side + gap, side + gap + (isSorted ? 26 : 0)];
+  const marks = isSorted ? [] : gridNames(grid, { left, top, side, step });
+  const boxes = cells.map((cell, n) => {
     const [c, r] = isSorted ? [n % across, Math.floor(n / across)] : [headNames.indexOf(cell.head), layerNames.indexOf(cell.layer)];
-    const [x, y] = [left + c * (side + gap), top + r * down];
-    boxes.push({ x, y, n });
+    const [x, y] = [left + c * step, top + r * down];
     marks.push(rectMark(x - 0.5, y - 0.5, side + 1, side + 1, { fill: look.paper, stroke: look.faint }));
     marks.push({ mark: "cells", x, y, w: side, h: side, rows: cell.rows, columns: cell.columns, pixels: cell.pixels });
-    if (isSorted) {
-      marks.push(textMark(x + side / 2, y + side + 9, `${cell.layer}.${cell.head}`, look.ink, { anchor: "middle", size: 10.5 }));
-      marks.push(textMark(x + side / 2, y + side + 21, cell.said, look.muted, { anchor: "middle", size: 10.5 }));
-    }
-    if (n === chosen) marks.push(rectMark(x - 2, y - 2, side + 4, side + 4, { fill: "none", stroke: look.accent, width: 3, radius: 2 }));
+    const say = (dy, text, fill) => marks.push(textMark(x + side / 2, y + side + dy, text, fill, { anchor: "middle", size: 10.5 }));
+    if (isSorted) say(9, `${cell.layer}.${cell.head}`, look.ink), say(21, cell.said, look.muted);
+    return { x, y };
   });
-  const bottom = Math.max(top, ...boxes.map((box) => box.y + down)) + 12;
-  marks.push(...scaleMarks({ scale, look }, left, bottom, false));
-  const hit = (x, y) => boxes.find((box) => x >= box.x - 2 && x < box.x + side + 2 && y >= box.y - 2 && y < box.y + down - 2)?.n ?? null;
-  const box = boxes[chosen] ?? null;
-  return { width: Math.max(width, left + across * (side + gap)), height: bottom + KEY_HEIGHT, marks, hit, across, box: box && { ...box, side } };
+  const box = boxes[chosen - first];
+  if (box) marks.push(rectMark(box.x - 2, box.y - 2, side + 4, side + 4, { fill: "none", stroke: look.accent, width: 3, radius: 2 }));
+  const bottom = boxes.reduce((most, { y }) => Math.max(most, y + down), top) + 12;
+  marks.push(...scaleMarks(grid, left, bottom, false));
+  const hit = (x, y) => {
+    const n = boxes.findIndex((one) => x >= one.x - 2 && x < one.x + side + 2 && y >= one.y - 2 && y < one.y + down - 2);
+    return n < 0 ? null : n + first;
+  };
+  return { width: Math.max(width, left + across * step), height: bottom + KEY_HEIGHT, marks, hit, across };
 }
 
 // ---------------------------------------------------------------- Renderers
@@ -1461,6 +1466,7 @@ ${scene.marks.map((mark) => svgOf(mark, encode)).join("\n")}
 
 const SCENES = { arcs, columns, matrix, text: textView };
 const MOST_DECODED = 12_000_000;
+const MOST_SORTED = 120;
 
 /** Name the heads that a page opens with: the clearest induction head, else previous-token head, else the first. */
 export function firstHead(graphs) {
@@ -1669,8 +1675,9 @@ class Page {
       this.heads = heads.map((head) => this.prepared(head, hidden));
       const { keys, queries } = this.limits();
       this.windows = this.heads.map((head) => windowed(head, keys, queries));
-      this.layers = this.state.view === "layered" ? await this.averaged(run, hidden) : null;
+      const layers = this.state.view === "layered" ? await this.averaged(run, hidden) : null;
       if (run !== this.run) return;
+      this.layers = layers;
       this.choices = this.windows.map((head) => choose(head, { ...this.state, isDense: this.isDense }));
       this.scales = this.heads.map((head, i) => Scale.of(head, this.state.weight, this.parts[i] === "difference"));
       $("view").removeAttribute("aria-busy");
@@ -1781,7 +1788,13 @@ class Page {
     return { ...tiled(scenes, this.parts.map((part) => (part === "difference" ? "difference: after − before" : part)), this.look, isBeside), caption: captions.join(" · ") };
   }
 
+  /** Whether something else was asked for than what is shown: then it is drawn as soon as it is there. */
+  get isBusy() {
+    return $("view").hasAttribute("aria-busy");
+  }
+
   drawView() {
+    if (this.isBusy) return;
     const width = Math.max(280, $("view").clientWidth);
     const around = this.state.view === "arcs" ? 430 : 330;
     const height = Math.min(760, Math.max(340, innerHeight - around));
@@ -1824,12 +1837,15 @@ class Page {
     const drawn = `${key} ${state.layer}.${state.head} ${width} ${devicePixelRatio}`;
     if (!this.thumbnails || this.drawn === drawn) return;
     this.drawn = drawn;
-    const cells = this.once("cells", key, () =>
-      order.map((n) => ({ ...this.thumbnail(n, show, scale), layer: graphs[n].layer, head: graphs[n].head, said: number(graphs[n].scores[state.sort]) })),
+    const chosen = order.findIndex((n) => graphs[n].layer === state.layer && graphs[n].head === state.head);
+    const first = state.sort ? Math.floor(chosen / MOST_SORTED) * MOST_SORTED : 0;
+    const shown = state.sort ? order.slice(first, first + MOST_SORTED) : order;
+    const cells = this.once("cells", `${key}|${first}`, () =>
+      shown.map((n) => ({ ...this.thumbnail(n, show, scale), layer: graphs[n].layer, head: graphs[n].head, said: number(graphs[n].scores[state.sort]) })),
     );
     this.order = order;
-    const chosen = order.findIndex((n) => graphs[n].layer === state.layer && graphs[n].head === state.head);
-    this.grid = headGrid({ cells, layerNames: stack.layers, headNames: stack.heads, look, width, scale, chosen, brackets: this.brackets(), isSorted: Boolean(state.sort) });
+    this.grid = headGrid({ cells, layerNames: stack.layers, headNames: stack.heads, look, width, scale, chosen, first, brackets: this.brackets(), isSorted: Boolean(state.sort) });
+    this.pageOfHeads = shown.length < order.length ? ` · heads ${first + 1} to ${first + shown.length} of ${order.length.toLocaleString("en")}` : "";
     const canvas = $("grid").querySelector("canvas");
     [canvas.style.width, canvas.style.height] = [`${this.grid.width}px`, `${this.grid.height}px`];
     draw(canvas, this.grid, look);
@@ -1893,7 +1909,7 @@ class Page {
   noteHead(n) {
     const graph = this.stack.graphs[this.order[n]];
     const { sort } = this.state;
-    $("grid-note").textContent = graph ? `${this.headText(graph)}${sort ? ` · ${sort.replaceAll("_", " ")} ${number(graph.scores[sort])}` : ""}` : "";
+    $("grid-note").textContent = graph ? `${this.headText(graph)}${sort ? ` · ${sort.replaceAll("_", " ")} ${number(graph.scores[sort])}${this.pageOfHeads}` : ""}` : "";
   }
 
   // Numbers
@@ -2127,7 +2143,7 @@ class Page {
 
   /** Whether a picture is too much work to follow the pointer: then a click chooses. */
   get isHeavy() {
-    return this.state.view === "layered" && this.layers.flat().reduce((sum, { key }) => sum + key.length, 0) > 400_000;
+    return this.state.view === "layered" && (this.layers ?? []).flat().reduce((sum, { key }) => sum + key.length, 0) > 400_000;
   }
 
   listenToView() {
@@ -2136,7 +2152,7 @@ class Page {
     const hover = (event) => {
       cancelAnimationFrame(frame);
       frame = requestAnimationFrame(() => {
-        if (!this.scene || $("view").getAttribute("aria-busy")) return;
+        if (!this.scene || this.isBusy) return;
         const before = this.hover;
         this.hover = this.isHeavy ? null : this.pointed(event);
         const isSame = before?.key === this.hover?.key && before?.row === this.hover?.row && before?.level === this.hover?.level;
@@ -2212,7 +2228,13 @@ class Page {
       this.update({ view: next.value });
       next.focus();
     });
-    for (const id of ["stack", "sort", "show", "weight"]) $(id).addEventListener("change", () => this.update({ [id]: $(id).value, ...(id === "stack" ? { token: null, level: null, keys: null, queries: null, layer: null, head: null } : {}) }));
+    $("sort").addEventListener("change", () => {
+      const { graphs } = this.stack;
+      const sort = $("sort").value;
+      const best = graphs.reduce((top, graph) => (graph.scores[sort] > (top.scores[sort] ?? -Infinity) ? graph : top));
+      this.update(sort ? { sort, layer: best.layer, head: best.head } : { sort });
+    });
+    for (const id of ["stack", "show", "weight"]) $(id).addEventListener("change", () => this.update({ [id]: $(id).value, ...(id === "stack" ? { token: null, level: null, keys: null, queries: null, layer: null, head: null } : {}) }));
     for (const id of ["words", "special", "sinks"]) $(id).addEventListener("change", () => this.update({ [id]: $(id).checked }));
     $("threshold").addEventListener("input", () => this.update({ threshold: Number((($("threshold").value / 100) ** 2).toPrecision(2)) }));
     $("top").addEventListener("input", () => this.update({ top: Number($("top").value) }));
@@ -2291,7 +2313,7 @@ class Page {
   }
 
   async save(kind) {
-    if (!this.scene) return;
+    if (!this.scene || this.isBusy) return;
     const scene = this.savedScene;
     const name = `${this.state.stack}-${this.state.layer}.${this.state.head}-${this.state.view}.${kind}`.replace(/[^\w.-]/g, "_");
     if (kind === "svg") return this.download(name, new Blob([toSVG(scene, this.look, (mark) => imageOf(mark).toDataURL("image/png"))], { type: "image/svg+xml" }));
@@ -2331,7 +2353,9 @@ class Page {
     const { graphs, layers, heads } = this.stack;
     $("title").textContent = lineOf(keyTokens, 150) || "gattn";
     const generated = trace.generated ? `, the last ${trace.generated} generated` : "";
+    const edits = this.header.notes.find((note) => note.startsWith("edits: "))?.slice(7);
     const facts = [
+      this.traces.length > 1 ? `before and after${edits ? ` ${visible(edits, 200)}` : ""}` : "",
       visible(trace.model || "", 60) === '""' ? "" : visible(trace.model, 60),
       `${count(layers.length, "layer")} × ${count(heads.length, "head")}`,
       queryTokens ? `${count(queryTokens.length, "query").replace("querys", "queries")} on ${count(keyTokens.length, "key")}` : `${count(keyTokens.length, "token")}${generated}`,
@@ -2340,7 +2364,7 @@ class Page {
       graphs[0].keep === "All()" ? "all edges kept" : `kept by ${visible(graphs[0].keep, 80)}`,
     ];
     $("facts").textContent = facts.filter((fact) => fact && fact !== '""').join(" · ");
-    const notes = this.header.notes.filter(Boolean);
+    const notes = this.header.notes.filter((note) => note && !note.startsWith("edits: "));
     notes.push(`made by gattn ${this.header.version}; this file asks for nothing from any network`);
     $("notes").replaceChildren(...notes.map((note) => element("li", {}, visible(note, 400))));
   }
