@@ -6,7 +6,6 @@ Its HTML holds every number as decimal text, and loads its libraries from a CDN 
 
 import shutil
 import time
-from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -25,33 +24,32 @@ PEER_BYTES = 300
 
 
 def rows(sizes: list[int]) -> list[Row]:
-    """List the rows: a causal and a bidirectional model of GPT-2's shape."""
+    """List the rows: causal heads of a model of GPT-2's shape."""
     return [
         Row(
-            f"page-{name}/{size}",
-            f"to_html: a page of {LAYERS} x {HEADS} {name} heads",
+            f"page/{size}",
+            f"to_html, one file with all numbers of {LAYERS} x {HEADS} causal heads",
             "BertViz's model_view, whose page loads its libraries from a CDN",
             size,
-            partial(sides, causal=causal),
+            sides,
             peer_bytes=PEER_BYTES * LAYERS * HEADS * size**2,
             check=checked,
         )
-        for name, causal in (("causal", True), ("complete", False))
         for size in sizes
         if find_spec("bertviz")
     ]
 
 
-def sides(side: str, size: int, device: str, *, causal: bool) -> Side:
+def sides(side: str, size: int, device: str) -> Side:
     """Write both pages of the same attention."""
     tokens = [f"word{position % 97}" for position in range(size)]
-    layers = attention(size, causal)
+    layers = attention(size)
     if side == "peer":
         from bertviz import model_view
 
         batches = [layer[None] for layer in layers]
         return Side(lambda: model_view(batches, tokens, html_action="return").data)
-    graph = TokenGraph.causal(size) if causal else TokenGraph.complete(size)
+    graph = TokenGraph.causal(size)
     heads = {
         (layer, head): AttentionGraph.from_dense(
             matrix, graph, tokens=tokens, layer=layer, head=head
@@ -63,7 +61,7 @@ def sides(side: str, size: int, device: str, *, causal: bool) -> Side:
     return Side(lambda: trace.to_html())
 
 
-def attention(size: int, causal: bool) -> list[torch.Tensor]:
+def attention(size: int) -> list[torch.Tensor]:
     """Draw attention as models have it: peaked, some of it on the first token, some nearby."""
     generator = torch.Generator().manual_seed(0)
     distance = (torch.arange(size)[:, None] - torch.arange(size)).abs()
@@ -73,8 +71,7 @@ def attention(size: int, causal: bool) -> list[torch.Tensor]:
         sharpness, sink, near = torch.rand(3, HEADS, 1, 1, generator=generator)
         scores = (0.3 + 0.5 * sharpness) * query @ key.mT - 0.05 * near * distance
         scores[..., :1] += 6 * sink
-        if causal:
-            scores.masked_fill_(torch.ones(size, size).triu(1).bool(), -torch.inf)
+        scores.masked_fill_(torch.ones(size, size).triu(1).bool(), -torch.inf)
         layers.append(scores.softmax(-1))
     return layers
 
