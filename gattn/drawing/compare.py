@@ -10,16 +10,18 @@ from matplotlib.figure import Figure, SubFigure
 
 from gattn.analysis.comparisons import compare_head, difference, mean_distance, pairs
 from gattn.analysis.divergences import FARTHEST
-from gattn.analysis.heads import Heads, Place
+from gattn.analysis.heads import Heads
 from gattn.drawing.colours import Scale, colour_map
 from gattn.drawing.frame import shown_text
 from gattn.drawing.grid import Block, Grid, Panel
 from gattn.drawing.grid_drawing import draw_grids
 from gattn.drawing.heads import Chosen, key_value_groups, what_is_shown
-from gattn.drawing.order import Arranged, Graphs, Order
+from gattn.drawing.order import Arranged, Graphs, Order, titled
 from gattn.drawing.scores import HeadScore
 from gattn.drawing.sheet import Colours
 from gattn.head import AttentionGraph
+
+PLAIN = "before", "after"
 
 
 def draw_compare(
@@ -95,7 +97,7 @@ def draw_compare(
         groups = key_value_groups(graphs) if arranged.columns else ()
         sides = _Sides(graphs, {place: afters[place] for place in graphs})
         said = [shown_text(edits, limit=200), *sides.caption(), *order.said]
-        blocks = sides.blocks(arranged, plain, change)
+        blocks = sides.blocks(order, arranged, plain, change)
         title, caption = chosen.title(graphs), "; ".join(filter(None, said))
         grid = Grid(title, caption, blocks, arranged.rows, groups, chosen.is_strip)
         rows, columns = grid.size
@@ -121,31 +123,28 @@ class _Sides:
         self._befores, self._afters = befores, afters
         self._names = _names(list(befores.values()), list(afters.values()))
 
-    def blocks(self, arranged: Arranged, plain: Colours, change: Colours) -> tuple[Block, ...]:
+    def blocks(
+        self, order: Order, arranged: Arranged, plain: Colours, change: Colours
+    ) -> tuple[Block, ...]:
         """Give before, after and the change, with the same heads in the same places."""
-        spots, columns, (before, after) = arranged.spots, arranged.columns, self._names
-        ones = {at: Panel(self._befores[one], arranged.names[one]) for at, one in spots.items()}
-        others = {at: Panel(self._afters[one]) for at, one in spots.items()}
-        changes = {at: self._change(one) for at, one in spots.items()}
-        return (
-            Block(ones, plain, before, columns),
-            Block(others, plain, after, columns),
-            Block(
-                changes, change, "after − before" if before == "before" else "difference", columns
-            ),
-        )
-
-    def _change(self, place: Place) -> Panel:
-        before, after = self._befores[place], self._afters[place]
-        distance = mean_distance(before, after)
-        names = distance_text(distance), ""
-        return Panel(difference(before, after), names, distance / FARTHEST)
+        names = *self._names, "after − before" if self._names == PLAIN else "difference"
+        ones, others, changes = {}, {}, {}
+        for spot, place in arranged.spots.items():
+            before, after, named = self._befores[place], self._afters[place], arranged.names[place]
+            ones[spot] = Panel(before, order.labelled(place, named))
+            others[spot] = Panel(after, named[1:])
+            distance = mean_distance(before, after)
+            text = distance_text(distance)
+            said = (titled(named[1], text), text, "")
+            changes[spot] = Panel(difference(before, after), said, distance / FARTHEST)
+        sides = zip((ones, others, changes), (plain, plain, change), names, strict=True)
+        return tuple(Block(*side, arranged.columns) for side in sides)
 
     def caption(self) -> list[str]:
         """Say what is shown."""
         befores, afters = list(self._befores.values()), list(self._afters.values())
         before, after = self._names
-        named = [] if before == "before" else [f"difference: {after} − {before}"]
+        named = [] if self._names == PLAIN else [f"difference: {after} − {before}"]
         return [
             *named,
             *what_is_shown(self._befores, self._afters),
@@ -161,7 +160,7 @@ def _names(befores: Sequence[AttentionGraph], afters: Sequence[AttentionGraph]) 
         one, other = ({getattr(head, name) for head in side} for side in (befores, afters))
         if len(one) == len(other) == 1 and one != other and all(one | other):
             return shown_text(one.pop()), shown_text(other.pop())
-    return "before", "after"
+    return PLAIN
 
 
 def _kept(sides: Mapping[str, Sequence[AttentionGraph]]) -> list[str]:

@@ -85,7 +85,10 @@ def draw_heads(
     grids = []
     for graphs in chosen.stacks():
         places = order.arrange(graphs, strip_columns(graphs) if chosen.is_strip else 0)
-        panels = {spot: Panel(graphs[one], places.names[one]) for spot, one in places.spots.items()}
+        panels = {
+            spot: Panel(graphs[one], order.labelled(one, places.names[one]))
+            for spot, one in places.spots.items()
+        }
         block = Block(panels, colours, columns=places.columns)
         groups = key_value_groups(graphs) if places.columns else ()
         caption = "; ".join([*_caption(graphs), *order.said])

@@ -24,14 +24,14 @@ class Arranged:
     ----------
     spots : dict of (int, int) to (str, int, int)
         The head in each row and column.
-    names : dict of (str, int, int) to tuple of str
-        What may stand above a head, the fullest first.
+    names : dict of (str, int, int) to (str, str)
+        The names of heads, in full and short; "" where the row and the column tell.
     rows, columns : tuple of str
         The names of rows and columns, where they are layers and heads.
     """
 
     spots: dict[tuple[int, int], Place]
-    names: dict[Place, tuple[str, ...]]
+    names: dict[Place, tuple[str, str]]
     rows: tuple[str, ...] = ()
     columns: tuple[str, ...] = ()
 
@@ -88,7 +88,10 @@ class Order:
         if columns or (self.sort and not self.within_layers):
             wide = columns or len(numbers)
             spots = {divmod(count, wide): place for count, place in enumerate(ranked)}
-            return Arranged(spots, self._names(graphs, is_full=bool(columns)))
+            names = {place: _names(place, graphs[place]) for place in graphs}
+            if not columns:
+                names = {place: (short, short) for place, (_, short) in names.items()}
+            return Arranged(spots, names)
         rows = tuple(_layer_name(layer, graphs) for layer in layers)
         if self.sort:
             in_layer = {layer: [one for one in ranked if one[1] == layer] for layer in layers}
@@ -97,36 +100,34 @@ class Order:
                 for row, layer in enumerate(layers)
                 for column, place in enumerate(in_layer[layer])
             }
-            return Arranged(spots, self._names(graphs, is_full=False), rows)
+            return Arranged(spots, {one: (f"head {one[2]}", str(one[2])) for one in graphs}, rows)
         spots = {(layers.index(place[1]), numbers.index(place[2])): place for place in graphs}
-        names = {place: self._labelled("", "", place) for place in graphs}
-        return Arranged(spots, names, rows, tuple(map(str, numbers)))
+        return Arranged(spots, dict.fromkeys(graphs, ("", "")), rows, tuple(map(str, numbers)))
 
-    def _names(self, graphs: Graphs, *, is_full: bool) -> dict[Place, tuple[str, ...]]:
-        names = {}
-        for place, head in graphs.items():
-            numbers = {"layer": place[1], "head": place[2]}
-            if head.layer is None:
-                del numbers["layer"]
-            short = ".".join(map(str, numbers.values()))
-            if head.key_value_head is not None:
-                numbers["key-value head"] = head.key_value_head
-            full = " · ".join(f"{name} {number}" for name, number in numbers.items())
-            if self.within_layers and not is_full:
-                full, short = f"head {place[2]}", str(place[2])
-            elif not is_full:
-                full = short
-            names[place] = self._labelled(full, short, place)
-        return names
-
-    def _labelled(self, full: str, short: str, place: Place) -> tuple[str, ...]:
+    def labelled(self, place: Place, names: tuple[str, str]) -> tuple[str, ...]:
         """Write a head's name with its label, from the fullest form to the shortest."""
+        full, short = names
         text = self.label.text(place) if self.label else ""
         if self.label is None or not text:
-            return full, short
+            return names
         labels = (text, text) if self.label.is_text else (f"{self.label.name} {text}", text)
-        written = ((full, labels[0]), (short, labels[0]), (short, labels[1]))
-        return tuple(f"{name}: {label}" if name else label for name, label in written)
+        return tuple(map(titled, (full, short, short), (labels[0], *labels)))
+
+
+def titled(name: str, text: str) -> str:
+    """Write a text after a head's name, where it has one."""
+    return f"{name}: {text}" if name else text
+
+
+def _names(place: Place, head: AttentionGraph) -> tuple[str, str]:
+    """Name a head in full and in short."""
+    numbers = {"layer": place[1], "head": place[2]}
+    if head.layer is None:
+        del numbers["layer"]
+    short = ".".join(map(str, numbers.values()))
+    if head.key_value_head is not None:
+        numbers["key-value head"] = head.key_value_head
+    return " · ".join(f"{name} {number}" for name, number in numbers.items()), short
 
 
 def strip_columns(graphs: Graphs) -> int:

@@ -177,9 +177,12 @@ def test_one_head_is_three_large_matrices_with_tokens():
     found = words(figure)
     assert [text for text in found if text.startswith("word")] == 4 * before.labels()
     distance = compare_head(before, after)["distance"]
-    assert {distance_text(distance), "layer 1 · head 3", "attention", "change of attention"} <= set(
-        found
-    )
+    assert {
+        f"1.3: {distance_text(distance)}",
+        "layer 1 · head 3",
+        "attention",
+        "change of attention",
+    } <= set(found)
     assert "cut 1.3:4<-0; rows are queries" in said(figure)
 
 
@@ -201,7 +204,9 @@ def test_heads_are_sorted_by_their_distance():
         np.testing.assert_array_equal(drawn[1].get_array().filled(0), after[place].to_dense())
     layer, head = distances.index[0]
     largest = f"{distances.iloc[0]:.2f}".removeprefix("0")
-    assert f"{layer}.{head}: distance {largest}" in words(figure)
+    found = words(figure)
+    assert f"{layer}.{head}: distance {largest}" in found
+    assert {f"{layer}.{head}", f"{layer}.{head}: {distances.iloc[0]:.3f}"} <= set(found)
     assert "sorted by distance, written above, from the largest on" in said(figure)
     by_entropy = draw_compare(before, after, sort="induction", within_layers=True)
     assert "sorted by induction, written above, in each layer" in said(by_entropy)
