@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from gattn.drawing import curves, layouts
-from gattn.drawing.frame import Look, add_line_key, note_style, points
+from gattn.drawing.frame import Look, add_line_key, clear, note_style, points
 from gattn.drawing.labels import Labels, fit, text_style
 from gattn.drawing.layouts import Positions
 from gattn.drawing.lines import Lines, add_edges, lifted, lines
@@ -26,7 +26,7 @@ def draw_arcs(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> None:
     two_sided = not head.graph.is_bipartite and bool(
         (head.key > head.query + head.graph.query_offset).any()
     )
-    ax.set_axis_off()
+    clear(ax)
     labels, pitch = _place_row(ax, head, positions, look, two_sided)
     band = labels.extent + 10 if look.labels else 4.0
     lift = band / 2 if two_sided else 0.0

@@ -33,8 +33,18 @@ def has_glyph(character: str) -> bool:
 
 
 def _user_families() -> list[str]:
+    """List the families of the settings that are installed."""
     family = mpl.rcParams["font.family"]
-    return [family] if isinstance(family, str) else list(family)
+    wanted = [family] if isinstance(family, str) else list(family)
+    return [family for family in wanted if _is_installed(family)]
+
+
+def _is_installed(family: str) -> bool:
+    try:
+        findfont(FontProperties(family=[family]), fallback_to_default=False)
+    except ValueError:
+        return False
+    return True
 
 
 def _path(family: str) -> str:

@@ -28,6 +28,8 @@ KEY_WIDTH = 5.2
 """The width of the key of lines, in font sizes."""
 
 
+DASHES = (0, (2.5, 1.2))
+"""The dashes of negative attention, which colours alone do not tell in grey."""
 OPTIONS = {
     "attention": "",
     "score": "scores=True",
@@ -84,6 +86,12 @@ def add_axes(figure: Figure, *, legend: bool) -> Axes:
     return figure.add_subplot()
 
 
+def clear(ax: Axes) -> None:
+    """Take away the axes' frame, and ticks that would only be measured."""
+    ax.set(xticks=[], yticks=[])
+    ax.set_axis_off()
+
+
 def points(ax: Axes) -> tuple[float, float]:
     """Measure the width and height of Axes in points."""
     ax.apply_aspect()
@@ -123,9 +131,11 @@ def add_line_key(ax: Axes, look: Look, beyond: float = 0.0) -> None:
     ticks = [tick for tick in look.scale.ticks if tick][::-1]
     widths = look.scale.widths(np.array(ticks))
     colours = look.cmap(look.scale.norm(ticks))
+    styles: list[Any] = [DASHES if tick < 0 else "solid" for tick in ticks]
+    caps: dict[str, Any] = {"solid_capstyle": "butt", "dash_capstyle": "butt"}
     lines = [
-        Line2D([], [], color=colour, linewidth=width, solid_capstyle="butt")
-        for colour, width in zip(colours, widths, strict=True)
+        Line2D([], [], color=colour, linewidth=width, linestyle=style, **caps)
+        for colour, width, style in zip(colours, widths, styles, strict=True)
     ]
     _add_key(ax, lines, ticks, "attention", beyond)
 
@@ -195,4 +205,6 @@ def add_colour_bar(
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=size, length=2)
     bar.ax.yaxis.set_major_formatter(lambda value, _: f"{value:.3g}".replace("-", "−"))
-    bar.set_label(name, size=size)
+    bar.set_label(name, size=size, usetex=False)
+    for label in bar.ax.get_yticklabels():
+        label.set_usetex(False)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gattn.drawing import layouts
 from gattn.drawing.curves import Points
-from gattn.drawing.frame import POINTS_PER_INCH, Look
+from gattn.drawing.frame import DASHES, POINTS_PER_INCH, Look
 from gattn.drawing.layouts import Positions
 from gattn.drawing.shown import Shown
 from gattn.head import AttentionGraph
@@ -69,12 +69,13 @@ def lines(
 def add_edges(
     ax: Axes, paths: list[Path], found: Lines, look: Look, transform: Transform | None = None
 ) -> None:
-    """Draw edges as one artist."""
+    """Draw edges as one artist, those of negative attention dashed."""
     collection = PathCollection(
         paths,
         facecolors="none",
         edgecolors=look.cmap(look.scale.norm(found.attention)),
         linewidths=look.scale.widths(found.attention),
+        linestyles=[DASHES if value < 0 else "solid" for value in found.attention],
         transform=transform or ax.transData,
         capstyle="butt",
         clip_on=False,

@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
-from matplotlib.patheffects import withStroke
 
 from gattn.drawing import curves, layouts
 from gattn.drawing.curves import Points
-from gattn.drawing.frame import Look, add_line_key, note_style, points, width_left
+from gattn.drawing.frame import Look, add_line_key, clear, note_style, points, width_left
 from gattn.drawing.labels import Labels, fit, font_size, text_style
 from gattn.drawing.layouts import Node, Positions
 from gattn.drawing.lines import add_arrowheads, add_edges, lines
@@ -43,7 +42,7 @@ def draw_columns(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> No
     beyond = max(side - aside / (1 + 2 * aside) * width, 0.0)
     ax.set(xlim=(-aside, 1 + aside))
     ax.set_ylim(min(heights) - 0.5, max(heights) + 0.5 + header * rise)
-    ax.set_axis_off()
+    clear(ax)
     add_edges(ax, curves.bundles(found.start, found.end), found, look)
     if look.labels:
         _write_beside(ax, positions, labels)
@@ -90,7 +89,7 @@ def draw_circle(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> Non
     radius = max(half - around, 0.3 * half)
     ax.set_aspect("equal")
     ax.set(xlim=(-half / radius, half / radius), ylim=(-half / radius, half / radius))
-    ax.set_axis_off()
+    clear(ax)
     rest, loops = found[~is_loop], found[is_loop]
     add_edges(ax, curves.chords(rest.start, rest.end), rest, look)
     breadth = min(0.6 * length / radius, 0.8 * math.tau / (len(tokens) + 1))
@@ -128,6 +127,7 @@ def _write_around(ax: Axes, positions: Positions, labels: Labels, reaches: list[
             ha="center",
             va="top",
             size=labels.size,
+            bbox=_ground(ax),
             **style,
         )
 
@@ -194,7 +194,7 @@ def draw_free(
     add_arrowheads(ax, rest.end, curves.bow_arrivals(rest.start, rest.end), rest, look)
     mark_nodes(ax, head, positions, split=split)
     if look.labels:
-        style = text_style(labels.texts) | {"path_effects": [_halo(ax)]}
+        style = text_style(labels.texts) | {"bbox": _ground(ax)}
         at_loops = {(float(x), float(y)) for x, y in loops.start}
         middle = float(np.mean(ax.get_ylim()))
         for place, text in zip(positions.values(), labels.texts, strict=True):
@@ -215,12 +215,12 @@ def draw_free(
         add_line_key(ax, look)
 
 
-def _halo(ax: Axes) -> withStroke:
-    """Set text off from the edges behind it."""
+def _ground(ax: Axes) -> dict[str, Any]:
+    """Set text off from the edges behind it; a stroke around it would make it paths in SVG."""
     figure = ax.get_figure(root=True)
     is_see_through = not ax.patch.get_visible() or not to_rgba(ax.get_facecolor())[3]
     face = figure.get_facecolor() if is_see_through and figure else ax.get_facecolor()
-    return withStroke(linewidth=2.5, foreground=face, alpha=0.85)
+    return {"boxstyle": "square,pad=0.04", "facecolor": face, "alpha": 0.75, "linewidth": 0}
 
 
 def _set_free_limits(ax: Axes, places: Points) -> float:
@@ -233,5 +233,5 @@ def _set_free_limits(ax: Axes, places: Points) -> float:
     ax.set_xlim(middle[0] - width * unit / 2, middle[0] + width * unit / 2)
     ax.set_ylim(middle[1] - height * unit / 2, middle[1] + height * unit / 2)
     ax.set_aspect("equal", adjustable="box")
-    ax.set_axis_off()
+    clear(ax)
     return float(unit)

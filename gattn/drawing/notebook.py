@@ -22,7 +22,14 @@ def notebook_svg(graphs: AttentionGraph | AttentionTrace) -> str:
     matrix; a trace as the matrices of all its heads. An empty trace is an empty picture.
     """
     buffer = io.StringIO()
-    with mpl.rc_context({"svg.fonttype": "none", "svg.hashsalt": "gattn"}):
+    with mpl.rc_context(
+        {
+            "svg.fonttype": "none",
+            "svg.hashsalt": "gattn",
+            "figure.autolayout": False,
+            "figure.constrained_layout.use": False,
+        }
+    ):
         figure = _figure(graphs)
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()

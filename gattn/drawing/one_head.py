@@ -100,7 +100,9 @@ def draw_head(
     check_values(head, values)
     draw = drawing(head, layout)
     if ax is None:
-        ax = fitting_axes(plt.figure(figsize=fitting_size(head, layout)), layout, legend=legend)
+        ax = fitting_axes(
+            plt.figure(figsize=fitting_size(head, layout), layout="none"), layout, legend=legend
+        )
     scale = Scale.of(head)
     is_signed = scale.is_signed and values in ("attention", "score")
     colours = colour_map(cmap, is_signed=is_signed, is_area=layout == "matrix")

@@ -25,6 +25,7 @@ from gattn.drawing.frame import (
     add_axes,
     add_texts,
     check_values,
+    clear,
     points,
     shown_text,
     title_of,
@@ -98,7 +99,7 @@ def draw_text(
     is_signed = scale.is_signed and values in ("attention", "score")
     colours = colour_map(cmap, is_signed=is_signed, is_area=True)
     norm = scale.norm if values == "attention" else norm_of(shade.amounts[shade.is_edge], values)
-    ax.set_axis_off()
+    clear(ax)
     _write(ax, shade, words, width, colours, norm)
     add_texts(ax, _title(chosen), shade.caption)
     if legend:
@@ -216,7 +217,8 @@ def _fitting_axes(words: Words, key_lines: int) -> Axes:
     lines = words.set(wide).lines
     width = wide * size + 20 + KEY_WIDTH * size * bool(key_lines)
     height = (max(lines * _LINE, key_lines) + 4.5) * size + 20
-    figure = plt.figure(figsize=(width / POINTS_PER_INCH, height / POINTS_PER_INCH))
+    inches = width / POINTS_PER_INCH, height / POINTS_PER_INCH
+    figure = plt.figure(figsize=inches, layout="none")
     return add_axes(figure, legend=bool(key_lines))
 
 

@@ -72,8 +72,8 @@ def draw_token_graph(
     head = _head(graph, chosen, tokens)
     draw = drawing(head, layout)
     if ax is None:
-        axes = plt.figure(figsize=fitting_size(head, layout))
-        ax = fitting_axes(axes, layout, legend=False)
+        figure = plt.figure(figsize=fitting_size(head, layout), layout="none")
+        ax = fitting_axes(figure, layout, legend=False)
     look = Look(_scale(graph), _colours(), labels, legend=False)
     if layout == "matrix":
         caption = _draw_matrix(ax, head, graph, look)

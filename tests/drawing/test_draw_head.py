@@ -410,7 +410,7 @@ def test_nothing_is_logged_where_the_layout_engine_moves_the_axes(layout, engine
 def test_labels_at_given_positions_stand_out_from_the_edges():
     ax = draw_head(causal_head(5), {i: (i, i % 2) for i in range(5)}, ax=axes())
     for text in ax.texts:
-        assert bool(text.get_path_effects()) == (text.get_gid() == "gattn-label")
+        assert bool(text.get_bbox_patch()) == (text.get_gid() == "gattn-label")
 
 
 @pytest.mark.parametrize("layout", ["circle", {0: (0, 0), 1: (3, 1)}])
