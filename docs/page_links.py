@@ -1,0 +1,72 @@
+"""What pages lead to, beyond the links in their text: pages of a folder, tutorials, the API."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from sphinx.addnodes import pending_xref
+
+import gattn
+
+LISTS = {
+    "start": "guide",
+    "concepts/index": "token_graphs\nweight_functions\nnormalizers\ngraphs\nedits\nengines",
+    "coming_from/index": "bertviz\ncircuitsvis\ntransformer_lens\ntorch_geometric",
+    "analyses": "analyses/*",
+    "drawing": "drawing/*",
+}
+"""Pages whose own text leads to all pages of a folder, for whom the sidebar needs a list."""
+
+
+def _add_list(app: Any, name: str, source: list[str]) -> None:
+    if name in LISTS:
+        source[0] += f"\n```{{toctree}}\n:hidden:\n:glob:\n\n{LISTS[name]}\n```\n"
+
+
+def _add_tutorials(app: Any, name: str, source: list[str]) -> None:
+    """Show below an analysis the tutorials that use its functions, which its index names."""
+    if not name.startswith("analyses/"):
+        return
+    index = (Path(app.srcdir) / "analyses.md").read_text(encoding="utf-8").splitlines()
+    rows = [row.split("|")[2] for row in index if f"({name}.md)" in row]
+    functions = " ".join(f"gattn.analysis.{x}" for row in rows for x in row.split("`")[1::2])
+    source[0] += f"\n## Tutorials\n\n```{{eval-rst}}\n.. minigallery:: {functions}\n```\n"
+
+
+def _link_tutorials(app: Any, name: str, source: list[str]) -> None:
+    """Let a link to an example lead to its tutorial."""
+    source[0] = re.sub(r"\((?:\.\./)+examples/(plot_\w+)\.py\)", r"(/gallery/\1.rst)", source[0])
+
+
+HOMES = dict.fromkeys(gattn.__all__, gattn)
+HOMES |= {name: gattn.analysis for name in gattn.analysis.__all__ if name not in HOMES}
+
+
+NAME = re.compile(r"(?:gattn\.)?(?:analysis\.)?(\w+)((?:\.\w+)?)(?:\(.*\))?")
+
+
+def _link_names(app: Any, doctree: nodes.document) -> None:
+    """Let public names in the text of Markdown pages lead to the API."""
+    if not str(app.env.doc2path(app.env.docname)).endswith(".md"):
+        return
+    for literal in list(doctree.findall(nodes.literal)):
+        found = re.fullmatch(
+            r"(?:gattn\.)?(?:analysis\.)?(\w+)((?:\.\w+)?)(?:\(.*\))?", literal.astext()
+        )
+        if not found or found[1] not in HOMES or isinstance(literal.parent, nodes.reference):
+            continue
+        target = f"{HOMES[found[1]].__name__}.{found[1]}{found[2]}"
+        link = pending_xref(
+            "", refdomain="py", reftype="obj", reftarget=target, refdoc=app.env.docname
+        )
+        literal.replace_self(link)
+        link += literal
+
+
+def setup(app: Any) -> None:
+    """Connect it."""
+    app.connect("source-read", _link_tutorials)
+    app.connect("doctree-read", _link_names)
+    app.connect("source-read", _add_list)
+    app.connect("source-read", _add_tutorials)
