@@ -2087,7 +2087,7 @@ class Page {
 
   moveHead(dx, dy) {
     const { state, stack, order } = this;
-    if (state.sort) {
+    if (state.sort && order) {
       const at = order.findIndex((n) => stack.graphs[n].layer === state.layer && stack.graphs[n].head === state.head);
       const next = stack.graphs[order[Math.min(order.length - 1, Math.max(0, at + dx + dy * this.grid.across))]];
       return this.update({ layer: next.layer, head: next.head });
@@ -2098,11 +2098,13 @@ class Page {
   }
 
   moveToken(dx, dy) {
-    const head = this.windows[0];
     if (this.state.view === "layered" && dy) {
-      const level = (this.state.level ?? this.layers[0].length) - dy;
-      return this.update({ token: this.state.token ?? 0, level: Math.min(this.layers[0].length, Math.max(0, level)) });
+      const depth = this.stack.layers.length;
+      const level = Math.min(depth, Math.max(0, (this.state.level ?? depth) - dy));
+      return this.update({ token: this.state.token ?? 0, level });
     }
+    const head = this.windows?.[0];
+    if (!head) return;
     const nodes = [...head.keys.filter((t) => !t.virtual).map((t) => [t, "key"]), ...(head.rowNode ? [] : head.queries.map((t) => [t, "query"]))];
     if (!nodes.length) return;
     const { token, side } = this.state;
