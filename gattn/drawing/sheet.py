@@ -14,11 +14,14 @@ from matplotlib.collections import LineCollection
 from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.image import AxesImage
+from matplotlib.transforms import Affine2D
 
 from gattn.drawing.colours import Scale
 from gattn.drawing.frame import POINTS_PER_INCH, add_colour_bar
 from gattn.drawing.labels import font_size, text_style
 from gattn.drawing.matrix import Cells
+
+_PIXELS = 128
 
 
 class GridFigure(Figure):
@@ -44,6 +47,19 @@ class Colours:
         return self.scale.norm
 
 
+class _Cells(AxesImage):
+    """An image whose cells stay sharp where a viewer blurs the pixels of small images."""
+
+    def make_image(self, renderer: Any, magnification: float = 1.0, unsampled: bool = False) -> Any:
+        """Make the pixels; vector files get cells of several pixels, in the same place."""
+        image, x, y, place = super().make_image(renderer, magnification, unsampled)
+        if unsampled:
+            times = max(1, _PIXELS // max(image.shape[:2]))
+            image = image.repeat(times, 0).repeat(times, 1)
+            return image, x, y, Affine2D().scale(1 / times) + place
+        return image, x, y, place
+
+
 class Sheet:
     """One Axes all over a figure: drawn sooner than an Axes for each of a thousand matrices.
 
@@ -67,7 +83,7 @@ class Sheet:
     def add_image(self, box: Sequence[float], found: Cells, colours: Colours) -> None:
         """Draw cells in a box: its left and upper end, width and height."""
         x, y, wide, tall = box
-        image = AxesImage(
+        image = _Cells(
             self._axes,
             cmap=colours.cmap,
             norm=colours.norm,

@@ -1,5 +1,7 @@
+import base64
 import dataclasses
 import io
+import re
 import xml.etree.ElementTree as ET
 
 import matplotlib as mpl
@@ -7,6 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from PIL import Image
 from sample_heads import bipartite_head, causal_head, decoding_step, signed_head, small_trace
 
 from gattn.drawing import draw_heads, notebook_svg
@@ -220,6 +223,26 @@ def test_draws_on_a_given_figure_and_knows_nothing_of_pyplot_otherwise():
     figure = plt.figure()
     assert draw_heads(small_trace(), figure=figure) is figure
     assert small_trace().draw(figure=figure) is figure
+
+
+def test_vector_files_hold_cells_of_several_pixels_in_their_place():
+    figure = draw_heads(one_stack(causal_head(6)))
+    sizes = {}
+    for kind in ("svg", "pdf"):
+        buffer = io.BytesIO()
+        with mpl.rc_context({"pdf.compression": 0}):
+            figure.savefig(buffer, format=kind)
+        sizes[kind] = buffer.getvalue()
+    assert b"/Width 126" in sizes["pdf"]
+    assert b"/Height 126" in sizes["pdf"]
+    image = ET.fromstring(sizes["svg"]).find(".//{*}image")
+    encoded = image.get("{http://www.w3.org/1999/xlink}href").removeprefix("data:image/png;base64,")
+    pixels = np.asarray(Image.open(io.BytesIO(base64.b64decode(encoded))).convert("RGBA"))
+    assert pixels.shape == (126, 126, 4)
+    np.testing.assert_array_equal(pixels, pixels[::21, ::21].repeat(21, 0).repeat(21, 1))
+    scale = float(re.match(r"matrix\(([\d.]+)", image.get("transform"))[1])
+    left, _, right, _ = box(images(figure)[0])
+    assert float(image.get("width")) * scale == pytest.approx(72 * (right - left), rel=0.01)
 
 
 def test_a_figure_shows_itself_in_a_notebook():
