@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import matplotlib as mpl
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Colormap, Normalize
+from matplotlib.colors import Colormap, ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from gattn.drawing import fonts
+from gattn.drawing.colours import is_dark
 from gattn.drawing.frame import POINTS_PER_INCH, shown_text
 from gattn.drawing.labels import fit, font_size, text_style
 from gattn.drawing.sheet import GridFigure
@@ -64,6 +67,14 @@ def label_rows(ax: Axes, names: Sequence[str]) -> None:
     named = [shown_text(names[i]) for i in shown]
     ax.set_yticks(shown, named, size=texts.size, **text_style(named))
     ax.tick_params(axis="y", length=0)
+
+
+def layer_colours(cmap: str | Colormap | None) -> Colormap:
+    """Take the given colours of layers, or some that stand out from the style's background."""
+    if cmap is not None:
+        return mpl.colormaps[cmap] if isinstance(cmap, str) else cmap
+    some = np.linspace(0.3, 1.0, 256) if is_dark() else np.linspace(0.0, 0.88, 256)
+    return ListedColormap(mpl.colormaps["viridis"](some))
 
 
 def label_layers(ax: Axes, norm: Normalize, colours: Colormap) -> None:

@@ -36,7 +36,7 @@ def draw_bottlenecks(found: pd.DataFrame, *, ax: Axes | None = None, **options: 
         size = min(_LARGEST, max(4.8, 2.2 + 0.32 * len(tokens))), 1.8 + 0.5 * len(between)
         ax = new_axes(size[0], min(_LARGEST, size[1]))
     lines = [((key, depth), (query, depth + 1)) for depth, query, key in found.attrs["edges"]]
-    style: dict[str, Any] = {"color": "0.8", "linewidths": 0.8, "zorder": 1} | options
+    style: dict[str, Any] = {"color": "#8886", "linewidths": 0.8, "zorder": 1} | options
     ax.add_collection(LineCollection(lines, **style))
     places = [(row, depth) for depth, rows in enumerate(between) for row in rows]
     ax.scatter(*_sides(places), s=14, color="0.45", zorder=2)
@@ -51,7 +51,7 @@ def draw_bottlenecks(found: pd.DataFrame, *, ax: Axes | None = None, **options: 
     ax.set_yticks(range(len(between)))
     ax.spines[["top", "right"]].set_visible(False)
     what = "token" if is_of_tokens else "edge"
-    title = f"minimum cut: {len(cut)} {what}{'' if len(cut) == 1 else 's'}"
+    title = f"bottlenecks · minimum cut: {len(cut)} {what}{'' if len(cut) == 1 else 's'}"
     source = str(found.attrs.get("computed_from", ""))
     write_title(ax, f"{title} · {source}", found.attrs.get("notes", ()))
     return ax

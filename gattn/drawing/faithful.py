@@ -14,11 +14,13 @@ from matplotlib.ticker import PercentFormatter
 
 from gattn.drawing import fonts
 from gattn.drawing.axes import new_axes, title_of, write_title
+from gattn.drawing.colours import is_dark
 from gattn.drawing.labels import font_size, text_style
 from gattn.drawing.text import visible
 from gattn.errors import SelectionError
 
 _INKS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+_DARK_INKS = ("#56b4e9", *_INKS[1:5], "#4f8fd6")
 _DASHES = ("-", "--", "-.", ":")
 _BASELINE = "random"
 
@@ -50,7 +52,7 @@ def draw_curves(table: pd.DataFrame, *, ax: Axes | None = None, **options: Any) 
         raise SelectionError("There is nothing to draw: the table has no curves.")
     ax = ax if ax is not None else new_axes(6.4, 4.2)
     shares = table.index.to_numpy(dtype=np.float64)
-    inks = cycle(_INKS)
+    inks = cycle(_inks())
     lines: list[Line2D] = []
     for number, name in enumerate(name for name in names if name != _BASELINE):
         style: dict[str, Any] = {"color": next(inks), "ls": _DASHES[number // len(_INKS) % 4]}
@@ -67,6 +69,10 @@ def draw_curves(table: pd.DataFrame, *, ax: Axes | None = None, **options: Any) 
     ax.spines[["top", "right"]].set_visible(False)
     write_title(ax, title_of(table), list(table.attrs.get("notes", ())))
     return ax
+
+
+def _inks() -> tuple[str, ...]:
+    return _DARK_INKS if is_dark() else _INKS
 
 
 def draw_agreement(table: pd.DataFrame, *, ax: Axes | None = None, **options: Any) -> Axes:
@@ -98,12 +104,12 @@ def draw_agreement(table: pd.DataFrame, *, ax: Axes | None = None, **options: An
     found = table["correlation"].to_numpy(dtype=np.float64)
     ends = table[["low", "high"]].to_numpy(dtype=np.float64).T
     away = np.clip(np.stack([found - ends[0], ends[1] - found]), 0, None)
-    style: dict[str, Any] = {"fmt": "o", "color": _INKS[0], "capsize": 3} | options
+    style: dict[str, Any] = {"fmt": "o", "color": _inks()[0], "capsize": 3} | options
     ax.axvline(0, color="0.5", lw=0.8)
     ax.errorbar(found, rows, xerr=away, label="of sizes, 95 % interval", **style)
     signed = table.get("signed_correlation")
     if signed is not None and signed.notna().any():
-        ax.plot(signed, rows, "D", mfc="none", color=_INKS[1], label="with signs")
+        ax.plot(signed, rows, "D", mfc="none", color=_inks()[1], label="with signs")
     small = 0.8 * font_size()
     for row, (p, number) in enumerate(zip(table["p_value"], table["number"], strict=True)):
         said = f"p {'< .001' if p < 0.001 else f'= {p:.2g}'}, n = {number}"

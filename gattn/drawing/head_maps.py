@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from gattn.analysis.divergences import FARTHEST
-from gattn.drawing.axes import label_layers, new_axes, pitch, title_of, write_title
+from gattn.drawing.axes import label_layers, layer_colours, new_axes, pitch, title_of, write_title
 from gattn.drawing.frame import POINTS_PER_INCH
 from gattn.drawing.labels import font_size
 from gattn.drawing.text import width
@@ -43,7 +43,7 @@ def draw_head_map(
     ax : Axes, optional
         Where to draw; by default in a new figure that pyplot does not know.
     cmap : str or Colormap, optional
-        The colours of layers; "viridis" by default.
+        The colours of layers; from "viridis" by default.
     **options
         Passed on to ``Axes.scatter``.
 
@@ -57,7 +57,7 @@ def draw_head_map(
     places = heads[["x", "y"]].to_numpy(dtype=np.float64)
     layers = heads.index.get_level_values("layer").to_numpy()
     names = [f"{layer}.{head}" for layer, head in heads.index]
-    colours = mpl.colormaps[cmap or "viridis"] if not isinstance(cmap, Colormap) else cmap
+    colours = layer_colours(cmap)
     norm = Normalize(layers.min(initial=0), max(layers.max(initial=1), 1))
     shown: dict[str, Any] = {"s": 30, "edgecolors": "0.5", "linewidths": 0.5} | options
     ax.scatter(places[:, 0], places[:, 1], c=layers, cmap=colours, norm=norm, **shown)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import xarray as xr
@@ -19,6 +18,7 @@ from gattn.drawing.axes import (
     label_layers,
     label_rows,
     label_tokens,
+    layer_colours,
     new_axes,
     title_of,
     write_title,
@@ -131,7 +131,7 @@ def _draw_spectra(
     ax = ax if ax is not None else new_axes(6.4, 4.2)
     heads = array if array.ndim == 3 else array.expand_dims("layer")
     layers = heads["layer"].to_numpy() if "layer" in heads.coords else np.zeros(1)
-    colours = mpl.colormaps[cmap or "viridis"] if not isinstance(cmap, Colormap) else cmap
+    colours = layer_colours(cmap)
     norm = Normalize(layers.min(), max(layers.max(), layers.min() + 1))
     index = array["index"].to_numpy()
     for layer, some in zip(layers, heads.to_numpy(), strict=True):
