@@ -434,3 +434,13 @@ def named(control):
     return control.evaluate(
         "node => node.ariaLabel || node.textContent.trim() || node.labels?.[0]?.textContent.trim()"
     )
+
+
+def test_the_layers_show_the_rollout_of_the_analyses(look_at, lamp):
+    page = look_at(lamp, "view=layered&token=9&level=3")
+    expected = gattn.analysis.rollout(lamp).to_numpy()[2, 9]
+    found = readings(page, "of the input")
+    assert len(found) > 4
+    for name, value in found.items():
+        place = int(re.search(r" (\d+)", name).group(1))
+        assert float(value.replace("< 0.001", "0")) == pytest.approx(expected[place], abs=1.1e-3)
