@@ -14,7 +14,7 @@ LISTS = {
     "concepts/index": "token_graphs\nweight_functions\nnormalizers\ngraphs\nedits\nengines",
     "coming_from/index": "bertviz\ncircuitsvis\ntransformer_lens\ntorch_geometric",
     "analyses": "analyses/*",
-    "drawing": "drawing/*",
+    "drawing": "drawing/one_head\ndrawing/all_heads\ndrawing/flow\ndrawing/page",
 }
 """Pages whose own text leads to all pages of a folder, for whom the sidebar needs a list."""
 

@@ -1,0 +1,39 @@
+"""Draw anew the pictures of pages that come from examples: `python docs/draw_pictures.py`."""
+
+import os
+import runpy
+import shutil
+import tempfile
+from pathlib import Path
+
+import matplotlib as mpl
+
+mpl.use("agg")
+
+import gattn
+
+ROOT = Path(__file__).parents[1]
+FOLDER = ROOT / "docs" / "pictures"
+EXAMPLES = {
+    "plot_dog_and_cat": ["all_heads", "induction_head"],
+    "plot_cutting_an_induction_head": ["cutting_an_induction_head"],
+    "plot_token_graphs": ["token_graphs"],
+}
+TEXT = "The river tall green lamp river tall green lamp river tall green"
+
+
+def main() -> None:
+    """Run the examples in a folder of their own, and keep some of their pictures."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        for example, names in EXAMPLES.items():
+            runpy.run_path(str(ROOT / "examples" / f"{example}.py"))
+            for name in names:
+                shutil.copy(f"{name}.png", FOLDER / f"{name}.png")
+        figure = gattn.analysis.routes(TEXT, progress=False).draw().figure
+        figure.savefig(FOLDER / "routes.png", dpi=110, bbox_inches="tight")
+        os.chdir(ROOT)
+
+
+if __name__ == "__main__":
+    main()
