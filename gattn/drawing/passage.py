@@ -40,8 +40,8 @@ from gattn.head import AttentionGraph
 
 _LINE = 1.8
 """The distance between lines, in font sizes."""
-_WIDEST = 52.0
-"""The longest line where the figure is ours, in font sizes."""
+_NARROWEST, _WIDEST = 26.0, 52.0
+"""The longest line where the figure is ours, in font sizes, of a short text and of a long one."""
 
 
 def draw_text(
@@ -213,7 +213,7 @@ def _title(heads: Sequence[AttentionGraph]) -> str:
 def _fitting_axes(words: Words, key_lines: int) -> Axes:
     """Make a figure as wide as the text, up to a page, and as high as its lines or the key's."""
     size = font_size()
-    wide = min(max(words.width, 26.0), _WIDEST)
+    wide = min(max(words.width / 3, _NARROWEST), _WIDEST)
     lines = words.set(wide).lines
     width = wide * size + 20 + KEY_WIDTH * size * bool(key_lines)
     height = (max(lines * _LINE, key_lines) + 4.5) * size + 20
