@@ -80,7 +80,7 @@ def draw_compare(
     SelectionError
         Where the two have other stacks, heads or tokens, or none.
     ShapeError
-        Where attention is negative.
+        Where attention is negative, or the given figure is too small.
     """
     found = {place: both for place, *both in pairs(before, after)}
     chosen = Chosen.of(before, {place: one for place, (one, _) in found.items()}, heads, stack)

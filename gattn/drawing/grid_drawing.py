@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure, SubFigure
 
 from gattn.drawing.grid import Block, Grid
-from gattn.drawing.grid_plan import BETWEEN, MARGIN, Plan, larger
+from gattn.drawing.grid_plan import BETWEEN, MARGIN, Plan
 from gattn.drawing.labels import font_size
 from gattn.drawing.matrix import add_sink, block_size, cells
 from gattn.drawing.sheet import (
@@ -23,6 +23,7 @@ from gattn.drawing.sheet import (
     small_size,
 )
 from gattn.drawing.text import width
+from gattn.errors import ShapeError
 from gattn.head import AttentionGraph
 
 Line: TypeAlias = "list[tuple[float, float]]"
@@ -32,13 +33,20 @@ def draw_grids(grids: Sequence[Grid], figure: Figure | SubFigure | None) -> Figu
     """Draw grids one below the other, in a new figure of fitting size where none is given."""
     wide = max(Plan(grid).width for grid in grids)
     plans = [Plan(grid, wide) for grid in grids]
+    tall = sum(plan.height for plan in plans)
+    usual = wide, tall
     if figure is None:
-        figure = GridFigure(figsize=(wide, sum(plan.height for plan in plans)))
+        figure = GridFigure(figsize=usual)
     else:
         wide, tall = inches_of(figure)
         wanted = [Plan(grid, wide).height for grid in grids]
         heights = [tall * height / sum(wanted) for height in wanted]
         plans = [Plan(*of) for of in zip(grids, [wide] * len(grids), heights, strict=True)]
+    if not all(plan.has_room for plan in plans):
+        raise ShapeError(
+            f"The heads have no room on a figure of {wide:.1f} x {tall:.1f} inches: give one of "
+            f"about {usual[0]:.1f} x {usual[1]:.1f}, a smaller font, or fewer heads."
+        )
     sheet, top = Sheet(figure), 0.0
     for plan in plans:
         _Drawing(sheet, plan, top).draw()
@@ -67,9 +75,8 @@ class _Drawing:
             self._name_columns(number, block)
             self._name_groups(number)
         x = self._x(len(grid.blocks) - 1, grid.size[1]) + 0.1
-        long = min(1.5 * larger(), plan.height - plan.top - plan.above - MARGIN)
         for number, colours in enumerate(grid.keys):
-            self._sheet.add_key(x + number * key_width(), self._y(0), long, colours)
+            self._sheet.add_key(x + number * key_width(), self._y(0), plan.key, colours)
 
     def _x(self, block: int, column: int) -> float:
         long = self._grid.size[1] * self._plan.step + BETWEEN

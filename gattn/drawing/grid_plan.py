@@ -21,6 +21,8 @@ BETWEEN, MARGIN = 0.35, 0.15
 """Inches between blocks, and around all."""
 _FILLED = 0.92
 """How much of the distance between panels they fill."""
+_LEAST, _LEAST_KEY = 0.08, 0.4
+"""Inches of a matrix and of a key of colours, at least."""
 _NO_LABELS = Labels([], 0, 0)
 _SMALLEST, _MOST_LINES = 4.0, 2
 """The font size down to which names shrink, and their lines."""
@@ -59,6 +61,8 @@ class Plan:
             self._measure(min(side, max(_FILLED * row / down, 0.05)))
         wanted = self.top + rows * self.row + self.bottom
         self.height = height or max(wanted, self.top + self.above + 1.2 * larger())
+        self.key = min(1.5 * larger(), self.height - self.top - self.above - MARGIN)
+        self.has_room = max(self.panel) >= _LEAST and self.key >= _LEAST_KEY
 
     def _left(self) -> float:
         """Find the room that the names of rows, or the tokens of queries, take."""

@@ -77,6 +77,8 @@ def draw_heads(
     ------
     SelectionError
         Where there is no such stack, head or score, or nothing to draw.
+    ShapeError
+        Where the given figure is too small.
     """
     chosen = Chosen.of(attention, by_place(attention), heads, stack)
     order = Order.of(chosen.graphs, sort, label, within_layers=within_layers)

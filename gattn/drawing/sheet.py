@@ -71,6 +71,8 @@ class Sheet:
 
     def __init__(self, figure: Figure | SubFigure) -> None:
         wide, tall = inches_of(figure)
+        if isinstance(figure, Figure) and not figure.axes:
+            figure.set_layout_engine("none")  # it would warn that there is nothing to lay out
         self._axes = figure.add_axes((0, 0, 1, 1), gid="gattn-sheet")
         self._axes.set(xlim=(0, wide), ylim=(-tall, 0), aspect="equal", anchor="NW")
         self._axes.set_axis_off()

@@ -13,7 +13,7 @@ from PIL import Image
 from sample_heads import bipartite_head, causal_head, decoding_step, signed_head, small_trace
 
 from gattn.drawing import draw_heads, notebook_svg
-from gattn.errors import SelectionError
+from gattn.errors import SelectionError, ShapeError
 from gattn.trace import AttentionTrace, Stack
 
 
@@ -243,6 +243,37 @@ def test_vector_files_hold_cells_of_several_pixels_in_their_place():
     scale = float(re.match(r"matrix\(([\d.]+)", image.get("transform"))[1])
     left, _, right, _ = box(images(figure)[0])
     assert float(image.get("width")) * scale == pytest.approx(72 * (right - left), rel=0.01)
+
+
+@pytest.mark.parametrize("layout", ["constrained", "tight", None])
+def test_all_heads_fill_a_given_figure_without_overlaps(layout):
+    figure = plt.figure(figsize=(7, 5), layout=layout)
+    draw_heads(small_trace(), figure=figure, label="label")
+    figure.savefig(io.BytesIO())
+    assert list(overlaps(figure)) == []
+    assert min(box(image)[1] for image in images(figure)) < -3.5
+
+
+@pytest.mark.parametrize("size", [(2, 1.2), (1.2, 6), (9, 1)])
+def test_a_figure_without_room_is_refused(size):
+    with pytest.raises(ShapeError, match=r"no room on a figure of .* inches: give one of about"):
+        draw_heads(small_trace(), figure=plt.figure(figsize=size))
+
+
+def test_all_heads_are_drawn_on_a_part_of_a_figure():
+    figure = plt.figure(figsize=(9, 4), layout="constrained")
+    left, right = figure.subfigures(1, 2)
+    assert draw_heads(small_trace(), figure=left) is figure
+    draw_heads(small_trace(), figure=right)
+    figure.savefig(io.BytesIO())
+    assert [len(part.axes[0].images) for part in (left, right)] == [6, 6]
+    one, other = (part.axes[0].get_window_extent() for part in (left, right))
+    assert one.x1 <= other.x0 + 1
+
+
+def test_rc_parameters_of_layout_are_no_trouble():
+    with mpl.rc_context({"figure.constrained_layout.use": True, "axes.grid": True}):
+        draw_heads(small_trace()).savefig(io.BytesIO())
 
 
 def test_a_figure_shows_itself_in_a_notebook():
