@@ -12,7 +12,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from gattn.drawing.axes import pitch
-from gattn.drawing.colours import colour_map
+from gattn.drawing.colours import Scale, colour_map
 from gattn.drawing.labels import font_size, text_style
 from gattn.drawing.text import wrapped
 
@@ -29,15 +29,30 @@ def draw_matrix(
     cmap: str | Colormap | None = None,
     **options: Any,
 ) -> None:
-    """Draw a matrix with its colour scale: from 0, or around 0 where there are negative numbers."""
+    """Draw a matrix with its colour scale: from 0, or around 0 where there are negative numbers.
+
+    Where nine of ten numbers are below a twentieth of the largest the scale is a square-root one,
+    and where cells would be smaller than a pixel the largest of some stands for them; the label of
+    the colours says so.
+    """
+    blocks = [_block(ax, count, side) for count, side in zip(values.shape, "yx", strict=True)]
+    if max(blocks) > 1:
+        name = f"{name}, largest of {blocks[0]} × {blocks[1]} cells"
     finite = values[np.isfinite(values)]
+    sizes = np.abs(finite)
     signed = bool((finite < 0).any())
-    top = float(np.abs(finite).max()) if finite.size else 1.0
-    norm = Normalize(-top if signed else 0.0, top or 1.0)
+    top = float(sizes.max(initial=0)) or 1.0
+    norm = Normalize(-top if signed else 0.0, top)
+    if sizes.any() and "norm" not in options and np.quantile(sizes[sizes > 0], 0.9) < top / 20:
+        norm, name = Scale(top, signed, pen=1).norm, f"{name}, square-root scale"
     colours = colour_map(cmap, is_signed=signed, is_area=True)
-    shown: dict[str, Any] = {"norm": norm, "interpolation": "nearest", "aspect": "auto"} | options
+    shown: dict[str, Any] = {"norm": norm, "aspect": "auto", "interpolation": "nearest"}
     colours = colours.with_extremes(bad=NONE)
-    image = ax.imshow(np.ma.masked_invalid(values), cmap=colours, **shown)
+    pooled = np.ma.masked_invalid(_pooled(values, *blocks))
+    rows, columns = (size * block for size, block in zip(pooled.shape, blocks, strict=True))
+    extent = (-0.5, columns - 0.5, rows - 0.5, -0.5)
+    image = ax.imshow(pooled, cmap=colours, extent=extent, **(shown | options))
+    ax.set(xlim=(-0.5, values.shape[1] - 0.5), ylim=(values.shape[0] - 0.5, -0.5))
     figure = ax.get_figure()
     assert figure is not None
     ticks = MaxNLocator(integer=True) if are_whole(values) else None
@@ -45,6 +60,26 @@ def draw_matrix(
     text = wrapped(name.replace("_", " "), max(pitch(ax, 1, "y")[1], 60) / font_size())
     bar.set_label(text, **text_style([text]))
     bar.outline.set_visible(False)
+
+
+def _block(ax: Axes, count: int, side: str) -> int:
+    """Tell how many cells along a side share a pixel and a half at 100 dots per inch."""
+    return int(np.ceil(count * 1.5 * 72 / (100 * pitch(ax, 1, side)[1])))
+
+
+def _pooled(values: NDArray[Any], rows: int, columns: int) -> NDArray[np.float64]:
+    """Take the number of the largest size in each block; NaN where there is none."""
+    if rows == columns == 1:
+        return values.astype(np.float64)
+    missing = [
+        (0, -size % block) for size, block in zip(values.shape, (rows, columns), strict=True)
+    ]
+    padded = np.pad(values.astype(np.float64), missing, constant_values=np.nan)
+    high, wide = padded.shape[0] // rows, padded.shape[1] // columns
+    blocks = padded.reshape(high, rows, wide, columns).transpose(0, 2, 1, 3).reshape(high, wide, -1)
+    largest = np.argmax(np.nan_to_num(np.abs(blocks), nan=-1.0), axis=-1, keepdims=True)
+    found: NDArray[np.float64] = np.take_along_axis(blocks, largest, axis=-1)[..., 0]
+    return found
 
 
 def draw_kinds(ax: Axes, values: NDArray[Any]) -> None:

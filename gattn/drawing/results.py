@@ -275,7 +275,7 @@ def _title(array: xr.DataArray) -> str:
     chosen = [
         f"{axis} {array[axis].item()}"
         for axis in map(str, array.coords)
-        if array[axis].ndim == 0 and not axis.endswith("_token")
+        if array[axis].ndim == 0 and array[axis].dtype.kind in "iu"
     ]
     return " · ".join(
         filter(None, [_named(array), *chosen, str(array.attrs.get("computed_from", ""))])

@@ -182,6 +182,37 @@ def test_matrices_of_any_size_are_drawn_and_their_labels_do_not_meet(size):
     assert not any(one.overlaps(other) for one, other in itertools.pairwise(boxes))
 
 
+def test_a_single_column_of_a_long_text_is_not_lost():
+    values = np.full((3, 2000), 0.01)
+    values[:, 1234] = -1.0
+    axes = {"head": range(3), "key": range(2000)}
+    ax = array(values, axes, name="score", computed_from="a toy").draw()
+    image = ax.images[0]
+    shown = image.get_array()
+    assert shown.shape[0] == 3
+    assert shown.shape[1] < 1000
+    left, right, _, _ = image.get_extent()
+    (place,) = np.flatnonzero(shown[0] == -1)
+    start = left + place * (right - left) / shown.shape[1]
+    assert start < 1234 < start + (right - left) / shown.shape[1]
+    assert ax.get_xlim() == (-0.5, 1999.5)
+    label = ax.figure.axes[1].get_ylabel().replace("\n", " ")
+    assert f"largest of 1 × {round((right - left) / shown.shape[1])} cells" in label
+
+
+def test_numbers_of_which_most_are_tiny_are_on_a_square_root_scale():
+    values = np.full((4, 30), 0.01)
+    values[0, 0] = 1.0
+    axes = {"query": range(4), "key": range(30)}
+    skewed = array(values, axes, name="rollout", computed_from="a toy").draw()
+    norm = skewed.images[0].norm
+    assert norm(0.25) == pytest.approx(0.5)
+    assert "square-root scale" in skewed.figure.axes[1].get_ylabel().replace("\n", " ")
+    plain = array(np.sqrt(values), axes, name="rollout", computed_from="a toy").draw()
+    assert plain.images[0].norm(0.25) == pytest.approx(0.25)
+    assert "scale" not in plain.figure.axes[1].get_ylabel()
+
+
 @pytest.mark.mpl_image_compare(savefig_kwargs={"dpi": 60})
 def test_a_number_a_token_in_all_heads():
     values = np.random.default_rng(0).random((2, 3, 5)) ** 2
