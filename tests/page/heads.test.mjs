@@ -56,6 +56,7 @@ test("a word reads the mean of its tokens and is read by their sum", () => {
   assert.deepEqual(dense(merged), [[1, null], [0.5, 0.5]]);
   assert.deepEqual(Object.keys(merged.values), ["attention"], "scores do not merge");
   assert.deepEqual([...merged.rowNode], [0, 1]);
+  assert.equal(merged.keys[0].last, 1);
   assert.equal(viewer.nodeOf(merged.keys, 1), 0, "a token is found in its word");
   assert.equal(viewer.nodeOf(merged.keys, 2), 1);
 });
@@ -147,6 +148,12 @@ test("many lines are thinned out, and this is said; dense views show all", () =>
   assert.equal(viewer.choose(head, { threshold: 0.1, top: 0, weight: "attention", isDense: true }).edges.length, 20100);
 });
 
+test("what comes from a sink is told apart from edges and mass", () => {
+  const head = headOf([[0.5, null, 0.5], [0.25, 0.25, 0.5]], tokens(["a", "b"]));
+  const said = viewer.caption(head, viewer.choose(head, { threshold: 0.3, top: 0, weight: "attention" }));
+  assert.equal(said, "attention ≥ 0.3: 1 of 3 edges, 50 % of the mass; 2 edges from the sink");
+});
+
 test("a caption counts edges and mass, what was dropped before included", () => {
   const head = causal(2, () => 0.5);
   head.mass = Float32Array.from([1, 1]);
@@ -175,6 +182,11 @@ test("rollout is the product of layers of half attention and half stream", async
   assert.ok(Math.abs(flows[1].reduce((a, b) => a + b) - 0.5) < 1e-6);
   const up = viewer.rollout([layer, layer], 0, 0).levels[2];
   up.forEach((share, i) => assert.ok(Math.abs(share - product[i][0]) < 1e-6));
+});
+
+test("of equally coarse sizes the strongest are taken, too", () => {
+  const { edges } = viewer.strongestOf([Float32Array.from({ length: 30 }, (_, i) => 1 + i)], 20, () => true);
+  assert.deepEqual(edges.map(({ e }) => e), Array.from({ length: 20 }, (_, i) => i + 10));
 });
 
 test("the strongest edges of layers are the strongest, the weakest of them first", () => {

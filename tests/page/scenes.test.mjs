@@ -85,6 +85,7 @@ test("no label is cut off on the left, however long", async () => {
   const above = viewer.layered({ ...pictureOf(head), layers, layerNames: [0], tokens: head.keys, range: [0, 9], level: 1, token: null, traced: null, scale });
   for (const scene of [viewer.arcs(pictureOf(causal(9, () => 0.1))), above]) {
     const ends = flat(scene.marks).filter(({ mark, angle, text }) => mark === "text" && angle === -45 && text);
+    assert.ok(ends.length >= 9);
     for (const { x, text, size } of ends) assert.ok(x - 0.72 * viewer.textWidth(text, size) > -14);
   }
 });
@@ -157,7 +158,8 @@ test("scales: attention is a root from 0 to 1, signed values and changes lie on 
   head.values.score = Float32Array.from([-2, 3, 4, 5, NaN, 6]);
   assert.equal(viewer.Scale.of(head, "score").isSigned, false, "a score has no natural zero");
   assert.equal(viewer.Scale.of(head, "score", true).isSigned, true);
-  assert.equal(viewer.Scale.of(causal(2, () => -1.5), "attention").isSigned, true);
+  const signed = viewer.Scale.of(causal(2, (i, j) => (j ? 0.5 : -1.5)), "attention");
+  assert.deepEqual([signed.isSigned, signed.low, signed.high, signed.at(0)], [true, -1.5, 1.5, 0.5]);
 });
 
 test("weak attention differs from none, on light and on dark", () => {

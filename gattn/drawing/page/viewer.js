@@ -1573,6 +1573,10 @@ class Page {
     return this.traces[trace].stacks.find(({ name }) => name === this.state.stack).graphs.find((g) => g.layer === layer && g.head === head);
   }
 
+  get shownGraph() {
+    return this.graph(this.state.show === "after" ? 1 : 0);
+  }
+
   get look() {
     const theme = this.state.theme || (this.darkness.matches ? "dark" : "light");
     return LOOKS[theme];
@@ -1807,7 +1811,7 @@ class Page {
   }
 
   get captionText() {
-    const kept = this.graph();
+    const kept = this.shownGraph;
     const notes = [this.scene.caption];
     if (kept.edges < kept.totalEdges) notes.push(`captured with ${visible(kept.keep, 80)}: ${kept.edges.toLocaleString("en")} of ${count(kept.totalEdges, "edge")}`);
     if (this.hiddenNames.length) {
@@ -2015,7 +2019,7 @@ class Page {
 
   fillControls() {
     const { state, stack } = this;
-    const graph = this.graph(state.show === "after" ? 1 : 0);
+    const graph = this.shownGraph;
     $("head-title").textContent = state.view === "layered" ? `${stack.name}: all layers, mean over heads` : this.headText(graph);
     const options = (select, names, value) => {
       const labels = names.map(([name, label]) => `${name}=${label}`).join("|");
