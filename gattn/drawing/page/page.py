@@ -160,7 +160,7 @@ def _as_trace(graphs: AttentionTrace | AttentionGraph) -> AttentionTrace:
         )
     place = graphs.layer or 0, graphs.head or 0
     name = "cross" if graphs.graph.is_bipartite else "heads"
-    return AttentionTrace({name: Stack(name, {place: graphs})}, graphs.model)
+    return AttentionTrace({name: Stack(name, {place: graphs})}, graphs.model, graphs.generated)
 
 
 def _kept(trace: AttentionTrace, keep: Keep) -> AttentionTrace:
