@@ -1,7 +1,7 @@
 """The picture of routes: what it shows, where, and that hostile tokens do not break it."""
 
 import io
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -162,3 +162,20 @@ def test_subgraphs_are_drawn_and_reversed_routes_are_refused(river):
     river.subgraph([]).draw()
     with pytest.raises(SelectionError, match="reversed"):
         river.reverse().draw()
+
+
+def test_the_strongest_paths_stand_out(river):
+    ax = river.draw(paths=2)
+    (bright,) = (c for c in ax.collections if c.get_gid() == "gattn-paths")
+    steps = {
+        edge
+        for nodes in river.paths(2, mlp=True)["nodes"]
+        for edge in pairwise(nodes)
+        if river.edges[edge]["kind"] != "output"
+    }
+    assert len(bright.get_paths()) == len(steps)
+    whole = {np.round(path.vertices, 6).tobytes() for path in edges_of(ax).get_paths()}
+    assert {np.round(path.vertices, 6).tobytes() for path in bright.get_paths()} <= whole
+    labels = [text.get_text().replace("\n", " ") for text in ax.get_legend().get_texts()]
+    assert labels[-1] == "strongest paths"
+    assert not any(c.get_gid() == "gattn-paths" for c in river.draw().collections)
