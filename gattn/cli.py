@@ -102,14 +102,7 @@ def _parser() -> argparse.ArgumentParser:
     draw = commands.add_parser("draw", help="draw all heads of a text, or one head")
     _add_capture(draw)
     draw.add_argument("--layout", choices=LAYOUTS, help="how to draw one head (default: arcs)")
-    draw.add_argument(
-        "--heads", metavar="HEADS", help="these heads, larger, as in 1.1,2.0 or decoder:1.1,2.0"
-    )
-    for option, what in (
-        ("--sort", "sort all heads by a column of `gattn heads --all`, such as induction"),
-        ("--label", "write such a column above each head; label says in words what it does"),
-    ):
-        draw.add_argument(option, metavar="SCORE", help=what)
+    _add_order(draw)
     _add_output(draw, PICTURES, "attention.svg")
     draw.set_defaults(run=_draw)
 
@@ -142,6 +135,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     _add_capture(compare)
     _add_edits(compare)
+    _add_order(compare)
     compare.add_argument(
         "--with",
         dest="other_model",
@@ -218,6 +212,17 @@ def _add_capture(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def _add_order(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--heads", metavar="HEADS", help="draw these, larger, as in 1.1,2.0 or decoder:1.1,2.0"
+    )
+    for option, what in (
+        ("--sort", "sort heads by a column of `gattn heads --all` or of the table of a comparison"),
+        ("--label", "write such a column above each head; label says in words what it does"),
+    ):
+        parser.add_argument(option, metavar="SCORE", help=what)
+
+
 def _add_edits(parser: argparse.ArgumentParser) -> None:
     edits = parser.add_argument_group(
         "edits",
@@ -290,6 +295,17 @@ def _draw(options: argparse.Namespace) -> None:
             "--layout draws one head: choose it with --layer and --head; `gattn heads TEXT` "
             "describes them all."
         )
+    order = _order(options)
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    shown = _chosen(options)
+    _save(_figure(shown, options.layout, order), options.output)
+    print(f"{options.output}: {shown!r}")
+
+
+def _order(options: argparse.Namespace) -> dict[str, Any]:
+    """Read which heads are drawn, in which order and with which labels."""
     is_one = options.layer is not None and options.head is not None
     if is_one and (options.heads or options.sort or options.label):
         raise SelectionError(
@@ -297,13 +313,9 @@ def _draw(options: argparse.Namespace) -> None:
             f"{options.layer}.{options.head}; --sort and --label are for several heads."
         )
     stack, heads = _head_places(options.heads) if options.heads else (None, None)
-    import matplotlib as mpl
-
-    mpl.use("agg")
-    shown = _chosen(options)
-    drawn = {"heads": heads, "stack": stack, "sort": options.sort, "label": options.label}
-    _save(_figure(shown, options.layout, drawn), options.output)
-    print(f"{options.output}: {shown!r}")
+    if is_one:
+        heads = [(options.layer, options.head)]
+    return {"heads": heads, "stack": stack, "sort": options.sort, "label": options.label}
 
 
 def _head_places(written: str) -> tuple[str | None, list[tuple[int, int]]]:
@@ -328,12 +340,12 @@ def _save(figure: Figure, path: Path) -> None:
 
 
 def _figure(
-    shown: AttentionTrace | AttentionGraph, layout: str | None, drawn: dict[str, Any]
+    shown: AttentionTrace | AttentionGraph, layout: str | None, order: dict[str, Any]
 ) -> Figure:
     from gattn.trace import AttentionTrace
 
     if isinstance(shown, AttentionTrace):
-        return shown.draw(**drawn)
+        return shown.draw(**order)
     return cast("Figure", shown.draw(layout or "arcs").figure)
 
 
@@ -462,7 +474,13 @@ def _compare(options: argparse.Namespace) -> None:
             "compare takes at least one edit, such as --cut 5.1 or --swap cosine, or else another "
             "model, --with NAME."
         )
+    order = _order(options)
     if options.other_model:
+        if any(order.values()):
+            raise SelectionError(
+                "--heads, --sort and --label are for a comparison around edits: another model's "
+                "heads are not in the same places."
+            )
         _match(options)
         return
     makes = _makes(options)
@@ -480,7 +498,7 @@ def _compare(options: argparse.Namespace) -> None:
     _print_comparison(compare(before, after), options.keep)
     _print_prediction(before, after, model, tokenizer)
     said = ", ".join(_labels(options))
-    _save(_comparison(options, before, after, said), options.output)
+    _save(before.draw(other=after, edits=said, **order), options.output)
     print(f"{options.output}: {said}")
 
 
@@ -509,14 +527,6 @@ def _match(options: argparse.Namespace) -> None:
         print(note)
     _save(cast("Figure", distances.draw().figure), options.output)
     print(f"{options.output}: {distances.computed_from}")
-
-
-def _comparison(
-    options: argparse.Namespace, before: AttentionTrace, after: AttentionTrace, edits: str
-) -> Figure:
-    if options.layer is None or options.head is None:
-        return before.draw(other=after, edits=edits)
-    return before.draw(other=after, edits=edits, heads=[(options.layer, options.head)])
 
 
 def _print_comparison(table: pd.DataFrame, keep: str | None) -> None:

@@ -56,6 +56,16 @@ def test_draw_sorts_labels_and_chooses_heads(tmp_path):
     assert text.count(">chased<") == 2 + 2 * 2
 
 
+def test_compare_sorts_and_chooses_heads(tmp_path):
+    path = tmp_path / "heads.svg"
+    chosen = ("--heads", "2.0,1.1,2.1", "--sort", "distance")
+    assert run("compare", PROMPT, "--cut", "1.1", *chosen, "-o", path) == 0
+    texts = re.findall(r">([^<>]+)</t", path.read_text())
+    named = [text for text in texts if "distance" in text and text.startswith("layer")]
+    assert named[0].startswith("layer 1 · head 1: distance .83")
+    assert len(named) == 3
+
+
 def test_heads_prints_the_table(capsys):
     assert run("heads", TEXT) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -117,6 +127,7 @@ def test_text_comes_from_standard_input(tmp_path, monkeypatch, capsys):
         (["draw", TEXT, "--heads", "1,2"], "LAYER.HEAD, as in 1.1,2.0"),
         (["draw", TEXT, "--heads", "1.1,9.0"], "no (9, 0) among layers [0, 1, 2, 3]"),
         (["draw", TEXT, "--heads", "cross:1.1"], "No stack 'cross'"),
+        (["compare", TEXT, "--with", "gpt2", "--sort", "distance"], "a comparison around edits"),
         (["draw", TEXT, "--sort", "beauty"], "no head score 'beauty'; there are entropy"),
         (["draw", TEXT, "--layer", "1", "--head", "1", "--sort", "entropy"], "say --heads 1.1"),
         (["draw", TEXT, "--layer", "40"], "the model has layers 0 .."),
