@@ -15,7 +15,7 @@ from gattn.drawing.colours import Scale, colour_map
 from gattn.drawing.frame import shown_text
 from gattn.drawing.grid import Block, Grid, Panel
 from gattn.drawing.grid_drawing import draw_grids
-from gattn.drawing.heads import Chosen, key_value_groups, what_is_shown
+from gattn.drawing.heads import Chosen, edges_shown, key_value_groups, what_is_shown
 from gattn.drawing.order import Arranged, Graphs, Order, titled
 from gattn.drawing.scores import HeadScore
 from gattn.drawing.sheet import Colours
@@ -142,13 +142,12 @@ class _Sides:
 
     def caption(self) -> list[str]:
         """Say what is shown."""
-        befores, afters = list(self._befores.values()), list(self._afters.values())
         before, after = self._names
         named = [] if self._names == PLAIN else [f"difference: {after} − {before}"]
         return [
             *named,
             *what_is_shown(self._befores, self._afters),
-            *_kept({before: befores, after: afters}),
+            *_kept({before: self._befores, after: self._afters}),
             "above a change its Jensen-Shannon distance, mean over queries; a whole bar is "
             f"{FARTHEST:.3f}, nothing in common",
         ]
@@ -163,15 +162,13 @@ def _names(befores: Sequence[AttentionGraph], afters: Sequence[AttentionGraph]) 
     return PLAIN
 
 
-def _kept(sides: Mapping[str, Sequence[AttentionGraph]]) -> list[str]:
+def _kept(sides: Mapping[str, Graphs]) -> list[str]:
     """Say how many edges are shown, where not all."""
-    said = []
-    for name, heads in sides.items():
-        kept = sum(head.graph.num_edges for head in heads)
-        total = sum(int(head.total_edges.sum()) for head in heads)
-        if kept < total:
-            rule = shown_text(heads[0].kept_by, limit=200)
-            said.append(f"{rule}: {kept:,} of {total:,} edges {name}")
+    said = [
+        f"{name} {edges_shown(heads.values())}"
+        for name, heads in sides.items()
+        if any(head.dropped_edges.any() for head in heads.values())
+    ]
     return [*said, "edges that were not kept count as 0"] if said else []
 
 

@@ -93,24 +93,23 @@ def draw_heads(
         }
         block = Block(panels, colours, columns=places.columns)
         groups = key_value_groups(graphs) if places.columns else ()
-        caption = "; ".join([*_caption(graphs), *order.said])
-        title = chosen.title(graphs)
+        said = [edges_shown(graphs.values()), *what_is_shown(graphs), *order.said]
+        title, caption = chosen.title(graphs), "; ".join(said)
         grids.append(Grid(title, caption, (block,), places.rows, groups, chosen.is_strip))
     return draw_grids(grids, figure)
 
 
-def _caption(graphs: Graphs) -> list[str]:
-    heads = list(graphs.values())
+def edges_shown(heads: Iterable[AttentionGraph]) -> str:
+    """Say how many edges are shown, and where not all, by which rule and how much of the mass."""
+    heads = list(heads)
     kept = sum(head.graph.num_edges for head in heads)
     total = sum(int(head.total_edges.sum()) for head in heads)
-    said = all_of(total)
-    if kept < total:
-        mass = sum(float(head.kept_mass.sum()) for head in heads)
-        whole = sum(float(head.total_mass.sum()) for head in heads)
-        said = f"{kept:,} of {total:,} edges{share_of(mass, whole)}"
-        rules = dict.fromkeys(head.kept_by for head in heads)
-        said = f"{shown_text(', '.join(rules), limit=200)}: {said}"
-    return [said, *what_is_shown(graphs)]
+    if kept == total:
+        return all_of(total)
+    mass = sum(float(head.kept_mass.sum()) for head in heads)
+    whole = sum(float(head.total_mass.sum()) for head in heads)
+    rules = ", ".join(dict.fromkeys(head.kept_by for head in heads))
+    return f"{shown_text(rules, limit=200)}: {kept:,} of {total:,} edges{share_of(mass, whole)}"
 
 
 def what_is_shown(*sides: Graphs) -> list[str]:
