@@ -192,6 +192,37 @@ def test_hostile_tokens_are_shown_escaped(look_at):
     assert not re.search("[\0\u202e\u2066\u2028]", text.replace("\u2069", ""))
 
 
+@pytest.mark.parametrize(
+    "attempt",
+    [
+        "fetch('https://example.org')",
+        "new Image().src = 'https://example.org/x.png'",
+        "new Image().src = 'data:image/png;base64,AAAA'",
+        "new WebSocket('wss://example.org')",
+        "navigator.sendBeacon('https://example.org')",
+        "document.body.innerHTML = '<p>markup</p>'",
+        "document.createElement('script').text = 'window.pwned = 1'",
+        "document.body.append(document.createRange().createContextualFragment('<i>x</i>'))",
+        "Object.assign(document.createElement('iframe'), {srcdoc: '<p>x</p>'})",
+        "setTimeout('window.pwned = 1')",
+        "document.body.setAttribute('style', 'color: red')",
+    ],
+)
+def test_even_a_fault_in_the_script_reaches_no_network_and_makes_no_markup(
+    attempt, look_at, lamp, visit
+):
+    page = look_at(lamp)
+    before = page.locator("body *").count()
+    page.evaluate(f"async () => {{ try {{ await ({attempt}) }} catch {{}} }}")
+    page.wait_for_timeout(100)
+    assert page.evaluate("window.violations")
+    assert page.locator("p:text-is('markup'), i:text-is('x')").count() == 0
+    assert page.locator("body *").count() <= before + 1
+    assert page.evaluate("window.pwned") is None
+    page.evaluate("window.violations = []")
+    visit.complaints.clear()
+
+
 def test_a_hostile_fragment_changes_nothing(look_at, lamp):
     fragment = "view=<script>&layer=1e9&head=-1&token=99999999999&weight=__proto__&sort=constructor"
     page = look_at(lamp, f"{fragment}&stack=toString&threshold=NaN&keys=9-2&search=%E0%A4%A&%%%")

@@ -77,12 +77,14 @@ def to_html(
 def page(made: Payload) -> str:
     """Put the parts of a page together.
 
-    The policy allows this one script and this one style, by their hashes, and no request at all.
+    The policy allows this one script and this one style, by their hashes, no request at all, and no
+    text that becomes markup.
     """
     style, script, skeleton = map(_asset, ASSETS)
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
-        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+        "base-uri 'none'; form-action 'none'; "
+        "require-trusted-types-for 'script'; trusted-types 'none'"
     )
     blocks = "\n".join(
         f'<script type="text/plain" id="gattn-block-{number}">{text}</script>'
