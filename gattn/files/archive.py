@@ -38,6 +38,7 @@ _CLASSES: dict[str, type[Any]] = {
         rules.Causal,
         rules.Combined,
         rules.Complete,
+        rules.Crossing,
         rules.Disjoint,
         rules.Documents,
         rules.Edges,

@@ -13,8 +13,9 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 from saved import HEADS, assert_same_head, attention, small_trace, whole_head
 
+from gattn import rules
 from gattn.errors import FileError
-from gattn.files import load
+from gattn.files import archive, load
 from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph
 from gattn.keep import TopK
@@ -105,6 +106,7 @@ GRAPHS = {
     "nearest": TokenGraph.nearest(torch.arange(7.0)[:, None], 2),
     "disjoint": TokenGraph.disjoint_union([TokenGraph.causal(3), TokenGraph.window(4, 2)]),
     "cut": TokenGraph.causal(7) - TokenGraph.self_loops(7),
+    "crossed": TokenGraph.causal(7) - TokenGraph(rules.Crossing(torch.tensor([3, 5]), None), 7, 7),
     "bipartite": TokenGraph.bipartite(7, 7),
     "step": TokenGraph(TokenGraph.causal(1).rule, 2, 7, query_offset=5),
 }
@@ -118,6 +120,12 @@ def test_token_graphs_come_back_as_their_rules(name: str, path: Path) -> None:
     again = load(path).graph
     assert repr(again) == repr(graph)
     assert torch.equal(again.mask(), graph.mask())
+
+
+def test_every_rule_is_known_to_files() -> None:
+    kinds = [kind for kind in vars(rules).values() if isinstance(kind, type)]
+    named = {kind.__name__ for kind in kinds if issubclass(kind, rules.Rule)}
+    assert named - {"Rule"} <= set(archive._CLASSES)
 
 
 def test_a_causal_trace_costs_four_bytes_an_edge_and_no_indices(path: Path) -> None:
