@@ -848,6 +848,8 @@ function prominent(edges, value) {
   return new Set(edges.filter((e) => Math.abs(value[e]) >= least).slice(0, 8));
 }
 
+const MOST_OWN = 30;
+
 /** List the edges to draw, the weakest first: those chosen, and with a focus its own strongest ones. */
 function linesOf({ head, chosen, focus, weight, threshold }) {
   const { row } = indexOf(head);
@@ -858,7 +860,7 @@ function linesOf({ head, chosen, focus, weight, threshold }) {
   const passes = (e) => Math.abs(head.values.attention[e]) >= (threshold ?? 0);
   const mine = (edges, kind) => {
     const clear = prominent(edges, value);
-    return edges.filter(passes).slice(0, 30).reverse().map((e) => ({ ...as(e, kind), isClear: clear.has(e) }));
+    return edges.filter(passes).slice(0, MOST_OWN).reverse().map((e) => ({ ...as(e, kind), isClear: clear.has(e) }));
   };
   const others = [...chosen.edges].filter((e) => row[e] !== focus.row && head.key[e] !== focus.key);
   return [...others.map((e) => as(e, "faint")), ...mine(readBy.filter((e) => row[e] !== focus.row), "readBy"), ...mine(reads, "reads")];
@@ -1764,7 +1766,8 @@ class Page {
     const focus = this.lookedAt(head);
     const scale = focus ? this.scales[i].forFew() : this.scales[i];
     const scene = SCENES[view]({ ...common, head, focus, scale, chosen: this.choices[i] });
-    return { ...scene, caption: caption(head, this.choices[i], isChange) };
+    const own = focus && !this.isDense ? `; and the strongest ${MOST_OWN} each way of the token looked at` : "";
+    return { ...scene, caption: caption(head, this.choices[i], isChange) + own };
   }
 
   layeredScene(i, common, isChange) {
