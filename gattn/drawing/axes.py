@@ -23,8 +23,13 @@ from gattn.drawing.text import visible, wrapped
 
 
 def new_axes(width: float, height: float) -> Axes:
-    """Make axes in a new figure that pyplot does not know, in inches."""
-    return GridFigure(figsize=(width, height), layout="constrained").add_subplot()
+    """Make axes in a new figure that pyplot does not know, in inches at the usual font size.
+
+    With larger fonts it is larger, up to twice.
+    """
+    larger = float(np.clip(font_size() / 10, 1.0, 2.0))
+    size = (larger * width, larger * height)
+    return GridFigure(figsize=size, layout="constrained").add_subplot()
 
 
 def pitch(ax: Axes, count: int, side: str) -> tuple[float, float]:

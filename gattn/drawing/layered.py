@@ -205,13 +205,14 @@ def add_key(
 ) -> None:
     """Say what widths and colours mean."""
     scale, dark = lines.scale, is_dark()
-    ticks = scale.ticks[::-1]
+    ticks = scale.ticks if scale.top >= 1 else [scale.top * tick for tick in (0.05, 0.25, 0.5, 1)]
+    ticks = ticks[::-1]
     widths = scale.widths(np.array(ticks))
     made = [
         Line2D([], [], color=colour, lw=width)
         for colour, width in zip(lines.colour_of(ticks), widths, strict=True)
     ]
-    names = [f"{tick:g}" for tick in ticks]
+    names = [f"{tick:.2g}" for tick in ticks]
     for kind in [*kinds, *(["path"] if paths else [])]:
         made.append(Line2D([], [], color=_COLOURS[kind][dark], lw=scale.pen / 2))
         names.append(_NAMES.get(kind, "strongest\npaths"))

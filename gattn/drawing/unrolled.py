@@ -93,7 +93,7 @@ def _draw_layered(
     tokens = dict(zip(unrolled.positions, unrolled.tokens, strict=True))
     place = {position: x for x, position in enumerate(tokens)}
     ax = ax if ax is not None else layered_axes(len(tokens), unrolled.depth)
-    scale = Scale(1.0, False, pen=max(1.2, 7.5 / (max(len(tokens), 5) / 5) ** 0.4))
+    scale = Scale(_whole(unrolled), False, pen=max(1.2, 7.5 / (max(len(tokens), 5) / 5) ** 0.4))
     lines = Lines(ax, scale, colour_map(cmap, is_signed=False))
     notes = _add_lines(lines, unrolled, place)
     lines.draw()
@@ -112,6 +112,12 @@ def _draw_layered(
         _write_shares(ax, unrolled, place)
     add_key(ax, lines, "what passes" if _kind(unrolled) else "weight", ["stream"])
     return ax, notes
+
+
+def _whole(unrolled: Unrolled) -> float:
+    """Say how much the widest line stands for: all that passes, or a weight of 1."""
+    node = unrolled.end("target") or unrolled.end("source")
+    return float(unrolled.nodes[node]["passes"] if node else 1.0) or 1.0
 
 
 def _kind(unrolled: Unrolled) -> str:

@@ -3,6 +3,7 @@
 import io
 import itertools
 
+import matplotlib as mpl
 import numpy as np
 import pytest
 
@@ -234,3 +235,12 @@ def test_rank_agreement_as_intervals():
 def test_communities_as_kinds():
     numbers = np.array([[[0, 0, 1, 1, 2], [0, 1, 0, 2, 1]]])
     return of_heads(numbers, "token", are_kinds=True).draw().figure
+
+
+def test_large_fonts_have_larger_figures_and_small_ones_no_smaller():
+    made = of_heads(np.ones((1, 2, 5)), "token")
+    usual = made.draw().figure.get_size_inches()
+    with mpl.rc_context({"font.size": 18}):
+        np.testing.assert_allclose(made.draw().figure.get_size_inches(), 1.8 * usual)
+    with mpl.rc_context({"font.size": 6}):
+        np.testing.assert_allclose(made.draw().figure.get_size_inches(), usual)
