@@ -59,6 +59,8 @@ autodoc_type_aliases = {
     "Residual": "float | ArrayLike | DataArray | None",
 }
 autodoc_member_order = "bysource"
+# torch-geometric writes these once a layer has run, as one has in a tutorial.
+autodoc_default_options = {"exclude-members": "propagate, edge_updater"}
 autodoc_preserve_defaults = True
 maximum_signature_line_length = 80
 toc_object_entries_show_parents = "hide"
