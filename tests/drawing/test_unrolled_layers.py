@@ -92,6 +92,18 @@ def test_a_flow_says_how_much_and_that_its_ways_are_one_choice(graph):
     assert any("one of the maximum flows" in t.get_text().replace("\n", " ") for t in ax.texts)
 
 
+def test_what_passes_between_two_tokens_fills_the_scale(graph):
+    found = graph.rollout(source=0, target=4)
+    whole = found.nodes[3, 4]["passes"]
+    ax = found.draw()
+    texts = [text.get_text() for text in ax.get_legend().get_texts()]
+    assert texts[:2] == [f"{whole:.2g}", f"{whole / 2:.2g}"]
+    pen = ax.get_legend().get_lines()[0].get_linewidth()
+    most = max(facts["passes"] for *_, facts in found.edges(data=True))
+    widest = float(np.max(part(ax, "edges").get_linewidths()))
+    assert pen * 0.5 < widest <= pen * (0.12 + 0.88 * most / whole) + 1e-9
+
+
 def test_chosen_heads_are_named_on_their_edges():
     ax = stack_of(5, tokens=WORDS).unroll(heads=[(1, 0)]).draw()
     assert set(texts_of(ax, "heads")) == {"1.0"}
