@@ -83,12 +83,13 @@ def fit(tokens: Mapping[Any, str], pitch: float, *, rotations: Sequence[int]) ->
     needed = math.ceil(1.15 * size / max(pitch, 1e-9) - 1e-6)
     if needed > 1:
         stride = next((k for k in _STRIDES if k >= needed), needed)
-        numbered = enumerate(zip(tokens, texts, strict=True))
-        texts = [_numbered(node, text) if i % stride == 0 else "" for i, (node, text) in numbered]
+        every = enumerate(zip(tokens, texts, strict=True))
+        texts = [numbered(node, text) if i % stride == 0 else "" for i, (node, text) in every]
     return Labels(texts, size, rotations[-1])
 
 
-def _numbered(node: Any, text: str) -> str:
+def numbered(node: Any, text: str) -> str:
+    """Put a node's position before its text, where not every token has a label."""
     position = str(node[1] if isinstance(node, tuple) else node)
     return position if text == position else f"{position} {text}"
 

@@ -12,18 +12,29 @@ from matplotlib.colors import to_rgba
 
 from gattn.drawing import curves, layouts
 from gattn.drawing.curves import Points
-from gattn.drawing.frame import Look, add_line_key, clear, note_style, points, width_left
-from gattn.drawing.labels import Labels, fit, font_size, text_style
+from gattn.drawing.frame import (
+    POINTS_PER_INCH,
+    Look,
+    add_line_key,
+    clear,
+    note_style,
+    points,
+    width_left,
+)
+from gattn.drawing.labels import Labels, fit, font_size, numbered, text_style
 from gattn.drawing.layouts import Node, Positions
 from gattn.drawing.lines import add_arrowheads, add_edges, lines
 from gattn.drawing.marks import mark_circle, mark_columns, mark_nodes
 from gattn.drawing.shown import Shown
+from gattn.drawing.text import width as width_of
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
 from gattn.networks import SINK
 
 _GAP = 5.0
 _LOOP = 14.0
+_FEW = 60
+"""The most nodes at positions of one's own that all have a label."""
 
 
 def draw_columns(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> None:
@@ -197,7 +208,10 @@ def draw_free(
         style = text_style(labels.texts) | {"bbox": _ground(ax)}
         at_loops = {(float(x), float(y)) for x, y in loops.start}
         middle = float(np.mean(ax.get_ylim()))
-        for place, text in zip(positions.values(), labels.texts, strict=True):
+        texts = _with_room(ax, positions, labels)
+        for place, text in zip(positions.values(), texts, strict=True):
+            if not text:
+                continue
             is_above = place[1] > middle and place not in at_loops
             ax.annotate(
                 text,
@@ -213,6 +227,24 @@ def draw_free(
             )
     if look.legend:
         add_line_key(ax, look)
+
+
+def _with_room(ax: Axes, positions: Positions, labels: Labels) -> list[str]:
+    """Thin out the labels of many nodes: those that would lie on one before go without."""
+    if len(positions) <= _FEW:
+        return labels.texts
+    named = zip(positions, labels.texts, strict=True)
+    texts = [text if node == SINK else numbered(node, text) for node, text in named]
+    places = ax.transData.transform(np.array(list(positions.values())))
+    places *= POINTS_PER_INCH / ax.figure.dpi
+    half = np.array([[width_of(text) / 2, 0.65] for text in texts]) * labels.size
+    written: list[int] = []
+    for i, place in enumerate(places):
+        apart = np.abs(places[written] - place) >= half[written] + half[i]
+        if apart.any(axis=1).all():
+            written.append(i)
+    shown = set(written)
+    return [text if i in shown else "" for i, text in enumerate(texts)]
 
 
 def _ground(ax: Axes) -> dict[str, Any]:

@@ -50,6 +50,20 @@ def test_tokens_may_stand_apart_as_keys_and_as_queries():
     )
 
 
+def test_labels_of_many_nodes_thin_out_until_none_lies_on_another():
+    ax = draw_head(causal_head(300), lambda graph: nx.spring_layout(graph, seed=0))
+    ax.figure.draw_without_rendering()
+    found = [text for text in ax.texts if text.get_gid() == "gattn-label"]
+    assert 20 < len(found) < 300
+    assert all(text.get_text().split()[0].isdigit() for text in found)
+    boxes = [text.get_window_extent() for text in found]
+    for i, one in enumerate(boxes):
+        for other in boxes[:i]:
+            wide = min(one.x1, other.x1) - max(one.x0, other.x0)
+            high = min(one.y1, other.y1) - max(one.y0, other.y0)
+            assert min(wide, high) < 3
+
+
 @pytest.mark.parametrize("position", [(1,), (1, 2, 3), (0, np.nan), 4])
 def test_positions_that_are_no_points_are_refused(position):
     with pytest.raises(SelectionError, match=r"node 1 must be \(x, y\), two finite"):
