@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -208,11 +208,11 @@ def draw_free(
         style = text_style(labels.texts) | {"bbox": _ground(ax)}
         at_loops = {(float(x), float(y)) for x, y in loops.start}
         middle = float(np.mean(ax.get_ylim()))
-        texts = _with_room(ax, positions, labels)
-        for place, text in zip(positions.values(), texts, strict=True):
+        above = [place[1] > middle and place not in at_loops for place in positions.values()]
+        texts = _with_room(ax, positions, labels, above)
+        for place, text, is_above in zip(positions.values(), texts, above, strict=True):
             if not text:
                 continue
-            is_above = place[1] > middle and place not in at_loops
             ax.annotate(
                 text,
                 place,
@@ -229,7 +229,7 @@ def draw_free(
         add_line_key(ax, look)
 
 
-def _with_room(ax: Axes, positions: Positions, labels: Labels) -> list[str]:
+def _with_room(ax: Axes, positions: Positions, labels: Labels, above: Sequence[bool]) -> list[str]:
     """Thin out the labels of many nodes: those that would lie on one before go without."""
     if len(positions) <= _FEW:
         return labels.texts
@@ -237,6 +237,7 @@ def _with_room(ax: Axes, positions: Positions, labels: Labels) -> list[str]:
     texts = [text if node == SINK else numbered(node, text) for node, text in named]
     places = ax.transData.transform(np.array(list(positions.values())))
     places *= POINTS_PER_INCH / ax.figure.dpi
+    places[:, 1] += (4 + labels.size / 2) * np.where(above, 1, -1)
     half = np.array([[width_of(text) / 2, 0.65] for text in texts]) * labels.size
     written: list[int] = []
     for i, place in enumerate(places):
