@@ -233,6 +233,16 @@ def test_signed_attention_has_two_colours_and_a_key_that_says_so(layout):
         assert key[-1] == "−1.6"
 
 
+@pytest.mark.parametrize("layout", LINKS)
+def test_negative_attention_is_dashed(layout):
+    ax = draw_head(signed_head(), layout, ax=axes(), threshold=0)
+    found = [c for c in ax.collections if c.get_gid() == "gattn-edges"]
+    dashed = [style[1] is not None for c in found for style in c.get_linestyles()]
+    assert sum(dashed[: drawn_edges(ax)]) == 2
+    key = [line.get_linestyle() for line in ax.get_legend().get_lines()]
+    assert key == ["-"] * 4 + ["--"] * 4
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_a_sink_is_one_more_node(layout):
     head = dataclasses.replace(causal_head(4), sink=np.array([0.9, 0.5, 0.4, 0.3]))
