@@ -14,7 +14,8 @@ import gattn
 from gattn import Threshold, TopK, TopMass
 from gattn.analysis import flow, rollout
 from gattn.analysis.comparisons import compare
-from gattn.cli import _keep, main
+from gattn.cli import main
+from gattn.cli.captures import read_keep
 from gattn.errors import GattnError
 
 TEXT = "The dog chased the cat, and the cat chased the dog"
@@ -201,10 +202,10 @@ def test_an_error_clears_the_line_of_progress(monkeypatch, capsys):
 
 
 def test_keep_rules_are_named():
-    assert _keep("threshold:0.02") == Threshold(0.02)
-    assert _keep("topmass:0.9") == TopMass(0.9)
+    assert read_keep("threshold:0.02") == Threshold(0.02)
+    assert read_keep("topmass:0.9") == TopMass(0.9)
     with pytest.raises(GattnError):
-        _keep("all:3")
+        read_keep("all:3")
 
 
 def test_help_loads_no_library():

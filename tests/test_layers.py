@@ -24,7 +24,15 @@ LAYERS = [
     {"models"},
     {"analysis", "parsing"},
     {"drawing"},
-    {"cli", "testing", "__main__"},
+    {"cli", "testing"},
+]
+COMMAND = [
+    {"output"},
+    {"captures"},
+    {"drawing", "measuring", "listing"},
+    {"parser"},
+    {"command"},
+    {"__init__", "__main__"},
 ]
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
 LATE = {"torch", "torch_geometric", "transformers", "matplotlib", "numpy"}
@@ -72,6 +80,19 @@ def test_a_sibling_imports_the_file_that_defines_a_name(path: Path) -> None:
                 ).is_dir(), f"{path.name} imports {name} from its own package"
 
 
+def test_files_of_the_command_import_only_from_their_left() -> None:
+    rank = {name: rank for rank, names in enumerate(COMMAND) for name in names}
+    files = {path.stem: imports(path) for path in FILES if place(path) == "cli"}
+    assert files.keys() == rank.keys()
+    for file, found in files.items():
+        for name in found:
+            package, _, rest = name.removeprefix("gattn.").partition(".")
+            if name.startswith("gattn."):
+                assert package in {"__version__", "errors", "parsing", "cli"}, f"{file}: {name}"
+            if package == "cli" and (target := rest.split(".")[0]) in rank:
+                assert rank[target] < rank[file], f"{file} imports {name}"
+
+
 def test_only_two_files_import_torch_geometric() -> None:
     users = {
         path.relative_to(ROOT).as_posix()
@@ -86,6 +107,7 @@ def test_only_two_files_import_torch_geometric() -> None:
     [
         ("import gattn", LATE),
         ("import gattn; dir(gattn)", LATE),
+        ("import gattn.cli", LATE | {"pandas"}),
         ("import gattn.files", {"matplotlib", "torch_geometric", "transformers"}),
     ],
 )

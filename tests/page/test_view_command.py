@@ -4,8 +4,7 @@ import pytest
 from decoding import Decoded
 
 import gattn
-from gattn import cli
-from gattn.cli import main
+from gattn.cli import drawing, main
 
 TEXT = "The dog chased the cat, and the cat chased the dog"
 
@@ -16,7 +15,7 @@ def view(tmp_path, monkeypatch):
     opened = []
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("DISPLAY", ":0")
-    monkeypatch.setattr(cli.webbrowser, "open", opened.append)
+    monkeypatch.setattr(drawing.webbrowser, "open", opened.append)
 
     def run(*arguments):
         assert main(["view", *map(str, arguments)]) == 0
@@ -43,7 +42,7 @@ def test_it_opens_nothing_where_there_is_no_screen_or_it_is_not_wanted(view, mon
     assert view(TEXT, "--no-open")[1] == []
     monkeypatch.delenv("DISPLAY")
     monkeypatch.delenv("WAYLAND_DISPLAY", raising=False)
-    monkeypatch.setattr(cli.sys, "platform", "linux")
+    monkeypatch.setattr(drawing.sys, "platform", "linux")
     assert view(TEXT)[1] == []
 
 
@@ -64,7 +63,7 @@ def test_generated_text_is_told_apart(view):
 
 
 def test_where_there_is_much_attention_is_shown_alone_and_that_is_said(view, monkeypatch, capsys):
-    monkeypatch.setattr(cli, "_MOST_PAIRS", 100)
+    monkeypatch.setattr(drawing, "_MOST_PAIRS", 100)
     page, _ = view(TEXT, "--keep", "topk:2")
     assert values(page) == [{"attention"}] * 16
     assert "2,704 pairs of tokens" in capsys.readouterr().out

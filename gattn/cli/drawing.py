@@ -1,0 +1,254 @@
+"""The commands that draw: draw, view, heads, compare."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+import webbrowser
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gattn.cli.captures import (
+    Loaded,
+    captured,
+    chosen,
+    edit_labels,
+    edited_model,
+    is_one_head,
+    load,
+    read_edits,
+)
+from gattn.cli.output import (
+    note,
+    print_notes,
+    print_table,
+    save_drawing,
+    save_table,
+    without_single_stack,
+)
+from gattn.errors import CaptureError, EditError, SelectionError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from gattn.trace import AttentionTrace
+
+HEAD_COLUMNS = (
+    "key_value_head",
+    "entropy",
+    "mean_distance",
+    "previous_token",
+    "first_token",
+    "same_token",
+    "induction",
+    "outside_sink",
+    "kept",
+    "label",
+)
+"""What fits in a line of the head table."""
+_MOST_PAIRS = 2_000_000
+"""Pairs of tokens, of all heads together, up to which a page shows more of them than attention."""
+
+
+def run_draw(options: argparse.Namespace) -> None:
+    """Draw all heads, or one."""
+    if options.layout and not is_one_head(options):
+        raise SelectionError(
+            "--layout draws one head: choose it with --layer and --head; `gattn heads TEXT` "
+            "describes them all."
+        )
+    order = _order(options)
+    shown = chosen(options)
+    how = {"layout": options.layout or "arcs"} if is_one_head(options) else order
+    save_drawing(partial(shown.draw, **how), options.output)
+    print(f"{options.output}: {shown!r}")
+
+
+def _order(options: argparse.Namespace) -> dict[str, Any]:
+    """Read which heads are drawn, in which order and with which labels."""
+    is_one = is_one_head(options)
+    if is_one and (options.heads or options.sort or options.label):
+        raise SelectionError(
+            "--layer and --head draw one head: for a larger matrix of it say --heads "
+            f"{options.layer}.{options.head}; --sort and --label are for several heads."
+        )
+    stack, heads = _head_places(options.heads) if options.heads else (None, None)
+    if is_one:
+        heads = [(options.layer, options.head)]
+    return {"heads": heads, "stack": stack, "sort": options.sort, "label": options.label}
+
+
+def _head_places(written: str) -> tuple[str | None, list[tuple[int, int]]]:
+    """Read a stack, where it is named, and heads as LAYER.HEAD."""
+    stack, _, places = written.rpartition(":")
+    found = re.fullmatch(r"\d+\.\d+(,\d+\.\d+)*", places.replace(" ", ""))
+    if not found:
+        raise SelectionError(
+            f"--heads is a list of LAYER.HEAD, as in 1.1,2.0 or decoder:1.1,2.0, not {written!r}."
+        )
+    pairs = [place.split(".") for place in found[0].split(",")]
+    return stack or None, [(int(layer), int(head)) for layer, head in pairs]
+
+
+def run_view(options: argparse.Namespace) -> None:
+    """Write a page, and open it."""
+    if options.generate is not None and (options.edits or options.generate < 1):
+        raise EditError(
+            "--generate takes at least 1 token, and no edits: these may change what is generated, "
+            "and before and after are compared on the same tokens."
+        )
+    makes = read_edits(options)
+    loaded = load(options)
+    trace, after, said = _viewed(options, loaded), None, ", ".join(edit_labels(options))
+    if makes:
+        with edited_model(makes, loaded):
+            after = _viewed(options, loaded)
+    trace.to_html(options.output, other=after, edits=said)
+    size = options.output.stat().st_size / 1e6
+    print(f"{options.output}: {trace!r}{f'; after {said}' if said else ''}, {size:.1f} MB")
+    if options.opens and _has_display():
+        webbrowser.open(options.output.absolute().as_uri())
+
+
+def _viewed(options: argparse.Namespace, loaded: Loaded) -> AttentionTrace:
+    """Capture with scores and contributions, where they are known and the page stays small."""
+    from gattn.models.encoding import encode
+
+    config = loaded[1].config.get_text_config()
+    tokens = len(encode(*loaded)) + (options.generate or 0)
+    layers = getattr(config, "num_hidden_layers", 1) if options.layer is None else 1
+    heads = getattr(config, "num_attention_heads", 1) if options.head is None else 1
+    if (pairs := tokens**2 * layers * heads) > _MOST_PAIRS:
+        note(f"{pairs:,} pairs of tokens: the page shows attention, not scores and contributions")
+        return captured(options, loaded)
+    full: dict[str, Any] = {"scores": True, "contributions": True}
+    reason = ""
+    for extras in (full, full | {"contributions": "value"}, {"scores": True}):
+        try:
+            trace = captured(options, loaded, **extras)
+        except CaptureError as error:
+            reason = reason or f"less than the page could show: {error}"
+        else:
+            break
+    else:
+        trace = captured(options, loaded)
+    if reason:
+        note(reason)
+    return trace
+
+
+def _has_display() -> bool:
+    """Say whether there is a screen for a browser, rather than a terminal that one would take."""
+    return sys.platform in ("win32", "darwin") or any(
+        os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")
+    )
+
+
+def run_heads(options: argparse.Namespace) -> None:
+    """Describe every head in one row."""
+    from gattn.analysis.heads import head_table
+
+    table = head_table(captured(options), progress=sys.stderr.isatty())
+    shown = table if options.all else table[[n for n in HEAD_COLUMNS if n in table]]
+    print(without_single_stack(shown).round(3).reset_index().to_string(index=False))
+    print_notes(table.notes)
+    if options.output:
+        save_table(table, options.output)
+        print(f"{options.output}: {len(table)} heads, {len(table.columns)} columns")
+
+
+def run_compare(options: argparse.Namespace) -> None:
+    """Show what edits change, or match two models."""
+    if bool(options.edits) == bool(options.other_model):
+        raise EditError(
+            "compare takes at least one edit, such as --cut 5.1 or --swap cosine, or else another "
+            "model, --with NAME."
+        )
+    order = _order(options)
+    if options.other_model:
+        if any(order.values()):
+            raise SelectionError(
+                "--heads, --sort and --label are for a comparison around edits: another model's "
+                "heads are not in the same places."
+            )
+        _match(options)
+        return
+    makes = read_edits(options)
+    loaded = load(options)
+    from gattn.analysis.comparisons import compare
+
+    before = captured(options, loaded)
+    with edited_model(makes, loaded):
+        after = captured(options, loaded)
+    _print_comparison(compare(before, after), options.keep)
+    _print_prediction(before, after, *loaded[1:])
+    said = ", ".join(edit_labels(options))
+    save_drawing(partial(before.draw, other=after, edits=said, **order), options.output)
+    print(f"{options.output}: {said}")
+
+
+def _match(options: argparse.Namespace) -> None:
+    """Find for each head the nearest one of another model."""
+    from gattn.analysis.head_space import head_distances
+    from gattn.analysis.heads import head_table
+
+    other_options = argparse.Namespace(**vars(options) | {"model": options.other_model})
+    one, other = captured(options), captured(other_options)
+    distances = head_distances(one, other, progress=sys.stderr.isatty())
+    labels, other_labels = (
+        dict(zip(distances[axis].to_numpy(), head_table(trace).label, strict=True))
+        for axis, trace in (("head", one), ("other", other))
+    )
+    nearest = distances.idxmin("other").to_series()
+    table = nearest.rename("nearest").to_frame()
+    table["distance"] = distances.min("other").to_series()
+    table["label"] = [labels[name] for name in table.index]
+    table["nearest_label"] = [other_labels[name] for name in nearest]
+    print_table(table.reset_index())
+    print_notes(distances.notes)
+    save_drawing(distances.draw, options.output)
+    print(f"{options.output}: {distances.computed_from}")
+
+
+def _print_comparison(table: pd.DataFrame, keep: str | None) -> None:
+    from gattn.analysis.divergences import FARTHEST
+    from gattn.drawing.text import visible
+
+    shown = without_single_stack(table).reset_index()
+    shown = shown.astype(object).where(shown.notna(), "")
+    for name in ("query_token", "key_token"):
+        shown[name] = [token and visible(str(token)) for token in shown[name]]
+    print_table(shown)
+    print(
+        f"distance: Jensen-Shannon, base e, mean over queries, at most {FARTHEST:.3f}; entropy in "
+        "nats; change: of the most changed edge, after - before"
+    )
+    if keep:
+        print(f"of the edges that {keep} kept")
+
+
+def _print_prediction(
+    before: AttentionTrace,
+    after: AttentionTrace,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+) -> None:
+    import torch
+
+    if before.logits is None or after.logits is None or not model.can_generate():
+        print(f"next token: none, {type(model).__name__} does not go on with texts")
+        return
+    logits = (before.logits, after.logits)
+    one, other = (some[-1].double().cpu().log_softmax(-1) for some in logits)
+    divergence = float(torch.where(one > -torch.inf, one.exp() * (one - other), 0).sum())
+    print(f"next token: KL divergence {divergence:.4g} nats")
+    for name, logarithms in (("before", one), ("after", other)):
+        best = logarithms.topk(min(3, len(logarithms)))
+        tokens = [
+            f"{tokenizer.decode([token])!r} {value:.3f}"
+            for value, token in zip(best.values.exp().tolist(), best.indices.tolist(), strict=True)
+        ]
+        print(f"  {name:7}" + "   ".join(tokens))

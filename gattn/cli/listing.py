@@ -1,0 +1,40 @@
+"""The commands that write files and lists: export, tokens, models."""
+
+from __future__ import annotations
+
+import argparse
+
+from gattn.cli.captures import chosen, is_one_head, load
+from gattn.cli.output import say
+from gattn.errors import SelectionError
+
+
+def run_export(options: argparse.Namespace) -> None:
+    """Write one head, or all of them."""
+    is_whole = options.output.suffix.lower() == ".gattn"
+    if not is_whole and not is_one_head(options):
+        raise SelectionError(
+            f"{options.output.suffix} holds one head: choose it with --layer and --head, or "
+            "export all heads to a .gattn file."
+        )
+    exported = chosen(options)
+    exported.save(options.output)
+    print(f"{options.output}: {exported!r}")
+
+
+def run_tokens(options: argparse.Namespace) -> None:
+    """List the tokens of a text with their positions."""
+    from gattn.drawing.text import visible
+    from gattn.models.encoding import encode
+
+    encoding = encode(*load(options))
+    say("")
+    for position, token in enumerate(encoding.tokens):
+        print(position, visible(token))
+
+
+def run_models(options: argparse.Namespace) -> None:
+    """List the models that load without network."""
+    from gattn.models.loading import offline_models
+
+    print("\n".join(offline_models()))

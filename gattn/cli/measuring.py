@@ -1,0 +1,181 @@
+"""The commands that measure: effect, routes, flow."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from gattn.cli.captures import Loaded, captured, edit_labels, load, made_edits, read_edits
+from gattn.cli.output import PICTURES, print_notes, print_table, save_drawing, save_table, say
+from gattn.errors import EditError, SelectionError
+
+if TYPE_CHECKING:
+    from gattn.analysis.results import Table
+    from gattn.analysis.route_graphs import Routes
+    from gattn.models.edits import Edit
+    from gattn.trace import AttentionTrace
+
+_MOST_ROWS = 20
+
+
+def run_effect(options: argparse.Namespace) -> None:
+    """Measure what edits do to the prediction."""
+    if bool(options.edits) == options.each_head:
+        raise EditError(
+            "effect takes edits, such as --cut 5.1 or --cut '5.1:9<-4', or else --each-head, which "
+            "cuts one head after the other."
+        )
+    makes = read_edits(options)
+    loaded = load(options)
+    from gattn.models.effects import effect
+
+    rows: list[Any]
+    if options.each_head:
+        labels, rows = _each_head(loaded)
+    else:
+        labels, rows = edit_labels(options), made_edits(makes, loaded)
+    if options.together:
+        labels, rows = [", ".join(labels)], [rows]
+    text, model, tokenizer = loaded
+    table = effect(
+        text,
+        rows,
+        model,
+        tokenizer,
+        metric=options.metric,
+        position=options.position,
+        target=options.target,
+        other=options.other,
+        progress=sys.stderr.isatty(),
+    )
+    table["edit"] = labels
+    columns = ["edit", "plain", "edited", "effect"]
+    print_table(table[columns], ".4g")
+    if options.output:
+        save_table(table, options.output, index=False)
+
+
+def _each_head(loaded: Loaded) -> tuple[list[str], list[Edit]]:
+    """Cut each head that a capture finds."""
+    from gattn.keep import TopK
+    from gattn.models.capturing import capture
+    from gattn.models.edits import Cut
+
+    trace = capture(*loaded, keep=TopK(1))
+    places = [(name, *place) for name, stack in trace.stacks.items() for place in sorted(stack)]
+    labels = [f"cut {layer}.{head}" for _, layer, head in places]
+    if len(trace.stacks) > 1:
+        labels = [f"cut {stack}:{layer}.{head}" for stack, layer, head in places]
+    return labels, [Cut(layer, head, stack=stack) for stack, layer, head in places]
+
+
+def run_routes(options: argparse.Namespace) -> None:
+    """Find the routes of information to a prediction."""
+    loaded = load(options)
+    from gattn.analysis.route_finding import routes
+
+    say("taking layers apart ...")
+    found = routes(*loaded, position=options.position, threshold=options.threshold, progress=False)
+    say("")
+    _print_routes(found)
+    if options.output:
+        _save_routes(found, options.output)
+        print(f"\n{options.output}: {found}")
+
+
+def _print_routes(found: Routes) -> None:
+    from gattn.drawing.text import visible
+
+    layer, position, _ = found.target
+    predicted = visible(found.graph["predicted"]) if found.graph["predicted"] else "nothing"
+    print(f"position {position}, {visible(found.tokens[position])}, predicts {predicted}")
+    print(f"{layer} layers; {found.number_of_nodes()} nodes, {found.number_of_edges()} edges")
+    paths = found.paths(10)
+    print("\nstrength  path: layer.heads→ is attention, ↺ to the token itself")
+    for strength, path in zip(paths["strength"], paths["path"], strict=True):
+        print(f"   {strength:.3f}  {path}")
+    edges = found.attention_edges().head(12).to_dict("records")
+    print("\nstrength  importance  head  edge")
+    for edge in edges:
+        head = f"{edge['layer']}.{edge['head']}"
+        ends = [f"{visible(edge[f'{end}_token'])} {edge[end]}" for end in ("key", "query")]
+        shares = f"   {edge['strength']:.3f}       {edge['importance']:.3f}"
+        print(f"{shares}  {head:>4}  {' → '.join(ends)}")
+
+
+def _save_routes(found: Routes, path: Path) -> None:
+    if path.suffix.lower() in PICTURES:
+        save_drawing(found.draw, path)
+    else:
+        from gattn.files.paths import save
+
+        save(found, path)
+
+
+def run_flow(options: argparse.Namespace) -> None:
+    """Rank tokens by what flows from them to one."""
+    trace = captured(options)
+    from gattn.drawing.text import visible
+
+    target = _position(options.target, trace.tokens)
+    ranked = _ranked(trace, target, options)
+    shown = ranked.head(_MOST_ROWS).reset_index()
+    shown["token"] = [visible(token) for token in shown["token"]]
+    layers = len(trace.only_stack.layers)
+    print(f"to {target}, {visible(trace.tokens[target])}, through {layers} layers")
+    print_table(shown)
+    if left := len(ranked) - len(shown):
+        print(f"and {left} more, which -o flow.csv writes too")
+    print(
+        "flow: the most that comes through; share: of all flow; rollout: what comes if each token "
+        "passes on what it has read; attention: in the last layer alone"
+    )
+    print_notes(ranked.notes)
+    if options.output:
+        save_table(ranked, options.output)
+        print(f"{options.output}: {len(ranked)} tokens")
+
+
+def _position(written: str, tokens: Sequence[str]) -> int:
+    """Find the token that was written as its position or its text."""
+    count = len(tokens)
+    if written.removeprefix("-").isdecimal():
+        if not -count <= int(written) < count:
+            raise SelectionError(f"No position {written}: there are {count}, 0 .. {count - 1}.")
+        return int(written) % count
+    text = written.strip("'\"").strip()
+    found = [position for position, token in enumerate(tokens) if token.strip() == text]
+    if not found:
+        raise SelectionError(f"No token is {text!r}: `gattn tokens TEXT` lists them.")
+    return found[-1]
+
+
+def _ranked(trace: AttentionTrace, target: int, options: argparse.Namespace) -> Table:
+    """Rank the tokens by what flows from them to one."""
+    from gattn.analysis.flows import flow
+    from gattn.analysis.layers import Layers
+    from gattn.analysis.results import table
+    from gattn.analysis.rollouts import rollout
+
+    heads = int(options.heads) if options.heads.isdecimal() else options.heads
+    how: dict[str, Any] = {"heads": heads, "residual": options.residual}
+    flows = flow(trace, targets=target, progress=sys.stderr.isatty(), **how)
+    numbers = flows.to_numpy()[0]
+    rolled = rollout(trace, **how).to_numpy()[-1, target]
+    attention = Layers.of(trace).reduced(heads)[-1][target].numpy()
+    rows = {
+        "position": flows["key"].to_numpy(),
+        "token": trace.tokens,
+        "flow": numbers,
+        "share": numbers / numbers.sum(),
+        "rollout": rolled,
+        "attention": attention,
+    }
+    source = f"to {target} {trace.tokens[target]}: {flows.computed_from}"
+    notes = [note.removesuffix(", see error_bound") for note in flows.notes]
+    made = table(rows, name="flow", computed_from=source, notes=notes, index=["position"])
+    reached = made[(numbers > 0) | (attention > 0)]
+    return cast("Table", reached.sort_values("flow", ascending=False, kind="stable"))

@@ -1,0 +1,82 @@
+"""What the command says while it works, prints, and writes to files."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, cast
+
+from gattn.errors import SelectionError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from gattn.analysis.results import Table
+    from gattn.models.effect_tables import Effects
+
+PICTURES = (".svg", ".png", ".pdf")
+PAGES = (".html", ".htm")
+EXPORTS = (".gattn", ".json", ".graphml", ".gexf", ".dot", ".gv", ".csv")
+
+
+def say(message: str) -> None:
+    """Show what takes long, on a terminal, in one line that the next message replaces."""
+    if sys.stderr.isatty():
+        print(f"\r\033[K{message}", end="", file=sys.stderr, flush=True)
+
+
+def note(message: str) -> None:
+    """Print a line where one of progress may stand."""
+    say("")
+    print(message)
+
+
+def print_table(table: pd.DataFrame, numbers: str = ".3f") -> None:
+    """Print the columns of a table, and its floats in one format."""
+    print(table.to_string(index=False, float_format=lambda number: format(number, numbers)))
+
+
+def print_notes(notes: Sequence[str]) -> None:
+    """Print one note a line."""
+    for line in notes:
+        print(line)
+
+
+def without_single_stack(table: pd.DataFrame) -> pd.DataFrame:
+    """Drop the level of stacks where there is one alone."""
+    is_single = table.index.get_level_values("stack").nunique() == 1
+    return table.droplevel("stack") if is_single else table
+
+
+def check_output(path: Path, suffixes: Sequence[str]) -> None:
+    """Refuse before the model runs what could not be written after it."""
+    if path.suffix.lower() not in suffixes:
+        raise SelectionError(f"{path}: the suffix must be one of {', '.join(suffixes)}.")
+    if not path.absolute().parent.is_dir():
+        raise SelectionError(f"{path}: there is no folder {path.absolute().parent}.")
+
+
+def save_drawing(draw: Callable[[], Figure | Axes], path: Path) -> None:
+    """Draw without a screen, and write the figure with its text as text."""
+    import matplotlib as mpl
+
+    mpl.use("agg")
+    from gattn.files.paths import whole_file
+
+    figure = cast("Figure", draw().figure)
+    with mpl.rc_context({"svg.fonttype": "none"}), whole_file(path) as part:
+        figure.savefig(part, format=path.suffix[1:].lower(), bbox_inches="tight", dpi=200)
+
+
+def save_table(table: Table | Effects, path: Path, *, index: bool = True) -> None:
+    """Write the whole table, or draw it."""
+    if path.suffix.lower() != ".csv":
+        save_drawing(table.draw, path)
+        return
+    from gattn.files.paths import whole_file
+
+    with whole_file(path) as part:
+        table.to_csv(part, index=index)
