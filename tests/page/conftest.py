@@ -79,3 +79,18 @@ def visit(browser):
     assert not complaints
     assert visited <= set(requests)
     assert not [url for url in requests if url not in visited and not url.startswith(OWN)]
+
+
+@pytest.fixture
+def look_at(visit, tmp_path):
+    """Open the page of a trace, and wait until a head is shown."""
+    from looking import settle
+
+    def open_page(trace, fragment="", *, other=None, edits="", **options):
+        path = tmp_path / "page.html"
+        trace.to_html(path, other=other, edits=edits)
+        page = visit(path, fragment=f"#{fragment}" if fragment else "", **options)
+        settle(page)
+        return page
+
+    return open_page

@@ -5,35 +5,13 @@ from xml.etree import ElementTree
 
 import numpy as np
 import pytest
+from looking import LAMP, VIEWS, cut_lamp, readings, settle, state
 from playwright.sync_api import expect
 from samples import HOSTILE, signed, trace_of, words
 
 import gattn
 from gattn.drawing.page import payload
 from gattn.drawing.text import visible
-
-LAMP = "The river tall green lamp river tall green lamp river tall green"
-VIEWS = ["arcs", "columns", "matrix", "layered", "text"]
-
-
-@pytest.fixture
-def look_at(visit, tmp_path):
-    """Open the page of a trace, and wait until a head is shown."""
-
-    def open_page(trace, fragment="", *, other=None, edits="", **options):
-        path = tmp_path / "page.html"
-        trace.to_html(path, other=other, edits=edits)
-        page = visit(path, fragment=f"#{fragment}" if fragment else "", **options)
-        settle(page)
-        return page
-
-    return open_page
-
-
-def settle(page):
-    expect(page.locator("#caption")).not_to_be_empty()
-    expect(page.locator("#view")).not_to_have_attribute("aria-busy", "true")
-    expect(page.locator("#problem")).to_be_hidden()
 
 
 @pytest.fixture(scope="module")
@@ -43,23 +21,7 @@ def lamp():
 
 @pytest.fixture(scope="module")
 def cut():
-    model, tokenizer = gattn.load_model()
-    with gattn.edited(model, gattn.Cut(layer=1, head=1)):
-        return gattn.capture(LAMP, model, tokenizer)
-
-
-def state(page):
-    fragment = page.evaluate("location.hash").removeprefix("#")
-    return dict(part.split("=") for part in fragment.split("&") if part)
-
-
-def readings(page, which):
-    """The rows of a table of numbers: {token and place: value}."""
-    table = page.locator("#numbers table").filter(has=page.locator("caption", has_text=which))
-    cells = table.locator("tr:has(td button)").all()
-    return {
-        row.locator("button").text_content(): row.locator(".value").text_content() for row in cells
-    }
+    return cut_lamp()
 
 
 # It opens, quietly, whatever it holds: `visit` fails on requests, errors and violations
