@@ -170,6 +170,23 @@ test("a layer is the mean of its heads; a token missing from a head reads nothin
   assert.deepEqual([...mean.mass].map((m) => Number(m.toFixed(4))), [0.5, 1]);
 });
 
+test("rollout divides by the whole mass: by that of dropped edges, of hidden tokens, and not by a sink's", async () => {
+  const words = tokens(["a", "b", "c"]);
+  const whole = [[0.6, null, null], [0.5, 0.4, null], [0.2, 0.3, 0.5]];
+  const few = headOf([[0.6, null, null, 0.4], [0.5, null, null, 0.1], [null, null, 0.5, 0]], words);
+  few.mass = Float32Array.from(whole, (row) => row.reduce((sum, a) => sum + a, 0));
+  const hidden = viewer.regroup(headOf(whole, words), viewer.groupsOf(words, { hidden: new Set([0]) }));
+  for (const [head, kept, masses] of [[few, [[0.6, 0, 0], [0.5, 0, 0], [0, 0, 0.5]], [0.6, 0.9, 1]], [hidden, [[0.4, 0], [0.3, 0.5]], [0.9, 1]]]) {
+    const layer = await viewer.meanOf([head, head]);
+    masses.forEach((mass, i) => assert.ok(Math.abs(layer.mass[i] - mass) < 1e-6));
+    const mixed = kept.map((row, i) => row.map((a, j) => (a + (i === j)) / (1 + masses[i])));
+    const last = kept.length - 1;
+    const expected = mixed[last].map((_, j) => mixed[last].reduce((sum, a, k) => sum + a * mixed[k][j], 0));
+    const { levels } = viewer.rollout([layer, layer], 2, last);
+    levels[0].forEach((share, j) => assert.ok(Math.abs(share - expected[j]) < 1e-6, `${share} ${expected[j]}`));
+  }
+});
+
 test("rollout is the product of layers of half attention and half stream", async () => {
   const words = tokens(["a", "b", "c"]);
   const rows = [[1, null, null], [0.6, 0.4, null], [0.2, 0.3, 0.5]];

@@ -139,7 +139,12 @@ test("layers go upwards; a focus is followed through them", async () => {
   const base = { ...pictureOf(head), layers, layerNames: [0, 1], tokens: head.keys, range: [0, 4], level: 2, token: null, traced: null, scale: new viewer.Scale("mean attention", 0, 1, true) };
   const whole = viewer.layered(base);
   assert.match(whole.caption, /20 strongest of 20 edges, 100 % of the mass/);
+  const halves = layers.map((layer) => ({ ...layer, mass: layer.mass.map((m) => 2 * m) }));
+  assert.match(viewer.layered({ ...base, layers: halves }).caption, /20 strongest of 20 edges, 50 % of the mass/);
   const traced = viewer.layered({ ...base, token: 1, traced: viewer.rollout(layers, 2, 1) });
+  assert.doesNotMatch(traced.caption, /lost/);
+  const lossy = viewer.layered({ ...base, layers: halves, token: 1, traced: viewer.rollout(halves, 2, 1) });
+  assert.match(lossy.caption, /; 55.6 % of the way down is lost in edges not kept or hidden/);
   const curves = flat(traced.marks).filter(({ mark }) => mark === "curves");
   assert.equal(curves.length, 5, "token 1 reads 0 and 1, which read 0, 0 and 1");
   const { x, y } = flat(traced.marks).find(({ mark, w }) => mark === "rect" && w === 10);
@@ -174,12 +179,14 @@ test("weak attention differs from none, on light and on dark", () => {
   }
 });
 
-test("text on the page has a contrast of at least 4.5, and marks of 3", () => {
-  const light = (hex) => {
-    const [r, g, b] = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16) / 255).map((c) => (c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
-    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
-  };
-  const contrast = (a, b) => (Math.max(light(a), light(b)) + 0.05) / (Math.min(light(a), light(b)) + 0.05);
+const light = (hex) => {
+  const [r, g, b] = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16) / 255).map((c) => (c <= 0.03928 ? c / 12.92 : ((c + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+};
+const contrast = (a, b) => (Math.max(light(a), light(b)) + 0.05) / (Math.min(light(a), light(b)) + 0.05);
+const hexOf = (colour) => `#${colour.map((part) => part.toString(16).padStart(2, "0")).join("")}`;
+
+test("text on the page has a contrast of at least 4.5", () => {
   for (const look of Object.values(viewer.LOOKS)) for (const ink of [look.ink, look.muted, look.accent]) assert.ok(contrast(ink, look.paper) >= 4.5, `${look.name} ${ink}`);
 });
 
@@ -216,4 +223,15 @@ test("three pictures of a comparison answer to the pointer where they are", () =
   const beside = viewer.tiled(scenes, ["a", "b", "c"], viewer.LOOKS.light, true);
   assert.deepEqual(beside.hit(210, 30), { n: 2, x: 10, y: 8 });
   assert.deepEqual([below.width, beside.width], [100, 300]);
+});
+
+test("every ink has a contrast of at least 4.5 on the colour that it is on", () => {
+  const signed = new viewer.Scale("attention", -1, 1, true);
+  for (const look of Object.values(viewer.LOOKS))
+    for (const scale of [new viewer.Scale("attention", 0, 1, true), signed])
+      for (let value = scale.low; value <= 1; value += 1 / 256) {
+        const colour = scale.rgb(value, look);
+        const ink = viewer.inkOn(colour);
+        assert.ok(contrast(ink, hexOf(colour)) >= 4.5, `${look.name}: ${ink} on ${colour}`);
+      }
 });

@@ -544,7 +544,7 @@ function rowsOf(head) {
   return rows;
 }
 
-/** Average the heads of a layer: edges sorted by query, and the mass of each query; `pause` may wait. */
+/** Average the heads of a layer: edges sorted by query, and the mass of each query, what was dropped included; `pause` may wait. */
 export async function meanOf(heads, pause = () => {}) {
   const nodes = heads[0].keys.filter((token) => !token.virtual).length;
   const most = heads.reduce((sum, head) => sum + head.key.length, 0);
@@ -559,6 +559,7 @@ export async function meanOf(heads, pause = () => {}) {
     for (const [n, head] of heads.entries()) {
       const row = rows[n][node];
       if (row < 0) continue;
+      mass[node] += head.mass[row] / heads.length;
       for (let e = head.start[row]; e < head.start[row + 1]; e++) {
         const [k, attention] = [head.key[e], head.values.attention[e]];
         if (k === head.sinkKey || !attention) continue;
@@ -568,8 +569,7 @@ export async function meanOf(heads, pause = () => {}) {
     }
     for (const k of touched) {
       if (!sums[k]) continue;
-      [key[used], query[used], mean[used]] = [k, node, sums[k] / heads.length];
-      mass[node] += mean[used++];
+      [key[used], query[used], mean[used++]] = [k, node, sums[k] / heads.length];
       sums[k] = 0;
     }
   }
@@ -604,10 +604,14 @@ export function strongestOf(values, most, isIn) {
   return { edges: edges.slice(-most), all, total };
 }
 
+/** The share of a token that stays in the residual stream of a layer. */
+const staying = (layer, i) => 1 / (1 + layer.mass[i]);
+
 /**
  * Follow a token of a level to all levels below and above, by products of layers (rollout).
  *
- * A layer is half attention, divided by its mass, and half residual stream. Level 0 is the input.
+ * A layer is attention and the residual stream, as much as a mass of 1, divided by both masses: what was
+ * dropped of them lacks, as in `gattn.analysis.rollout`. Level 0 is the input.
  * Returns `levels`, the share at each level's tokens, and `flows`, the share over each layer's edges.
  */
 export function rollout(layers, level, token) {
@@ -615,17 +619,16 @@ export function rollout(layers, level, token) {
   const levels = Array.from({ length: layers.length + 1 }, () => new Float64Array(size));
   const flows = layers.map((layer) => new Float32Array(layer.key.length));
   levels[level][token] = 1;
-  const weight = (layer, e) => (0.5 * layer.mean[e]) / layer.mass[layer.query[e]];
-  const stays = (layer, i) => (layer.mass[i] > 0 ? 0.5 : 1);
+  const weight = (layer, e) => layer.mean[e] * staying(layer, layer.query[e]);
   for (let l = level - 1; l >= 0; l--) {
     const [above, below] = [levels[l + 1], levels[l]];
-    above.forEach((share, i) => (below[i] += share * stays(layers[l], i)));
+    above.forEach((share, i) => (below[i] += share * staying(layers[l], i)));
     const { key, query } = layers[l];
     for (let e = 0; e < key.length; e++) if (above[query[e]]) below[key[e]] += flows[l][e] = above[query[e]] * weight(layers[l], e);
   }
   for (let l = level; l < layers.length; l++) {
     const [below, above] = [levels[l], levels[l + 1]];
-    below.forEach((share, i) => (above[i] += share * stays(layers[l], i)));
+    below.forEach((share, i) => (above[i] += share * staying(layers[l], i)));
     const { key, query } = layers[l];
     for (let e = 0; e < key.length; e++) if (below[key[e]]) above[query[e]] += flows[l][e] = below[key[e]] * weight(layers[l], e);
   }
@@ -736,8 +739,14 @@ export class Scale {
   }
 }
 
-/** Choose ink that is read on a colour. */
-const inkOn = ([red, green, blue]) => (0.299 * red + 0.587 * green + 0.114 * blue > 140 ? "#10131a" : "#ffffff");
+/** Give the luminance of a colour, as ratios of contrast take it. */
+const luminance = (parts) => {
+  const [red, green, blue] = parts.map((part) => (part <= 10 ? part / 3294.6 : ((part / 255 + 0.055) / 1.055) ** 2.4));
+  return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+};
+
+/** Choose the ink, black or white, that has the larger contrast on a colour. */
+export const inkOn = (colour) => ((luminance(colour) + 0.05) ** 2 > 1.05 * 0.05 ? "#000000" : "#ffffff");
 
 // ---------------------------------------------------------------- Scenes
 
@@ -1200,13 +1209,19 @@ function layerGround({ layers, layerNames, look, width, level, token, traced, sc
   if (pitch > 7) marks.push(...places.map((i) => lineMark(x(i), y(0), x(i), y(depth), look.faint)));
   for (let l = 0; traced && l < depth; l++)
     for (const i of places) {
-      const stays = traced.levels[l < level ? l + 1 : l][i] / 2;
+      const stays = traced.levels[l < level ? l + 1 : l][i] * staying(layers[l], i);
       if (stays > 0.002) marks.push(lineMark(x(i), y(l), x(i), y(l + 1), look.muted, Math.max(0.8, scale.width(stays))));
     }
   const dot = (i, l, r, fill) => rectMark(x(i) - r, y(l) - r, 2 * r, 2 * r, { radius: r, fill });
   const dots = pitch > 3 ? levels.flatMap((l) => places.map((i) => dot(i, l, Math.min(3, pitch / 3), look.muted))) : [];
   if (token !== null && places.includes(token)) dots.push(dot(token, level, 5, look.accent));
   return { marks, dots };
+}
+
+/** Say how much of a token's way down ends at edges that are not there. */
+function lostOf({ levels }, level) {
+  const lost = level ? 1 - levels[0].reduce((sum, share) => sum + share, 0) : 0;
+  return lost > 0.0005 ? `; ${number(100 * lost)} % of the way down is lost in edges not kept or hidden` : "";
 }
 
 /** Tokens side by side, layers one on the other: the strongest edges of the mean over heads. */
@@ -1240,8 +1255,9 @@ export function layered(picture) {
   const keyTop = y(0) + labels.extent + 26;
   marks.push(...scaleMarks(picture, 8, keyTop, true));
   const kept = edges.reduce((sum, { size }) => sum + size, 0);
-  const percent = total ? Number(((100 * kept) / total).toPrecision(3)) : 100;
-  const said = `the ${edges.length.toLocaleString("en")} strongest of ${count(all, "edge")}, ${percent} % of ${traced ? "what flows in attention" : "the mass"}`;
+  const mass = layers.reduce((sum, layer) => layer.mass.slice(first, end).reduce((some, m) => some + m, sum), 0);
+  const percent = Number(((100 * kept) / ((traced ? total : mass) || 1)).toPrecision(3));
+  const said = `the ${edges.length.toLocaleString("en")} strongest of ${count(all, "edge")}, ${percent} % of ${traced ? "what flows in attention" : "the mass"}${traced ? lostOf(traced, level) : ""}`;
   return { width, height: keyTop + KEY_HEIGHT, marks, hit: places.hit, caption: said };
 }
 
@@ -2051,6 +2067,7 @@ class Page {
     $("automatic").setAttribute("aria-pressed", String(state.threshold === null && !state.top));
     $("top").value = String(state.top);
     $("top-text").textContent = state.top ? String(state.top) : "all";
+    for (const id of ["threshold", "top"]) $(id).setAttribute("aria-valuetext", $(`${id}-text`).textContent);
     for (const id of ["threshold", "automatic", "top"]) $(id).disabled = ["layered", "text"].includes(state.view);
     const sides = [stack.keys, stack.queries].filter(Boolean);
     const hasParts = sides.some(({ words: of }) => of?.some((word, i) => i && word !== null && word === of[i - 1]));
@@ -2256,6 +2273,10 @@ class Page {
     $("all").addEventListener("click", () => this.update({ keys: null, queries: null }));
     $("theme").addEventListener("click", () => this.update({ theme: this.look.name === "dark" ? "light" : "dark" }));
     $("help").addEventListener("click", () => $("keys").showModal());
+    $("skip").addEventListener("click", (event) => {
+      event.preventDefault(); // in a notebook's frame the address of #view is the notebook's
+      $("view").focus();
+    });
     $("copy").addEventListener("click", () => this.copyLink());
     $("save-svg").addEventListener("click", () => this.save("svg"));
     $("save-png").addEventListener("click", () => this.save("png"));
