@@ -429,8 +429,28 @@ export function choose(head, { threshold, top, weight, isDense = false }) {
   if (isDense && threshold === null && !top) return { edges: every(head.key.length, () => true), rule: "" };
   const { edges, rule } = threshold === null && !top ? readable(head) : ruled(head, threshold, top, weight);
   if (isDense || edges.length <= MOST_LINES) return { edges, rule };
-  const stride = Math.ceil(edges.length / MOST_LINES);
-  return { edges: edges.filter((_, n) => n % stride === 0), rule: `${rule ? `${rule}, ` : ""}of these one in ${stride}` };
+  const { passes, stride } = strongest(Float32Array.from(edges, strengthOf(head, weight)), MOST_LINES, head.keys.length);
+  const some = edges.filter((_, n) => passes(n));
+  const spread = stride > 1 ? `, one in ${stride} of equally strong ones` : "";
+  return { edges: some, rule: `${rule ? `${rule}, ` : ""}the ${some.length.toLocaleString("en")} strongest of these${spread}` };
+}
+
+/** Say which of some sizes are the strongest, to be asked in order: of those equal to the least of them one in `stride`. */
+function strongest(sizes, most, columns) {
+  if (sizes.length <= most) return { passes: () => true, stride: 1 };
+  const sorted = sizes.slice().sort();
+  const least = sorted[sorted.length - most];
+  const [first, last] = [sorted.indexOf(least), sorted.lastIndexOf(least)];
+  const stride = strideOf(last - first + 1, most - (sorted.length - 1 - last), columns);
+  let tied = 0;
+  return { passes: (n) => sizes[n] > least || (sizes[n] === least && tied++ % stride === 0), stride };
+}
+
+/** Choose one in how many leaves at most some of them, and not the same few keys in each row. */
+function strideOf(size, most, columns) {
+  let stride = Math.max(1, Math.ceil(size / most));
+  while (stride > 1 && divisor(stride, columns) > 1) stride++;
+  return stride;
 }
 
 function ruled(head, threshold, top, weight) {
@@ -478,8 +498,7 @@ function readable(head) {
   const chosen = Uint8Array.from(sizes, (a) => (a >= STEPS[place] && a > 0 ? 1 : 0));
   const rules = STEPS[place] ? [`attention ≥ ${STEPS[place]}`] : sizes.includes(0) ? ["attention other than 0"] : [];
   const even = evenEdges(head, sizes, chosen);
-  let stride = Math.max(1, Math.ceil(even.length / limit));
-  while (stride > 1 && divisor(stride, head.keys.length) > 1) stride++; // else the same few keys in each row
+  const stride = strideOf(even.length, limit, head.keys.length);
   even.forEach((e, n) => n % stride || (chosen[e] = 1));
   if (even.length) rules.push(`${stride > 1 ? `one edge in ${stride}` : "all edges"} of nearly uniform queries`);
   if (addStrongest(head, sizes, chosen)) rules.push("the strongest edge of each query");
@@ -577,8 +596,8 @@ export async function meanOf(heads, pause = () => {}) {
   return { key: key.slice(0, used), query: query.slice(0, used), mean: kept, mass, isSigned: kept.some((m) => m < 0) };
 }
 
-/** List the strongest edges of some layers, the weakest first: at most some, found by a histogram. */
-export function strongestOf(values, most, isIn) {
+/** List the strongest edges of some layers of so many tokens, the weakest first: at most some, found by a histogram. */
+export function strongestOf(values, most, isIn, tokens) {
   const bins = new Uint32Array(2001);
   const bin = (size) => Math.min(2000, Math.floor(2000 * Math.sqrt(size)));
   let [all, total] = [0, 0];
@@ -591,17 +610,18 @@ export function strongestOf(values, most, isIn) {
       total += size;
     }
   });
-  let least = 2000;
-  for (let found = bins[least]; least > 0 && found + bins[least - 1] <= most; least--) found += bins[least - 1];
-  const edges = [];
+  let [least, above] = [2000, 0];
+  for (; least > 0 && above + bins[least] <= most; least--) above += bins[least];
+  const [edges, last] = [[], []];
   values.forEach((some, l) => {
     for (let e = 0; e < some.length; e++) {
       const size = Math.abs(some[e]);
-      if (size && bin(size) >= least && isIn(l, e)) edges.push({ l, e, size });
+      if (size && bin(size) >= least && isIn(l, e)) (bin(size) > least ? edges : last).push({ l, e, size });
     }
   });
-  edges.sort((a, b) => a.size - b.size);
-  return { edges: edges.slice(-most), all, total };
+  const { passes } = strongest(Float64Array.from(last, ({ size }) => size), most - above, tokens);
+  edges.push(...last.filter((_, n) => passes(n)));
+  return { edges: edges.sort((a, b) => a.size - b.size), all, total };
 }
 
 /** The share of a token that stays in the residual stream of a layer. */
@@ -1234,7 +1254,7 @@ export function layered(picture) {
   const isWhole = tokens.length === picture.tokens.length;
   const isInside = isWhole ? () => true : (l, e) => isIn(layers[l].key[e]) && isIn(layers[l].query[e]);
   const most = Math.max(traced ? 80 : 30 * layers.length, 3 * tokens.length);
-  const { edges, all, total } = strongestOf(traced ? traced.flows : layers.map(({ mean }) => mean), most, isInside);
+  const { edges, all, total } = strongestOf(traced ? traced.flows : layers.map(({ mean }) => mean), most, isInside, picture.tokens.length);
   const { marks, dots } = layerGround(picture, places);
   for (const { l, e, size } of edges) {
     const [from, to] = [x(layers[l].key[e]), x(layers[l].query[e])];
