@@ -144,8 +144,32 @@ test("many lines are thinned out, and this is said; dense views show all", () =>
   const head = causal(200, () => 0.5);
   const some = viewer.choose(head, { threshold: 0.1, top: 0, weight: "attention" });
   assert.ok(some.edges.length <= 2000);
-  assert.match(some.rule, /of these one in 11/);
+  assert.match(some.rule, /the 1,828 strongest of these, one in 11 of equally strong ones/);
   assert.equal(viewer.choose(head, { threshold: 0.1, top: 0, weight: "attention", isDense: true }).edges.length, 20100);
+});
+
+test("of many lines the strongest are drawn", () => {
+  const head = headOf(Array.from({ length: 100 }, () => Array.from({ length: 100 }, (_, j) => (j === 3 ? 0.5 : 0.5 / 99))), tokens(Array(100).fill("x")));
+  const { edges, rule } = viewer.choose(head, { threshold: 0, top: 0, weight: "attention" });
+  assert.equal(edges.filter((e) => head.key[e] === 3).length, 100);
+  assert.equal(new Set([...edges].map((e) => head.key[e])).size, 100, "the others are spread");
+  assert.ok(edges.length > 1000 && edges.length <= 2000);
+  assert.match(rule, /strongest of these, one in 7 of equally strong ones/);
+});
+
+test("layers of uniform attention are not empty, but spread over the keys", async () => {
+  const head = headOf(Array.from({ length: 64 }, () => Array(64).fill(1 / 64)), tokens(Array(64).fill("x")));
+  const { key, mean } = await viewer.meanOf([head, head]);
+  const { edges, all } = viewer.strongestOf([mean, mean, mean, mean], 192, () => true, 64);
+  assert.equal(all, 16384);
+  assert.ok(edges.length > 150 && edges.length <= 192);
+  assert.ok(new Set(edges.map(({ e }) => key[e])).size > 50);
+  assert.equal(new Set(edges.map(({ l }) => l)).size, 4);
+});
+
+test("as many edges as are asked for are found where the next ones are weaker", () => {
+  const { edges } = viewer.strongestOf([Float32Array.from([0.9, 0.9, 0.1, 0.1])], 2, () => true, 4);
+  assert.deepEqual(edges.map(({ e }) => e), [0, 1]);
 });
 
 test("what comes from a sink is told apart from edges and mass", () => {
@@ -202,13 +226,13 @@ test("rollout is the product of layers of half attention and half stream", async
 });
 
 test("of equally coarse sizes the strongest are taken, too", () => {
-  const { edges } = viewer.strongestOf([Float32Array.from({ length: 30 }, (_, i) => 1 + i)], 20, () => true);
+  const { edges } = viewer.strongestOf([Float32Array.from({ length: 30 }, (_, i) => 1 + i)], 20, () => true, 30);
   assert.deepEqual(edges.map(({ e }) => e), Array.from({ length: 20 }, (_, i) => i + 10));
 });
 
 test("the strongest edges of layers are the strongest, the weakest of them first", () => {
   const values = [Float32Array.from({ length: 500 }, (_, i) => ((i * 37) % 500) / 500), Float32Array.from([0.9999, -0.99995])];
-  const { edges, all, total } = viewer.strongestOf(values, 20, () => true);
+  const { edges, all, total } = viewer.strongestOf(values, 20, () => true, 30);
   assert.ok(edges.length <= 20 && edges.length >= 10);
   assert.deepEqual(edges.slice(-2).map(({ l, e }) => [l, e]), [[1, 0], [1, 1]]);
   assert.equal(all, 501);

@@ -437,7 +437,7 @@ export function choose(head, { threshold, top, weight, isDense = false }) {
 
 /** Say which of some sizes are the strongest, to be asked in order: of those equal to the least of them one in `stride`. */
 function strongest(sizes, most, columns) {
-  if (sizes.length <= most) return { passes: () => true, stride: 1 };
+  if (sizes.length <= most || !most) return { passes: () => most > 0, stride: 1 };
   const sorted = sizes.slice().sort();
   const least = sorted[sorted.length - most];
   const [first, last] = [sorted.indexOf(least), sorted.lastIndexOf(least)];
