@@ -108,9 +108,24 @@ test("sinks are what takes more than 0.3 of the attention on average, and the vi
 
 test("a token's edges are listed by size, and ties by their order", () => {
   const head = causal(4, (i, j) => [0.4, 0.1, 0.4, 0.1][j]);
-  const { reads, readBy } = viewer.edgesOf(head, { row: 3, key: 2 }, "attention");
-  assert.deepEqual(reads.map((e) => head.key[e]), [0, 2, 1, 3]);
-  assert.deepEqual(readBy.map((e) => viewer.indexOf(head).row[e]), [2, 3]);
+  const { reads, readBy } = viewer.readingsOf(head, { row: 3, key: 2 }, "attention");
+  assert.deepEqual(reads.map(({ key }) => key), [0, 2, 1, 3]);
+  assert.deepEqual(reads.map(({ token, value }) => [token.text, Number(value.toFixed(2))])[2], ["t1", 0.1]);
+  assert.deepEqual(readBy.map(({ row }) => row), [2, 3]);
+});
+
+test("a score of 0 is a reading, and the strongest of negative ones; none is the weakest", () => {
+  const head = causal(4, (i, j) => [0, 0.1, 0.2, 0.7][j]);
+  head.values.score = head.values.attention.map((_, e) => [NaN, -2, -1, 0][head.key[e]]);
+  const { reads } = viewer.readingsOf(head, { row: 3, key: -1 }, "score");
+  assert.deepEqual(reads.map(({ key, value }) => [key, value]), [[3, 0], [2, -1], [1, -2], [0, NaN]]);
+  assert.deepEqual(reads.map(({ isClear }) => isClear), [true, true, false, false]);
+  assert.deepEqual(viewer.readingsOf(head, { row: 3, key: -1 }, "attention").reads.map(({ key }) => key), [3, 2, 1]);
+});
+
+test("a sink has no score", () => {
+  const head = headOf([[0.5, 0.5]], tokens(["a"]), { queries: tokens(["x"]), more: { score: (_, e) => (e ? NaN : 1) } });
+  assert.deepEqual(viewer.readingsOf(head, { row: 0, key: -1 }, "score").reads.map(({ key }) => key), [0]);
 });
 
 test("a threshold is on the size of the attention, and top-k on the weight; ties go to the smaller key", () => {

@@ -406,15 +406,28 @@ function strengthOf(head, weight) {
 /** Order edges from the strongest on; ties stay in their order. */
 const ranked = (edges, strength) => edges.sort((a, b) => (strength(b) > strength(a)) - (strength(b) < strength(a)) || a - b);
 
-/** List a row's edges (what the query reads) and a key's edges (what reads it), the strongest first. */
-export function edgesOf(head, focus, weight) {
-  const { start, edge } = indexOf(head);
-  const strength = strengthOf(head, weight);
-  const strongest = (edges) => ranked(edges.filter((e) => head.values[weight][e]), strength);
-  const reads = focus.row < 0 ? [] : Array.from({ length: head.start[focus.row + 1] - head.start[focus.row] }, (_, n) => head.start[focus.row] + n);
+const rowEdges = ({ start }, row) => Array.from({ length: row < 0 ? 0 : start[row + 1] - start[row] }, (_, n) => start[row] + n);
+
+/**
+ * List what a focus reads and what reads it, the strongest first: {e, row, key, token, value, isClear}.
+ *
+ * An edge of value 0 is none, but for scores. Clear are the strongest eight, as far as they, or of scores
+ * their attention, are a fifth of the strongest.
+ */
+export function readingsOf(head, focus, weight) {
+  const { row, start, edge } = indexOf(head);
+  const [value, strength] = [head.values[weight], strengthOf(head, weight)];
+  const isScore = weight === "score" && !head.isChange;
+  const isListed = (e) => (Number.isNaN(value[e]) ? head.key[e] !== head.sinkKey : isScore || value[e] !== 0);
+  const size = (e) => Math.abs(isScore ? head.values.attention[e] : value[e]);
+  const list = (edges, token) => {
+    const listed = ranked(edges.filter(isListed), strength);
+    const isClear = (e, n) => n < 8 && size(e) >= Math.max(size(listed[0]) / 5, 1e-6);
+    return listed.map((e, n) => ({ e, row: row[e], key: head.key[e], token: token(e), value: value[e], isClear: isClear(e, n) }));
+  };
   return {
-    reads: strongest(reads),
-    readBy: focus.key < 0 ? [] : strongest(Array.from(edge.subarray(start[focus.key], start[focus.key + 1]))),
+    reads: list(rowEdges(head, focus.row), (e) => head.keys[head.key[e]]),
+    readBy: list(focus.key < 0 ? [] : Array.from(edge.subarray(start[focus.key], start[focus.key + 1])), (e) => head.queries[row[e]]),
   };
 }
 
@@ -871,12 +884,6 @@ function labelMarks({ token, text, style, place: [x, y] }, { angle, anchor, size
   return [ground, textMark(x, y, text, style.fill, { anchor, size, bold: style.bold, ...turn }), underline].filter(Boolean);
 }
 
-/** Find the edges whose tokens stand out: the strongest eight, as far as they are a fifth of the strongest. */
-function prominent(edges, value) {
-  const least = edges.length ? Math.max(Math.abs(value[edges[0]]) / 5, 1e-6) : 0;
-  return new Set(edges.filter((e) => Math.abs(value[e]) >= least).slice(0, 8));
-}
-
 const MOST_OWN = 30;
 
 /** List the edges to draw, the weakest first: those chosen, and with a focus its own strongest ones. */
@@ -885,14 +892,11 @@ function linesOf({ head, chosen, focus, weight, threshold }) {
   const value = head.values[weight];
   const as = (e, kind) => ({ row: row[e], key: head.key[e], value: value[e], kind });
   if (!focus) return ranked([...chosen.edges], strengthOf(head, weight)).reverse().map((e) => as(e, "plain"));
-  const { reads, readBy } = edgesOf(head, focus, weight);
-  const passes = (e) => Math.abs(head.values.attention[e]) >= (threshold ?? 0);
-  const mine = (edges, kind) => {
-    const clear = prominent(edges, value);
-    return edges.filter(passes).slice(0, MOST_OWN).reverse().map((e) => ({ ...as(e, kind), isClear: clear.has(e) }));
-  };
+  const { reads, readBy } = readingsOf(head, focus, weight);
+  const passes = ({ e }) => Math.abs(head.values.attention[e]) >= (threshold ?? 0);
+  const mine = (readings, kind) => readings.filter(passes).slice(0, MOST_OWN).reverse().map((reading) => ({ ...reading, kind }));
   const others = [...chosen.edges].filter((e) => row[e] !== focus.row && head.key[e] !== focus.key);
-  return [...others.map((e) => as(e, "faint")), ...mine(readBy.filter((e) => row[e] !== focus.row), "readBy"), ...mine(reads, "reads")];
+  return [...others.map((e) => as(e, "faint")), ...mine(readBy.filter((reading) => reading.row !== focus.row), "readBy"), ...mine(reads, "reads")];
 }
 
 /** Draw lines as curves: those aside from a focus are one mark, all others have their colour and width. */
@@ -1119,9 +1123,9 @@ export function matrix(picture) {
   const marks = [rectMark(left, top, wide, tall, { fill: "none", stroke: look.faint }), { mark: "cells", x: left, y: top, w: wide, h: tall, rows, columns, pixels }];
   if (cell >= 34) marks.push(...cellNumbers(picture, cells, places));
   marks.push(...matrixLines(picture, places));
-  const { reads, readBy } = focus ? edgesOf(head, focus, weight) : { reads: [], readBy: [] };
-  const read = new Set([...prominent(reads, head.values[weight])].map((e) => head.key[e]));
-  const readers = new Set([...prominent(readBy, head.values[weight])].map((e) => indexOf(head).row[e]));
+  const { reads, readBy } = readingsOf(head, focus ?? { key: -1, row: -1 }, weight);
+  const read = new Set(reads.flatMap(({ key, isClear }) => (isClear ? [key] : [])));
+  const readers = new Set(readBy.flatMap(({ row, isClear }) => (isClear ? [row] : [])));
   const onLeft = { place: (i) => [left - 6, top + (i + 0.5) * step], anchor: "end", angle: 0, isFocus: (i) => focus?.row === i, isLinked: (i) => readers.has(i) };
   const above = onKeys.angle ? top - 5 : top - 11;
   const onTop = { place: (j) => [left + (j + 0.5) * step, above], anchor: onKeys.angle ? "start" : "middle", isFocus: (j) => focus?.key === j, isLinked: (j) => read.has(j) };
@@ -1143,17 +1147,15 @@ export function matrix(picture) {
 /** Shade the nodes of a head: by what the focus reads, by what reads it, or by what they receive on average. */
 function shadesOf({ head, focus, weight }, nodes) {
   const shades = new Float64Array(nodes.tokens.length).fill(NaN);
-  const { row } = indexOf(head);
-  const value = head.values[weight];
   if (!focus) {
+    const value = head.values[weight];
     shades.fill(0, 0, head.keys.length);
     head.key.forEach((key, e) => (shades[key] += (Number.isFinite(value[e]) ? value[e] : 0) / head.queries.length));
     return { shades, what: `shaded by the mean ${weight} that a query gives each token` };
   }
   const isReading = focus.row >= 0;
-  const { reads, readBy } = edgesOf(head, focus, weight);
-  if (isReading) for (const e of reads) shades[head.key[e]] = value[e];
-  else for (const e of readBy) shades[nodes.ofRow(row[e])] = value[e];
+  const { reads, readBy } = readingsOf(head, focus, weight);
+  for (const { row, key, value } of isReading ? reads : readBy) shades[isReading ? key : nodes.ofRow(row)] = value;
   const whose = isolated(named(isReading ? head.queries[focus.row] : head.keys[focus.key]));
   return { shades, what: isReading ? `shaded by what ${whose} reads` : `shaded by what reads ${whose}` };
 }
@@ -1974,18 +1976,16 @@ class Page {
     if (!focus) return [];
     const suffix = this.parts.length > 1 ? ` (${part})` : "";
     if (this.state.view === "layered") return this.layeredTables(i, focus, suffix);
-    const { reads, readBy } = edgesOf(head, focus, this.state.weight);
-    const { row } = indexOf(head);
-    const values = head.values[this.state.weight];
+    const { reads, readBy } = readingsOf(head, focus, this.state.weight);
     const found = [];
     if (focus.row >= 0) {
       const mass = head.mass[focus.row];
-      const kept = reads.reduce((sum, e) => sum + (head.key[e] === head.sinkKey ? 0 : Math.abs(head.values.attention[e])), 0);
+      const kept = rowEdges(head, focus.row).reduce((sum, e) => sum + (head.key[e] === head.sinkKey ? 0 : Math.abs(head.values.attention[e])), 0);
       const isPart = part !== "difference" && mass > 0 && kept < 0.9995 * mass;
       const lost = isPart ? `; shown are ${number(kept)} of its mass of ${number(mass)}` : "";
-      found.push(this.table(head.queries[focus.row], `reads${suffix}${lost}`, reads.map((e) => [head.keys[head.key[e]], values[e], "key"]), this.scales[i]));
+      found.push(this.table(head.queries[focus.row], `reads${suffix}${lost}`, reads.map(({ token, value }) => [token, value, "key"]), this.scales[i]));
     }
-    if (focus.key >= 0) found.push(this.table(head.keys[focus.key], `is read by${suffix}`, readBy.map((e) => [head.queries[row[e]], values[e], "query"]), this.scales[i]));
+    if (focus.key >= 0) found.push(this.table(head.keys[focus.key], `is read by${suffix}`, readBy.map(({ token, value }) => [token, value, "query"]), this.scales[i]));
     return found;
   }
 
@@ -2026,8 +2026,8 @@ class Page {
       .map((part, i) => {
         const head = this.heads[i];
         const [r, k] = [nodeOf(head.queries, row.index), nodeOf(head.keys, key.index)];
-        const e = edgesOf(head, { row: r, key: -1 }, "attention").reads.find((edge) => head.key[edge] === k);
-        const said = e === undefined ? "no edge, or 0" : Object.keys(head.values).map((name) => `${name} ${number(head.values[name][e])}`).join(", ");
+        const e = rowEdges(head, r).find((edge) => head.key[edge] === k);
+        const said = e === undefined ? "no edge" : Object.keys(head.values).map((name) => `${name} ${number(head.values[name][e])}`).join(", ");
         return `${this.parts.length > 1 ? `${part}: ` : ""}${isolated(named(row))} reads ${isolated(named(key))}: ${said}`;
       })
       .join(" · ");
@@ -2038,14 +2038,12 @@ class Page {
     const head = this.heads?.[0];
     const focus = head && this.focusIn(head);
     if (!focus) return "no token chosen";
-    const { weight } = this.state;
-    const { reads, readBy } = edgesOf(head, focus, weight);
-    const { row } = indexOf(head);
-    const list = (edges, token) => edges.slice(0, 3).map((e) => `${named(token(e))} ${number(head.values[weight][e])}`).join(", ") || "nothing";
+    const { reads, readBy } = readingsOf(head, focus, this.state.weight);
+    const list = (readings) => readings.slice(0, 3).map(({ token, value }) => `${named(token)} ${number(value)}`).join(", ") || "nothing";
     const name = focus.row >= 0 ? head.queries[focus.row] : head.keys[focus.key];
     const parts = [named(name) + (name.generated ? ", generated," : "")];
-    if (focus.row >= 0) parts.push(`reads ${list(reads, (e) => head.keys[head.key[e]])}`);
-    if (focus.key >= 0) parts.push(`${focus.row >= 0 ? "and " : ""}is read by ${list(readBy, (e) => head.queries[row[e]])}`);
+    if (focus.row >= 0) parts.push(`reads ${list(reads)}`);
+    if (focus.key >= 0) parts.push(`${focus.row >= 0 ? "and " : ""}is read by ${list(readBy)}`);
     return parts.join(" ");
   }
 
