@@ -198,7 +198,7 @@ export function decodeHead(bytes, graph, { queries, keys, offset, levels = 65534
   const values = {};
   for (const [name, limits] of Object.entries(graph.values)) values[name] = decode(key.length, limits);
   const mass = new Float32Array(take(queries, 4).buffer);
-  const head = { start, key, values, mass, sinkKey: -1 };
+  const head = { start, key, values, mass, sinkKey: -1, isPart: graph.edges < graph.totalEdges };
   return graph.sink ? withSink(head, decode(queries, graph.sink), keys) : head;
 }
 
@@ -215,7 +215,7 @@ function withSink(head, sink, keys) {
     key[start[row + 1] - 1] = keys;
     values.attention[start[row + 1] - 1] = sink[row];
   }
-  return { start, key, values, mass: head.mass, sinkKey: keys };
+  return { ...head, start, key, values, sinkKey: keys };
 }
 
 /** List the tokens of one side of a stack. */
@@ -244,8 +244,18 @@ export function withTokens(head, keys, queries, offset) {
 
 // ---------------------------------------------------------------- Heads
 
-/** Subtract a head from another one on the same tokens, edge by edge; a missing edge is 0. */
+/** The kinds of values of which an edge that is not there has 0. */
+const AMOUNTS = ["attention", "contribution"];
+
+/**
+ * Subtract a head from another one on the same tokens, edge by edge.
+ *
+ * An edge of one of them alone has an attention of 0 in the other; where that one did not keep all of
+ * its edges, or of a score, the change is not known: NaN.
+ */
 export function difference(before, after) {
+  const sinkKey = Math.max(before.sinkKey, after.sinkKey);
+  const missing = ({ isPart }, name, at) => (AMOUNTS.includes(name) && (!isPart || at === sinkKey) ? 0 : NaN);
   const rows = before.start.length - 1;
   const names = Object.keys(before.values).filter((name) => name in after.values);
   const start = new Uint32Array(rows + 1);
@@ -260,9 +270,9 @@ export function difference(before, after) {
       const keyB = b < lastB ? after.key[b] : Infinity;
       const at = Math.min(keyA, keyB);
       names.forEach((name, n) =>
-        found[n].push((keyB === at ? after.values[name][b] : 0) - (keyA === at ? before.values[name][a] : 0)),
+        found[n].push((keyB === at ? after.values[name][b] : missing(after, name, at)) - (keyA === at ? before.values[name][a] : missing(before, name, at))),
       );
-      if (at !== before.sinkKey) mass[row] += Math.abs(found[0].at(-1));
+      if (at !== sinkKey) mass[row] += Math.abs(found[0].at(-1)) || 0;
       key.push(at);
       a += keyA === at;
       b += keyB === at;
@@ -270,7 +280,7 @@ export function difference(before, after) {
     start[row + 1] = key.length;
   }
   const values = Object.fromEntries(names.map((name, n) => [name, Float32Array.from(found[n])]));
-  return { start, key: Uint32Array.from(key), values, mass, sinkKey: before.sinkKey, isChange: true };
+  return { start, key: Uint32Array.from(key), values, mass, sinkKey, isChange: true, isPart: before.isPart || after.isPart };
 }
 
 /** Join the texts of the tokens of a word: the marks of continued pieces go. */
@@ -343,11 +353,11 @@ export function regroup(head, onKeys, onQueries = null) {
     start[row + 1] = used;
   });
   return {
+    ...head,
     start,
     key: key.slice(0, used),
     values: Object.fromEntries(names.map((name) => [name, values[name].slice(0, used)])),
     mass,
-    isChange: head.isChange,
     sinkKey: head.sinkKey < 0 ? -1 : group[head.sinkKey],
     keys: nodes,
     queries: onQueries ? onQueries.nodes : order.map((g) => nodes[g]),
@@ -470,7 +480,7 @@ function ruled(head, threshold, top, weight) {
   const { attention } = head.values;
   const least = threshold ?? 0;
   const passes = (e) => Math.abs(attention[e]) >= least && attention[e] !== 0;
-  const rules = least ? [`attention ≥ ${number(least)}`] : [];
+  const rules = least ? [`${whatOf(head)} ≥ ${number(least)}`] : [];
   if (!top) return { edges: every(head.key.length, passes), rule: rules.join("") };
   const chosen = [];
   const strength = strengthOf(head, weight);
@@ -509,7 +519,7 @@ function readable(head) {
   if (place < 0) place = STEPS.length - 1;
   while (place && counts[place - 1] <= 4 * limit && masses[place] < masses[0] / 2) place--;
   const chosen = Uint8Array.from(sizes, (a) => (a >= STEPS[place] && a > 0 ? 1 : 0));
-  const rules = STEPS[place] ? [`attention ≥ ${STEPS[place]}`] : sizes.includes(0) ? ["attention other than 0"] : [];
+  const rules = STEPS[place] ? [`${whatOf(head)} ≥ ${STEPS[place]}`] : sizes.includes(0) ? [`${whatOf(head)} other than 0`] : [];
   const even = evenEdges(head, sizes, chosen);
   const stride = strideOf(even.length, limit, head.keys.length);
   even.forEach((e, n) => n % stride || (chosen[e] = 1));
@@ -552,22 +562,28 @@ function addStrongest(head, sizes, chosen) {
   return added;
 }
 
+const whatOf = (head) => (head.isChange ? "change" : "attention");
+
 /** Say which edges are shown, and how much of the mass they are. */
-export function caption(head, chosen, isChange = false) {
-  const rule = isChange ? chosen.rule.replace("attention", "change") : chosen.rule;
+export function caption(head, { edges: chosen, rule }) {
   const isToken = (e) => head.key[e] !== head.sinkKey;
   const { attention } = head.values;
-  const shown = chosen.edges.filter(isToken);
+  const shown = chosen.filter(isToken);
   const total = head.sinkKey < 0 ? head.key.length : head.key.filter((k) => k !== head.sinkKey).length;
-  const mass = shown.reduce((sum, e) => sum + Math.abs(attention[e]), 0);
+  const mass = shown.reduce((sum, e) => sum + (Math.abs(attention[e]) || 0), 0);
   const all = head.mass.reduce((sum, m) => sum + m, 0);
   const edges = shown.length === total ? `all ${count(total, "edge")}` : `${shown.length.toLocaleString("en")} of ${count(total, "edge")}`;
-  const percent = all ? `, ${Number(((100 * mass) / all).toPrecision(3))} % of the ${isChange ? "change" : "mass"}` : "";
-  const fromSink = head.sinkKey < 0 ? "" : `; ${count(chosen.edges.length - shown.length, "edge")} from the sink`;
-  return `${rule ? `${rule}: ` : ""}${edges}${percent}${fromSink}`;
+  const percent = all ? `, ${Number(((100 * mass) / all).toPrecision(3))} % of the ${head.isChange ? (head.isPart ? "known change" : "change") : "mass"}` : "";
+  const unknown = head.isChange ? attention.reduce((sum, change) => sum + Number.isNaN(change), 0) : 0;
+  const alone = unknown ? `; ${count(unknown, "edge")} kept in one run alone` : "";
+  const fromSink = head.sinkKey < 0 ? "" : `; ${count(chosen.length - shown.length, "edge")} from the sink`;
+  return `${rule ? `${rule}: ` : ""}${edges}${percent}${alone}${fromSink}`;
 }
 
 // ---------------------------------------------------------------- Layers
+
+/** Write a value of a head, or why there is none: of a change, because of an edge of one run alone. */
+export const valueText = (value, { isChange, isPart }) => (isChange && Number.isNaN(value) ? (isPart ? "not kept" : "no edge") : number(value));
 
 /** Say which row each node is as a query, or -1. */
 function rowsOf(head) {
@@ -718,13 +734,14 @@ export class Scale {
     this.pen = 8.7 / Math.max(tokens, 5) ** 0.25;
   }
 
-  static of(head, weight, isChange = false) {
-    const values = head.values[weight];
+  /** The scale that heads on the same tokens share: both runs of a comparison, or one change. */
+  static of(heads, weight) {
+    const [{ isChange, keys }] = heads;
     let [low, high] = [Infinity, -Infinity];
-    for (const value of values) if (Number.isFinite(value)) [low, high] = [Math.min(low, value), Math.max(high, value)];
+    for (const head of heads) for (const value of head.values[weight]) if (Number.isFinite(value)) [low, high] = [Math.min(low, value), Math.max(high, value)];
     if (!(high >= low)) [low, high] = [0, 1];
     const label = isChange ? `change of ${weight}` : weight;
-    const nodes = head.keys.length;
+    const nodes = keys.length;
     if (isChange) {
       const top = weight === "attention" ? Math.max(1, -low, high) : Math.max(-low, high) || 1;
       return new Scale(label, -top, top, weight === "attention", nodes, true);
@@ -1304,19 +1321,25 @@ export function tiled(scenes, names, look, isBeside) {
   return { width: wide, height: tall, marks, hit };
 }
 
-/** Put a title above a scene and a caption below it, as a saved picture needs them. */
-export function framed(scene, title, said, look) {
+function wrapped(text, width, size) {
   const lines = [];
-  for (const word of said.split(" ")) {
-    if (lines.length && textWidth(`${lines.at(-1)} ${word}`, 11) < scene.width - 24) lines[lines.length - 1] += ` ${word}`;
+  for (const word of text.split(" ")) {
+    if (lines.length && textWidth(`${lines.at(-1)} ${word}`, size) < width) lines[lines.length - 1] += ` ${word}`;
     else lines.push(word);
   }
+  return lines;
+}
+
+/** Put a title above a scene and a caption below it, as a saved picture needs them. */
+export function framed(scene, title, said, look) {
+  const [head, foot] = [wrapped(title, scene.width - 24, 16), wrapped(said, scene.width - 24, 11)];
+  const top = 16 + 20 * head.length;
   const marks = [
-    textMark(12, 20, title, look.ink, { size: 15, bold: true }),
-    { mark: "group", x: 0, y: 36, marks: scene.marks },
-    ...lines.map((line, i) => textMark(12, scene.height + 46 + 15 * i, line, look.muted, { size: 11 })),
+    ...head.map((line, i) => textMark(12, 20 + 20 * i, line, look.ink, { size: 15, bold: true })),
+    { mark: "group", x: 0, y: top, marks: scene.marks },
+    ...foot.map((line, i) => textMark(12, top + scene.height + 10 + 15 * i, line, look.muted, { size: 11 })),
   ];
-  return { width: scene.width, height: scene.height + 50 + 15 * lines.length, marks };
+  return { width: scene.width, height: top + scene.height + 14 + 15 * foot.length, marks };
 }
 
 /** Name the layers and heads around a grid, and bracket the heads that share keys and values. */
@@ -1504,6 +1527,7 @@ ${scene.marks.map((mark) => svgOf(mark, encode)).join("\n")}
 
 // ---------------------------------------------------------------- The page
 
+const FORMAT = 1;
 const SCENES = { arcs, columns, matrix, text: textView };
 const MOST_DECODED = 12_000_000;
 const MOST_SORTED = 120;
@@ -1514,9 +1538,18 @@ export function firstHead(graphs) {
   return ["induction", "previous_token"].map((name) => [best(name), name]).find(([graph, name]) => graph.scores[name] >= 0.2)?.[0] ?? graphs[0];
 }
 
+const stackOf = (trace, name) => trace.stacks.find((stack) => stack.name === name);
+const graphOf = (trace, { stack, layer, head }) => stackOf(trace, stack).graphs.find((graph) => graph.layer === layer && graph.head === head);
+
+/** List the kinds of values that a head has in all traces. */
+export function weightsOf(traces, place) {
+  const [first, ...others] = traces.map((trace) => graphOf(trace, place).values);
+  return Object.keys(first).filter((name) => others.every((values) => Object.hasOwn(values, name)));
+}
+
 /** Fit a state to what there is: names and numbers that do not exist become the first, or the nearest. */
 export function settled(state, traces) {
-  const stack = traces[0].stacks.find(({ name }) => name === state.stack) ?? traces[0].stacks.find(({ queries }) => !queries) ?? traces[0].stacks[0];
+  const stack = stackOf(traces[0], state.stack) ?? traces[0].stacks.find(({ queries }) => !queries) ?? traces[0].stacks[0];
   const place = stack.graphs.find((graph) => graph.layer === state.layer && graph.head === state.head);
   const graph = place ?? stack.graphs.find((one) => one.layer === state.layer) ?? firstHead(stack.graphs);
   const size = (state.side === "query" && stack.queries ? stack.queries : stack.keys).tokens.length;
@@ -1529,7 +1562,7 @@ export function settled(state, traces) {
     view: stack.queries && state.view === "layered" ? "arcs" : state.view,
     token: state.token === null || state.token >= size ? null : state.token,
     level: state.level === null ? null : Math.min(state.level, stack.layers.length),
-    weight: Object.hasOwn(graph.values, state.weight) && !state.words ? state.weight : "attention",
+    weight: !state.words && weightsOf(traces, { ...graph, stack: stack.name }).includes(state.weight) ? state.weight : "attention",
     sort: Object.hasOwn(graph.scores, state.sort) ? state.sort : "",
     show: traces.length > 1 ? state.show : "before",
   };
@@ -1545,6 +1578,17 @@ export function lineOf(tokens, limit) {
     line += `${i && !isSameWord ? " " : ""}${visible(isSameWord ? joined(["", token.text]) : token.text, 60)}`;
   });
   return line.length > limit ? `${line.slice(0, limit)}…` : line;
+}
+
+/** List what differs among some texts. */
+const distinct = (texts) => [...new Set(texts)].filter(Boolean).map((text) => visible(text, 80)).join(" and ");
+
+const keepOf = ({ edges, totalEdges, keep }) => (edges === totalEdges ? "all edges kept" : keep === "All()" ? "some edges kept" : `edges kept: ${keep}`);
+
+/** Say how many edges some graphs have, where they lack some. */
+function keptText(graphs) {
+  const [edges, all] = ["edges", "totalEdges"].map((name) => graphs.reduce((sum, graph) => sum + graph[name], 0));
+  return edges < all ? `${distinct(graphs.map(keepOf))}, ${edges.toLocaleString("en")} of ${count(all, "edge")}` : "";
 }
 
 const $ = (id) => document.getElementById(id);
@@ -1565,9 +1609,14 @@ function tokenElement(token) {
   return [name, place];
 }
 
+function complain(problem) {
+  $("problem").textContent = problem;
+  $("problem").hidden = false;
+}
+
 class Page {
-  constructor() {
-    this.header = JSON.parse(this.block("gattn-header"));
+  constructor(header) {
+    this.header = header;
     this.traces = this.header.traces;
     this.state = settled(fromFragment(location.hash), this.traces);
     this.hover = null;
@@ -1593,12 +1642,12 @@ class Page {
   // What there is
 
   get stack() {
-    return this.traces[0].stacks.find(({ name }) => name === this.state.stack);
+    return stackOf(this.traces[0], this.state.stack);
   }
 
   /** The stacks of the traces, with their tokens. */
   stackOf(trace) {
-    const stack = this.traces[trace].stacks.find(({ name }) => name === this.state.stack);
+    const stack = stackOf(this.traces[trace], this.state.stack);
     return this.once(`tokens ${trace}`, stack.name, () => {
       const { keys, queries, generatedFrom } = stack;
       return {
@@ -1610,11 +1659,21 @@ class Page {
   }
 
   graph(trace = 0, { layer, head } = this.state) {
-    return this.traces[trace].stacks.find(({ name }) => name === this.state.stack).graphs.find((g) => g.layer === layer && g.head === head);
+    return graphOf(this.traces[trace], { stack: this.state.stack, layer, head });
   }
 
   get shownGraph() {
-    return this.graph(this.state.show === "after" ? 1 : 0);
+    return this.graph(this.shownTraces[0]);
+  }
+
+  get shownTraces() {
+    return { before: [0], after: [1] }[this.state.show] ?? [0, 1];
+  }
+
+  /** The graphs of each shown trace that the view is of. */
+  get shownGraphs() {
+    const isLayered = this.state.view === "layered";
+    return this.shownTraces.map((trace) => (isLayered ? this.stackOf(trace).graphs : [this.graph(trace)]));
   }
 
   get look() {
@@ -1656,8 +1715,9 @@ class Page {
   }
 
   /** Which nodes are hidden, by the first head: the same ones in all parts of a comparison. */
-  hiddenOf(head) {
-    const found = new Set(this.state.sinks ? sinksOf(head) : []);
+  hiddenOf(head, all) {
+    const found = new Set(this.state.sinks ? [...sinksOf(head), ...all.map(({ sinkKey }) => sinkKey)] : []);
+    found.delete(-1);
     if (this.state.special) head.keys.forEach((token, k) => token.special && found.add(k));
     return found;
   }
@@ -1707,23 +1767,28 @@ class Page {
   async render() {
     const run = ++this.run;
     this.fillControls();
+    this.describe();
     document.documentElement.dataset.theme = this.look.name;
     this.drawGrid();
     $("view").setAttribute("aria-busy", "true");
     try {
-      const heads = await Promise.all(this.parts.map((part) => this.headOf(part)));
-      const reference = this.parts[0] === "difference" ? await this.headOf("before") : heads[0];
+      const parts = [...new Set([...SHOWN.slice(0, this.traces.length), ...this.parts])];
+      const all = await Promise.all(parts.map((part) => this.headOf(part)));
+      const reference = all[this.state.show === "after" ? 1 : 0];
       if (run !== this.run) return;
-      const hidden = this.hiddenOf(reference);
-      this.hiddenNames = [...hidden].map((k) => reference.keys[k]);
-      this.heads = heads.map((head) => this.prepared(head, hidden));
+      const hidden = this.hiddenOf(reference, all);
+      const prepared = all.map((head) => this.prepared(head, hidden));
+      const of = (part) => prepared[parts.indexOf(part)];
+      this.heads = this.parts.map(of);
+      this.hiddenNames = [...hidden].map((k) => reference.keys[k] ?? SINK);
       const { keys, queries } = this.limits();
       this.windows = this.heads.map((head) => windowed(head, keys, queries));
       const layers = this.state.view === "layered" ? await this.averaged(run, hidden) : null;
       if (run !== this.run) return;
       this.layers = layers;
       this.choices = this.windows.map((head) => choose(head, { ...this.state, isDense: this.isDense }));
-      this.scales = this.heads.map((head, i) => Scale.of(head, this.state.weight, this.parts[i] === "difference"));
+      const runs = prepared.filter((head) => !head.isChange);
+      this.scales = this.heads.map((head) => Scale.of(head.isChange ? [head] : runs, this.state.weight));
       $("view").removeAttribute("aria-busy");
       this.drawView();
       this.speak();
@@ -1734,8 +1799,7 @@ class Page {
   }
 
   complain(problem) {
-    $("problem").textContent = `This could not be shown: ${problem.message}. Reset the page by removing what follows # in its address.`;
-    $("problem").hidden = false;
+    complain(`This could not be shown: ${problem.message}. Reset the page by removing what follows # in its address.`);
     $("view").removeAttribute("aria-busy");
   }
 
@@ -1797,18 +1861,18 @@ class Page {
   sceneOf(i, width, height) {
     const head = this.windows[i];
     const { weight, threshold, view } = this.state;
-    const isChange = this.parts[i] === "difference";
     const matches = new Set(this.matches([...head.keys, ...head.queries]));
     const common = { weight, threshold, look: this.look, matches, width, height };
-    if (view === "layered") return this.layeredScene(i, common, isChange);
+    if (view === "layered") return this.layeredScene(i, common);
     const focus = this.lookedAt(head);
     const scale = focus ? this.scales[i].forFew() : this.scales[i];
     const scene = SCENES[view]({ ...common, head, focus, scale, chosen: this.choices[i] });
     const own = focus && !this.isDense ? `; and the strongest ${MOST_OWN} each way of the token looked at` : "";
-    return { ...scene, caption: caption(head, this.choices[i], isChange) + own };
+    return { ...scene, caption: caption(head, this.choices[i]) + own };
   }
 
-  layeredScene(i, common, isChange) {
+  layeredScene(i, common) {
+    const { isChange } = this.heads[i];
     const [layers, tokens] = [this.layers[i], this.heads[i].keys.filter((token) => !token.virtual)];
     const { keys } = this.limits();
     const inside = tokens.flatMap((token, n) => (!keys || (token.index >= keys[0] && token.index < keys[1]) ? [n] : []));
@@ -1852,9 +1916,7 @@ class Page {
   }
 
   get captionText() {
-    const kept = this.shownGraph;
-    const notes = [this.scene.caption];
-    if (kept.edges < kept.totalEdges) notes.push(`captured with ${visible(kept.keep, 80)}: ${kept.edges.toLocaleString("en")} of ${count(kept.totalEdges, "edge")}`);
+    const notes = [this.scene.caption, ...new Set(this.shownGraphs.map(keptText).filter(Boolean))];
     if (this.hiddenNames.length) {
       const some = this.hiddenNames.slice(0, 4).map((token) => isolated(named(token)));
       notes.push(`hidden: ${some.join(", ")}${this.hiddenNames.length > 4 ? ` and ${this.hiddenNames.length - 4} more` : ""}`);
@@ -1983,9 +2045,9 @@ class Page {
       const kept = rowEdges(head, focus.row).reduce((sum, e) => sum + (head.key[e] === head.sinkKey ? 0 : Math.abs(head.values.attention[e])), 0);
       const isPart = part !== "difference" && mass > 0 && kept < 0.9995 * mass;
       const lost = isPart ? `; shown are ${number(kept)} of its mass of ${number(mass)}` : "";
-      found.push(this.table(head.queries[focus.row], `reads${suffix}${lost}`, reads.map(({ token, value }) => [token, value, "key"]), this.scales[i]));
+      found.push(this.table(head.queries[focus.row], `reads${suffix}${lost}`, reads.map(({ token, value }) => [token, value, "key"]), this.scales[i], head));
     }
-    if (focus.key >= 0) found.push(this.table(head.keys[focus.key], `is read by${suffix}`, readBy.map(({ token, value }) => [token, value, "query"]), this.scales[i]));
+    if (focus.key >= 0) found.push(this.table(head.keys[focus.key], `is read by${suffix}`, readBy.map(({ token, value }) => [token, value, "query"]), this.scales[i], head));
     return found;
   }
 
@@ -2001,10 +2063,10 @@ class Page {
     return found;
   }
 
-  table(token, what, rows, scale) {
+  table(token, what, rows, scale, head = {}) {
     const title = element("caption", {}, ...tokenElement(token), ` ${what}`);
     const most = 8;
-    const inTable = (value) => (!scale.isRoot || !Number.isFinite(value) ? number(value) : value && Math.abs(value) < 0.0005 ? "< 0.001" : value.toFixed(3).replace("-", "−"));
+    const inTable = (value) => (!scale.isRoot || !Number.isFinite(value) ? valueText(value, head) : value && Math.abs(value) < 0.0005 ? "< 0.001" : value.toFixed(3).replace("-", "−"));
     const lines = rows.slice(0, most).map(([other, value, side]) => {
       const button = element("button", { type: "button" }, ...tokenElement(other));
       if (!other.virtual) button.addEventListener("click", () => this.choose({ token: other.index, side }));
@@ -2013,7 +2075,7 @@ class Page {
       return element("tr", {}, element("td", {}, button), element("td", { class: "value" }, inTable(value)), element("td", { class: "bar", "aria-hidden": "true" }, bar));
     });
     const rest = rows.slice(most);
-    const sum = rest.reduce((all, [, value]) => all + value, 0);
+    const sum = rest.reduce((all, [, value]) => all + (value || 0), 0);
     if (rest.length) lines.push(element("tr", {}, element("td", {}, element("small", {}, `and ${rest.length.toLocaleString("en")} more`)), element("td", { class: "value" }, scale.isRoot ? element("small", {}, `Σ ${inTable(sum)}`) : ""), element("td")));
     if (!rows.length) lines.push(element("tr", {}, element("td", {}, element("small", {}, "nothing"))));
     return element("table", {}, title, element("tbody", {}, ...lines));
@@ -2027,7 +2089,7 @@ class Page {
         const head = this.heads[i];
         const [r, k] = [nodeOf(head.queries, row.index), nodeOf(head.keys, key.index)];
         const e = rowEdges(head, r).find((edge) => head.key[edge] === k);
-        const said = e === undefined ? "no edge" : Object.keys(head.values).map((name) => `${name} ${number(head.values[name][e])}`).join(", ");
+        const said = e === undefined ? "no edge" : Object.keys(head.values).map((name) => `${name} ${valueText(head.values[name][e], head)}`).join(", ");
         return `${this.parts.length > 1 ? `${part}: ` : ""}${isolated(named(row))} reads ${isolated(named(key))}: ${said}`;
       })
       .join(" · ");
@@ -2039,7 +2101,7 @@ class Page {
     const focus = head && this.focusIn(head);
     if (!focus) return "no token chosen";
     const { reads, readBy } = readingsOf(head, focus, this.state.weight);
-    const list = (readings) => readings.slice(0, 3).map(({ token, value }) => `${named(token)} ${number(value)}`).join(", ") || "nothing";
+    const list = (readings) => readings.slice(0, 3).map(({ token, value }) => `${named(token)} ${valueText(value, head)}`).join(", ") || "nothing";
     const name = focus.row >= 0 ? head.queries[focus.row] : head.keys[focus.key];
     const parts = [named(name) + (name.generated ? ", generated," : "")];
     if (focus.row >= 0) parts.push(`reads ${list(reads)}`);
@@ -2070,10 +2132,11 @@ class Page {
     options($("stack"), plain(this.traces[0].stacks.map(({ name }) => name)), state.stack);
     options($("sort"), [["", "layer and head"], ...plain(Object.keys(graph.scores))], state.sort);
     options($("show"), plain(SHOWN), state.show);
-    options($("weight"), plain(state.words ? ["attention"] : Object.keys(graph.values)), state.weight);
+    const weights = weightsOf(this.traces, state);
+    options($("weight"), plain(state.words ? ["attention"] : weights), state.weight);
     $("stack-control").hidden = this.traces[0].stacks.length < 2;
     $("show-control").hidden = this.traces.length < 2;
-    $("weight-control").hidden = Object.keys(graph.values).length < 2;
+    $("weight-control").hidden = weights.length < 2;
     for (const button of $("views").children) {
       const isChosen = button.value === state.view;
       button.setAttribute("aria-checked", String(isChosen));
@@ -2332,7 +2395,7 @@ class Page {
       "?": () => $("keys").showModal(),
       n: () => this.step(1),
       N: () => this.step(-1),
-      w: () => this.update({ weight: next(Object.keys(this.graph().values), this.state.weight) }),
+      w: () => this.update({ weight: next(weightsOf(this.traces, this.state), this.state.weight) }),
       c: () => this.traces.length > 1 && this.update({ show: next(SHOWN, this.state.show) }),
       d: () => $("theme").click(),
       "+": () => this.zoom(0.5),
@@ -2350,20 +2413,20 @@ class Page {
   // Saving
 
   get savedScene() {
-    const model = visible(this.traces[0].model || "", 60);
-    const title = `${this.headText(this.graph())}${this.traces[0].model ? ` · ${model}` : ""}`;
-    const layers = `${this.stack.name}: mean of all heads · ${model}`;
+    const { model } = this.traces[0];
+    const title = [$("head-title").textContent, model && visible(model, 60), ...(this.traces.length > 1 ? [this.parts.join(", "), this.editsText] : [])];
     const hover = this.hover;
     this.hover = null;
     const scene = this.wholeScene(Math.max(560, $("view").clientWidth), 620);
     this.hover = hover;
-    return framed(scene, this.state.view === "layered" ? layers : title, this.captionText, this.look);
+    return framed(scene, title.filter(Boolean).join(" · "), this.captionText, this.look);
   }
 
   async save(kind) {
     if (!this.scene || this.isBusy) return;
     const scene = this.savedScene;
-    const name = `${this.state.stack}-${this.state.layer}.${this.state.head}-${this.state.view}.${kind}`.replace(/[^\w.-]/g, "_");
+    const { stack, layer, head, view, show } = this.state;
+    const name = [stack, `${layer}.${head}`, view, ...(this.traces.length > 1 ? [show] : [])].join("-").replace(/[^\w.-]/g, "_") + `.${kind}`;
     if (kind === "svg") return this.download(name, new Blob([toSVG(scene, this.look, (mark) => imageOf(mark).toDataURL("image/png"))], { type: "image/svg+xml" }));
     const canvas = document.createElement("canvas");
     draw(canvas, scene, this.look, 2);
@@ -2395,25 +2458,31 @@ class Page {
 
   // Beginning
 
+  get editsText() {
+    return this.header.edits && `edits: ${visible(this.header.edits, 200)}`;
+  }
+
+  /** Say what the text and the shown graphs are; where two differ, what both are. */
   describe() {
-    const trace = this.traces[0];
-    const { keyTokens, queryTokens } = this.stackOf(0);
-    const { graphs, layers, heads } = this.stack;
+    const { keyTokens, queryTokens, layers, heads } = this.stackOf(0);
     $("title").textContent = lineOf(keyTokens, 150) || "gattn";
-    const generated = trace.generated ? `, the last ${trace.generated} generated` : "";
-    const edits = this.header.notes.find((note) => note.startsWith("edits: "))?.slice(7);
+    const generated = [...keyTokens, ...(queryTokens ?? [])].filter((token) => token.generated).length;
+    const size = queryTokens ? `${count(queryTokens.length, "query").replace("querys", "queries")} on ${count(keyTokens.length, "key")}` : count(keyTokens.length, "token");
+    const graphs = this.shownGraphs.flat();
     const facts = [
-      this.traces.length > 1 ? `before and after${edits ? ` ${visible(edits, 200)}` : ""}` : "",
-      visible(trace.model || "", 60) === '""' ? "" : visible(trace.model, 60),
+      this.traces.length > 1 && "before and after",
+      this.editsText,
+      distinct(this.traces.map(({ model }) => model)),
       `${count(layers.length, "layer")} × ${count(heads.length, "head")}`,
-      queryTokens ? `${count(queryTokens.length, "query").replace("querys", "queries")} on ${count(keyTokens.length, "key")}` : `${count(keyTokens.length, "token")}${generated}`,
-      visible(graphs[0].weightFunction || "", 80),
-      visible(graphs[0].normalizer || "", 80),
-      graphs[0].keep === "All()" ? "all edges kept" : `kept by ${visible(graphs[0].keep, 80)}`,
+      size + (generated ? `, the last ${generated} generated` : ""),
+      ...["weightFunction", "normalizer"].map((name) => distinct(graphs.map((graph) => graph[name]))),
+      distinct(graphs.map(keepOf)),
     ];
-    $("facts").textContent = facts.filter((fact) => fact && fact !== '""').join(" · ");
-    const notes = this.header.notes.filter((note) => note && !note.startsWith("edits: "));
-    notes.push(`made by gattn ${this.header.version}; this file asks for nothing from any network`);
+    $("facts").textContent = facts.filter(Boolean).join(" · ");
+  }
+
+  noteFile() {
+    const notes = [...this.header.notes, `made by gattn ${this.header.version}; this file asks for nothing from any network`];
     $("notes").replaceChildren(...notes.map((note) => element("li", {}, visible(note, 400))));
   }
 
@@ -2424,7 +2493,7 @@ class Page {
     this.listenToControls();
     this.listenToView();
     this.listenToGrid();
-    this.describe();
+    this.noteFile();
     try {
       await this.decodeThumbnails();
     } catch (problem) {
@@ -2434,4 +2503,8 @@ class Page {
   }
 }
 
-if (typeof document !== "undefined" && document.getElementById("gattn-header")) new Page().start();
+if (typeof document !== "undefined" && $("gattn-header")) {
+  const header = JSON.parse($("gattn-header").textContent);
+  if (header.format === FORMAT) new Page(header).start();
+  else complain(`The data of this page have format ${header.format}, and its script reads format ${FORMAT}: write the page again, with one version of gattn.`);
+}

@@ -1,0 +1,112 @@
+"""What the page says of what it shows is true of it: the run, the stack, the edges, the scale."""
+
+from dataclasses import replace
+from xml.etree import ElementTree
+
+import pytest
+from looking import LAMP, cut_lamp
+from playwright.sync_api import expect
+from samples import trace_of, words
+
+import gattn
+from gattn.trace import Stack
+
+
+@pytest.fixture(scope="module")
+def lamp():
+    return gattn.capture(LAMP)
+
+
+@pytest.fixture(scope="module")
+def cut():
+    return cut_lamp()
+
+
+def saved_texts(page, path):
+    """Save the view as SVG; give what stands in it."""
+    with page.expect_download() as download:
+        page.locator("#save-svg").click()
+    download.value.save_as(path)
+    root = ElementTree.parse(path).getroot()
+    texts = root.iter("{http://www.w3.org/2000/svg}text")
+    return download.value.suggested_filename, ["".join(text.itertext()) for text in texts]
+
+
+@pytest.mark.parametrize("show", ["before", "after", "difference", "all three"])
+@pytest.mark.parametrize("view", ["arcs", "layered"])
+def test_a_saved_picture_says_which_run_it_shows(view, show, look_at, lamp, cut, tmp_path):
+    fragment = f"show={show}&view={view}&layer=2&head=1"
+    page = look_at(lamp, fragment, other=cut, edits="cut 1.1")
+    name, texts = saved_texts(page, tmp_path / "saved.svg")
+    title = texts[0]
+    parts = ["before", "after", "difference"] if show == "all three" else [show]
+    assert all(part in title for part in parts)
+    assert "edits: cut 1.1" in title
+    assert show.replace(" ", "_") in name
+
+
+def test_a_picture_of_one_run_says_nothing_of_runs(look_at, lamp, tmp_path):
+    name, texts = saved_texts(look_at(lamp, "layer=2&head=1"), tmp_path / "saved.svg")
+    assert not any(word in text for text in texts for word in ("before", "after", "edits"))
+    assert name == "decoder-2.1-arcs.svg"
+
+
+def stacked(*traces):
+    return replace(traces[0], stacks={k: v for trace in traces for k, v in trace.stacks.items()})
+
+
+def test_the_facts_are_those_of_the_stack_that_is_shown(look_at):
+    encoder = trace_of(words(9), name="encoder", causal=False, weight_function="DotProduct()")
+    decoder = trace_of(words(5), layers=1, heads=2, kept=gattn.TopK(2), weight_function="Cosine()")
+    page = look_at(stacked(encoder, decoder), "stack=encoder")
+    facts = page.locator("#facts")
+    expect(facts).to_contain_text("2 layers × 3 heads · 9 tokens · DotProduct()")
+    expect(facts).to_contain_text("all edges kept")
+    title = page.locator("#title").text_content()
+    page.locator("#stack").select_option("decoder")
+    expect(facts).to_contain_text("1 layer × 2 heads · 5 tokens · Cosine()")
+    expect(facts).to_contain_text("edges kept: TopK(2)")
+    assert page.locator("#title").text_content() != title
+
+
+def test_the_facts_are_those_of_the_run_and_head_that_are_shown(look_at):
+    names = {"weight_function": "DotProduct()"}
+    before, after = trace_of(words(6), **names), trace_of(words(6), **names)
+    heads = dict(after["decoder"])
+    heads[1, 2] = replace(heads[1, 2], weight_function="SquaredDistance()")
+    after = replace(after, stacks={"decoder": Stack("decoder", heads)})
+    page = look_at(before, "layer=0&head=0&show=difference", other=after)
+    facts = page.locator("#facts")
+    expect(facts).to_contain_text("DotProduct()")
+    expect(facts).not_to_contain_text("SquaredDistance()")
+    page.evaluate("location.hash = '#layer=1&head=2&show=difference'")
+    expect(facts).to_contain_text("DotProduct() and SquaredDistance()")
+    page.evaluate("location.hash = '#layer=1&head=2&show=after'")
+    expect(facts).not_to_contain_text("DotProduct()")
+    expect(facts).to_contain_text("SquaredDistance()")
+    page.evaluate("location.hash = '#layer=0&head=0&show=after&view=layered'")
+    expect(facts).to_contain_text("DotProduct() and SquaredDistance()")
+
+
+def test_a_part_of_a_head_is_not_said_to_be_all_of_it(look_at):
+    head = trace_of(words(9))[1, 2].without_self_loops()
+    page = look_at(head)
+    expect(page.locator("#facts")).not_to_contain_text("all edges")
+    expect(page.locator("#facts")).to_contain_text("edges kept: no self-loops")
+    expect(page.locator("#caption")).to_contain_text("no self-loops, 36 of 45 edges")
+    part = trace_of(words(9))[1, 2].subgraph([4, 5, 6])
+    page = look_at(part)
+    expect(page.locator("#facts")).to_contain_text("some edges kept")
+    expect(page.locator("#caption")).to_contain_text(
+        f"some edges kept, 6 of {part.total_edges.sum()} edges"
+    )
+
+
+def test_data_of_another_format_are_refused(visit, lamp, tmp_path):
+    path = tmp_path / "page.html"
+    text = lamp.to_html()
+    assert text.count('"format":1') == 1
+    path.write_text(text.replace('"format":1', '"format":2'), "utf-8")
+    problem = visit(path).locator("#problem")
+    expect(problem).to_be_visible()
+    expect(problem).to_contain_text("format 2")
