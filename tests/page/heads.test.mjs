@@ -48,6 +48,52 @@ test("a difference has the edges of both heads", () => {
   assert.deepEqual([...change.mass], [0, 1, 0.5]);
 });
 
+const changed = (before, after, keys) => viewer.withTokens(viewer.difference(before, after), keys, null, 0);
+
+test("the change of an edge that one run did not keep is not known, and that of a score of a cut edge is none", () => {
+  const words = tokens(["a", "b"]);
+  const more = { score: (a) => 10 * a };
+  const whole = headOf([[1, null], [0.25, 0.75]], words, { more });
+  const cut = headOf([[1, null], [null, 1]], words, { more });
+  const known = changed(whole, cut, words);
+  assert.deepEqual(dense(known), [[0, null], [-0.25, 0.25]]);
+  assert.deepEqual(dense(known, "score"), [[0, null], [NaN, 2.5]]);
+  assert.equal(viewer.valueText(NaN, known), "no edge");
+  const part = changed(whole, { ...cut, isPart: true }, words);
+  assert.deepEqual(dense(part), [[0, null], [NaN, 0.25]]);
+  assert.deepEqual([...part.mass], [0, 0.25]);
+  assert.equal(viewer.valueText(NaN, part), "not kept");
+  const { reads } = viewer.readingsOf(part, { row: 1, key: -1 }, "attention");
+  assert.deepEqual(reads.map(({ key, value }) => [key, value]), [[1, 0.25], [0, NaN]]);
+  const chosen = viewer.choose(part, { threshold: null, top: 0, weight: "attention", isDense: true });
+  assert.equal(viewer.caption(part, chosen), "all 3 edges, 100 % of the known change; 1 edge kept in one run alone");
+  const lines = viewer.choose(part, { threshold: 0.1, top: 0, weight: "attention" });
+  assert.equal(viewer.caption(part, lines), "change ≥ 0.1: 1 of 3 edges, 100 % of the known change; 1 edge kept in one run alone");
+  const dropped = changed({ ...cut, isPart: true }, whole, words);
+  assert.deepEqual(dense(dropped), [[0, null], [NaN, -0.25]]);
+});
+
+test("a sink of one run alone is a sink of the change", () => {
+  const words = tokens(["a", "b"]);
+  const plain = headOf([[1, null], [0.5, 0.5]], words);
+  const sunk = headOf([[0.5, null, 0.5], [0.25, 0.25, 0.5]], words);
+  for (const [before, after, sign] of [[plain, sunk, 1], [sunk, plain, -1]]) {
+    const change = changed({ ...before, isPart: true }, { ...after, isPart: true }, words);
+    assert.equal(change.sinkKey, 2);
+    assert.deepEqual(dense(change), [[-0.5 * sign, null, 0.5 * sign], [-0.25 * sign, -0.25 * sign, 0.5 * sign]]);
+    assert.deepEqual([...change.mass], [0.5, 0.5], "what goes to the sink is no mass");
+    assert.ok(change.keys[2].virtual);
+  }
+});
+
+test("a weight is one that all runs have", () => {
+  const trace = (values) => ({ stacks: [{ name: "decoder", layers: [0], keys: { tokens: ["a"] }, graphs: [{ layer: 0, head: 0, values, scores: {} }] }] });
+  const [rich, plain] = [trace({ attention: [0, 1], score: [0, 1] }), trace({ attention: [0, 1] })];
+  const wanted = { ...viewer.DEFAULTS, weight: "score" };
+  assert.equal(viewer.settled(wanted, [rich]).weight, "score");
+  for (const traces of [[rich, plain], [plain, rich]]) assert.equal(viewer.settled(wanted, traces).weight, "attention");
+});
+
 test("a word reads the mean of its tokens and is read by their sum", () => {
   const words = tokens(["un", "##do", "it"], { words: [0, 0, 1] });
   const head = headOf([[1, null, null], [0.5, 0.5, null], [0.25, 0.25, 0.5]], words, { more: { score: () => 1 } });

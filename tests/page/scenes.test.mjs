@@ -9,7 +9,7 @@ function pictureOf(head, more = {}) {
   const base = { threshold: null, top: 0, weight: "attention", ...more };
   return {
     head, ...base, focus: null, matches: new Set(), look: viewer.LOOKS.light, width: 800, height: 500,
-    chosen: viewer.choose(head, base), scale: viewer.Scale.of(head, base.weight), ...more,
+    chosen: viewer.choose(head, base), scale: viewer.Scale.of([head], base.weight), ...more,
   };
 }
 
@@ -153,19 +153,22 @@ test("layers go upwards; a focus is followed through them", async () => {
 
 test("scales: attention is a root from 0 to 1, signed values and changes lie on both sides of 0", () => {
   const head = causal(3, (i, j) => (j ? 0.25 : 0.5));
-  const scale = viewer.Scale.of(head, "attention");
+  const scale = viewer.Scale.of([head], "attention");
   assert.equal(scale.at(0.25), 0.5);
   assert.deepEqual(scale.ticks, [0.05, 0.25, 0.5, 1]);
-  const change = viewer.Scale.of(head, "attention", true);
+  const change = viewer.Scale.of([{ ...head, isChange: true }], "attention");
   assert.equal(change.at(0), 0.5);
   assert.deepEqual([change.low, change.high], [-1, 1]);
   head.values.score = Float32Array.from([2, 3, 4, 5, NaN, 6]);
-  const score = viewer.Scale.of(head, "score");
+  const score = viewer.Scale.of([head], "score");
   assert.deepEqual([score.low, score.high, score.at(4)], [2, 6, 0.5]);
   head.values.score = Float32Array.from([-2, 3, 4, 5, NaN, 6]);
-  assert.equal(viewer.Scale.of(head, "score").isSigned, false, "a score has no natural zero");
-  assert.equal(viewer.Scale.of(head, "score", true).isSigned, true);
-  const signed = viewer.Scale.of(causal(2, (i, j) => (j ? 0.5 : -1.5)), "attention");
+  assert.equal(viewer.Scale.of([head], "score").isSigned, false, "a score has no natural zero");
+  assert.equal(viewer.Scale.of([{ ...head, isChange: true }], "score").isSigned, true);
+  const wider = { ...head, values: { ...head.values, score: Float32Array.from([-9, 20]) } };
+  const both = viewer.Scale.of([head, wider], "score");
+  assert.deepEqual([both.low, both.high], [-9, 20], "two runs have one scale");
+  const signed = viewer.Scale.of([causal(2, (i, j) => (j ? 0.5 : -1.5))], "attention");
   assert.deepEqual([signed.isSigned, signed.low, signed.high, signed.at(0)], [true, -1.5, 1.5, 0.5]);
 });
 

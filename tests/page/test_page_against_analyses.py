@@ -5,11 +5,11 @@ import re
 import numpy as np
 import pytest
 import torch
-from looking import LAMP, readings, settle
+from looking import LAMP, VIEWS, readings, settle
+from playwright.sync_api import expect
 
 import gattn
 from gattn.graph import TokenGraph
-from gattn.trace import AttentionTrace, Stack
 
 
 def read(page, which):
@@ -40,3 +40,60 @@ def test_scores_of_0_are_read(look_at):
     assert read(page, "reads")[4] == 0
     assert "its mass" not in page.locator("#numbers caption").first.text_content()
     assert "4) 0" in page.locator("#view-option").text_content()
+
+
+def cut_run(**options):
+    model, tokenizer = gattn.load_model()
+    with gattn.edited(model, gattn.Cut(layer=1, head=1)):
+        return gattn.capture(LAMP, model, tokenizer, **options)
+
+
+def test_changes_of_edges_that_one_run_dropped_are_not_numbers(look_at):
+    few = gattn.TopK(1)
+    page = look_at(
+        gattn.capture(LAMP, keep=few), "layer=2&head=1&token=12", other=cut_run(keep=few)
+    )
+    found = read(page, "reads")
+    assert "not kept" in found.values()
+    assert "100 % of the change" not in page.locator("#caption").text_content()
+    expect(page.locator("#caption")).to_contain_text("kept in one run alone")
+    whole = cut_run()[2, 1].to_dense() - gattn.capture(LAMP)[2, 1].to_dense()
+    for place, change in found.items():
+        assert change == "not kept" or change == pytest.approx(whole[12, place], abs=1e-3)
+
+
+def test_a_cut_edge_has_no_change_of_score(look_at):
+    model, tokenizer = gattn.load_model()
+    with gattn.edited(model, gattn.Cut(layer=2, head=1, query=12, key=5)):
+        after = gattn.capture(LAMP, model, tokenizer, scores=True)
+    before = gattn.capture(LAMP, scores=True)
+    page = look_at(before, "layer=2&head=1&token=5&weight=score", other=after)
+    assert read(page, "is read by") == {12: "no edge"}
+    page.evaluate("location.hash = '#layer=2&head=1&token=5'")
+    settle(page)
+    expect(page.locator("#numbers caption", has_text="is read by")).to_be_visible()
+    change = read(page, "is read by")[12]
+    assert change == pytest.approx(-before[2, 1].to_dense()[12, 5], abs=1e-3)
+
+
+def test_a_sink_of_one_run_alone_is_compared(look_at):
+    model, tokenizer = gattn.load_model()
+    with gattn.edited(model, gattn.Swap(normalizer=gattn.Softmax(sink=0.0))):
+        after = gattn.capture(LAMP, model, tokenizer)
+    for view in VIEWS:
+        page = look_at(gattn.capture(LAMP), f"view={view}&token=5&show=all three", other=after)
+        expect(page.locator("#caption")).to_contain_text("difference")
+    page.locator("#sinks").check()
+    settle(page)
+    expect(page.locator("#caption")).to_contain_text("<sink>")
+
+
+@pytest.mark.parametrize("is_before", [True, False])
+def test_kinds_of_values_of_one_run_alone_are_not_compared(is_before, look_at):
+    runs = [gattn.capture(LAMP, scores=is_before), cut_run(scores=not is_before)]
+    page = look_at(runs[0], "weight=score&show=all three&token=3", other=runs[1])
+    expect(page.locator("#weight-control")).to_be_hidden()
+    page.locator("#show").select_option("before")
+    settle(page)
+    page.keyboard.press("w")
+    settle(page)
