@@ -15,7 +15,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from gattn.drawing import fonts
-from gattn.drawing.colours import is_dark
+from gattn.drawing.colours import given_map, is_dark
 from gattn.drawing.frame import POINTS_PER_INCH, shown_text
 from gattn.drawing.labels import fit, font_size, text_style
 from gattn.drawing.sheet import GridFigure
@@ -77,7 +77,7 @@ def label_rows(ax: Axes, names: Sequence[str]) -> None:
 def layer_colours(cmap: str | Colormap | None) -> Colormap:
     """Take the given colours of layers, or some that stand out from the style's background."""
     if cmap is not None:
-        return mpl.colormaps[cmap] if isinstance(cmap, str) else cmap
+        return given_map(cmap)
     some = np.linspace(0.3, 1.0, 256) if is_dark() else np.linspace(0.0, 0.88, 256)
     return ListedColormap(mpl.colormaps["viridis"](some))
 

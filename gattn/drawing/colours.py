@@ -10,6 +10,7 @@ import numpy as np
 from matplotlib.colors import Colormap, FuncNorm, LinearSegmentedColormap, Normalize, to_rgb
 from numpy.typing import NDArray
 
+from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
 
 _UNSIGNED = {
@@ -86,13 +87,25 @@ def colour_map(cmap: str | Colormap | None, *, is_signed: bool, is_area: bool = 
     and with any colour vision. Areas start closer to the background than lines.
     """
     if cmap is not None:
-        return mpl.colormaps[cmap] if isinstance(cmap, str) else cmap
+        return given_map(cmap)
     dark = is_dark()
     if is_signed:
         return LinearSegmentedColormap.from_list("attention", _SIGNED[dark])
     colours = LinearSegmentedColormap.from_list("attention", _UNSIGNED[dark])
     start = 0.08 if is_area else 0.25
     return LinearSegmentedColormap.from_list("attention", colours(np.linspace(start, 1, 256)))
+
+
+def given_map(cmap: str | Colormap) -> Colormap:
+    """Find a colour map by its name, where it is not one."""
+    if isinstance(cmap, Colormap):
+        return cmap
+    if not isinstance(cmap, str) or cmap not in mpl.colormaps:
+        raise SelectionError(
+            f"No colours {cmap!r:.200}; give the name of one of matplotlib's colour maps, such as "
+            "'viridis', or a Colormap."
+        )
+    return mpl.colormaps[cmap]
 
 
 def is_dark() -> bool:

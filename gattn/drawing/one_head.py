@@ -91,7 +91,8 @@ def draw_head(
     Raises
     ------
     SelectionError
-        Where there is no such layout, or the head lacks the values or the position of a node.
+        Where there is no such layout, colour map or threshold, or the head lacks the values or
+        the position of a node.
     """
     if values in OPTIONS and values != "attention" and layout != "matrix":
         raise SelectionError(
@@ -99,18 +100,18 @@ def draw_head(
         )
     check_values(head, values)
     draw = drawing(head, layout)
-    if ax is None:
-        ax = fitting_axes(
-            plt.figure(figsize=fitting_size(head, layout), layout="none"), layout, legend=legend
-        )
     scale = Scale.of(head)
-    is_signed = scale.is_signed and values in ("attention", "score")
+    is_signed = scale.is_signed and values == "attention"
     colours = colour_map(cmap, is_signed=is_signed, is_area=layout == "matrix")
     look = Look(scale, colours, labels, legend, values)
     if threshold is not None:
         shown = edges_from(head, threshold)
     else:
         shown = all_edges(head) if layout == "matrix" else readable_edges(head)
+    if ax is None:
+        ax = fitting_axes(
+            plt.figure(figsize=fitting_size(head, layout), layout="none"), layout, legend=legend
+        )
     blocks = largest_of(block_size(head, most_cells(ax))) if layout == "matrix" else ""
     draw(ax, head, shown, look)
     add_texts(ax, title_of(head), shown.caption + blocks + marks.said(head))

@@ -38,6 +38,8 @@ from gattn.drawing.shown import all_of, share_of
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
 
+_NOT_SHARED_OUT = ("score", "value_norm")
+"""What an edge that was not kept has none of, whereas its attention counts as 0."""
 _LINE = 1.8
 """The distance between lines, in font sizes."""
 _NARROWEST, _WIDEST = 26.0, 52.0
@@ -64,7 +66,9 @@ def draw_text(
     Parameters
     ----------
     heads : AttentionGraph or iterable of them
-        A head, or several heads of one text, of which the mean is shown.
+        A head, or several heads of one text, of which the mean is shown. An edge that a head did
+        not keep counts as no attention and no contribution; the mean score and value norm are of
+        the heads that have the edge, and the line below says so.
     query : int, optional
         The query's position, from the end where negative; by default the last one.
     key : int, optional
@@ -86,19 +90,20 @@ def draw_text(
     Raises
     ------
     SelectionError
-        Where there is no such query or key, the heads lack the values or are of several texts.
+        Where there is no such query, key or colour map, the heads lack the values or are of
+        several texts.
     """
     chosen = [heads] if isinstance(heads, AttentionGraph) else list(heads)
     shade = _shade(chosen, query, key, values)
     words, scale = Words.of(shade.tokens, shade.words), Scale.of(*chosen)
+    is_signed = scale.is_signed and values == "attention"
+    colours = colour_map(cmap, is_signed=is_signed, is_area=True)
+    norm = scale.norm if values == "attention" else norm_of(shade.amounts[shade.is_edge], values)
     if ax is None:
         ax = _fitting_axes(words, 2 + len(scale.ticks) if legend else 0)
         width = points(ax)[0]
     else:
         width = width_left(ax, points(ax)[0], legend=legend)
-    is_signed = scale.is_signed and values in ("attention", "score")
-    colours = colour_map(cmap, is_signed=is_signed, is_area=True)
-    norm = scale.norm if values == "attention" else norm_of(shade.amounts[shade.is_edge], values)
     clear(ax)
     _write(ax, shade, words, width, colours, norm)
     add_texts(ax, _title(chosen), shade.caption)
@@ -137,14 +142,21 @@ def _shade(
         name = f"key {keys[place]} {_quoted(first.labels()[place])}"
     of_queries = of_key and bipartite
     tokens = first.query_labels() if of_queries else first.labels()
-    amounts, is_edge = np.zeros(len(tokens)), np.zeros(len(tokens), dtype=bool)
+    amounts, having = np.zeros(len(tokens)), np.zeros(len(tokens), dtype=int)
     for head in heads:
         chosen = np.flatnonzero((head.key if of_key else head.query) == place)
         others = head.query[chosen] + head.graph.query_offset if of_key else head.key[chosen]
-        amounts[others] += head.edge_values[values][chosen] / len(heads)
-        is_edge[others] = True
+        amounts[others] += head.edge_values[values][chosen]
+        having[others] += 1
+    is_edge = having > 0
+    if values in _NOT_SHARED_OUT:
+        mark = "; each token's mean is of the heads that have its edge"
+        mark *= bool((having[is_edge] < len(heads)).any())
+        amounts[is_edge] /= having[is_edge]
+    else:
+        mark, amounts = "", amounts / len(heads)
     generated = first.generated if of_queries or not bipartite else 0
-    mark = f"; underlined: {generated} generated" if generated else ""
+    mark += f"; underlined: {generated} generated" if generated else ""
     what = _who_reads(heads, place) if of_key else _what_is_read(heads, place)
     return _Shade(
         tokens,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from numbers import Real
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gattn.drawing.frame import shown_text
+from gattn.errors import SelectionError
 from gattn.head import AttentionGraph, Ints
 
 _STEPS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
@@ -111,6 +113,10 @@ def all_edges(head: AttentionGraph) -> Shown:
 
 def edges_from(head: AttentionGraph, threshold: float) -> Shown:
     """Choose the edges with attention of at least `threshold` (signed attention: its size)."""
+    if not isinstance(threshold, Real) or math.isnan(threshold):
+        raise SelectionError(
+            f"threshold is a number that attention is compared to, such as 0.1, not {threshold!r}."
+        )
     return _shown(head, np.abs(head.attention) >= threshold, threshold, _at_least(head, threshold))
 
 

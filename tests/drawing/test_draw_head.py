@@ -335,6 +335,29 @@ def test_an_unknown_layout_lists_the_choices():
     assert plt.get_fignums() == []
 
 
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cmap": "nope"}, "No colours 'nope'"),
+        ({"cmap": 5}, "No colours 5"),
+        ({"threshold": "x"}, "threshold is a number .* not 'x'"),
+        ({"threshold": float("nan")}, "threshold is a number .* not nan"),
+    ],
+)
+def test_wrong_options_are_refused_before_a_figure_is_open(options, message):
+    with pytest.raises(SelectionError, match=message):
+        draw_head(causal_head(4), **options)
+    assert plt.get_fignums() == []
+
+
+def test_scores_of_signed_attention_have_no_neutral_colour_within_their_range():
+    head = signed_head()
+    head = dataclasses.replace(head, score=head.attention + 4.0)
+    image = draw_head(head, "matrix", ax=axes(), values="score").images[0]
+    plain = draw_head(causal_head(3), "matrix", ax=axes()).images[0]
+    assert image.cmap(0.5) == plain.cmap(0.5)
+
+
 def test_a_title_says_where_the_head_is():
     assert draw_head(causal_head(4), ax=axes()).get_title() == "layer 1 · head 3"
 

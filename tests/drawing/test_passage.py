@@ -201,6 +201,28 @@ def test_scores_and_lengths_have_their_own_scale():
     assert (most, least) == pytest.approx((row.max(), row.min()), rel=0.01)
 
 
+@pytest.mark.parametrize("values", ["score", "value_norm"])
+def test_a_dropped_edge_does_not_count_as_a_score_of_zero(values):
+    heads = [causal_head(6, seed=seed, head=seed) for seed in (0, 1)]
+    heads = [dataclasses.replace(h, **{values: np.full(h.graph.num_edges, 4.0)}) for h in heads]
+    ax = draw_text([heads[0], heads[1].keep(TopK(1))], values=values)
+    fills = next(c for c in ax.collections if c.get_gid() == "gattn-shades").get_facecolors()
+    assert len(fills) == 6
+    assert (fills == fills[0]).all()
+    assert caption(ax).endswith("; each token's mean is of the heads that have its edge")
+    assert "mean is of" not in caption(draw_text(heads, values=values))
+
+
+def test_dropped_edges_count_as_no_attention():
+    heads = [causal_head(6, seed=seed, head=seed) for seed in (0, 1)]
+    part = heads[1].keep(TopK(1))
+    mean = AttentionGraph.from_dense(
+        (heads[0].to_dense() + part.to_dense()) / 2, TokenGraph.causal(6)
+    )
+    shades = [draw_text(one).collections[0].get_facecolors() for one in ([heads[0], part], mean)]
+    np.testing.assert_allclose(*shades)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -216,6 +238,21 @@ def test_what_cannot_be_drawn_is_refused(arguments, message):
     with pytest.raises(SelectionError, match=message):
         draw_text(*arguments)
     assert plt.get_fignums() == []
+
+
+def test_colours_that_do_not_exist_are_refused_before_a_figure_is_open():
+    with pytest.raises(SelectionError, match="No colours 'nope'"):
+        draw_text(causal_head(3), cmap="nope")
+    assert plt.get_fignums() == []
+
+
+def test_scores_of_signed_attention_run_from_the_least_to_the_most():
+    head = signed_head()
+    head = dataclasses.replace(head, score=head.attention + 4.0)
+    plain = dataclasses.replace(head, attention=np.abs(head.attention))
+    keys = [draw_text(one, values="score").get_legend() for one in (head, plain)]
+    colours = [[patch.get_facecolor() for patch in key.get_patches()] for key in keys]
+    assert colours[0] == colours[1]
 
 
 def test_a_query_and_a_key_are_not_asked_for_together():
