@@ -108,6 +108,18 @@ test("a focus draws what the token reads solid and what reads it dashed, over th
   assert.ok(texts(scene).includes("solid: what it reads; dashed: what reads it"));
 });
 
+test("a focus takes no chosen edge away, and says how many it adds", () => {
+  const head = causal(100, (i, j) => (1 + j) / 200);
+  const curvesOf = (more) => {
+    const scene = viewer.arcs(pictureOf(head, { focus: { key: 99, row: 99 }, ...more }));
+    const all = flat(scene.marks).filter(({ mark }) => mark === "curves").flatMap(({ paths }) => paths);
+    return [all.length, scene.added];
+  };
+  const some = viewer.choose(head, { threshold: 0.2, top: 0, weight: "attention" }).edges.length;
+  assert.deepEqual(curvesOf({ threshold: 0.2 }), [some, 0]);
+  assert.deepEqual(curvesOf({ top: 1 }), [100 + 29, 29]);
+});
+
 test("edges to the left run below the tokens", () => {
   const head = headOf([[0, 1], [1, 0]], tokens(["a", "b"]));
   const curves = flat(viewer.arcs(pictureOf(head)).marks).filter(({ mark }) => mark === "curves");
@@ -124,6 +136,27 @@ test("a cell of a zoomed-out matrix is the largest of its edges, and this is sai
   assert.ok(Math.abs(values[Math.floor(700 / 3) * columns + 100] + 0.9) < 1e-6);
   assert.ok(Number.isNaN(values[columns - 1]), "nothing above the diagonal");
   assert.ok(texts(viewer.matrix(picture)).includes("a cell is the largest of 3 × 3"));
+});
+
+test("a cell of a zoomed-out matrix of scores is the largest of its scores", () => {
+  const head = causal(1200, () => 0.001);
+  head.values.score = Float32Array.from(head.key, (key) => (key === 300 ? -1 : -9));
+  const { values, columns } = viewer.blocksOf(head, viewer.choose(head, { threshold: null, top: 0, weight: "score", isDense: true }), "score", 560);
+  assert.equal(values[233 * columns + 100], -1);
+  assert.equal(values[233 * columns + 101], -9);
+});
+
+test("text: without a focus tokens are shaded by their means: of attention over all queries, of scores over their edges", () => {
+  const head = causal(4, (i, j) => (j === 3 ? 0 : 0.5), { more: { score: () => -4 } });
+  head.values.score[0] = NaN;
+  const shade = (weight) => {
+    const scale = { ...viewer.Scale.of([head], weight), rgb: (value) => (found.push(Number(value.toFixed(4))), [0, 0, 0]), at: () => 0, colour: () => "#000000", ticks: [] };
+    const found = [];
+    viewer.textView(pictureOf(head, { weight, scale }));
+    return found;
+  };
+  assert.deepEqual(shade("attention"), [0.5, 0.375, 0.25, 0]);
+  assert.deepEqual(shade("score"), [-4, -4, -4, -4]);
 });
 
 test("a matrix tells the cell that is pointed at", () => {

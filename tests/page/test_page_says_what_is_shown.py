@@ -110,3 +110,35 @@ def test_data_of_another_format_are_refused(visit, lamp, tmp_path):
     problem = visit(path).locator("#problem")
     expect(problem).to_be_visible()
     expect(problem).to_contain_text("format 2")
+
+
+def test_the_slider_says_what_it_cuts(look_at, lamp, cut):
+    page = look_at(lamp, "show=before", other=cut)
+    label = page.locator("label[for=threshold]")
+    expect(label).to_have_text("attention ≥")
+    page.locator("#show").select_option("difference")
+    expect(label).to_have_text("change ≥")
+
+
+def test_layers_of_two_runs_have_their_numbers_or_the_reason_why_not(look_at, lamp, cut):
+    page = look_at(lamp, "view=layered&token=9&show=all three", other=cut)
+    captions = page.locator("#numbers caption")
+    expect(captions).to_have_count(2)
+    expect(captions.nth(0)).to_contain_text("(before)")
+    expect(captions.nth(1)).to_contain_text("(after)")
+    page.locator("#show").select_option("difference")
+    expect(page.locator("#numbers")).to_contain_text("no rollout")
+    page.evaluate("location.hash = '#view=layered'")
+    expect(page.locator("#numbers")).to_contain_text("Point at a token")
+
+
+def test_a_caption_adds_nothing_where_all_edges_are_drawn(look_at):
+    page = look_at(trace_of(words(5)), "threshold=0&token=3")
+    expect(page.locator("#caption")).to_have_text("all 15 edges, 100 % of the mass")
+    page.evaluate("location.hash = '#top=1&token=3'")
+    expect(page.locator("#caption")).to_contain_text("more, the strongest of the token looked at")
+
+
+def test_a_range_beyond_the_text_is_as_usual(look_at, lamp):
+    page = look_at(lamp, "keys=100-200")
+    expect(page.locator("#caption")).not_to_contain_text("in view")

@@ -76,6 +76,9 @@ test("a state is fitted to what there is", () => {
   assert.equal(fit({ weight: "score" }).weight, "score");
   assert.equal(fit({ weight: "score", words: true }).weight, "attention", "scores do not merge");
   assert.equal(fit({ sort: "constructor" }).sort, "");
+  assert.deepEqual(fit({ keys: [1, 200] }).keys, [1, 2]);
+  for (const keys of [[100, 200], [0, 2], [0, 99]]) assert.equal(fit({ keys }).keys, null, "a range of nothing is as usual");
+  assert.deepEqual(fit({ stack: "cross", queries: [1, 3] }).queries, [1, 3]);
   assert.equal(fit({ stack: "nowhere" }).stack, "encoder");
   assert.equal(fit({ show: "difference" }).show, "before", "one trace is not compared");
 });

@@ -903,18 +903,21 @@ function labelMarks({ token, text, style, place: [x, y] }, { angle, anchor, size
 
 const MOST_OWN = 30;
 
-/** List the edges to draw, the weakest first: those chosen, and with a focus its own strongest ones. */
+/** List the edges to draw, the weakest first: those chosen, and with a focus its own strongest ones, too. */
 function linesOf({ head, chosen, focus, weight, threshold }) {
   const { row } = indexOf(head);
   const value = head.values[weight];
   const as = (e, kind) => ({ row: row[e], key: head.key[e], value: value[e], kind });
   if (!focus) return ranked([...chosen.edges], strengthOf(head, weight)).reverse().map((e) => as(e, "plain"));
   const { reads, readBy } = readingsOf(head, focus, weight);
-  const passes = ({ e }) => Math.abs(head.values.attention[e]) >= (threshold ?? 0);
-  const mine = (readings, kind) => readings.filter(passes).slice(0, MOST_OWN).reverse().map((reading) => ({ ...reading, kind }));
+  const isChosen = new Set(chosen.edges);
+  const passes = ({ e }, n) => isChosen.has(e) || (n < MOST_OWN && Math.abs(head.values.attention[e]) >= (threshold ?? 0));
+  const mine = (readings, kind) => readings.filter(passes).reverse().map((reading) => ({ ...reading, kind, isAdded: !isChosen.has(reading.e) }));
   const others = [...chosen.edges].filter((e) => row[e] !== focus.row && head.key[e] !== focus.key);
   return [...others.map((e) => as(e, "faint")), ...mine(readBy.filter((reading) => reading.row !== focus.row), "readBy"), ...mine(reads, "reads")];
 }
+
+const added = (lines) => lines.filter(({ isAdded }) => isAdded).length;
 
 /** Draw lines as curves: those aside from a focus are one mark, all others have their colour and width. */
 function lineMarks({ scale, look, weight }, lines, pointsOf) {
@@ -1017,7 +1020,7 @@ export function arcs(picture) {
     if (py < 0 || py > bottom + 10 || !nodes.tokens.length) return null;
     return nodes.place(nodes.tokens.reduce((best, _, node) => (Math.abs(at(node) - px) < Math.abs(at(best) - px) ? node : best), 0));
   };
-  return { width, height: keyTop + KEY_HEIGHT, marks, hit };
+  return { width, height: keyTop + KEY_HEIGHT, marks, hit, added: added(lines) };
 }
 
 const isSame = (place, focus) => (place.key >= 0 && place.key === focus.key) || (place.row >= 0 && place.row === focus.row);
@@ -1062,19 +1065,20 @@ export function columns(picture) {
     if (px > middle) return { row: found, key: head.rowNode ? head.rowNode[found] : -1 };
     return { key: found, row: head.rowNode ? indexOf(head).rowOf[found] : -1 };
   };
-  return { width, height: bottom + 14 + KEY_HEIGHT, marks, hit };
+  return { width, height: bottom + 14 + KEY_HEIGHT, marks, hit, added: added(lines) };
 }
 
 /** Take the largest value of each block of rows and keys: {values, rows, columns, block}. */
-export function blocksOf(head, chosen, weight, most) {
-  const block = Math.max(1, Math.ceil(Math.max(head.keys.length, head.queries.length) / most));
+export function blocksOf(head, chosen, weight, across) {
+  const block = Math.max(1, Math.ceil(Math.max(head.keys.length, head.queries.length) / across));
   const [rows, columns] = [head.queries, head.keys].map((tokens) => Math.ceil(tokens.length / block));
   const values = new Float32Array(rows * columns).fill(NaN);
+  const most = new Float32Array(rows * columns).fill(-Infinity);
+  const strength = strengthOf(head, weight);
   const { row } = indexOf(head);
   for (const e of chosen.edges) {
     const at = Math.floor(row[e] / block) * columns + Math.floor(head.key[e] / block);
-    const value = head.values[weight][e];
-    if (!(Math.abs(values[at]) >= Math.abs(value))) values[at] = value;
+    if (strength(e) > most[at]) [most[at], values[at]] = [strength(e), head.values[weight][e]];
   }
   return { values, rows, columns, block };
 }
@@ -1166,9 +1170,16 @@ function shadesOf({ head, focus, weight }, nodes) {
   const shades = new Float64Array(nodes.tokens.length).fill(NaN);
   if (!focus) {
     const value = head.values[weight];
+    const isAmount = AMOUNTS.includes(weight);
+    const counts = new Uint32Array(head.keys.length).fill(isAmount ? head.queries.length : 0);
     shades.fill(0, 0, head.keys.length);
-    head.key.forEach((key, e) => (shades[key] += (Number.isFinite(value[e]) ? value[e] : 0) / head.queries.length));
-    return { shades, what: `shaded by the mean ${weight} that a query gives each token` };
+    head.key.forEach((key, e) => {
+      const isThere = !Number.isNaN(value[e]);
+      if (isThere) shades[key] += value[e];
+      if (isThere !== isAmount) counts[key] += isAmount ? -1 : 1;
+    });
+    counts.forEach((edges, key) => (shades[key] = edges ? shades[key] / edges : NaN));
+    return { shades, what: `shaded by the mean ${weight} ${isAmount ? "that a query gives each token" : "of the edges from each token"}` };
   }
   const isReading = focus.row >= 0;
   const { reads, readBy } = readingsOf(head, focus, weight);
@@ -1531,6 +1542,8 @@ const FORMAT = 1;
 const SCENES = { arcs, columns, matrix, text: textView };
 const MOST_DECODED = 12_000_000;
 const MOST_SORTED = 120;
+const NO_TOKEN = "Point at a token, or choose one, to see in numbers what it reads and what reads it.";
+const NO_ROLLOUT = "There is no rollout here: it follows one run, through consecutive layers whose attention is not negative.";
 
 /** Name the heads that a page opens with: the clearest induction head, else previous-token head, else the first. */
 export function firstHead(graphs) {
@@ -1547,6 +1560,12 @@ export function weightsOf(traces, place) {
   return Object.keys(first).filter((name) => others.every((values) => Object.hasOwn(values, name)));
 }
 
+/** Cut a range to what there is; null where that is nothing or all. */
+function within(range, size) {
+  const [from, to] = range ? [range[0], Math.min(range[1], size)] : [0, size];
+  return from < size && to - from < size ? [from, to] : null;
+}
+
 /** Fit a state to what there is: names and numbers that do not exist become the first, or the nearest. */
 export function settled(state, traces) {
   const stack = stackOf(traces[0], state.stack) ?? traces[0].stacks.find(({ queries }) => !queries) ?? traces[0].stacks[0];
@@ -1561,6 +1580,8 @@ export function settled(state, traces) {
     side: stack.queries ? state.side : "key",
     view: stack.queries && state.view === "layered" ? "arcs" : state.view,
     token: state.token === null || state.token >= size ? null : state.token,
+    keys: within(state.keys, stack.keys.tokens.length),
+    queries: within(state.queries, (stack.queries ?? stack.keys).tokens.length),
     level: state.level === null ? null : Math.min(state.level, stack.layers.length),
     weight: !state.words && weightsOf(traces, { ...graph, stack: stack.name }).includes(state.weight) ? state.weight : "attention",
     sort: Object.hasOwn(graph.scores, state.sort) ? state.sort : "",
@@ -1623,6 +1644,7 @@ class Page {
     this.decoded = new Map();
     this.memory = new Map();
     this.run = 0;
+    this.traced = [];
     this.darkness = matchMedia("(prefers-color-scheme: dark)");
   }
 
@@ -1739,6 +1761,17 @@ class Page {
     return { keys: hull, queries: hull };
   }
 
+  /** The level that the layered view is looked at from, its input being 0. */
+  get level() {
+    return this.hover?.level ?? this.state.level ?? this.stack.layers.length;
+  }
+
+  /** Whether each layer follows on the one before: others do not compose. */
+  get isConsecutive() {
+    const { layers } = this.stack;
+    return layers.every((layer, n) => layer === layers[0] + n);
+  }
+
   /** Whether a view shows all edges where no threshold is set. */
   get isDense() {
     return ["matrix", "text"].includes(this.state.view);
@@ -1786,7 +1819,7 @@ class Page {
       const layers = this.state.view === "layered" ? await this.averaged(run, hidden) : null;
       if (run !== this.run) return;
       this.layers = layers;
-      this.choices = this.windows.map((head) => choose(head, { ...this.state, isDense: this.isDense }));
+      this.choices = this.state.view === "layered" ? [] : this.windows.map((head) => choose(head, { ...this.state, ...(this.state.view === "text" && { threshold: null, top: 0 }), isDense: this.isDense }));
       const runs = prepared.filter((head) => !head.isChange);
       this.scales = this.heads.map((head) => Scale.of(head.isChange ? [head] : runs, this.state.weight));
       $("view").removeAttribute("aria-busy");
@@ -1867,7 +1900,7 @@ class Page {
     const focus = this.lookedAt(head);
     const scale = focus ? this.scales[i].forFew() : this.scales[i];
     const scene = SCENES[view]({ ...common, head, focus, scale, chosen: this.choices[i] });
-    const own = focus && !this.isDense ? `; and the strongest ${MOST_OWN} each way of the token looked at` : "";
+    const own = scene.added ? `; and ${scene.added.toLocaleString("en")} more, the strongest of the token looked at` : "";
     return { ...scene, caption: caption(head, this.choices[i]) + own };
   }
 
@@ -1879,14 +1912,15 @@ class Page {
     const range = [inside[0] ?? 0, (inside.at(-1) ?? -1) + 1];
     const focus = this.lookedAt(this.heads[i]);
     const token = focus && focus.key >= 0 && focus.key < tokens.length ? focus.key : null;
-    const level = this.hover?.level ?? this.state.level ?? layers.length;
+    const { level } = this;
     const isSigned = isChange || layers.some((layer) => layer.isSigned);
     const key = `${token} ${level} ${this.memory.get("layers").key}`;
-    this.traced = token === null || isSigned ? null : this.once(`rollout ${i}`, key, () => rollout(layers, level, token));
-    const flows = this.traced?.flows.map((flow) => flow.reduce((most, x) => Math.max(most, x), 0));
-    const label = this.traced ? "share (rollout)" : isChange ? "mean change of attention" : "mean attention";
+    const traced = token === null || isSigned || !this.isConsecutive ? null : this.once(`rollout ${i}`, key, () => rollout(layers, level, token));
+    this.traced[i] = traced;
+    const flows = traced?.flows.map((flow) => flow.reduce((most, x) => Math.max(most, x), 0));
+    const label = traced ? "share (rollout)" : isChange ? "mean change of attention" : "mean attention";
     const scale = new Scale(label, isSigned ? -1 : 0, flows ? Math.max(...flows, 0.01) : 1, true, tokens.length);
-    return layered({ ...common, layers, layerNames: this.stack.layers, tokens, range, level, token, traced: this.traced, scale });
+    return layered({ ...common, layers, layerNames: this.stack.layers, tokens, range, level, token, traced, scale });
   }
 
   wholeScene(width, height) {
@@ -2024,7 +2058,7 @@ class Page {
   fillNumbers() {
     const tables = this.parts.flatMap((part, i) => this.tablesOf(part, i));
     $("numbers").replaceChildren(...tables);
-    if (!tables.length) $("numbers").append(element("p", { class: "note" }, "Point at a token, or choose one, to see in numbers what it reads and what reads it."));
+    if (!tables.length) $("numbers").append(element("p", { class: "note" }, this.heads.some((head) => this.lookedAt(head)) ? NO_ROLLOUT : NO_TOKEN));
     $("pair").textContent = this.pairText();
     $("pair").hidden = this.state.view !== "matrix";
     const option = $("view-option");
@@ -2052,13 +2086,14 @@ class Page {
   }
 
   layeredTables(i, { key }, suffix) {
-    const { traced } = this;
-    if (!traced || this.parts.length > 1) return [];
+    const traced = this.traced[i];
+    if (!traced) return [];
     const { keys } = this.heads[i];
     const shares = (level) => Array.from(traced.levels[level], (share, n) => [keys[n], share, "key"]).filter((one) => one[1] > 1e-4).sort((a, b) => b[1] - a[1]);
-    const level = this.hover?.level ?? this.state.level ?? this.layers[i].length;
+    const { level } = this;
     const scale = new Scale("share", 0, 1, true);
-    const found = level > 0 ? [this.table(keys[key], `at level ${level}: what it can have read of the input (rollout)${suffix}`, shares(0), scale)] : [];
+    const start = this.stack.layers[0] ? `the tokens before layer ${this.stack.layers[0]}` : "the input";
+    const found = level > 0 ? [this.table(keys[key], `at level ${level}: what it can have read of ${start} (rollout)${suffix}`, shares(0), scale)] : [];
     if (level < this.layers[i].length) found.push(this.table(keys[key], `at level ${level}: what can have read it, at the top (rollout)${suffix}`, shares(this.layers[i].length), scale));
     return found;
   }
@@ -2143,6 +2178,7 @@ class Page {
       button.tabIndex = isChosen ? 0 : -1;
       button.disabled = button.value === "layered" && Boolean(stack.queries);
     }
+    $("threshold-label").textContent = { difference: "change ≥", "all three": "attention, change ≥" }[state.show] ?? "attention ≥";
     $("threshold").value = String(Math.round(100 * Math.sqrt(state.threshold ?? 0)));
     $("threshold-text").textContent = state.threshold === null && !state.top && state.view !== "matrix" ? "auto" : number(state.threshold ?? 0);
     $("automatic").setAttribute("aria-pressed", String(state.threshold === null && !state.top));
