@@ -147,8 +147,8 @@ test("a cell of a zoomed-out matrix of scores is the largest of its scores", () 
 });
 
 test("text: without a focus tokens are shaded by their means: of attention over all queries, of scores over their edges", () => {
-  const head = causal(4, (i, j) => (j === 3 ? 0 : 0.5), { more: { score: () => -4 } });
-  head.values.score[0] = NaN;
+  const head = causal(4, (i, j) => (j === 3 ? 0 : 0.5));
+  head.values.score = Float32Array.from(head.key, (_, e) => (e ? -4 : NaN));
   const shade = (weight) => {
     const scale = { ...viewer.Scale.of([head], weight), rgb: (value) => (found.push(Number(value.toFixed(4))), [0, 0, 0]), at: () => 0, colour: () => "#000000", ticks: [] };
     const found = [];
