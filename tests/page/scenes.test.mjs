@@ -1,14 +1,14 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import * as viewer from "../../gattn/drawing/page/viewer.js";
-import { causal, headOf, tokens } from "./samples.mjs";
+import { LOOKS, causal, headOf, tokens } from "./samples.mjs";
 
 const HOSTILE = ["<script>alert(1)</script>", "]]>", "\"'&", "a\0b", "\u202eabc", "\ud800", "\n", "", "x".repeat(300), "漢字", "שלום"];
 
 function pictureOf(head, more = {}) {
   const base = { threshold: null, top: 0, weight: "attention", ...more };
   return {
-    head, ...base, focus: null, matches: new Set(), look: viewer.LOOKS.light, width: 800, height: 500,
+    head, ...base, focus: null, matches: new Set(), look: LOOKS.light, width: 800, height: 500,
     chosen: viewer.choose(head, base), scale: viewer.Scale.of([head], base.weight), ...more,
   };
 }
@@ -49,7 +49,7 @@ for (const [name, view] of Object.entries(views)) {
 
   test(`${name}: hostile tokens are text in the SVG`, () => {
     const head = headOf(HOSTILE.map(() => HOSTILE.map(() => 1 / HOSTILE.length)), tokens(HOSTILE));
-    const svg = viewer.toSVG(view(pictureOf(head)), viewer.LOOKS.light, () => "data:,");
+    const svg = viewer.toSVG(view(pictureOf(head)), LOOKS.light, () => "data:,");
     assert.ok(!/<script|\]\]>[^<]*<script/i.test(svg));
     assert.ok(!/[\0-\x08\u202e\ud800]/.test(svg));
     assert.ok(svg.includes("&lt;script&gt;"));
@@ -102,7 +102,7 @@ test("a focus draws what the token reads solid and what reads it dashed, over th
   const head = causal(5, (i, j) => (j + 1) / 20);
   const scene = viewer.arcs(pictureOf(head, { focus: { key: 2, row: 2 } }));
   const curves = flat(scene.marks).filter(({ mark }) => mark === "curves");
-  const clear = curves.filter(({ stroke }) => stroke !== viewer.LOOKS.light.faint);
+  const clear = curves.filter(({ stroke }) => stroke !== LOOKS.light.faint);
   assert.equal(clear.filter(({ dash }) => dash).length, 2, "tokens 3 and 4 read it");
   assert.equal(clear.filter(({ dash }) => !dash).length, 3, "it reads tokens 0 to 2");
   assert.ok(texts(scene).includes("solid: what it reads; dashed: what reads it"));
@@ -176,6 +176,8 @@ test("layers go upwards; a focus is followed through them", async () => {
   assert.match(viewer.layered({ ...base, layers: halves }).caption, /20 strongest of 20 edges, 50 % of the mass/);
   const traced = viewer.layered({ ...base, token: 1, traced: viewer.rollout(layers, 2, 1) });
   assert.doesNotMatch(traced.caption, /lost/);
+  const changed = layers.map((layer) => ({ ...layer, isChange: true, isPart: true, isSigned: true }));
+  assert.match(viewer.layered({ ...base, layers: changed }).caption, /100 % of the means; edges kept in one run alone are left out/);
   const lossy = viewer.layered({ ...base, layers: halves, token: 1, traced: viewer.rollout(halves, 2, 1) });
   assert.match(lossy.caption, /; 55.6 % of the way down is lost in edges not kept or hidden/);
   const curves = flat(traced.marks).filter(({ mark }) => mark === "curves");
@@ -207,7 +209,7 @@ test("scales: attention is a root from 0 to 1, signed values and changes lie on 
 
 test("weak attention differs from none, on light and on dark", () => {
   const scale = new viewer.Scale("attention", 0, 1, true);
-  for (const look of Object.values(viewer.LOOKS)) {
+  for (const look of Object.values(LOOKS)) {
     const paper = [1, 3, 5].map((at) => parseInt(look.paper.slice(at, at + 2), 16));
     const far = (value, isLine) => scale.rgb(value, look, isLine).reduce((sum, part, i) => sum + Math.abs(part - paper[i]), 0);
     assert.ok(far(0, false) > 15, look.name);
@@ -223,17 +225,17 @@ const contrast = (a, b) => (Math.max(light(a), light(b)) + 0.05) / (Math.min(lig
 const hexOf = (colour) => `#${colour.map((part) => part.toString(16).padStart(2, "0")).join("")}`;
 
 test("text on the page has a contrast of at least 4.5", () => {
-  for (const look of Object.values(viewer.LOOKS)) for (const ink of [look.ink, look.muted, look.accent]) assert.ok(contrast(ink, look.paper) >= 4.5, `${look.name} ${ink}`);
+  for (const look of Object.values(LOOKS)) for (const ink of [look.ink, look.muted, look.accent]) assert.ok(contrast(ink, look.paper) >= 4.5, `${look.name} ${ink}`);
 });
 
 test("many cells are one image in the SVG, few are rectangles", () => {
   const cells = (n) => ({ width: 10, height: 10, marks: [{ mark: "cells", x: 0, y: 0, w: 10, h: 10, rows: n, columns: n, pixels: new Uint8ClampedArray(4 * n * n).fill(255) }] });
-  assert.equal(viewer.toSVG(cells(3), viewer.LOOKS.light, () => "data:x").match(/<rect/g).length, 10);
-  assert.match(viewer.toSVG(cells(100), viewer.LOOKS.light, () => "data:x"), /<image [^>]*href="data:x"/);
+  assert.equal(viewer.toSVG(cells(3), LOOKS.light, () => "data:x").match(/<rect/g).length, 10);
+  assert.match(viewer.toSVG(cells(100), LOOKS.light, () => "data:x"), /<image [^>]*href="data:x"/);
 });
 
 test("a saved picture has its title and its caption, wrapped", () => {
-  const scene = viewer.framed({ width: 300, height: 100, marks: [] }, "layer 1", "word ".repeat(60).trim(), viewer.LOOKS.light);
+  const scene = viewer.framed({ width: 300, height: 100, marks: [] }, "layer 1", "word ".repeat(60).trim(), LOOKS.light);
   const found = texts(scene);
   assert.equal(found[0], "layer 1");
   assert.ok(found.length > 3 && scene.height > 150);
@@ -242,7 +244,7 @@ test("a saved picture has its title and its caption, wrapped", () => {
 test("heads are chosen where they are drawn, by layer or by score", () => {
   const cell = (layer, head) => ({ layer, head, rows: 1, columns: 1, pixels: new Uint8ClampedArray(4), said: "0.5" });
   const cells = [cell(0, 0), cell(0, 1), cell(1, 0), cell(1, 1)];
-  const base = { cells, layerNames: [0, 1], headNames: [0, 1], look: viewer.LOOKS.dark, width: 300, scale: new viewer.Scale("attention", 0, 1, true), chosen: 3, brackets: [{ name: 0, from: 0, to: 1 }] };
+  const base = { cells, layerNames: [0, 1], headNames: [0, 1], look: LOOKS.dark, width: 300, scale: new viewer.Scale("attention", 0, 1, true), chosen: 3, brackets: [{ name: 0, from: 0, to: 1 }] };
   for (const isSorted of [false, true]) {
     const grid = viewer.headGrid({ ...base, isSorted });
     const boxes = flat(grid.marks).filter(({ mark }) => mark === "cells");
@@ -254,16 +256,21 @@ test("heads are chosen where they are drawn, by layer or by score", () => {
 
 test("three pictures of a comparison answer to the pointer where they are", () => {
   const scenes = [0, 1, 2].map((n) => ({ width: 100, height: 50, marks: [], hit: (x, y) => ({ n, x, y }) }));
-  const below = viewer.tiled(scenes, ["a", "b", "c"], viewer.LOOKS.light, false);
+  const below = viewer.tiled(scenes, ["a", "b", "c"], LOOKS.light, false);
   assert.deepEqual(below.hit(10, 22 + 80 + 5), { n: 1, x: 10, y: 5 });
-  const beside = viewer.tiled(scenes, ["a", "b", "c"], viewer.LOOKS.light, true);
+  const beside = viewer.tiled(scenes, ["a", "b", "c"], LOOKS.light, true);
   assert.deepEqual(beside.hit(210, 30), { n: 2, x: 10, y: 8 });
   assert.deepEqual([below.width, beside.width], [100, 300]);
 });
 
+test("bars of tables have a contrast of at least 3", () => {
+  for (const look of Object.values(LOOKS))
+    for (const name of ["bar", "minus"]) assert.ok(contrast(hexOf(viewer.cssOf(look)[name].match(/\d+/g).map(Number)), look.paper) >= 3, `${look.name} ${name}`);
+});
+
 test("every ink has a contrast of at least 4.5 on the colour that it is on", () => {
   const signed = new viewer.Scale("attention", -1, 1, true);
-  for (const look of Object.values(viewer.LOOKS))
+  for (const look of Object.values(LOOKS))
     for (const scale of [new viewer.Scale("attention", 0, 1, true), signed])
       for (let value = scale.low; value <= 1; value += 1 / 256) {
         const colour = scale.rgb(value, look);

@@ -622,7 +622,8 @@ export async function meanOf(heads, pause = () => {}) {
     }
   }
   const kept = mean.slice(0, used);
-  return { key: key.slice(0, used), query: query.slice(0, used), mean: kept, mass, isSigned: kept.some((m) => m < 0) };
+  const [isChange, isPart] = [heads[0].isChange, heads.some((head) => head.isPart)];
+  return { key: key.slice(0, used), query: query.slice(0, used), mean: kept, mass, isChange, isPart, isSigned: isChange || kept.some((m) => m < 0) };
 }
 
 /** List the strongest edges of some layers of so many tokens, the weakest first: at most some, found by a histogram. */
@@ -686,21 +687,10 @@ export function rollout(layers, level, token) {
 
 // ---------------------------------------------------------------- Colours
 
-const RAMPS = {
-  light: {
-    unsigned: ["#f1f6f0", "#b9dccb", "#79c6bb", "#41a2c4", "#2471b1", "#253c94", "#0a1a4f"],
-    signed: ["#7f3304", "#cc6a1b", "#eeb983", "#dedee2", "#9dbfe0", "#3a7ab9", "#0b2f6b"],
-  },
-  dark: {
-    unsigned: ["#1c2033", "#2a3f6e", "#2b6499", "#3290b4", "#61bcbb", "#a9e2c0", "#f4fce3"],
-    signed: ["#ffc878", "#ee8f2e", "#8a5222", "#3a3a40", "#2f5f92", "#4f9fe6", "#a8d6ff"],
-  },
-};
-
-/** The colours of everything that is not a value; the style sheet has the same ones. */
-export const LOOKS = {
-  light: { name: "light", paper: "#ffffff", ink: "#1c2230", muted: "#5b6475", faint: "#dfe3ea", accent: "#b4460f", soft: "#fdf0e6" },
-  dark: { name: "dark", paper: "#12151d", ink: "#e8ebf2", muted: "#9ba5b7", faint: "#2c3342", accent: "#ffb066", soft: "#3a2a1a" },
+/** The colours of everything that is not a value. */
+const LOOKS = {
+  light: { name: "light", paper: "#ffffff", ink: "#1c2230", muted: "#5b6475", faint: "#dfe3ea", ground: "#f6f7f9", accent: "#b4460f", soft: "#fdf0e6" },
+  dark: { name: "dark", paper: "#12151d", ink: "#e8ebf2", muted: "#9ba5b7", faint: "#2c3342", ground: "#0c0e14", accent: "#ffb066", soft: "#3a2a1a" },
 };
 
 const rgb = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
@@ -714,9 +704,13 @@ function table(stops) {
   });
 }
 
-const TABLES = Object.fromEntries(
-  Object.entries(RAMPS).map(([look, ramps]) => [look, { unsigned: table(ramps.unsigned), signed: table(ramps.signed) }]),
-);
+/** Put a look and the colours of attention on it together: 256 of each kind, from stops. */
+export const lookOf = (name, ramps) => ({ ...LOOKS[name], unsigned: table(ramps[name].unsigned), signed: table(ramps[name].signed) });
+
+/** Name the colours that the style sheet uses; bars are as strong attention. */
+export function cssOf({ paper, ink, muted, faint, ground, accent, unsigned, signed }) {
+  return { paper, ink, muted, faint, ground, accent, bar: `rgb(${unsigned[170]})`, minus: `rgb(${signed[42]})` };
+}
 
 const signedRoot = (x) => Math.sign(x) * Math.sqrt(Math.abs(x));
 
@@ -764,7 +758,7 @@ export class Scale {
 
   rgb(value, look, isLine = false) {
     const start = isLine && !this.isSigned ? 0.16 : 0;
-    return TABLES[look.name][this.isSigned ? "signed" : "unsigned"][Math.round(255 * (start + (1 - start) * this.at(value)))];
+    return look[this.isSigned ? "signed" : "unsigned"][Math.round(255 * (start + (1 - start) * this.at(value)))];
   }
 
   colour(value, look, isLine = false) {
@@ -1127,10 +1121,13 @@ function matrixLines({ head, look, focus }, { left, top, step, wide, tall }) {
   const [y, x] = [top + row * step, left + key * step];
   if (row > 0) marks.push(lineMark(left - 30, y, left + wide, y, look.accent, 1, { dash: [3, 3] }), noteMark(look, left + wide, y - 7, "generated below", "end"));
   if (key > 0) marks.push(lineMark(x, top - 20, x, top + tall, look.accent, 1, { dash: [3, 3] }));
-  const frame = { fill: "none", stroke: look.accent, width: 1.5 };
   const thick = Math.max(step, 1.5);
-  if (focus?.row >= 0) marks.push(rectMark(left, top + focus.row * step, wide, thick, frame));
-  if (focus?.key >= 0) marks.push(rectMark(left + focus.key * step, top, thick, tall, { ...frame, dash: [4, 3] }));
+  const frame = (x, y, w, h, more) => {
+    marks.push(rectMark(x, y, w, h, { fill: "none", stroke: look.paper, width: 4 })); // else cells can be as dark as the frame
+    marks.push(rectMark(x, y, w, h, { fill: "none", stroke: look.accent, width: 2, ...more }));
+  };
+  if (focus?.row >= 0) frame(left, top + focus.row * step, wide, thick);
+  if (focus?.key >= 0) frame(left + focus.key * step, top, thick, tall, { dash: [4, 3] });
   return marks;
 }
 
@@ -1268,6 +1265,15 @@ function layerGround({ layers, layerNames, look, width, level, token, traced, sc
   return { marks, dots };
 }
 
+/** Say how much the edges drawn are of all: of what flows, of the means that may cancel, or of the whole mass. */
+function shareOf({ layers, traced, level, range }, kept, total) {
+  const percent = (whole) => `${Number(((100 * kept) / (whole || 1)).toPrecision(3))} %`;
+  if (traced) return `${percent(total)} of what flows in attention${lostOf(traced, level)}`;
+  const alone = layers.some(({ isChange, isPart }) => isChange && isPart) ? "; edges kept in one run alone are left out" : "";
+  if (layers.some(({ isSigned }) => isSigned)) return `${percent(total)} of the means${alone}`;
+  return `${percent(layers.reduce((sum, { mass }) => mass.slice(...range).reduce((some, m) => some + m, sum), 0))} of the mass`;
+}
+
 /** Say how much of a token's way down ends at edges that are not there. */
 function lostOf({ levels }, level) {
   const lost = level ? 1 - levels[0].reduce((sum, share) => sum + share, 0) : 0;
@@ -1301,13 +1307,11 @@ export function layered(picture) {
   };
   marks.push(...dots, ...labelRow({ ...picture, focus: traced }, tokens, labels, row));
   const paths = traced && `paths down from ${isolated(named(picture.tokens[token]))} at level ${level}${level < layers.length ? ", and up" : ""}`;
-  marks.push(noteMark(look, 8, 12, traced ? `${paths}: rollout, half residual stream` : "upwards: from key to query; mean over heads"));
+  marks.push(noteMark(look, 8, 12, traced ? `${paths}: rollout with the residual stream` : "upwards: from key to query; mean over heads"));
   const keyTop = y(0) + labels.extent + 26;
   marks.push(...scaleMarks(picture, 8, keyTop, true));
   const kept = edges.reduce((sum, { size }) => sum + size, 0);
-  const mass = layers.reduce((sum, layer) => layer.mass.slice(first, end).reduce((some, m) => some + m, sum), 0);
-  const percent = Number(((100 * kept) / ((traced ? total : mass) || 1)).toPrecision(3));
-  const said = `the ${edges.length.toLocaleString("en")} strongest of ${count(all, "edge")}, ${percent} % of ${traced ? "what flows in attention" : "the mass"}${traced ? lostOf(traced, level) : ""}`;
+  const said = `the ${edges.length.toLocaleString("en")} strongest of ${count(all, "edge")}, ${shareOf(picture, kept, total)}`;
   return { width, height: keyTop + KEY_HEIGHT, marks, hit: places.hit, caption: said };
 }
 
@@ -1645,6 +1649,7 @@ class Page {
     this.memory = new Map();
     this.run = 0;
     this.traced = [];
+    this.looks = { light: lookOf("light", header.ramps), dark: lookOf("dark", header.ramps) };
     this.darkness = matchMedia("(prefers-color-scheme: dark)");
   }
 
@@ -1700,7 +1705,14 @@ class Page {
 
   get look() {
     const theme = this.state.theme || (this.darkness.matches ? "dark" : "light");
-    return LOOKS[theme];
+    return this.looks[theme];
+  }
+
+  /** Give the style sheet the colours of the look. */
+  dress() {
+    const { dataset, style } = document.documentElement;
+    dataset.theme = this.look.name;
+    for (const [name, colour] of Object.entries(cssOf(this.look))) style.setProperty(`--${name}`, colour);
   }
 
   get parts() {
@@ -1801,7 +1813,7 @@ class Page {
     const run = ++this.run;
     this.fillControls();
     this.describe();
-    document.documentElement.dataset.theme = this.look.name;
+    this.dress();
     this.drawGrid();
     $("view").setAttribute("aria-busy", "true");
     try {
@@ -1913,7 +1925,7 @@ class Page {
     const focus = this.lookedAt(this.heads[i]);
     const token = focus && focus.key >= 0 && focus.key < tokens.length ? focus.key : null;
     const { level } = this;
-    const isSigned = isChange || layers.some((layer) => layer.isSigned);
+    const isSigned = layers.some((layer) => layer.isSigned);
     const key = `${token} ${level} ${this.memory.get("layers").key}`;
     const traced = token === null || isSigned || !this.isConsecutive ? null : this.once(`rollout ${i}`, key, () => rollout(layers, level, token));
     this.traced[i] = traced;
@@ -1978,7 +1990,7 @@ class Page {
     const drawn = `${key} ${state.layer}.${state.head} ${width} ${devicePixelRatio}`;
     if (!this.thumbnails || this.drawn === drawn) return;
     this.drawn = drawn;
-    const chosen = order.findIndex((n) => graphs[n].layer === state.layer && graphs[n].head === state.head);
+    const chosen = order.indexOf(graphs.indexOf(this.graph()));
     const first = state.sort ? Math.floor(chosen / MOST_SORTED) * MOST_SORTED : 0;
     const shown = state.sort ? order.slice(first, first + MOST_SORTED) : order;
     const cells = this.once("cells", `${key}|${first}`, () =>
@@ -2229,7 +2241,7 @@ class Page {
   moveHead(dx, dy) {
     const { state, stack, order } = this;
     if (state.sort && order) {
-      const at = order.findIndex((n) => stack.graphs[n].layer === state.layer && stack.graphs[n].head === state.head);
+      const at = order.indexOf(stack.graphs.indexOf(this.graph()));
       const next = stack.graphs[order[Math.min(order.length - 1, Math.max(0, at + dx + dy * this.grid.across))]];
       return this.update({ layer: next.layer, head: next.head });
     }
@@ -2343,7 +2355,7 @@ class Page {
 
   listenToGrid() {
     const pointed = (event) => this.grid?.hit(...this.at(event, $("grid"))) ?? null;
-    const chosen = () => this.order.findIndex((n) => this.graph() === this.stack.graphs[n]);
+    const chosen = () => this.order.indexOf(this.stack.graphs.indexOf(this.graph()));
     $("grid").addEventListener("pointermove", (event) => this.grid && this.noteHead(pointed(event) ?? chosen()));
     $("grid").addEventListener("pointerleave", () => this.grid && this.noteHead(chosen()));
     $("grid").addEventListener("click", (event) => {
@@ -2525,7 +2537,7 @@ class Page {
   async start() {
     if (window.parent !== window) document.documentElement.classList.add("compact");
     $("copy").hidden = location.protocol === "about:";
-    document.documentElement.dataset.theme = this.look.name;
+    this.dress();
     this.listenToControls();
     this.listenToView();
     this.listenToGrid();
