@@ -82,8 +82,9 @@ class Stack(Mapping[tuple[int, int], AttentionGraph]):
         r"""Unroll the stack into one directed acyclic graph on (layer, position).
 
         Layer 0 is the input; the edge ((l, j), (l + 1, i)) is what flows in layer l. With A
-        reduced over heads and r the residual share, its weight is the row-normalised mix
-        :math:`(1 - r) A_{ij} + r \delta_{ij}`.
+        reduced over heads and r the residual share, its weight is
+        :math:`(1 - r) A_{ij} + r \delta_{ij}`, divided by the sum of its whole row, dropped edges
+        included: where edges were dropped, weights are lower bounds.
 
         Parameters
         ----------

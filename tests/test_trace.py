@@ -85,9 +85,10 @@ def test_the_published_attention_flow_is_the_maximum_flow() -> None:
     np.testing.assert_allclose(flow, expected)
 
 
-def test_dropped_edges_leave_rows_that_still_sum_to_one() -> None:
+def test_rows_are_divided_by_their_whole_mass_dropped_edges_included() -> None:
     graph = trace_of([FIRST], [SECOND], keep=TopK(1)).unroll(residual=0.5)
-    np.testing.assert_allclose(layer_matrix(graph, 0).sum(1), np.ones(3))
+    kept = np.where(FIRST.max(1, keepdims=True) == FIRST, FIRST, 0)
+    np.testing.assert_allclose(layer_matrix(graph, 0), (kept + np.eye(3)) / 2)
     assert (1, 0) not in graph[0, 2]
 
 

@@ -238,15 +238,25 @@ class Layers:
 
     def mass_notes(self) -> list[str]:
         """Say what of the attention is not there."""
-        notes = []
-        whole = float(self.mass.sum())
-        if whole and (share := float(self.dropped.sum()) / whole) > 1e-6:
-            notes.append(f"{share:.2%} of the attention was not kept")
-        if (most := float(self.mass.max())) > 1 + _ROUNDING:
-            notes.append(f"no distributions: rows sum to up to {most:.3g}")
-        if self.has_sink:
-            notes.append("some attention went to a sink outside of the text")
-        return notes
+        return notes_of_mass(self.mass, self.kept_mass, has_sink=self.has_sink)
+
+
+def notes_of_mass(mass: Tensor, kept: Tensor, *, has_sink: bool) -> list[str]:
+    """Say what is not there of attention with a mass, of which some is kept."""
+    notes = []
+    whole = float(mass.sum())
+    if whole and (share := float((mass - kept).clamp_min(0).sum()) / whole) > 1e-6:
+        notes.append(f"{share:.2%} of the attention was not kept")
+    if mass.numel() and (most := float(mass.max())) > 1 + _ROUNDING:
+        notes.append(f"no distributions: rows sum to up to {most:.3g}")
+    if has_sink:
+        notes.append("some attention went to a sink outside of the text")
+    return notes
+
+
+def counted(number: int, noun: str) -> str:
+    """Write "1 token", "2 tokens"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def row_of(position: int, positions: Sequence[int], name: str) -> int:
@@ -257,6 +267,8 @@ def row_of(position: int, positions: Sequence[int], name: str) -> int:
     SelectionError
         Where no token stands there.
     """
+    if not positions:
+        raise SelectionError(f"{name} is a token's position, but there are no tokens.")
     try:
         number = index(position)
         if isinstance(position, bool) or number < -len(positions):
@@ -359,7 +371,9 @@ def _of_stack(stack: Stack) -> Layers:
         f"{stack.name} stack" if stack.name else "",
         _numbers("layer", stack.layers),
         _numbers("head", heads),
-        f"{len(queries)} tokens" if is_square else f"{len(queries)} queries, {len(keys)} keys",
+        counted(len(queries), "token")
+        if is_square
+        else f"{len(queries)} queries, {len(keys)} keys",
         "" if kept == "All()" else f"kept by {kept}",
     ]
     return Layers(
@@ -510,7 +524,7 @@ def _of_dense(values: Tensor) -> Layers:
     mass = torch.stack([layer.abs().sum(-1) for layer in values])  # no copy of them all
     if not bool(torch.isfinite(mass).all()):
         raise ShapeError("The attention holds NaN or infinity: cut padding and empty rows first.")
-    tokens = f"{queries} tokens" if queries == keys else f"{queries} queries, {keys} keys"
+    tokens = counted(queries, "token") if queries == keys else f"{queries} queries, {keys} keys"
     positions = tuple(range(keys))
     rows = tuple(range(queries))
     return Layers(

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from gattn.analysis.head_scores import special_tokens
 from gattn.analysis.heads import Heads, by_place
+from gattn.analysis.layers import counted
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
 from gattn.merging import selected, with_all_rows
@@ -111,8 +112,10 @@ def _without(head: AttentionGraph, which: str | list[int | str]) -> AttentionGra
     }
     edges = head.total_edges[rows] - cut_edges
     mass = np.where(whole > 0, 1.0, 0.0).astype(head.attention.dtype)
-    named = which if isinstance(which, str) else str(len(set(which)))
-    kept_by = f"{head.kept_by}, without {named} tokens"
+    named = "the first token" if which == "first" else "special tokens"
+    if not isinstance(which, str):
+        named = counted(len(set(which)), "token")
+    kept_by = f"{head.kept_by}, without {named}"
     return replace(part, total_mass=mass, total_edges=edges, sink=None, kept_by=kept_by, **scaled)
 
 

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from gattn.analysis.layers import row_of
+from gattn.analysis.layers import Layers, counted, notes_of_mass, row_of
 from gattn.analysis.results import Graph
 from gattn.errors import SelectionError, ShapeError
-from gattn.head import AttentionGraph
 from gattn.trace import HeadReduction, Stack
 
 if TYPE_CHECKING:
@@ -67,8 +67,9 @@ class Unrolled(Graph):
 
         Where everything passes on what its neighbourhood passed to it, by weight, an edge's
         ``passes`` is the share of the target that came over it: over each layer they sum to 1 (with
-        a source, to its share), and at the input nodes they are the rollout. Without a target it
-        is the share of the edge's end that came over it from the source.
+        a source, to its share), and at the input nodes they are `gattn.analysis.rollout`. Without a
+        target it is the share of the edge's end that came over it from the source. Where edges were
+        dropped all of these are lower bounds, as in `gattn.analysis.rollout`.
 
         Parameters
         ----------
@@ -228,32 +229,29 @@ def unroll(stack: Stack, *, heads: HeadReduction = "mean", residual: float = 0.5
         layers=len(stack.layers),
         first_layer=stack.layers[0],
         computed_from=_described(stack, str(named), residual),
-        notes=_notes(chosen),
+        notes="\n".join(_notes([layer for layer in chosen.values() if layer])),
     )
     for depth in range(len(stack.layers) + 1):
         for position, token in zip(places, labels, strict=True):
             graph.add_node((depth, position), token=token, layer=depth, position=position)
     for depth, layer in enumerate(stack.layers):
-        matrices = _of_heads(chosen[layer])
-        attention = _reduced(list(matrices.values()), heads, len(places))
-        _add_layer(graph, depth, places, attention, residual, matrices if _is_list(heads) else {})
+        attention, mass = _reduced(chosen[layer], heads, len(places))
+        _add_layer(graph, depth, places, attention, mass)
+        if _is_list(heads) and (found := chosen[layer]):
+            _add_heads(graph, depth, places, found)
     return graph
 
 
 def _add_layer(
-    graph: Unrolled,
-    depth: int,
-    places: Sequence[int],
-    attention: Floats,
-    residual: float,
-    heads: dict[int, Floats],
+    graph: Unrolled, depth: int, places: Sequence[int], attention: Floats, mass: Floats
 ) -> None:
+    """Add the edges of a layer, whose rows have the whole mass, dropped edges included."""
+    residual = graph.graph["residual"]
     mixed = (1 - residual) * attention + residual * np.eye(len(attention))
-    mass = mixed.sum(1, keepdims=True)
-    weight = np.divide(mixed, mass, out=np.zeros_like(mixed), where=mass > 0)
-    kept = np.divide(residual, mass[:, 0], out=np.zeros(len(mass)), where=mass[:, 0] > 0)
+    whole = ((1 - residual) * mass + residual)[:, None]
+    weight = np.divide(mixed, whole, out=np.zeros_like(mixed), where=whole > 0)
     rows, columns = (mixed > 0).nonzero()
-    stays = np.where(rows == columns, kept[rows], 0.0)
+    stays = np.where(rows == columns, residual / whole[rows, 0], 0.0)
     found = [some[rows, columns].tolist() for some in (attention, weight)]
     graph.add_edges_from(
         (
@@ -265,7 +263,10 @@ def _add_layer(
             rows.tolist(), columns.tolist(), *found, stays.tolist(), strict=True
         )
     )
-    for number, matrix in heads.items():
+
+
+def _add_heads(graph: Unrolled, depth: int, places: Sequence[int], layer: Layers) -> None:
+    for number, matrix in zip(layer.heads, layer.read(0).numpy(), strict=True):
         for query, key in np.argwhere(matrix > 0).tolist():
             edge = graph.edges[(depth, places[key]), (depth + 1, places[query])]
             edge[f"head_{number}"] = float(matrix[query, key])
@@ -275,8 +276,8 @@ def _is_list(heads: HeadReduction) -> bool:
     return not isinstance(heads, (str, int))
 
 
-def _chosen(stack: Stack, heads: HeadReduction) -> dict[int, list[AttentionGraph]]:
-    """List the heads of each layer that are read."""
+def _chosen(stack: Stack, heads: HeadReduction) -> dict[int, Layers | None]:
+    """Take the heads of each layer that are read, if there are any."""
     if isinstance(heads, str):
         if heads not in ("mean", "max", "min"):
             raise SelectionError(
@@ -288,19 +289,23 @@ def _chosen(stack: Stack, heads: HeadReduction) -> dict[int, list[AttentionGraph
         places = [(layer, heads) for layer in stack.layers]
     else:
         places = sorted(set(heads))
-    graphs = [(place, stack[place]) for place in places]
-    return {layer: [graph for (at, _), graph in graphs if at == layer] for layer in stack.layers}
+    graphs = {place: stack[place] for place in places}
+    of_layers = (
+        {place: graph for place, graph in graphs.items() if place[0] == layer}
+        for layer in stack.layers
+    )
+    return {
+        layer: Layers.of(Stack(stack.name, some)) if some else None
+        for layer, some in zip(stack.layers, of_layers, strict=True)
+    }
 
 
-def _of_heads(graphs: Sequence[AttentionGraph]) -> dict[int, Floats]:
-    return {graph.head or 0: graph.to_dense().astype(np.float64) for graph in graphs}
-
-
-def _reduced(matrices: list[Floats], heads: HeadReduction, size: int) -> Floats:
-    if not matrices:
-        return np.zeros((size, size))
-    reduced: Floats = getattr(np.stack(matrices), heads if isinstance(heads, str) else "mean")(0)
-    return reduced
+def _reduced(layer: Layers | None, heads: HeadReduction, size: int) -> tuple[Floats, Floats]:
+    """Make the heads of a layer one, and say what its whole rows sum to."""
+    if layer is None:
+        return np.zeros((size, size)), np.zeros(size)
+    ((attention, mass),) = layer.reduced_with_mass(heads if isinstance(heads, str) else "mean")
+    return attention.numpy(), mass.numpy()
 
 
 def _described(stack: Stack, heads: str, residual: float) -> str:
@@ -310,19 +315,23 @@ def _described(stack: Stack, heads: str, residual: float) -> str:
         next(iter(stack.heads.values())).model,
         f"{stack.name} stack",
         f"layers {first}-{last}" if last > first else f"layer {first}",
-        f"{len(stack.tokens)} tokens",
+        counted(len(stack.tokens), "token"),
     ]
     named = f"{heads} of heads" if heads in ("mean", "max", "min") else which
     return f"{', '.join(filter(None, parts))}; {named}, residual {residual:g}"
 
 
-def _notes(chosen: dict[int, list[AttentionGraph]]) -> str:
-    graphs = [graph for some in chosen.values() for graph in some]
-    kept = sum(float(graph.kept_mass.sum()) for graph in graphs)
-    whole = sum(float(graph.total_mass.sum()) for graph in graphs)
-    if whole <= 0 or kept >= whole * (1 - 1e-4):
-        return ""
-    return f"kept edges have {100 * kept / whole:.3g} % of the mass, and their rows are made whole"
+def _notes(layers: Sequence[Layers]) -> list[str]:
+    """Say what of the attention is not there."""
+    mass, kept = (
+        torch.cat([torch.zeros(0), *(getattr(layer, name).flatten() for layer in layers)])
+        for name in ("mass", "kept_mass")
+    )
+    has_sink = any(layer.has_sink for layer in layers)
+    notes = notes_of_mass(mass, kept, has_sink=has_sink)
+    if bool((kept < mass).any()):
+        notes.append("weights are lower bounds")
+    return notes
 
 
 def _check(stack: Stack) -> None:

@@ -115,7 +115,7 @@ def draw_ribbons(
         _name_inputs(ax, ribbons, left)
     notes = ["widths are shares of the target, 1 in each layer"]
     if (lost := 1 - float(ribbons.held[0].sum())) > 1e-6:
-        notes[0] = f"widths are shares of the target; {lost:.2g} comes from nowhere, rows are empty"
+        notes[0] = f"widths are shares of the target; {lost:.2g} came over no edge that is here"
     return ax, [*notes, ribbons.rest] if ribbons.rest else notes
 
 

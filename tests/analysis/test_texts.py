@@ -285,5 +285,7 @@ def test_leaving_out_tokens_is_told_and_leaves_some():
     trace = gattn.capture("The dog chased the cat")
     assert without_tokens(trace, "special")[0, 0].kept_by == "All(), without special tokens"
     assert without_tokens(trace, [0, 3])[0, 0].kept_by == "All(), without 2 tokens"
+    assert without_tokens(trace, [3])[0, 0].kept_by == "All(), without 1 token"
+    assert without_tokens(trace, "first")[0, 0].kept_by == "All(), without the first token"
     with pytest.raises(SelectionError, match="none of 6 are left"):
         without_tokens(trace, range(6))

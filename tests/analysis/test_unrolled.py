@@ -1,9 +1,13 @@
 """What passes over the edges of unrolled layers."""
 
+from dataclasses import replace
+
 import networkx as nx
 import numpy as np
 import pytest
+import torch
 
+from gattn import Softmax, TokenGraph, attention_graphs
 from gattn.analysis import flow, rollout
 from gattn.analysis.unrolled import Unrolled
 from gattn.errors import SelectionError
@@ -112,10 +116,65 @@ def test_chosen_heads_are_a_mean_and_other_layers_pass_the_stream_alone():
         trace.unroll(heads=[(1, 7)])
 
 
+@pytest.mark.parametrize("heads", ["mean", "max", 1])
+def test_of_half_kept_heads_rollouts_and_flows_are_those_of_the_analyses(heads):
+    trace = trace_of(keep=TopK(2))
+    graph = trace.unroll(heads=heads, residual=0.3)
+    rolled = rollout(trace, heads=heads, residual=0.3)[-1]
+    for target in range(TOKENS):
+        passed = graph.rollout(target=target)
+        at_input = [passed.nodes[0, position]["passes"] for position in range(TOKENS)]
+        np.testing.assert_allclose(at_input, rolled[target], atol=1e-12)
+    assert float(rolled[-1].sum()) < 0.99
+    flows = flow(trace, heads=heads, residual=0.3, targets=4, sources=0, progress=False)
+    found = graph.flow(source=0, target=4)
+    assert found.nodes[LAYERS, 4]["passes"] == pytest.approx(flows.item(), abs=1e-7)
+
+
 def test_it_says_what_was_dropped():
     assert trace_of().unroll().notes == []
-    (note,) = trace_of(keep=TopK(2)).unroll().notes
-    assert "% of the mass" in note
+    dropped, bounds = trace_of(keep=TopK(2)).unroll().notes
+    assert dropped in rollout(trace_of(keep=TopK(2))).notes
+    assert dropped.endswith("of the attention was not kept")
+    assert bounds == "weights are lower bounds"
+
+
+def test_it_says_that_some_attention_went_to_a_sink():
+    query, key = torch.randn(2, 1, 6, 4, generator=torch.Generator().manual_seed(0))
+    sunk = attention_graphs(query, key, TokenGraph.causal(6), normalizer=Softmax(sink=1.0))
+    plain = attention_graphs(query, key, TokenGraph.causal(6))
+    graph = Stack("decoder", {(0, 0): plain[0], (1, 0): sunk[0]}).unroll()
+    assert graph.notes == ["some attention went to a sink outside of the text"]
+    assert graph.rollout(target=-1).notes == graph.notes
+    assert Stack("decoder", {(0, 0): plain[0]}).unroll().notes == []
+
+
+def test_heads_are_known_by_their_place_in_the_stack():
+    trace = trace_of()
+    nameless = Stack(
+        "decoder",
+        {place: replace(head, layer=None, head=None) for place, head in trace["decoder"].items()},
+    )
+    for heads in ("mean", "max", [(0, 0), (0, 1), (1, 1)]):
+        expected, found = trace.unroll(heads=heads), nameless.unroll(heads=heads)
+        assert dict(found.edges) == dict(expected.edges)
+
+
+def test_one_token_is_one_token():
+    head = AttentionGraph.from_dense(np.ones((1, 1)), tokens=["a"], layer=0, head=0)
+    assert "1 token;" in Stack("decoder", {(0, 0): head}).unroll().computed_from
+
+
+def test_without_tokens_no_token_is_named():
+    head = attention_graphs(torch.zeros(1, 0, 4), torch.zeros(1, 0, 4), TokenGraph.causal(0))[0]
+    graph = Stack("decoder", {(0, 0): head}).unroll()
+    for ask in (
+        lambda: graph.rollout(target=-1),
+        lambda: graph.rollout(source=0),
+        lambda: graph.flow(source=0, target=-1),
+    ):
+        with pytest.raises(SelectionError, match="there are no tokens"):
+            ask()
 
 
 @pytest.mark.parametrize("suffix", [".json", ".graphml"])
