@@ -97,3 +97,14 @@ def test_kinds_of_values_of_one_run_alone_are_not_compared(is_before, look_at):
     settle(page)
     page.keyboard.press("w")
     settle(page)
+
+
+@pytest.mark.parametrize("layers", [[1, 3], [1, 2]])
+def test_only_consecutive_layers_roll_out_and_the_input_is_what_comes_before(layers, look_at):
+    page = look_at(gattn.capture(LAMP, layers=layers), "view=layered&token=12&level=2")
+    tables = page.locator("#numbers caption")
+    if layers == [1, 2]:
+        expect(tables.first).to_contain_text("the tokens before layer 1 (rollout)")
+    else:
+        expect(tables).to_have_count(0)
+        expect(page.locator("#numbers")).to_contain_text("no rollout")
