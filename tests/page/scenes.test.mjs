@@ -254,6 +254,12 @@ test("heads are chosen where they are drawn, by layer or by score", () => {
   }
 });
 
+test("thumbnails are attention, or its change with its sign", () => {
+  assert.deepEqual([0, 255].map((byte) => viewer.shadeOf(byte, false)), [0, 1]);
+  assert.deepEqual([1, 128, 255].map((byte) => viewer.shadeOf(byte, true)), [-1, 0, 1]);
+  assert.ok(Math.abs(viewer.shadeOf(128 - 90, true) + 0.5) < 0.01);
+});
+
 test("three pictures of a comparison answer to the pointer where they are", () => {
   const scenes = [0, 1, 2].map((n) => ({ width: 100, height: 50, marks: [], hit: (x, y) => ({ n, x, y }) }));
   const below = viewer.tiled(scenes, ["a", "b", "c"], LOOKS.light, false);

@@ -1,15 +1,20 @@
 """What the page says of what it shows is true of it: the run, the stack, the edges, the scale."""
 
+import re
 from dataclasses import replace
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from looking import LAMP, cut_lamp
 from playwright.sync_api import expect
 from samples import trace_of, words
 
 import gattn
-from gattn.trace import Stack
+from gattn.drawing.page import payload
+from gattn.graph import TokenGraph
+from gattn.head import AttentionGraph
+from gattn.trace import AttentionTrace, Stack
 
 
 @pytest.fixture(scope="module")
@@ -38,7 +43,7 @@ def test_a_saved_picture_says_which_run_it_shows(view, show, look_at, lamp, cut,
     fragment = f"show={show}&view={view}&layer=2&head=1"
     page = look_at(lamp, fragment, other=cut, edits="cut 1.1")
     name, texts = saved_texts(page, tmp_path / "saved.svg")
-    title = texts[0]
+    title = " ".join(texts[:2])
     parts = ["before", "after", "difference"] if show == "all three" else [show]
     assert all(part in title for part in parts)
     assert "edits: cut 1.1" in title
@@ -142,3 +147,50 @@ def test_a_caption_adds_nothing_where_all_edges_are_drawn(look_at):
 def test_a_range_beyond_the_text_is_as_usual(look_at, lamp):
     page = look_at(lamp, "keys=100-200")
     expect(page.locator("#caption")).not_to_contain_text("in view")
+
+
+SATURATED = """canvas => {
+  const { data } = canvas.getContext("2d").getImageData(128, 22, 92, 92);
+  const found = { blue: 0, orange: 0 };
+  for (let at = 0; at < data.length; at += 4) {
+    found.blue += data[at + 2] > data[at] + 60;
+    found.orange += data[at] > data[at + 2] + 60;
+  }
+  return found;
+}"""
+
+
+def moved(by):
+    dense = np.zeros((128, 128))
+    dense[np.arange(128), np.maximum(0, np.arange(128) // 4 * 4 - by)] = 1
+    head = AttentionGraph.from_dense(dense, TokenGraph.causal(128))
+    return AttentionTrace({"decoder": Stack("decoder", {(0, 0): head, (0, 1): head})})
+
+
+def test_a_change_within_one_cell_of_a_small_picture_is_seen_there(look_at):
+    page = look_at(moved(0), other=moved(3))
+    found = page.locator("#grid canvas").evaluate(SATURATED)
+    assert min(found.values()) > 100
+
+
+def test_the_page_has_the_colours_of_the_figures(look_at, lamp, monkeypatch, tmp_path):
+    red = {"unsigned": ["#ff0000"] * 7, "signed": ["#ff0000"] * 7}
+    monkeypatch.setattr(payload, "RAMPS", {"light": red, "dark": red})
+    page = look_at(lamp, "view=matrix&token=9")
+    page.mouse.move(5, 5)
+    with page.expect_download() as download:
+        page.locator("#save-svg").click()
+    download.value.save_as(tmp_path / "red.svg")
+    fills = set(re.findall(r'fill="(rgb[^"]*)"', (tmp_path / "red.svg").read_text("utf-8")))
+    assert fills == {"rgb(255,0,0)"}
+    bar = page.locator("td.bar i").first.evaluate("node => getComputedStyle(node).backgroundColor")
+    assert bar == "rgb(255, 0, 0)"
+
+
+@pytest.mark.parametrize("view", ["arcs", "layered"])
+def test_a_head_of_no_layer_has_none_on_the_page(view, look_at):
+    page = look_at(AttentionGraph.from_dense(np.tri(4), TokenGraph.causal(4)), f"view={view}")
+    texts = page.locator("body").inner_text()
+    assert "layer 0" not in texts
+    if view == "arcs":
+        expect(page.locator("#head-title")).to_contain_text("one head")

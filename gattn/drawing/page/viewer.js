@@ -1252,7 +1252,7 @@ function layerGround({ layers, layerNames, look, width, level, token, traced, sc
   const depth = layers.length;
   const levels = Array.from({ length: depth + 1 }, (_, l) => l);
   const marks = levels.map((l) => lineMark(left, y(l), width - 12, y(l), look.faint, 0.7));
-  marks.push(...layerNames.map((name, l) => noteMark(look, 8, (y(l) + y(l + 1)) / 2, `layer ${name}`)));
+  marks.push(...layerNames.map((name, l) => noteMark(look, 8, (y(l) + y(l + 1)) / 2, name)));
   if (pitch > 7) marks.push(...places.map((i) => lineMark(x(i), y(0), x(i), y(depth), look.faint)));
   for (let l = 0; traced && l < depth; l++)
     for (const i of places) {
@@ -1372,6 +1372,12 @@ function gridNames({ layerNames, headNames, brackets, look }, { left, top, side,
   return marks;
 }
 
+/** Read a byte of a thumbnail: the strongest attention of a block, or its largest change. */
+export function shadeOf(byte, isChange) {
+  const root = isChange ? (byte - 128) / 127 : byte / 255;
+  return Math.sign(root) * root * root;
+}
+
 /** All heads as small pictures: layers down and heads across, or in the order of a score from the head `first` on. */
 export function headGrid(grid) {
   const { cells, layerNames, headNames, look, width, chosen, brackets, isSorted, first = 0 } = grid;
@@ -1380,7 +1386,7 @@ export function headGrid(grid) {
   const gap = across > 16 ? 2 : 4;
   const side = Math.max(8, Math.min(96, (width - left - 2) / across - gap));
   const [step, down] = [side + gap, side + gap + (isSorted ? 26 : 0)];
-  const marks = isSorted ? [] : gridNames(grid, { left, top, side, step });
+  const marks = isSorted || cells.length === 1 ? [] : gridNames(grid, { left, top, side, step });
   const boxes = cells.map((cell, n) => {
     const [c, r] = isSorted ? [n % across, Math.floor(n / across)] : [headNames.indexOf(cell.head), layerNames.indexOf(cell.layer)];
     const [x, y] = [left + c * step, top + r * down];
@@ -1932,7 +1938,8 @@ class Page {
     const flows = traced?.flows.map((flow) => flow.reduce((most, x) => Math.max(most, x), 0));
     const label = traced ? "share (rollout)" : isChange ? "mean change of attention" : "mean attention";
     const scale = new Scale(label, isSigned ? -1 : 0, flows ? Math.max(...flows, 0.01) : 1, true, tokens.length);
-    return layered({ ...common, layers, layerNames: this.stack.layers, tokens, range, level, token, traced, scale });
+    const layerNames = this.stack.graphs.length > 1 ? this.stack.layers.map((layer) => `layer ${layer}`) : [this.stack.graphs[0].name.split(" · ")[0]];
+    return layered({ ...common, layers, layerNames, tokens, range, level, token, traced, scale });
   }
 
   wholeScene(width, height) {
@@ -2021,14 +2028,15 @@ class Page {
     return found;
   }
 
-  /** Where the thumbnail of each graph of each trace starts. */
+  /** Find the thumbnails of all graphs: of each trace, and of what changed between two. */
   async decodeThumbnails() {
     const { block, size } = this.header.thumbnails;
     const bytes = await inflate(bytesOf(this.block(`gattn-block-${block}`)));
     let at = 0;
-    this.thumbnails = this.traces.map((trace) =>
+    const runs = this.traces.length > 1 ? [...this.traces, this.traces[0]] : this.traces;
+    this.thumbnails = runs.map(({ stacks }) =>
       Object.fromEntries(
-        trace.stacks.map((stack) => {
+        stacks.map((stack) => {
           const queries = stack.numQueries;
           const [rows, columns] = [Math.min(size, queries), Math.min(size, stack.keys.tokens.length)];
           const shades = stack.graphs.map(() => bytes.subarray(at, (at += rows * columns)));
@@ -2039,13 +2047,12 @@ class Page {
   }
 
   thumbnail(n, show, scale) {
-    const of = (trace) => this.thumbnails[trace][this.state.stack];
-    const { rows, columns, queries } = of(0);
-    const [graph, { keys, offset }] = [this.stack.graphs[n], this.stack];
+    const { rows, columns, queries, shades } = this.thumbnails[["before", "after", "difference"].indexOf(show)][this.state.stack];
+    const { keys, offset, graphs } = this.stackOf(show === "after" ? 1 : 0);
+    const graph = graphs[n];
     const pixels = new Uint8ClampedArray(4 * rows * columns);
-    const value = (trace, at) => (of(trace).shades[n][at] / 255) ** 2;
     for (let at = 0; at < rows * columns; at++) {
-      const shade = show === "difference" ? value(1, at) - value(0, at) : value(show === "after" ? 1 : 0, at);
+      const shade = shadeOf(shades[n][at], show === "difference");
       const lastQuery = Math.ceil(((Math.floor(at / columns) + 1) * queries) / rows) - 1;
       const firstKey = Math.floor(((at % columns) * keys.tokens.length) / columns);
       const isEdge = graph.pattern === "complete" || (graph.pattern === "causal" && firstKey <= lastQuery + offset);
@@ -2056,7 +2063,7 @@ class Page {
 
   headText(graph) {
     const shared = graph.keyValueHead === null ? "" : ` · key-value head ${graph.keyValueHead}`;
-    return `layer ${graph.layer} · head ${graph.head}${shared}${graph.label ? `: ${graph.label.replace(/ \.(\d)/g, " 0.$1")}` : ""}`;
+    return `${graph.name}${shared}${graph.label ? `: ${graph.label.replace(/ \.(\d)/g, " 0.$1")}` : ""}`;
   }
 
   noteHead(n) {
