@@ -4,10 +4,21 @@ import os
 os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 
+import matplotlib as mpl
 import pytest
 import torch
 
+mpl.use("agg")
+
+import matplotlib.pyplot as plt
+
 torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _closed_figures():
+    yield
+    plt.close("all")
 
 
 @pytest.fixture

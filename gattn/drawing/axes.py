@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import matplotlib as mpl
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
@@ -18,18 +19,17 @@ from gattn.drawing import fonts
 from gattn.drawing.colours import given_map, is_dark
 from gattn.drawing.frame import POINTS_PER_INCH, shown_text
 from gattn.drawing.labels import fit, font_size, text_style
-from gattn.drawing.sheet import GridFigure
 from gattn.drawing.text import visible, wrapped
 
 
 def new_axes(width: float, height: float) -> Axes:
-    """Make axes in a new figure that pyplot does not know, in inches at the usual font size.
+    """Make axes in a new pyplot figure, in inches at the usual font size.
 
     With larger fonts it is larger, up to twice.
     """
     larger = float(np.clip(font_size() / 10, 1.0, 2.0))
     size = (larger * width, larger * height)
-    return GridFigure(figsize=size, layout="constrained").add_subplot()
+    return plt.figure(figsize=size, layout="constrained").add_subplot()
 
 
 def pitch(ax: Axes, count: int, side: str) -> tuple[float, float]:

@@ -38,7 +38,7 @@ def draw_barcode(
     layer, head : int, optional
         Which head; the last one, or the last of this layer, where not given. The title says which.
     ax : Axes, optional
-        Where to draw; by default in a new figure that pyplot does not know.
+        Where to draw; by default in a new pyplot figure, the caller's to show and close.
     **options
         Passed on to ``Axes.hlines``.
 

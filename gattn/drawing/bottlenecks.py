@@ -22,7 +22,7 @@ def draw_bottlenecks(found: pd.DataFrame, *, ax: Axes | None = None, **options: 
     found : Bottlenecks
         What `gattn.analysis.bottlenecks` gave.
     ax : Axes, optional
-        Where to draw; by default in a new figure that pyplot does not know.
+        Where to draw; by default in a new pyplot figure, the caller's to show and close.
     **options
         Passed on to the lines of what passes, such as ``color``.
 

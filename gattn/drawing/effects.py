@@ -88,7 +88,7 @@ def draw_effects(
         other; between two tokens of a layer the strongest head is drawn. By default the one that
         fits.
     ax : Axes, optional
-        Where to draw; by default in a new figure that pyplot does not know.
+        Where to draw; by default in a new pyplot figure, the caller's to show and close.
     cmap : str or Colormap, optional
         The colours.
 

@@ -33,7 +33,7 @@ def draw_curves(table: pd.DataFrame, *, ax: Axes | None = None, **options: Any) 
     table : DataFrame
         What `gattn.analysis.deletion_curve` or `insertion_curve` gives.
     ax : Axes, optional
-        Where to draw; by default in a new figure that pyplot does not know.
+        Where to draw; by default in a new pyplot figure, the caller's to show and close.
     **options
         Passed on to ``Axes.plot`` for each ranking.
 
@@ -83,7 +83,7 @@ def draw_agreement(table: pd.DataFrame, *, ax: Axes | None = None, **options: An
     table : DataFrame
         What `gattn.analysis.rank_agreement` gives.
     ax : Axes, optional
-        Where to draw; by default in a new figure that pyplot does not know.
+        Where to draw; by default in a new pyplot figure, the caller's to show and close.
     **options
         Passed on to ``Axes.errorbar``.
 

@@ -41,7 +41,7 @@ def draw_head_map(
     heads : HeadMap
         What `gattn.analysis.head_map` gives.
     ax : Axes, optional
-        Where to draw; by default in a new figure that pyplot does not know.
+        Where to draw; by default in a new pyplot figure, the caller's to show and close.
     cmap : str or Colormap, optional
         The colours of layers; from "viridis" by default.
     **options
@@ -52,12 +52,12 @@ def draw_head_map(
     Axes
         The axes; their figure is never shown, saved or closed here.
     """
+    colours = layer_colours(cmap)
     if ax is None:
         ax = new_axes(6.4, 5.6)
     places = heads[["x", "y"]].to_numpy(dtype=np.float64)
     layers = heads.index.get_level_values("layer").to_numpy()
     names = [f"{layer}.{head}" for layer, head in heads.index]
-    colours = layer_colours(cmap)
     norm = Normalize(layers.min(initial=0), max(layers.max(initial=1), 1))
     shown: dict[str, Any] = {"s": 30, "edgecolors": "0.5", "linewidths": 0.5} | options
     ax.scatter(places[:, 0], places[:, 1], c=layers, cmap=colours, norm=norm, **shown)
@@ -109,7 +109,7 @@ def draw_head_clusters(heads: HeadClusters, *, ax: Axes | None = None, **options
     heads : HeadClusters
         What `gattn.analysis.head_clusters` gives.
     ax : Axes, optional
-        Where to draw; by default in a new figure that pyplot does not know.
+        Where to draw; by default in a new pyplot figure, the caller's to show and close.
     **options
         Passed on to `scipy.cluster.hierarchy.dendrogram`.
 

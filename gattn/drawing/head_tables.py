@@ -11,6 +11,7 @@ from matplotlib.colors import Colormap
 from pandas.api.types import is_float_dtype
 
 from gattn.drawing.axes import new_axes, pitch
+from gattn.drawing.colours import given_map
 from gattn.drawing.labels import fit, font_size
 from gattn.drawing.results import draw_table
 
@@ -33,7 +34,7 @@ def draw_head_table(
     table : DataFrame
         What `gattn.analysis.head_table` gives, or some of its rows.
     ax : Axes, optional
-        Where to draw; by default in a new figure that pyplot does not know.
+        Where to draw; by default in a new pyplot figure, the caller's to show and close.
     columns : sequence of str, optional
         The columns to show; where not given, all scores that are not the same for all heads,
         without those of even attention.
@@ -52,6 +53,7 @@ def draw_head_table(
     SelectionError
         Where there is nothing to draw.
     """
+    cmap = cmap and given_map(cmap)
     scores = [str(name) for name in table.columns if is_float_dtype(table[name])]
     if columns is None:
         measured = [name for name in scores if not name.startswith("even_")]

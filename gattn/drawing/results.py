@@ -23,7 +23,7 @@ from gattn.drawing.axes import (
     title_of,
     write_title,
 )
-from gattn.drawing.colours import colour_map
+from gattn.drawing.colours import colour_map, given_map
 from gattn.drawing.heat import NONE, draw_kinds, draw_matrix, write_cells
 from gattn.drawing.labels import font_size
 from gattn.drawing.text import visible
@@ -52,7 +52,7 @@ def draw_array(
     array : DataArray
         What to draw.
     ax : Axes, optional
-        Where to draw; by default in a new figure that pyplot does not know.
+        Where to draw; by default in a new pyplot figure, the caller's to show and close.
     title : str, optional
         What to write above, in place of what it was computed from and the notes.
     cmap : str or Colormap, optional
@@ -69,8 +69,9 @@ def draw_array(
     Raises
     ------
     SelectionError
-        Where there is nothing to draw, or no such place.
+        Where there is nothing to draw, or no such place or colour map.
     """
+    cmap = cmap and given_map(cmap)
     chosen = {str(axis): options.pop(str(axis)) for axis in array.dims if axis in options}
     array = _selected(array, chosen)
     if array.size == 0 or array.ndim == 0:
@@ -190,7 +191,7 @@ def draw_table(
     table : DataFrame
         What to draw.
     ax : Axes, optional
-        Where to draw; by default in a new figure that pyplot does not know.
+        Where to draw; by default in a new pyplot figure, the caller's to show and close.
     columns : sequence of str, optional
         The columns to show; all that hold numbers where not given.
     shares : sequence of str
@@ -208,8 +209,9 @@ def draw_table(
     Raises
     ------
     SelectionError
-        Where no column holds numbers.
+        Where no column holds numbers, or there is no such colour map.
     """
+    cmap = cmap and given_map(cmap)
     table = without_only_stack(table)
     names = list(columns) if columns is not None else _numeric(table)
     if not names or not len(table):

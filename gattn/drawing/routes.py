@@ -52,7 +52,7 @@ def draw_routes(
     routes : Routes
         What to draw.
     ax : Axes, optional
-        Where to draw; by default in a new figure that pyplot does not know.
+        Where to draw; by default in a new pyplot figure, the caller's to show and close.
     by : "strength" or "importance"
         What widths and colours show: the strength of all paths over an edge, or its share in the
         stream that it leads to.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
@@ -15,7 +16,6 @@ from gattn.drawing.frame import add_axes
 from gattn.drawing.heat import draw_matrix, write_cells
 from gattn.drawing.labels import font_size, text_style
 from gattn.drawing.one_head import draw_head, fitting_size
-from gattn.drawing.sheet import GridFigure
 from gattn.drawing.text import visible
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
@@ -41,7 +41,7 @@ def draw_alignment(table: Alignment, *, ax: Axes | None = None, **options: Any) 
     table : Alignment
         What `gattn.analysis.dependency_alignment` gives, or its `best`.
     ax : Axes, optional
-        Where to draw; by default in a new figure that pyplot does not know.
+        Where to draw; by default in a new pyplot figure, the caller's to show and close.
     **options
         Passed on to ``Axes.barh`` for the heads.
 
@@ -97,7 +97,7 @@ def draw_best_edges(
     side : "key" or "query"
         The word that each word reads most, or the word that reads it most.
     ax : Axes, optional
-        Where to draw; by default in a new figure that pyplot does not know.
+        Where to draw; by default in a new pyplot figure, the caller's to show and close.
     **options
         Passed on to ``Axes.imshow``.
 
@@ -140,7 +140,7 @@ def draw_tree(tree: Tree, *, ax: Axes | None = None, **options: Any) -> Axes:
     tree : Tree
         What `gattn.analysis.arborescence` gives.
     ax : Axes, optional
-        Where to draw; by default in a new figure that pyplot does not know.
+        Where to draw; by default in a new pyplot figure, the caller's to show and close.
     **options
         Passed on to `gattn.drawing.draw_head`.
 
@@ -153,7 +153,7 @@ def draw_tree(tree: Tree, *, ax: Axes | None = None, **options: Any) -> Axes:
     if ax is None:
         width, height = fitting_size(head, "arcs")
         room = 0.04 * font_size()
-        figure = GridFigure(figsize=(width, height + room))
+        figure = plt.figure(figsize=(width, height + room), layout="none")
         ax = add_axes(figure, legend=options.get("legend", True))
         figure.subplots_adjust(top=figure.subplotpars.top - room / (height + room))
     draw_head(head, ax=ax, **options)

@@ -27,7 +27,7 @@ def draw_topology(
     column : str
         Which of its columns.
     ax : Axes, optional
-        Where to draw; by default in a new figure that pyplot does not know.
+        Where to draw; by default in a new pyplot figure, the caller's to show and close.
     **options
         Passed on to ``Axes.imshow``.
 

@@ -63,7 +63,7 @@ def draw_unrolled(
     layout : "layered" or "ribbons"
         Lines, or bands whose widths add up to all that reaches the target of a rollout.
     ax : Axes, optional
-        Where to draw; by default in a new figure that pyplot does not know.
+        Where to draw; by default in a new pyplot figure, the caller's to show and close.
     cmap : str or Colormap, optional
         The colours of attention, or, of ribbons, of tokens.
     labels : bool

@@ -311,11 +311,9 @@ def test_a_drawn_tree_says_what_its_edges_are():
         assert tree.notes[0].endswith("was not kept")
         assert any(all(note in text for note in tree.notes) for text in texts)
         ax.figure.savefig(io.BytesIO())
-        assert not plt.get_fignums()
     figure, given = plt.subplots()
     assert tree.draw(ax=given, legend=False) is given
     figure.savefig(io.BytesIO())
-    plt.close("all")
 
 
 def test_words_that_nothing_reaches_make_a_forest():

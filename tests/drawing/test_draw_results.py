@@ -2,14 +2,18 @@
 
 import io
 import itertools
+from functools import partial
 
 import matplotlib as mpl
+import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+from matplotlib.figure import Figure
 
 from gattn.analysis import best_edges, communities, graph_frequencies
 from gattn.analysis.faithful import Agreement
 from gattn.analysis.results import array, table
+from gattn.drawing.head_tables import draw_head_table
 from gattn.drawing.heat import KINDS, _short
 from gattn.errors import SelectionError
 
@@ -212,6 +216,25 @@ def test_numbers_of_which_most_are_tiny_are_on_a_square_root_scale():
     plain = array(np.sqrt(values), axes, name="rollout", computed_from="a toy").draw()
     assert plain.images[0].norm(0.25) == pytest.approx(0.25)
     assert "scale" not in plain.figure.axes[1].get_ylabel()
+
+
+@pytest.mark.parametrize("axes", [None, Figure])
+def test_a_figure_of_an_analysis_is_known_to_pyplot_unless_it_is_the_callers(axes):
+    made = of_heads(np.ones((1, 2, 5)), "token")
+    for one in (made, made.to_dataframe().pipe(table, name="", computed_from="")):
+        ax = one.draw() if axes is None else one.draw(ax=axes().add_subplot())
+        assert (ax.figure in map(plt.figure, plt.get_fignums())) == (axes is None)
+
+
+def test_colours_of_analyses_that_do_not_exist_are_refused_before_a_figure_is_open():
+    made = of_heads(np.ones((1, 2, 5)), "token")
+    heads = table({"entropy": [0.5], "label": ["even"]}, name="", computed_from="")
+    spectra = of_heads(np.ones((1, 2, 5)), "index")
+    draws = made.draw, heads.draw, spectra.draw, partial(draw_head_table, heads)
+    for draw in draws:
+        with pytest.raises(SelectionError, match="No colours 'nope'"):
+            draw(cmap="nope")
+    assert plt.get_fignums() == []
 
 
 @pytest.mark.mpl_image_compare(savefig_kwargs={"dpi": 60})

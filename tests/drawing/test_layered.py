@@ -4,7 +4,6 @@ import io
 from itertools import combinations, pairwise
 
 import matplotlib as mpl
-import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.collections import PathCollection
@@ -96,7 +95,6 @@ def test_it_draws_on_given_axes_and_dark_ones(river):
     figure = Figure()
     ax = figure.add_subplot()
     assert river.draw(ax=ax) is ax
-    assert not plt.get_fignums()
     with mpl.rc_context({"text.color": "white", "figure.facecolor": "black"}):
         dark = river.draw()
     assert isinstance(edges_of(dark), PathCollection)
