@@ -13,15 +13,17 @@ from numpy.typing import NDArray
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
 
-_UNSIGNED = {
-    False: ("#f1f6f0", "#b9dccb", "#79c6bb", "#41a2c4", "#2471b1", "#253c94", "#0a1a4f"),
-    True: ("#1c2033", "#2a3f6e", "#2b6499", "#3290b4", "#61bcbb", "#a9e2c0", "#f4fce3"),
+RAMPS = {
+    "light": {
+        "unsigned": ["#f1f6f0", "#b9dccb", "#79c6bb", "#41a2c4", "#2471b1", "#253c94", "#0a1a4f"],
+        "signed": ["#602602", "#bd5f14", "#eab37c", "#dedee2", "#9dbfe0", "#3a7ab9", "#0b2f6b"],
+    },
+    "dark": {
+        "unsigned": ["#1c2033", "#2a3f6e", "#2b6499", "#3290b4", "#61bcbb", "#a9e2c0", "#f4fce3"],
+        "signed": ["#ffc878", "#ee8f2e", "#8a5222", "#3a3a40", "#2f5f92", "#4f9fe6", "#a8d6ff"],
+    },
 }
-_SIGNED = {
-    False: ("#602602", "#bd5f14", "#eab37c", "#dedee2", "#9dbfe0", "#3a7ab9", "#0b2f6b"),
-    True: ("#ffc878", "#ee8f2e", "#8a5222", "#3a3a40", "#2f5f92", "#4f9fe6", "#a8d6ff"),
-}
-"""Colours from the weakest attention to the strongest, by whether the background is dark."""
+"""Colours from the weakest attention to the strongest, on a light and on a dark background."""
 
 
 @dataclass(frozen=True)
@@ -88,10 +90,10 @@ def colour_map(cmap: str | Colormap | None, *, is_signed: bool, is_area: bool = 
     """
     if cmap is not None:
         return given_map(cmap)
-    dark = is_dark()
+    ramps = RAMPS["dark" if is_dark() else "light"]
     if is_signed:
-        return LinearSegmentedColormap.from_list("attention", _SIGNED[dark])
-    colours = LinearSegmentedColormap.from_list("attention", _UNSIGNED[dark])
+        return LinearSegmentedColormap.from_list("attention", ramps["signed"])
+    colours = LinearSegmentedColormap.from_list("attention", ramps["unsigned"])
     start = 0.08 if is_area else 0.25
     return LinearSegmentedColormap.from_list("attention", colours(np.linspace(start, 1, 256)))
 

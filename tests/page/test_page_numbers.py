@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gattn
+from gattn.drawing.colours import RAMPS
 from gattn.drawing.page import payload
 from gattn.drawing.page.page import to_html
 from gattn.errors import FileError, SelectionError
@@ -164,8 +165,8 @@ def test_two_runs_are_in_one_page():
     with gattn.edited(model, gattn.Cut(layer=1, head=1)):
         after = gattn.capture(LAMP, model, tokenizer)
     page = Decoded(before.to_html(other=after, edits="cut 1.1 <b>"))
-    assert [trace["name"] for trace in page.header["traces"]] == ["before", "after"]
-    assert "edits: cut 1.1 <b>" in page.header["notes"]
+    assert len(page.header["traces"]) == 2
+    assert page.header["edits"] == "cut 1.1 <b>"
     for number, trace in enumerate((before, after)):
         check(trace[2, 0], page.head("decoder", 2, 0, number), page.header["levels"])
 
@@ -187,13 +188,80 @@ def test_thumbnails_hold_the_largest_attention_of_blocks():
     for head in (whole, small, few):
         page = Decoded(to_html(head))
         size = min(page.header["thumbnails"]["size"], head.graph.num_keys)
-        data = page.block(page.header["thumbnails"]["block"])
-        found = np.frombuffer(data, np.uint8).reshape(size, size)
+        (found,) = thumbnails(page)
         expected = np.zeros((size, size))
         for query, key, value in zip(head.query, head.key, head.attention, strict=True):
             place = query * size // head.graph.num_queries, key * size // head.graph.num_keys
             expected[place] = max(expected[place], value)
         assert np.abs(found - 255 * np.sqrt(expected)).max() <= 0.51
+
+
+def thumbnails(page):
+    """All small pictures of a page of one stack, one behind the other."""
+    (stack,), data = page.stacks().values(), page.block(page.header["thumbnails"]["block"])
+    size = page.header["thumbnails"]["size"]
+    sides = min(size, stack["numQueries"]), min(size, len(stack["keys"]["tokens"]))
+    return np.frombuffer(data, np.uint8).reshape(-1, *sides)
+
+
+def changes(page):
+    *_, shades = np.split(thumbnails(page), 3)  # before, after, the change
+    signed = (shades.astype(float) - 128) / 127
+    return np.sign(signed) * signed**2
+
+
+def test_the_thumbnail_of_a_change_is_the_largest_change_not_that_of_the_largest():
+    size = 128
+    before = np.roll(np.eye(size), 1, 1)
+    heads = [AttentionGraph.from_dense(one) for one in (before, 0.8 * np.roll(before, 3, 1))]
+    found = changes(Decoded(heads[0].to_html(other=heads[1])))
+    expected = np.zeros((32, 32))
+    for query, row in enumerate(heads[1].to_dense() - before):
+        for key in np.flatnonzero(row):
+            expected[query // 4, key // 4] = max(expected[query // 4, key // 4], row[key], key=abs)
+    assert np.count_nonzero(expected) > 32
+    assert found[-1] == pytest.approx(expected, abs=0.01)
+
+
+def test_the_thumbnail_of_a_change_leaves_out_what_was_not_kept_and_not_what_is_not_there():
+    whole = AttentionGraph.from_dense(np.array([[0.6, 0.4, 0.0], [0.5, 0.2, 0.3], [0, 0, 1]]))
+    other = AttentionGraph.from_dense(np.array([[0.1, 0.7, 0.2], [0.5, 0.3, 0.2], [0, 0, 1]]))
+    best = [head.keep(gattn.TopK(1)) for head in (whole, other)]
+    (half,) = changes(Decoded(best[0].to_html(other=best[1])))
+    assert half == pytest.approx(np.zeros((3, 3)))
+    (half,) = changes(Decoded(whole.to_html(other=best[1])))
+    assert half == pytest.approx(np.array([[0, 0.3, 0], [0, 0, 0], [0, 0, 0]]), abs=0.01)
+    causal = AttentionGraph.from_dense(np.tril(np.full((3, 3), 0.4)), TokenGraph.causal(3))
+    (found,) = changes(Decoded(causal.to_html(other=other)))
+    assert found[0] == pytest.approx([-0.3, 0.7, 0.2], abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("place", "name"),
+    [
+        ({}, "one head"),
+        ({"head": 3}, "head 3"),
+        ({"layer": 2, "head": 1}, "layer 2 · head 1"),
+    ],
+)
+def test_a_head_has_no_other_name_than_its_own(place, name):
+    (stack,) = Decoded(AttentionGraph.from_dense(np.eye(2), **place).to_html()).stacks().values()
+    assert stack["graphs"][0]["name"] == name
+
+
+def test_each_head_of_a_trace_is_named_by_its_place():
+    heads = [AttentionGraph.from_dense(np.eye(2))] * 5
+    (stack,) = Decoded(trace_of(heads).to_html()).stacks().values()
+    assert [entry["name"] for entry in stack["graphs"]][-2:] == [
+        "layer 0 · head 3",
+        "layer 1 · head 0",
+    ]
+
+
+def test_the_page_has_the_colours_of_the_figures():
+    page = Decoded(AttentionGraph.from_dense(np.eye(2)).to_html())
+    assert page.header["ramps"] == RAMPS
+    assert {len(stops) for ramps in RAMPS.values() for stops in ramps.values()} == {7}
 
 
 def test_keep_makes_a_page_smaller_and_says_so():

@@ -48,8 +48,8 @@ def test_it_opens_nothing_where_there_is_no_screen_or_it_is_not_wanted(view, mon
 
 def test_edits_make_a_page_of_before_and_after(view):
     page, _ = view(TEXT, "--cut", "1.1", "--scale", "2:2.1", "--layer", 2, "-o", "cut.html")
-    assert [trace["name"] for trace in page.header["traces"]] == ["before", "after"]
-    assert "edits: cut 1.1, scale 2:2.1" in page.header["notes"]
+    assert len(page.header["traces"]) == 2
+    assert page.header["edits"] == "cut 1.1, scale 2:2.1"
     before, after = (page.head("decoder", 2, 1, number)["attention"] for number in (0, 1))
     assert abs(after - before).max() > 0.01
 

@@ -30,9 +30,6 @@ LEVELS = 65534
 
 _NONE = 65535
 
-_SPARSE = 8
-"""From so many pairs an edge on, a list of edges is quicker than a matrix."""
-
 
 @dataclass(frozen=True)
 class Packed:
@@ -95,36 +92,6 @@ def deflated(data: bytes) -> bytes:
 def block(data: bytes) -> str:
     """Write bytes as a page holds them."""
     return b64encode(deflated(data)).decode("ascii")
-
-
-def thumbnail(head: AttentionGraph, size: int) -> NDArray[np.uint8]:
-    """Make a small picture of a head: the largest |A| of each block of queries and keys.
-
-    Returns
-    -------
-    array (rows, columns)
-        Of at most `size` rows and columns, 255 times the root of the attention, 255 at most.
-    """
-    graph = head.graph
-    nodes = graph.num_queries, graph.num_tokens
-    sides = min(size, nodes[0]), min(size, nodes[1])
-    if nodes[0] * nodes[1] > _SPARSE * graph.num_edges or graph.num_keys != graph.num_tokens:
-        largest = _block_maxima(head, sides)
-    else:
-        starts = [-(-np.arange(n) * m // n) for n, m in zip(sides, nodes, strict=True)]
-        dense = np.abs(head.to_dense())
-        largest = np.maximum.reduceat(np.maximum.reduceat(dense, starts[0]), starts[1], axis=1)
-    shades: NDArray[np.uint8] = np.rint(255 * np.sqrt(np.minimum(largest, 1))).astype(np.uint8)
-    return shades
-
-
-def _block_maxima(head: AttentionGraph, sides: tuple[int, int]) -> NDArray[np.float64]:
-    rows, columns = sides
-    largest = np.zeros(rows * columns)
-    row = head.query * rows // head.graph.num_queries
-    column = head.key * columns // head.graph.num_tokens
-    np.maximum.at(largest, row * columns + column, np.abs(head.attention))
-    return largest.reshape(sides)
 
 
 def _edges(head: AttentionGraph) -> list[bytes]:

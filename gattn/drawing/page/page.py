@@ -65,8 +65,7 @@ def to_html(
     runs = [_as_trace(one) for one in (graphs, other) if one is not None]
     if keep is not None:
         runs = [_kept(one, keep) for one in runs]
-    names = ["before", "after"] if len(runs) > 1 else ["trace"]
-    text = page(payload(runs, names, [f"edits: {edits}"] if edits else []))
+    text = page(payload(runs, edits))
     if path is None:
         return text
     with whole_file(Path(path)) as part:

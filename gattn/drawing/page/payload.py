@@ -1,8 +1,10 @@
 """What a page holds: a header that says what there is, and a block of numbers for each graph.
 
-The header is JSON. It has ``format`` 1, ``levels`` (see `packing`), ``traces``, and ``thumbnails``,
-the block of the small pictures of all graphs in the header's order, one byte a cell. A trace has
-``stacks``; a stack has its tokens and ``graphs``; a graph says in which ``block`` its numbers are.
+The header is JSON. It has ``format``, which the script must know; ``levels`` (see `packing`);
+``ramps``, the colours of attention; ``notes``; ``edits``, what was edited between two traces;
+``traces``; and ``thumbnails``, the block of the small pictures of all graphs in the header's order,
+where there are two traces followed by those of what changed. A trace has ``stacks``; a stack has
+its tokens and ``graphs``; a graph says in which ``block`` its numbers are.
 """
 
 from __future__ import annotations
@@ -15,19 +17,20 @@ from itertools import chain, groupby
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gattn import __version__
 from gattn.analysis.comparisons import pairs
 from gattn.analysis.head_scores import SCORES
 from gattn.analysis.heads import Place, head_table
-from gattn.drawing.page.packing import LEVELS, block, deflated, pack, thumbnail
+from gattn.drawing.colours import RAMPS
+from gattn.drawing.page.packing import LEVELS, block, deflated, pack
+from gattn.drawing.page.thumbnails import SIZE, Shades, thumbnail, thumbnail_of_change
 from gattn.errors import FileError, SelectionError, ShapeError
 from gattn.head import AttentionGraph
 from gattn.pieces import joined
 from gattn.trace import AttentionTrace, Stack
 
-_THUMBNAIL, _TITLE = 32, 12
+_FORMAT, _TITLE = 1, 12
 _ROOM = 20_000_000
 """The bytes of all compressed numbers for which precision is given up: some 27 MB of base64."""
 
@@ -51,10 +54,8 @@ class Payload:
         return text
 
 
-def payload(
-    traces: Sequence[AttentionTrace], names: Sequence[str], notes: Sequence[str]
-) -> Payload:
-    """Pack one trace, or two of the same tokens.
+def payload(traces: Sequence[AttentionTrace], edits: str) -> Payload:
+    """Pack one trace, or two of the same tokens and what was edited between them.
 
     Raises
     ------
@@ -72,18 +73,20 @@ def payload(
         described = [dict(chain(*pool.map(_described, _layers(trace)))) for trace in traces]
     entries = iter([entry | {"block": i} for i, (entry, _, _) in enumerate(packed)])
     header = {
-        "format": 1,
+        "format": _FORMAT,
         "version": __version__,
         "title": title(traces[0]),
         "levels": levels,
-        "notes": [*notes, _precision(levels)],
+        "ramps": RAMPS,
+        "edits": edits,
+        "notes": [_precision(levels)],
         "traces": [
-            _trace(trace, name, entries, found)
-            for trace, name, found in zip(traces, names, described, strict=True)
+            _trace(trace, entries, found) for trace, found in zip(traces, described, strict=True)
         ],
-        "thumbnails": {"block": len(packed), "size": _THUMBNAIL},
+        "thumbnails": {"block": len(packed), "size": SIZE},
     }
-    shades = b"".join(picture.tobytes() for *_, picture in packed)
+    thumbnails = chain((one for *_, one in packed), _changes(traces))
+    shades = b"".join(one.tobytes() for one in thumbnails)
     return Payload(header, [*(text for _, text, _ in packed), block(shades)])
 
 
@@ -96,9 +99,9 @@ def title(trace: AttentionTrace) -> str:
     return " · ".join(filter(None, [text[:80].strip(), trace.model]))
 
 
-def _packed(head: AttentionGraph, levels: int) -> tuple[dict[str, Any], str, NDArray[np.uint8]]:
+def _packed(head: AttentionGraph, levels: int) -> tuple[dict[str, Any], str, Shades]:
     packed = pack(head, levels)
-    return packed.entry, block(packed.data), thumbnail(head, _THUMBNAIL)
+    return packed.entry, block(packed.data), thumbnail(head)
 
 
 def _values(head: AttentionGraph) -> int:
@@ -149,19 +152,17 @@ def _precision(levels: int) -> str:
 
 def _trace(
     trace: AttentionTrace,
-    name: str,
     entries: Iterator[dict[str, Any]],
     descriptions: dict[Place, dict[str, Any]],
 ) -> dict[str, Any]:
     return {
-        "name": name,
         "model": trace.model,
         "generated": trace.generated,
         "stacks": [
             _stack(stack)
             | {
                 "graphs": [
-                    _graph(stack[place], place) | descriptions.get((stack.name, *place), {}) | entry
+                    _graph(stack, place) | descriptions.get((stack.name, *place), {}) | entry
                     for place, entry in zip(sorted(stack), entries, strict=False)
                 ]
             }
@@ -175,6 +176,14 @@ def _layers(trace: AttentionTrace) -> Iterator[Stack]:
     for stack in trace.stacks.values():
         for _, places in groupby(sorted(stack), lambda place: place[0]):
             yield Stack(stack.name, {place: stack[place] for place in places})
+
+
+def _changes(traces: Sequence[AttentionTrace]) -> Iterator[Shades]:
+    """Make the small pictures of what changed, in the order of the first trace."""
+    for other in traces[1:]:
+        for name, stack in traces[0].stacks.items():
+            for place in sorted(stack):
+                yield thumbnail_of_change(stack[place], other[name][place])
 
 
 def _described(layer: Stack) -> list[tuple[Place, dict[str, Any]]]:
@@ -232,10 +241,14 @@ def _nodes(head: AttentionGraph) -> tuple[Any, ...]:
     return *sizes, head.tokens, head.query_tokens, head.node_positions.tolist()
 
 
-def _graph(head: AttentionGraph, place: tuple[int, int]) -> dict[str, Any]:
+def _graph(stack: Stack, place: tuple[int, int]) -> dict[str, Any]:
+    head = stack[place]
+    numbers = (head.layer, head.head) if len(stack) == 1 else place
+    named = zip(("layer", "head"), numbers, strict=True)
     return {
         "layer": place[0],
         "head": place[1],
+        "name": " · ".join(f"{what} {n}" for what, n in named if n is not None) or "one head",
         "keyValueHead": head.key_value_head,
         "label": "",
         "scores": {},
