@@ -454,9 +454,11 @@ export function choose(head, { threshold, top, weight, isDense = false }) {
   if (isDense || edges.length <= MOST_LINES) return { edges, rule };
   const { passes, stride } = strongest(Float32Array.from(edges, strengthOf(head, weight)), MOST_LINES, head.keys.length);
   const some = edges.filter((_, n) => passes(n));
-  const spread = stride > 1 ? `, one in ${stride} of equally strong ones` : "";
-  return { edges: some, rule: `${rule ? `${rule}, ` : ""}the ${some.length.toLocaleString("en")} strongest of these${spread}` };
+  const strongestOnes = `the ${some.length.toLocaleString("en")} strongest`;
+  return { edges: some, rule: `${rule ? `${rule}, ${strongestOnes} of these` : strongestOnes}${spreadOf(stride)}` };
 }
+
+const spreadOf = (stride) => (stride > 1 ? `, one in ${stride} of equally strong ones` : "");
 
 /** Say which of some sizes are the strongest, to be asked in order: of those equal to the least of them one in `stride`. */
 function strongest(sizes, most, columns) {
@@ -649,9 +651,9 @@ export function strongestOf(values, most, isIn, tokens) {
       if (size && bin(size) >= least && isIn(l, e)) (bin(size) > least ? edges : last).push({ l, e, size });
     }
   });
-  const { passes } = strongest(Float64Array.from(last, ({ size }) => size), most - above, tokens);
+  const { passes, stride } = strongest(Float64Array.from(last, ({ size }) => size), most - above, tokens);
   edges.push(...last.filter((_, n) => passes(n)));
-  return { edges: edges.sort((a, b) => a.size - b.size), all, total };
+  return { edges: edges.sort((a, b) => a.size - b.size), all, total, stride };
 }
 
 /** The share of a token that stays in the residual stream of a layer. */
@@ -1290,7 +1292,7 @@ export function layered(picture) {
   const isWhole = tokens.length === picture.tokens.length;
   const isInside = isWhole ? () => true : (l, e) => isIn(layers[l].key[e]) && isIn(layers[l].query[e]);
   const most = Math.max(traced ? 80 : 30 * layers.length, 3 * tokens.length);
-  const { edges, all, total } = strongestOf(traced ? traced.flows : layers.map(({ mean }) => mean), most, isInside, picture.tokens.length);
+  const { edges, all, total, stride } = strongestOf(traced ? traced.flows : layers.map(({ mean }) => mean), most, isInside, picture.tokens.length);
   const { marks, dots } = layerGround(picture, places);
   for (const { l, e, size } of edges) {
     const [from, to] = [x(layers[l].key[e]), x(layers[l].query[e])];
@@ -1311,7 +1313,7 @@ export function layered(picture) {
   const keyTop = y(0) + labels.extent + 26;
   marks.push(...scaleMarks(picture, 8, keyTop, true));
   const kept = edges.reduce((sum, { size }) => sum + size, 0);
-  const said = `the ${edges.length.toLocaleString("en")} strongest of ${count(all, "edge")}, ${shareOf(picture, kept, total)}`;
+  const said = `the ${edges.length.toLocaleString("en")} strongest of ${count(all, "edge")}${spreadOf(stride)}, ${shareOf(picture, kept, total)}`;
   return { width, height: keyTop + KEY_HEIGHT, marks, hit: places.hit, caption: said };
 }
 
@@ -2126,6 +2128,7 @@ class Page {
       if (!other.virtual) button.addEventListener("click", () => this.choose({ token: other.index, side }));
       const bar = element("i", value < 0 && scale.isSigned ? { class: "minus" } : {});
       bar.style.width = `${100 * scale.share(value)}%`;
+      bar.hidden = Number.isNaN(value);
       return element("tr", {}, element("td", {}, button), element("td", { class: "value" }, inTable(value)), element("td", { class: "bar", "aria-hidden": "true" }, bar));
     });
     const rest = rows.slice(most);
