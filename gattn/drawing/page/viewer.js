@@ -370,6 +370,12 @@ export function nodeOf(nodes, index) {
   return nodes.findIndex((node) => node.index === index || (node.index < index && index <= node.last));
 }
 
+/** Find a key and a query of a head by the indices of their tokens; null where neither is there. */
+export function placeIn(head, key, row) {
+  const place = { key: nodeOf(head.keys, key ?? NaN), row: nodeOf(head.queries, row ?? NaN) };
+  return place.key < 0 && place.row < 0 ? null : place;
+}
+
 /** Look at ranges of the keys and the queries alone. */
 export function windowed(head, keys, queries) {
   if (!keys && !queries) return head;
@@ -671,19 +677,16 @@ export function rollout(layers, level, token) {
   const levels = Array.from({ length: layers.length + 1 }, () => new Float64Array(size));
   const flows = layers.map((layer) => new Float32Array(layer.key.length));
   levels[level][token] = 1;
-  const weight = (layer, e) => layer.mean[e] * staying(layer, layer.query[e]);
-  for (let l = level - 1; l >= 0; l--) {
-    const [above, below] = [levels[l + 1], levels[l]];
-    above.forEach((share, i) => (below[i] += share * staying(layers[l], i)));
-    const { key, query } = layers[l];
-    for (let e = 0; e < key.length; e++) if (above[query[e]]) below[key[e]] += flows[l][e] = above[query[e]] * weight(layers[l], e);
-  }
-  for (let l = level; l < layers.length; l++) {
-    const [below, above] = [levels[l], levels[l + 1]];
-    below.forEach((share, i) => (above[i] += share * staying(layers[l], i)));
-    const { key, query } = layers[l];
-    for (let e = 0; e < key.length; e++) if (below[key[e]]) above[query[e]] += flows[l][e] = below[key[e]] * weight(layers[l], e);
-  }
+  const walk = (l, from, to) => {
+    const { key, query, mean } = layers[l];
+    const [source, target] = to < from ? [query, key] : [key, query];
+    const [here, there] = [levels[from], levels[to]];
+    here.forEach((share, i) => (there[i] += share * staying(layers[l], i)));
+    for (let e = 0; e < key.length; e++)
+      if (here[source[e]]) there[target[e]] += flows[l][e] = here[source[e]] * mean[e] * staying(layers[l], query[e]);
+  };
+  for (let l = level - 1; l >= 0; l--) walk(l, l + 1, l);
+  for (let l = level; l < layers.length; l++) walk(l, l, l + 1);
   return { levels, flows };
 }
 
@@ -1889,20 +1892,15 @@ class Page {
   // Drawing
 
   /** The chosen token in a head: its node as key and its row as query. */
-  focusIn(head, chosen = this.state) {
-    const { token, side } = chosen;
-    if (token === null) return null;
-    const key = head.rowNode || side === "key" ? nodeOf(head.keys, token) : -1;
-    const row = head.rowNode || side === "query" ? nodeOf(head.queries, token) : -1;
-    return key < 0 && row < 0 ? null : { key, row };
+  focusIn(head) {
+    const { token, side } = this.state;
+    const of = (name) => (head.rowNode || side === name ? token : null);
+    return placeIn(head, of("key"), of("query"));
   }
 
   /** What is looked at in a head: what the pointer is on, else what was chosen. */
   lookedAt(head) {
-    if (!this.hover) return this.focusIn(head);
-    const key = this.hover.key ? nodeOf(head.keys, this.hover.key.index) : -1;
-    const row = this.hover.row ? nodeOf(head.queries, this.hover.row.index) : -1;
-    return key < 0 && row < 0 ? null : { key, row };
+    return this.hover ? placeIn(head, this.hover.key?.index, this.hover.row?.index) : this.focusIn(head);
   }
 
   matches(tokens) {
@@ -2144,8 +2142,8 @@ class Page {
     return this.parts
       .map((part, i) => {
         const head = this.heads[i];
-        const [r, k] = [nodeOf(head.queries, row.index), nodeOf(head.keys, key.index)];
-        const e = rowEdges(head, r).find((edge) => head.key[edge] === k);
+        const place = this.lookedAt(head) ?? { row: -1 };
+        const e = rowEdges(head, place.row).find((edge) => head.key[edge] === place.key);
         const said = e === undefined ? "no edge" : Object.keys(head.values).map((name) => `${name} ${valueText(head.values[name][e], head)}`).join(", ");
         return `${this.parts.length > 1 ? `${part}: ` : ""}${isolated(named(row))} reads ${isolated(named(key))}: ${said}`;
       })
