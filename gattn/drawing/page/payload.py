@@ -13,6 +13,8 @@ import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from decimal import ROUND_CEILING, Context
+from functools import partial
 from itertools import chain, groupby
 from typing import Any
 
@@ -34,7 +36,8 @@ _FORMAT, _TITLE = 1, 12
 _ROOM = 20_000_000
 """The bytes of all compressed numbers for which precision is given up: some 27 MB of base64."""
 
-_COARSEST = 4
+_CODES = [LEVELS, *((LEVELS + 1) >> coarser for coarser in range(1, 5))]
+_MOST_BYTES = 75_000_000
 _MOST_VALUES = 150_000_000
 _SAMPLES = 12
 
@@ -67,9 +70,8 @@ def payload(traces: Sequence[AttentionTrace], edits: str) -> Payload:
     heads = [head for trace in traces for head in trace.heads()]
     _check_size(heads)
     _check_same(traces)
-    levels = _levels(heads)
     with ThreadPoolExecutor(2) as pool:  # zlib and NumPy let go of the interpreter
-        packed = list(pool.map(lambda head: _packed(head, levels), heads))
+        levels, packed = _fitting(heads, pool)
         described = [dict(chain(*pool.map(_described, _layers(trace)))) for trace in traces]
     entries = iter([entry | {"block": i} for i, (entry, _, _) in enumerate(packed)])
     header = {
@@ -79,7 +81,7 @@ def payload(traces: Sequence[AttentionTrace], edits: str) -> Payload:
         "levels": levels,
         "ramps": RAMPS,
         "edits": edits,
-        "notes": [_precision(levels)],
+        "notes": [_precision([entry for entry, *_ in packed], levels)],
         "traces": [
             _trace(trace, entries, found) for trace, found in zip(traces, described, strict=True)
         ],
@@ -113,11 +115,15 @@ def _check_size(heads: Sequence[AttentionGraph]) -> None:
         raise SelectionError("There is nothing to look at: this trace holds no heads.")
     values = sum(map(_values, heads))
     if values > _MOST_VALUES:
-        raise FileError(
-            f"A page of {values:,} numbers would be too large for a browser, which opens some "
-            f"{_MOST_VALUES:,}: pass keep=TopK(16) or keep=Threshold(0.01), or capture fewer "
-            "layers, heads or kinds of numbers."
-        )
+        raise _too_large(f"{values:,} numbers")
+
+
+def _too_large(size: str) -> FileError:
+    return FileError(
+        f"A page of {size} would be too large for a browser, which opens some {_MOST_VALUES:,} "
+        f"numbers or {_MOST_BYTES / 1e6:.0f} MB: pass keep=TopK(16) or keep=Threshold(0.01), or "
+        "capture fewer layers, heads or kinds of numbers."
+    )
 
 
 def _check_same(traces: Sequence[AttentionTrace]) -> None:
@@ -130,24 +136,49 @@ def _check_same(traces: Sequence[AttentionTrace]) -> None:
                 )
 
 
-def _levels(heads: Sequence[AttentionGraph]) -> int:
-    """Find the finest code with which the numbers of some heads say that all will fit."""
-    total = sum(map(_values, heads))
-    if 2 * total <= _ROOM:
-        return LEVELS
+def estimated_bytes(heads: Sequence[AttentionGraph], levels: int = LEVELS) -> float:
+    """Estimate from some heads how many bytes the numbers of all take, compressed."""
     places = np.unique(np.linspace(0, len(heads) - 1, _SAMPLES).astype(int)).tolist()
     some = [heads[place] for place in places]
-    share = total / max(sum(map(_values, some)), 1)
-    for coarser in range(_COARSEST):
-        levels = (LEVELS + 1) >> coarser if coarser else LEVELS
-        if share * sum(len(deflated(pack(head, levels).data)) for head in some) <= _ROOM:
-            return levels
-    return (LEVELS + 1) >> _COARSEST
+    share = sum(map(_values, heads)) / max(sum(map(_values, some)), 1)
+    return share * sum(len(deflated(pack(head, levels).data)) for head in some)
 
 
-def _precision(levels: int) -> str:
-    step = np.format_float_positional(0.5 / levels, precision=2, fractional=False)
-    return f"attention to within {step}, other numbers to within that share of their range"
+def _fitting(
+    heads: Sequence[AttentionGraph], pool: ThreadPoolExecutor
+) -> tuple[int, list[tuple[dict[str, Any], str, Shades]]]:
+    """Pack with the finest code with which all fits; an estimate says where to begin."""
+    codes = iter(_CODES)
+    if 2 * sum(map(_values, heads)) > _ROOM:
+        fine = [code for code in _CODES if estimated_bytes(heads, code) <= _ROOM]
+        codes = iter(_CODES[_CODES.index(fine[0]) :] if fine else _CODES[-1:])
+    for levels in codes:
+        packed = list(pool.map(partial(_packed, levels=levels), heads))
+        size = sum(3 * len(text) // 4 for _, text, _ in packed)
+        if size <= _ROOM:
+            return levels, packed
+    if size > _MOST_BYTES:
+        raise _too_large(f"{size / 1e6:,.0f} MB")
+    return levels, packed
+
+
+def _precision(entries: Sequence[dict[str, Any]], levels: int) -> str:
+    """Say how far a number can be from the exact one, in the head where it is farthest."""
+    scales = [scale for entry in entries for scale in entry["values"].items()]
+    scales += [("attention", entry["sink"]) for entry in entries if entry["sink"]]
+    widest: dict[str, float] = {}
+    for name, (low, high) in scales:
+        widest[name] = max(widest.get(name, 0.0), high - low)
+    return "rounded: " + ", ".join(
+        f"{name.replace('_', ' ')} to within {_rounded_up(width / levels / 2)}"
+        for name, width in widest.items()
+    )
+
+
+def _rounded_up(size: float) -> str:
+    """Write two digits, none of them too small."""
+    written = Context(prec=2, rounding=ROUND_CEILING).create_decimal(size)
+    return np.format_float_positional(float(written), trim="-")
 
 
 def _trace(
