@@ -134,7 +134,7 @@ def _measure(texts: Sequence[str]) -> Callable[[str], float]:
 def _spaces(tokens: Sequence[str], words: Sequence[int | None]) -> list[int]:
     """Count the spaces before each token: its own, or one where a word begins."""
     own = [len(token) - len(token.lstrip(" ")) for token in tokens]
-    if any(own):
+    if any(token.startswith(" ") and token.strip() for token in tokens):
         return own
     found = []
     for i, token in enumerate(tokens):

@@ -80,6 +80,12 @@ def test_spaces_of_the_tokens_are_kept_where_they_have_any():
     assert found.left[2] == pytest.approx(4 * 0.34)
 
 
+@pytest.mark.parametrize("blank", [" ", "  ", " \n"])
+def test_a_token_of_spaces_alone_does_not_take_the_others_theirs(blank):
+    tokens = ["The", "fox", ".", blank, "It", "ran"]
+    assert Words.of(tokens, (0, 1, 2, 3, 4, 5)).spaces[1:] == [1, 0, 1, int("\n" not in blank), 1]
+
+
 def test_tokens_that_say_nothing_of_spaces_stand_apart_but_for_parts_of_words():
     assert lines_of(["play", "##ing", "chess"]) == ["playing chess"]
     assert lines_of(["12", "7", "33"]) == ["12 7 33"]
