@@ -49,6 +49,8 @@ HEAD_COLUMNS = (
     "label",
 )
 """What fits in a line of the head table."""
+_TRIED = 40
+"""The characters of the text on which it is tried what a model tells."""
 _MOST_PAIRS = 2_000_000
 """Pairs of tokens, of all heads together, up to which a page shows more of them than attention."""
 
@@ -102,10 +104,11 @@ def run_view(options: argparse.Namespace) -> None:
         )
     makes = read_edits(options)
     loaded = load(options)
-    trace, after, said = _viewed(options, loaded), None, ", ".join(edit_labels(options))
+    extras = _extras(options, loaded)
+    trace, after, said = captured(options, loaded, **extras), None, ", ".join(edit_labels(options))
     if makes:
         with edited_model(makes, loaded):
-            after = _viewed(options, loaded)
+            after = captured(options, loaded, **extras)
     trace.to_html(options.output, other=after, edits=said)
     size = options.output.stat().st_size / 1e6
     print(f"{options.output}: {trace!r}{f'; after {said}' if said else ''}, {size:.1f} MB")
@@ -113,31 +116,31 @@ def run_view(options: argparse.Namespace) -> None:
         webbrowser.open(options.output.absolute().as_uri())
 
 
-def _viewed(options: argparse.Namespace, loaded: Loaded) -> AttentionTrace:
-    """Capture with scores and contributions, where they are known and the page stays small."""
+def _extras(options: argparse.Namespace, loaded: Loaded) -> dict[str, Any]:
+    """Choose scores and contributions, where they are known and the page stays small."""
     from gattn.models.encoding import encode
 
-    config = loaded[1].config.get_text_config()
+    text, model, tokenizer = loaded
+    config = model.config.get_text_config()
     tokens = len(encode(*loaded)) + (options.generate or 0)
     layers = getattr(config, "num_hidden_layers", 1) if options.layer is None else 1
     heads = getattr(config, "num_attention_heads", 1) if options.head is None else 1
     if (pairs := tokens**2 * layers * heads) > _MOST_PAIRS:
         note(f"{pairs:,} pairs of tokens: the page shows attention, not scores and contributions")
-        return captured(options, loaded)
+        return {}
+    prompt = argparse.Namespace(**vars(options) | {"generate": None})
     full: dict[str, Any] = {"scores": True, "contributions": True}
     reason = ""
-    for extras in (full, full | {"contributions": "value"}, {"scores": True}):
+    for extras in (full, full | {"contributions": "value"}, {"scores": True}, {}):
         try:
-            trace = captured(options, loaded, **extras)
+            captured(prompt, (text[:_TRIED], model, tokenizer), **extras)
         except CaptureError as error:
             reason = reason or f"less than the page could show: {error}"
         else:
             break
-    else:
-        trace = captured(options, loaded)
     if reason:
         note(reason)
-    return trace
+    return extras
 
 
 def _has_display() -> bool:

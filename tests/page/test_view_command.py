@@ -4,7 +4,7 @@ import pytest
 from decoding import Decoded
 
 import gattn
-from gattn.cli import drawing, main
+from gattn.cli import captures, drawing, main
 
 TEXT = "The dog chased the cat, and the cat chased the dog"
 
@@ -77,6 +77,18 @@ def test_what_a_model_does_not_tell_is_left_out_and_that_is_said(
     page, _ = view("the dog chased a cat", "--model", tmp_path / "model")
     assert all("contribution" not in some for some in values(page))
     assert "contributions" in capsys.readouterr().out
+
+
+def test_what_a_model_tells_is_found_out_before_anything_long_is_done(
+    view, tiny, tokenizer, tmp_path, monkeypatch
+):
+    tiny("bloom", "eager").save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    runs, run = [], captures._generate
+    monkeypatch.setattr(captures, "_generate", lambda *given: runs.append(given[0]) or run(*given))
+    long = " ".join(["the dog chased a cat"] * 5)
+    view(long, "--model", tmp_path / "model", "--generate", 3)
+    assert runs == [long]
 
 
 @pytest.mark.parametrize(
