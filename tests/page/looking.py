@@ -22,7 +22,7 @@ def state(page):
 def readings(page, which):
     """The rows of a table of numbers: {token and place: value}."""
     table = page.locator("#numbers table").filter(has=page.locator("caption", has_text=which))
-    cells = table.locator("tr:has(td button)").all()
+    cells = table.locator("tr:has(td bdi)").all()
     return {
         row.locator("button").text_content(): row.locator(".value").text_content() for row in cells
     }
