@@ -165,7 +165,7 @@ WORDS = ["the", "dog", "chased", "cat", "and", "a", "walk", "##ed", "##ing", "."
 @pytest.fixture(scope="session")
 def tokenizer():
     """A word-piece tokenizer that puts [CLS] before and [SEP] behind."""
-    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+    from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
     special = {"[PAD]": 0, "[CLS]": 1, "[SEP]": 2, "[UNK]": 3}
@@ -173,6 +173,7 @@ def tokenizer():
     fast = Tokenizer(models.WordPiece(special | words, unk_token="[UNK]"))
     fast.normalizer = normalizers.Lowercase()
     fast.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    fast.decoder = decoders.WordPiece()
     fast.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 1), ("[SEP]", 2)]
     )

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from gattn.errors import CaptureError, ModelError
 from gattn.head import AttentionGraph
+from gattn.models.wording import Words, words_of
 from gattn.pieces import from_bytes
 from gattn.trace import AttentionTrace, Stack
 
@@ -29,7 +30,7 @@ class Encoding:
 
     tensors: dict[str, Tensor]
     tokens: tuple[str, ...]
-    words: tuple[int | None, ...] = ()
+    words: Words = ()
     decoder_tokens: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -86,6 +87,9 @@ def encode(
         encoding = _encode_mapping(inputs, tokenizer)
     else:
         encoding = _encode_ids(_as_ids(inputs), {}, tokenizer)
+    if not encoding.words:
+        ids = encoding.tensors["input_ids"].tolist()
+        encoding = replace(encoding, words=words_of(ids, tokenizer))
     if not len(encoding):
         raise CaptureError("The text is empty: expected at least one token.")
     for name in ("input_ids", "decoder_input_ids"):
@@ -171,7 +175,8 @@ def _encode_mapping(
             )
     rest = {name: values[0] if batched else values for name, values in tensors.items()}
     decoder = {name: rest.pop(name) for name in list(rest) if name.startswith("decoder_")}
-    encoding = _encode_ids(ids, rest, tokenizer)
+    words = _told_words(inputs, ids.reshape(-1).tolist(), rest.get("attention_mask"))
+    encoding = replace(_encode_ids(ids, rest, tokenizer), words=words)
     if "decoder_input_ids" not in decoder:
         return encoding
     decoder_ids = decoder["decoder_input_ids"]
@@ -181,6 +186,15 @@ def _encode_mapping(
         tensors={**encoding.tensors, "decoder_input_ids": decoder_ids.long()},
         decoder_tokens=names_of(decoder_ids.tolist(), tokenizer),
     )
+
+
+def _told_words(inputs: Mapping[str, Any], ids: list[int], mask: Tensor | None) -> Words:
+    """Take the words that a tokenizer's output knows, if its ids are still those it came with."""
+    known = getattr(inputs, "encodings", None)
+    if not known or known[0].ids != ids:
+        return ()
+    is_real = [True] * len(ids) if mask is None else mask.tolist()
+    return tuple(word for word, real in zip(known[0].word_ids, is_real, strict=True) if real)
 
 
 def _as_ids(values: Any) -> Tensor:

@@ -20,6 +20,7 @@ from gattn.models.projections import Projections, value_norms
 from gattn.models.reading import Reading
 from gattn.models.routing import Context, RoutedCall
 from gattn.models.tracking import Place, Progress, Tracker
+from gattn.models.wording import words_of_run
 from gattn.store import KeptEdges
 from gattn.trace import AttentionTrace, Stack
 
@@ -352,9 +353,13 @@ class Recording(Context):
             "tokens": sequence.ids.get((stack, False)),
             "query_tokens": sequence.ids.get((stack, True)),
         }
-        return {
+        names: dict[str, Any] = {
             name: names_of(some, self._tokenizer) for name, some in ids.items() if some is not None
         }
+        own = ids["tokens"]
+        if own is not None and stack != "cross":
+            names["words"] = words_of_run(own, sequence.generated, self._tokenizer)
+        return names
 
     def _graphs(self, layer: _Layer, names: dict[str, Any]) -> list[AttentionGraph]:
         found = []

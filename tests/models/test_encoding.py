@@ -8,6 +8,7 @@ import gattn
 from gattn.errors import CaptureError, ModelError
 from gattn.models.encoding import Encoding, encode, pad
 from gattn.models.loading import EMBEDDED_PATH
+from gattn.models.wording import words_of_run
 
 TEXTS = [
     "The dog chased the cat",
@@ -68,7 +69,8 @@ def test_ids_are_named_by_the_tokenizer_or_by_themselves(tiny, tokenizer, kind):
     assert encode(ids, model, None).tokens == ("1", "5", "10", "11", "2")
     found = encode(ids, model, tokenizer)
     assert found.tokens == ("[CLS]", "dog", "walk", "##ed", "[SEP]")
-    assert found.words == ()
+    assert found.words == (None, 0, 1, 1, None)
+    assert encode(ids, model, None).words == ()
     assert found.tensors["input_ids"].tolist() == [1, 5, 10, 11, 2]
 
 
@@ -180,3 +182,53 @@ def test_texts_and_their_ids_give_the_same_tokens():
 def test_capture_many_says_which_input_fails():
     with pytest.raises(CaptureError, match=r"^input 2: The text is empty"):
         list(gattn.capture_many(["one", "two", ""], batch_size=2, progress=False))
+
+
+@pytest.mark.parametrize("text", TEXTS)
+def test_a_text_its_ids_and_its_encoding_have_the_same_words(text):
+    model, tokenizer = gattn.load_model()
+    expected = encode(text, model, tokenizer).words
+    given = tokenizer(text)
+    for inputs in (given["input_ids"], given, tokenizer(text, return_tensors="pt")):
+        assert encode(inputs, model, tokenizer).words == expected
+    assert {None, 0} < set(expected)
+
+
+def test_an_encoding_tells_the_words_of_its_real_tokens(tiny, tokenizer):
+    given = tokenizer("walked a dog", padding="max_length", max_length=9, return_tensors="pt")
+    assert encode(given, tiny("bert"), tokenizer).words == (None, 0, 0, 1, 2, None)
+    given["input_ids"] = torch.tensor([[1, 5, 5, 10, 11, 2, 0, 0, 0]])
+    assert encode(given, tiny("bert"), tokenizer).words == (None, 0, 1, 2, 2, None)
+
+
+def test_ids_that_no_text_encodes_to_have_no_words():
+    model, tokenizer = gattn.load_model()
+    letters = [tokenizer.convert_tokens_to_ids(letter) for letter in "the"]
+    assert encode([0, *letters], model, tokenizer).words == ()
+
+
+def test_ids_of_several_texts_have_words_of_their_own(tiny, tokenizer):
+    ids = [1, 10, 11, 2, 10, 11, 3, 2]
+    assert encode(ids, tiny("bert"), tokenizer).words == (None, 0, 0, None, 1, 1, 2, None)
+
+
+def test_what_is_generated_has_words_and_special_tokens():
+    model, tokenizer = gattn.load_model()
+    text = "The river tall green lamp river tall green lamp river tall"
+    inputs = tokenizer(text, return_tensors="pt")
+    with gattn.capturing(model, tokenizer) as run:
+        model.generate(**inputs, max_new_tokens=4, do_sample=False)
+    head = run.trace[1, 1]
+    prompt = gattn.capture(text, model, tokenizer)[1, 1]
+    assert head.words[: len(prompt.words)] == prompt.words
+    assert None not in head.words[1:]
+    assert len(head.words) == len(prompt.words) + 3
+    assert head.merge_words().generated > 0
+
+
+def test_where_what_is_generated_has_no_words_the_prompt_has_its_own():
+    _, tokenizer = gattn.load_model()
+    ids = tokenizer("The dog")["input_ids"]
+    letters = [tokenizer.convert_tokens_to_ids(letter) for letter in "the"]
+    assert words_of_run([*ids, *letters], 3, tokenizer) == (None, 0, 1, None, None, None)
+    assert words_of_run([*ids, *letters], 0, tokenizer) == ()
