@@ -18,17 +18,16 @@ from matplotlib.ticker import MaxNLocator
 from gattn.drawing import fonts
 from gattn.drawing.colours import given_map, is_dark
 from gattn.drawing.frame import POINTS_PER_INCH, shown_text
-from gattn.drawing.labels import fit, font_size, text_style
+from gattn.drawing.labels import fit, font_size, larger, text_style
 from gattn.drawing.text import visible, wrapped
 
 
 def new_axes(width: float, height: float) -> Axes:
     """Make axes in a new pyplot figure, in inches at the usual font size.
 
-    With larger fonts it is larger, up to twice.
+    With larger fonts it is larger.
     """
-    larger = float(np.clip(font_size() / 10, 1.0, 2.0))
-    size = (larger * width, larger * height)
+    size = (larger() * width, larger() * height)
     return plt.figure(figsize=size, layout="constrained").add_subplot()
 
 

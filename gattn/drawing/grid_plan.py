@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gattn.drawing import layouts
 from gattn.drawing.grid import Block, Grid
-from gattn.drawing.labels import Labels, fit, font_size
+from gattn.drawing.labels import Labels, fit, font_size, larger
 from gattn.drawing.matrix import block_size
 from gattn.drawing.sheet import as_inches, key_width, line_height, small_size
 from gattn.drawing.shown import largest_of
@@ -160,8 +160,3 @@ def most_columns(head: AttentionGraph) -> int:
     """Tell how many heads with labelled tokens have room side by side."""
     tokens = max(head.graph.num_keys, head.graph.num_queries)
     return 6 if _TOKEN * tokens < _PANEL[0] else 4
-
-
-def larger() -> float:
-    """Tell how much larger all is than usual, for the sake of a large font."""
-    return max(1.0, font_size() / 10)

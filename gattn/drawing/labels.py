@@ -99,6 +99,11 @@ def font_size() -> float:
     return float(mpl.rcParams["font.size"])
 
 
+def larger() -> float:
+    """Tell how much larger a figure is than usual, for the sake of a large font."""
+    return max(1.0, font_size() / 10)
+
+
 def text_style(texts: Sequence[str]) -> dict[str, Any]:
     """Say how matplotlib must set texts that may hold anything: never as mathematics."""
     return {"parse_math": False, "usetex": False, "fontfamily": fonts.families(texts)}

@@ -15,7 +15,7 @@ from gattn.drawing import marks
 from gattn.drawing.arcs import draw_arcs
 from gattn.drawing.colours import Scale, colour_map
 from gattn.drawing.frame import OPTIONS, Look, add_axes, add_texts, check_values, title_of
-from gattn.drawing.labels import font_size
+from gattn.drawing.labels import larger
 from gattn.drawing.matrix import block_size, draw_matrix, most_cells
 from gattn.drawing.node_link import draw_circle, draw_columns, draw_free, given_positions
 from gattn.drawing.shown import Shown, all_edges, edges_from, largest_of, readable_edges
@@ -142,9 +142,8 @@ def fitting_axes(figure: Figure, layout: Layout, *, legend: bool = True) -> Axes
 
 def fitting_size(head: AttentionGraph, layout: Layout) -> tuple[float, float]:
     """Find a size in inches at which a head's tokens have room, within what a page can hold."""
-    larger = _between(1.0, font_size() / 10, 2.0)
     width, height = _size(head, layout)
-    return larger * width, larger * height
+    return larger() * width, larger() * height
 
 
 def _size(head: AttentionGraph, layout: Layout) -> tuple[float, float]:

@@ -267,3 +267,24 @@ def test_large_fonts_have_larger_figures_and_small_ones_no_smaller():
         np.testing.assert_allclose(made.draw().figure.get_size_inches(), 1.8 * usual)
     with mpl.rc_context({"font.size": 6}):
         np.testing.assert_allclose(made.draw().figure.get_size_inches(), usual)
+
+
+@pytest.mark.parametrize("size", [6, 16, 24, 32])
+@pytest.mark.parametrize("last", ["token", "index", "table", "head table"])
+def test_all_of_a_figure_of_an_analysis_is_within_it_in_any_font_size(last, size):
+    values = np.linspace(0, 1, 10).reshape(1, 2, 5)
+    columns = ["entropy", "mean_distance", "previous_token", "first_token", "edges_for_90"]
+    scores = dict.fromkeys(columns, [0.25, 0.75]) | {"label": ["previous token, .75", "mixed"]}
+    rows = table(scores, name="heads", computed_from="a toy")
+    with mpl.rc_context({"font.size": size}):
+        if last == "head table":
+            ax = draw_head_table(rows, columns=columns)
+        else:
+            ax = (rows if last == "table" else of_heads(values, last)).draw()
+        ax.figure.draw_without_rendering()
+    (left, low), (right, high) = ax.figure.get_tightbbox().get_points()
+    wide, tall = ax.figure.get_size_inches()
+    assert -0.01 <= left < right <= wide + 0.01
+    assert -0.01 <= low < high <= tall + 0.01
+    boxes = [label.get_window_extent() for label in ax.get_xticklabels()]
+    assert not any(one.overlaps(other) for one, other in itertools.pairwise(boxes))
