@@ -437,8 +437,3 @@ class AttentionGraph:
         from gattn.drawing import draw_text
 
         return draw_text(self, query, **options)
-
-    def _repr_svg_(self) -> str:
-        from gattn.drawing import notebook_svg
-
-        return notebook_svg(self)

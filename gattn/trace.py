@@ -187,6 +187,9 @@ class AttentionTrace:
         """The stack, where there is just one."""
         if len(self.stacks) != 1:
             names = sorted(self.stacks)
+            names.sort(
+                key=lambda name: any(h.graph.is_bipartite for h in self.stacks[name].values())
+            )
             raise SelectionError(
                 f"This trace has the stacks {names}: name one, as in trace{names[:1]}."
             )
@@ -269,8 +272,3 @@ class AttentionTrace:
 
         chosen = self.heads() if heads is None else (self[place] for place in heads)
         return draw_text(chosen, query, **options)
-
-    def _repr_svg_(self) -> str:
-        from gattn.drawing import notebook_svg
-
-        return notebook_svg(self)

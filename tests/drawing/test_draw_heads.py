@@ -306,7 +306,7 @@ def test_names_that_svg_cannot_hold_are_shown():
 )
 def test_notebooks_get_the_same_svg_each_time_and_nothing_stays_open(graphs):
     before = dict(mpl.rcParams)
-    svg = graphs._repr_svg_()
+    svg = notebook_svg(graphs)
     assert svg == notebook_svg(graphs)
     assert "<svg" in svg
     assert plt.get_fignums() == []

@@ -12,6 +12,7 @@ import pytest
 from matplotlib.texmanager import TexManager
 from sample_heads import causal_head
 
+from gattn.drawing import notebook_svg
 from gattn.graph import TokenGraph
 
 SVG = "{http://www.w3.org/2000/svg}text"
@@ -88,15 +89,15 @@ def test_a_pdf_holds_its_fonts_as_truetype(name):
 
 
 def test_a_notebook_shows_text_as_text():
-    svg = head()._repr_svg_()
+    svg = notebook_svg(head())
     written = ["".join(node.itertext()) for node in ET.fromstring(svg).iter(SVG)]
     assert set(TOKENS) <= set(written)
 
 
 def test_a_notebook_picture_does_not_depend_on_layout_engines():
-    plain = head()._repr_svg_()
+    plain = notebook_svg(head())
     with mpl.rc_context({"figure.constrained_layout.use": True}):
-        assert head()._repr_svg_() == plain
+        assert notebook_svg(head()) == plain
 
 
 @pytest.mark.parametrize("size", [6, 10, 20])

@@ -10,7 +10,7 @@ import gattn
 from gattn.drawing.page import page
 from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph
-from gattn.trace import AttentionTrace
+from gattn.trace import AttentionTrace, Stack
 
 TEXT = "The dog chased the cat, and the cat chased the dog"
 
@@ -71,6 +71,27 @@ def test_what_is_too_large_for_a_notebook_says_how_to_write_a_page(monkeypatch):
     assert "<iframe" not in html
     assert "<img" in html
     assert ".to_html(" in html
+
+
+def test_what_will_be_too_large_is_not_written_first(monkeypatch):
+    head = AttentionGraph.from_dense(np.random.default_rng(0).random((60, 60)))
+    monkeypatch.setattr(page, "_LARGEST_FRAME", 4000)
+    monkeypatch.setattr(page, "to_html", None)
+    assert ".to_html(" in head._repr_html_()
+
+
+def test_heads_of_other_tokens_show_a_picture_and_why_no_page():
+    heads = {(0, n): AttentionGraph.from_dense(np.ones((n, n)) / n) for n in (3, 4)}
+    html = AttentionTrace({"decoder": Stack("decoder", heads)})._repr_html_()
+    assert "<iframe" not in html
+    assert "<img" in html
+    assert "other tokens" in html
+
+
+def test_a_cell_holds_one_picture():
+    """A picture of its own beside the page would be drawn twice, and stored twice."""
+    assert not hasattr(AttentionTrace, "_repr_svg_")
+    assert not hasattr(AttentionGraph, "_repr_svg_")
 
 
 def test_an_empty_trace_shows_no_page():

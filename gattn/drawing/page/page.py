@@ -11,7 +11,7 @@ from os import PathLike
 from pathlib import Path
 
 from gattn.drawing.notebook import notebook_svg
-from gattn.drawing.page.payload import Payload, payload
+from gattn.drawing.page.payload import Payload, estimated_bytes, payload
 from gattn.errors import SelectionError
 from gattn.files.paths import whole_file
 from gattn.head import AttentionGraph
@@ -116,8 +116,8 @@ def notebook_html(graphs: AttentionTrace | AttentionGraph) -> str | None:
     """Give what a notebook shows: the page in a frame that reaches nothing outside of it.
 
     Behind the frame lies a picture, for places that drop frames, such as GitHub. Of what is too
-    large for a notebook the picture alone is shown, and how to write the page. None where there is
-    nothing to look at.
+    large for a notebook, and of heads with other tokens, which no page shows together, the picture
+    alone is shown, and why. None where there is nothing to look at.
     """
     heads = list(_as_trace(graphs).heads())
     if not heads:
@@ -126,10 +126,14 @@ def notebook_html(graphs: AttentionTrace | AttentionGraph) -> str | None:
     name = _plain(repr(graphs))
     style = "max-width: 100%; max-height: 100%"
     image = f'<img alt="{name}" style="{style}" src="data:image/svg+xml;base64,{picture}">'
-    values = sum(head.graph.num_edges * len(head.edge_values) for head in heads)
-    text = to_html(graphs) if values <= _LARGEST_FRAME else None
+    text, reason = None, _TOO_LARGE
+    if estimated_bytes(heads) * 4 / 3 <= _LARGEST_FRAME:
+        try:
+            text = to_html(graphs)
+        except SelectionError as error:
+            reason = _plain(str(error))
     if text is None or len(text) > _LARGEST_FRAME:
-        return f"{image}<p>{_TOO_LARGE}</p>"
+        return f"{image}<p>{reason}</p>"
     return f"""<div style="position: relative; height: 680px; overflow: hidden; resize: vertical">
 {image}
 <iframe title="{name}" sandbox="allow-scripts allow-downloads" srcdoc="{escape(text)}"
