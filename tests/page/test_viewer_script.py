@@ -37,6 +37,10 @@ def test_the_unit_tests_of_the_script_pass():
         "XMLHttpRequest",
         "WebSocket",
         "import(",
+        "window.open",
+        "sendBeacon",
+        "location.assign",
+        "location.replace",
         "http:",
         "https:",
         "</script",
@@ -46,6 +50,15 @@ def test_the_unit_tests_of_the_script_pass():
 def test_the_script_has_no_way_to_insert_markup_or_reach_the_network(way):
     text = (PAGE / "viewer.js").read_text(encoding="utf-8")
     assert way not in text.replace("http://www.w3.org/2000/svg", "")
+
+
+def test_the_script_never_leaves_the_page():
+    """The policy would not hold it back: it forbids requests, not to go elsewhere."""
+    text = (PAGE / "viewer.js").read_text(encoding="utf-8")
+    leaves = re.compile(r"\blocation(\.\w+)?\s*=[^=]")
+    assert leaves.search("window.location.href = there")
+    assert leaves.search("location=there")
+    assert not leaves.search(text)
 
 
 def test_the_style_and_the_markup_load_and_run_nothing():
