@@ -638,27 +638,25 @@ export async function meanOf(heads, pause = () => {}) {
 export function strongestOf(values, most, isIn, tokens) {
   const bins = new Uint32Array(2001);
   const bin = (size) => Math.min(2000, Math.floor(2000 * Math.sqrt(size)));
+  const each = (visit) =>
+    values.forEach((some, l) => {
+      for (let e = 0; e < some.length; e++) if (some[e] && isIn(l, e)) visit(Math.abs(some[e]), l, e);
+    });
   let [all, total] = [0, 0];
-  values.forEach((some, l) => {
-    for (let e = 0; e < some.length; e++) {
-      const size = Math.abs(some[e]);
-      if (!size || !isIn(l, e)) continue;
-      bins[bin(size)]++;
-      all++;
-      total += size;
-    }
+  each((size) => {
+    bins[bin(size)]++;
+    all++;
+    total += size;
   });
   let [least, above] = [2000, 0];
   for (; least > 0 && above + bins[least] <= most; least--) above += bins[least];
-  const [edges, last] = [[], []];
-  values.forEach((some, l) => {
-    for (let e = 0; e < some.length; e++) {
-      const size = Math.abs(some[e]);
-      if (size && bin(size) >= least && isIn(l, e)) (bin(size) > least ? edges : last).push({ l, e, size });
-    }
-  });
-  const { passes, stride } = strongest(Float64Array.from(last, ({ size }) => size), most - above, tokens);
-  edges.push(...last.filter((_, n) => passes(n)));
+  const sizes = new Float64Array(bins[least]);
+  let n = 0;
+  each((size) => bin(size) === least && (sizes[n++] = size));
+  const { passes, stride } = strongest(sizes, most - above, tokens);
+  const edges = [];
+  n = 0;
+  each((size, l, e) => (bin(size) === least ? passes(n++) : bin(size) > least) && edges.push({ l, e, size }));
   return { edges: edges.sort((a, b) => a.size - b.size), all, total, stride };
 }
 
@@ -1557,7 +1555,11 @@ const FORMAT = 1;
 const SCENES = { arcs, columns, matrix, text: textView };
 const MOST_DECODED = 12_000_000;
 const MOST_SORTED = 120;
+const FEW = 8;
 const NO_TOKEN = "Point at a token, or choose one, to see in numbers what it reads and what reads it.";
+const NO_WORDS = "Not known here: the tokens came without words, from no tokenizer or from ids that no text encodes to";
+const partsReason = (sides) => (sides.some(({ words }) => words) ? "Each word is one token here" : NO_WORDS);
+const specialReason = (sides) => (sides.some(({ words }) => words) ? "There are no special tokens here" : NO_WORDS);
 const NO_ROLLOUT = "There is no rollout here: it follows one run, through consecutive layers whose attention is not negative.";
 
 /** Name the heads that a page opens with: the clearest induction head, else previous-token head, else the first. */
@@ -1619,6 +1621,29 @@ export function lineOf(tokens, limit) {
 /** List what differs among some texts. */
 const distinct = (texts) => [...new Set(texts)].filter(Boolean).map((text) => visible(text, 80)).join(" and ");
 
+/** Find what is searched in a text, also across tokens: the tokens of each place, in order. */
+export function searched(tokens, query) {
+  const wanted = query.toLowerCase().trim();
+  if (!wanted) return [];
+  const places = new Map();
+  for (const write of [(text) => visible(text, 1e6), (text) => text]) {
+    const owners = [];
+    let line = "";
+    tokens.forEach((token, i) => {
+      const isSameWord = i && token.word !== null && token.word === tokens[i - 1].word;
+      const own = write(isSameWord ? joined(["", token.text]) : token.text).toLowerCase();
+      if (i && !isSameWord) line += " ";
+      line += own;
+      while (owners.length < line.length) owners.push(i);
+    });
+    for (let at = line.indexOf(wanted); at >= 0; at = line.indexOf(wanted, at + 1)) {
+      const [from, to] = [owners[at], owners[at + wanted.length - 1]];
+      if (!places.has(from)) places.set(from, tokens.slice(from, to + 1));
+    }
+  }
+  return [...places.keys()].sort((a, b) => a - b).map((from) => places.get(from));
+}
+
 const keepOf = ({ edges, totalEdges, keep }) => (edges === totalEdges ? "all edges kept" : keep === "All()" ? "some edges kept" : `edges kept: ${keep}`);
 
 /** Say how many edges some graphs have, where they lack some. */
@@ -1660,6 +1685,7 @@ class Page {
     this.memory = new Map();
     this.run = 0;
     this.traced = [];
+    this.most = FEW;
     this.looks = { light: lookOf("light", header.ramps), dark: lookOf("dark", header.ramps) };
     this.darkness = matchMedia("(prefers-color-scheme: dark)");
   }
@@ -1903,16 +1929,20 @@ class Page {
     return this.hover ? placeIn(head, this.hover.key?.index, this.hover.row?.index) : this.focusIn(head);
   }
 
-  matches(tokens) {
-    const wanted = this.state.search.toLowerCase();
-    if (!wanted) return [];
-    return tokens.filter((token) => visible(token.text, 1e6).toLowerCase().includes(wanted) || token.text.toLowerCase().includes(wanted));
+  /** The nodes of a head that hold something of what is searched. */
+  matches(head) {
+    const { keyTokens, queryTokens } = this.stackOf(0);
+    const among = (nodes, tokens) => {
+      const found = new Set(searched(tokens, this.state.search).flat().map(({ index }) => index));
+      return nodes.filter((node) => !node.virtual && tokens.slice(node.index, (node.last ?? node.index) + 1).some(({ index }) => found.has(index)));
+    };
+    return [...among(head.keys, keyTokens), ...among(head.queries, queryTokens ?? keyTokens)];
   }
 
   sceneOf(i, width, height) {
     const head = this.windows[i];
     const { weight, threshold, view } = this.state;
-    const matches = new Set(this.matches([...head.keys, ...head.queries]));
+    const matches = new Set(this.matches(head));
     const common = { weight, threshold, look: this.look, matches, width, height };
     if (view === "layered") return this.layeredScene(i, common);
     const focus = this.lookedAt(head);
@@ -2078,8 +2108,8 @@ class Page {
     const tables = this.parts.flatMap((part, i) => this.tablesOf(part, i));
     $("numbers").replaceChildren(...tables);
     if (!tables.length) $("numbers").append(element("p", { class: "note" }, this.heads.some((head) => this.lookedAt(head)) ? NO_ROLLOUT : NO_TOKEN));
-    $("pair").textContent = this.pairText();
-    $("pair").hidden = this.state.view !== "matrix";
+    $("pair").textContent = this.hover?.isPair ? this.pairText(this.hover) : "";
+    $("pair").hidden = this.state.view === "layered";
     const option = $("view-option");
     option.textContent = this.said();
     option.setAttribute("aria-selected", String(this.state.token !== null));
@@ -2119,30 +2149,42 @@ class Page {
 
   table(token, what, rows, scale, head = {}) {
     const title = element("caption", {}, ...tokenElement(token), ` ${what}`);
-    const most = 8;
+    const { most } = this;
     const inTable = (value) => (!scale.isRoot || !Number.isFinite(value) ? valueText(value, head) : value && Math.abs(value) < 0.0005 ? "< 0.001" : value.toFixed(3).replace("-", "−"));
     const lines = rows.slice(0, most).map(([other, value, side]) => {
-      const button = element("button", { type: "button" }, ...tokenElement(other));
-      if (!other.virtual) button.addEventListener("click", () => this.choose({ token: other.index, side }));
+      const button = element("button", { type: "button", "aria-describedby": "pair" }, ...tokenElement(other));
+      const pair = side === "key" ? { row: token, key: other } : { row: other, key: token };
+      button.addEventListener("focus", () => ($("pair").textContent = this.pairText(pair)));
+      if (!other.virtual)
+        button.addEventListener("click", () => {
+          this.choose({ token: other.index, side });
+          $("view").focus({ preventScroll: true }); // this button goes
+        });
       const bar = element("i", value < 0 && scale.isSigned ? { class: "minus" } : {});
       bar.style.width = `${100 * scale.share(value)}%`;
       bar.hidden = Number.isNaN(value);
       return element("tr", {}, element("td", {}, button), element("td", { class: "value" }, inTable(value)), element("td", { class: "bar", "aria-hidden": "true" }, bar));
     });
     const rest = rows.slice(most);
+    const more = element("button", { type: "button" }, element("small", {}, `and ${rest.length.toLocaleString("en")} more`));
+    more.addEventListener("click", () => {
+      const at = [...$("numbers").children].indexOf(more.closest("table"));
+      this.most += 100;
+      this.fillNumbers();
+      $("numbers").children[at].querySelectorAll("button")[most].focus();
+    });
     const sum = rest.reduce((all, [, value]) => all + (value || 0), 0);
-    if (rest.length) lines.push(element("tr", {}, element("td", {}, element("small", {}, `and ${rest.length.toLocaleString("en")} more`)), element("td", { class: "value" }, scale.isRoot ? element("small", {}, `Σ ${inTable(sum)}`) : ""), element("td")));
+    if (rest.length) lines.push(element("tr", {}, element("td", {}, more), element("td", { class: "value" }, scale.isRoot ? element("small", {}, `Σ ${inTable(sum)}`) : ""), element("td")));
     if (!rows.length) lines.push(element("tr", {}, element("td", {}, element("small", {}, "nothing"))));
     return element("table", {}, title, element("tbody", {}, ...lines));
   }
 
-  pairText() {
-    const { row, key, isPair } = this.hover ?? {};
-    if (!isPair || !row || !key) return "";
+  /** Say all numbers of an edge, in all parts of a comparison. */
+  pairText({ row, key }) {
     return this.parts
       .map((part, i) => {
         const head = this.heads[i];
-        const place = this.lookedAt(head) ?? { row: -1 };
+        const place = placeIn(head, key.index, row.index) ?? { row: -1 };
         const e = rowEdges(head, place.row).find((edge) => head.key[edge] === place.key);
         const said = e === undefined ? "no edge" : Object.keys(head.values).map((name) => `${name} ${valueText(head.values[name][e], head)}`).join(", ");
         return `${this.parts.length > 1 ? `${part}: ` : ""}${isolated(named(row))} reads ${isolated(named(key))}: ${said}`;
@@ -2210,12 +2252,14 @@ class Page {
     const hasParts = sides.some(({ words: of }) => of?.some((word, i) => i && word !== null && word === of[i - 1]));
     $("words").checked = state.words;
     $("words").disabled = !hasParts;
+    $("words").closest("label").title = hasParts ? "" : partsReason(sides);
     $("special").checked = state.special;
     $("special").disabled = !sides.some(({ special }) => special.length);
+    $("special").closest("label").title = $("special").disabled ? specialReason(sides) : "";
     $("sinks").checked = state.sinks;
     if (document.activeElement !== $("search")) $("search").value = state.search;
     const found = this.found();
-    const at = found.findIndex(({ token, side }) => token === state.token && side === state.side);
+    const at = this.foundAt(found);
     $("found").textContent = state.search ? (found.length ? `${at < 0 ? "" : `${at + 1} of `}${found.length}` : "none") : "";
     $("all").hidden = !state.keys && !state.queries;
     $("theme").textContent = this.look.name === "dark" ? "Light" : "Dark";
@@ -2224,19 +2268,34 @@ class Page {
   /** The places that the search finds, in order. */
   found() {
     const { keyTokens, queryTokens } = this.stackOf(0);
-    const of = (tokens, side) => this.matches(tokens).map((token) => ({ token: token.index, side }));
+    const isSeen = (first, before) => this.state.words && before && first.word !== null && first.word === before.word;
+    const of = (tokens, side) =>
+      searched(tokens, this.state.search)
+        .map(([first]) => first)
+        .filter((first, n, all) => !isSeen(first, all[n - 1]))
+        .map(({ index }) => ({ token: index, side }));
     return [...of(keyTokens, "key"), ...of(queryTokens ?? [], "query")];
+  }
+
+  /** Which of the places found is the chosen token; where words merge, its word. */
+  foundAt(found) {
+    const { words, side, token } = this.state;
+    const { keyTokens, queryTokens } = this.stackOf(0);
+    const tokens = side === "query" && queryTokens ? queryTokens : keyTokens;
+    const word = words ? (tokens[token]?.word ?? null) : null;
+    return found.findIndex((one) => one.side === side && (one.token === token || (word !== null && tokens[one.token].word === word)));
   }
 
   step(by) {
     const found = this.found();
     if (!found.length) return;
-    const at = found.findIndex(({ token, side }) => token === this.state.token && side === this.state.side);
+    const at = this.foundAt(found);
     this.choose(found[at < 0 ? (by > 0 ? 0 : found.length - 1) : (at + by + found.length) % found.length]);
   }
 
   /** Choose a token, and bring it into view. */
   choose({ token, side = "key", level = this.state.level }) {
+    this.most = FEW;
     const patch = { token, side: this.stack.queries ? side : "key", level };
     for (const name of ["keys", "queries"]) {
       const limits = this.state[name];
@@ -2392,10 +2451,7 @@ class Page {
       next.focus();
     });
     $("sort").addEventListener("change", () => {
-      const { graphs } = this.stack;
-      const sort = $("sort").value;
-      const best = graphs.reduce((top, graph) => (graph.scores[sort] > (top.scores[sort] ?? -Infinity) ? graph : top));
-      this.update(sort ? { sort, layer: best.layer, head: best.head } : { sort });
+      this.update({ sort: $("sort").value });
     });
     for (const id of ["stack", "show", "weight"]) $(id).addEventListener("change", () => this.update({ [id]: $(id).value, ...(id === "stack" ? { token: null, level: null, keys: null, queries: null, layer: null, head: null } : {}) }));
     for (const id of ["words", "special", "sinks"]) $(id).addEventListener("change", () => this.update({ [id]: $(id).checked }));
