@@ -1,5 +1,6 @@
 """The page's controls for everyone: by keyboard, by touch, for screen readers, in a frame."""
 
+import re
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -63,3 +64,26 @@ def test_two_fingers_zoom_the_page(look_at, lamp):
     for name in ("#grid", "#view"):
         touch = page.locator(name).evaluate("node => getComputedStyle(node).touchAction")
         assert touch == "manipulation"
+
+
+def test_all_numbers_of_a_token_are_reached_by_keyboard(look_at, lamp):
+    page = look_at(lamp, "layer=2&head=1&token=9")
+    table = page.locator("#numbers table").first
+    rows = table.locator("button:has(bdi)")
+    rows.first.focus()
+    head = lamp[2, 1]
+    edge = (head.query == 9) & (head.key == 6)
+    said = page.locator("#pair")
+    expect(said).to_contain_text(
+        re.compile(rf"lamp \(9\)\W+reads\W+river \(6\)\W+attention {head.attention[edge][0]:.3f}")
+    )
+    expect(said).to_contain_text(f"score {head.score[edge][0]:.3g}")
+    expect(rows.first).to_have_attribute("aria-describedby", "pair")
+    expect(rows).to_have_count(8)
+    table.get_by_role("button", name="more").press("Enter")
+    expect(rows).to_have_count(10)
+    expect(rows.nth(8)).to_be_focused()
+    rows.nth(8).press("Enter")
+    expect(page.locator("#view")).to_be_focused()
+    assert "token=9&" not in page.evaluate("location.hash") + "&"
+    expect(rows).not_to_have_count(10)
