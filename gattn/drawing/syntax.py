@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import Normalize
 from matplotlib.ticker import PercentFormatter
 
 from gattn.drawing import fonts
 from gattn.drawing.axes import label_rows, label_tokens, new_axes, title_of, write_title
+from gattn.drawing.colours import Scale
 from gattn.drawing.frame import add_axes
 from gattn.drawing.heat import draw_matrix, write_cells
 from gattn.drawing.labels import font_size, text_style
@@ -121,7 +121,8 @@ def draw_best_edges(
     if ax is None:
         size = 2.6 + 0.34 * len(tokens), 1.8 + 0.24 * len(values)
         ax = new_axes(min(12.0, max(5.0, size[0])), min(12.0, size[1]))
-    draw_matrix(ax, values.to_numpy(), "attention", norm=Normalize(0, 1), **options)
+    scale = Scale(max(1.0, values.max().max()), is_signed=False, pen=1)
+    draw_matrix(ax, values.to_numpy(), "attention", norm=scale.norm, **options)
     painted = ax.images[-1].to_rgba(np.ma.masked_invalid(values.to_numpy()))
     write_cells(ax, others.to_numpy(), painted)
     label_tokens(ax, list(tokens.index), [str(token) for token in tokens], "x")

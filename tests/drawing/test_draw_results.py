@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from gattn.analysis import best_edges, communities, graph_frequencies
 from gattn.analysis.faithful import Agreement
 from gattn.analysis.results import array, table
+from gattn.drawing.colours import Scale
 from gattn.drawing.head_tables import draw_head_table
 from gattn.drawing.heat import KINDS, _short
 from gattn.errors import SelectionError
@@ -161,6 +162,8 @@ def test_best_edges_are_a_row_a_head_with_the_word_that_is_read():
     np.testing.assert_allclose(ax.images[0].get_array().filled(np.nan), shown)
     cells = [text.get_text() for text in ax.texts if text.get_text().isdigit()]
     assert cells == [str(key) for key in found["key"].dropna()]
+    norm, attention = ax.images[0].norm, np.linspace(0, 1, 9)
+    np.testing.assert_allclose(norm(attention), Scale(1.0, False, pen=1).norm(attention))
     by_query = found.draw("query").images[0].get_array()
     np.testing.assert_allclose(
         by_query.filled(np.nan), found["query_attention"].astype(float).unstack("word")
@@ -274,7 +277,7 @@ def test_large_fonts_have_larger_figures_and_small_ones_no_smaller():
 def test_all_of_a_figure_of_an_analysis_is_within_it_in_any_font_size(last, size):
     values = np.linspace(0, 1, 10).reshape(1, 2, 5)
     columns = ["entropy", "mean_distance", "previous_token", "first_token", "edges_for_90"]
-    scores = dict.fromkeys(columns, [0.25, 0.75]) | {"label": ["previous token, .75", "mixed"]}
+    scores = {name: [0.25, 0.75] for name in columns} | {"label": ["previous token, .75", "mixed"]}
     rows = table(scores, name="heads", computed_from="a toy")
     with mpl.rc_context({"font.size": size}):
         if last == "head table":
