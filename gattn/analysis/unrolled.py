@@ -51,13 +51,11 @@ class Unrolled(Graph):
         """Give an attribute of the edges as an array (layers, queries, keys), 0 without an edge."""
         row = {position: n for n, position in enumerate(self.positions)}
         found = np.zeros((self.depth, len(row), len(row)))
-        edges = [
-            (depth, row[query], row[key], value)
-            for (depth, key), (_, query), value in self.edges(data=name, default=0.0)
-        ]
-        if edges:
-            depths, queries, keys, values = zip(*edges, strict=True)
-            found[depths, queries, keys] = values
+        for (depth, key), edges in self.adjacency():
+            queries = [row[query] for _, query in edges]
+            found[depth : depth + 1, queries, row[key]] = [
+                facts.get(name, 0.0) for facts in edges.values()
+            ]
         return found
 
     def rollout(
@@ -343,6 +341,10 @@ def _check(stack: Stack) -> None:
         )
     for head in stack.heads.values():
         if head.graph.is_bipartite or head.graph.num_queries != head.graph.num_keys:
-            raise SelectionError(f"Only self-attention unrolls; {stack.name} is not.")
+            raise SelectionError(
+                "Only self-attention of all tokens unrolls, such as that of an encoder or a "
+                f"decoder; the {stack.name} stack is not: it has {head.graph.num_queries} queries "
+                f"and {head.graph.num_keys} keys."
+            )
         if bool((head.attention < 0).any()):
             raise ShapeError("Only non-negative attention unrolls; this trace has negative.")

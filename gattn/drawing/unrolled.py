@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ from gattn.drawing.layered import (
     write_over,
 )
 from gattn.drawing.ribbons import draw_ribbons
-from gattn.drawing.shown import share_of
+from gattn.drawing.shown import even_stride, every, share_of
 from gattn.drawing.text import visible
 from gattn.errors import SelectionError
 
@@ -36,7 +37,8 @@ _STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3
 _FEW = 60
 """How many edges of attention a layer shows at least, if it has them."""
 _MOST = 3000
-"""How many a picture shows at most."""
+"""How many of them a picture shows at most."""
+_SIZES = {"weight": "weight of attention", "passes": "what passes by attention"}
 _NAMED = 16
 _SHARES = 9
 
@@ -149,32 +151,36 @@ def _named(unrolled: Unrolled, node: Node, is_usual: bool) -> str:
 
 def _add_lines(lines: Lines, unrolled: Unrolled, place: dict[int, int]) -> list[str]:
     """Add the edges that can be seen, and say which they are."""
+    edges = list(unrolled.edges(data=True))
     shown = "passes" if _kind(unrolled) else "weight"
-    attention = []
-    for (depth, key), (_, query), facts in unrolled.edges(data=True):
-        value = facts[shown]
-        stream = value * facts["residual"] / facts["weight"] if facts["weight"] else 0.0
-        x, y, x_end, y_end = place[key], depth, place[query], depth + 1
-        if stream > 0:
-            lines.add(Line(stream, "stream", *lay("stream", x, y, x_end, y_end)))
-        if value > stream:
-            attention.append((value - stream, depth, key, query, facts))
-    sizes = np.array([some[0] for some in attention])
-    chosen, rule = _visible_edges(sizes, min(unrolled.depth * max(_FEW, 2 * len(place)), _MOST))
+    whole, weight, residual = (
+        np.array([facts[name] for *_, facts in edges], dtype=np.float64)
+        for name in (shown, "weight", "residual")
+    )
+    stream = whole * np.divide(residual, weight, out=np.zeros_like(weight), where=weight > 0)
+    for n in np.flatnonzero(stream):
+        (depth, key), (_, query), _ = edges[n]
+        laid = lay("stream", place[key], depth, place[query], depth + 1)
+        lines.add(Line(float(stream[n]), "stream", *laid))
+    attention = np.flatnonzero(whole > stream)
+    sizes = (whole - stream)[attention]
+    limit = min(unrolled.depth * max(_FEW, 2 * len(place)), _MOST)
+    chosen, notes = _visible_edges(sizes, _SIZES[shown], limit, len(place))
     first = unrolled.graph.get("first_layer", 0)
-    for n in np.flatnonzero(chosen):
-        value, depth, key, query, facts = attention[n]
+    for n, size in zip(attention[chosen], sizes[chosen].tolist(), strict=True):
+        (depth, key), (_, query), facts = edges[n]
         kind = "self" if key == query else "attention"
         path, peak = lay(kind, place[key], depth, place[query], depth + 1)
         name = heads_named(first + depth, heads_of_edge(facts))
-        lines.add(Line(value, kind, path, peak, name))
-    notes = [rule] if rule else []
+        lines.add(Line(size, kind, path, peak, name))
     if _kind(unrolled) == "flow":
         notes.append("one of the maximum flows: how much is certain, mostly not on which ways")
     return notes
 
 
-def _visible_edges(sizes: NDArray[np.float64], limit: int) -> tuple[NDArray[np.bool_], str]:
+def _visible_edges(
+    sizes: NDArray[np.float64], name: str, limit: int, tokens: int
+) -> tuple[NDArray[np.bool_], list[str]]:
     """Choose the edges of a size from a round one on; where that hides most, some of the rest.
 
     Without need the weakest ones are left out that have a hundredth together.
@@ -182,17 +188,26 @@ def _visible_edges(sizes: NDArray[np.float64], limit: int) -> tuple[NDArray[np.b
     whole = sizes.sum()
     weak = [step for step in _STEPS if sizes[sizes < step].sum() <= 0.01 * whole]
     steps = _STEPS[len(weak) - 1 :] if weak else (0.0, *_STEPS)
-    step = next((step for step in steps if (sizes >= step).sum() <= limit), _STEPS[-1])
+    step = _first_step(sizes, steps, limit)
+    hides_most = sizes[sizes >= step].sum() < whole / 2
+    if hides_most:
+        step = _first_step(sizes, steps, limit // 2)
     chosen = sizes >= step
+    rules = [f"{name} ≥ {step:g}"] if np.isfinite(step) else []
+    if hides_most:
+        rest = np.flatnonzero(~chosen)
+        stride = even_stride(len(rest), limit - int(chosen.sum()), tokens)
+        chosen[rest[::stride]] = True
+        rules.append(every(stride) + " of the others" * bool(rules))
     if chosen.all():
-        return chosen, ""
-    rule = f"attention ≥ {step:g}"
-    if sizes[chosen].sum() < whole / 2:
-        stride = -(-int((~chosen).sum()) // limit)
-        chosen[np.flatnonzero(~chosen)[::stride]] = True
-        rule += f" and one in {stride:,} of the others"
+        return chosen, []
     mass = share_of(float(sizes[chosen].sum()), float(whole))
-    return chosen, f"{rule}: {chosen.sum():,} of {len(sizes):,} edges{mass}"
+    return chosen, [f"{' and '.join(rules)}: {chosen.sum():,} of {len(sizes):,} edges{mass}"]
+
+
+def _first_step(sizes: NDArray[np.float64], steps: Sequence[float], limit: int) -> float:
+    """Find the least round size from which on there are not too many."""
+    return next((step for step in steps if (sizes >= step).sum() <= limit), np.inf)
 
 
 def _mark_ends(ax: Axes, unrolled: Unrolled, place: dict[int, int]) -> None:

@@ -2,6 +2,7 @@
 
 import io
 import itertools
+import re
 
 import matplotlib as mpl
 import numpy as np
@@ -10,6 +11,7 @@ from sample_heads import causal_head, uniform_head
 
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
+from gattn.keep import TopK
 from gattn.trace import Stack
 
 pytestmark = pytest.mark.filterwarnings("error")
@@ -25,6 +27,10 @@ def stack_of(size, *, layers=3, tokens=None, make=None):
             head.to_dense(), head.graph, tokens=tokens or head.labels(), layer=layer, head=0
         )
     return Stack("decoder", heads)
+
+
+def one_key_each(size):
+    return AttentionGraph.from_dense(np.roll(np.eye(size), 1, axis=1))
 
 
 @pytest.fixture
@@ -118,12 +124,60 @@ def test_a_long_text_says_which_edges_it_shows():
     assert attention <= 2 * 120
 
 
-def test_uniform_attention_of_a_long_text_does_not_vanish():
-    ax = stack_of(200, layers=2, make=uniform_head).unroll(residual=0.1).draw()
-    attention = [path for path in part(ax, "edges").get_paths() if len(path.vertices) > 2]
-    ends = {round(float(path.vertices[-1, 0])) for path in attention}
-    assert len(ends) > 150
-    assert any("one in" in text.get_text() for text in ax.texts)
+def drawn_edges(ax):
+    """The (layer, query, key) of the lines of attention."""
+    ends = [path.vertices for path in part(ax, "edges").get_paths() if len(path.vertices) > 2]
+    return {(round(v[0, 1]), round(v[-1, 0]), round(v[0, 0])) for v in ends}
+
+
+def note_of(ax):
+    return " ".join(text.get_text().replace("\n", " ") for text in ax.texts)
+
+
+@pytest.mark.parametrize("passes", [False, True])
+def test_the_threshold_is_of_what_is_shown(passes):
+    graph = stack_of(30, layers=2).unroll()
+    if passes:
+        graph = graph.rollout(target=-1)
+    ax = graph.draw()
+    named = "what passes by attention" if passes else "weight of attention"
+    least = float(re.search(named + r" ≥ ([\d.]+):", note_of(ax))[1])
+    sizes = {
+        (depth, query, key): facts["passes" if passes else "weight"]
+        for (depth, key), (_, query), facts in graph.edges(data=True)
+        if key != query
+    }
+    expected = {place for place, size in sizes.items() if size >= least}
+    assert {place for place in drawn_edges(ax) if place[1] != place[2]} == expected
+    assert 0 < len(expected) < len(sizes)
+
+
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_uniform_attention_of_a_long_text_does_not_vanish(is_causal):
+    matrix = np.tril(np.ones((120, 120))) if is_causal else np.ones((120, 120))
+    head = AttentionGraph.from_dense(matrix / matrix.sum(1, keepdims=True), layer=0, head=0)
+    ax = Stack("decoder", {(0, 0): head}).unroll().draw()
+    drawn = drawn_edges(ax)
+    assert len({query for _, query, _ in drawn}) > 70
+    assert len({key for _, _, key in drawn}) > 70
+    assert len(drawn) <= 240
+    assert "every" in note_of(ax)
+
+
+@pytest.mark.parametrize("make", [uniform_head, one_key_each])
+def test_no_text_has_more_edges_than_a_picture_can_hold(make):
+    ax = stack_of(64, layers=50, make=make).unroll(residual=0.1).draw()
+    assert 1000 < len(drawn_edges(ax)) <= 3000
+    assert "inf" not in note_of(ax)
+
+
+def test_ribbons_say_what_came_over_no_edge():
+    head = causal_head(8, seed=0).keep(TopK(2))
+    passed = Stack("decoder", {(0, 0): head}).unroll().rollout(target=-1)
+    lost = 1 - passed.matrices("passes").sum()
+    assert lost > 0.01
+    assert f"{lost:.2g} came over no edge" in note_of(passed.draw("ribbons"))
+    assert "no edge" not in note_of(stack_of(8).unroll().rollout(target=-1).draw("ribbons"))
 
 
 @pytest.mark.parametrize("layout", ["layered", "ribbons"])
