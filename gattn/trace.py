@@ -186,10 +186,11 @@ class AttentionTrace:
     def only_stack(self) -> Stack:
         """The stack, where there is just one."""
         if len(self.stacks) != 1:
-            names = sorted(self.stacks)
-            names.sort(
-                key=lambda name: any(h.graph.is_bipartite for h in self.stacks[name].values())
-            )
+            is_cross = {
+                name: any(head.graph.is_bipartite for head in stack.values())
+                for name, stack in self.stacks.items()
+            }
+            names = sorted(self.stacks, key=lambda name: (is_cross[name], name))
             raise SelectionError(
                 f"This trace has the stacks {names}: name one, as in trace{names[:1]}."
             )

@@ -286,6 +286,13 @@ def test_edits_together_are_one_row(capsys, embedded):
     assert "cut 1.1, scale 0.5:2, swap cosine:4@3.1, restrict window:9, normalizer" in line
 
 
+def test_effects_draw_themselves_to_files(tmp_path):
+    assert run("effect", PROMPT, "--each-head", "-o", tmp_path / "heads.svg") == 0
+    assert "cutting heads: change of the KL" in (tmp_path / "heads.svg").read_text()
+    assert run("effect", PROMPT, "--cut", "1.1", "--cut", "2", "-o", tmp_path / "cuts.svg") == 0
+    assert "cut 1.1" in (tmp_path / "cuts.svg").read_text()
+
+
 def test_each_head_is_cut_by_itself(capsys, embedded):
     model, tokenizer = embedded
     dog = tokenizer(" dog", add_special_tokens=False).input_ids[0]

@@ -180,13 +180,27 @@ def test_with_several_stacks_one_must_be_named() -> None:
     assert len(list(trace.heads())) == 2
 
 
+def test_of_several_stacks_one_of_self_attention_is_named_which_unrolls() -> None:
+    cross = AttentionGraph.from_dense(np.ones((2, 3)), TokenGraph.bipartite(2, 3))
+    stacks = {
+        "cross": Stack("cross", {(0, 0): cross}),
+        "encoder": stack_of([FIRST], name="encoder"),
+    }
+    with pytest.raises(SelectionError, match=r"as in trace\['encoder'\]"):
+        AttentionTrace(stacks).unroll()
+
+
 def test_only_whole_self_attention_unrolls() -> None:
     cross = AttentionGraph.from_dense(np.ones((2, 3)), TokenGraph.bipartite(2, 3))
     negative = AttentionGraph.from_dense(-FIRST)
     head = AttentionGraph.from_dense(FIRST)
     for heads, error, message in [
         ({}, SelectionError, "stack is empty"),
-        ({(0, 0): cross}, SelectionError, "Only self-attention unrolls"),
+        (
+            {(0, 0): cross},
+            SelectionError,
+            r"such as that of an encoder.*it has 2 queries and 3 keys",
+        ),
         ({(0, 0): head, (2, 0): head}, SelectionError, r"consecutive layers.*\[0, 2\]"),
         ({(0, 0): negative}, ShapeError, "non-negative"),
     ]:

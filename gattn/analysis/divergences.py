@@ -143,7 +143,7 @@ def check_same(
         what = "tokens" if what == "keys" else what
         raise SelectionError(
             f"The traces have {len(one)} and {len(other)} {what}: compare two runs on the same "
-            "text."
+            "text, by models of the same tokenizer."
         )
     sides: tuple[Sequence[Any], Sequence[Any]] = one, other
     if one_texts and other_texts:
@@ -152,5 +152,5 @@ def check_same(
         if token != changed:
             raise SelectionError(
                 f"Token {place} is {token!r} before and {changed!r} after: compare two runs on "
-                "the same text."
+                "the same text, by models of the same tokenizer."
             )

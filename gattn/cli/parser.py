@@ -123,7 +123,7 @@ def _effect(commands: Commands) -> None:
     )
     parser.add_argument("--target", metavar="TOKEN", help='a token such as " cat"')
     parser.add_argument("--other", metavar="TOKEN", help="the one it is compared with")
-    _add_output(parser, (".csv",))
+    _add_output(parser, (".csv", *PICTURES))
     parser.set_defaults(run=run_effect)
 
 
