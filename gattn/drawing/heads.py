@@ -185,10 +185,10 @@ class Chosen:
         place, head = next(iter(graphs.items()))
         graph = head.graph
         counts = [(one.graph.num_tokens, one.graph.num_queries) for one in graphs.values()]
-        keys, queries = (_range(side) for side in zip(*counts, strict=True))
-        tokens = f"{keys} tokens"
+        keys, queries = zip(*counts, strict=True)
+        tokens = _count(keys, "token", "tokens")
         if graph.is_bipartite or graph.num_queries != graph.num_keys:
-            tokens = f"{queries} queries, {keys} keys"
+            tokens = f"{_count(queries, 'query', 'queries')}, {_count(keys, 'key', 'keys')}"
         if head.generated:
             tokens += f", {head.generated} generated"
         stack = place[0] if self.names_stacks else ""
@@ -196,9 +196,11 @@ class Chosen:
         return " · ".join(filter(None, parts))
 
 
-def _range(counts: Sequence[int]) -> str:
+def _count(counts: Sequence[int], one: str, several: str) -> str:
+    """Write "1 token", "5 tokens", "5 to 7 tokens"."""
     least, most = min(counts), max(counts)
-    return str(least) if least == most else f"{least} to {most}"
+    number = str(least) if least == most else f"{least} to {most}"
+    return f"{number} {one if most == 1 else several}"
 
 
 def _pair(place: object) -> tuple[int, int]:

@@ -14,6 +14,8 @@ from sample_heads import bipartite_head, causal_head, decoding_step, signed_head
 
 from gattn.drawing import draw_heads, notebook_svg
 from gattn.errors import SelectionError, ShapeError
+from gattn.graph import TokenGraph
+from gattn.head import AttentionGraph
 from gattn.trace import AttentionTrace, Stack
 
 
@@ -127,6 +129,15 @@ def test_texts_above_the_heads_do_not_overlap_or_leave_the_figure(size, label):
             numbers = [head // group for head in range(count)]
             figure = draw_heads(grouped_trace([numbers], layers=2), label=label)
             assert list(overlaps(figure)) == [], (count, group)
+
+
+def test_a_title_counts_one_token_as_one():
+    (title,) = [text for text in words(draw_heads(causal_head(1))) if "token" in text]
+    assert title == "1 token"
+    step = AttentionGraph.from_dense(
+        np.full((1, 4), 0.25), TokenGraph.causal(1, num_keys=4, query_offset=3)
+    )
+    assert "1 query, 4 keys" in words(draw_heads(step))
 
 
 def generated_head(head, number):
