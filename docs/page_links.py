@@ -41,8 +41,6 @@ def _link_tutorials(app: Any, name: str, source: list[str]) -> None:
 
 HOMES = dict.fromkeys(gattn.__all__, gattn)
 HOMES |= {name: gattn.analysis for name in gattn.analysis.__all__ if name not in HOMES}
-
-
 NAME = re.compile(r"(?:gattn\.)?(?:analysis\.)?(\w+)((?:\.\w+)?)(?:\(.*\))?")
 
 
@@ -51,9 +49,7 @@ def _link_names(app: Any, doctree: nodes.document) -> None:
     if not str(app.env.doc2path(app.env.docname)).endswith(".md"):
         return
     for literal in list(doctree.findall(nodes.literal)):
-        found = re.fullmatch(
-            r"(?:gattn\.)?(?:analysis\.)?(\w+)((?:\.\w+)?)(?:\(.*\))?", literal.astext()
-        )
+        found = NAME.fullmatch(literal.astext())
         if not found or found[1] not in HOMES or isinstance(literal.parent, nodes.reference):
             continue
         target = f"{HOMES[found[1]].__name__}.{found[1]}{found[2]}"
