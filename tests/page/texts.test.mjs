@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { DEFAULTS, escaped, fromFragment, lineOf, number, settled, textWidth, ticks, toFragment, visible } from "../../gattn/drawing/page/viewer.js";
+import { DEFAULTS, escaped, fromFragment, lineOf, number, searched, settled, textWidth, ticks, toFragment, tokensOf, visible } from "../../gattn/drawing/page/viewer.js";
 
 test("numbers carry at most three significant digits", () => {
   const written = { 0: "0", 0.123456: "0.123", 12.345: "12.3", 123456: "123,456", "-0.5": "−0.5", 0.00001234: "1.2e-5" };
@@ -81,4 +81,23 @@ test("a state is fitted to what there is", () => {
   assert.deepEqual(fit({ stack: "cross", queries: [1, 3] }).queries, [1, 3]);
   assert.equal(fit({ stack: "nowhere" }).stack, "encoder");
   assert.equal(fit({ show: "difference" }).show, "before", "one trace is not compared");
+});
+
+test("a search finds what goes over several tokens, each place once", () => {
+  const tokens = tokensOf({
+    tokens: ["<s>", "A", "##lice", "gave", "the", "book", "B", "##ob", "a\nb", "\n"],
+    positions: [...Array(10).keys()],
+    words: [null, 0, 0, 1, 2, 3, 4, 4, 5, 6],
+    special: [0],
+  });
+  const found = (query) => searched(tokens, query).map((some) => some.map(({ index }) => index));
+  assert.deepEqual(found("Bob"), [[6, 7]]);
+  assert.deepEqual(found("the book"), [[4, 5]]);
+  assert.deepEqual(found("the "), [[4]]);
+  assert.deepEqual(found("li"), [[2]]);
+  assert.deepEqual(found("e b"), [[4, 5]]);
+  assert.deepEqual(found("↵"), [[8], [9]]);
+  assert.deepEqual(found("<S>"), [[0]]);
+  assert.deepEqual(found("cat"), []);
+  assert.deepEqual(found(""), []);
 });

@@ -37,7 +37,7 @@ _ROOM = 20_000_000
 """The bytes of all compressed numbers for which precision is given up: some 27 MB of base64."""
 
 _CODES = [LEVELS, *((LEVELS + 1) >> coarser for coarser in range(1, 5))]
-_MOST_BYTES = 75_000_000
+_MOST_BYTES = 100_000_000
 _MOST_VALUES = 150_000_000
 _SAMPLES = 12
 
@@ -154,8 +154,8 @@ def _fitting(
         codes = iter(_CODES[_CODES.index(fine[0]) :] if fine else _CODES[-1:])
     for levels in codes:
         packed = list(pool.map(partial(_packed, levels=levels), heads))
-        size = sum(3 * len(text) // 4 for _, text, _ in packed)
-        if size <= _ROOM:
+        size = sum(len(text) for _, text, _ in packed)
+        if 3 * size <= 4 * _ROOM:
             return levels, packed
     if size > _MOST_BYTES:
         raise _too_large(f"{size / 1e6:,.0f} MB")
@@ -245,8 +245,11 @@ def _stack(stack: Stack) -> dict[str, Any]:
             )
     graph = first.graph
     own = {"tokens": first.labels(), "positions": first.node_positions.tolist()}
-    special = [i for i, word in enumerate(first.words) if word is None]
     size = graph.num_queries if graph.is_bipartite else graph.num_tokens
+    generated = 0 if graph.is_bipartite else first.generated
+    special = [i for i, word in enumerate(first.words) if word is None]
+    if not any(word is not None for word in first.words[size - generated :]):
+        special = [i for i in special if i < size - generated]  # those words are not known
     return {
         "name": stack.name,
         "layers": stack.layers,

@@ -1,0 +1,75 @@
+"""Words on the page: what is searched over several tokens, and why a control is grey."""
+
+import pytest
+import torch
+from looking import settle, state
+from playwright.sync_api import expect
+
+import gattn
+
+BOOK = "Alice gave the book to Bob because Bob had asked Alice for the book"
+
+
+@pytest.fixture(scope="module")
+def book():
+    trace = gattn.capture(BOOK)
+    assert trace.tokens.count("Bob") == 0
+    return trace
+
+
+@pytest.mark.parametrize("fragment", ["", "words=1&"])
+@pytest.mark.parametrize("query", ["Bob", "Ali", "the book"])
+def test_a_search_goes_over_tokens_and_steps_through_words(look_at, book, fragment, query):
+    page = look_at(book, f"{fragment}search={query.replace(' ', '+')}")
+    expect(page.locator("#found")).to_have_text("2")
+    words, tokens = book[0, 0].words, []
+    for n in (1, 2, 1):
+        page.locator("#search").press("Enter")
+        expect(page.locator("#found")).to_have_text(f"{n} of 2")
+        tokens.append(int(state(page)["token"]))
+    assert tokens[0] == tokens[2] < tokens[1]
+    said = [BOOK.split()[words[token]].lower() for token in tokens[:2]]
+    assert said == [query.split()[0].lower().replace("ali", "alice")] * 2
+
+
+def test_a_searched_word_is_counted_once_where_words_merge(look_at, book):
+    page = look_at(book, "search=b")
+    expect(page.locator("#found")).to_have_text("7")
+    page.locator("#words").check()
+    expect(page.locator("#found")).to_have_text("5")
+
+
+def test_another_order_keeps_the_chosen_head(look_at, book):
+    page = look_at(book, "layer=1&head=2")
+    page.locator("#sort").select_option("induction")
+    settle(page)
+    assert (state(page)["layer"], state(page)["head"]) == ("1", "2")
+    expect(page.locator("#head-title")).to_contain_text("layer 1 · head 2")
+
+
+def test_a_grey_control_says_why(look_at, book):
+    words, special = "label:has(#words)", "label:has(#special)"
+    page = look_at(book)
+    expect(page.locator("#words")).to_be_enabled()
+    expect(page.locator(words)).to_have_attribute("title", "")
+    page = look_at(book[0, 0].subgraph([1, 3]))
+    expect(page.locator("#special")).to_be_disabled()
+    expect(page.locator(special)).to_have_attribute("title", "There are no special tokens here")
+    vectors = torch.eye(3)[None]
+    page = look_at(gattn.attention_graphs(vectors, vectors, gattn.TokenGraph.causal(3))[0])
+    for label in (words, special):
+        expect(page.locator(label)).to_have_attribute(
+            "title",
+            "Not known here: the tokens came "
+            "without words, from no tokenizer or from ids that no text encodes to",
+        )
+
+
+def test_what_is_generated_merges_and_hides_like_the_prompt(look_at):
+    model, tokenizer = gattn.load_model()
+    with gattn.capturing(model, tokenizer) as run:
+        model.generate(**tokenizer(BOOK, return_tensors="pt"), max_new_tokens=4, do_sample=False)
+    page = look_at(run.trace)
+    expect(page.locator("#title")).to_contain_text(BOOK)
+    expect(page.locator("#words")).to_be_enabled()
+    expect(page.locator("#special")).to_be_enabled()
