@@ -19,6 +19,7 @@ from gattn.drawing import fonts
 from gattn.drawing.axes import label_tokens, new_axes, pitch, write_title
 from gattn.drawing.colours import Scale, colour_map
 from gattn.drawing.curves import half_ellipses, loops
+from gattn.drawing.frame import shown_text
 from gattn.drawing.heat import draw_matrix, write_cells
 from gattn.drawing.labels import font_size, text_style
 from gattn.drawing.layered import Line, Lines, draw_nodes, lay, layered_axes, set_up
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _MOST_EDGES = 300
 _MOST_BARS = 40
 _WIDE = 12.0
+_EDGE = ["layer", "head", "query", "key"]
 
 
 @dataclass(frozen=True)
@@ -119,35 +121,44 @@ def draw_effects(
 
 
 def _are_edges(table: pd.DataFrame) -> bool:
-    return bool(table[["layer", "head", "query", "key"]].notna().all(axis=None))
+    return bool(table[_EDGE].notna().all(axis=None)) and _are_unique(table)
 
 
 def _are_heads(table: pd.DataFrame) -> bool:
-    places = table[["layer", "head"]]
-    is_whole = table[["query", "key"]].isna().all(axis=None) and places.notna().all(axis=None)
-    return bool(is_whole) and not bool(places.duplicated().any())
+    is_whole = table[["query", "key"]].isna().all(axis=None)
+    return bool(is_whole and table[["layer", "head"]].notna().all(axis=None)) and _are_unique(table)
+
+
+def _are_unique(table: pd.DataFrame) -> bool:
+    """Say whether each place is edited once: where no stack is named there is but one."""
+    places = table[[*(["stack"] * (len(_stacks(table)) > 1)), *_EDGE]]
+    return not bool(places.duplicated().any())
+
+
+def _stacks(table: pd.DataFrame) -> list[str]:
+    return sorted(table["stack"].dropna().unique()) if "stack" in table else []
 
 
 def _heads_of(table: pd.DataFrame) -> int:
-    columns = [name for name in ("stack", "layer", "head") if name in table]
+    columns = [*(["stack"] * (len(_stacks(table)) > 1)), "layer", "head"]
     return len(table[columns].drop_duplicates())
 
 
 def _fitting(table: pd.DataFrame) -> str:
     if _are_edges(table):
         return "arcs" if _heads_of(table) == 1 else "layered"
-    return "heads" if _are_heads(table) else "edits"
+    return "heads" if _are_heads(table) and len(_stacks(table)) < 2 else "edits"
 
 
 def _check(table: pd.DataFrame, layout: str) -> None:
     if layout == "heads" and not _are_heads(table):
         raise SelectionError(
-            "layout='heads' shows cuts of whole heads, each once: try layout='edits'."
+            "layout='heads' shows edits of whole heads, each once: try layout='edits'."
         )
     if layout in ("arcs", "matrix", "layered") and not _are_edges(table):
         raise SelectionError(
-            f"layout={layout!r} shows edits of single edges, with layer, head, query and key; "
-            "try layout='edits'."
+            f"layout={layout!r} shows edits of single edges, with layer, head, query and key, each "
+            "once: try layout='edits'."
         )
     if layout in ("arcs", "matrix") and _heads_of(table) > 1:
         raise SelectionError(
@@ -155,8 +166,11 @@ def _check(table: pd.DataFrame, layout: str) -> None:
             "choose some rows, such as found[(found.layer == 2) & (found['head'] == 0)], or "
             "layout='layered'."
         )
-    if layout == "layered" and "stack" in table and table["stack"].nunique() > 1:
-        raise SelectionError("layout='layered' shows one stack: found[found.stack == 'decoder'].")
+    if layout in ("heads", "layered") and len(stacks := _stacks(table)) > 1:
+        raise SelectionError(
+            f"layout={layout!r} shows one stack, but there are {', '.join(stacks)}: choose one, as "
+            f"in found[found['stack'] == {stacks[0]!r}]."
+        )
 
 
 def _tokens(table: pd.DataFrame) -> dict[int, str]:
@@ -171,10 +185,15 @@ def _tokens(table: pd.DataFrame) -> dict[int, str]:
 
 
 def _title(table: pd.DataFrame, layout: str, look: _Look) -> str:
-    what = {"edits": "edits", "heads": "cutting heads"}.get(layout, "cutting edges")
+    is_cut = "estimate" in table or ("kind" in table and bool((table["kind"] == "Cut").all()))
+    parts = list(map(shown_text, _stacks(table))) if layout != "edits" else []
     if layout in ("arcs", "matrix"):
-        what = f"layer {table['layer'].iloc[0]} · head {table['head'].iloc[0]} · {what}"
-    return f"{what}: {look.name}"
+        parts += [f"layer {table['layer'].iloc[0]}", f"head {table['head'].iloc[0]}"]
+    what = "heads" if layout == "heads" else "edges"
+    parts.append(
+        "edits" if layout == "edits" else f"cutting {what}" if is_cut else f"edits of {what}"
+    )
+    return f"{' · '.join(parts)}: {look.name}"
 
 
 def _draw_edits(

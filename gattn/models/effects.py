@@ -79,9 +79,9 @@ def effect(
     Returns
     -------
     Effects
-        A `pandas.DataFrame` that draws itself, one row an edit: ``edit``; ``layer``, ``head``,
-        ``query`` and ``key`` where it names one each; ``plain`` and ``edited``, the metric without
-        it and with it; and their difference ``effect``.
+        A `pandas.DataFrame` that draws itself, one row an edit: ``edit``; ``kind``, such as "Cut";
+        ``stack``, ``layer``, ``head``, ``query`` and ``key`` where it names one each; ``plain`` and
+        ``edited``, the metric without it and with it; and their difference ``effect``.
 
     Raises
     ------
@@ -115,10 +115,14 @@ def effect(
         name: pd.array([_plain(some, name) for some in together], dtype="Int64")
         for name in ("layer", "head", "query", "key")
     }
-    labels = [", ".join(repr(edit) for edit in some) for some in together]
-    found = Effects(
-        {"edit": labels, **places, "plain": plain, "edited": edited, "effect": edited - plain}
-    )
+    named = {
+        "edit": [", ".join(repr(edit) for edit in some) for some in together],
+        "kind": [
+            ", ".join(dict.fromkeys(type(edit).__name__ for edit in some)) for some in together
+        ],
+        "stack": [some[0].stack if len(some) == 1 else None for some in together],
+    }
+    found = Effects({**named, **places, "plain": plain, "edited": edited, "effect": edited - plain})
     found.attrs = {"metric": str(measure), "tokens": runner.tokens}
     return found
 

@@ -36,7 +36,8 @@ def edges(*, heads=((1, 0),), tokens=TOKENS, column="estimate", seed=0):
 def cuts(layers=2, heads=3):
     table = Effects(
         [
-            {"edit": f"Cut(layer={n}, head={h})", "layer": n, "head": h, "query": None, "key": None}
+            {"edit": f"Cut(layer={n}, head={h})", "kind": "Cut", "stack": None}
+            | {"layer": n, "head": h, "query": None, "key": None}
             for n in range(layers)
             for h in range(heads)
         ]
@@ -112,6 +113,50 @@ def test_cut_heads_are_a_matrix_of_layers_and_heads_with_numbers():
     assert "change of the probability" in words(ax)
 
 
+def test_only_cuts_are_called_cuts():
+    text = "The dog chased the cat"
+    kinds = {
+        "cutting heads": gattn.Cut(layer=1, head=0),
+        "edits of heads": gattn.Scale(layer=1, head=0, factor=2.0),
+        "cutting edges": gattn.Cut(layer=1, head=0, query=3, key=2),
+        "edits of edges": gattn.Scale(layer=1, head=0, query=3, key=2, factor=2.0),
+    }
+    for said, edit in kinds.items():
+        found = gattn.effect(text, [edit], progress=False)
+        assert found["kind"].tolist() == [type(edit).__name__]
+        title = found.draw().get_title(loc="left")
+        assert f"{said}: " in title
+        assert title.count("cutting") == ("cutting" in said)
+    mixed = gattn.effect(
+        text, [kinds["cutting heads"], gattn.Scale(layer=2, head=0, factor=2.0)], progress=False
+    )
+    assert "edits of heads" in mixed.draw().get_title(loc="left")
+    both = gattn.effect(text, [list(kinds.values())[:2]], progress=False)
+    assert both["kind"].tolist() == ["Cut, Scale"]
+
+
+def test_stacks_are_named_and_never_share_a_matrix():
+    table = cuts()
+    table["stack"] = "decoder"
+    assert table.draw().get_title(loc="left").startswith("decoder · cutting heads: ")
+    table.loc[table["layer"] == 0, "stack"] = "encoder"
+    assert len(table.draw().patches) == len(table)
+    with pytest.raises(SelectionError, match="one stack, but there are decoder, encoder"):
+        table.draw("heads")
+    assert table[table["stack"] == "encoder"].draw().images[0].get_array().shape == (1, 3)
+    named = gattn.effect("The dog", [gattn.Cut(0, 0, stack="decoder")], progress=False)
+    assert named["stack"].tolist() == ["decoder"]
+    assert gattn.effect("The dog", [gattn.Cut(0, 0)], progress=False)["stack"].isna().all()
+
+
+@pytest.mark.parametrize("layout", ["arcs", "matrix", "layered"])
+def test_two_edits_of_one_edge_never_share_its_place(layout):
+    twice = edges(column="effect").iloc[[3, 3, 4]]
+    with pytest.raises(SelectionError, match="each once"):
+        twice.draw(layout)
+    assert len(twice.draw().patches) == 3
+
+
 def test_any_edits_are_bars_with_the_strongest_first_where_there_are_many():
     ax = cuts().draw("edits")
     np.testing.assert_allclose([bar.get_width() for bar in ax.patches], cuts()["effect"])
@@ -152,7 +197,7 @@ def test_hostile_tokens_and_metrics_are_drawn_with_effects(layout, style):
     [
         (edges()[:0], None, "no effects to draw"),
         (edges(heads=[(0, 0), (0, 1)]), "arcs", "one head, but there are 2"),
-        (edges(), "heads", "cuts of whole heads"),
+        (edges(), "heads", "edits of whole heads"),
         (cuts(), "matrix", "edits of single edges"),
         (cuts(), "circle", "layout is one of"),
     ],
