@@ -33,6 +33,17 @@ def test_rollout_in_the_page_is_the_analysis(keep, look_at):
         assert share == pytest.approx(expected[place], abs=2e-3)
 
 
+def test_rollout_in_the_page_is_the_analysis_where_a_sink_takes_part(look_at):
+    model, tokenizer = gattn.load_model()
+    with gattn.edited(model, gattn.Swap(normalizer=gattn.Softmax(sink=3.0))):
+        trace = gattn.capture(LAMP, model, tokenizer)
+    page = look_at(trace, "view=layered&token=12&level=4")
+    expected = gattn.analysis.rollout(trace).sel(layer=3, query=12).to_numpy()
+    for place, share in read(page, "can have read of the input").items():
+        assert share == pytest.approx(expected[place], abs=2e-3)
+    expect(page.locator("#caption")).not_to_contain_text("lost")
+
+
 def test_scores_of_0_are_read(look_at):
     q = torch.zeros(1, 6, 8)
     (head,) = gattn.attention_graphs(q, q, TokenGraph.causal(6), weight=gattn.ALiBi(1), scores=True)
