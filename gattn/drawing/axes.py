@@ -15,11 +15,10 @@ from matplotlib.colors import Colormap, ListedColormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from gattn.drawing import fonts
 from gattn.drawing.colours import given_map, is_dark
 from gattn.drawing.frame import POINTS_PER_INCH, shown_text
 from gattn.drawing.labels import fit, font_size, larger, text_style
-from gattn.drawing.text import visible, wrapped
+from gattn.drawing.text import wrapped
 
 
 def new_axes(width: float, height: float) -> Axes:
@@ -101,8 +100,8 @@ def write_title(ax: Axes, title: str, notes: Sequence[str] = ()) -> None:
     """Write what was computed from what above axes, and under it in small what to mind."""
     size = font_size()
     long = 0.9 * pitch(ax, 1, "x")[1]  # a colour bar will take a part
-    lines = wrapped(_safe(title), max(long, 200) / (0.85 * size))
-    small = wrapped(_safe("; ".join(notes)), max(long, 200) / (0.7 * size))
+    lines = wrapped(shown_text(title, limit=400), max(long, 200) / (0.85 * size))
+    small = wrapped(shown_text("; ".join(notes), limit=400), max(long, 200) / (0.7 * size))
     pad = 5 + size * (small.count("\n") + 1) if small else 5
     ax.set_title(lines, size=0.85 * size, loc="left", pad=pad, **text_style([lines]))
     if small:
@@ -117,7 +116,3 @@ def write_title(ax: Axes, title: str, notes: Sequence[str] = ()) -> None:
             va="bottom",
             **text_style([small]),
         )
-
-
-def _safe(text: str) -> str:
-    return visible(text, limit=400, has_glyph=fonts.has_glyph) if text else ""

@@ -112,5 +112,14 @@ def given_map(cmap: str | Colormap) -> Colormap:
 
 def is_dark() -> bool:
     """Say whether the current style writes light text, which takes a dark background."""
-    red, green, blue = to_rgb(mpl.rcParams["text.color"])
+    return _is_light(mpl.rcParams["text.color"])
+
+
+def ink_on(fill: Any) -> str:
+    """Choose black or white text, whichever stands out from a fill."""
+    return "black" if _is_light(fill) else "white"
+
+
+def _is_light(colour: Any) -> bool:
+    red, green, blue = to_rgb(colour)
     return 0.3 * red + 0.6 * green + 0.1 * blue > 0.5

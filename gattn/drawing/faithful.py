@@ -12,11 +12,10 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
-from gattn.drawing import fonts
 from gattn.drawing.axes import new_axes, title_of, write_title
 from gattn.drawing.colours import is_dark
+from gattn.drawing.frame import shown_text
 from gattn.drawing.labels import font_size, text_style
-from gattn.drawing.text import visible
 from gattn.errors import SelectionError
 
 _INKS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
@@ -56,7 +55,7 @@ def draw_curves(table: pd.DataFrame, *, ax: Axes | None = None, **options: Any) 
     lines: list[Line2D] = []
     for number, name in enumerate(name for name in names if name != _BASELINE):
         style: dict[str, Any] = {"color": next(inks), "ls": _DASHES[number // len(_INKS) % 4]}
-        label = visible(str(name), limit=40, has_glyph=fonts.has_glyph)
+        label = shown_text(str(name), limit=40)
         lines += ax.plot(shares, table[name], marker="o", ms=3, label=label, **(style | options))
     if _BASELINE in table.columns:
         lines += _draw_baseline(ax, shares, table)
@@ -64,7 +63,7 @@ def draw_curves(table: pd.DataFrame, *, ax: Axes | None = None, **options: Any) 
     unit, done = table.attrs.get("unit", "edge"), table.attrs.get("inserted", False)
     ax.set_xlabel(f"share of the {unit}s " + ("given back" if done else "cut"))
     ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    metric = visible(str(table.attrs.get("metric", "")), limit=60, has_glyph=fonts.has_glyph)
+    metric = shown_text(str(table.attrs.get("metric", "")), limit=60)
     ax.set_ylabel(metric, **text_style([metric]))
     ax.spines[["top", "right"]].set_visible(False)
     write_title(ax, title_of(table), list(table.attrs.get("notes", ())))
@@ -114,7 +113,7 @@ def draw_agreement(table: pd.DataFrame, *, ax: Axes | None = None, **options: An
     for row, (p, number) in enumerate(zip(table["p_value"], table["number"], strict=True)):
         said = f"p {'< .001' if p < 0.001 else f'= {p:.2g}'}, n = {number}"
         ax.text(1.02, row, said, va="center", size=small, transform=ax.get_yaxis_transform())
-    names = [visible(str(name), limit=30, has_glyph=fonts.has_glyph) for name in table.index]
+    names = [shown_text(str(name), limit=30) for name in table.index]
     ax.set_yticks(rows, names, **text_style(names))
     ax.set(xlim=(-1.02, 1.02), ylim=(len(table) - 0.4, -0.6))
     ax.set_xlabel("Spearman's correlation with the effects of cuts")

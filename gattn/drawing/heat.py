@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,7 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from gattn.drawing.axes import pitch
-from gattn.drawing.colours import Scale, colour_map
+from gattn.drawing.colours import Scale, colour_map, ink_on
 from gattn.drawing.labels import font_size, text_style
 from gattn.drawing.text import wrapped
 
@@ -115,7 +114,7 @@ def write_cells(ax: Axes, values: NDArray[Any], painted: NDArray[Any]) -> None:
         return
     for (i, j), value in np.ndenumerate(values):
         if np.isfinite(value):
-            ink = _ink(painted[i, j])
+            ink = ink_on(painted[i, j])
             text = f"{value:.0f}" if whole[j] and abs(value) < 1e6 else _short(value)
             ax.text(j, i, text, ha="center", va="center", size=size, color=ink)
 
@@ -131,8 +130,3 @@ def _short(value: float) -> str:
     text = f"{abs(value):.{digits}f}" if abs(value) < 1e5 else f"{abs(value):.1e}"
     sign = "−" if value < 0 and text != "0.00" else ""
     return sign + (text.removeprefix("0") if text.startswith("0.") else text)
-
-
-def _ink(colour: Sequence[float] | NDArray[Any]) -> str:
-    red, green, blue = (float(part) for part in colour[:3])
-    return "black" if 0.3 * red + 0.6 * green + 0.1 * blue > 0.5 else "white"

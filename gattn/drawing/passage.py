@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
@@ -16,7 +15,7 @@ from matplotlib.transforms import Affine2D, BboxTransformTo, ScaledTranslation, 
 from numpy.typing import NDArray
 
 from gattn.analysis.layers import row_of
-from gattn.drawing.colours import Scale, colour_map
+from gattn.drawing.colours import Scale, colour_map, ink_on
 from gattn.drawing.frame import (
     KEY_WIDTH,
     POINTS_PER_INCH,
@@ -273,7 +272,7 @@ def _write(
             middle[i] - 0.3,
             text,
             size=size,
-            color=_on(fills[i]) if shade.is_edge[i] else plain,
+            color=ink_on(fills[i]) if shade.is_edge[i] else plain,
             alpha=1.0 if shade.is_edge[i] or i == shade.outlined else 0.55,
             transform=place,
             gid="gattn-label",
@@ -313,9 +312,3 @@ def _from_top_left(ax: Axes, size: float) -> Transform:
     assert ax.figure is not None
     scale = Affine2D().scale(size / POINTS_PER_INCH) + ax.figure.dpi_scale_trans
     return scale + ScaledTranslation(0, 1, BboxTransformTo(ax.bbox))
-
-
-def _on(fill: Any) -> str:
-    """Choose black or white text, whichever stands out from a fill."""
-    red, green, blue, _ = fill
-    return "#111111" if 0.3 * red + 0.6 * green + 0.1 * blue > 0.5 else "#ffffff"

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from gattn.analysis.unrolled import Unrolled
 from gattn.drawing import fonts
 from gattn.drawing.axes import new_axes, pitch
+from gattn.drawing.colours import given_map
+from gattn.drawing.heat import KINDS
 from gattn.drawing.labels import font_size, text_style
 from gattn.drawing.layered import name_layers, write_over
 from gattn.drawing.text import visible, width
@@ -23,8 +25,6 @@ from gattn.errors import SelectionError
 
 Floats = NDArray[np.float64]
 
-_COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#a89a00", "#7b5ea7")
-"""Of tokens, which everyone can tell apart."""
 _REST = "#8c8c8c"
 _LEAST = 0.02
 """What a token must have at some depth to have ribbons of its own."""
@@ -53,7 +53,7 @@ class _Ribbons:
         held = np.concatenate([passes.sum(1), passes[-1:].sum(2)])
         most = held.max(0)
         order = np.argsort(-most, kind="stable")
-        shown = np.sort(order[: len(_COLOURS)][most[order[: len(_COLOURS)]] >= _LEAST])
+        shown = np.sort(order[: len(KINDS)][most[order[: len(KINDS)]] >= _LEAST])
         others = np.setdiff1d(np.flatnonzero(most > 0), shown)
         member = np.zeros((len(shown) + bool(len(others)), len(most)))
         member[np.arange(len(shown)), shown] = 1
@@ -126,9 +126,10 @@ def _name(unrolled: Unrolled, row: int) -> str:
 
 def _colours(count: int, cmap: str | Colormap | None) -> list[str]:
     if cmap is None:
-        return list(_COLOURS[:count])
-    colours = mpl.colormaps[cmap] if isinstance(cmap, str) else cmap
-    return [mpl.colors.to_hex(colour) for colour in colours(np.linspace(0, 1, max(count, 1)))]
+        return list(KINDS[:count])
+    return [
+        mpl.colors.to_hex(colour) for colour in given_map(cmap)(np.linspace(0, 1, max(count, 1)))
+    ]
 
 
 def _draw_bands(ax: Axes, ribbons: _Ribbons, left: Floats) -> None:

@@ -9,14 +9,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
-from gattn.drawing import fonts
 from gattn.drawing.axes import label_rows, label_tokens, new_axes, title_of, write_title
 from gattn.drawing.colours import Scale
-from gattn.drawing.frame import add_axes
+from gattn.drawing.frame import add_axes, shown_text
 from gattn.drawing.heat import draw_matrix, write_cells
 from gattn.drawing.labels import font_size, text_style
 from gattn.drawing.one_head import draw_head, fitting_size
-from gattn.drawing.text import visible
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
 
@@ -70,7 +68,7 @@ def draw_alignment(table: Alignment, *, ax: Axes | None = None, **options: Any) 
         found = f"{row['layer']}.{row['head']}: {_COLUMNS[row['direction']]}"
         text = f"{found if row['accuracy'] else 'no head'} · offset {row['offset']:+d}"
         ax.text(1.02, n, text, va="center", size=small, transform=ax.get_yaxis_transform())
-    names = [visible(str(name), limit=20, has_glyph=fonts.has_glyph) for name in best.index]
+    names = [shown_text(str(name), limit=20) for name in best.index]
     labels = [f"{name} ({number})" for name, number in zip(names, best["number"], strict=True)]
     ax.set_yticks(rows, labels, **text_style(labels))
     ax.invert_yaxis()
