@@ -163,13 +163,17 @@ class AttentionGraph:
         )
 
     def place(self) -> list[str]:
-        """Say where in the model the graph comes from, as in ``["layer 1", "head 3"]``."""
+        """Say where in the model the graph comes from, as in ``["layer 1", "head 3"]``.
+
+        Cross-attention, where queries are other tokens than keys, says so first.
+        """
         numbers = {
             "layer": self.layer,
             "head": self.head,
             "key-value head": self.key_value_head,
         }
-        return [f"{name} {number}" for name, number in numbers.items() if number is not None]
+        known = [f"{name} {number}" for name, number in numbers.items() if number is not None]
+        return ["cross-attention", *known] if known and self.graph.is_bipartite else known
 
     @classmethod
     def from_dense(

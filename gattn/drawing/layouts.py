@@ -84,7 +84,7 @@ def columns(head: AttentionGraph) -> Positions:
 
 
 def circle(head: AttentionGraph) -> Positions:
-    """Put the tokens clockwise on a circle from the top, a sink in its centre.
+    """Put the tokens clockwise on a circle, a gap at the top, a sink in its centre.
 
     Where bipartite, queries run down the right half and keys down the left one.
     """

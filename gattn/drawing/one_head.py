@@ -114,7 +114,8 @@ def draw_head(
         )
     blocks = largest_of(block_size(head, most_cells(ax))) if layout == "matrix" else ""
     draw(ax, head, shown, look)
-    add_texts(ax, title_of(head), shown.caption + blocks + marks.said(head))
+    caption = shown.caption + blocks + _sides(head, layout) + marks.said(head)
+    add_texts(ax, title_of(head), caption)
     return ax
 
 
@@ -130,6 +131,15 @@ def drawing(head: AttentionGraph, layout: Layout) -> Draw:
             "{node: (x, y)}, and functions that compute these from head.to_networkx()."
         )
     return _DRAW[layout]
+
+
+def _sides(head: AttentionGraph, layout: Layout) -> str:
+    """Say which nodes are keys and which queries, where that is on no axis."""
+    if not head.graph.is_bipartite or layout in ("columns", "matrix"):
+        return ""
+    if layout in ("arcs", "circle"):
+        return "; keys on the left, queries on the right"
+    return "; arrows run from keys to queries"
 
 
 def fitting_axes(figure: Figure, layout: Layout, *, legend: bool = True) -> Axes:

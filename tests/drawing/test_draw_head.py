@@ -212,6 +212,23 @@ def test_bipartite_graphs(layout):
         assert drawn_edges(ax) == 15
 
 
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        ("arcs", "; keys on the left, queries on the right"),
+        ("circle", "; keys on the left, queries on the right"),
+        (nx.circular_layout, "; arrows run from keys to queries"),
+        ("columns", ""),
+        ("matrix", ""),
+    ],
+)
+def test_cross_attention_says_so_and_which_tokens_are_keys(layout, said):
+    head = dataclasses.replace(bipartite_head(), layer=1, head=3)
+    ax = draw_head(head, layout, ax=axes(), threshold=0)
+    assert ax.get_title() == "cross-attention · layer 1 · head 3"
+    assert caption(ax) == f"all 15 edges{said}"
+
+
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_decoding_steps(layout):
     ax = draw_head(decoding_step(), layout, ax=axes(), threshold=0)
