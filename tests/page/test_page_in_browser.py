@@ -44,9 +44,21 @@ def test_it_opens_with_any_head(kind, view, look_at):
         "half kept": lambda: trace_of(words(40), kept=gattn.TopK(3)),
         "signed": signed,
     }[kind]()
-    page = look_at(trace, f"view={view}&token=0")
-    if kind == "half kept":
-        expect(page.locator("#caption")).to_contain_text("TopK(3)")
+    head = trace[0, 0]
+    last = head.graph.num_tokens - 1
+    page = look_at(trace, f"view={view}&token={last}")
+    kept = page.locator("#caption").filter(has_text="TopK(3)")
+    expect(kept).to_have_count(int(kind == "half kept"))
+    if view == "layered":
+        return  # what it says is tested against the analyses
+    row = head.to_dense()[last]
+    found = [number(written) for written in readings(page, "reads").values()]
+    assert len(found) == min(8, np.count_nonzero(row))
+    assert found == pytest.approx(sorted(row, key=abs)[: -len(found) - 1 : -1], abs=6e-4, rel=0.006)
+
+
+def number(written):
+    return float(written.replace("−", "-").replace("< 0.001", "0"))
 
 
 @pytest.mark.parametrize("view", ["arcs", "columns", "matrix"])
@@ -131,7 +143,9 @@ def test_hostile_tokens_are_text_and_nothing_else(view, look_at):
     trace = trace_of(
         HOSTILE, model=name, weight_function="</script><script>window.pwned=7</script>"
     )
-    page = look_at(trace, f"view={view}&token=1", edits="<img src=x onerror=window.pwned=8>")
+    edits = "<img src=x onerror=window.pwned=8>"
+    page = look_at(trace, f"view={view}&token=1", other=trace, edits=edits)
+    expect(page.locator("#facts")).to_contain_text(edits)
     page.locator("#search").fill("<script>")
     page.locator("#search").press("Enter")
     assert page.evaluate("window.pwned") is None
@@ -139,7 +153,7 @@ def test_hostile_tokens_are_text_and_nothing_else(view, look_at):
         page.locator("b, img, iframe, object, embed, link, svg, a:not([href='#view'])").count() == 0
     )
     assert page.locator("script:not([id^=gattn]):not([type=module])").count() == 0
-    assert page.locator("script").count() == 2 + len(list(trace.heads())) + 1
+    assert page.locator("script").count() == 2 + 2 * len(list(trace.heads())) + 1
     assert "</title><script>" in page.title()
 
 
@@ -271,14 +285,18 @@ def test_words_merge_and_special_tokens_hide(look_at, tiny, tokenizer):
     assert not [name for name in readings(page, "reads") if "CLS" in name or "SEP" in name]
 
 
-def test_sinks_hide_and_it_is_said(look_at, lamp):
-    page = look_at(lamp, "layer=1&head=1&token=5")
+@pytest.mark.parametrize(("layer", "head", "sinks"), [(1, 1, []), (1, 2, [0, 2]), (2, 1, [0])])
+def test_sinks_hide_and_it_is_said(layer, head, sinks, look_at, lamp):
+    assert np.flatnonzero(lamp[layer, head].to_dense().mean(0) > 0.3).tolist() == sinks
+    page = look_at(lamp, f"layer={layer}&head={head}&token=5")
+    before = readings(page, "reads")
     page.locator("#sinks").check()
-    hidden = page.locator("#caption").text_content()
-    if "hidden" in hidden:
-        assert not [name for name in readings(page, "reads") if "endoftext" in name]
-    page.evaluate("location.hash = '#layer=2&head=1&sinks=1&token=5'")
-    expect(page.locator("#caption")).to_contain_text("endoftext")
+    settle(page)
+    hidden = page.locator("#caption").filter(has_text="hidden: ")
+    expect(hidden).to_have_count(int(bool(sinks)))
+    gone = {name for name in before if (0 if "special" in name else int(name.split()[-1])) in sinks}
+    assert bool(gone) == bool(sinks)
+    assert set(readings(page, "reads")) == set(before) - gone
 
 
 def test_search_marks_and_steps_through_all_places(look_at, lamp):

@@ -171,6 +171,11 @@ def test_two_runs_are_in_one_page():
         check(trace[2, 0], page.head("decoder", 2, 0, number), page.header["levels"])
 
 
+def test_edits_are_between_two_runs():
+    with pytest.raises(SelectionError, match="other="):
+        trace_of([AttentionGraph.from_dense(np.eye(2))]).to_html(edits="cut 1.1")
+
+
 def test_two_runs_must_be_of_the_same_heads_and_tokens():
     one, other = (gattn.capture(text) for text in ("The dog", "The cat"))
     with pytest.raises(SelectionError, match="other tokens"):

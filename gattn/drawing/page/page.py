@@ -58,10 +58,16 @@ def to_html(
     Raises
     ------
     SelectionError
-        Where there is no head, or the graphs of a stack, or of both runs, differ in their tokens.
+        Where there is no head, or the graphs of a stack, or of both runs, differ in their tokens;
+        where there are edits, and no second run.
     FileError
         Where no browser would open the page, or the file cannot be written.
     """
+    if edits and other is None:
+        raise SelectionError(
+            f"edits says what was changed between two runs, but here is one: {edits!r}. Pass the "
+            "second run as other=."
+        )
     runs = [_as_trace(one) for one in (graphs, other) if one is not None]
     if keep is not None:
         runs = [_kept(one, keep) for one in runs]

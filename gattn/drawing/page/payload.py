@@ -32,7 +32,10 @@ from gattn.head import AttentionGraph
 from gattn.pieces import joined
 from gattn.trace import AttentionTrace, Stack
 
-_FORMAT, _TITLE = 1, 12
+_FORMAT, _TITLE = 1, 80
+_LONGEST = 400
+"""The characters of the text above the page."""
+
 _ROOM = 20_000_000
 """The bytes of all compressed numbers for which precision is given up: some 27 MB of base64."""
 
@@ -94,11 +97,16 @@ def payload(traces: Sequence[AttentionTrace], edits: str) -> Payload:
 
 def title(trace: AttentionTrace) -> str:
     """Name a page by the beginning of its text, and the model."""
-    head = next(trace.heads())
-    words = head.words or range(head.graph.num_tokens)
-    said = [i for i, word in enumerate(words) if word is not None][:_TITLE]
-    text = joined([head.labels()[i] for i in said], [words[i] for i in said])
+    text = trace.text or _text(next(trace.heads()))
     return " · ".join(filter(None, [text[:80].strip(), trace.model]))
+
+
+def _text(head: AttentionGraph) -> str:
+    """Join the first tokens to a text, but the special ones."""
+    labels = head.labels()
+    words = head.words or range(len(labels))
+    said = [i for i, word in enumerate(words) if word is not None][:_TITLE]
+    return joined([labels[i] for i in said], [words[i] for i in said])
 
 
 def _packed(head: AttentionGraph, levels: int) -> tuple[dict[str, Any], str, Shades]:
@@ -192,10 +200,11 @@ def _trace(
         "stacks": [
             _stack(stack)
             | {
+                "text": (trace.text or _text(next(iter(stack.values()))))[:_LONGEST],
                 "graphs": [
                     _graph(stack, place) | descriptions.get((stack.name, *place), {}) | entry
                     for place, entry in zip(sorted(stack), entries, strict=False)
-                ]
+                ],
             }
             for stack in trace.stacks.values()
             if len(stack)
