@@ -18,7 +18,7 @@ from gattn.drawing.grid_drawing import draw_grids
 from gattn.drawing.order import Graphs, Order, strip_columns
 from gattn.drawing.scores import HeadScore
 from gattn.drawing.sheet import Colours
-from gattn.drawing.shown import all_of, share_of
+from gattn.drawing.shown import all_of, kept_by, share_of
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
 from gattn.trace import AttentionTrace
@@ -108,8 +108,8 @@ def edges_shown(heads: Iterable[AttentionGraph]) -> str:
         return all_of(total)
     mass = sum(float(head.kept_mass.sum()) for head in heads)
     whole = sum(float(head.total_mass.sum()) for head in heads)
-    rules = ", ".join(dict.fromkeys(head.kept_by for head in heads))
-    return f"{shown_text(rules, limit=200)}: {kept:,} of {total:,} edges{share_of(mass, whole)}"
+    some = f"{kept:,} of {total:,} edges{share_of(mass, whole)}"
+    return ": ".join(filter(None, [kept_by(heads), some]))
 
 
 def what_is_shown(*sides: Graphs) -> list[str]:

@@ -33,7 +33,7 @@ from gattn.drawing.frame import (
 from gattn.drawing.labels import font_size, text_style
 from gattn.drawing.matrix import norm_of
 from gattn.drawing.setting import PAD, Setting, Words
-from gattn.drawing.shown import all_of, share_of
+from gattn.drawing.shown import all_of, kept_by, share_of
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
 
@@ -193,7 +193,8 @@ def _what_is_read(heads: Sequence[AttentionGraph], row: int) -> str:
     if kept < total:
         mass = sum(float(head.kept_mass[row]) for head in heads)
         whole = sum(float(head.total_mass[row]) for head in heads)
-        text = f"{_kept_by(heads)}{kept:,} of {total:,} edges{share_of(mass, whole)}"
+        some = f"{kept:,} of {total:,} edges{share_of(mass, whole)}"
+        text = ", ".join(filter(None, [kept_by(heads), some]))
     sinks = [float(head.sink[row]) for head in heads if head.sink is not None]
     return text + (f"; {sum(sinks) / len(heads):.2g} from the sink" if sinks else "")
 
@@ -202,12 +203,7 @@ def _who_reads(heads: Sequence[AttentionGraph], column: int) -> str:
     count = sum(int((head.key == column).sum()) for head in heads)
     if all(head.graph.num_edges == int(head.total_edges.sum()) for head in heads):
         return all_of(count)
-    return f"{_kept_by(heads)}{count:,} edges were kept"
-
-
-def _kept_by(heads: Sequence[AttentionGraph]) -> str:
-    rule = shown_text(heads[0].kept_by, limit=200)
-    return "" if rule == "All()" else f"{rule}, "
+    return ", ".join(filter(None, [kept_by(heads), f"{count:,} edges were kept"]))
 
 
 def _title(heads: Sequence[AttentionGraph]) -> str:

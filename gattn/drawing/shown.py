@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -148,14 +149,19 @@ def _shown(head: AttentionGraph, chosen: NDArray[np.bool_], threshold: float, ru
     caption = all_of(total)
     if len(edges) < total:
         caption = f"{len(edges):,} of {total:,} edges{share_of(mass, whole)}"
-        kept_by = shown_text(head.kept_by, limit=200)
-        rules = [kept_by if kept_by != "All()" else "", rule]
+        rules = [kept_by([head]), rule]
         caption = ": ".join(filter(None, [", ".join(filter(None, rules)), caption]))
     sinks = np.zeros(0, dtype=np.int64)
     if head.sink is not None:
         sinks = np.flatnonzero((np.abs(head.sink) >= threshold) & (head.sink != 0))
         caption += f"; {len(sinks):,} of {len(head.sink):,} from the sink"
     return Shown(edges, sinks, caption)
+
+
+def kept_by(heads: Iterable[AttentionGraph]) -> str:
+    """Name the rules by which heads kept some of their edges; "" where they kept all."""
+    rules = dict.fromkeys(head.kept_by for head in heads if head.kept_by != "All()")
+    return shown_text(", ".join(rules), limit=200)
 
 
 def all_of(total: int) -> str:

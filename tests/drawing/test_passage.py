@@ -219,6 +219,14 @@ def test_a_dropped_edge_does_not_count_as_a_score_of_zero(values):
     assert "mean is of" not in caption(draw_text(heads, values=values))
 
 
+def test_the_rule_of_any_head_is_named():
+    whole, part = causal_head(6), causal_head(6).keep(TopK(1))
+    assert "reads: TopK(1), 7 of 12 edges" in caption(draw_text([whole, part]))
+    assert "reads: TopK(1), TopK(2), 3 of 12 edges" in caption(
+        draw_text([part, causal_head(6).keep(TopK(2))])
+    )
+
+
 def test_dropped_edges_count_as_no_attention():
     heads = [causal_head(6, seed=seed, head=seed) for seed in (0, 1)]
     part = heads[1].keep(TopK(1))
