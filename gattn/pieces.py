@@ -38,6 +38,8 @@ def joined(tokens: Sequence[str], words: Sequence[int | None]) -> str:
     text = tokens[0]
     for i, token in enumerate(tokens[1:], start=1):
         starts_word = bool(words) and (words[i] is None or words[i] != words[i - 1])
+        if not starts_word and words and len(token) > 2:
+            token = token.removeprefix("##")
         is_apart = text.endswith(" ") or token.startswith(" ")
         text += f" {token}" if starts_word and not is_apart else token
     text = _PARTS.sub(_whole, text)

@@ -132,6 +132,8 @@ class AttentionTrace:
     logits : Tensor, optional
         The model's output scores in this run, (tokens, vocabulary) or (labels,); those of the last
         tokens alone where the model computed no others, as in ``generate``. Files do not hold them.
+    text : str
+        The text that the model was given; empty where it was given something else.
 
     Raises
     ------
@@ -143,6 +145,7 @@ class AttentionTrace:
     model: str = ""
     generated: int = 0
     logits: Tensor | None = None
+    text: str = ""
 
     def __post_init__(self) -> None:
         generated = self.generated

@@ -35,3 +35,8 @@ def test_parts_of_characters_show_their_bytes():
 )
 def test_words_are_joined_with_a_space(tokens, words, text):
     assert joined(tokens, words) == text
+
+
+def test_marks_of_continued_pieces_go() -> None:
+    assert joined(["walk", "##ed", "##", "#"], [0, 0, 1, 2]) == "walked ## #"
+    assert joined(["a", "##b"], [0, 1]) == "a ##b"

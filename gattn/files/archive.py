@@ -148,6 +148,7 @@ class _Packer:
         return {
             "model": to_json(trace.model),
             "generated": to_json(trace.generated),
+            "text": to_json(trace.text),
             "stacks": stacks,
         }
 
@@ -204,9 +205,9 @@ class _Unpacker:
             )
             for name, own_name, heads in content["stacks"]
         }
-        # Files of the first version do not tell what was generated.
-        generated = content.get("generated", 0)
-        return AttentionTrace(stacks, self.unpack(content["model"]), generated)
+        # Files of the first version do not tell what was generated, nor the text.
+        generated, text = content.get("generated", 0), self.unpack(content.get("text", ""))
+        return AttentionTrace(stacks, self.unpack(content["model"]), generated, text=text)
 
     def unpack(self, value: Any) -> Any:
         if not isinstance(value, dict):

@@ -32,6 +32,7 @@ class Encoding:
     tokens: tuple[str, ...]
     words: Words = ()
     decoder_tokens: tuple[str, ...] = ()
+    text: str = ""
 
     def __len__(self) -> int:
         return len(self.tokens)
@@ -135,9 +136,9 @@ def _encode_text(text: str, tokenizer: PreTrainedTokenizerBase | None) -> Encodi
     }
     tensors["input_ids"] = torch.tensor(ids, dtype=torch.long)
     if not tokenizer.is_fast:
-        return Encoding(tensors, names_of(ids, tokenizer))
+        return Encoding(tensors, names_of(ids, tokenizer), text=text)
     texts = _slices(text, found["offset_mapping"], names_of(ids, tokenizer))
-    return Encoding(tensors, texts, tuple(found.word_ids(0)))
+    return Encoding(tensors, texts, tuple(found.word_ids(0)), text=text)
 
 
 def _slices(text: str, spans: Sequence[tuple[int, int]], names: Sequence[str]) -> tuple[str, ...]:

@@ -344,7 +344,8 @@ class Recording(Context):
             }
             stacks[stack] = Stack(stack, dict(sorted(heads.items())))
         logits = torch.cat(sequence.logits) if sequence.logits else None
-        return AttentionTrace(stacks, self._name, logits=logits, generated=sequence.generated)
+        text = self.encodings[number].text if self.encodings else ""
+        return AttentionTrace(stacks, self._name, sequence.generated, logits, text)
 
     def _names(self, sequence: _Sequence, stack: str, number: int) -> dict[str, Any]:
         if self.encodings is not None:

@@ -34,10 +34,10 @@ def test_heads_come_back_whole(name: str, path: Path) -> None:
 
 
 def test_traces_come_back_whole(path: Path) -> None:
-    trace = small_trace()
+    trace = replace(small_trace(), text="a <b>\0\ud800")
     trace.save(path)
     again = load(path)
-    assert (again.model, again.generated) == (trace.model, 2)
+    assert (again.model, again.generated, again.text) == (trace.model, 2, trace.text)
     assert list(again.stacks) == list(trace.stacks)
     for name, stack in trace.stacks.items():
         assert again[name].name == stack.name

@@ -159,6 +159,23 @@ test("text: without a focus tokens are shaded by their means: of attention over 
   assert.deepEqual(shade("score"), [-4, -4, -4, -4]);
 });
 
+test("on a phone what is said above a view stays within it", async () => {
+  const head = causal(9, () => 0.1);
+  head.values.contribution = head.values.attention;
+  head.keys.at(-1).generated = true;
+  const notes = (scene) => flat(scene.marks).filter(({ mark, size, anchor }) => mark === "text" && size === 11 && anchor !== "middle");
+  const layers = [await viewer.meanOf([head])];
+  const scale = new viewer.Scale("mean attention", 0, 1, true);
+  const traced = { layers, layerNames: ["layer 0"], tokens: head.keys, range: [0, 9], level: 1, token: 2, scale, traced: viewer.rollout(layers, 1, 2) };
+  const scenes = [viewer.textView(pictureOf(head, { weight: "contribution", width: 360 })), viewer.layered({ ...pictureOf(head, { width: 360 }), ...traced })];
+  for (const scene of scenes) {
+    const lines = notes(scene);
+    assert.ok(lines.length >= 2);
+    for (const { x, text } of lines) assert.ok(x + viewer.textWidth(text, 11) <= 360, text);
+  }
+  assert.match(notes(scenes[0]).map(({ text }) => text).join(" "), /that a query gives each token; underlined: generated/);
+});
+
 test("a matrix tells the cell that is pointed at", () => {
   const scene = viewer.matrix(pictureOf(causal(6, () => 0.2), { isDense: true }));
   const cells = flat(scene.marks).find(({ mark }) => mark === "cells");

@@ -73,3 +73,23 @@ def test_what_is_generated_merges_and_hides_like_the_prompt(look_at):
     expect(page.locator("#title")).to_contain_text(BOOK)
     expect(page.locator("#words")).to_be_enabled()
     expect(page.locator("#special")).to_be_enabled()
+
+
+@pytest.mark.parametrize(
+    "text", ["Never staged. The crowd loved  it.", "$O(n \\log n)$", "你好, 🙂"]
+)
+def test_the_page_is_titled_by_the_text_that_was_given(look_at, text, tmp_path):
+    trace = gattn.capture(text)
+    assert trace.text == text
+    trace.save(tmp_path / "text.gattn")
+    page = look_at(gattn.load(tmp_path / "text.gattn"))
+    expect(page.locator("#title")).to_have_text(text)
+    assert page.locator("#title").text_content() == text
+    assert page.evaluate("document.querySelector('title').textContent") == f"{text} · embedded"
+
+
+def test_where_no_text_is_known_characters_are_whole_in_the_title(look_at):
+    model, tokenizer = gattn.load_model()
+    page = look_at(gattn.capture(tokenizer("你好 naïve 🙂")["input_ids"], model, tokenizer))
+    assert "<0x" not in page.locator("#title").text_content()
+    expect(page.locator("#title")).to_contain_text("naïve 🙂")

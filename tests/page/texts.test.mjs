@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { DEFAULTS, escaped, fromFragment, lineOf, number, searched, settled, textWidth, ticks, toFragment, tokensOf, visible } from "../../gattn/drawing/page/viewer.js";
+import { DEFAULTS, escaped, fromFragment, number, searched, settled, textWidth, ticks, toFragment, tokensOf, visible } from "../../gattn/drawing/page/viewer.js";
 
 test("numbers carry at most three significant digits", () => {
   const written = { 0: "0", 0.123456: "0.123", 12.345: "12.3", 123456: "123,456", "-0.5": "−0.5", 0.00001234: "1.2e-5" };
@@ -36,12 +36,6 @@ test("ticks are round, in order and within the range", () => {
     assert.ok(found.length >= 1 && found.length <= 7, `${low} ${high}: ${found}`);
     assert.ok(found.every((tick, i) => tick >= low - 1e-12 && tick <= high + 1e-12 && (!i || tick > found[i - 1])));
   }
-});
-
-test("a text is one line, words whole and special tokens left out", () => {
-  const token = (text, word, special = false) => ({ text, word, special });
-  assert.equal(lineOf([token("[CLS]", null, true), token("walk", 0), token("##ing", 0), token(" dogs", 1)], 100), "walking dogs");
-  assert.equal(lineOf([token("abcdef", 0)], 3), "abc…");
 });
 
 test("XML holds no markup, no control character and no lone surrogate of a text", () => {

@@ -804,6 +804,9 @@ const textMark = (x, y, text, fill, more = {}) => ({ mark: "text", x, y, text, f
 
 const noteMark = (look, x, y, text, anchor = "start") => textMark(x, y, text, look.muted, { size: 11, anchor });
 
+/** Write a note in as many lines as the width asks for. */
+const noteMarks = (look, y, width, text) => wrapped(text, width - 20, 11).map((line, n) => noteMark(look, 8, y + 14 * n, line));
+
 const THIN = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000];
 const SIZE = 12;
 
@@ -1189,8 +1192,8 @@ function shadesOf({ head, focus, weight }, nodes) {
 }
 
 /** Set tokens as lines of boxes; queries of cross-attention begin a line of their own. */
-function boxesOf(tokens, width, isBreak) {
-  let [x, y] = [8, 34];
+function boxesOf(tokens, width, top, isBreak) {
+  let [x, y] = [8, top];
   return tokens.map((token, n) => {
     const label = token.virtual ? token.text : visible(token.text, 40);
     const wide = 1.06 * textWidth(label, 14) + 12;
@@ -1210,9 +1213,10 @@ export function textView(picture) {
   const chosen = focus ? nodes.tokens.findIndex((_, node) => isSame(nodes.place(node), focus)) : -1;
   const from = Math.max(0, Math.min(nodes.tokens.length - MOST_WORDS, chosen - MOST_WORDS / 2));
   const shown = nodes.tokens.slice(from, from + MOST_WORDS);
-  const boxes = boxesOf(shown, width, (n) => !head.rowNode && n + from === head.keys.length);
   const part = shown.length < nodes.tokens.length ? `; ${shown.length} tokens from position ${shown[0].position} on` : "";
-  const marks = [noteMark(look, 8, 12, what + part)];
+  const marks = noteMarks(look, 12, width, what + part + (firstGenerated(shown) >= 0 ? "; underlined: generated" : ""));
+  const top = 20 + 14 * marks.length;
+  const boxes = boxesOf(shown, width, top, (n) => !head.rowNode && n + from === head.keys.length);
   shown.forEach((token, n) => {
     const { x, y, wide, tall, label } = boxes[n];
     const colour = Number.isNaN(shades[n + from]) ? rgb(look.paper) : scale.rgb(shades[n + from], look);
@@ -1222,8 +1226,7 @@ export function textView(picture) {
     marks.push(textMark(x + 6, y + tall / 2, label, inkOn(colour), { size: 14, bold: isFocus }));
     if (token.generated) marks.push(lineMark(x + 5, y + tall - 4, x + wide - 5, y + tall - 4, inkOn(colour), 1, { dash: [2, 2] }));
   });
-  if (firstGenerated(shown) >= 0) marks.push(noteMark(look, width - 8, 12, "underlined: generated", "end"));
-  const keyTop = (boxes.at(-1)?.y ?? 34) + 46;
+  const keyTop = (boxes.at(-1)?.y ?? top) + 46;
   marks.push(...scaleMarks(picture, 8, keyTop, false));
   const hit = (px, py) => {
     const at = boxes.findIndex(({ x, y, wide, tall }) => px >= x - 2 && px <= x + wide + 2 && py >= y && py <= y + tall + 5);
@@ -1310,7 +1313,7 @@ export function layered(picture) {
   };
   marks.push(...dots, ...labelRow({ ...picture, focus: traced }, tokens, labels, row));
   const paths = traced && `paths down from ${isolated(named(picture.tokens[token]))} at level ${level}${level < layers.length ? ", and up" : ""}`;
-  marks.push(noteMark(look, 8, 12, traced ? `${paths}: rollout with the residual stream` : "upwards: from key to query; mean over heads"));
+  marks.push(...noteMarks(look, 8, width, traced ? `${paths}: rollout with the residual stream` : "upwards: from key to query; mean over heads"));
   const keyTop = y(0) + labels.extent + 26;
   marks.push(...scaleMarks(picture, 8, keyTop, true));
   const kept = edges.reduce((sum, { size }) => sum + size, 0);
@@ -1604,18 +1607,6 @@ export function settled(state, traces) {
     sort: Object.hasOwn(graph.scores, state.sort) ? state.sort : "",
     show: traces.length > 1 ? state.show : "before",
   };
-}
-
-/** Write the tokens of a text as one line. */
-export function lineOf(tokens, limit) {
-  const plain = tokens.filter((token) => !token.special);
-  let line = "";
-  plain.forEach((token, i) => {
-    const before = plain[i - 1];
-    const isSameWord = before && token.word !== null && token.word === before.word;
-    line += `${i && !isSameWord ? " " : ""}${visible(isSameWord ? joined(["", token.text]) : token.text, 60)}`;
-  });
-  return line.length > limit ? `${line.slice(0, limit)}…` : line;
 }
 
 /** List what differs among some texts. */
@@ -2577,7 +2568,7 @@ class Page {
   /** Say what the text and the shown graphs are; where two differ, what both are. */
   describe() {
     const { keyTokens, queryTokens, layers, heads } = this.stackOf(0);
-    $("title").textContent = lineOf(keyTokens, 150) || "gattn";
+    $("title").textContent = this.stack.text ? visible(this.stack.text, 150) : "gattn";
     const generated = [...keyTokens, ...(queryTokens ?? [])].filter((token) => token.generated).length;
     const size = queryTokens ? `${count(queryTokens.length, "query").replace("querys", "queries")} on ${count(keyTokens.length, "key")}` : count(keyTokens.length, "token");
     const graphs = this.shownGraphs.flat();
