@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Callable
 
@@ -97,9 +98,12 @@ def _character_width(character: str) -> float:
 
 
 def wrapped(text: str, limit: float) -> str:
-    """Break text at spaces into lines of at most `limit` font sizes, where words allow."""
+    """Break text at spaces into lines of at most `limit` font sizes, where words allow.
+
+    A number such as .43 stays with the word before it.
+    """
     lines: list[str] = []
-    for word in text.split(" "):
+    for word in re.split(r" (?!\.\d)", text):
         if lines and width(f"{lines[-1]} {word}") <= limit:
             lines[-1] += f" {word}"
         else:

@@ -70,3 +70,7 @@ def test_another_installed_font_helps_out():
     only_in_stix = "\u214a"
     assert has_glyph(only_in_stix)
     assert "STIXGeneral" in families([only_in_stix])
+
+
+def test_a_number_is_not_broken_from_the_name_before_it():
+    assert wrapped("previous token, .43", 9).split("\n") == ["previous", "token, .43"]
