@@ -151,15 +151,18 @@ def _named(unrolled: Unrolled, node: Node, is_usual: bool) -> str:
 
 def _add_lines(lines: Lines, unrolled: Unrolled, place: dict[int, int]) -> list[str]:
     """Add the edges that can be seen, and say which they are."""
-    edges = list(unrolled.edges(data=True))
+    # No tuple for each edge: as many make Python look for garbage again and again.
+    starts = [start for start, edges in unrolled.adjacency() for _ in edges]
+    ends = [end for _, edges in unrolled.adjacency() for end in edges]
+    found = [facts for _, edges in unrolled.adjacency() for facts in edges.values()]
     shown = "passes" if _kind(unrolled) else "weight"
     whole, weight, residual = (
-        np.array([facts[name] for *_, facts in edges], dtype=np.float64)
+        np.array([facts[name] for facts in found], dtype=np.float64)
         for name in (shown, "weight", "residual")
     )
     stream = whole * np.divide(residual, weight, out=np.zeros_like(weight), where=weight > 0)
     for n in np.flatnonzero(stream):
-        (depth, key), (_, query), _ = edges[n]
+        (depth, key), (_, query) = starts[n], ends[n]
         laid = lay("stream", place[key], depth, place[query], depth + 1)
         lines.add(Line(float(stream[n]), "stream", *laid))
     attention = np.flatnonzero(whole > stream)
@@ -168,10 +171,10 @@ def _add_lines(lines: Lines, unrolled: Unrolled, place: dict[int, int]) -> list[
     chosen, notes = _visible_edges(sizes, _SIZES[shown], limit, len(place))
     first = unrolled.graph.get("first_layer", 0)
     for n, size in zip(attention[chosen], sizes[chosen].tolist(), strict=True):
-        (depth, key), (_, query), facts = edges[n]
+        (depth, key), (_, query) = starts[n], ends[n]
         kind = "self" if key == query else "attention"
         path, peak = lay(kind, place[key], depth, place[query], depth + 1)
-        name = heads_named(first + depth, heads_of_edge(facts))
+        name = heads_named(first + depth, heads_of_edge(found[n]))
         lines.add(Line(size, kind, path, peak, name))
     if _kind(unrolled) == "flow":
         notes.append("one of the maximum flows: how much is certain, mostly not on which ways")
