@@ -20,6 +20,9 @@ from gattn.drawing.frame import POINTS_PER_INCH, shown_text
 from gattn.drawing.labels import fit, font_size, larger, text_style
 from gattn.drawing.text import wrapped
 
+LARGEST = 12.0
+"""The longest side of a figure in inches, at the usual font size."""
+
 
 def new_axes(width: float, height: float) -> Axes:
     """Make axes in a new pyplot figure, in inches at the usual font size.
@@ -28,6 +31,11 @@ def new_axes(width: float, height: float) -> Axes:
     """
     size = (larger() * width, larger() * height)
     return plt.figure(figsize=size, layout="constrained").add_subplot()
+
+
+def width_of_tokens(count: int) -> float:
+    """Find a width in inches at which tokens along the side of axes have room."""
+    return min(LARGEST, max(4.8, 2.2 + 0.32 * count))
 
 
 def pitch(ax: Axes, count: int, side: str) -> tuple[float, float]:

@@ -8,10 +8,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 
-from gattn.drawing.axes import label_tokens, new_axes, write_title
+from gattn.drawing.axes import LARGEST, label_tokens, new_axes, width_of_tokens, write_title
 
 _CUT = "#d55e00"
-_LARGEST = 12.0
 
 
 def draw_bottlenecks(found: pd.DataFrame, *, ax: Axes | None = None, **options: Any) -> Axes:
@@ -33,8 +32,7 @@ def draw_bottlenecks(found: pd.DataFrame, *, ax: Axes | None = None, **options: 
     """
     tokens, between, cut = (found.attrs[name] for name in ("tokens", "between", "cut"))
     if ax is None:
-        size = min(_LARGEST, max(4.8, 2.2 + 0.32 * len(tokens))), 1.8 + 0.5 * len(between)
-        ax = new_axes(size[0], min(_LARGEST, size[1]))
+        ax = new_axes(width_of_tokens(len(tokens)), min(LARGEST, 1.8 + 0.5 * len(between)))
     lines = [((key, depth), (query, depth + 1)) for depth, query, key in found.attrs["edges"]]
     style: dict[str, Any] = {"color": "#8886", "linewidths": 0.8, "zorder": 1} | options
     ax.add_collection(LineCollection(lines, **style))

@@ -15,12 +15,14 @@ from numpy.typing import NDArray
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from gattn.drawing.axes import (
+    LARGEST,
     label_layers,
     label_rows,
     label_tokens,
     layer_colours,
     new_axes,
     title_of,
+    width_of_tokens,
     write_title,
 )
 from gattn.drawing.colours import colour_map, given_map
@@ -28,8 +30,6 @@ from gattn.drawing.heat import NONE, draw_kinds, draw_matrix, write_cells
 from gattn.drawing.labels import font_size
 from gattn.drawing.text import visible
 from gattn.errors import SelectionError
-
-_LARGEST = 12.0
 
 
 def draw_array(
@@ -219,7 +219,7 @@ def draw_table(
     values = table[names].to_numpy(dtype=np.float64, na_value=np.nan)
     rows = _row_names(table)
     if ax is None:
-        ax = new_axes(min(_LARGEST, 1.8 + 0.75 * len(names)), min(_LARGEST, 1.6 + 0.24 * len(rows)))
+        ax = new_axes(min(LARGEST, 1.8 + 0.75 * len(names)), min(LARGEST, 1.6 + 0.24 * len(rows)))
     painted = _painted(values, np.isin(names, shares), cmap)
     ax.imshow(painted, aspect="auto", **options)
     label_rows(ax, rows)
@@ -250,7 +250,7 @@ def _selected(array: xr.DataArray, chosen: Mapping[str, Any]) -> xr.DataArray:
 
 
 def _matrix_size(rows: int, columns: int) -> tuple[float, float]:
-    return min(_LARGEST, max(4.8, 2.2 + 0.32 * columns)), min(_LARGEST, max(3.0, 1.6 + 0.3 * rows))
+    return width_of_tokens(columns), min(LARGEST, max(3.0, 1.6 + 0.3 * rows))
 
 
 def _label(ax: Axes, array: xr.DataArray, axis: str, side: str, count: int) -> None:
