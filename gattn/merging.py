@@ -183,7 +183,8 @@ def merge_words(head: AttentionGraph) -> AttentionGraph:
     words = head.words
     if not words:
         raise SelectionError(
-            "This graph does not know which tokens make a word (its tokenizer does not say); "
+            "This graph does not know which tokens make a word: they came from no tokenizer that "
+            "says so, or from ids that no text encodes to; "
             "use merge([(start, stop), ...])."
         )
     starts = [i for i, word in enumerate(words) if i == 0 or word is None or word != words[i - 1]]
