@@ -157,6 +157,9 @@ def _has_weights(repository: Any) -> bool:
 
 
 def model_name(model: PreTrainedModel) -> str:
-    """Name a model as a trace names it."""
+    """Name a model as a trace names it: a folder of this machine by its own name alone."""
     path = str(getattr(model.config, "_name_or_path", "") or type(model).__name__)
-    return EMBEDDED if Path(path) == EMBEDDED_PATH else path
+    if Path(path) == EMBEDDED_PATH:
+        return EMBEDDED
+    # Files and pages are passed on: they do not tell where on a disk the model lay.
+    return Path(path).name if Path(path).is_absolute() else path

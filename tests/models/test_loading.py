@@ -12,7 +12,13 @@ import torch
 from gattn.errors import ModelError
 from gattn.models import loading
 from gattn.models.capturing import capture
-from gattn.models.loading import EMBEDDED_PATH, find_tokenizer, load_model, offline_models
+from gattn.models.loading import (
+    EMBEDDED_PATH,
+    find_tokenizer,
+    load_model,
+    model_name,
+    offline_models,
+)
 
 
 @pytest.fixture
@@ -220,3 +226,13 @@ def test_a_hub_that_does_not_answer_is_asked_once(monkeypatch):
         load_model("no-such/model")
     assert len(asked) == 1
     assert "no-such/model" in asked[0]
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [("/home/somebody/models/bert", "bert"), ("org/bert", "org/bert"), ("", "GPT2LMHeadModel")],
+)
+def test_the_name_of_a_model_does_not_tell_where_its_folder_lies(tiny, path, name):
+    model = tiny("gpt2")
+    model.config._name_or_path = path
+    assert model_name(model) == name
