@@ -15,7 +15,6 @@ from matplotlib.colors import Colormap
 from matplotlib.path import Path
 from numpy.typing import NDArray
 
-from gattn.drawing import fonts
 from gattn.drawing.axes import label_tokens, new_axes, pitch, write_title
 from gattn.drawing.colours import Scale, colour_map
 from gattn.drawing.curves import half_ellipses, loops
@@ -23,7 +22,7 @@ from gattn.drawing.frame import shown_text
 from gattn.drawing.heat import draw_matrix, write_cells
 from gattn.drawing.labels import font_size, text_style
 from gattn.drawing.layered import Line, Lines, draw_nodes, lay, layered_axes, set_up
-from gattn.drawing.text import visible, wrapped
+from gattn.drawing.text import wrapped
 from gattn.errors import SelectionError
 
 if TYPE_CHECKING:
@@ -56,7 +55,7 @@ class _Look:
         finite = values[np.isfinite(values)]
         top = float(np.abs(finite).max(initial=0)) or 1.0
         scale = Scale(top, bool((finite < 0).any()), pen=max(1.5, 6.5 / max(tokens, 5) ** 0.25))
-        metric = visible(str(table.attrs.get("metric", "")), limit=80, has_glyph=fonts.has_glyph)
+        metric = shown_text(str(table.attrs.get("metric", "")), limit=80)
         name = "estimated change" if column == "estimate" else "change"
         return cls(values, f"{name} of the {metric}" if metric else name, scale, cmap)
 
@@ -208,7 +207,7 @@ def _draw_edits(
     ax.barh(rows, values, color=look.colours(look.scale.norm(values)), edgecolor="0.5", lw=0.4)
     ax.axvline(0, color=ax.xaxis.label.get_color(), lw=0.8)
     given = list(table.get("edit", table.index))
-    names = [visible(str(given[n]), limit=44, has_glyph=fonts.has_glyph) for n in shown]
+    names = [shown_text(str(given[n]), limit=44) for n in shown]
     ax.set_yticks(rows, names, size=0.85 * font_size(), **text_style(names))
     ax.invert_yaxis()
     ax.set_xlabel(look.name, **text_style([look.name]))

@@ -212,7 +212,7 @@ def add_key(
         Line2D([], [], color=colour, lw=width)
         for colour, width in zip(lines.colour_of(ticks), widths, strict=True)
     ]
-    names = [f"{tick:.2g}" for tick in ticks]
+    names = [f"{tick:.2g}".replace("-", "−") for tick in ticks]
     for kind in [*kinds, *(["path"] if paths else [])]:
         made.append(Line2D([], [], color=_COLOURS[kind][dark], lw=scale.pen / 2))
         names.append(_NAMES.get(kind, "strongest\npaths"))
