@@ -23,6 +23,7 @@ LAYERS = [
     {"files"},
     {"models"},
     {"analysis", "parsing"},
+    {"surveys"},
     {"drawing"},
     {"cli", "testing"},
 ]
