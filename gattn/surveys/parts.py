@@ -1,0 +1,92 @@
+"""Parts of a survey: some texts' rows, one file in each of its folders.
+
+A part's name is the number of its first text. Its files get their names only once they are whole,
+that of ``texts/`` last: a part is in the survey if, and only if, this one is there.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gattn.errors import FileError
+from gattn.files.paths import whole_file
+from gattn.surveys.columns import LISTS
+
+FOLDERS = ("texts", *LISTS, "failures")
+_MARK = "texts"
+_ROWS = 1 << 18
+"""The rows of a row group: few enough to find one graph quickly, and enough to pack well."""
+
+
+def part_path(folder: Path, table: str, first: int) -> Path:
+    """Give the file of a table that holds the part which begins with text `first`."""
+    return folder / table / f"{first:09d}.parquet"
+
+
+def write_part(folder: Path, first: int, tables: Mapping[str, pa.Table]) -> None:
+    """Write a part; once this returns it is in the survey, and before that it is not."""
+    for name in sorted(tables, key=lambda name: name == _MARK):
+        path = part_path(folder, name, first)
+        path.parent.mkdir(exist_ok=True)
+        with whole_file(path) as unnamed:
+            pq.write_table(tables[name], unnamed, row_group_size=_ROWS, **_packing(tables[name]))
+
+
+def _packing(table: pa.Table) -> dict[str, Any]:
+    """Choose how to pack each column: what neighbours have in common takes no room."""
+    kinds = {field.name: field.type for field in table.schema}
+    numbers = [name for name, kind in kinds.items() if pa.types.is_floating(kind)]
+    texts = [name for name, kind in kinds.items() if pa.types.is_string(kind)]
+    whole = [name for name in kinds if name not in numbers and name not in texts]
+    encoding = dict.fromkeys(numbers, "BYTE_STREAM_SPLIT")
+    encoding |= dict.fromkeys(whole, "DELTA_BINARY_PACKED")
+    return {
+        "compression": "zstd",
+        "compression_level": 3,
+        "use_dictionary": texts,
+        "column_encoding": encoding,
+        "store_schema": False,
+    }
+
+
+def parts_in(folder: Path) -> list[int]:
+    """List the parts that are in a survey, by the number of their first texts, in their order."""
+    return sorted(int(path.stem) for path in (folder / _MARK).glob("*.parquet"))
+
+
+def part_of(parts: list[int], text_id: int) -> int | None:
+    """Say in which part a text must be, if it is in the survey at all."""
+    place = bisect_right(parts, text_id)
+    return parts[place - 1] if place else None
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove what a run that was stopped left of parts that it did not finish."""
+    known = set(parts_in(folder))
+    for table in FOLDERS:
+        for path in (folder / table).glob("*"):
+            if path.suffix != ".parquet" or int(path.stem) not in known:
+                path.unlink()
+
+
+def read_rows(path: Path, **options: Any) -> pa.Table:
+    """Read a file of a survey.
+
+    Raises
+    ------
+    FileError
+        Where it is missing or damaged.
+    """
+    try:
+        return pq.read_table(path, partitioning=None, **options)
+    except (pa.ArrowException, OSError) as error:
+        raise FileError(
+            f"{path} cannot be read ({error}); remove this file's part from texts/, or write the "
+            "survey again."
+        ) from error

@@ -1,0 +1,109 @@
+"""Builds traces again from the columns of a survey."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from gattn import rules
+from gattn.graph import TokenGraph
+from gattn.head import AttentionGraph
+from gattn.surveys.columns import RULES, SPECIAL, VALUES, Place
+from gattn.trace import AttentionTrace, Stack
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from numpy.typing import NDArray
+
+
+def trace_of(tables: Mapping[str, pa.Table], model: str) -> AttentionTrace:
+    """Build the trace of a text, or of the heads that the tables have, from its rows."""
+    names = _names(tables["tokens"])
+    edges, queries = (_by_head(tables[name]) for name in ("edges", "queries"))
+    stacks: dict[str, dict[tuple[int, int], AttentionGraph]] = {}
+    for row in tables["heads"].to_pylist():
+        place = (row["stack"], row["layer"], row["head"])
+        head = _graph(row, edges.get(place, {}), queries[place], names[row["stack"]], model)
+        stacks.setdefault(row["stack"], {})[row["layer"], row["head"]] = head
+    text = tables["texts"]["text"][0].as_py() or ""
+    return AttentionTrace({name: Stack(name, heads) for name, heads in stacks.items()}, model, text=text)
+
+
+def _by_head(table: pa.Table) -> dict[Place, dict[str, NDArray[Any]]]:
+    """Cut sorted rows into those of each head."""
+    columns: dict[str, Any] = {
+        name: table[name].to_numpy() for name in table.column_names if name not in ("stack", "layer", "head")
+    }
+    stack = table["stack"].combine_chunks().dictionary_encode()
+    code = stack.indices.to_numpy()
+    layer, head = table["layer"].to_numpy(), table["head"].to_numpy()
+    change = np.flatnonzero((np.diff(code) != 0) | (np.diff(layer) != 0) | (np.diff(head) != 0))
+    starts = [0, *(change + 1).tolist()] if len(table) else []
+    stops = [*starts[1:], len(table)]
+    names = stack.dictionary.to_pylist()
+    return {
+        (names[code[start]], int(layer[start]), int(head[start])): {
+            name: values[start:stop] for name, values in columns.items()
+        }
+        for start, stop in zip(starts, stops, strict=False)
+    }
+
+
+def _names(tokens: pa.Table) -> dict[str, dict[str, Any]]:
+    """Give the names of each stack's nodes, as `AttentionGraph` takes them."""
+    names: dict[str, dict[str, Any]] = defaultdict(
+        lambda: {"tokens": [], "query_tokens": [], "words": []}
+    )
+    for row in tokens.to_pylist():
+        own = names[row["stack"]]
+        own["query_tokens" if row["role"] == "query" else "tokens"].append(row["token"])
+        if row["word"] is not None:
+            own["words"].append(None if row["word"] == SPECIAL else row["word"])
+    return names
+
+
+def _graph(
+    row: Mapping[str, Any],
+    edges: Mapping[str, NDArray[Any]],
+    queries: Mapping[str, NDArray[Any]],
+    names: Mapping[str, Iterable[Any]],
+    model: str,
+) -> AttentionGraph:
+    shape = json.loads(row["graph"])
+    query = edges.get("query", np.zeros(0, np.int32))
+    rule = shape.pop("rule", None)
+    if rule is not None:
+        shape["rule"] = RULES[rule[0]](*rule[1:])
+    else:
+        degree = np.bincount(query, minlength=shape["num_queries"])
+        pointer = torch.from_numpy(np.concatenate([[0], degree.cumsum()]))
+        key = torch.from_numpy(edges.get("key", query).astype(np.int64))
+        shape["rule"] = rules.Edges(pointer, key, shape["query_offset"])
+    lengths = {name: edges[name] for name in VALUES if _is_known(edges.get(name))}
+    sink = queries.get("sink")
+    return AttentionGraph(
+        TokenGraph(**shape),
+        edges.get("attention", np.zeros(0, queries["total_mass"].dtype)),
+        queries["total_mass"],
+        queries["total_edges"].astype(np.int64),
+        sink=sink if _is_known(sink) else None,
+        layer=row["layer"],
+        head=row["head"],
+        key_value_head=row["key_value_head"],
+        model=model,
+        weight_function=row["weight_function"],
+        normalizer=row["normalizer"],
+        kept_by=row["kept_by"],
+        **lengths,
+        **{name: tuple(some) for name, some in names.items()},
+    )
+
+
+def _is_known(values: NDArray[Any] | None) -> bool:
+    """Say whether numbers were stored: nulls are read as NaN, which none of them can be."""
+    return values is not None and not (len(values) and bool(np.isnan(values).all()))
