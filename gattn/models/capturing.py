@@ -81,7 +81,7 @@ def capture(
     GraphError
         Where `keep` is none.
     """
-    options = _Options(keep, layers, heads, scores, contributions)
+    options = Options(keep, layers, heads, scores, contributions)
     model, tokenizer = resolved(model, tokenizer)
     recording = options.recording(model, tokenizer, keeps_logits=True)
     if not is_text(inputs):
@@ -128,7 +128,7 @@ def capture_many(
         raise CaptureError(
             "capture_many takes several inputs, such as a list of texts; capture takes one."
         )
-    options = _Options(keep, layers, heads, scores, contributions)
+    options = Options(keep, layers, heads, scores, contributions)
     if not isinstance(batch_size, int) or batch_size < 1:
         raise CaptureError(f"batch_size must be a whole number of at least 1, not {batch_size!r}.")
     model, tokenizer = resolved(model, tokenizer)
@@ -141,11 +141,21 @@ def capture_many(
             ]
             # A batch has the same tensors for each of its sequences.
             for _, alike in groupby(encodings, lambda encoding: encoding.tensors.keys()):
-                recording = options.recording(model, tokenizer)
-                _run_encoded(recording, options, model, tokenizer, list(alike))
-                for trace in recording.traces:
+                for trace in capture_encoded(list(alike), model, tokenizer, options):
                     bar.update()
                     yield trace
+
+
+def capture_encoded(
+    encodings: list[Encoding],
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None,
+    options: Options,
+) -> list[AttentionTrace]:
+    """Capture sequences with the same tensors at once, in one batch with padding."""
+    recording = options.recording(model, tokenizer)
+    _run_encoded(recording, options, model, tokenizer, encodings)
+    return recording.traces
 
 
 @contextmanager
@@ -190,7 +200,7 @@ def capturing(
     ...     model.generate(**inputs, max_new_tokens=20)
     >>> run.trace
     """
-    options = _Options(keep, layers, heads, scores, contributions)
+    options = Options(keep, layers, heads, scores, contributions)
     model, tokenizer = resolved(model, tokenizer)
     recording = options.recording(model, tokenizer, keeps_logits=True)
     with recording.watching_projections(model), opened(model, recording):
@@ -198,7 +208,7 @@ def capturing(
     recording.finish()
 
 
-class _Options:
+class Options:
     """What to capture, checked."""
 
     def __init__(
@@ -250,7 +260,7 @@ class _Options:
 
 def _run_encoded(
     recording: Recording,
-    options: _Options,
+    options: Options,
     model: PreTrainedModel,
     tokenizer: PreTrainedTokenizerBase | None,
     encodings: list[Encoding],

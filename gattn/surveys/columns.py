@@ -103,8 +103,13 @@ def text_row(
 
 
 def failed_row(text_id: int, text: str | None, metadata: str, reason: str) -> pa.Table:
-    """Write a text that could not be captured as one row."""
-    return _row(text_id, text, metadata, reason=reason)
+    """Write a text that could not be captured as one row; what is no UTF-8 is escaped."""
+    text = None if text is None else _encodable(text)
+    return _row(text_id, text, metadata, reason=_encodable(reason))
+
+
+def _encodable(text: str) -> str:
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _row(

@@ -31,13 +31,16 @@ def trace_of(tables: Mapping[str, pa.Table], model: str) -> AttentionTrace:
         head = _graph(row, edges.get(place, {}), queries[place], names[row["stack"]], model)
         stacks.setdefault(row["stack"], {})[row["layer"], row["head"]] = head
     text = tables["texts"]["text"][0].as_py() or ""
-    return AttentionTrace({name: Stack(name, heads) for name, heads in stacks.items()}, model, text=text)
+    named = {name: Stack(name, heads) for name, heads in stacks.items()}
+    return AttentionTrace(named, model, text=text)
 
 
 def _by_head(table: pa.Table) -> dict[Place, dict[str, NDArray[Any]]]:
     """Cut sorted rows into those of each head."""
     columns: dict[str, Any] = {
-        name: table[name].to_numpy() for name in table.column_names if name not in ("stack", "layer", "head")
+        name: table[name].to_numpy()
+        for name in table.column_names
+        if name not in ("stack", "layer", "head")
     }
     stack = table["stack"].combine_chunks().dictionary_encode()
     code = stack.indices.to_numpy()
@@ -84,7 +87,8 @@ def _graph(
         pointer = torch.from_numpy(np.concatenate([[0], degree.cumsum()]))
         key = torch.from_numpy(edges.get("key", query).astype(np.int64))
         shape["rule"] = rules.Edges(pointer, key, shape["query_offset"])
-    lengths = {name: edges[name] for name in VALUES if _is_known(edges.get(name))}
+    further: dict[str, Any] = {name: tuple(some) for name, some in names.items()}
+    further |= {name: edges[name] for name in VALUES if _is_known(edges.get(name))}
     sink = queries.get("sink")
     return AttentionGraph(
         TokenGraph(**shape),
@@ -99,8 +103,7 @@ def _graph(
         weight_function=row["weight_function"],
         normalizer=row["normalizer"],
         kept_by=row["kept_by"],
-        **lengths,
-        **{name: tuple(some) for name, some in names.items()},
+        **further,
     )
 
 

@@ -1,0 +1,223 @@
+"""Captures batches of texts, whatever engine hands them over."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+import torch
+
+from gattn.analysis.heads import head_table
+from gattn.errors import CaptureError, GattnError, ModelError, SelectionError
+from gattn.keep import Keep, Threshold
+from gattn.models.capturing import Contributions, Options, capture_encoded, resolved
+from gattn.models.editing import edited
+from gattn.models.encoding import Encoding, encode
+from gattn.surveys.columns import Place, failed_row, joined, text_row
+from gattn.trace import AttentionTrace
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from transformers import PreTrainedModel
+
+    from gattn.models.edits import Edit
+
+Analysis: TypeAlias = "Callable[[AttentionTrace], pd.DataFrame]"
+"""Takes a trace and gives a table with one row a head, by ``layer`` and ``head``."""
+
+Row: TypeAlias = Mapping[str, Any]
+
+_IDS = ("input_ids", "decoder_input_ids")
+_READ = ("text_id", "text", *_IDS, "reason")
+_FAULTS_OF_ALL = (ModelError, SelectionError, OSError, MemoryError)
+"""Errors that no text is to blame for: they end the survey."""
+
+
+class CaptureGraphs:
+    """Captures texts: a batch of columns in, a batch of columns with a row a text out.
+
+    It knows no engine: call it, or give it to one, such as Ray Data's ``map_batches``, which makes
+    one in each worker. The model is loaded once, when it is made.
+
+    Parameters
+    ----------
+    model : str, Path or PreTrainedModel, optional
+        As in `gattn.capture`; a model that is loaded here goes to the GPU where there is one.
+    keep : Keep
+        Which edges to keep.
+    layers, heads, scores, contributions
+        As in `gattn.capture`.
+    analyses : sequence of callables
+        What to compute of each head, each from a trace to a table with one row a head, by ``layer``
+        and ``head`` (and ``stack``), such as `gattn.analysis.head_table`.
+    edits : sequence of Edit
+        Edits of the model, as `gattn.edited` takes them.
+    most_tokens : int
+        Texts run together, those of like lengths, while that is at most so many tokens, padding
+        among them. A longer text runs by itself.
+
+    Raises
+    ------
+    ModelError
+        Where the model cannot be loaded.
+
+    Examples
+    --------
+    >>> capture = gattn.CaptureGraphs(keep=gattn.TopK(4))
+    >>> capture({"text": ["The dog chased the cat", "The cat slept"]}).column_names
+    ['text_id', 'text', 'metadata', 'reason', 'num_tokens', 'num_edges', 'edges', ...]
+    """
+
+    def __init__(
+        self,
+        model: str | Path | PreTrainedModel | None = None,
+        *,
+        keep: Keep = Threshold(0.02),  # noqa: B008 - it never changes
+        layers: Sequence[int] | None = None,
+        heads: Sequence[int] | None = None,
+        scores: bool = False,
+        contributions: Contributions = False,
+        analyses: Sequence[Analysis] = (head_table,),
+        edits: Sequence[Edit] = (),
+        most_tokens: int = 4096,
+    ) -> None:
+        self._options = Options(keep, layers, heads, scores, contributions)
+        self._analyses, self._edits = list(analyses), list(edits)
+        self._most_tokens = most_tokens
+        self._model, self._tokenizer = resolved(model, None)
+        if (model is None or isinstance(model, (str, os.PathLike))) and torch.cuda.is_available():
+            self._model.to("cuda")  # type: ignore[arg-type]
+
+    def __call__(self, batch: Mapping[str, Sequence[Any]] | pa.Table) -> pa.Table:
+        """Capture some texts.
+
+        Parameters
+        ----------
+        batch : mapping of columns, or Table
+            ``text``, or token ids in ``input_ids`` (with ``decoder_input_ids`` for an
+            encoder-decoder model); ``text_id``, their numbers where these are not 0, 1, 2 ...;
+            ``metadata``, a JSON object of each; ``reason``, why a text cannot be read.
+
+        Returns
+        -------
+        Table
+            One row a text, in the order of the batch, with ``text_id``, ``text``, ``metadata``,
+            ``num_tokens``, ``num_edges``, and as lists of structs ``edges``, ``queries``, ``heads``
+            and ``tokens``. What could not be captured has its ``reason`` instead.
+        """
+        rows = _rows(batch)
+        found: dict[int, pa.Table] = {}
+        encodings: dict[int, Encoding] = {}
+        for number, row in enumerate(rows):
+            try:
+                encodings[number] = self._encoded(row)
+            except CaptureError as error:
+                found[number] = _failed(row, error)
+        for numbers in self._batches(encodings):
+            found |= self._captured(numbers, encodings, rows)
+        return joined([found[number] for number in range(len(rows))])
+
+    def _encoded(self, row: Row) -> Encoding:
+        if row["reason"] is not None:
+            raise CaptureError(row["reason"])
+        ids = {name: [row[name]] for name in _IDS if row[name] is not None}
+        if not ids and row["text"] is None:
+            raise CaptureError("There is neither a text nor token ids.")
+        return encode(ids or row["text"], self._model, self._tokenizer)
+
+    def _batches(self, encodings: Mapping[int, Encoding]) -> Iterator[list[int]]:
+        """Put texts of like lengths together, the longest first."""
+        alike: dict[tuple[str, ...], list[int]] = {}
+        for number in sorted(encodings, key=lambda number: -len(encodings[number])):
+            alike.setdefault(tuple(sorted(encodings[number].tensors)), []).append(number)
+        for numbers in alike.values():
+            while numbers:
+                count = max(1, self._most_tokens // len(encodings[numbers[0]]))
+                yield numbers[:count]
+                numbers = numbers[count:]
+
+    def _captured(
+        self,
+        numbers: Sequence[int],
+        encodings: Mapping[int, Encoding],
+        rows: Sequence[Row],
+    ) -> dict[int, pa.Table]:
+        """Capture some texts together, or where that fails in halves, to find those that fail."""
+        try:
+            with self._editing():
+                traces = capture_encoded(
+                    [encodings[number] for number in numbers],
+                    self._model,
+                    self._tokenizer,
+                    self._options,
+                )
+        except _FAULTS_OF_ALL:
+            raise
+        except Exception as error:
+            if len(numbers) == 1:
+                return {numbers[0]: _failed(rows[numbers[0]], error)}
+            half = len(numbers) // 2
+            first = self._captured(numbers[:half], encodings, rows)
+            return first | self._captured(numbers[half:], encodings, rows)
+        return {
+            number: self._row(rows[number], trace)
+            for number, trace in zip(numbers, traces, strict=True)
+        }
+
+    def _editing(self) -> AbstractContextManager[object]:
+        if not self._edits:
+            return nullcontext()
+        return edited(self._model, *self._edits, tokenizer=self._tokenizer)
+
+    def _row(self, row: Row, trace: AttentionTrace) -> pa.Table:
+        try:
+            scores = _scores([analysis(trace) for analysis in self._analyses], trace)
+            return text_row(row["text_id"], trace, scores, row["metadata"])
+        except (OSError, MemoryError):
+            raise
+        except Exception as error:
+            return _failed(row, error)
+
+
+def _failed(row: Row, error: Exception) -> pa.Table:
+    reason = str(error) if isinstance(error, GattnError) else f"{type(error).__name__}: {error}"
+    return failed_row(row["text_id"], row["text"], row["metadata"], reason)
+
+
+def _rows(batch: Mapping[str, Sequence[Any]] | pa.Table) -> list[Row]:
+    """Read columns as rows with all that `CaptureGraphs` reads."""
+    columns = batch.to_pydict() if isinstance(batch, pa.Table) else dict(batch)
+    if not {"text", "input_ids", "reason"} & columns.keys():
+        raise CaptureError(
+            "CaptureGraphs takes columns with 'text' or 'input_ids' among them, not "
+            f"{sorted(columns)}."
+        )
+    size = len(next(iter(columns.values())))
+    known = {name: columns.pop(name, [None] * size) for name in _READ}
+    if "metadata" not in columns:
+        rest = [{name: values[n] for name, values in columns.items()} for n in range(size)]
+        columns = {"metadata": [json.dumps(row, default=str) for row in rest]}
+    known["metadata"] = columns["metadata"]
+    return [{name: values[n] for name, values in known.items()} for n in range(size)]
+
+
+def _scores(tables: Sequence[pd.DataFrame], trace: AttentionTrace) -> dict[Place, dict[str, Any]]:
+    """Join the rows that analyses have of each head."""
+    scores: dict[Place, dict[str, Any]] = {}
+    for table in tables:
+        names = list(table.index.names)
+        if names not in (["stack", "layer", "head"], ["layer", "head"]):
+            raise SelectionError(
+                "An analysis of a survey gives a table with one row a head, by 'layer' and 'head' "
+                f"(and 'stack' before them), not by {names}."
+            )
+        for place, row in zip(table.index, table.itertuples(index=False), strict=True):
+            if len(place) == 2:
+                place = (trace.only_stack.name, *place)
+            scores.setdefault(place, {}).update(zip(table.columns, row, strict=True))
+    return scores
