@@ -51,7 +51,7 @@ def load_model(name: str | Path | None = None) -> tuple[PreTrainedModel, PreTrai
             )
         tokenizer = load_tokenizer(place)
     except Exception as error:  # Files from anywhere fail in many ways.
-        raise _not_loaded(place, error) from error
+        raise not_loaded(place, error) from error
     if missing := sorted(found["missing_keys"]):
         # Poolers and heads stand behind all attention; it does not need them.
         needed = [name for name in missing if not _is_head(name, model)]
@@ -125,7 +125,8 @@ def find_tokenizer(model: PreTrainedModel) -> PreTrainedTokenizerBase | None:
         return None
 
 
-def _not_loaded(place: str | Path, error: Exception) -> ModelError:
+def not_loaded(place: str | Path, error: Exception) -> ModelError:
+    """Say that a model could not be loaded, why, and what could."""
     reason = " ".join(str(error).split())[:300]
     return ModelError(
         f"The model {str(place)!r} could not be loaded: expected a folder or a hub name with "
@@ -157,9 +158,13 @@ def _has_weights(repository: Any) -> bool:
 
 
 def model_name(model: PreTrainedModel) -> str:
-    """Name a model as a trace names it: a folder of this machine by its own name alone."""
-    path = str(getattr(model.config, "_name_or_path", "") or type(model).__name__)
-    if Path(path) == EMBEDDED_PATH:
+    """Name a model as a trace names it."""
+    return name_of(str(getattr(model.config, "_name_or_path", "") or type(model).__name__))
+
+
+def name_of(place: str) -> str:
+    """Name the model at a place: a folder of this machine by its own name alone."""
+    if Path(place) == EMBEDDED_PATH:
         return EMBEDDED
     # Files and pages are passed on: they do not tell where on a disk the model lay.
-    return Path(path).name if Path(path).is_absolute() else path
+    return Path(place).name if Path(place).is_absolute() else place

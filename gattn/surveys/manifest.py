@@ -1,0 +1,164 @@
+"""The manifest of a survey: what was asked of which model, about which texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import partial
+from hashlib import file_digest, sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gattn import __version__
+from gattn.errors import FileError
+from gattn.files.paths import whole_file
+from gattn.models.loading import (
+    EMBEDDED,
+    EMBEDDED_PATH,
+    find_tokenizer,
+    load_tokenizer,
+    model_name,
+    name_of,
+    not_loaded,
+)
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+SCHEMA = 1
+_NAME = "manifest.json"
+
+
+def read_manifest(folder: Path) -> dict[str, Any] | None:
+    """Read the manifest of a survey; None where there is none.
+
+    Raises
+    ------
+    FileError
+        Where it is damaged, or a newer gattn wrote it.
+    """
+    path = folder / _NAME
+    if not path.is_file():
+        return None
+    try:
+        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        schema = manifest["schema"]
+    except (ValueError, LookupError, TypeError) as error:
+        raise FileError(f"{path} is no manifest of a survey ({error!r}).") from error
+    if schema != SCHEMA:
+        raise FileError(
+            f"{path} has schema {schema}, and this gattn reads {SCHEMA}: upgrade gattn."
+        )
+    return manifest
+
+
+def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
+    """Write it; with it, a folder is a survey."""
+    with whole_file(folder / _NAME) as part:
+        part.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+
+
+def check_same(folder: Path, known: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    """Refuse to go on with a survey under other settings.
+
+    Raises
+    ------
+    FileError
+        Where they differ; it lists how.
+    """
+    differences = [
+        f"{name} is {known.get(name)!r} there and {asked.get(name)!r} here"
+        for name in asked
+        if known.get(name) != asked.get(name)
+    ]
+    if differences:
+        raise FileError(
+            f"{folder} holds another survey: {'; '.join(differences)}. Name another folder, or "
+            "ask the same to go on with it."
+        )
+
+
+def settings(
+    model: str | Path | PreTrainedModel | None, options: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Write down what `CaptureGraphs` is made with, without loading the model's weights.
+
+    Raises
+    ------
+    ModelError
+        Where there is no such model.
+    """
+    return {
+        "schema": SCHEMA,
+        "gattn": __version__,
+        **_described(model),
+        **{name: _written(value) for name, value in sorted(options.items())},
+    }
+
+
+def _written(value: Any) -> Any:
+    """Write an option as JSON."""
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_written(one) for one in value]
+    if isinstance(value, partial):
+        return f"{_written(value.func)}{value.args}{value.keywords}"
+    if callable(value) and hasattr(value, "__qualname__"):
+        return f"{value.__module__}.{value.__qualname__}"
+    return value if isinstance(value, str) else repr(value)
+
+
+def _described(model: str | Path | PreTrainedModel | None) -> dict[str, Any]:
+    """Name a model, its revision, its size and its tokenizer."""
+    if isinstance(model, torch.nn.Module):
+        config, tokenizer = model.config, find_tokenizer(model)
+        name, revision = model_name(model), _weights_digest(model)
+    else:
+        place = str(EMBEDDED_PATH if model in (None, EMBEDDED) else model)
+        config, tokenizer = _read(place)
+        name = name_of(place)
+        is_folder = Path(place).is_dir()
+        revision = _folder_digest(Path(place)) if is_folder else config._commit_hash
+    text_config = config.get_text_config()
+    return {
+        "model": name,
+        "revision": revision,
+        "architecture": (config.architectures or [type(config).__name__])[0],
+        "num_layers": getattr(text_config, "num_hidden_layers", None),
+        "num_heads": getattr(text_config, "num_attention_heads", None),
+        "tokenizer": tokenizer and f"{type(tokenizer).__name__}, {len(tokenizer)} tokens",
+    }
+
+
+def _read(place: str) -> Any:
+    """Read a model's configuration and its tokenizer, without its weights."""
+    from transformers import AutoConfig
+
+    try:
+        config = AutoConfig.from_pretrained(place, trust_remote_code=False)
+        return config, load_tokenizer(place)
+    except Exception as error:  # Files from anywhere fail in many ways.
+        raise not_loaded(place, error) from error
+
+
+def _folder_digest(folder: Path) -> str:
+    """Digest a model's files: configuration, tokenizer and weights."""
+    digest = sha256()
+    for path in sorted(folder.iterdir()):
+        if path.suffix in (".json", ".safetensors", ".txt", ".model"):
+            with path.open("rb") as file:
+                digest.update(f"{path.name} {file_digest(file, 'sha256').hexdigest()}\n".encode())
+    return f"sha256:{digest.hexdigest()}"
+
+
+def _weights_digest(model: PreTrainedModel) -> str:
+    """Digest a model in memory by its configuration and its weights' bits."""
+    digest = sha256(model.config.to_json_string().encode())
+    for name, weight in sorted(model.state_dict().items()):
+        bits = weight.detach().contiguous().flatten().view(torch.uint8).cpu().numpy()
+        digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}\n".encode())
+        digest.update(bits.data)
+    return f"sha256:{digest.hexdigest()}"
