@@ -1,0 +1,216 @@
+"""What a survey has still to do, on the disk: a file for each part, removed once it is done."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gattn.errors import FileError
+from gattn.surveys.inputs import Inputs, InputText
+
+SCHEMA = pa.schema(
+    [
+        pa.field("text_id", pa.int64(), nullable=False),
+        pa.field("text", pa.string()),
+        pa.field("input_ids", pa.list_(pa.int64())),
+        pa.field("decoder_input_ids", pa.list_(pa.int64())),
+        pa.field("metadata", pa.string(), nullable=False),
+        pa.field("reason", pa.string()),
+    ]
+)
+MOST_TEXTS = 64
+MOST_CHARACTERS = 65_536
+CHARACTERS_PER_ID = 4
+_FOLDER = "inputs"
+
+
+class Queued(NamedTuple):
+    """What `fill` wrote: how many texts, and the fingerprint of the inputs that they are from."""
+
+    num_texts: int
+    fingerprint: str
+
+
+def cut(texts: Iterable[InputText]) -> Iterator[list[InputText]]:
+    """Cut texts into parts, each as long as it may be.
+
+    A part has at most 64 texts and 65,536 characters, an id counted as four; a text that is longer
+    is a part by itself.
+    """
+    part: list[InputText] = []
+    room = MOST_CHARACTERS
+    for text in texts:
+        room -= _length(text)
+        if part and (room < 0 or len(part) == MOST_TEXTS):
+            yield part
+            part, room = [], MOST_CHARACTERS - _length(text)
+        part.append(text)
+    if part:
+        yield part
+
+
+def fill(
+    folder: Path,
+    inputs: Inputs,
+    *,
+    limit: int | None = None,
+    sample: int | None = None,
+    seed: int = 0,
+) -> Queued:
+    """Write the queue of a survey, whole or not at all; an earlier queue is replaced.
+
+    Parameters
+    ----------
+    folder : Path
+        The survey's folder, made where there is none.
+    inputs : Inputs
+        What to read.
+    limit : int, optional
+        Take the first texts only.
+    sample : int, optional
+        Of these draw so many by chance, each at most once; they keep their order and `text_id`.
+        The inputs are read twice.
+    seed : int
+        Where the sample's chances start.
+
+    Raises
+    ------
+    FileError
+        Where the inputs or the folder cannot be used, no text at all can be read, or fewer are
+        there than to be drawn.
+    """
+    _check_count("limit", limit)
+    _check_count("sample", sample)
+    inputs = inputs.first(limit)
+    texts = iter(inputs) if sample is None else _sampled(inputs, sample, seed)
+    unnamed = folder / f"{_FOLDER}.part"
+    with _writing(folder):
+        shutil.rmtree(unnamed, ignore_errors=True)
+        unnamed.mkdir(parents=True)
+    try:
+        num_texts = _write(unnamed, texts)
+        with _writing(folder):
+            shutil.rmtree(folder / _FOLDER, ignore_errors=True)
+            _sync(unnamed)
+            unnamed.rename(folder / _FOLDER)
+            _sync(folder)
+    finally:
+        shutil.rmtree(unnamed, ignore_errors=True)
+    return Queued(num_texts, inputs.fingerprint)
+
+
+def parts(folder: Path) -> list[int]:
+    """List the parts that are still to do, by the number of their first texts, in their order."""
+    return sorted(int(path.stem) for path in (folder / _FOLDER).glob("*.parquet"))
+
+
+def read(folder: Path, first: int) -> pa.Table:
+    """Read the texts of a part.
+
+    Raises
+    ------
+    FileError
+        Where the part is not to be done, or its file is damaged.
+    """
+    path = _path(folder / _FOLDER, first)
+    try:
+        return pq.ParquetFile(path).read()
+    except FileNotFoundError as error:
+        raise FileError(f"{path} is not there: expected a part that is still to do.") from error
+    except (pa.ArrowException, OSError) as error:
+        raise FileError(
+            f"{path} cannot be read ({error}); begin a new survey of the same texts, in another "
+            "folder."
+        ) from error
+
+
+def done(folder: Path, first: int) -> None:
+    """Take a part off the queue, if it is on it."""
+    _path(folder / _FOLDER, first).unlink(missing_ok=True)
+
+
+def _path(folder: Path, first: int) -> Path:
+    return folder / f"{first:09d}.parquet"
+
+
+def _length(text: InputText) -> int:
+    ids = len(text.input_ids or ()) + len(text.decoder_input_ids or ())
+    return len(text.text or "") + CHARACTERS_PER_ID * ids
+
+
+def _sampled(inputs: Inputs, sample: int, seed: int) -> Iterator[InputText]:
+    if inputs.walks_once:
+        raise FileError(
+            f"A sample is drawn after all texts were counted, but {inputs.description} can be read "
+            "once only: pass a list of texts, or files."
+        )
+    count = sum(1 for _ in inputs)
+    if sample > count:
+        raise FileError(f"A sample of {sample:,} was asked for, but there are {count:,} texts.")
+    drawn = np.random.default_rng(seed).choice(count, sample, replace=False, shuffle=False)
+    wanted = iter(np.sort(drawn).tolist())
+    return _picked(inputs, wanted)
+
+
+def _picked(inputs: Inputs, wanted: Iterator[int]) -> Iterator[InputText]:
+    text_id = next(wanted, None)
+    for text in inputs:
+        if text.text_id == text_id:
+            yield text
+            text_id = next(wanted, None)
+
+
+def _write(folder: Path, texts: Iterable[InputText]) -> int:
+    num_texts, first_fault, has_text = 0, None, False
+    for part in cut(texts):
+        with _writing(folder):
+            _write_part(_path(folder, part[0].text_id), part)
+        num_texts += len(part)
+        has_text = has_text or any(text.reason is None for text in part)
+        first_fault = first_fault or next((text.reason for text in part if text.reason), None)
+    if not has_text:
+        raise FileError(f"None of the {num_texts:,} texts can be read. The first: {first_fault}")
+    return num_texts
+
+
+def _write_part(path: Path, part: Sequence[InputText]) -> None:
+    columns = {name: [getattr(text, name) for text in part] for name in SCHEMA.names}
+    with path.open("wb") as file:
+        pq.write_table(pa.table(columns, SCHEMA), file, compression="zstd")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise FileError(
+            f"The texts cannot be written to {folder}: {error}. Make room or choose another "
+            "folder, and run again."
+        ) from error
+
+
+def _sync(folder: Path) -> None:
+    """Make sure that the names in a folder are on the disk."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def _check_count(name: str, count: int | None) -> None:
+    whole = isinstance(count, int) and not isinstance(count, bool)
+    if count is not None and not (whole and count > 0):
+        raise FileError(f"{name} must be a whole number of at least 1, not {count!r}.")
