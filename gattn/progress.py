@@ -5,11 +5,25 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import TypeVar
 
 T = TypeVar("T")
 _PATIENCE = 1.0
 """The seconds beyond which something is said."""
+
+_silent = ContextVar("silent", default=False)
+
+
+@contextmanager
+def silence() -> Iterator[None]:
+    """Show no progress within: what runs is itself a step of something that does."""
+    token = _silent.set(True)
+    try:
+        yield
+    finally:
+        _silent.reset(token)
 
 
 def walk(
@@ -31,6 +45,7 @@ def walk(
     """
     from tqdm import tqdm
 
+    progress &= not _silent.get()
     begun = time.perf_counter()
     bar = tqdm(items, desc=desc, unit=unit, delay=_PATIENCE, disable=not progress)
     for count, item in enumerate(bar):

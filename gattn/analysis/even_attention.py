@@ -11,8 +11,8 @@ from gattn.analysis.head_scores import (
     NEAR,
     ROUNDING,
     SHARE,
-    is_punctuation,
     pattern_sums,
+    punctuation,
     special_tokens,
     texts,
 )
@@ -99,7 +99,7 @@ def _counts(head: AttentionGraph) -> dict[str, Numbers]:
 
     counts: dict[str, Any] = {"size": last + 1.0}
     if head.tokens:
-        counts["punctuation"] = marked(np.array(list(map(is_punctuation, head.tokens))))
+        counts["punctuation"] = marked(punctuation(head.tokens))
     if head.words:
         counts["special_tokens"] = marked(special_tokens(head))
     if graph.is_bipartite:

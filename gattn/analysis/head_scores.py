@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +15,9 @@ NEAR = 2
 """The distance in tokens up to which a key is near."""
 
 SHARE, ROUNDING = 0.9, 1e-9
+
+_TEXTS = 4
+"""The texts whose tokens are remembered, as all heads of a trace have the same."""
 
 
 def describe(head: AttentionGraph) -> dict[str, float]:
@@ -97,6 +101,12 @@ def is_punctuation(token: str) -> bool:
     return bool(letters) and all(unicodedata.category(letter)[0] in "PS" for letter in letters)
 
 
+@lru_cache(_TEXTS)
+def punctuation(tokens: tuple[str, ...]) -> NDArray[np.bool_]:
+    """Mark the tokens that are nothing but punctuation and symbols."""
+    return np.array(list(map(is_punctuation, tokens)))
+
+
 def special_tokens(head: AttentionGraph) -> NDArray[np.bool_]:
     """Mark the nodes that are special tokens: those that are no part of a word."""
     return np.array([word is None for word in head.words])
@@ -126,7 +136,7 @@ def pattern_sums(head: AttentionGraph, weight: NDArray[np.float64]) -> dict[str,
     sums = {}
     column = np.bincount(head.key, weight, head.graph.num_tokens)
     if head.tokens:
-        sums["punctuation"] = column[list(map(is_punctuation, head.tokens))].sum()
+        sums["punctuation"] = column[punctuation(head.tokens)].sum()
     if head.words:
         sums["special_tokens"] = column[special_tokens(head)].sum()
     if not head.graph.is_bipartite:
@@ -136,11 +146,16 @@ def pattern_sums(head: AttentionGraph, weight: NDArray[np.float64]) -> dict[str,
 
 def texts(head: AttentionGraph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Give each token the number of its text, and that of the token before it, or -1."""
-    numbers: dict[str, int] = {}
-    token = np.array([numbers.setdefault(text, len(numbers)) for text in head.tokens])
+    token = _numbered(head.tokens)
     positions = head.node_positions
     follows_on = np.diff(positions, prepend=positions[:1]) == 1
     return token, np.where(follows_on, np.roll(token, 1), -1)
+
+
+@lru_cache(_TEXTS)
+def _numbered(tokens: tuple[str, ...]) -> NDArray[np.int64]:
+    numbers: dict[str, int] = {}
+    return np.array([numbers.setdefault(text, len(numbers)) for text in tokens])
 
 
 def _sums_of_pairs(head: AttentionGraph, weight: NDArray[np.float64]) -> dict[str, float]:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import numpy as np
 import pandas as pd
 
@@ -52,8 +50,9 @@ def head_labels(scores: pd.DataFrame) -> pd.Series[str]:
     Series
         The labels; "no attention" where there is none.
     """
-    rows = scores.select_dtypes("number").to_dict("records")
-    labels = [_label(cast("dict[str, float]", row)) for row in rows]
+    numbers = scores.select_dtypes("number")
+    rows = numbers.to_numpy(dtype=np.float64, na_value=np.nan).tolist()
+    labels = [_label(dict(zip(numbers.columns, row, strict=True))) for row in rows]
     return pd.Series(labels, index=scores.index, name="label", dtype=object)
 
 

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
 import pyarrow as pa
 import torch
 
@@ -18,6 +19,7 @@ from gattn.keep import Keep, Threshold
 from gattn.models.capturing import Contributions, Options, capture_encoded, resolved
 from gattn.models.editing import edited
 from gattn.models.encoding import Encoding, encode
+from gattn.progress import silence
 from gattn.surveys.columns import Place, failed_row, joined, text_row
 from gattn.trace import AttentionTrace
 
@@ -176,7 +178,8 @@ class CaptureGraphs:
 
     def _row(self, row: Row, trace: AttentionTrace) -> pa.Table:
         try:
-            scores = _scores([analysis(trace) for analysis in self._analyses], trace)
+            with silence():
+                scores = _scores([analysis(trace) for analysis in self._analyses], trace)
             return text_row(row["text_id"], trace, scores, row["metadata"])
         except (OSError, MemoryError):
             raise
@@ -216,8 +219,10 @@ def _scores(tables: Sequence[pd.DataFrame], trace: AttentionTrace) -> dict[Place
                 "An analysis of a survey gives a table with one row a head, by 'layer' and 'head' "
                 f"(and 'stack' before them), not by {names}."
             )
-        for place, row in zip(table.index, table.itertuples(index=False), strict=True):
-            if len(place) == 2:
-                place = (trace.only_stack.name, *place)
+        places = list(table.index)
+        if len(names) == 2:
+            places = [(trace.only_stack.name, *place) for place in places]
+        rows = table.to_numpy(dtype=object, na_value=np.nan).tolist()
+        for place, row in zip(places, rows, strict=True):
             scores.setdefault(place, {}).update(zip(table.columns, row, strict=True))
     return scores

@@ -257,7 +257,8 @@ def _scores(values: Sequence[Any]) -> pa.Array:
     if all(value is None or isinstance(value, (float, int, np.number)) for value in values):
         numbers = [np.nan if value is None else float(value) for value in values]
         return pa.array(numbers, pa.float64())
-    return pa.array([None if value is None else str(value) for value in values], pa.string())
+    texts = [None if value is None or value != value else str(value) for value in values]
+    return pa.array(texts, pa.string())
 
 
 def _shape(graph: TokenGraph) -> str:

@@ -70,7 +70,8 @@ def survey(
     Parameters
     ----------
     texts : iterable, path or list of paths
-        Texts, rows with a text, token ids, or files of them; see `gattn.surveys.inputs.read_inputs`.
+        Texts, rows with a text, token ids, or files of them: see
+        `gattn.surveys.inputs.read_inputs`.
     model : str, Path or PreTrainedModel, optional
         A hub name, a folder or a model; by default the embedded model.
     out : path
@@ -112,12 +113,12 @@ def survey(
         "edits": list(edits),
         "most_tokens": most_tokens,
     }
-    chosen = {"column": column, "limit": limit, "sample": sample, "seed": seed}
+    chosen = {"limit": limit, "sample": sample, "seed": seed}
     inputs = read_inputs(texts, column)
-    asked = settings(model, options) | chosen
+    asked = settings(model, options) | {"column": column, **chosen}
     folder = Path(out)
     with _alone(folder):
-        manifest = _begun(folder, inputs, asked, chosen)
+        manifest = _begun(folder, inputs, asked)
         todo = _left(folder)
         done: Iterable[Done] = ()
         if todo and ray is None:
@@ -152,19 +153,19 @@ def _alone(folder: Path) -> Iterator[None]:
         lock.release()
 
 
-def _begun(
-    folder: Path, inputs: Inputs, asked: Mapping[str, Any], chosen: Mapping[str, Any]
-) -> dict[str, Any]:
-    """Give the manifest of the survey in a folder, where none is after its queue was filled."""
+def _begun(folder: Path, inputs: Inputs, asked: Mapping[str, Any]) -> dict[str, Any]:
+    """Give the manifest of the survey in a folder; where there is none yet, fill its queue."""
     known = read_manifest(folder)
     if known is not None:
-        check_same(folder, known, {**asked, "inputs": inputs.fingerprint})
+        fingerprint = inputs.first(asked["limit"]).fingerprint
+        check_same(folder, known, {**asked, "inputs": fingerprint})
         return known
     if strangers := {path.name for path in folder.iterdir()} - _OWN:
         raise FileError(
             f"{folder} is neither empty nor a survey: it holds {min(strangers)!r}. Name another "
             "folder."
         )
+    chosen = {name: asked[name] for name in ("limit", "sample", "seed")}
     queued = queue.fill(folder, inputs, **chosen)
     manifest = {**asked, "inputs": queued.fingerprint, "num_texts": queued.num_texts}
     write_manifest(folder, manifest)
