@@ -93,7 +93,9 @@ def draw_kinds(ax: Axes, values: NDArray[Any]) -> None:
     write_cells(ax, values, colours(norm(shown)))
 
 
-def write_cells(ax: Axes, values: NDArray[Any], painted: NDArray[Any]) -> None:
+def write_cells(
+    ax: Axes, values: NDArray[Any], painted: NDArray[Any], *, lift: float = 0.0
+) -> None:
     """Write numbers into the cells of a matrix, in black or white, where there is room.
 
     Parameters
@@ -104,19 +106,21 @@ def write_cells(ax: Axes, values: NDArray[Any], painted: NDArray[Any]) -> None:
         The numbers; what has none is left out.
     painted : array (rows, columns, 4)
         The colours of the cells.
+    lift : float
+        How far above the middle of their cells they stand, in cells.
     """
     rows, columns = values.shape
     down, across = pitch(ax, rows, "y")[0], pitch(ax, columns, "x")[0]
     whole = [are_whole(column) for column in values.T]
     widest = 2.6 if not all(whole) else 1.6
-    size = min(0.75 * font_size(), 0.8 * down, across / widest)
+    size = min(0.75 * font_size(), (0.8 - lift) * down, across / widest)
     if size < 5:
         return
     for (i, j), value in np.ndenumerate(values):
         if np.isfinite(value):
             ink = ink_on(painted[i, j])
             text = f"{value:.0f}" if whole[j] and abs(value) < 1e6 else _short(value)
-            ax.text(j, i, text, ha="center", va="center", size=size, color=ink)
+            ax.text(j, i - lift, text, ha="center", va="center", size=size, color=ink)
 
 
 def are_whole(values: NDArray[np.float64]) -> bool:

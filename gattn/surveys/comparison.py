@@ -126,7 +126,7 @@ def compare_heads(
     made.attrs = table(
         (),
         name=score,
-        computed_from=f"after - before, {len(texts):,} texts",
+        computed_from=f"after - before, {len(texts):,} text" + "s" * (len(texts) != 1),
         notes=[
             f"mean over texts, with its {confidence * 100:.3g} % interval",
             f"{_TESTS[test]}, {_CORRECTIONS[correction]} for {tested:,} heads",
@@ -165,7 +165,7 @@ def _left_out(before: Scores, after: Scores, paired: int) -> list[str]:
     alone = [len(side.texts) - paired for side in (before, after)]
     said = []
     if any(alone):
-        said.append(f"left out: {alone[0]:,} texts only before, {alone[1]:,} only after")
+        said.append(f"texts left out: {alone[0]:,} only before, {alone[1]:,} only after")
     return [*said, *dict.fromkeys([*before.notes, *after.notes])]
 
 

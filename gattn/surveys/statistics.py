@@ -99,7 +99,7 @@ def head_statistics(
     made.attrs = table(
         (),
         name=score,
-        computed_from=f"{len(scores.texts):,} texts",
+        computed_from=f"{len(scores.texts):,} text" + "s" * (len(scores.texts) != 1),
         notes=[f"mean over texts, with its {confidence * 100:.3g} % interval", *scores.notes],
     ).attrs
     return made
@@ -142,7 +142,7 @@ class Scores:
         infinite = np.isinf(values)
         values[infinite] = np.nan
         left = int(infinite.sum())
-        notes = [f"{left:,} infinite scores left out"] if left else []
+        notes = [f"infinite scores left out: {left:,}"] if left else []
         places = pd.MultiIndex.from_tuples(found, names=PLACE) if found else _NO_PLACES
         return cls(values, pd.Index(texts), places, notes)
 

@@ -169,7 +169,7 @@ def test_texts_of_one_survey_alone_are_left_out_and_counted(runs):
     )
     pd.testing.assert_frame_equal(found, expected)
     assert found.computed_from == "after - before, 30 texts"
-    assert found.notes[2] == "left out: 20 texts only before, 10 only after"
+    assert found.notes[2] == "texts left out: 20 only before, 10 only after"
     assert len(expected.notes) == 2
 
 

@@ -166,7 +166,7 @@ def test_infinite_scores_are_left_out_and_said():
     values[0] = np.inf
     found = head_statistics(rows(values), "induction")
     np.testing.assert_allclose(found["mean"], expected)
-    assert found.notes[1] == "1 infinite scores left out"
+    assert found.notes[1] == "infinite scores left out: 1"
 
 
 def test_head_tables_of_texts_one_below_the_other_are_taken_as_they_are():
