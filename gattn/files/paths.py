@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
@@ -33,6 +33,8 @@ _READERS: dict[str, Callable[[Path], Any]] = {
     ".json": node_link.read,
     ".graphml": graphml.read,
 }
+UNNAMED = ".gattn-"
+"""How the names of files begin that are not whole yet."""
 
 
 def save(thing: Thing, path: str | os.PathLike[str]) -> None:
@@ -93,7 +95,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     if path.is_dir() or not path.parent.is_dir():
         place = f"{path} is a folder" if path.is_dir() else f"there is no folder {path.parent}"
         raise FileError(f"Cannot write {path.name}: {place}.")
-    part = path.with_name(f".gattn-{uuid4().hex}.part")
+    part = path.with_name(f"{UNNAMED}{uuid4().hex}.part")
     try:
         part.touch()
         mode = part.stat().st_mode
@@ -102,5 +104,17 @@ def whole_file(path: Path) -> Iterator[Path]:
         with part.open("rb+") as written:
             os.fsync(written.fileno())
         part.replace(path)
+        sync_folder(path.parent)
     finally:
         part.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make sure that the names in a folder are on the disk, where its file system can."""
+    if os.name == "posix":
+        with suppress(OSError):
+            descriptor = os.open(folder, os.O_RDONLY)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)

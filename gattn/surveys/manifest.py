@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from functools import partial
 from hashlib import file_digest, sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
 from gattn import __version__
 from gattn.errors import FileError
 from gattn.files.paths import whole_file
+from gattn.models.edits import Edit
 from gattn.models.loading import (
     EMBEDDED,
     EMBEDDED_PATH,
@@ -25,10 +28,11 @@ from gattn.models.loading import (
 )
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 SCHEMA = 1
-_NAME = "manifest.json"
+MANIFEST = "manifest.json"
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
@@ -39,7 +43,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     FileError
         Where it is damaged, or a newer gattn wrote it.
     """
-    path = folder / _NAME
+    path = folder / MANIFEST
     if not path.is_file():
         return None
     try:
@@ -56,7 +60,7 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Write it; with it, a folder is a survey."""
-    with whole_file(folder / _NAME) as part:
+    with whole_file(folder / MANIFEST) as part:
         part.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
 
@@ -105,10 +109,23 @@ def _written(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_written(one) for one in value]
     if isinstance(value, partial):
-        return f"{_written(value.func)}{value.args}{value.keywords}"
+        return _ADDRESS.sub("", f"{_written(value.func)}{value.args}{value.keywords}")
     if callable(value) and hasattr(value, "__qualname__"):
         return f"{value.__module__}.{value.__qualname__}"
-    return value if isinstance(value, str) else repr(value)
+    if isinstance(value, Edit):
+        return _written_edit(value)
+    return _ADDRESS.sub("", str(value))
+
+
+def _written_edit(edit: Edit) -> str:
+    """Write an edit, and what tells its weights from others of the same shape."""
+    weights = [
+        module.state_dict()
+        for one in fields(cast("Any", edit))
+        if isinstance(module := getattr(edit, one.name), torch.nn.Module)
+    ]
+    digests = [f", {_bits_digest(state)}" for state in weights if state]
+    return _ADDRESS.sub("", f"{edit}{''.join(digests)}")
 
 
 def _described(model: str | Path | PreTrainedModel | None) -> dict[str, Any]:
@@ -118,7 +135,7 @@ def _described(model: str | Path | PreTrainedModel | None) -> dict[str, Any]:
         name, revision = model_name(model), _weights_digest(model)
     else:
         place = str(EMBEDDED_PATH if model in (None, EMBEDDED) else model)
-        config, tokenizer = _read(place)
+        config, tokenizer = read_config(place)
         name = name_of(place)
         is_folder = Path(place).is_dir()
         revision = _folder_digest(Path(place)) if is_folder else config._commit_hash
@@ -129,12 +146,18 @@ def _described(model: str | Path | PreTrainedModel | None) -> dict[str, Any]:
         "architecture": (config.architectures or [type(config).__name__])[0],
         "num_layers": getattr(text_config, "num_hidden_layers", None),
         "num_heads": getattr(text_config, "num_attention_heads", None),
-        "tokenizer": tokenizer and f"{type(tokenizer).__name__}, {len(tokenizer)} tokens",
+        "tokenizer": tokenizer and _tokenizer_digest(tokenizer),
     }
 
 
-def _read(place: str) -> Any:
-    """Read a model's configuration and its tokenizer, without its weights."""
+def read_config(place: str) -> Any:
+    """Read a model's configuration and its tokenizer, without its weights.
+
+    Raises
+    ------
+    ModelError
+        Where there is no such model.
+    """
     from transformers import AutoConfig
 
     try:
@@ -156,9 +179,22 @@ def _folder_digest(folder: Path) -> str:
 
 def _weights_digest(model: PreTrainedModel) -> str:
     """Digest a model in memory by its configuration and its weights' bits."""
-    digest = sha256(model.config.to_json_string().encode())
-    for name, weight in sorted(model.state_dict().items()):
+    return _bits_digest(model.state_dict(), model.config.to_json_string())
+
+
+def _bits_digest(weights: Mapping[str, torch.Tensor], about: str = "") -> str:
+    digest = sha256(about.encode())
+    for name, weight in sorted(weights.items()):
         bits = weight.detach().contiguous().flatten().view(torch.uint8).cpu().numpy()
         digest.update(f"{name} {weight.dtype} {tuple(weight.shape)}\n".encode())
         digest.update(bits.data)
     return f"sha256:{digest.hexdigest()}"
+
+
+def _tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
+    """Digest all that a fast tokenizer does, and the vocabulary of another one."""
+    fast = getattr(tokenizer, "backend_tokenizer", None)
+    known: dict[str, Any] = json.loads(fast.to_str()) if fast else tokenizer.get_vocab()
+    # The last call's settings are no part of it.
+    lasting = sorted((name, known[name]) for name in known.keys() - {"truncation", "padding"})
+    return f"sha256:{sha256(json.dumps(lasting).encode()).hexdigest()}"

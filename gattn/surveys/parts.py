@@ -6,8 +6,10 @@ that of ``texts/`` last: a part is in the survey if, and only if, this one is th
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gattn.errors import FileError
-from gattn.files.paths import whole_file
+from gattn.files.paths import UNNAMED, whole_file
 from gattn.surveys.columns import LISTS
 
 FOLDERS = ("texts", *LISTS, "failures")
 _MARK = "texts"
+_NAME = re.compile(r"\d{9,}\.parquet")
 _ROWS = 1 << 18
 """The rows of a row group: few enough to find one graph quickly, and enough to pack well."""
 
@@ -31,11 +34,19 @@ def part_path(folder: Path, table: str, first: int) -> Path:
 
 def write_part(folder: Path, first: int, tables: Mapping[str, pa.Table]) -> None:
     """Write a part; once this returns it is in the survey, and before that it is not."""
-    for name in sorted(tables, key=lambda name: name == _MARK):
-        path = part_path(folder, name, first)
-        path.parent.mkdir(exist_ok=True)
-        with whole_file(path) as unnamed:
-            pq.write_table(tables[name], unnamed, row_group_size=_ROWS, **_packing(tables[name]))
+    names = sorted(tables, key=lambda name: name == _MARK)
+    try:
+        for name in names:
+            path = part_path(folder, name, first)
+            path.parent.mkdir(exist_ok=True)
+            with whole_file(path) as unnamed:
+                options = _packing(tables[name])
+                pq.write_table(tables[name], unnamed, row_group_size=_ROWS, **options)
+    except BaseException:
+        if not part_path(folder, _MARK, first).exists():
+            for name in names:
+                part_path(folder, name, first).unlink(missing_ok=True)
+        raise
 
 
 def _packing(table: pa.Table) -> dict[str, Any]:
@@ -56,8 +67,17 @@ def _packing(table: pa.Table) -> dict[str, Any]:
 
 
 def parts_in(folder: Path) -> list[int]:
-    """List the parts that are in a survey, by the number of their first texts, in their order."""
-    return sorted(int(path.stem) for path in (folder / _MARK).glob("*.parquet"))
+    """List the parts that are in a survey, by the number of their first texts, in their order.
+
+    Raises
+    ------
+    FileError
+        Where there are files of another kind among them.
+    """
+    paths = list((folder / _MARK).glob("*.parquet"))
+    if strangers := [path for path in paths if not is_part(path)]:
+        raise FileError(f"{min(strangers)} is no part of a survey: move it elsewhere.")
+    return sorted(int(path.stem) for path in paths)
 
 
 def part_of(parts: list[int], text_id: int) -> int | None:
@@ -69,10 +89,25 @@ def part_of(parts: list[int], text_id: int) -> int | None:
 def remove_leftovers(folder: Path) -> None:
     """Remove what a run that was stopped left of parts that it did not finish."""
     known = set(parts_in(folder))
+    for path in folder.glob(f"{UNNAMED}*.part"):
+        path.unlink()
     for table in FOLDERS:
-        for path in (folder / table).glob("*"):
-            if path.suffix != ".parquet" or int(path.stem) not in known:
+        for path in (folder / table).glob(f"{UNNAMED}*.part"):
+            path.unlink()
+        for path in (folder / table).glob("*.parquet"):
+            if is_part(path) and int(path.stem) not in known:
                 path.unlink()
+
+
+def is_part(path: Path) -> bool:
+    """Say whether a file has the name of a part."""
+    return bool(_NAME.fullmatch(path.name))
+
+
+def count_texts(folder: Path) -> int:
+    """Count the texts that are in a survey, those that failed among them."""
+    paths = [part_path(folder, name, n) for n in parts_in(folder) for name in (_MARK, "failures")]
+    return sum(count_rows(path) for path in paths if path.exists())
 
 
 def read_rows(path: Path, **options: Any) -> pa.Table:
@@ -83,8 +118,20 @@ def read_rows(path: Path, **options: Any) -> pa.Table:
     FileError
         Where it is missing or damaged.
     """
-    try:
+    with _reading(path):
         return pq.read_table(path, partitioning=None, **options)
+
+
+def count_rows(path: Path) -> int:
+    """Count the rows of a file of a survey, from its footer; errors are those of `read_rows`."""
+    with _reading(path):
+        return int(pq.read_metadata(path).num_rows)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    try:
+        yield
     except (pa.ArrowException, OSError) as error:
         raise FileError(
             f"{path} cannot be read ({error}); remove this file's part from texts/, or write the "

@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 from gattn.errors import FileError
 from gattn.surveys.inputs import Inputs, InputText
+from gattn.surveys.parts import count_rows
 
 SCHEMA = pa.schema(
     [
@@ -29,7 +30,7 @@ SCHEMA = pa.schema(
 MOST_TEXTS = 64
 MOST_CHARACTERS = 65_536
 CHARACTERS_PER_ID = 4
-_FOLDER = "inputs"
+FOLDER = "inputs"
 
 
 class Queued(NamedTuple):
@@ -91,16 +92,16 @@ def fill(
     _check_count("sample", sample)
     inputs = inputs.first(limit)
     texts = iter(inputs) if sample is None else _sampled(inputs, sample, seed)
-    unnamed = folder / f"{_FOLDER}.part"
+    unnamed = folder / f"{FOLDER}.part"
     with _writing(folder):
         shutil.rmtree(unnamed, ignore_errors=True)
         unnamed.mkdir(parents=True)
     try:
         num_texts = _write(unnamed, texts)
         with _writing(folder):
-            shutil.rmtree(folder / _FOLDER, ignore_errors=True)
+            shutil.rmtree(folder / FOLDER, ignore_errors=True)
             _sync(unnamed)
-            unnamed.rename(folder / _FOLDER)
+            unnamed.rename(folder / FOLDER)
             _sync(folder)
     finally:
         shutil.rmtree(unnamed, ignore_errors=True)
@@ -109,7 +110,7 @@ def fill(
 
 def parts(folder: Path) -> list[int]:
     """List the parts that are still to do, by the number of their first texts, in their order."""
-    return sorted(int(path.stem) for path in (folder / _FOLDER).glob("*.parquet"))
+    return sorted(int(path.stem) for path in (folder / FOLDER).glob("*.parquet"))
 
 
 def read(folder: Path, first: int) -> pa.Table:
@@ -120,7 +121,7 @@ def read(folder: Path, first: int) -> pa.Table:
     FileError
         Where the part is not to be done, or its file is damaged.
     """
-    path = _path(folder / _FOLDER, first)
+    path = _path(folder / FOLDER, first)
     try:
         return pq.ParquetFile(path).read()
     except FileNotFoundError as error:
@@ -132,9 +133,14 @@ def read(folder: Path, first: int) -> pa.Table:
         ) from error
 
 
+def count(folder: Path, first: int) -> int:
+    """Count the texts of a part; errors are those of `read_rows`."""
+    return count_rows(_path(folder / FOLDER, first))
+
+
 def done(folder: Path, first: int) -> None:
     """Take a part off the queue, if it is on it."""
-    _path(folder / _FOLDER, first).unlink(missing_ok=True)
+    _path(folder / FOLDER, first).unlink(missing_ok=True)
 
 
 def _path(folder: Path, first: int) -> Path:

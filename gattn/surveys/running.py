@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gattn.analysis.heads import head_table
 from gattn.errors import CaptureError, FileError
+from gattn.files.paths import UNNAMED
 from gattn.keep import Keep, Threshold, as_keep
 from gattn.models.capturing import Contributions
 from gattn.surveys import queue
 from gattn.surveys.capture import Analysis, CaptureGraphs
 from gattn.surveys.columns import tables_of
 from gattn.surveys.inputs import Inputs, read_inputs
-from gattn.surveys.manifest import check_same, read_manifest, settings, write_manifest
-from gattn.surveys.parts import FOLDERS, parts_in, remove_leftovers, write_part
+from gattn.surveys.manifest import MANIFEST, check_same, read_manifest, settings, write_manifest
+from gattn.surveys.parts import count_texts, is_part, parts_in, remove_leftovers, write_part
 from gattn.surveys.reading import Survey, open_survey
 
 if TYPE_CHECKING:
@@ -31,8 +32,9 @@ if TYPE_CHECKING:
 
     Capture = Callable[[pa.Table], pa.Table]
 
-_OWN = {"inputs", "inputs.part", ".lock", *FOLDERS}
-"""What a survey's folder holds beside its manifest."""
+_LOCK = ".lock"
+_PATIENCE = 128
+"""How many texts may fail before one is captured: then it is no fault of the texts."""
 
 
 class Done(NamedTuple):
@@ -113,23 +115,33 @@ def survey(
         "edits": list(edits),
         "most_tokens": most_tokens,
     }
+    if ray is not None:
+        from gattn.surveys.ray_pool import check_for_ray
+
+        check_for_ray({"model": model, **options})
     chosen = {"limit": limit, "sample": sample, "seed": seed}
-    inputs = read_inputs(texts, column)
+    inputs = texts if isinstance(texts, Inputs) else read_inputs(texts, column)
     asked = settings(model, options) | {"column": column, **chosen}
     folder = Path(out)
     with _alone(folder):
         manifest = _begun(folder, inputs, asked)
-        todo = _left(folder)
-        done: Iterable[Done] = ()
-        if todo and ray is None:
-            done = run_here(folder, todo, CaptureGraphs(model, **options))
-        elif todo and ray is not None:
-            from gattn.surveys.ray_pool import run_on_ray
-
-            done = run_on_ray(ray, folder, todo, {"model": model, **options})
-        left = sum(queue.read(folder, first).num_rows for first in todo)
-        _follow(done, manifest["num_texts"], left, progress)
+        todo = _left(folder, manifest)
+        if todo:
+            left = sum(queue.count(folder, first) for first in todo)
+            with closing(_running(folder, todo, {"model": model, **options}, ray)) as done:
+                _follow(done, manifest["num_texts"], left, progress)
     return open_survey(folder)
+
+
+def _running(
+    folder: Path, parts: Sequence[int], options: Mapping[str, Any], ray: RayPool | None
+) -> Generator[Done, None, None]:
+    if ray is None:
+        yield from run_here(folder, parts, CaptureGraphs(**options))
+    else:
+        from gattn.surveys.ray_pool import run_on_ray
+
+        yield from run_on_ray(ray, folder, parts, options)
 
 
 @contextmanager
@@ -139,18 +151,36 @@ def _alone(folder: Path) -> Iterator[None]:
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / ".lock")
+        _check_own(folder)
+        lock = FileLock(folder / _LOCK)
         lock.acquire(timeout=0)
     except Timeout as error:
         raise FileError(
             f"{folder} is being written by another process: wait for it, or name another folder."
         ) from error
-    except OSError as error:
-        raise FileError(f"{folder} cannot be written: {error}.") from error
+    except (OSError, NotImplementedError) as error:
+        raise FileError(
+            f"{folder} cannot be written: {error}. Name a folder that can be."
+        ) from error
     try:
         yield
     finally:
         lock.release()
+
+
+def _check_own(folder: Path) -> None:
+    """Refuse a folder that holds anything but a survey, or what a run left that filled a queue."""
+    if (folder / MANIFEST).is_file():
+        return
+    for path in folder.iterdir():
+        is_own = path.name == _LOCK or path.name.startswith((UNNAMED, f"{queue.FOLDER}."))
+        if path.name == queue.FOLDER and (folder / _LOCK).is_file():
+            is_own = all(is_part(inner) for inner in path.iterdir())
+        if not is_own:
+            raise FileError(
+                f"{folder} is neither empty nor a survey: it holds {path.name!r}. Name another "
+                "folder."
+            )
 
 
 def _begun(folder: Path, inputs: Inputs, asked: Mapping[str, Any]) -> dict[str, Any]:
@@ -160,11 +190,6 @@ def _begun(folder: Path, inputs: Inputs, asked: Mapping[str, Any]) -> dict[str, 
         fingerprint = inputs.first(asked["limit"]).fingerprint
         check_same(folder, known, {**asked, "inputs": fingerprint})
         return known
-    if strangers := {path.name for path in folder.iterdir()} - _OWN:
-        raise FileError(
-            f"{folder} is neither empty nor a survey: it holds {min(strangers)!r}. Name another "
-            "folder."
-        )
     chosen = {name: asked[name] for name in ("limit", "sample", "seed")}
     queued = queue.fill(folder, inputs, **chosen)
     manifest = {**asked, "inputs": queued.fingerprint, "num_texts": queued.num_texts}
@@ -172,14 +197,26 @@ def _begun(folder: Path, inputs: Inputs, asked: Mapping[str, Any]) -> dict[str, 
     return manifest
 
 
-def _left(folder: Path) -> list[int]:
-    """Put a folder in order after a run that was stopped, and list the parts that it left."""
+def _left(folder: Path, manifest: Mapping[str, Any]) -> list[int]:
+    """Put a folder in order after a run that was stopped, and list the parts that it left.
+
+    Raises
+    ------
+    FileError
+        Where texts are neither in the survey nor left to do.
+    """
     remove_leftovers(folder)
     known = set(parts_in(folder))
     for first in queue.parts(folder):
         if first in known:
             queue.done(folder, first)
-    return queue.parts(folder)
+    left = queue.parts(folder)
+    if not left and (count := count_texts(folder)) < manifest["num_texts"]:
+        raise FileError(
+            f"{folder} holds {count:,} of {manifest['num_texts']:,} texts, and those left to do "
+            f"are no longer in {folder / queue.FOLDER}: write the survey again, in another folder."
+        )
+    return left
 
 
 def run_here(folder: Path, parts: Sequence[int], capture: Capture) -> Iterator[Done]:
@@ -212,15 +249,15 @@ def finish(folder: Path, first: int, rows: pa.Table) -> Done:
         queue.done(folder, first)
     except OSError as error:
         raise FileError(
-            f"{folder} cannot be written: {error}. What is in the survey is whole; make room and "
-            "run the same again to go on."
+            f"{folder} cannot be written: {error}. The {count_texts(folder):,} texts that are in "
+            "it are whole; make room, and run the same again to go on."
         ) from error
     texts, failures = tables["texts"], tables.get("failures")
     reasons = () if failures is None else tuple(failures["reason"].to_pylist())
     return Done(first, len(texts), sum(texts["num_edges"].to_pylist()), reasons)
 
 
-def _follow(done: Iterable[Done], total: int, left: int, progress: bool) -> None:
+def _follow(done: Iterator[Done], total: int, left: int, progress: bool) -> None:
     """Show how far a run is, to its end.
 
     Raises
@@ -240,8 +277,12 @@ def _follow(done: Iterable[Done], total: int, left: int, progress: bool) -> None
             if reasons:
                 bar.set_postfix(failed=reasons.total(), refresh=False)
             bar.update(part.texts + len(part.reasons))
+            if not texts and reasons.total() >= _PATIENCE:
+                break
     if reasons and not texts:
         reason, count = reasons.most_common(1)[0]
+        rest = left - reasons.total()
         raise CaptureError(
-            f"None of {reasons.total()} texts could be captured; of {count} the reason is: {reason}"
+            f"None of {reasons.total():,} texts could be captured; of {count:,} the reason is: "
+            f"{reason}" + (f" The other {rest:,} are left to do." if rest else "")
         )
