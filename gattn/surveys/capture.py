@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -12,6 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 import pyarrow as pa
 import torch
+from pandas import isna
+from pandas.api.types import is_scalar
 
 from gattn.analysis.heads import head_table
 from gattn.errors import CaptureError, GattnError, ModelError, SelectionError
@@ -21,6 +22,7 @@ from gattn.models.editing import edited
 from gattn.models.encoding import Encoding, encode
 from gattn.progress import silence
 from gattn.surveys.columns import Place, failed_row, joined, text_row
+from gattn.surveys.input_rows import RowError, row_of
 from gattn.trace import AttentionTrace
 
 if TYPE_CHECKING:
@@ -32,11 +34,11 @@ if TYPE_CHECKING:
 Analysis: TypeAlias = "Callable[[AttentionTrace], pd.DataFrame]"
 """Takes a trace and gives a table with one row a head, by ``layer`` and ``head``."""
 
+Batch: TypeAlias = "Mapping[str, Sequence[Any]] | pd.DataFrame | pa.Table"
 Row: TypeAlias = Mapping[str, Any]
 
 _IDS = ("input_ids", "decoder_input_ids")
-_READ = ("text_id", "text", *_IDS, "reason")
-_FAULTS_OF_ALL = (ModelError, SelectionError, OSError, MemoryError)
+_FAULTS_OF_ALL = (ModelError, SelectionError, OSError)
 """Errors that no text is to blame for: they end the survey."""
 
 
@@ -90,20 +92,24 @@ class CaptureGraphs:
     ) -> None:
         self._options = Options(keep, layers, heads, scores, contributions)
         self._analyses, self._edits = list(analyses), list(edits)
+        if isinstance(most_tokens, bool) or not isinstance(most_tokens, int) or most_tokens < 1:
+            raise CaptureError(
+                f"most_tokens must be a whole number of at least 1, not {most_tokens!r}."
+            )
         self._most_tokens = most_tokens
         self._model, self._tokenizer = resolved(model, None)
         if (model is None or isinstance(model, (str, os.PathLike))) and torch.cuda.is_available():
             self._model.to("cuda")  # type: ignore[arg-type]
 
-    def __call__(self, batch: Mapping[str, Sequence[Any]] | pa.Table) -> pa.Table:
+    def __call__(self, batch: Batch) -> pa.Table:
         """Capture some texts.
 
         Parameters
         ----------
-        batch : mapping of columns, or Table
+        batch : mapping of columns, DataFrame or Table
             ``text``, or token ids in ``input_ids`` (with ``decoder_input_ids`` for an
-            encoder-decoder model); ``text_id``, their numbers where these are not 0, 1, 2 ...;
-            ``metadata``, a JSON object of each; ``reason``, why a text cannot be read.
+            encoder-decoder model), and where they are known ``text_id``, their numbers. Other
+            columns become ``metadata``, a JSON object a text.
 
         Returns
         -------
@@ -118,18 +124,18 @@ class CaptureGraphs:
         for number, row in enumerate(rows):
             try:
                 encodings[number] = self._encoded(row)
-            except CaptureError as error:
+            except _FAULTS_OF_ALL:
+                raise
+            except Exception as error:  # Tokenizers fail in many ways.
                 found[number] = _failed(row, error)
         for numbers in self._batches(encodings):
             found |= self._captured(numbers, encodings, rows)
         return joined([found[number] for number in range(len(rows))])
 
     def _encoded(self, row: Row) -> Encoding:
-        if row["reason"] is not None:
+        if row.get("reason") is not None:
             raise CaptureError(row["reason"])
-        ids = {name: [row[name]] for name in _IDS if row[name] is not None}
-        if not ids and row["text"] is None:
-            raise CaptureError("There is neither a text nor token ids.")
+        ids = {name: [row[name]] for name in _IDS if row.get(name) is not None}
         return encode(ids or row["text"], self._model, self._tokenizer)
 
     def _batches(self, encodings: Mapping[int, Encoding]) -> Iterator[list[int]]:
@@ -181,7 +187,7 @@ class CaptureGraphs:
             with silence():
                 scores = _scores([analysis(trace) for analysis in self._analyses], trace)
             return text_row(row["text_id"], trace, scores, row["metadata"])
-        except (OSError, MemoryError):
+        except OSError:
             raise
         except Exception as error:
             return _failed(row, error)
@@ -192,21 +198,33 @@ def _failed(row: Row, error: Exception) -> pa.Table:
     return failed_row(row["text_id"], row["text"], row["metadata"], reason)
 
 
-def _rows(batch: Mapping[str, Sequence[Any]] | pa.Table) -> list[Row]:
-    """Read columns as rows with all that `CaptureGraphs` reads."""
+def _rows(batch: Batch) -> list[Row]:
+    """Read columns as rows that have all that `CaptureGraphs` reads."""
     columns = batch.to_pydict() if isinstance(batch, pa.Table) else dict(batch)
-    if not {"text", "input_ids", "reason"} & columns.keys():
+    if not {"text", "input_ids"} & columns.keys():
         raise CaptureError(
             "CaptureGraphs takes columns with 'text' or 'input_ids' among them, not "
             f"{sorted(columns)}."
         )
-    size = len(next(iter(columns.values())))
-    known = {name: columns.pop(name, [None] * size) for name in _READ}
-    if "metadata" not in columns:
-        rest = [{name: values[n] for name, values in columns.items()} for n in range(size)]
-        columns = {"metadata": [json.dumps(row, default=str) for row in rest]}
-    known["metadata"] = columns["metadata"]
-    return [{name: values[n] for name, values in known.items()} for n in range(size)]
+    rows = [
+        dict(zip(columns, map(_known, values), strict=True))
+        for values in zip(*columns.values(), strict=True)
+    ]
+    return [row if "metadata" in row else _read(row) for row in rows]
+
+
+def _known(value: Any) -> Any:
+    """Read what NumPy and pandas write for null."""
+    return None if is_scalar(value) and isna(value) else value
+
+
+def _read(row: dict[str, Any]) -> Row:
+    """Read a row that no queue of a survey has read before."""
+    text_id = row.pop("text_id", None)
+    try:
+        return {"text_id": text_id, **row_of(row, "text")._asdict()}
+    except RowError as error:
+        return {"text_id": text_id, "text": None, "metadata": "{}", "reason": f"A row: {error}"}
 
 
 def _scores(tables: Sequence[pd.DataFrame], trace: AttentionTrace) -> dict[Place, dict[str, Any]]:
@@ -222,7 +240,7 @@ def _scores(tables: Sequence[pd.DataFrame], trace: AttentionTrace) -> dict[Place
         places = list(table.index)
         if len(names) == 2:
             places = [(trace.only_stack.name, *place) for place in places]
-        rows = table.to_numpy(dtype=object, na_value=np.nan).tolist()
+        rows = table.astype(object).to_numpy(copy=True, na_value=np.nan).tolist()
         for place, row in zip(places, rows, strict=True):
             scores.setdefault(place, {}).update(zip(table.columns, row, strict=True))
     return scores

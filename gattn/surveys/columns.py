@@ -102,7 +102,7 @@ def text_row(
     )
 
 
-def failed_row(text_id: int, text: str | None, metadata: str, reason: str) -> pa.Table:
+def failed_row(text_id: int | None, text: str | None, metadata: str, reason: str) -> pa.Table:
     """Write a text that could not be captured as one row; what is no UTF-8 is escaped."""
     text = None if text is None else _encodable(text)
     return _row(text_id, text, metadata, reason=_encodable(reason))
@@ -113,7 +113,7 @@ def _encodable(text: str) -> str:
 
 
 def _row(
-    text_id: int,
+    text_id: int | None,
     text: str | None,
     metadata: str,
     *,
@@ -138,7 +138,8 @@ def _row(
 
 def joined(rows: Sequence[pa.Table]) -> pa.Table:
     """Put rows below each other, without a copy; a failure's lists are null."""
-    return pa.concat_tables(rows, promote_options="permissive")
+    none = failed_row(None, None, "{}", "").slice(0, 0)
+    return pa.concat_tables([none, *rows], promote_options="permissive")
 
 
 def tables_of(rows: pa.Table) -> dict[str, pa.Table]:

@@ -1,0 +1,284 @@
+"""CaptureGraphs: a batch of columns in, a row a text out."""
+
+import json
+from functools import cache, partial
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gattn
+from gattn.analysis import head_table, spectral_table
+from gattn.errors import CaptureError, ModelError, SelectionError
+from gattn.surveys import capture as capture_module
+from gattn.surveys.capture import CaptureGraphs
+from gattn.surveys.columns import tables_of
+from gattn.surveys.rebuilding import trace_of
+from gattn.trace import AttentionTrace
+
+TEXTS = [
+    "The dog chased the cat, and the cat chased the dog",
+    "The river",
+    "A tall green lamp stood by the river; a tall green lamp",
+    "dog",
+]
+KEEP = gattn.Threshold(0.02)
+
+
+@pytest.fixture(scope="module")
+def loaded():
+    return gattn.load_model()
+
+
+def traces(rows: pa.Table, model: str = "embedded") -> dict[int, AttentionTrace]:
+    tables = tables_of(rows)
+    found = {}
+    for text_id in tables["texts"]["text_id"].to_pylist():
+        own = {
+            name: table.filter(pc.equal(table["text_id"], text_id))
+            for name, table in tables.items()
+        }
+        found[text_id] = trace_of(own, model)
+    return found
+
+
+def assert_alike(one: AttentionTrace, other: AttentionTrace) -> None:
+    """Equal but for the last bits, which the size of a batch may change."""
+    assert one.text == other.text
+    assert one.tokens == other.tokens
+    assert list(one.only_stack) == list(other.only_stack)
+    for place, head in one.only_stack.items():
+        np.testing.assert_allclose(head.to_dense(), other[place].to_dense(), atol=1e-6)
+        np.testing.assert_array_equal(head.total_edges, other[place].total_edges)
+
+
+def test_each_text_is_captured_as_by_itself_and_in_order(loaded) -> None:
+    rows = CaptureGraphs(loaded[0], keep=gattn.All())({"text_id": [7, 3, 5, 9], "text": TEXTS})
+    assert rows["text_id"].to_pylist() == [7, 3, 5, 9]
+    assert rows["text"].to_pylist() == TEXTS
+    found = traces(rows)
+    for text_id, text in zip([7, 3, 5, 9], TEXTS, strict=True):
+        assert_alike(found[text_id], gattn.capture(text, *loaded))
+
+
+def test_what_is_dropped_is_counted(loaded) -> None:
+    rows = CaptureGraphs(loaded[0], keep=gattn.TopK(2))({"text": TEXTS[:1]})
+    trace = gattn.capture(TEXTS[0], *loaded, keep=gattn.TopK(2))
+    (row,) = rows.to_pylist()
+    assert row["num_edges"] == sum(head.graph.num_edges for head in trace.heads())
+    assert row["num_tokens"] == len(trace.tokens)
+    kept = {(head["layer"], head["head"]): head["kept"] for head in row["heads"]}
+    for place, head in trace.only_stack.items():
+        assert kept[place] == pytest.approx(head.share_kept, abs=1e-6)
+        assert 0 < kept[place] < 1
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    lengths=st.lists(st.integers(1, 40), min_size=1, max_size=9),
+    most_tokens=st.integers(1, 120),
+)
+def test_how_texts_are_put_together_changes_nothing(lengths, most_tokens) -> None:
+    model = _double()
+    ids = [list(range(5, 5 + length)) for length in lengths]
+    keep = gattn.All()
+    alone = CaptureGraphs(model, keep=keep, analyses=(), most_tokens=1)({"input_ids": ids})
+    together = CaptureGraphs(model, keep=keep, analyses=(), most_tokens=most_tokens)
+    rows = together({"input_ids": ids})
+    assert rows["num_tokens"].to_pylist() == lengths
+    for one, other in zip(alone.to_pylist(), rows.to_pylist(), strict=True):
+        assert one["num_edges"] == other["num_edges"]
+        for edge, same in zip(one["edges"], other["edges"], strict=True):
+            assert edge.pop("attention") == pytest.approx(same.pop("attention"), abs=1e-12)
+            assert edge == same
+
+
+@cache
+def _double():
+    return gattn.load_model()[0].double()
+
+
+def test_batches_hold_at_most_so_many_tokens(loaded, monkeypatch) -> None:
+    sizes = []
+    plain = capture_module.capture_encoded
+
+    def counted(encodings, *rest):
+        sizes.append((len(encodings), max(map(len, encodings))))
+        return plain(encodings, *rest)
+
+    monkeypatch.setattr(capture_module, "capture_encoded", counted)
+    ids = [list(range(5, 5 + n)) for n in (3, 30, 4, 31, 5, 32, 90)]
+    CaptureGraphs(loaded[0], analyses=(), most_tokens=64)({"input_ids": ids})
+    assert sum(count for count, _ in sizes) == len(ids)
+    assert all(count * longest <= 64 or count == 1 for count, longest in sizes)
+    assert max(count for count, _ in sizes) > 1
+
+
+def test_a_text_that_fails_has_its_reason_and_spoils_no_other(loaded) -> None:
+    capture = CaptureGraphs(loaded[0], keep=KEEP)
+    bad = ["", "\ud800", "x" * 9000, None]
+    rows = capture({"text_id": list(range(8)), "text": [*TEXTS, *bad]})
+    reasons = rows["reason"].to_pylist()
+    assert reasons[:4] == [None] * 4
+    assert "empty" in reasons[4]
+    assert "Unicode" in reasons[5]
+    assert "at most" in reasons[6]
+    assert "no 'text'" in reasons[7]
+    tables = tables_of(rows)
+    assert tables["failures"]["text_id"].to_pylist() == [4, 5, 6, 7]
+    assert tables["failures"]["reason"].to_pylist() == reasons[4:]
+    assert set(tables["edges"]["text_id"].to_pylist()) == {0, 1, 2, 3}
+    plain = tables_of(capture({"text_id": list(range(4)), "text": TEXTS}))
+    for name in ("edges", "queries", "heads", "tokens", "texts"):
+        assert tables[name].equals(plain[name]), name
+
+
+def test_ids_out_of_range_and_reasons_given_are_failures(loaded) -> None:
+    batch = {
+        "text_id": [0, 1, 2],
+        "input_ids": [[5, 6, 7], [10**6], None],
+        "text": [None, None, None],
+        "reason": [None, None, "line 3 is no JSON"],
+        "metadata": ["{}"] * 3,
+    }
+    rows = CaptureGraphs(loaded[0])(batch)
+    first, second, third = rows["reason"].to_pylist()
+    assert first is None
+    assert "the model knows the tokens" in second
+    assert third == "line 3 is no JSON"
+
+
+def test_an_error_of_the_model_is_found_by_halves(loaded, monkeypatch) -> None:
+    plain = capture_module.capture_encoded
+    asked = []
+
+    def failing(encodings, *rest):
+        asked.append(len(encodings))
+        if any(encoding.text == TEXTS[2] for encoding in encodings):
+            raise torch.OutOfMemoryError("too much")
+        return plain(encodings, *rest)
+
+    monkeypatch.setattr(capture_module, "capture_encoded", failing)
+    rows = CaptureGraphs(loaded[0])({"text": TEXTS})
+    assert rows["reason"].to_pylist() == [None, None, "OutOfMemoryError: too much", None]
+    assert asked[0] == 4
+    assert max(asked[1:]) == 2
+
+
+@pytest.mark.parametrize("error", [ModelError("no model"), OSError("no disk")])
+def test_an_error_that_no_text_is_to_blame_for_is_raised(loaded, monkeypatch, error) -> None:
+    def failing(*_):
+        raise error
+
+    monkeypatch.setattr(capture_module, "capture_encoded", failing)
+    with pytest.raises(type(error)):
+        CaptureGraphs(loaded[0])({"text": TEXTS})
+
+
+def test_a_layer_that_is_not_there_is_raised(loaded) -> None:
+    with pytest.raises(SelectionError, match="No layer 9"):
+        CaptureGraphs(loaded[0], layers=[9])({"text": TEXTS})
+
+
+def test_analyses_are_columns_of_heads(loaded) -> None:
+    analyses = [head_table, partial(spectral_table, progress=False)]
+    rows = CaptureGraphs(loaded[0], keep=gattn.All(), analyses=analyses)({"text": TEXTS[:1]})
+    heads = pd.DataFrame(rows["heads"][0].as_py()).set_index(["layer", "head"])
+    trace = gattn.capture(TEXTS[0], *loaded)
+    for table in (head_table(trace).droplevel("stack"), spectral_table(trace, progress=False)):
+        for name in table.columns:
+            if name == "label":
+                assert heads[name].tolist() == table[name].tolist()
+            else:
+                assert heads[name].dtype == float
+                np.testing.assert_allclose(heads[name], table[name], atol=1e-5, err_msg=name)
+
+
+def test_an_analysis_that_raises_fails_its_text_alone(loaded) -> None:
+    def picky(trace):
+        if len(trace.tokens) < 5:
+            raise ValueError("too short to say")
+        return head_table(trace)
+
+    rows = CaptureGraphs(loaded[0], analyses=[picky])({"text": TEXTS})
+    assert [reason is None for reason in rows["reason"].to_pylist()] == [
+        len(gattn.capture(text, *loaded).tokens) >= 5 for text in TEXTS
+    ]
+    assert "ValueError: too short to say" in rows["reason"].to_pylist()
+
+
+def test_an_analysis_needs_one_row_a_head(loaded) -> None:
+    unnamed = [lambda trace: pd.DataFrame({"x": [1.0]})]
+    rows = CaptureGraphs(loaded[0], analyses=unnamed)({"text": TEXTS[:1]})
+    assert "one row a head" in rows["reason"][0].as_py()
+
+
+def test_words_missing_from_an_analysis_are_null(loaded) -> None:
+    def some(trace):
+        table = head_table(trace)[["label"]].iloc[:3]
+        table.loc[table.index[0], "label"] = None
+        return table
+
+    rows = CaptureGraphs(loaded[0], analyses=[some])({"text": TEXTS[:1]})
+    labels = [head["label"] for head in rows["heads"][0].as_py()]
+    assert labels[0] is None
+    assert all(isinstance(label, str) for label in labels[1:3])
+    assert labels[3:] == [None] * 13
+
+
+def test_edits_are_made(loaded) -> None:
+    cut = gattn.Cut(layer=1, head=2, key=0)
+    rows = CaptureGraphs(loaded[0], keep=gattn.All(), edits=[cut])(
+        {"text_id": [0], "text": TEXTS[:1]}
+    )
+    found = traces(rows)
+    with gattn.edited(loaded[0], cut):
+        assert_alike(next(iter(found.values())), gattn.capture(TEXTS[0], *loaded))
+    assert rows["num_edges"][0].as_py() < sum(
+        head.graph.num_edges for head in gattn.capture(TEXTS[0], *loaded).heads()
+    )
+
+
+def test_other_columns_become_metadata(loaded) -> None:
+    batch = {"text": TEXTS[:2], "language": ["en", None], "year": np.array([1999, 2001])}
+    rows = CaptureGraphs(loaded[0])(batch)
+    assert [json.loads(one) for one in rows["metadata"].to_pylist()] == [
+        {"language": "en", "year": 1999},
+        {"language": None, "year": 2001},
+    ]
+    assert rows["text_id"].to_pylist() == [None, None]
+
+
+def test_numpy_columns_and_tables_are_read_alike(loaded) -> None:
+    capture = CaptureGraphs(loaded[0], keep=KEEP)
+    plain = capture({"text_id": [0, 1, 2], "text": [*TEXTS[:2], None]})
+    arrays = {
+        "text_id": np.arange(3),
+        "text": np.array([*TEXTS[:2], None], dtype=object),
+    }
+    table = pa.table({"text_id": [0, 1, 2], "text": [*TEXTS[:2], None]})
+    for batch in (arrays, table, table.to_pandas()):
+        assert capture(batch).equals(plain)
+
+
+def test_an_empty_batch_gives_no_rows(loaded) -> None:
+    rows = CaptureGraphs(loaded[0])({"text": []})
+    assert len(rows) == 0
+    assert "reason" in rows.column_names
+
+
+def test_columns_without_a_text_are_refused(loaded) -> None:
+    with pytest.raises(CaptureError, match=r"'text' or 'input_ids'.*'content'"):
+        CaptureGraphs(loaded[0])({"content": TEXTS})
+
+
+def test_options_are_checked_when_it_is_made(loaded) -> None:
+    with pytest.raises(gattn.errors.GraphError, match="TopK"):
+        CaptureGraphs(loaded[0], keep=3)
+    with pytest.raises(CaptureError, match="most_tokens"):
+        CaptureGraphs(loaded[0], most_tokens=0)
