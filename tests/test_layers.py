@@ -30,7 +30,8 @@ LAYERS = [
 COMMAND = [
     {"output"},
     {"captures"},
-    {"drawing", "measuring", "listing"},
+    {"drawing", "measuring", "listing", "surveying"},
+    {"survey_arguments"},
     {"parser"},
     {"command"},
     {"__init__", "__main__"},

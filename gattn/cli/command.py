@@ -29,8 +29,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 1
     except OSError as error:
         return _failed(f"{error.filename or 'file'}: {error.strerror or error}")
-    except KeyboardInterrupt:
-        return _failed("stopped", 130)
+    except KeyboardInterrupt as stop:
+        return _failed(str(stop) or "stopped", 130)
     return 0
 
 

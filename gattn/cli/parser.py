@@ -14,6 +14,8 @@ from gattn.cli.drawing import run_compare, run_draw, run_heads, run_view
 from gattn.cli.listing import run_export, run_models, run_tokens
 from gattn.cli.measuring import run_effect, run_flow, run_routes
 from gattn.cli.output import EXPORTS, PAGES, PICTURES
+from gattn.cli.survey_arguments import add_survey
+from gattn.cli.surveying import run_survey
 from gattn.parsing import GRAMMAR, GRAPHS, NORMALIZERS, WEIGHTS
 
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
@@ -42,7 +44,19 @@ def make_parser() -> argparse.ArgumentParser:
     # What a command has no argument for.
     parser.set_defaults(output=None, layer=None, head=None, keep=None, generate=None)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for add in (_draw, _view, _heads, _export, _compare, _effect, _routes, _flow, _tokens, _models):
+    for add in (
+        _draw,
+        _view,
+        _heads,
+        _export,
+        _compare,
+        _effect,
+        _routes,
+        _flow,
+        _tokens,
+        _survey,
+        _models,
+    ):
         add(commands)
     return parser
 
@@ -171,6 +185,15 @@ def _tokens(commands: Commands) -> None:
     parser = commands.add_parser("tokens", help="list the tokens of a text with their positions")
     _add_text(parser)
     parser.set_defaults(run=run_tokens)
+
+
+def _survey(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "survey", help="capture many texts into a folder of Parquet files; go on where it stopped"
+    )
+    add_survey(parser)
+    _add_edits(parser)
+    parser.set_defaults(run=run_survey)
 
 
 def _models(commands: Commands) -> None:

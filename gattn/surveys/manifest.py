@@ -134,8 +134,8 @@ def _described(model: str | Path | PreTrainedModel | None) -> dict[str, Any]:
         config, tokenizer = model.config, find_tokenizer(model)
         name, revision = model_name(model), _weights_digest(model)
     else:
-        place = str(EMBEDDED_PATH if model in (None, EMBEDDED) else model)
-        config, tokenizer = read_config(place)
+        place = _place(model)
+        config, tokenizer = read_config(model)
         name = name_of(place)
         is_folder = Path(place).is_dir()
         revision = _folder_digest(Path(place)) if is_folder else config._commit_hash
@@ -150,7 +150,11 @@ def _described(model: str | Path | PreTrainedModel | None) -> dict[str, Any]:
     }
 
 
-def read_config(place: str) -> Any:
+def _place(model: str | Path | None) -> str:
+    return str(EMBEDDED_PATH if model in (None, EMBEDDED) else model)
+
+
+def read_config(model: str | Path | None) -> Any:
     """Read a model's configuration and its tokenizer, without its weights.
 
     Raises
@@ -160,6 +164,7 @@ def read_config(place: str) -> Any:
     """
     from transformers import AutoConfig
 
+    place = _place(model)
     try:
         config = AutoConfig.from_pretrained(place, trust_remote_code=False)
         return config, load_tokenizer(place)

@@ -1,0 +1,85 @@
+"""The arguments of the command survey, but for edits, which other commands take as well."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from gattn.cli.captures import KEEPS
+from gattn.cli.surveying import ANALYSES
+
+
+def add_survey(parser: argparse.ArgumentParser) -> None:
+    """Add what `run_survey` reads."""
+    parser.add_argument(
+        "inputs",
+        nargs="+",
+        metavar="INPUT",
+        help="files with texts (.jsonl, .csv, .tsv, .txt, .parquet, .arrow; lines also packed), "
+        "folders, globs and URIs such as s3://",
+    )
+    parser.add_argument(
+        "-o",
+        "--output",
+        dest="out",
+        type=Path,
+        required=True,
+        metavar="FOLDER",
+        help="the survey's folder",
+    )
+    parser.add_argument(
+        "--model", metavar="NAME", help="a folder or a hub name (default: the embedded model)"
+    )
+    _add_what(parser)
+    _add_texts(parser)
+    _add_ray(parser)
+
+
+def _add_what(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--keep",
+        default="threshold:0.02",
+        metavar="RULE",
+        help=f"which edges to keep: {KEEPS} (default: threshold:0.02)",
+    )
+    parser.add_argument(
+        "--analyses",
+        default="heads",
+        metavar="NAMES",
+        help=f"what to compute of each head: {', '.join(ANALYSES)} (default: heads)",
+    )
+    parser.add_argument("--layers", metavar="N", help="only these layers, such as 0,2-4")
+    parser.add_argument("--heads", metavar="N", help="only these heads of each layer")
+    parser.add_argument("--scores", action="store_true", help="store the edges' scores, too")
+    parser.add_argument(
+        "--contributions",
+        choices=("output", "value"),
+        help="store the length of what each edge adds to the layer's output, or of its value",
+    )
+
+
+def _add_texts(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--column", default="text", metavar="NAME", help="the column with the texts (default: text)"
+    )
+    parser.add_argument("--limit", type=int, metavar="N", help="only the first N texts")
+    parser.add_argument("--sample", type=int, metavar="N", help="only N texts, drawn by chance")
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="where chance starts")
+    parser.add_argument(
+        "--most-tokens",
+        type=int,
+        default=4096,
+        metavar="N",
+        help="run texts together up to N tokens (default: 4096); fewer take less memory",
+    )
+
+
+def _add_ray(parser: argparse.ArgumentParser) -> None:
+    ray = parser.add_argument_group("on a Ray cluster")
+    ray.add_argument(
+        "--ray", metavar="ADDRESS", help="auto, an address, or local: a cluster on this machine"
+    )
+    ray.add_argument("--workers", type=int, metavar="N", help="how many (default: as many as fit)")
+    ray.add_argument(
+        "--num-gpus", type=float, metavar="X", help="the GPUs of each worker (default: 0)"
+    )

@@ -1,0 +1,147 @@
+"""The command that captures many texts into a folder: survey."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import shlex
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from gattn.cli.captures import read_edits, read_keep
+from gattn.cli.output import note, say
+from gattn.errors import EditError, GattnError, SelectionError
+
+if TYPE_CHECKING:
+    from gattn.models.edits import Edit
+    from gattn.surveys.ray_pool import RayPool
+    from gattn.surveys.reading import Survey
+
+ANALYSES = ("heads", "mixing", "ranks", "spectral", "templates", "topology")
+"""The names in `gattn.surveys.analyses`, which is not loaded for --help."""
+
+_NUMBERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
+_MOST_REASONS = 3
+
+
+def run_survey(options: argparse.Namespace) -> None:
+    """Capture many texts into a folder, and say what is in it."""
+    begun = time.monotonic()
+    chosen: dict[str, Any] = {
+        "keep": read_keep(options.keep),
+        "layers": _read_numbers("--layers", options.layers),
+        "heads": _read_numbers("--heads", options.heads),
+        "contributions": _read_contributions(options.contributions),
+        "analyses": _read_names(options.analyses),
+    }
+    _refuse_restrict(options)
+    say("loading the libraries ...")
+    from gattn.surveys.inputs import read_files
+    from gattn.surveys.running import survey
+
+    chosen["analyses"] = _analyses(chosen["analyses"])
+    chosen |= {"edits": _made_edits(options), "ray": _pool(options)}
+    inputs = read_files(options.inputs, options.column)
+    say("")
+    plain = ("out", "scores", "most_tokens", "column", "limit", "sample", "seed")
+    chosen |= {name: getattr(options, name) for name in plain}
+    try:
+        made = survey(inputs, options.model, **chosen, progress=sys.stderr.isatty())
+    except KeyboardInterrupt as stop:
+        raise KeyboardInterrupt(_stopped(options.out)) from stop
+    _print_survey(made, options.out, time.monotonic() - begun)
+
+
+def _read_numbers(option: str, text: str | None) -> list[int] | None:
+    if text is None:
+        return None
+    if not _NUMBERS.fullmatch(text):
+        raise SelectionError(f"{option} takes numbers and ranges, such as 0,2-4, not {text!r}.")
+    ends = [part.partition("-") for part in text.split(",")]
+    return [n for first, _, last in ends for n in range(int(first), int(last or first) + 1)]
+
+
+def _read_contributions(name: str | None) -> bool | Literal["value"]:
+    return "value" if name == "value" else name == "output"
+
+
+def _read_names(text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if unknown := [name for name in names if name not in ANALYSES]:
+        raise SelectionError(f"--analyses takes {', '.join(ANALYSES)}, not {unknown[0]!r}.")
+    return list(dict.fromkeys(names))
+
+
+def _analyses(names: Sequence[str]) -> list[Any]:
+    from gattn.surveys import analyses
+
+    return [analyses.ANALYSES[name] for name in names]
+
+
+def _refuse_restrict(options: argparse.Namespace) -> None:
+    if any(option == "--restrict" for option, _ in options.edits):
+        raise EditError(
+            "--restrict takes a graph on the tokens of one text, and the texts of a survey differ "
+            "in length: cut edges instead, as in --cut '5.1:9<-4'."
+        )
+
+
+def _made_edits(options: argparse.Namespace) -> list[Edit]:
+    """Make the edits for a model; none of those that are left asks for a text's length."""
+    makes = read_edits(options)
+    if not makes:
+        return []
+    from gattn.surveys.manifest import read_config
+
+    config = read_config(options.model)[0].get_text_config()
+    return [make(int(getattr(config, "num_attention_heads", 0) or 0), 0) for make in makes]
+
+
+def _pool(options: argparse.Namespace) -> RayPool | None:
+    if options.ray is None:
+        if options.workers is not None or options.num_gpus is not None:
+            raise SelectionError(
+                "--workers and --num-gpus are those of a Ray cluster: name it, as in --ray auto, "
+                "or --ray local for one on this machine."
+            )
+        return None
+    from gattn.surveys.ray_pool import RayPool
+
+    address = None if options.ray == "local" else options.ray
+    return RayPool(address, options.workers, options.num_gpus or 0)
+
+
+def _stopped(folder: Path) -> str:
+    """Say what is in a survey that was stopped."""
+    from gattn.surveys.manifest import read_manifest
+    from gattn.surveys.parts import count_texts
+
+    try:
+        manifest = read_manifest(folder)
+        done = f"{count_texts(folder):,} of {manifest['num_texts']:,}" if manifest else "none"
+    except GattnError:
+        return f"stopped; run the same again to go on with {folder}"
+    return f"stopped; {done} texts are in {folder}; run the same again to go on"
+
+
+def _print_survey(survey: Survey, folder: Path, seconds: float) -> None:
+    texts, failures = survey.texts, survey.failures
+    size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    note(
+        f"{folder}: {_counted(len(texts))}, {int(texts['num_edges'].sum()):,} edges, "
+        f"{size / 1e6:,.1f} MB, {seconds:,.0f} s"
+    )
+    if len(failures):
+        print(f"{_counted(len(failures))} failed:")
+    for reason, count in Counter(failures["reason"]).most_common(_MOST_REASONS):
+        print(f"  {count:,} x {' '.join(reason.split())[:200]}")
+    query = "select layer, head, avg(kept) from heads group by all order by all"
+    print(f'next: gattn query {shlex.quote(str(folder))} "{query}"')
+
+
+def _counted(texts: int) -> str:
+    return f"{texts:,} text" + "s" * (texts != 1)
