@@ -1,0 +1,102 @@
+"""Captures and writes parts of a survey, in a worker on a Ray cluster."""
+
+from __future__ import annotations
+
+import json
+import platform
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from threading import Lock
+from traceback import format_exc
+from typing import Any
+
+from gattn.errors import CaptureError, FileError, GattnError
+from gattn.surveys import queue
+from gattn.surveys.capture import CaptureGraphs
+from gattn.surveys.manifest import read_manifest
+from gattn.surveys.parts import part_path, read_rows
+from gattn.surveys.running import Done, finish
+
+GO_ON = "What is in the survey is whole; run the same again to go on."
+_MOST_TRIES = 3
+"""How often a part is begun, where its workers are lost, before the run ends."""
+
+
+class Tries:
+    """Counts how often each part was begun."""
+
+    def __init__(self) -> None:
+        self._tries = Counter[int]()
+
+    def begin(self, first: int) -> int:
+        """Count one more, and say how many there were before."""
+        self._tries[first] += 1
+        return self._tries[first] - 1
+
+
+class CapturePart:
+    """Captures a part and writes it, in a worker with a model of its own.
+
+    A worker has two parts at a time, and writes one while it captures the other. So a line of each
+    part is all that passes through Ray, where a stage that writes would have each edge pass
+    through its object store, in ten times the room that it takes on the disk.
+    """
+
+    def __init__(self, folder: Path, options: Mapping[str, Any], tries: Any) -> None:
+        self._folder, self._options, self._tries = folder, options, tries
+        self._capturing = Lock()
+
+    @cached_property
+    def _capture(self) -> CaptureGraphs:
+        if read_manifest(self._folder) is None:
+            raise FileError(
+                f"The worker on {platform.node()} sees no survey in {self._folder}: choose a "
+                "folder that all machines of the cluster see under the same name."
+            )
+        return CaptureGraphs(**self._options)
+
+    def __call__(self, batch: Mapping[str, Sequence[int]]) -> dict[str, list[str]]:
+        """Answer in JSON, which Ray passes on as it is: what was done, or why it was not."""
+        try:
+            answer = self._finished(int(batch["first"][0]))._asdict()
+        except GattnError as error:  # As a row, for Ray would give it back as one of its own.
+            answer = {"error": type(error).__name__, "message": str(error)}
+        except Exception as error:
+            answer = {
+                "error": "CaptureError",
+                "message": f"A worker raised {type(error).__name__}: {error}. {GO_ON}",
+                "traceback": format_exc(),
+            }
+        return {"answer": [json.dumps(answer)]}
+
+    def _finished(self, first: int) -> Done:
+        if part_path(self._folder, "texts", first).exists():
+            return _written(self._folder, first)
+        with self._capturing:
+            capture = self._capture
+            texts = queue.read(self._folder, first)
+            self._begin(first, texts["text_id"][-1].as_py())
+            rows = capture(texts)
+        return finish(self._folder, first, rows)
+
+    def _begin(self, first: int, last: int) -> None:
+        import ray
+
+        if ray.get(self._tries.begin.remote(first)) == _MOST_TRIES:
+            raise CaptureError(
+                f"{_MOST_TRIES} workers were lost with the texts {first} to {last}, which may take "
+                "more memory than a worker has: look at these texts, or run fewer workers a "
+                f"machine. {GO_ON}"
+            )
+
+
+def _written(folder: Path, first: int) -> Done:
+    """Tell of a part whose worker was lost after it wrote the part."""
+    queue.done(folder, first)
+    edges = read_rows(part_path(folder, "texts", first), columns=["num_edges"])["num_edges"]
+    failures, reasons = part_path(folder, "failures", first), []
+    if failures.exists():
+        reasons = read_rows(failures, columns=["reason"])["reason"].to_pylist()
+    return Done(first, len(edges), sum(edges.to_pylist()), tuple(reasons))
