@@ -1,0 +1,133 @@
+"""Answers SQL over the tables of a survey, by DuckDB, which is held to reading them."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from uuid import uuid4
+
+from gattn.errors import FileError, SelectionError
+from gattn.surveys.tables import TABLES
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from duckdb import DuckDBPyConnection
+
+Files: TypeAlias = Mapping[str, Sequence[Path]]
+"""The files of each table."""
+
+_KINDS = {
+    "int64": "BIGINT",
+    "int32": "INTEGER",
+    "string": "VARCHAR",
+    "float": "FLOAT",
+    "double": "DOUBLE",
+}
+
+
+def ask(folder: Path, files: Files, query: str, values: Sequence[Any] = ()) -> pd.DataFrame:
+    """Answer a query.
+
+    Parameters
+    ----------
+    folder : Path
+        Where all files are; nothing else can be read.
+    files : mapping of str to paths
+        The tables, and the files of each.
+    query : str
+        One statement that reads.
+    values : sequence
+        What stands for the question marks of the query.
+
+    Raises
+    ------
+    SelectionError
+        Where the query is none, asks for what is not there, or would do more than read.
+    FileError
+        Where a file is missing or damaged.
+    """
+    import duckdb
+
+    with _connected(folder, files) as connection:
+        try:
+            _check_reads(connection, query)
+            return connection.execute(query, list(values)).df()
+        except duckdb.OperationalError as error:
+            raise FileError(f"{folder} cannot be read: {_printable(error)}") from error
+        except (duckdb.Error, UnicodeEncodeError) as error:
+            raise SelectionError(
+                f"This query has no answer: {_printable(error)}\nThe tables are "
+                f"{', '.join(files)}; `describe edges` lists the columns of one."
+            ) from error
+
+
+def _check_reads(connection: DuckDBPyConnection, query: str) -> None:
+    from duckdb import StatementType
+
+    query.encode()
+    kinds = [statement.type for statement in connection.extract_statements(query)]
+    if kinds != [StatementType.SELECT]:
+        found = ", ".join(kind.name for kind in kinds) or "nothing"
+        raise SelectionError(
+            "A query is one statement that reads, such as SELECT, FROM, WITH, DESCRIBE or "
+            f"SUMMARIZE; this is {found}."
+        )
+
+
+@contextmanager
+def _connected(folder: Path, files: Files) -> Iterator[DuckDBPyConnection]:
+    """Open a database in memory that has views of the files, and can reach nothing else."""
+    import duckdb
+
+    settings: dict[str, Any] = {
+        "autoinstall_known_extensions": False,
+        "autoload_known_extensions": False,
+        "temp_directory": str(Path(tempfile.gettempdir()) / f"gattn-{uuid4().hex}"),
+    }
+    with duckdb.connect(":memory:", config=settings) as connection:
+        connection.execute(f"SET allowed_directories = [{_literal(folder.absolute())}]")
+        connection.execute("SET enable_external_access = false")
+        for name, paths in files.items():
+            try:
+                connection.execute(f"CREATE VIEW {name} AS {_select(name, paths)}")
+            except duckdb.Error as error:
+                _refuse_damaged(folder, name, error)
+        connection.execute("SET lock_configuration = true")
+        yield connection
+
+
+def _refuse_damaged(folder: Path, name: str, error: Exception) -> NoReturn:
+    raise FileError(
+        f"{folder / name} cannot be read: {_printable(error)}\nRemove that file's part from "
+        "texts/, or write the survey again."
+    ) from error
+
+
+def _select(name: str, paths: Sequence[Path]) -> str:
+    """Write what a table is: its files, or where there are none its columns without rows."""
+    if not paths:
+        columns = [f"NULL::{_KINDS[str(field.type)]} AS {field.name}" for field in TABLES[name]]
+        return f"SELECT {', '.join(columns)} WHERE false"
+    listed = ", ".join(_literal(path.absolute()) for path in paths)
+    return (
+        f"SELECT * FROM read_parquet([{listed}], union_by_name = true, hive_partitioning = false)"
+    )
+
+
+def _literal(path: Path) -> str:
+    return "'" + str(path).replace("'", "''") + "'"
+
+
+def quoted(name: str) -> str:
+    """Write the name of a column as SQL does."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+def _printable(error: Exception) -> str:
+    """Write an error without what would act on a terminal, which cells may hold."""
+    return "".join(
+        one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in str(error)
+    )

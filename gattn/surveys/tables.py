@@ -1,0 +1,93 @@
+"""The tables of a survey: their columns, their files, and how polars scans one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import compress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from gattn.errors import FileError, SelectionError
+from gattn.surveys.columns import FAILURES, LISTS, TEXTS
+from gattn.surveys.parts import count_rows, part_of, part_path, parts_in
+
+if TYPE_CHECKING:
+    import polars as pl
+
+_HEAD = [
+    ("text_id", pa.int64()),
+    ("stack", pa.string()),
+    ("layer", pa.int32()),
+    ("head", pa.int32()),
+]
+TABLES: Mapping[str, pa.Schema] = {
+    "texts": TEXTS,
+    "edges": pa.schema(
+        [*_HEAD, ("query", pa.int32()), ("key", pa.int32()), ("attention", pa.float32())]
+    ),
+    "queries": pa.schema(
+        [*_HEAD, ("query", pa.int32()), ("total_mass", pa.float32()), ("total_edges", pa.int32())]
+    ),
+    "heads": pa.schema(
+        [
+            *_HEAD,
+            ("key_value_head", pa.int32()),
+            ("num_edges", pa.int64()),
+            ("kept", pa.float64()),
+            ("weight_function", pa.string()),
+            ("normalizer", pa.string()),
+            ("kept_by", pa.string()),
+            ("graph", pa.string()),
+        ]
+    ),
+    "tokens": pa.schema(
+        [
+            ("text_id", pa.int64()),
+            ("stack", pa.string()),
+            ("role", pa.string()),
+            ("position", pa.int32()),
+            ("token", pa.string()),
+            ("word", pa.int32()),
+        ]
+    ),
+    "failures": FAILURES,
+}
+"""The columns that a table always has."""
+
+
+def files_of(
+    folder: Path, tables: Iterable[str], text_id: int | None = None
+) -> dict[str, list[Path]]:
+    """List the files of tables, of all parts that are in a survey or of that of one text."""
+    parts = parts_in(folder)
+    if text_id is not None:
+        first = part_of(parts, text_id)
+        parts = [] if first is None else [first]
+    files = {name: [part_path(folder, name, first) for first in parts] for name in TABLES}
+    # What is not there although texts were captured is missed by whoever reads it.
+    captured = [count_rows(path) > 0 for path in files["texts"]]
+    files |= {name: list(compress(files[name], captured)) for name in LISTS}
+    files["failures"] = [path for path in files["failures"] if path.exists()]
+    return {name: files[name] for name in tables}
+
+
+def scan(table: str, files: list[Path]) -> pl.LazyFrame:
+    """Scan the files of a table with polars; a column that some of them lack is null there."""
+    try:
+        import polars as pl
+    except ImportError as error:
+        raise SelectionError("This needs polars: pip install 'gattn[polars]'.") from error
+    try:
+        found = [pq.read_schema(path) for path in files]
+        schema = pa.unify_schemas([TABLES[table], *found], promote_options="permissive")
+    except (pa.ArrowException, OSError) as error:
+        raise FileError(f"The table {table!r} cannot be read: {error}") from error
+    columns = pl.DataFrame(schema.empty_table()).schema
+    if not files:
+        return pl.LazyFrame(schema=columns)
+    return pl.scan_parquet(
+        files, schema=columns, missing_columns="insert", glob=False, hive_partitioning=False
+    )
