@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 import polars as pl
 import pyarrow as pa
+import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
 import torch
@@ -456,6 +457,27 @@ def test_folders_give_the_files_that_can_be_read(tmp_path: Path) -> None:
     assert texts_of(read_inputs(f"file://{folder}")) == ["a/deep/er.txt", "a/z.txt", "b.txt"]
     assert texts_of(read_inputs(f"file://{folder}/*/*.txt")) == ["a/z.txt"]
     assert texts_of(read_files([folder / "*.txt", f"{folder}/a/*.txt"])) == ["b.txt", "a/z.txt"]
+
+
+def test_other_file_systems(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("b.txt", "a.txt", "in/c.jsonl.gz"):
+        (tmp_path / "bucket" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "bucket" / name).write_bytes(name.encode())
+    (tmp_path / "bucket" / "in" / "c.jsonl.gz").write_bytes(gzip.compress(b'"packed"'))
+    (tmp_path / "bucket" / "d.parquet").write_bytes(parquet_of([{"text": "column"}]))
+    elsewhere = pa.fs.SubTreeFileSystem(str(tmp_path), pa.fs.LocalFileSystem())
+
+    class Remote:
+        from_uri = staticmethod(lambda uri: (elsewhere, uri.removeprefix("s3://")))
+
+    monkeypatch.setattr(pa.fs, "FileSystem", Remote)
+    assert texts_of(read_inputs("s3://bucket/in/c.jsonl.gz")) == ["packed"]
+    assert texts_of(read_inputs("s3://bucket/*.txt")) == ["a.txt", "b.txt"]
+    files = read_inputs("s3://bucket")
+    assert texts_of(files) == ["a.txt", "b.txt", "column", "packed"]
+    assert files.description == "bucket/a.txt, bucket/b.txt, bucket/d.parquet and 1 more"
+    with pytest.raises(FileError, match=r"s3://bucket/none: expected a file or folder, but there"):
+        read_inputs("s3://bucket/none")
 
 
 def test_paths_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
