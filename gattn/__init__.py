@@ -22,6 +22,10 @@ keep
     Which edges of a head are kept: `All`, `Threshold`, `TopK`, `TopMass`.
 edit
     A change to the graph inside a live model. `Edit`: `Cut`, `Scale`, `Restrict`, `Use`, `Swap`.
+survey
+    A dataset on the disk: what a model attends to in each text of a corpus. `survey`, `Survey`.
+part
+    Some texts of a survey, one file in each of its folders: in it wholly, or not at all.
 engine
     A way to compute the same attention. Users never have to choose one.
 reach
@@ -36,6 +40,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from gattn import analysis as analysis
     from gattn import engines as engines
+    from gattn import surveys as surveys
     from gattn.attention import attention_graphs, graph_attention
     from gattn.files import load, save
     from gattn.graph import TokenGraph
@@ -60,6 +65,9 @@ if TYPE_CHECKING:
         Sparsemax,
         TopKSoftmax,
     )
+    from gattn.surveys.capture import CaptureGraphs
+    from gattn.surveys.reading import Survey, open_survey
+    from gattn.surveys.running import survey
     from gattn.teaching import steps
     from gattn.trace import AttentionTrace
     from gattn.weights import (
@@ -98,6 +106,7 @@ __all__ = [
     "AttentionGraph",
     "AttentionTrace",
     "Bilinear",
+    "CaptureGraphs",
     "Cosine",
     "Cut",
     "Dot",
@@ -130,6 +139,7 @@ __all__ = [
     "Softmax",
     "Sparsemax",
     "SquaredDistance",
+    "Survey",
     "Swap",
     "SwinCosine",
     "T5RelativeBias",
@@ -150,8 +160,10 @@ __all__ = [
     "graph_attention",
     "load",
     "load_model",
+    "open_survey",
     "save",
     "steps",
+    "survey",
 ]
 
 _HOMES = {
@@ -179,6 +191,9 @@ _HOMES = {
         "Sparsemax",
         "TopKSoftmax",
     ),
+    "gattn.surveys.capture": ("CaptureGraphs",),
+    "gattn.surveys.reading": ("Survey", "open_survey"),
+    "gattn.surveys.running": ("survey",),
     "gattn.teaching": ("steps",),
     "gattn.trace": ("AttentionTrace",),
     "gattn.weights": (
@@ -211,7 +226,7 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> object:
-    if name in ("analysis", "engines"):
+    if name in ("analysis", "engines", "surveys"):
         return import_module(f"gattn.{name}")
     if name not in _HOME_OF:
         raise AttributeError(f"module 'gattn' has no attribute {name!r}")

@@ -8,7 +8,15 @@ import torch
 import gattn
 
 CONCEPTS = (gattn.Edit, gattn.Keep, gattn.Normalizer, gattn.WeightFunction)
-NOUNS = {"AttentionGraph", "AttentionTrace", "GraphAttention", "Pairs", "TokenGraph"}
+NOUNS = {
+    "AttentionGraph",
+    "AttentionTrace",
+    "CaptureGraphs",
+    "GraphAttention",
+    "Pairs",
+    "Survey",
+    "TokenGraph",
+}
 FEATURE_MAPS = {"PerformerFeatures"}
 
 
@@ -24,7 +32,14 @@ def test_every_public_name_is_a_concept_of_the_glossary():
 
 
 def test_glossary_names_the_concepts():
-    words = ("TokenGraph", "WeightFunction", "Normalizer", "AttentionGraph", "AttentionTrace")
+    words = (
+        "TokenGraph",
+        "WeightFunction",
+        "Normalizer",
+        "AttentionGraph",
+        "AttentionTrace",
+        "Survey",
+    )
     for word in words:
         assert f"`{word}`" in (gattn.__doc__ or ""), word
 
