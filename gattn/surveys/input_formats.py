@@ -83,8 +83,10 @@ def check_columns(name: str, columns: Sequence[str], column: str) -> None:
     Raises
     ------
     FileError
-        Where it has neither.
+        Where it has neither, or two columns of one name to read them from.
     """
+    if list(columns).count(column) > 1:
+        raise FileError(f"{name} has several columns {column!r}; rename all but one.")
     if column not in columns and "input_ids" not in columns:
         shown = ", ".join(map(repr, columns[:20]))
         raise FileError(

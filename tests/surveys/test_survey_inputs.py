@@ -551,6 +551,7 @@ def test_files_that_are_not_there_or_of_no_known_kind(tmp_path: Path) -> None:
         ("a.arrow", b"no arrow at all", "cannot be read"),
         ("a.feather", arrow_of(ROWS)[:-20], "cannot be read"),
         ("a.csv", b"a,b\nx,y\n", r"has no column 'text' and none of 'input_ids', only 'a', 'b'"),
+        ("a.csv", b"text,text\nx,y\n", "has several columns 'text'; rename all but one"),
         ("a.csv", b'"open', "should be the header, but this is no row of CSV"),
         ("a.parquet", parquet_of([{"a": 1}]), r"has no column 'text' .* say which one holds"),
         ("a.jsonl", b"\n\n", "Expected at least one text, but .* holds none"),
