@@ -1,0 +1,32 @@
+from pathlib import Path
+
+import pytest
+
+import gattn
+from gattn.surveys import queue
+
+
+@pytest.fixture(scope="session")
+def embedded():
+    """The embedded model, loaded once."""
+    return gattn.load_model()[0]
+
+
+@pytest.fixture
+def small_parts(monkeypatch):
+    """Cut the queues of surveys into parts of four texts."""
+    monkeypatch.setattr(queue, "MOST_TEXTS", 4)
+
+
+def _contents(folder):
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in Path(folder).rglob("*")
+        if path.is_file() and path.name != ".lock"
+    }
+
+
+@pytest.fixture(scope="session")
+def contents():
+    """Read all files of a folder, but the lock."""
+    return _contents
