@@ -122,10 +122,13 @@ def _stopped(folder: Path) -> str:
 
     try:
         manifest = read_manifest(folder)
-        done = f"{count_texts(folder):,} of {manifest['num_texts']:,}" if manifest else "none"
+        count = count_texts(folder)
     except GattnError:
-        return f"stopped; run the same again to go on with {folder}"
-    return f"stopped; {done} texts are in {folder}; run the same again to go on"
+        return "stopped"
+    if manifest is None:
+        return f"stopped; no text is in {folder} yet"
+    total = manifest["num_texts"]
+    return f"stopped; {count:,} of {total:,} texts are in {folder}; run the same again to go on"
 
 
 def _print_survey(survey: Survey, folder: Path, seconds: float) -> None:

@@ -148,8 +148,9 @@ def test_a_survey_that_is_stopped_is_whole_and_goes_on(
 
 
 def test_a_finished_part_that_is_still_on_the_queue_is_taken_off(
-    whole, tmp_path, embedded, contents
+    whole, tmp_path, embedded, monkeypatch, contents
 ):
+    monkeypatch.setattr(running, "CaptureGraphs", raiser(AssertionError("There is nothing to do.")))
     folder = tmp_path / "whole"
     queue.fill(tmp_path / "again", running.read_inputs(TEXTS))
     (tmp_path / "again" / "inputs" / "000000004.parquet").rename(
