@@ -60,7 +60,8 @@ class CaptureGraphs:
         What to compute of each head, each from a trace to a table with one row a head, by ``layer``
         and ``head`` (and ``stack``), such as `gattn.analysis.head_table`.
     edits : sequence of Edit
-        Edits of the model, as `gattn.edited` takes them.
+        Edits of the model, as `gattn.edited` takes them. A text without the tokens that an edit
+        names fails, and such edits have each text run by itself.
     most_tokens : int
         Texts run together, those of like lengths, while that is at most so many tokens, padding
         among them. A longer text runs by itself.
@@ -96,7 +97,8 @@ class CaptureGraphs:
             raise CaptureError(
                 f"most_tokens must be a whole number of at least 1, not {most_tokens!r}."
             )
-        self._most_tokens = most_tokens
+        # An edit of tokens is refused where none of them is there: by each text, not by a batch.
+        self._most_tokens = 1 if any(map(_names_tokens, self._edits)) else most_tokens
         self._model, self._tokenizer = resolved(model, None)
         if (model is None or isinstance(model, (str, os.PathLike))) and torch.cuda.is_available():
             self._model.to("cuda")  # type: ignore[arg-type]
@@ -191,6 +193,10 @@ class CaptureGraphs:
             raise
         except Exception as error:
             return _failed(row, error)
+
+
+def _names_tokens(edit: Edit) -> bool:
+    return any(getattr(edit, side, None) is not None for side in ("query", "key"))
 
 
 def _failed(row: Row, error: Exception) -> pa.Table:

@@ -418,6 +418,13 @@ def test_texts_that_fail_leave_the_others_as_they_are(tmp_path, embedded, small_
     assert len(some) == len(plain) == 9
 
 
+def test_a_text_without_the_tokens_of_an_edit_fails_whatever_runs_beside_it(tmp_path, embedded):
+    texts = ["The cat sat on the mat", "A dog", "Dogs", "The cat slept"]
+    found = run(texts, embedded, tmp_path, edits=[gattn.Cut(key="cat")])
+    assert list(found.texts["text_id"]) == [0, 3]
+    assert all("had nothing to edit" in reason for reason in found.failures["reason"])
+
+
 def failing_above(length, error):
     """Capture as it is done, but fail where more texts than these run together."""
     whole = capture.capture_encoded
