@@ -635,6 +635,7 @@ def test_fingerprints_of_files_tell_names_and_sizes(tmp_path: Path) -> None:
     assert first == fingerprint("moved/a.txt", "xy")
     assert len({first, fingerprint("b.txt", "xy"), fingerprint("a.txt", "xyz")}) == 3
     assert first != fingerprint("a.txt", "xy", "prompt")
+    assert first == read_inputs(tmp_path / "a.txt").first(1).fingerprint
 
 
 def test_fingerprints_of_anything_else_tell_what_it_holds() -> None:
