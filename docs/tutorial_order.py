@@ -24,5 +24,6 @@ ORDER = [
     "plot_reach",
     "plot_syntax",
     "plot_faithfulness",
+    "plot_heads_of_a_corpus",
 ]
-"""From the first call to the analyses, and to how far these are to be trusted."""
+"""From the first call to the analyses, how far these are to be trusted, and to many texts."""

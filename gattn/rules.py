@@ -356,7 +356,7 @@ class Edges(Rule):
     def row(self) -> Tensor:
         """The row of each edge, counted from 0."""
         rows = torch.arange(self.num_rows, device=self.key.device)
-        return torch.repeat_interleave(rows, self.pointer.diff())
+        return torch.repeat_interleave(rows, self.pointer.diff(), output_size=len(self.key))
 
     @cached_property
     def _width(self) -> int:

@@ -471,3 +471,16 @@ def test_the_sink_loses_most_where_its_key_is_long(ran):
     assert len(expected) == len(trace.tokens)
     np.testing.assert_allclose(names["key_lengths"]((layer, head)), expected, atol=1e-3)
     assert expected.argmax() == 0
+
+
+def test_induction_heads_of_a_corpus_need_the_previous_token_head(ran):
+    names, _ = ran["heads_of_a_corpus"]
+    assert len(names["survey"]) == len(names["rows"]) > 50
+    assert names["previous"] == (1, 1)
+    means = names["induction"].loc["decoder"]["mean"]
+    strongest = means.nlargest(4).index
+    assert set(strongest) == {(2, 0), (2, 1), (3, 2), (3, 3)}
+    change = names["change"].loc["decoder"]
+    assert (change.loc[strongest, "high"] < -0.5 * change.loc[strongest, "before"]).all()
+    assert (change.loc[strongest, "p_corrected"] < 1e-6).all()
+    assert (change.loc[[(0, n) for n in range(4)], "difference"] == 0).all()
