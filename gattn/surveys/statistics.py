@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 PLACE = ["stack", "layer", "head"]
 _TEXT = "text_id"
+_ROWS = 2**22
+"""How many rows are grouped at once."""
 
 
 class HeadStatistics(Table):
@@ -129,56 +131,72 @@ class Scores:
     @classmethod
     def of(cls, heads: pd.DataFrame, score: str) -> Scores:
         """Spread a table's rows over texts and heads."""
-        rows = _columns(heads, score)
-        row, texts = pd.factorize(rows[_TEXT], sort=True, use_na_sentinel=False)
-        grouped = rows.groupby(PLACE, observed=True, dropna=False)
-        known = [(str(stack), int(n), int(m)) for stack, n, m in grouped.size().index]
-        found = sorted(known)
-        column = np.array([found.index(place) for place in known], int)[grouped.ngroup()]
-        shape = (len(texts), len(found))
-        _refuse_twice(rows, row * shape[1] + column, shape)
-        values = np.full(shape, np.nan)
-        values[row, column] = rows[score].to_numpy(dtype=np.float64, na_value=np.nan)
+        rows = _with_columns(heads, score)
+        texts = pd.Index(rows[_TEXT].unique()).sort_values()
+        column, found = _head_numbers(rows)
+        values = np.full((len(texts), len(found)), np.nan)
+        seen = np.zeros(values.shape, dtype=bool)
+        for piece in _pieces(rows):
+            place = texts.get_indexer(rows[_TEXT].iloc[piece]), column[piece]
+            seen[place] = True
+            values[place] = rows[score].iloc[piece].to_numpy(dtype=np.float64, na_value=np.nan)
+        if int(seen.sum()) < len(rows):
+            _refuse_twice(rows)
         infinite = np.isinf(values)
         values[infinite] = np.nan
         left = int(infinite.sum())
         notes = [f"infinite scores left out: {left:,}"] if left else []
         places = pd.MultiIndex.from_tuples(found, names=PLACE) if found else _NO_PLACES
-        return cls(values, pd.Index(texts), places, notes)
+        return cls(values, texts, places, notes)
 
 
 _NO_PLACES = pd.MultiIndex.from_arrays([[], [], []], names=PLACE)
 
 
-def _columns(heads: pd.DataFrame, score: str) -> pd.DataFrame:
-    """Choose the columns that are read, those of the index among them."""
+def _pieces(rows: pd.DataFrame) -> list[slice]:
+    return [slice(start, start + _ROWS) for start in range(0, len(rows), _ROWS)]
+
+
+def _head_numbers(rows: pd.DataFrame) -> tuple[NDArray[np.int32], list[tuple[str, int, int]]]:
+    """Give each row the number of its head among the heads, which are sorted."""
+    number = np.empty(len(rows), dtype=np.int32)
+    numbers: dict[tuple[str, int, int], int] = {}
+    for piece in _pieces(rows):
+        grouped = rows.iloc[piece].groupby(PLACE, observed=True, dropna=False)
+        known = [(str(stack), int(n), int(m)) for stack, n, m in grouped.size().index]
+        own = [numbers.setdefault(place, len(numbers)) for place in known]
+        number[piece] = np.array(own, dtype=np.int32)[grouped.ngroup()]
+    found = sorted(numbers)
+    rank = np.empty(len(found), dtype=np.int32)
+    rank[[numbers[place] for place in found]] = np.arange(len(found))
+    return rank[number], found
+
+
+def _with_columns(heads: pd.DataFrame, score: str) -> pd.DataFrame:
+    """Refuse a table without the columns that are read, those of the index among them."""
     needed = [_TEXT, *PLACE, score]
     if {_TEXT, *PLACE} & set(heads.index.names):
         heads = heads.reset_index()
     known = [str(name) for name in heads.columns]
-    missing = [name for name in needed if name not in known]
-    if missing or score in needed[:-1]:
+    if score in needed[:-1] or any(known.count(name) != 1 for name in needed):
         some = ", ".join(map(repr, known))
         raise SelectionError(
             f"heads needs the columns {_TEXT}, {', '.join(PLACE)} and one of a score, here "
-            f"{score!r:.200}; it has {some:.1000}. Give a survey's heads, or tables of "
+            f"{score!r:.200}, each once; it has {some:.1000}. Give a survey's heads, or tables of "
             "gattn.analysis.head_table with a column text_id each."
         )
-    chosen = heads[needed]
-    if chosen.shape[1] != len(needed) or not is_numeric_dtype(chosen[score]):
+    if not is_numeric_dtype(heads[score]):
         raise SelectionError(
-            f"The score {score!r:.200} is one column of numbers, not "
-            f"{', '.join(map(str, chosen.dtypes.tolist()[4:])):.200}; choose another column."
+            f"The score {score!r:.200} is a column of {heads[score].dtype}, and has no mean; "
+            "choose a column of numbers."
         )
-    return chosen
+    return heads
 
 
-def _refuse_twice(rows: pd.DataFrame, place: NDArray[np.int64], shape: tuple[int, int]) -> None:
-    seen = np.zeros(shape[0] * shape[1], dtype=bool)
-    seen[place] = True
-    if int(seen.sum()) < len(place):
-        twice = rows.loc[rows.duplicated([_TEXT, *PLACE]), [_TEXT, *PLACE]].iloc[0].to_dict()
-        raise SelectionError(
-            f"A text has one row a head; {twice!r:.300} has several. Number each text by a "
-            "text_id of its own."
-        )
+def _refuse_twice(rows: pd.DataFrame) -> None:
+    place = [_TEXT, *PLACE]
+    twice = rows.loc[rows.duplicated(place), place].iloc[0].to_dict()
+    raise SelectionError(
+        f"A text has one row a head; {twice!r:.300} has several. Number each text by a text_id of "
+        "its own."
+    )

@@ -9,7 +9,7 @@ from scipy import stats
 
 import gattn
 from gattn.errors import SelectionError, ShapeError
-from gattn.surveys import resampling
+from gattn.surveys import resampling, statistics
 from gattn.surveys.statistics import HeadStatistics, head_statistics
 
 HOSTILE = "in\x00duct\u202eion\n'\"; DROP TABLE heads; -- $x_1$"
@@ -208,6 +208,15 @@ def test_a_score_may_have_any_name():
         head_statistics(rows(skewed(5, 1), score=HOSTILE), "induction")
 
 
+def test_a_table_is_read_in_pieces(monkeypatch):
+    table = pd.concat([rows(skewed(9, 3), stack=name) for name in ("encoder", "cross")])
+    whole = head_statistics(table, "induction", resamples=100)
+    monkeypatch.setattr(statistics, "_ROWS", 5)
+    pieces = head_statistics(table, "induction", resamples=100)
+    pd.testing.assert_frame_equal(pieces, whole)
+    assert pieces.index.is_monotonic_increasing
+
+
 @pytest.mark.parametrize("score", ["layer", "text_id", "missing"])
 def test_what_is_no_score_is_refused_with_the_columns_there_are(score):
     with pytest.raises(SelectionError, match=f"'{score}'.*'induction'"):
@@ -218,7 +227,7 @@ def test_tables_without_text_id_or_with_words_are_refused():
     table = rows(skewed(3, 1))
     with pytest.raises(SelectionError, match="text_id"):
         head_statistics(table.drop(columns="text_id"), "induction")
-    with pytest.raises(SelectionError, match="one column of numbers, not"):
+    with pytest.raises(SelectionError, match="choose a column of numbers"):
         head_statistics(table.assign(label="previous token"), "label")
 
 
