@@ -49,7 +49,7 @@ RUN = [
     "docs/drawing.md",
     *(
         f"docs/{folder}/{path.name}"
-        for folder in ("analyses", "concepts", "coming_from", "drawing")
+        for folder in ("analyses", "concepts", "coming_from", "drawing", "surveys")
         for path in sorted((ROOT / "docs" / folder).glob("*.md"))
     ),
 ]
@@ -113,7 +113,15 @@ def test_every_link_leads_somewhere(name):
 
 
 @pytest.mark.parametrize(
-    "module", ["gattn", "gattn.analysis", "gattn.drawing", "gattn.engines", "gattn.testing"]
+    "module",
+    [
+        "gattn",
+        "gattn.analysis",
+        "gattn.surveys",
+        "gattn.drawing",
+        "gattn.engines",
+        "gattn.testing",
+    ],
 )
 def test_the_api_has_a_page_for_every_public_name(module):
     pages = [page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs/api").glob("*.rst"))]
