@@ -66,6 +66,7 @@ if TYPE_CHECKING:
         TopKSoftmax,
     )
     from gattn.surveys.capture import CaptureGraphs
+    from gattn.surveys.ray_pool import RayPool
     from gattn.surveys.reading import Survey, open_survey
     from gattn.surveys.running import survey
     from gattn.teaching import steps
@@ -128,6 +129,7 @@ __all__ = [
     "Polynomial",
     "PositionWeight",
     "Proportional",
+    "RayPool",
     "ReLU",
     "RelativePosition",
     "Restrict",
@@ -192,6 +194,7 @@ _HOMES = {
         "TopKSoftmax",
     ),
     "gattn.surveys.capture": ("CaptureGraphs",),
+    "gattn.surveys.ray_pool": ("RayPool",),
     "gattn.surveys.reading": ("Survey", "open_survey"),
     "gattn.surveys.running": ("survey",),
     "gattn.teaching": ("steps",),
