@@ -132,10 +132,10 @@ def _connected(ray: Any, pool: RayPool) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # It writes to stderr, too.
     options = {"log_to_driver": False, "logging_level": logging.ERROR}
     if pool.address is None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-        os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")
         options["include_dashboard"] = False
     try:
         _knock(pool.address)
@@ -177,7 +177,7 @@ def _rows(
         [{"first": first} for first in parts], override_num_blocks=len(parts)
     ).map_batches(
         CapturePart,
-        fn_constructor_args=(folder.resolve(), _placed(options), tries),
+        fn_constructor_args=(folder.resolve(), _placed(options), pool.num_gpus, tries),
         batch_size=1,
         compute=ray.data.ActorPoolStrategy(
             size=workers,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -44,8 +45,11 @@ class CapturePart:
     through its object store, in ten times the room that it takes on the disk.
     """
 
-    def __init__(self, folder: Path, options: Mapping[str, Any], tries: Any) -> None:
+    def __init__(
+        self, folder: Path, options: Mapping[str, Any], num_gpus: float, tries: Any
+    ) -> None:
         self._folder, self._options, self._tries = folder, options, tries
+        self._num_gpus = num_gpus
         self._capturing = Lock()
 
     @cached_property
@@ -55,6 +59,8 @@ class CapturePart:
                 f"The worker on {platform.node()} sees no survey in {self._folder}: choose a "
                 "folder that all machines of the cluster see under the same name."
             )
+        if not self._num_gpus:  # Ray shows all GPUs to who asked for none.
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
         return CaptureGraphs(**self._options)
 
     def __call__(self, batch: Mapping[str, Sequence[int]]) -> dict[str, list[str]]:
