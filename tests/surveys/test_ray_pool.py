@@ -60,8 +60,16 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def workers() -> list[psutil.Process]:
-    found = psutil.process_iter(["cmdline"])
-    return [p for p in found if (p.info["cmdline"] or [""])[0].startswith("ray::MapWorker")]
+    """The pool's processes, of this test's cluster alone."""
+    own = psutil.Process().children(recursive=True)
+    return [process for process in own if name_of(process).startswith("ray::MapWorker")]
+
+
+def name_of(process: psutil.Process) -> str:
+    try:
+        return process.cmdline()[0]
+    except (psutil.Error, IndexError):
+        return ""
 
 
 def wait_until(is_so, seconds: float = 60) -> None:
@@ -165,6 +173,7 @@ def test_texts_that_kill_their_workers_again_and_again_are_named(cluster, tmp_pa
 def test_what_a_worker_raises_is_raised_here(cluster, tmp_path):
     with pytest.raises(SelectionError, match=r"^No layer 17; the model has layers 0 \.\. 3\.$"):
         run(tmp_path / "layers", layers=[17], ray=RayPool(workers=1))
+    wait_until(lambda: not workers())
 
 
 def test_more_workers_than_there_is_room_for_are_refused(cluster, tmp_path):
