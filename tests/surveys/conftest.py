@@ -1,6 +1,7 @@
 from pathlib import Path
 
 import pytest
+from runs import TEXTS, run
 
 import gattn
 from gattn.surveys import queue
@@ -30,3 +31,10 @@ def _contents(folder):
 def contents():
     """Read all files of a folder, but the lock."""
     return _contents
+
+
+@pytest.fixture
+def whole(tmp_path, embedded, small_parts):
+    """What an undisturbed survey of the texts writes, to the folder ``whole``."""
+    run(TEXTS, embedded, tmp_path / "whole")
+    return _contents(tmp_path / "whole")

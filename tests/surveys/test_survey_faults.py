@@ -1,126 +1,20 @@
-"""Surveys that are killed, meet full disks and bad texts: nothing is lost or halved."""
+"""Surveys that are stopped, cannot write, or meet what is not theirs: nothing is lost or halved."""
 
 import errno
 import json
-import random
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
 from filelock import FileLock
+from runs import TEXTS, raiser, run
 
 import gattn
 from gattn import TopK
-from gattn.errors import CaptureError, FileError, ModelError
+from gattn.errors import FileError
 from gattn.surveys import capture, parts, queue, running
-from gattn.surveys.parts import part_path, parts_in
-from gattn.surveys.reading import open_survey
-from gattn.surveys.running import survey
-
-TEXTS = [f"The dog number {n} chased the cat. " * (1 + n % 3) for n in range(10)]
-
-
-def run(texts, model, out, **options):
-    options = {"analyses": [], "progress": False} | options
-    return survey(texts, model, out=out, **options)
-
-
-@pytest.fixture
-def whole(tmp_path, embedded, small_parts, contents):
-    """What an undisturbed survey of the texts writes."""
-    run(TEXTS, embedded, tmp_path / "whole")
-    return contents(tmp_path / "whole")
-
-
-# Killed
-
-
-class Victim:
-    """A process whose children run surveys, and are killed."""
-
-    def __init__(self, log):
-        script = Path(__file__).with_name("victim.py")
-        self.log = log
-        with log.open("w") as stderr:
-            self.process = subprocess.Popen(
-                [sys.executable, script],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                text=True,
-            )
-        assert self.process.stdout.readline() == "ready\n", log.read_text()
-
-    def run(self, out, **order):
-        """Run a survey; give its exit status, -9 where it was killed."""
-        self.process.stdin.write(json.dumps({"out": str(out), **order}) + "\n")
-        self.process.stdin.flush()
-        return int(self.process.stdout.readline())
-
-
-@pytest.fixture(scope="module")
-def victim(tmp_path_factory):
-    victim = Victim(tmp_path_factory.mktemp("victim") / "log")
-    with victim.process:
-        yield victim
-
-
-def check_readable(folder, undisturbed, contents):
-    """Each text that is in the survey is in all of its tables, as in an undisturbed one."""
-    if not (folder / "manifest.json").exists():
-        return
-    found = contents(folder)
-    known = {f"{first:09d}.parquet" for first in parts_in(folder)}
-    expected = {
-        name: content
-        for name, content in undisturbed.items()
-        if Path(name).name in known | {"manifest.json"}
-    }
-    assert expected.items() <= found.items()
-    assert len(open_survey(folder).texts) == sum(
-        parts.count_rows(part_path(folder, "texts", first)) for first in parts_in(folder)
-    )
-
-
-def test_a_survey_killed_before_any_of_its_steps_goes_on_as_if_it_had_not_been(
-    victim, tmp_path, contents
-):
-    assert victim.run(tmp_path / "whole", texts=5) == 0
-    undisturbed = contents(tmp_path / "whole")
-    assert len([name for name in undisturbed if name.startswith("texts")]) == 2
-    assert not [name for name in undisturbed if "inputs" in name or name.endswith(".part")]
-    folder, step, status = tmp_path / "killed", 0, -9
-    while status == -9:
-        shutil.rmtree(folder, ignore_errors=True)
-        status = victim.run(folder, texts=5, step=step)
-        assert status in (-9, 0)
-        check_readable(folder, undisturbed, contents)
-        assert victim.run(folder, texts=5) == 0
-        assert contents(folder) == undisturbed
-        step += 1
-    assert step > 2 * len(undisturbed)  # each file is made and renamed
-
-
-def test_a_survey_killed_at_twenty_random_moments_is_the_same_in_the_end(
-    victim, tmp_path, contents
-):
-    assert victim.run(tmp_path / "whole") == 0
-    undisturbed = contents(tmp_path / "whole")
-    chance, kills = random.Random(0), 0
-    for attempt in range(200):
-        folder = tmp_path / f"killed{attempt}"
-        while kills < 20 and victim.run(folder, seconds=chance.uniform(0, 0.3)) == -9:
-            kills += 1
-            check_readable(folder, undisturbed, contents)
-        assert victim.run(folder) == 0
-        assert contents(folder) == undisturbed
-        if kills == 20:
-            break
-    assert kills == 20
-
+from gattn.surveys.parts import parts_in
 
 # Stopped
 
@@ -190,32 +84,6 @@ def test_a_file_that_is_gone_stops_a_survey_and_harms_nothing(
 
 
 # Disks and folders
-
-
-def raiser(error):
-    def fail(*_, **__):
-        raise error
-
-    return fail
-
-
-def test_a_file_that_may_not_grow_is_an_error_that_leaves_nothing_halved(
-    victim, tmp_path, contents
-):
-    assert victim.run(tmp_path / "whole", texts=5) == 0
-    undisturbed = contents(tmp_path / "whole")
-    largest = max(map(len, undisturbed.values()))
-    assert victim.run(tmp_path / "full", texts=5, largest=largest - 1) == 1
-    said = victim.log.read_text().splitlines()[-1]
-    assert said.startswith(f"FileError: {tmp_path / 'full'} cannot be written: ")
-    assert "File too large" in said
-    assert said.endswith(
-        "texts that are in it are whole; make room, and run the same again to go on."
-    )
-    left = contents(tmp_path / "full")
-    assert left.items() <= (undisturbed | {n: left[n] for n in left if "inputs" in n}).items()
-    assert victim.run(tmp_path / "full", texts=5) == 0
-    assert contents(tmp_path / "full") == undisturbed
 
 
 @pytest.mark.parametrize("number", range(8))
@@ -376,99 +244,3 @@ def test_edits_are_told_apart_by_their_weights_and_not_by_where_they_lie(whole, 
         run(TEXTS, embedded, folder, edits=swaps(one))
         with pytest.raises(FileError, match=r"edits is \['Swap\("):
             run(TEXTS, embedded, folder, edits=swaps(other))
-
-
-# Failing texts
-
-
-def bad_head_table(trace):
-    if "number 3" in trace.text:
-        raise ZeroDivisionError("three")
-    return gattn.analysis.head_table(trace, progress=False)
-
-
-def test_texts_that_fail_leave_the_others_as_they_are(tmp_path, embedded, small_parts, contents):
-    rows = [{"text": text, "source": "a"} for text in TEXTS]
-    plain = run(rows, embedded, tmp_path / "plain", analyses=[bad_head_table])
-    assert dict(plain.failures[["text_id", "reason"]].values) == {3: "ZeroDivisionError: three"}
-    bad = {
-        10: {"text": ""},
-        11: {"text": "word " * 3000},
-        12: {"text": "\ud800"},
-        13: {"input_ids": [1, 99_999]},
-        14: {"input_ids": [2**62]},
-        15: {"input_ids": []},
-        16: 17,
-    }
-    some = run([*rows, *bad.values()], embedded, tmp_path / "bad", analyses=[bad_head_table])
-    reasons = dict(some.failures[["text_id", "reason"]].values)
-    assert reasons.keys() == {3, *bad}
-    for text_id, part in {
-        10: "is empty",
-        11: "the model takes at most 1024",
-        12: "not valid Unicode",
-        13: "the model knows the tokens 0",
-        15: "is empty",
-        16: "expected a text, a row",
-    }.items():
-        assert part in reasons[text_id]
-    for name, content in contents(tmp_path / "plain").items():
-        if "000000000" in name or "000000004" in name:
-            assert contents(tmp_path / "bad")[name] == content
-    assert len(some) == len(plain) == 9
-
-
-def test_a_text_without_the_tokens_of_an_edit_fails_whatever_runs_beside_it(tmp_path, embedded):
-    texts = ["The cat sat on the mat", "A dog", "Dogs", "The cat slept"]
-    found = run(texts, embedded, tmp_path, edits=[gattn.Cut(key="cat")])
-    assert list(found.texts["text_id"]) == [0, 3]
-    assert all("had nothing to edit" in reason for reason in found.failures["reason"])
-
-
-def failing_above(length, error):
-    """Capture as it is done, but fail where more texts than these run together."""
-    whole = capture.capture_encoded
-
-    def capture_encoded(encodings, *rest):
-        if len(encodings) > length or any("number 5" in one.text for one in encodings):
-            raise error
-        return whole(encodings, *rest)
-
-    return capture_encoded
-
-
-@pytest.mark.parametrize(
-    "error", [torch.OutOfMemoryError("CUDA out of memory"), MemoryError("no"), RuntimeError("nan")]
-)
-def test_a_batch_that_fails_is_run_in_halves(error, whole, tmp_path, embedded, monkeypatch):
-    monkeypatch.setattr(capture, "capture_encoded", failing_above(1, error))
-    halved = run(TEXTS, embedded, tmp_path / "halved")
-    assert dict(halved.failures[["text_id", "reason"]].values) == {
-        5: f"{type(error).__name__}: {error}"
-    }
-    plain = open_survey(tmp_path / "whole")
-    for text_id in (0, 4, 9):
-        one, other = halved.trace(text_id)[1, 1], plain.trace(text_id)[1, 1]
-        assert one.to_dense() == pytest.approx(other.to_dense(), abs=1e-5)
-
-
-def test_a_survey_of_which_all_texts_fail_says_why(tmp_path, embedded):
-    with pytest.raises(CaptureError, match=r"None of 3 texts .* reason is: The text is empty"):
-        run(["", "", "\0" * 3000], embedded, tmp_path / "survey")
-    assert len(open_survey(tmp_path / "survey").failures) == 3
-
-
-def test_a_model_that_cannot_be_captured_stops_early(tmp_path, embedded, monkeypatch, small_parts):
-    monkeypatch.setattr(running, "_PATIENCE", 6)
-    monkeypatch.setattr(
-        capture, "capture_encoded", raiser(CaptureError("Its attention is not to be seen."))
-    )
-    with pytest.raises(CaptureError, match=r"None of 8 texts .* The other 32 are left to do"):
-        run(TEXTS * 4, embedded, tmp_path / "survey")
-    assert FileLock(tmp_path / "survey" / ".lock").acquire(timeout=0)
-
-
-def test_a_model_without_a_tokenizer_ends_the_survey(tmp_path, tiny):
-    with pytest.raises(ModelError, match="A text needs a tokenizer"):
-        run(TEXTS, tiny("llama"), tmp_path / "survey")
-    assert queue.parts(tmp_path / "survey") == [0]
