@@ -7,7 +7,6 @@ import re
 import shlex
 import sys
 import time
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -26,6 +25,11 @@ ANALYSES = ("heads", "mixing", "ranks", "spectral", "templates", "topology")
 
 _NUMBERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 _MOST_REASONS = 3
+_REASONS = r"""
+select min(reason) as reason, count(*) as failed from failures
+group by regexp_replace(reason, '\d+', '', 'g') order by failed desc, reason
+"""
+"""Reasons that differ in numbers alone are one."""
 
 
 def run_survey(options: argparse.Namespace) -> None:
@@ -132,16 +136,17 @@ def _stopped(folder: Path) -> str:
 
 
 def _print_survey(survey: Survey, folder: Path, seconds: float) -> None:
-    texts, failures = survey.texts, survey.failures
+    edges = survey.sql("select coalesce(sum(num_edges), 0) as edges from texts")["edges"].item()
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
     note(
-        f"{folder}: {_counted(len(texts))}, {int(texts['num_edges'].sum()):,} edges, "
-        f"{size / 1e6:,.1f} MB, {seconds:,.0f} s"
+        f"{folder}: {_counted(len(survey))}, {int(edges):,} edges, {size / 1e6:,.1f} MB, "
+        f"{seconds:,.0f} s"
     )
-    if len(failures):
-        print(f"{_counted(len(failures))} failed:")
-    for reason, count in Counter(failures["reason"]).most_common(_MOST_REASONS):
-        print(f"  {count:,} x {' '.join(reason.split())[:200]}")
+    reasons = survey.sql(_REASONS)
+    if len(reasons):
+        print(f"{_counted(int(reasons['failed'].sum()))} failed:")
+    for row in reasons[:_MOST_REASONS].itertuples():
+        print(f"  {row.failed:,} x {' '.join(str(row.reason).split())[:200]}")
     query = "select layer, head, avg(kept) from heads group by all order by all"
     print(f'next: gattn query {shlex.quote(str(folder))} "{query}"')
 

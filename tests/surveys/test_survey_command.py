@@ -31,7 +31,9 @@ def corpus(tmp_path):
 
 
 def test_survey_writes_a_folder_and_says_what_is_in_it(corpus, tmp_path, capsys):
-    corpus.write_text(corpus.read_text() + '\n{"text": ""}\n{"text": ""}\n{"no": 1}\n')
+    long = [{"text": "word " * length} for length in (3000, 4000)]
+    bad = [*long, {"text": ""}, {"text": ""}, {"text": ""}, {"no": 1}, {"no": 2}]
+    corpus.write_text("\n".join([corpus.read_text(), *map(json.dumps, bad)]))
     out = tmp_path / "my survey"
     assert run(corpus, "-o", out) == 0
     survey = open_survey(out)
@@ -41,11 +43,12 @@ def test_survey_writes_a_folder_and_says_what_is_in_it(corpus, tmp_path, capsys)
     edges = survey.texts["num_edges"].sum()
     start = f"{out}: 10 texts, {edges:,} edges, {size / 1e6:.1f} MB, "
     assert re.fullmatch(re.escape(start) + r"\d+ s", lines[0])
-    assert lines[1] == "3 texts failed:"
-    assert lines[2] == "  2 x The text is empty: expected at least one token."
-    assert lines[3].startswith("  1 x ")
-    assert lines[4].startswith(f"next: gattn query '{out}' \"select ")
-    assert (len(lines), errors) == (5, "")
+    assert lines[1] == "7 texts failed:"
+    assert lines[2] == "  3 x The text is empty: expected at least one token."
+    assert lines[3].startswith(f"  2 x {corpus}, line 16: it has no 'text'")
+    assert lines[4].startswith("  2 x The text has 3000 tokens, but the model takes at most 1024")
+    assert lines[5].startswith(f"next: gattn query '{out}' \"select ")
+    assert (len(lines), errors) == (6, "")
 
 
 def test_survey_takes_what_the_function_takes(corpus, tmp_path):

@@ -2,6 +2,7 @@
 
 import errno
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -197,6 +198,22 @@ def test_another_survey_is_refused_with_all_that_differs(whole, tmp_path, embedd
         assert name in said
     assert "model is" not in said
     assert contents(folder) == whole
+
+
+def test_a_survey_of_another_gattn_is_not_gone_on_with(whole, tmp_path, embedded):
+    path = tmp_path / "whole" / "manifest.json"
+    manifest = json.loads(path.read_text())
+    for changed, said in (
+        ({"gattn": "0.0.1"}, f"gattn is '0.0.1' there and '{gattn.__version__}' here"),
+        ({"schema": 99}, "has schema 99, and this gattn reads 1: upgrade gattn"),
+    ):
+        path.write_text(json.dumps(manifest | changed))
+        with pytest.raises(FileError, match=re.escape(said)):
+            run(TEXTS, embedded, tmp_path / "whole")
+    for damaged in ("", "[]", "{}", "null", whole["manifest.json"].decode()[:-20]):
+        path.write_text(damaged)
+        with pytest.raises(FileError, match=r"manifest\.json"):
+            run(TEXTS, embedded, tmp_path / "whole")
 
 
 def test_other_weights_and_other_tokenizers_are_other_surveys(whole, tmp_path, monkeypatch):
