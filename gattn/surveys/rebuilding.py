@@ -25,10 +25,11 @@ def trace_of(tables: Mapping[str, pa.Table], model: str) -> AttentionTrace:
     """Build the trace of a text, or of the heads that the tables have, from its rows."""
     names = _names(tables["tokens"])
     edges, queries = (_by_head(tables[name]) for name in ("edges", "queries"))
+    none = {name: column[:0].to_numpy() for name, column in _columns(tables["edges"]).items()}
     stacks: dict[str, dict[tuple[int, int], AttentionGraph]] = {}
     for row in tables["heads"].to_pylist():
         place = (row["stack"], row["layer"], row["head"])
-        head = _graph(row, edges.get(place, {}), queries[place], names[row["stack"]], model)
+        head = _graph(row, edges.get(place, none), queries[place], names[row["stack"]], model)
         stacks.setdefault(row["stack"], {})[row["layer"], row["head"]] = head
     text = tables["texts"]["text"][0].as_py() or ""
     named = {name: Stack(name, heads) for name, heads in stacks.items()}
@@ -37,11 +38,7 @@ def trace_of(tables: Mapping[str, pa.Table], model: str) -> AttentionTrace:
 
 def _by_head(table: pa.Table) -> dict[Place, dict[str, NDArray[Any]]]:
     """Cut sorted rows into those of each head."""
-    columns: dict[str, Any] = {
-        name: table[name].to_numpy()
-        for name in table.column_names
-        if name not in ("stack", "layer", "head")
-    }
+    columns: dict[str, Any] = {name: one.to_numpy() for name, one in _columns(table).items()}
     stack = table["stack"].combine_chunks().dictionary_encode()
     code = stack.indices.to_numpy()
     layer, head = table["layer"].to_numpy(), table["head"].to_numpy()
@@ -55,6 +52,12 @@ def _by_head(table: pa.Table) -> dict[Place, dict[str, NDArray[Any]]]:
         }
         for start, stop in zip(starts, stops, strict=False)
     }
+
+
+def _columns(table: pa.Table) -> dict[str, Any]:
+    """Give the columns that say more of a row than which head it is of."""
+    names = [name for name in table.column_names if name not in ("stack", "layer", "head")]
+    return {name: table[name] for name in names}
 
 
 def _names(tokens: pa.Table) -> dict[str, dict[str, Any]]:
@@ -78,21 +81,21 @@ def _graph(
     model: str,
 ) -> AttentionGraph:
     shape = json.loads(row["graph"])
-    query = edges.get("query", np.zeros(0, np.int32))
+    query = edges["query"]
     rule = shape.pop("rule", None)
     if rule is not None:
         shape["rule"] = RULES[rule[0]](*rule[1:])
     else:
         degree = np.bincount(query, minlength=shape["num_queries"])
         pointer = torch.from_numpy(np.concatenate([[0], degree.cumsum()]))
-        key = torch.from_numpy(edges.get("key", query).astype(np.int64))
+        key = torch.from_numpy(edges["key"].astype(np.int64))
         shape["rule"] = rules.Edges(pointer, key, shape["query_offset"])
     further: dict[str, Any] = {name: tuple(some) for name, some in names.items()}
     further |= {name: edges[name] for name in VALUES if _is_known(edges.get(name))}
     sink = queries.get("sink")
     return AttentionGraph(
         TokenGraph(**shape),
-        edges.get("attention", np.zeros(0, queries["total_mass"].dtype)),
+        edges["attention"],
         queries["total_mass"],
         queries["total_edges"].astype(np.int64),
         sink=sink if _is_known(sink) else None,

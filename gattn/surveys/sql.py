@@ -6,10 +6,11 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
 
 from gattn.errors import FileError, SelectionError
+from gattn.surveys.parts import read_rows
 from gattn.surveys.tables import TABLES
 
 if TYPE_CHECKING:
@@ -55,9 +56,9 @@ def ask(folder: Path, files: Files, query: str, values: Sequence[Any] = ()) -> p
         try:
             _check_reads(connection, query)
             return connection.execute(query, list(values)).df()
-        except duckdb.OperationalError as error:
-            raise FileError(f"{folder} cannot be read: {_printable(error)}") from error
         except (duckdb.Error, UnicodeEncodeError) as error:
+            if isinstance(error, duckdb.OperationalError) or type(error) is duckdb.Error:
+                _refuse_damaged(files)
             raise SelectionError(
                 f"This query has no answer: {_printable(error)}\nThe tables are "
                 f"{', '.join(files)}; `describe edges` lists the columns of one."
@@ -94,16 +95,17 @@ def _connected(folder: Path, files: Files) -> Iterator[DuckDBPyConnection]:
             try:
                 connection.execute(f"CREATE VIEW {name} AS {_select(name, paths)}")
             except duckdb.Error as error:
-                _refuse_damaged(folder, name, error)
+                _refuse_damaged({name: paths})
+                raise FileError(f"{folder / name} cannot be read: {_printable(error)}") from error
         connection.execute("SET lock_configuration = true")
         yield connection
 
 
-def _refuse_damaged(folder: Path, name: str, error: Exception) -> NoReturn:
-    raise FileError(
-        f"{folder / name} cannot be read: {_printable(error)}\nRemove that file's part from "
-        "texts/, or write the survey again."
-    ) from error
+def _refuse_damaged(files: Files) -> None:
+    """Find the file that cannot be read, which DuckDB does not always name."""
+    for paths in files.values():
+        for path in paths:
+            read_rows(path)
 
 
 def _select(name: str, paths: Sequence[Path]) -> str:
