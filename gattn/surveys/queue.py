@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from gattn.errors import FileError
 from gattn.surveys.inputs import Inputs, InputText
-from gattn.surveys.parts import count_rows
+from gattn.surveys.parts import count_rows, is_part
 
 SCHEMA = pa.schema(
     [
@@ -28,7 +28,9 @@ SCHEMA = pa.schema(
     ]
 )
 MOST_TEXTS = 64
-MOST_CHARACTERS = 65_536
+MOST_CHARACTERS, LEAST_CHARACTERS = 65_536, 4_096
+_CHARACTERS_BY_HEADS = 1 << 22
+"""A part's characters times the model's heads: some ten million edges of what `Threshold` keeps."""
 CHARACTERS_PER_ID = 4
 FOLDER = "inputs"
 
@@ -40,19 +42,30 @@ class Queued(NamedTuple):
     fingerprint: str
 
 
-def cut(texts: Iterable[InputText]) -> Iterator[list[InputText]]:
+def characters_of_a_part(num_heads: int | None) -> int:
+    """Say how many characters a part has at most, for a model with so many heads in all layers.
+
+    What is in memory of a part, and its files, are then of one size, whatever the model.
+    """
+    fair = _CHARACTERS_BY_HEADS // max(num_heads or 1, 1)
+    return min(max(fair, LEAST_CHARACTERS), MOST_CHARACTERS)
+
+
+def cut(
+    texts: Iterable[InputText], most_characters: int = MOST_CHARACTERS
+) -> Iterator[list[InputText]]:
     """Cut texts into parts, each as long as it may be.
 
-    A part has at most 64 texts and 65,536 characters, an id counted as four; a text that is longer
+    A part has at most 64 texts and `most_characters`, an id counted as four; a text that is longer
     is a part by itself.
     """
     part: list[InputText] = []
-    room = MOST_CHARACTERS
+    room = most_characters
     for text in texts:
         room -= _length(text)
         if part and (room < 0 or len(part) == MOST_TEXTS):
             yield part
-            part, room = [], MOST_CHARACTERS - _length(text)
+            part, room = [], most_characters - _length(text)
         part.append(text)
     if part:
         yield part
@@ -65,6 +78,7 @@ def fill(
     limit: int | None = None,
     sample: int | None = None,
     seed: int = 0,
+    most_characters: int = MOST_CHARACTERS,
 ) -> Queued:
     """Write the queue of a survey, whole or not at all; an earlier queue is replaced.
 
@@ -81,6 +95,8 @@ def fill(
         The inputs are read twice.
     seed : int
         Where the sample's chances start.
+    most_characters : int
+        How long parts are, as in `cut`.
 
     Raises
     ------
@@ -97,7 +113,7 @@ def fill(
         shutil.rmtree(unnamed, ignore_errors=True)
         unnamed.mkdir(parents=True)
     try:
-        num_texts = _write(unnamed, texts)
+        num_texts = _write(unnamed, cut(texts, most_characters))
         with _writing(folder):
             shutil.rmtree(folder / FOLDER, ignore_errors=True)
             _sync(unnamed)
@@ -110,7 +126,7 @@ def fill(
 
 def parts(folder: Path) -> list[int]:
     """List the parts that are still to do, by the number of their first texts, in their order."""
-    return sorted(int(path.stem) for path in (folder / FOLDER).glob("*.parquet"))
+    return sorted(int(path.stem) for path in (folder / FOLDER).glob("*.parquet") if is_part(path))
 
 
 def read(folder: Path, first: int) -> pa.Table:
@@ -174,9 +190,9 @@ def _picked(inputs: Inputs, wanted: Iterator[int]) -> Iterator[InputText]:
             text_id = next(wanted, None)
 
 
-def _write(folder: Path, texts: Iterable[InputText]) -> int:
+def _write(folder: Path, cut_texts: Iterable[list[InputText]]) -> int:
     num_texts, first_fault, has_text = 0, None, False
-    for part in cut(texts):
+    for part in cut_texts:
         with _writing(folder):
             _write_part(_path(folder, part[0].text_id), part)
         num_texts += len(part)

@@ -168,6 +168,17 @@ def _alone(folder: Path) -> Iterator[None]:
         lock.release()
 
 
+@contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise FileError(
+            f"{folder} cannot be written: {error}. The {count_texts(folder):,} texts that are in "
+            "it are whole; make room, and run the same again to go on."
+        ) from error
+
+
 def _check_own(folder: Path) -> None:
     """Refuse a folder that holds anything but a survey, or what a run left that filled a queue."""
     if (folder / MANIFEST).is_file():
@@ -191,9 +202,12 @@ def _begun(folder: Path, inputs: Inputs, asked: Mapping[str, Any]) -> dict[str, 
         check_same(folder, known, {**asked, "inputs": fingerprint})
         return known
     chosen = {name: asked[name] for name in ("limit", "sample", "seed")}
-    queued = queue.fill(folder, inputs, **chosen)
+    heads = (asked["num_layers"] or 1) * (asked["num_heads"] or 1)
+    most = queue.characters_of_a_part(heads)
+    queued = queue.fill(folder, inputs, **chosen, most_characters=most)
     manifest = {**asked, "inputs": queued.fingerprint, "num_texts": queued.num_texts}
-    write_manifest(folder, manifest)
+    with _writing(folder):
+        write_manifest(folder, manifest)
     return manifest
 
 
@@ -205,11 +219,12 @@ def _left(folder: Path, manifest: Mapping[str, Any]) -> list[int]:
     FileError
         Where texts are neither in the survey nor left to do.
     """
-    remove_leftovers(folder)
-    known = set(parts_in(folder))
-    for first in queue.parts(folder):
-        if first in known:
-            queue.done(folder, first)
+    with _writing(folder):
+        remove_leftovers(folder)
+        known = set(parts_in(folder))
+        for first in queue.parts(folder):
+            if first in known:
+                queue.done(folder, first)
     left = queue.parts(folder)
     if not left and (count := count_texts(folder)) < manifest["num_texts"]:
         raise FileError(
@@ -244,14 +259,9 @@ def finish(folder: Path, first: int, rows: pa.Table) -> Done:
         Where the disk is full, or the folder cannot be written for another reason.
     """
     tables = tables_of(rows)
-    try:
+    with _writing(folder):
         write_part(folder, first, tables)
         queue.done(folder, first)
-    except OSError as error:
-        raise FileError(
-            f"{folder} cannot be written: {error}. The {count_texts(folder):,} texts that are in "
-            "it are whole; make room, and run the same again to go on."
-        ) from error
     texts, failures = tables["texts"], tables.get("failures")
     reasons = () if failures is None else tuple(failures["reason"].to_pylist())
     return Done(first, len(texts), sum(texts["num_edges"].to_pylist()), reasons)

@@ -115,6 +115,20 @@ def test_a_disk_that_is_full_at_any_file_is_an_error_that_leaves_nothing_halved(
     assert contents(folder) == whole
 
 
+@pytest.mark.parametrize(
+    ("name", "place"), [("write_manifest", "one"), ("remove_leftovers", "whole")]
+)
+def test_a_folder_that_can_no_longer_be_written_is_an_error(
+    name, place, whole, tmp_path, embedded, monkeypatch, contents
+):
+    with monkeypatch.context() as patch:
+        patch.setattr(running, name, raiser(PermissionError(errno.EACCES, "Permission denied")))
+        with pytest.raises(FileError, match=r"Permission denied\. The \d+ texts that are in it"):
+            run(TEXTS, embedded, tmp_path / place)
+    run(TEXTS, embedded, tmp_path / place)
+    assert contents(tmp_path / place) == whole
+
+
 def test_a_folder_that_cannot_be_written_is_an_error(tmp_path, embedded):
     file = tmp_path / "file"
     file.write_text("mine")

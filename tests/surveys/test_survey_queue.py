@@ -20,7 +20,16 @@ from hypothesis import strategies as st
 from gattn.errors import FileError
 from gattn.surveys import queue
 from gattn.surveys.inputs import InputText, read_inputs
-from gattn.surveys.queue import SCHEMA, Queued, cut, done, fill, parts, read
+from gattn.surveys.queue import (
+    SCHEMA,
+    Queued,
+    characters_of_a_part,
+    cut,
+    done,
+    fill,
+    parts,
+    read,
+)
 
 ROWS = [
     "The dog",
@@ -295,3 +304,12 @@ def test_any_text_fits_the_table(text: str, name: str) -> None:
         for field in SCHEMA.names
     }
     assert pa.table(columns, SCHEMA)["text"].to_pylist() == [text]
+
+
+def test_parts_of_models_with_many_heads_are_shorter(tmp_path):
+    assert characters_of_a_part(4 * 4) == characters_of_a_part(None) == 65_536
+    assert 12 * 12 * characters_of_a_part(12 * 12) == pytest.approx(2**22, rel=1e-3)
+    assert characters_of_a_part(100 * 100) == 4_096
+    texts = ["x" * 1000] * 20
+    fill(tmp_path, read_inputs(texts), most_characters=characters_of_a_part(32 * 32))
+    assert [len(read(tmp_path, first)) for first in parts(tmp_path)] == [4] * 5
