@@ -30,7 +30,7 @@ LAYERS = [
 COMMAND = [
     {"output"},
     {"captures"},
-    {"drawing", "measuring", "listing", "surveying"},
+    {"drawing", "measuring", "listing", "querying", "surveying"},
     {"survey_arguments"},
     {"parser"},
     {"command"},

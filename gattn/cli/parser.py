@@ -14,6 +14,7 @@ from gattn.cli.drawing import run_compare, run_draw, run_heads, run_view
 from gattn.cli.listing import run_export, run_models, run_tokens
 from gattn.cli.measuring import run_effect, run_flow, run_routes
 from gattn.cli.output import EXPORTS, PAGES, PICTURES
+from gattn.cli.querying import TABLES, run_query, run_statistics
 from gattn.cli.survey_arguments import add_survey
 from gattn.cli.surveying import run_survey
 from gattn.parsing import GRAMMAR, GRAPHS, NORMALIZERS, WEIGHTS
@@ -55,6 +56,8 @@ def make_parser() -> argparse.ArgumentParser:
         _flow,
         _tokens,
         _survey,
+        _query,
+        _statistics,
         _models,
     ):
         add(commands)
@@ -194,6 +197,39 @@ def _survey(commands: Commands) -> None:
     add_survey(parser)
     _add_edits(parser)
     parser.set_defaults(run=run_survey)
+
+
+def _query(commands: Commands) -> None:
+    parser = commands.add_parser("query", help="answer a query in SQL over a survey")
+    _add_folder(parser)
+    parser.add_argument(
+        "query",
+        metavar="SQL",
+        help="over the tables texts, edges, queries, heads, tokens and failures",
+    )
+    _add_output(parser, TABLES)
+    parser.set_defaults(run=run_query)
+
+
+def _statistics(commands: Commands) -> None:
+    parser = commands.add_parser(
+        "statistics", help="what each head does on average over a survey; or compare two"
+    )
+    _add_folder(parser)
+    parser.add_argument("score", metavar="SCORE", help="a column of the table heads")
+    parser.add_argument(
+        "--with",
+        dest="other_folder",
+        type=Path,
+        metavar="FOLDER",
+        help="another survey of the same texts: test whether heads differ",
+    )
+    _add_output(parser, (".csv", *PICTURES))
+    parser.set_defaults(run=run_statistics)
+
+
+def _add_folder(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", type=Path, metavar="FOLDER", help="the survey's folder")
 
 
 def _models(commands: Commands) -> None:

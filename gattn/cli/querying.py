@@ -1,0 +1,90 @@
+"""The commands that read surveys: query, statistics."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gattn.cli.output import print_notes, print_table, save_table
+from gattn.errors import FileError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TABLES = (".csv", ".parquet", ".json")
+"""What answers to queries are written to."""
+
+_MOST_ROWS = 40
+_MOST_CHARACTERS = 60
+
+
+def run_query(options: argparse.Namespace) -> None:
+    """Answer a query over a survey: print the first rows, and write all of them."""
+    from gattn.surveys.reading import open_survey
+
+    found = open_survey(options.folder).sql(options.query)
+    _print_rows(found)
+    if options.output:
+        _save_rows(found, options.output)
+        print(f"{options.output}: {len(found):,} rows")
+
+
+def run_statistics(options: argparse.Namespace) -> None:
+    """Print what each head does on average over a survey, or how two surveys differ."""
+    from gattn.surveys.reading import open_survey
+
+    survey = open_survey(options.folder)
+    if options.other_folder is None:
+        table: Any = survey.statistics(options.score)
+    else:
+        table = survey.compare(open_survey(options.other_folder), options.score)
+    print(f"{options.score}: {table.computed_from}")
+    _print_rows(table.reset_index())
+    print_notes(table.notes)
+    if options.output:
+        save_table(table, options.output)
+        print(f"{options.output}: {len(table):,} heads")
+
+
+def _print_rows(table: pd.DataFrame) -> None:
+    """Print the first rows, without what would act on a terminal."""
+    shown = table.head(_MOST_ROWS).copy()
+    shown.columns = [_shown(name) for name in shown.columns]
+    for number, kind in enumerate(shown.dtypes):
+        if kind.kind in "OUT" or kind == "str":
+            shown.isetitem(number, [_shown(value) for value in shown.iloc[:, number]])
+    if len(shown.columns) and len(shown):
+        print_table(shown, ".4g")
+    else:
+        print("no rows")
+    if left := len(table) - len(shown):
+        print(f"and {left:,} more rows, which -o writes too")
+
+
+def _shown(value: Any) -> str:
+    from gattn.drawing.text import visible
+
+    is_missing = value is None or value != value  # NaN is not itself.
+    return "NULL" if is_missing is True else visible(str(value), limit=_MOST_CHARACTERS)
+
+
+def _save_rows(table: pd.DataFrame, path: Path) -> None:
+    """Write all rows to a file of the kind that its suffix says."""
+    import pyarrow as pa
+
+    from gattn.files.paths import whole_file
+
+    try:
+        with whole_file(path) as part:
+            if path.suffix.lower() == ".csv":
+                table.to_csv(part, index=False)
+            elif path.suffix.lower() == ".json":
+                table.to_json(part, orient="records", date_format="iso")
+            else:
+                table.to_parquet(part, index=False)
+    except (pa.ArrowException, ValueError, TypeError) as error:
+        raise FileError(
+            f"{path} cannot hold this answer ({error}): choose or cast columns in the query, or "
+            f"another of {', '.join(TABLES)}."
+        ) from error
