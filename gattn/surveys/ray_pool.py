@@ -217,7 +217,7 @@ def _workers(pool: RayPool, resources: Mapping[str, float]) -> int:
 
 def _done(answer: Mapping[str, Any]) -> Done:
     if "error" in answer:
-        error: GattnError = getattr(errors, answer["error"])(answer["message"])
+        error: GattnError = getattr(errors, answer["error"], CaptureError)(answer["message"])
         if "traceback" in answer:
             error.add_note(answer["traceback"])
         raise error
