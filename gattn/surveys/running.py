@@ -195,9 +195,9 @@ def _check_own(folder: Path) -> None:
 
 
 def _begun(folder: Path, inputs: Inputs, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the manifest of the survey in a folder; where there is none yet, fill its queue."""
+    """Give the manifest of the survey in a folder; where nothing is in it yet, begin it."""
     known = read_manifest(folder)
-    if known is not None:
+    if known is not None and parts_in(folder):
         fingerprint = inputs.first(asked["limit"]).fingerprint
         check_same(folder, known, {**asked, "inputs": fingerprint})
         return known

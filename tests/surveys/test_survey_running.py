@@ -141,6 +141,7 @@ def test_what_cannot_be_asked_is_refused_before_anything_is_written(
     with pytest.raises(error, match=said):
         run(TEXTS, embedded, tmp_path / "survey", **options)
     assert not (tmp_path / "survey" / "texts").exists()
+    assert len(run(TEXTS[1:], embedded, tmp_path / "survey")) == 9
 
 
 def test_a_model_that_is_not_there_is_refused(tmp_path):
