@@ -14,6 +14,7 @@ NOUNS = {
     "CaptureGraphs",
     "GraphAttention",
     "Pairs",
+    "RayPool",
     "Survey",
     "TokenGraph",
 }

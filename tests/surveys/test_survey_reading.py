@@ -488,16 +488,20 @@ def test_what_is_no_survey_is_refused(survey, tmp_path):
         gattn.open_survey(tmp_path)
 
 
-@pytest.mark.parametrize("harm", ["cut", "removed", "garbled"])
-@pytest.mark.parametrize("table", ["texts", "edges", "heads"])
+@pytest.mark.parametrize(
+    ("harm", "table"),
+    [
+        *(("cut", table) for table in ("texts", "edges", "heads")),
+        *(("garbled", table) for table in ("texts", "edges", "heads")),
+        *(("removed", table) for table in ("edges", "heads")),
+    ],
+)
 def test_damage_is_an_error_that_names_the_place(survey, tmp_path, harm, table):
     folder = tmp_path / "survey"
     shutil.copytree(survey.folder, folder)
     path = part_path(folder, table, 64)
     content = path.read_bytes()
     if harm == "removed":
-        if table == "texts":
-            pytest.skip("the part is not in the survey then")
         path.unlink()
     elif harm == "cut":
         path.write_bytes(content[: len(content) // 2])
