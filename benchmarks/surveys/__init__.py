@@ -1,0 +1,1 @@
+"""What a survey costs: `python -m benchmarks.surveys` from the root of the repository."""

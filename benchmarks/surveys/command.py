@@ -1,0 +1,115 @@
+"""The command: which measurements, and where what they found goes."""
+
+import argparse
+import os
+import sys
+import tempfile
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from benchmarks import report
+from benchmarks.command import BUSY, _machine
+from benchmarks.surveys import corpus, page, picture
+from benchmarks.surveys.children import in_a_child
+from benchmarks.surveys.runs import RUNS
+
+RESULTS = Path(__file__).parents[1] / "surveys.json"
+
+
+def main() -> int:
+    options = _options()
+    chosen = [name for name in RUNS if _is_chosen(name, options.only)]
+    if options.list:
+        print("\n".join(f"{name:26}  {RUNS[name].what}" for name in chosen))
+        return 0
+    if not chosen:
+        print("No such measurement: --list shows them all.", file=sys.stderr)
+        return 2
+    path = options.json or (None if options.quick else RESULTS)
+    results = report.read(path, machine())
+    if not options.draw:
+        measure(chosen, options.quick, results, path)
+    if path:
+        report.sort(results, list(RUNS))
+        publish(results, path, path.resolve() == RESULTS.resolve())
+    return any("failed" in row for row in results["rows"])
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.surveys", description="What surveys cost: time, memory, disk."
+    )
+    parser.add_argument("--quick", action="store_true", help="a few texts, to see that it runs")
+    parser.add_argument("--list", action="store_true", help="list the measurements and do nothing")
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", default=[], help="a name, or what it starts with"
+    )
+    parser.add_argument(
+        "--json",
+        type=Path,
+        metavar="PATH",
+        help="where results go, the page and the picture beside them; by default, and not if "
+        "--quick, benchmarks/surveys.json, docs/surveys/speed.md and docs/pictures. What was "
+        "measured on the same machine before stays",
+    )
+    parser.add_argument(
+        "--draw", action="store_true", help="measure nothing, write page and picture once more"
+    )
+    return parser.parse_args()
+
+
+def _is_chosen(name: str, names: list[str]) -> bool:
+    return not names or any((name + "/").startswith(one.rstrip("/") + "/") for one in names)
+
+
+def machine() -> dict[str, Any]:
+    """Describe where this runs."""
+    found = _machine("cpu") | {"memory_gib": round(_memory() / 2**30)}
+    for name in ("pyarrow", "duckdb", "ray"):
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def _memory() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def measure(names: list[str], quick: bool, results: dict[str, Any], path: Path | None) -> None:
+    """Measure one after the other; what was found is written at once."""
+    with tempfile.TemporaryDirectory(prefix="gattn-surveys-") as folder:
+        corpus.prepare(Path(folder))
+        for name in names:
+            found = in_a_child(name, Path(folder), quick)
+            print(line(found), flush=True)
+            if found["others"] > BUSY:
+                share = f"{found['others']:.0%}"
+                print(f"warning: other processes took {share} of the CPUs before {name}")
+            report.put(results, found)
+            if path:
+                report.write(results, path)
+
+
+def line(found: dict[str, Any]) -> str:
+    """Say in a line what a measurement found."""
+    said = [f"{found['name']:26}", f"{found['whole_seconds']:6.1f} s"]
+    said += [f"{kind}: {found[kind]}" for kind in ("failed", "skipped") if kind in found]
+    if "texts_a_second" in found:
+        said.append(f"{found['texts_a_second']:.4g} texts/s")
+    if "mib" in found:
+        said.append(f"{found['mib']:.0f} MiB")
+    return "  ".join(said)
+
+
+def publish(results: dict[str, Any], path: Path, in_docs: bool) -> None:
+    """Write page and picture: into the documentation, or beside the JSON file."""
+    text = page.written(results)
+    if in_docs:
+        (report.DOCS / "surveys" / "speed.md").write_text(text, encoding="utf-8")
+        picture.draw(results, report.DOCS / "pictures" / "surveys")
+    else:
+        path.with_suffix(".md").write_text(text, encoding="utf-8")
+        picture.draw(results, path.with_suffix(""))

@@ -1,0 +1,112 @@
+"""What a large survey would take, from what was measured here and what others state of a GPU."""
+
+from typing import Any, NamedTuple
+
+TEXTS, TOKENS, LAYERS, HEADS, WIDTH, GPUS = 1_000_000, 1_024, 12, 12, 768, 8
+FLOPS, BANDWIDTH, COPYING = 67e12, 3.35e12, 25e9
+"""An H100 SXM's peaks in float32 and of its memory (NVIDIA's data sheet); a third of PCIe 5 x16."""
+DGX_CORES = 112
+"""Of a DGX H100, with eight of these GPUs (NVIDIA's data sheet)."""
+CORES, ANALYSES, WRITING = "cores that keep up", "CPU, head_table", "CPU, columns, packing, writing"
+COMPUTING, MOVING, PASSES = 0.3, 0.5, 20
+"""Assumed: shares of those peaks, and how often each score is read or written."""
+_COPIED = 12
+"""Bytes an edge on its way to the host: where it is, and its attention."""
+
+
+class Line(NamedTuple):
+    """A quantity of the table, and how it comes about."""
+
+    what: str
+    formula: str
+    value: float
+    unit: str
+
+
+def lines(rows: dict[str, dict[str, Any]]) -> list[Line]:
+    """Work out a survey of a million texts."""
+    kept = rows["kept/embedded"]["edges_a_query"]
+    length = max(kept, key=int)
+    queries = TEXTS * TOKENS * LAYERS * HEADS
+    edges = queries * kept[length]
+    disk = _disk(rows["size/threshold"], edges, queries)
+    gpu = _gpu_seconds(edges)
+    wall = sum(line.value for line in gpu) / GPUS
+    cpu = _cpu_seconds(rows["stages/docstrings"], edges)
+    cores = sum(line.value for line in cpu) / wall
+    return [
+        Line("queries", "texts x tokens x heads", queries, ""),
+        Line("edges", f"queries x {kept[length]:.1f}, kept at {length} tokens", edges, ""),
+        *disk,
+        *gpu,
+        Line(f"time on {GPUS} GPUs", "the three lines above / GPUs", wall, "seconds"),
+        *cpu,
+        Line(CORES, "the two lines above / time", cores, "cores"),
+        Line("written", "disk / time", sum(line.value for line in disk) / wall, "bytes a second"),
+    ]
+
+
+def _disk(size: dict[str, Any], edges: float, queries: float) -> list[Line]:
+    an_edge = size["folders"]["edges"] / size["edges"]
+    of_queries = size["folders"]["queries"] / (size["tokens"] * 16)
+    a_head = size["folders"]["heads"] / (size["texts"] * 16)
+    a_token = sum(size["folders"][name] for name in ("tokens", "texts")) / size["tokens"]
+    heads, tokens = TEXTS * LAYERS * HEADS, TEXTS * TOKENS
+    return [
+        Line("disk, edges", f"edges x {an_edge:.2f} bytes", edges * an_edge, "bytes"),
+        Line("disk, queries", f"queries x {of_queries:.2f} bytes", queries * of_queries, "bytes"),
+        Line(
+            "disk, the rest",
+            f"heads x {a_head:.0f} bytes + tokens x {a_token:.1f} bytes",
+            heads * a_head + tokens * a_token,
+            "bytes",
+        ),
+    ]
+
+
+def _gpu_seconds(edges: float) -> list[Line]:
+    weights, pairs = 12 * LAYERS * WIDTH**2, TOKENS**2
+    flops = TEXTS * (2 * weights * TOKENS + 6 * pairs * LAYERS * WIDTH)
+    moved = TEXTS * LAYERS * HEADS * pairs * 4 * PASSES
+    return [
+        Line(
+            "GPU, arithmetic",
+            f"texts x (2 x {weights / 1e6:.0f}M weights x tokens + 6 x tokens² x layers x width) / "
+            f"({COMPUTING:.0%} of {FLOPS / 1e12:.0f} TFLOP/s)",
+            flops / (COMPUTING * FLOPS),
+            "seconds",
+        ),
+        Line(
+            "GPU, scores in memory",
+            f"texts x heads x tokens² x 4 bytes x {PASSES} passes / "
+            f"({MOVING:.0%} of {BANDWIDTH / 1e12:.2f} TB/s)",
+            moved / (MOVING * BANDWIDTH),
+            "seconds",
+        ),
+        Line(
+            "GPU, edges to the host",
+            f"edges x {_COPIED} bytes / {COPYING / 1e9:.0f} GB/s",
+            edges * _COPIED / COPYING,
+            "seconds",
+        ),
+    ]
+
+
+def _cpu_seconds(stages: dict[str, Any], edges: float) -> list[Line]:
+    seconds = stages["seconds"]
+    an_edge = (seconds["columns"] + seconds["packing and writing"]) / stages["edges"]
+    of_analyses = seconds["analyses"] / stages["edges"]
+    return [
+        Line(
+            WRITING,
+            f"edges x {an_edge * 1e9:.0f} ns",
+            edges * an_edge,
+            "seconds",
+        ),
+        Line(
+            ANALYSES,
+            f"edges x {of_analyses * 1e9:.0f} ns",
+            edges * of_analyses,
+            "seconds",
+        ),
+    ]
