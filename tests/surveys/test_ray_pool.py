@@ -228,10 +228,11 @@ def test_capture_graphs_in_a_pipeline_of_ones_own(cluster, tmp_path):
         compute=ray.data.ActorPoolStrategy(size=1),
     ).write_parquet(str(tmp_path / "out"))
     capture = CaptureGraphs(keep=gattn.TopK(2))
-    found = pq.read_table(tmp_path / "out").sort_by("text_id")
+    found = pq.read_table(tmp_path / "out").sort_by("text_id").drop(["metadata"])
     for kind in ("numpy", "pandas", "pyarrow"):
         (batch,) = source.iter_batches(batch_size=16, batch_format=kind)
-        assert capture(batch).sort_by("text_id").to_pylist() == found.to_pylist()
+        rows = capture(batch).sort_by("text_id").select(found.column_names)
+        assert repr(rows.to_pylist()) == repr(found.to_pylist())  # NaN is among them
 
     rows = f"read_parquet('{tmp_path}/out/*.parquet')"
     known = duckdb.sql(f"SELECT reason IS NULL, num_tokens FROM {rows} ORDER BY text_id").fetchall()
@@ -287,7 +288,10 @@ def test_a_cluster_goes_with_a_run_that_is_killed_and_another_one_goes_on(cluste
     assert any(process.name() == "raylet" for process in rays)
     killed.kill()
     killed.communicate()
-    assert psutil.wait_procs(rays, timeout=30)[1] == []
+    agents = psutil.wait_procs(rays, timeout=10)[1]
+    assert {name_of(agent) for agent in agents} <= {"ray::DashboardAgent", "ray::RuntimeEnvAgent"}
+    for agent in agents:  # Ray leaves these two to themselves.
+        agent.kill()
     assert 0 < len(queue.parts(tmp_path / "out")) < 4
 
     again = start(tmp_path, 0, ray.get_runtime_context().gcs_address)
