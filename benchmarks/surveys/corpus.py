@@ -20,8 +20,12 @@ _OTHERS = {"test", "tests", "site-packages", "idlelib"}
 
 def prepare(work: Path) -> None:
     """Write the texts, and a model of GPT-2's shape, into a folder."""
+    from transformers.utils import logging
+
     from gattn import load_model
 
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
     _, tokenizer = load_model()
     texts = [one for one in docstrings() if len(one) >= FEWEST]
     fitting = [one for one in texts if len(tokenizer(one)["input_ids"]) <= MOST_TOKENS]

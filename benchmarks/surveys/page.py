@@ -129,7 +129,7 @@ def _stages(rows: Rows) -> dict[str, str]:
     totals = [sum(row["seconds"].values()) / row["texts"] for row in found.values()]
     lines.append(("together", *(f"{1000 * total:.1f} ms a text" for total in totals)))
     largest = "; ".join(
-        f"of {shape} {max(row['seconds'], key=row['seconds'].get)}" for shape, row in found.items()
+        f"{max(row['seconds'], key=row['seconds'].get)} ({shape})" for shape, row in found.items()
     )
     return {"table": table(("", *found), lines).rstrip(), "largest": largest}
 
@@ -220,7 +220,7 @@ def _reading(rows: Rows) -> dict[str, str]:
 
 
 def _paper(rows: Rows) -> dict[str, str]:
-    if not {"kept/embedded", "size/threshold", "stages/docstrings"} <= rows.keys():
+    if not {"kept/embedded", "size/threshold", "stages/gpt2-shape"} <= rows.keys():
         return {}
     found = paper.lines(rows)
     lines = [(one.what, one.formula, large(one.value, one.unit)) for one in found]

@@ -32,7 +32,7 @@ def lines(rows: dict[str, dict[str, Any]]) -> list[Line]:
     disk = _disk(rows["size/threshold"], edges, queries)
     gpu = _gpu_seconds(edges)
     wall = sum(line.value for line in gpu) / GPUS
-    cpu = _cpu_seconds(rows["stages/docstrings"], edges)
+    cpu = _cpu_seconds(rows["stages/gpt2-shape"], edges)
     cores = sum(line.value for line in cpu) / wall
     return [
         Line("queries", "texts x tokens x heads", queries, ""),

@@ -13,7 +13,7 @@ from benchmarks.surveys.throughput import keep_of, model_of, texts_of
 from gattn.surveys.columns import joined, tables_of, text_row
 from gattn.surveys.parts import write_part
 
-_TEXTS = {"docstrings": 64, "gpt2-shape": 4}
+_TEXTS = {"docstrings": 64, "gpt2-shape": 2}
 _QUICK = {"docstrings": 8, "gpt2-shape": 1}
 _NOTHING = gattn.Threshold(2.0)
 """No attention of a softmax is that large."""
