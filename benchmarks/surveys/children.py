@@ -11,7 +11,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.measure import MIB, calibrate
+from benchmarks.measure import MIB, CpuTime
 
 _PAUSE = 0.25
 _LIMIT = 600.0
@@ -22,7 +22,6 @@ def in_a_child(name: str, work: Path, quick: bool) -> dict[str, Any]:
 
     Processes that it starts are Ray's: of these the proportional set sizes are added up.
     """
-    others = calibrate()
     command = [sys.executable, "-m", "benchmarks.surveys.child", name, str(work), str(int(quick))]
     # A survey's own words go to stderr; the last line of stdout is the answer.
     with tempfile.TemporaryFile("w+") as said, tempfile.TemporaryFile("w+") as told:
@@ -33,7 +32,7 @@ def in_a_child(name: str, work: Path, quick: bool) -> dict[str, Any]:
         said.seek(0)
         told.seek(0)
         lines, errors = said.read().splitlines(), told.read().splitlines()
-    found: dict[str, Any] = {"name": name, "others": others, "whole_seconds": seconds}
+    found: dict[str, Any] = {"name": name, "whole_seconds": seconds, "others": peaks.pop("others")}
     found["date"] = time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime())
     if process.returncode or not lines:
         reason = errors[-1] if errors else f"it ended with code {process.returncode}"
@@ -46,10 +45,11 @@ def _environment() -> dict[str, str]:
 
 
 def _watched(process: "subprocess.Popen[bytes] | subprocess.Popen[str]") -> dict[str, float]:
-    """Wait for a process, and give the peaks of the processes below it, in MiB."""
-    root = psutil.Process(process.pid)
+    """Wait for a process; give the peaks of those below it, and what others took of the CPUs."""
+    root, before = psutil.Process(process.pid), CpuTime.now()
     total = workers = 0.0
     known: dict[int, psutil.Process] = {}
+    cpu: dict[int, float] = {}
     end = time.monotonic() + _LIMIT
     while process.poll() is None:
         if time.monotonic() > end:
@@ -60,13 +60,18 @@ def _watched(process: "subprocess.Popen[bytes] | subprocess.Popen[str]") -> dict
         total = max(total, sum(sizes.values()))
         at_work = sum(size for one, size in sizes.items() if _is_worker(one))
         workers = max(workers, at_work)
+        cpu |= {one.pid: seconds for one in [root, *below] if (seconds := _cpu_seconds(one))}
         time.sleep(_PAUSE)
+    now = CpuTime.now()
+    taken = now.busy - before.busy - sum(cpu.values()) - (now.own - before.own)
+    others = max(0.0, taken) / (now.all - before.all)
     for one in known.values():  # What a child that failed left behind; psutil knows reused ids.
         try:
             one.kill()
         except psutil.NoSuchProcess:
             continue
-    return {"all_mib": total, "workers_mib": workers} if known else {}
+    peaks = {"all_mib": total, "workers_mib": workers} if known else {}
+    return {"others": others} | peaks
 
 
 def _below(root: psutil.Process) -> list[psutil.Process]:
@@ -81,6 +86,14 @@ def _size(process: psutil.Process) -> float:
         return float(process.memory_full_info().pss) / MIB
     except (psutil.Error, AttributeError):
         return 0.0
+
+
+def _cpu_seconds(process: psutil.Process) -> float:
+    try:
+        times = process.cpu_times()
+    except psutil.Error:
+        return 0.0
+    return float(times.user + times.system)
 
 
 def _is_worker(process: psutil.Process) -> bool:

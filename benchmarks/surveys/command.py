@@ -87,7 +87,7 @@ def measure(names: list[str], quick: bool, results: dict[str, Any], path: Path |
             print(line(found), flush=True)
             if found["others"] > BUSY:
                 share = f"{found['others']:.0%}"
-                print(f"warning: other processes took {share} of the CPUs before {name}")
+                print(f"warning: other processes took {share} of the CPUs during {name}")
             report.put(results, found)
             if path:
                 report.write(results, path)
