@@ -102,10 +102,16 @@ def text_row(
     )
 
 
-def failed_row(text_id: int | None, text: str | None, metadata: str, reason: str) -> pa.Table:
+def failed_row(
+    text_id: int | None,
+    text: str | None,
+    metadata: str,
+    reason: str,
+    num_tokens: int | None = None,
+) -> pa.Table:
     """Write a text that could not be captured as one row; what is no UTF-8 is escaped."""
     text = None if text is None else _encodable(text)
-    return _row(text_id, text, metadata, reason=_encodable(reason))
+    return _row(text_id, text, metadata, num_tokens=num_tokens, reason=_encodable(reason))
 
 
 def _encodable(text: str) -> str:
@@ -163,7 +169,13 @@ def _flat(rows: pa.Table, name: str) -> pa.Table:
         text_id = np.repeat(batch.column(0).to_numpy(), np.diff(lists.offsets.to_numpy()))
         names = ["text_id", *(field.name for field in structs.type)]
         chunks.append(pa.Table.from_arrays([pa.array(text_id), *structs.flatten()], names))
-    return pa.concat_tables(chunks, promote_options="permissive")
+    return _with_kinds(pa.concat_tables(chunks, promote_options="permissive"))
+
+
+def _with_kinds(table: pa.Table) -> pa.Table:
+    """Take columns without any value for numbers."""
+    kinds = [pa.float64() if pa.types.is_null(kind) else kind for kind in table.schema.types]
+    return table.cast(pa.schema(list(zip(table.column_names, kinds, strict=True))))
 
 
 def _ordered(trace: AttentionTrace) -> list[tuple[Place, AttentionGraph]]:
@@ -241,10 +253,9 @@ def _heads(
     columns = _repeated(heads, [1] * len(heads))
     columns["key_value_head"] = pa.array([graph.key_value_head for graph in graphs], pa.int32())
     columns["num_edges"] = pa.array([graph.graph.num_edges for graph in graphs], pa.int64())
-    columns["kept"] = pa.array([graph.share_kept for graph in graphs], pa.float64())
-    columns["weight_function"] = pa.array([graph.weight_function for graph in graphs])
-    columns["normalizer"] = pa.array([graph.normalizer for graph in graphs])
-    columns["kept_by"] = pa.array([graph.kept_by for graph in graphs])
+    columns["kept"] = _scores([graph.share_kept for graph in graphs])
+    for name in ("weight_function", "normalizer", "kept_by"):
+        columns[name] = pa.array([getattr(graph, name) for graph in graphs], pa.string())
     columns["graph"] = pa.array([_shape(graph.graph) for graph in graphs])
     names = dict.fromkeys(name for row in scores.values() for name in row)
     for name in names:
@@ -254,12 +265,16 @@ def _heads(
 
 
 def _scores(values: Sequence[Any]) -> pa.Array:
-    """Write a column of scores: numbers as float64, anything else as text."""
-    if all(value is None or isinstance(value, (float, int, np.number)) for value in values):
-        numbers = [np.nan if value is None else float(value) for value in values]
-        return pa.array(numbers, pa.float64())
-    texts = [None if value is None or value != value else str(value) for value in values]
-    return pa.array(texts, pa.string())
+    """Write a column of scores: numbers as float64, anything else as text; none is null, not NaN.
+
+    SQL takes means of what is not null.
+    """
+    known = [None if value is None or value != value else value for value in values]
+    if all(value is None for value in known):
+        return pa.nulls(len(known))  # of the kind that the scores of other texts have
+    if all(value is None or isinstance(value, (float, int, np.number)) for value in known):
+        return pa.array([None if value is None else float(value) for value in known], pa.float64())
+    return pa.array([None if value is None else str(value) for value in known], pa.string())
 
 
 def _shape(graph: TokenGraph) -> str:

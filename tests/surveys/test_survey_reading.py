@@ -282,6 +282,34 @@ def test_edges_of_a_text_have_tokens(survey):
 # SQL
 
 
+def _of_long_texts(trace):
+    is_long = len(trace.tokens) > 4
+    heads = head_table(trace)[["entropy"]]
+    heads["known"] = np.where(is_long, heads["entropy"], np.nan)
+    heads["said"] = "long" if is_long else None
+    return heads
+
+
+def test_a_score_that_a_text_has_not_is_null(tmp_path, loaded):
+    survey = write(tmp_path / "survey", TEXTS[:2], loaded[0], analyses=[_of_long_texts])
+    lengths = survey.texts["num_tokens"]
+    assert (lengths[0] > 4, lengths[1] > 4) == (True, False)
+    found = survey.sql(
+        "select layer, head, count(known), count(said), avg(known), count_if(isnan(known)) "
+        "from heads group by all order by all"
+    )
+    entropy = survey.heads.query("text_id == 0")["entropy"]
+    assert found.iloc[:, 4].tolist() == entropy.tolist()
+    assert found.iloc[:, [2, 3, 5]].to_numpy().tolist() == [[1, 1, 0]] * 16
+    assert survey.heads["known"].isna().sum() == survey.heads["said"].isna().sum() == 16
+    assert survey.polars("heads").select(pl.col("known").mean()).collect().item() == pytest.approx(
+        entropy.mean()
+    )
+    statistics = survey.statistics("known")
+    assert statistics["texts"].tolist() == [1] * 16
+    assert statistics["mean"].tolist() == entropy.tolist()
+
+
 def test_sql_gives_the_numbers_of_pandas(survey):
     found = survey.sql("select layer, head, avg(induction) x from heads group by all order by all")
     expected = survey.heads.groupby(["layer", "head"])["induction"].mean().reset_index(name="x")
