@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from gattn.analysis.head_scores import (
     NEAR,
     ROUNDING,
     SHARE,
+    TEXTS,
     pattern_sums,
     punctuation,
     special_tokens,
@@ -63,8 +65,8 @@ def even_scores(head: AttentionGraph) -> dict[str, float]:
         weight = (mass / np.maximum(size, 1))[head.query]
         sums = pattern_sums(head, weight)
     else:
-        counts = _counts(head)
-        size, has_first = counts.pop("size"), counts.pop("first_token", np.zeros(len(mass)))
+        counts = _counts(_Nodes.of(head))
+        size, has_first = counts["size"], counts.get("first_token", np.zeros(len(mass)))
         sums = {name: float(mass @ (count / size.clip(1))) for name, count in counts.items()}
     filled = mass > 0
     found = {name: sums[name] / float(mass.sum()) for name in EVEN_SCORES if name in sums}
@@ -84,35 +86,63 @@ def _first(head: AttentionGraph) -> int:
     return int(found[0]) if len(found) else -1
 
 
-def _counts(head: AttentionGraph) -> dict[str, Numbers]:
+class _Nodes(NamedTuple):
+    """All that even attention knows of a head, which is the same for most heads of a trace."""
+
+    tokens: tuple[str, ...]
+    words: tuple[int | None, ...]
+    positions: tuple[int, ...] | None
+    num_queries: int
+    num_keys: int
+    query_offset: int
+    is_bipartite: bool
+    is_causal: bool
+
+    @classmethod
+    def of(cls, head: AttentionGraph) -> _Nodes:
+        graph = head.graph
+        return cls(
+            head.tokens,
+            head.words,
+            None if head.positions is None else tuple(head.positions.tolist()),
+            graph.num_queries,
+            graph.num_keys,
+            graph.query_offset,
+            graph.is_bipartite,
+            not graph.is_bipartite and bool((head.key <= head.query + graph.query_offset).all()),
+        )
+
+
+@lru_cache(TEXTS)
+def _counts(nodes: _Nodes) -> dict[str, Numbers]:
     """Count each query's keys, and those of each pattern, among all or all up to the query.
 
     Edges are not listed: there may be too many.
     """
-    graph, keys = head.graph, head.graph.num_keys
-    node = np.arange(graph.num_queries) + graph.query_offset
-    is_causal = not graph.is_bipartite and bool((head.key <= node[head.query]).all())
-    last = np.minimum(node, keys - 1) if is_causal else np.full(len(node), keys - 1)
+    keys = nodes.num_keys
+    node = np.arange(nodes.num_queries) + nodes.query_offset
+    last = np.minimum(node, keys - 1) if nodes.is_causal else np.full(len(node), keys - 1)
 
     def marked(marks: NDArray[np.bool_]) -> Numbers:
         return np.cumsum(marks[:keys])[last].astype(np.float64)
 
     counts: dict[str, Any] = {"size": last + 1.0}
-    if head.tokens:
-        counts["punctuation"] = marked(punctuation(head.tokens))
-    if head.words:
-        counts["special_tokens"] = marked(special_tokens(head))
-    if graph.is_bipartite:
+    if nodes.tokens:
+        counts["punctuation"] = marked(punctuation(nodes.tokens))
+    if nodes.words:
+        counts["special_tokens"] = marked(special_tokens(nodes.words))
+    if nodes.is_bipartite:
         return counts
-    positions = head.node_positions
+    known = nodes.positions
+    positions = np.arange(max(keys, node[-1] + 1)) if known is None else np.array(known)
     counts["first_token"] = marked(positions == 0)
-    steps = range(-NEAR, 1 if is_causal else NEAR + 1)
+    steps = range(-NEAR, 1 if nodes.is_causal else NEAR + 1)
     beside = {step: np.isin(positions[node] + step, positions[:keys]) * 1.0 for step in steps}
     counts["locality"] = np.sum(list(beside.values()), axis=0)
     counts["previous_token"] = beside[-1]
     counts["next_token"] = beside.get(1, np.zeros(len(node)))
-    if head.tokens:
-        token, before = texts(head)
+    if nodes.tokens:
+        token, before = texts(nodes.tokens, positions)
         counts["same_token"] = _equal(token[:keys], token[node], last)
         counts["induction"] = _equal(before[:keys], token[node], np.minimum(node, keys - 1))
     return counts

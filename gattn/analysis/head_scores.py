@@ -16,7 +16,7 @@ NEAR = 2
 
 SHARE, ROUNDING = 0.9, 1e-9
 
-_TEXTS = 4
+TEXTS = 4
 """The texts whose tokens are remembered, as all heads of a trace have the same."""
 
 
@@ -101,15 +101,15 @@ def is_punctuation(token: str) -> bool:
     return bool(letters) and all(unicodedata.category(letter)[0] in "PS" for letter in letters)
 
 
-@lru_cache(_TEXTS)
+@lru_cache(TEXTS)
 def punctuation(tokens: tuple[str, ...]) -> NDArray[np.bool_]:
     """Mark the tokens that are nothing but punctuation and symbols."""
     return np.array(list(map(is_punctuation, tokens)))
 
 
-def special_tokens(head: AttentionGraph) -> NDArray[np.bool_]:
+def special_tokens(words: tuple[int | None, ...]) -> NDArray[np.bool_]:
     """Mark the nodes that are special tokens: those that are no part of a word."""
-    return np.array([word is None for word in head.words])
+    return np.array([word is None for word in words])
 
 
 def _entropy(share: NDArray[np.float64]) -> float:
@@ -138,21 +138,22 @@ def pattern_sums(head: AttentionGraph, weight: NDArray[np.float64]) -> dict[str,
     if head.tokens:
         sums["punctuation"] = column[punctuation(head.tokens)].sum()
     if head.words:
-        sums["special_tokens"] = column[special_tokens(head)].sum()
+        sums["special_tokens"] = column[special_tokens(head.words)].sum()
     if not head.graph.is_bipartite:
         sums |= _sums_of_pairs(head, weight)
     return {name: float(value) for name, value in sums.items()}
 
 
-def texts(head: AttentionGraph) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def texts(
+    tokens: tuple[str, ...], positions: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Give each token the number of its text, and that of the token before it, or -1."""
-    token = _numbered(head.tokens)
-    positions = head.node_positions
+    token = _numbered(tokens)
     follows_on = np.diff(positions, prepend=positions[:1]) == 1
     return token, np.where(follows_on, np.roll(token, 1), -1)
 
 
-@lru_cache(_TEXTS)
+@lru_cache(TEXTS)
 def _numbered(tokens: tuple[str, ...]) -> NDArray[np.int64]:
     numbers: dict[str, int] = {}
     return np.array([numbers.setdefault(text, len(numbers)) for text in tokens])
@@ -171,7 +172,7 @@ def _sums_of_pairs(head: AttentionGraph, weight: NDArray[np.float64]) -> dict[st
     }
     if not head.tokens:
         return sums
-    token, before = texts(head)
+    token, before = texts(head.tokens, positions)
     own = token[node]
     same = token[key] == own
     return sums | {

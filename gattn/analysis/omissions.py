@@ -129,7 +129,7 @@ def _marked(head: AttentionGraph, which: str | list[int | str]) -> NDArray[np.bo
                 "It is not known which tokens are special: capture a text with a fast tokenizer, "
                 "or give positions, as in [0]."
             )
-        return special_tokens(head)
+        return special_tokens(head.words)
     if isinstance(which, str):
         raise SelectionError(
             f"which is 'special', 'first', or positions and texts, as in [0, ','], not {which!r}."
