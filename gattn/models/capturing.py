@@ -231,6 +231,7 @@ class Options:
         tokenizer: PreTrainedTokenizerBase | None,
         keeps_logits: bool = False,
     ) -> Recording:
+        """Make what records the calls of a model so."""
         return Recording(
             model,
             tokenizer,

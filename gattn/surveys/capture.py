@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -23,6 +23,7 @@ from gattn.models.encoding import Encoding, encode
 from gattn.progress import silence
 from gattn.surveys.columns import Place, failed_row, joined, text_row
 from gattn.surveys.input_rows import RowError, row_of
+from gattn.surveys.queue import SCHEMA
 from gattn.trace import AttentionTrace
 
 if TYPE_CHECKING:
@@ -38,7 +39,7 @@ Batch: TypeAlias = "Mapping[str, Sequence[Any]] | pd.DataFrame | pa.Table"
 Row: TypeAlias = Mapping[str, Any]
 
 _IDS = ("input_ids", "decoder_input_ids")
-_FAULTS_OF_ALL = (ModelError, SelectionError, OSError)
+_FAULTS_OF_ALL = (ModelError, SelectionError, OSError, torch.AcceleratorError)
 """Errors that no text is to blame for: they end the survey."""
 
 
@@ -92,7 +93,7 @@ class CaptureGraphs:
         most_tokens: int = 4096,
     ) -> None:
         self._options = Options(keep, layers, heads, scores, contributions)
-        self._analyses, self._edits = list(analyses), list(edits)
+        self._analyses, self._edits = checked(analyses), list(edits)
         if isinstance(most_tokens, bool) or not isinstance(most_tokens, int) or most_tokens < 1:
             raise CaptureError(
                 f"most_tokens must be a whole number of at least 1, not {most_tokens!r}."
@@ -118,7 +119,8 @@ class CaptureGraphs:
         Table
             One row a text, in the order of the batch, with ``text_id``, ``text``, ``metadata``,
             ``num_tokens``, ``num_edges``, and as lists of structs ``edges``, ``queries``, ``heads``
-            and ``tokens``. What could not be captured has its ``reason`` instead.
+            and ``tokens``. What could not be captured has its ``reason`` instead, and no
+            ``num_tokens`` where the model was not even asked.
         """
         rows = _rows(batch)
         found: dict[int, pa.Table] = {}
@@ -159,32 +161,33 @@ class CaptureGraphs:
     ) -> dict[int, pa.Table]:
         """Capture some texts together, or where that fails in halves, to find those that fail."""
         try:
-            with self._editing():
-                traces = capture_encoded(
-                    [encodings[number] for number in numbers],
-                    self._model,
-                    self._tokenizer,
-                    self._options,
-                )
+            traces = self._traces([encodings[number] for number in numbers])
         except _FAULTS_OF_ALL:
             raise
         except Exception as error:
             if len(numbers) == 1:
-                return {numbers[0]: _failed(rows[numbers[0]], error)}
+                (number,) = numbers
+                return {number: _failed(rows[number], error, len(encodings[number]))}
+            traces = None  # The error holds the batch's tensors: the halves run once it is gone.
+        if traces is None:
             half = len(numbers) // 2
             first = self._captured(numbers[:half], encodings, rows)
             return first | self._captured(numbers[half:], encodings, rows)
         return {
-            number: self._row(rows[number], trace)
+            number: self._row(rows[number], trace, len(encodings[number]))
             for number, trace in zip(numbers, traces, strict=True)
         }
+
+    def _traces(self, encodings: list[Encoding]) -> list[AttentionTrace]:
+        with self._editing():
+            return capture_encoded(encodings, self._model, self._tokenizer, self._options)
 
     def _editing(self) -> AbstractContextManager[object]:
         if not self._edits:
             return nullcontext()
         return edited(self._model, *self._edits, tokenizer=self._tokenizer)
 
-    def _row(self, row: Row, trace: AttentionTrace) -> pa.Table:
+    def _row(self, row: Row, trace: AttentionTrace, num_tokens: int) -> pa.Table:
         try:
             with silence():
                 scores = _scores([analysis(trace) for analysis in self._analyses], trace)
@@ -192,19 +195,35 @@ class CaptureGraphs:
         except OSError:
             raise
         except Exception as error:
-            return _failed(row, error)
+            return _failed(row, error, num_tokens)
+
+
+def checked(analyses: Sequence[Analysis]) -> list[Analysis]:
+    """Check what a survey is to compute of each head.
+
+    Raises
+    ------
+    CaptureError
+        Where it is no list of functions.
+    """
+    if not isinstance(analyses, Iterable) or not all(map(callable, found := list(analyses))):
+        raise CaptureError(
+            "analyses is a list of functions of a trace, such as [gattn.analysis.head_table], not "
+            f"{analyses!r:.200}."
+        )
+    return found
 
 
 def _names_tokens(edit: Edit) -> bool:
     return any(getattr(edit, side, None) is not None for side in ("query", "key"))
 
 
-def _failed(row: Row, error: Exception) -> pa.Table:
+def _failed(row: Row, error: Exception, num_tokens: int | None = None) -> pa.Table:
     reason = str(error) if isinstance(error, GattnError) else f"{type(error).__name__}: {error}"
-    return failed_row(row["text_id"], row["text"], row["metadata"], reason)
+    return failed_row(row["text_id"], row["text"], row["metadata"], reason, num_tokens)
 
 
-def _rows(batch: Batch) -> list[Row]:
+def _rows(batch: Batch) -> Sequence[Row]:
     """Read columns as rows that have all that `CaptureGraphs` reads."""
     columns = batch.to_pydict() if isinstance(batch, pa.Table) else dict(batch)
     if not {"text", "input_ids"} & columns.keys():
@@ -216,7 +235,8 @@ def _rows(batch: Batch) -> list[Row]:
         dict(zip(columns, map(_known, values), strict=True))
         for values in zip(*columns.values(), strict=True)
     ]
-    return [row if "metadata" in row else _read(row) for row in rows]
+    is_queued = columns.keys() == set(SCHEMA.names)
+    return rows if is_queued else [_read(row) for row in rows]
 
 
 def _known(value: Any) -> Any:

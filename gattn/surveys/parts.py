@@ -36,6 +36,8 @@ def write_part(folder: Path, first: int, tables: Mapping[str, pa.Table]) -> None
     """Write a part; once this returns it is in the survey, and before that it is not."""
     names = sorted(tables, key=lambda name: name == _MARK)
     try:
+        for name in set(FOLDERS) - set(names):  # An earlier try may have had other failures.
+            part_path(folder, name, first).unlink(missing_ok=True)
         for name in names:
             path = part_path(folder, name, first)
             path.parent.mkdir(exist_ok=True)
@@ -102,6 +104,11 @@ def remove_leftovers(folder: Path) -> None:
 def is_part(path: Path) -> bool:
     """Say whether a file has the name of a part."""
     return bool(_NAME.fullmatch(path.name))
+
+
+def has_texts(folder: Path) -> bool:
+    """Say whether a text in a survey was captured."""
+    return any(count_rows(part_path(folder, _MARK, first)) for first in parts_in(folder))
 
 
 def count_texts(folder: Path) -> int:

@@ -17,7 +17,7 @@ from gattn.errors import CaptureError, FileError, GattnError
 from gattn.surveys import queue
 from gattn.surveys.capture import CaptureGraphs
 from gattn.surveys.manifest import read_manifest
-from gattn.surveys.parts import part_path, read_rows
+from gattn.surveys.parts import count_rows, part_path, read_rows
 from gattn.surveys.running import Done, finish
 
 GO_ON = "What is in the survey is whole; run the same again to go on."
@@ -101,8 +101,8 @@ class CapturePart:
 def _written(folder: Path, first: int) -> Done:
     """Tell of a part whose worker was lost after it wrote the part."""
     queue.done(folder, first)
-    edges = read_rows(part_path(folder, "texts", first), columns=["num_edges"])["num_edges"]
+    texts = count_rows(part_path(folder, "texts", first))
     failures, reasons = part_path(folder, "failures", first), []
     if failures.exists():
         reasons = read_rows(failures, columns=["reason"])["reason"].to_pylist()
-    return Done(first, len(edges), sum(edges.to_pylist()), tuple(reasons))
+    return Done(first, texts, tuple(reasons))

@@ -10,17 +10,26 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import pyarrow.compute as pc
+
 from gattn.analysis.heads import head_table
 from gattn.errors import CaptureError, FileError
 from gattn.files.paths import UNNAMED
 from gattn.keep import Keep, Threshold, as_keep
 from gattn.models.capturing import Contributions
 from gattn.surveys import queue
-from gattn.surveys.capture import Analysis, CaptureGraphs
+from gattn.surveys.capture import Analysis, CaptureGraphs, checked
 from gattn.surveys.columns import tables_of
 from gattn.surveys.inputs import Inputs, read_inputs
 from gattn.surveys.manifest import MANIFEST, check_same, read_manifest, settings, write_manifest
-from gattn.surveys.parts import count_texts, is_part, parts_in, remove_leftovers, write_part
+from gattn.surveys.parts import (
+    count_texts,
+    has_texts,
+    is_part,
+    parts_in,
+    remove_leftovers,
+    write_part,
+)
 from gattn.surveys.reading import Survey, open_survey
 
 if TYPE_CHECKING:
@@ -34,7 +43,7 @@ if TYPE_CHECKING:
 
 _LOCK = ".lock"
 _PATIENCE = 128
-"""How many texts may fail before one is captured: then it is no fault of the texts."""
+"""How many texts the model may fail on before it captures one: then the texts are not to blame."""
 
 
 class Done(NamedTuple):
@@ -42,9 +51,10 @@ class Done(NamedTuple):
 
     first: int
     texts: int
-    edges: int
     reasons: tuple[str, ...]
     """Why texts failed, one each."""
+    faults: int = 0
+    """How many of these failed in the model or an analysis."""
 
 
 def survey(
@@ -111,7 +121,7 @@ def survey(
         "heads": heads,
         "scores": scores,
         "contributions": contributions,
-        "analyses": list(analyses),
+        "analyses": checked(analyses),
         "edits": list(edits),
         "most_tokens": most_tokens,
     }
@@ -125,11 +135,11 @@ def survey(
     folder = Path(out)
     with _alone(folder):
         manifest = _begun(folder, inputs, asked)
-        todo = _left(folder, manifest)
+        todo = _left(folder)
         if todo:
-            left = sum(queue.count(folder, first) for first in todo)
             with closing(_running(folder, todo, {"model": model, **options}, ray)) as done:
-                _follow(done, manifest["num_texts"], left, progress)
+                _follow(folder, done, manifest["num_texts"], todo, progress)
+        _check_whole(folder, manifest["num_texts"])
     return open_survey(folder)
 
 
@@ -211,27 +221,30 @@ def _begun(folder: Path, inputs: Inputs, asked: Mapping[str, Any]) -> dict[str, 
     return manifest
 
 
-def _left(folder: Path, manifest: Mapping[str, Any]) -> list[int]:
-    """Put a folder in order after a run that was stopped, and list the parts that it left.
-
-    Raises
-    ------
-    FileError
-        Where texts are neither in the survey nor left to do.
-    """
+def _left(folder: Path) -> list[int]:
+    """Put a folder in order after a run that was stopped, and list the parts that it left."""
     with _writing(folder):
         remove_leftovers(folder)
         known = set(parts_in(folder))
         for first in queue.parts(folder):
             if first in known:
                 queue.done(folder, first)
-    left = queue.parts(folder)
-    if not left and (count := count_texts(folder)) < manifest["num_texts"]:
+    return queue.parts(folder)
+
+
+def _check_whole(folder: Path, num_texts: int) -> None:
+    """Check that no text was lost.
+
+    Raises
+    ------
+    FileError
+        Where one is neither in the survey nor was left to do.
+    """
+    if (count := count_texts(folder)) < num_texts:
         raise FileError(
-            f"{folder} holds {count:,} of {manifest['num_texts']:,} texts, and those left to do "
-            f"are no longer in {folder / queue.FOLDER}: write the survey again, in another folder."
+            f"{folder} holds {count:,} of {num_texts:,} texts, and those left to do are no longer "
+            f"in {folder / queue.FOLDER}: write the survey again, in another folder."
         )
-    return left
 
 
 def run_here(folder: Path, parts: Sequence[int], capture: Capture) -> Iterator[Done]:
@@ -264,32 +277,36 @@ def finish(folder: Path, first: int, rows: pa.Table) -> Done:
         queue.done(folder, first)
     texts, failures = tables["texts"], tables.get("failures")
     reasons = () if failures is None else tuple(failures["reason"].to_pylist())
-    return Done(first, len(texts), sum(texts["num_edges"].to_pylist()), reasons)
+    faults = pc.sum(pc.and_(pc.is_valid(rows["reason"]), pc.is_valid(rows["num_tokens"])))
+    return Done(first, len(texts), reasons, faults.as_py() or 0)
 
 
-def _follow(done: Iterator[Done], total: int, left: int, progress: bool) -> None:
+def _follow(
+    folder: Path, done: Iterator[Done], total: int, todo: Sequence[int], progress: bool
+) -> None:
     """Show how far a run is, to its end.
 
     Raises
     ------
     CaptureError
-        Where it captures nothing.
+        Where no text at all is captured.
     """
     from tqdm import tqdm
 
-    texts, reasons = 0, Counter[str]()
+    left = sum(queue.count(folder, first) for first in todo)
+    has_text, faults, reasons = has_texts(folder), 0, Counter[str]()
     with tqdm(
         total=total, initial=total - left, desc="survey", unit="text", disable=not progress
     ) as bar:
         for part in done:
-            texts += part.texts
+            has_text, faults = has_text or part.texts > 0, faults + part.faults
             reasons.update(part.reasons)
             if reasons:
                 bar.set_postfix(failed=reasons.total(), refresh=False)
             bar.update(part.texts + len(part.reasons))
-            if not texts and reasons.total() >= _PATIENCE:
+            if not has_text and faults >= _PATIENCE:
                 break
-    if reasons and not texts:
+    if reasons and not has_text:
         reason, count = reasons.most_common(1)[0]
         rest = left - reasons.total()
         raise CaptureError(

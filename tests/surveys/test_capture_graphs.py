@@ -1,6 +1,7 @@
 """CaptureGraphs: a batch of columns in, a row a text out."""
 
 import json
+import weakref
 from functools import cache, partial
 
 import numpy as np
@@ -142,6 +143,7 @@ def test_ids_out_of_range_and_reasons_given_are_failures(loaded) -> None:
     batch = {
         "text_id": [0, 1, 2],
         "input_ids": [[5, 6, 7], [10**6], None],
+        "decoder_input_ids": [None] * 3,
         "text": [None, None, None],
         "reason": [None, None, "line 3 is no JSON"],
         "metadata": ["{}"] * 3,
@@ -170,7 +172,31 @@ def test_an_error_of_the_model_is_found_by_halves(loaded, monkeypatch) -> None:
     assert max(asked[1:]) == 2
 
 
-@pytest.mark.parametrize("error", [ModelError("no model"), OSError("no disk")])
+def test_what_a_batch_held_as_it_failed_is_gone_when_its_halves_run(loaded, monkeypatch) -> None:
+    plain, held = capture_module.capture_encoded, []
+
+    def failing(encodings, *rest):
+        assert all(tensor() is None for tensor in held)
+        large = torch.zeros(1)
+        held.append(weakref.ref(large))
+        if len(encodings) > 1:
+            raise torch.OutOfMemoryError("too much")
+        return plain(encodings, *rest)
+
+    monkeypatch.setattr(capture_module, "capture_encoded", failing)
+    rows = CaptureGraphs(loaded[0], analyses=())({"text": TEXTS})
+    assert rows["reason"].to_pylist() == [None] * 4
+    assert len(held) == 7
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ModelError("no model"),
+        OSError("no disk"),
+        torch.AcceleratorError("CUDA error: unspecified launch failure"),
+    ],
+)
 def test_an_error_that_no_text_is_to_blame_for_is_raised(loaded, monkeypatch, error) -> None:
     def failing(*_):
         raise error
@@ -231,6 +257,12 @@ def test_words_missing_from_an_analysis_are_null(loaded) -> None:
     assert labels[3:] == [None] * 13
 
 
+@pytest.mark.parametrize("wrong", [head_table, "heads", ["heads"], [head_table, None], None])
+def test_analyses_are_a_list_of_functions(loaded, wrong) -> None:
+    with pytest.raises(CaptureError, match=r"such as \[gattn\.analysis\.head_table\], not "):
+        CaptureGraphs(loaded[0], analyses=wrong)
+
+
 def test_edits_are_made(loaded) -> None:
     cut = gattn.Cut(layer=1, head=2, key=0)
     rows = CaptureGraphs(loaded[0], keep=gattn.All(), edits=[cut])(
@@ -252,6 +284,13 @@ def test_other_columns_become_metadata(loaded) -> None:
         {"language": None, "year": 2001},
     ]
     assert rows["text_id"].to_pylist() == [None, None]
+
+
+def test_columns_of_a_users_own_are_metadata_whatever_they_are_called(loaded) -> None:
+    batch = {"text": TEXTS[:1], "metadata": [{"x": 1}], "reason": ["mine"]}
+    (row,) = CaptureGraphs(loaded[0])(batch).to_pylist()
+    assert json.loads(row["metadata"]) == {"metadata": {"x": 1}, "reason": "mine"}
+    assert row["reason"] is None
 
 
 def test_numpy_columns_and_tables_are_read_alike(loaded) -> None:

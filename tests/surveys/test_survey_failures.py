@@ -98,6 +98,34 @@ def test_a_model_that_cannot_be_captured_stops_early(tmp_path, embedded, monkeyp
     assert FileLock(tmp_path / "survey" / ".lock").acquire(timeout=0)
 
 
+def test_texts_that_no_model_could_take_stop_nothing(tmp_path, embedded, monkeypatch, small_parts):
+    monkeypatch.setattr(running, "_PATIENCE", 6)
+    bad = ["", "word " * 3000, "\ud800", 17] * 4
+    found = run([*bad, "The dog"], embedded, tmp_path / "survey")
+    assert (len(found), len(found.failures)) == (1, 16)
+
+
+def test_failures_after_texts_that_were_captured_stop_nothing(
+    tmp_path, embedded, monkeypatch, small_parts
+):
+    monkeypatch.setattr(running, "_PATIENCE", 1)
+    call, calls = capture.CaptureGraphs.__call__, []
+
+    def stopping(self, batch):
+        calls.append(batch)
+        if len(calls) == 3:
+            raise KeyboardInterrupt
+        return call(self, batch)
+
+    texts = [*TEXTS[:8], "The number 3", ""]
+    with monkeypatch.context() as patch:
+        patch.setattr(capture.CaptureGraphs, "__call__", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            run(texts, embedded, tmp_path / "survey", analyses=[bad_head_table])
+    found = run(texts, embedded, tmp_path / "survey", analyses=[bad_head_table])
+    assert list(found.failures["text_id"]) == [3, 8, 9]
+
+
 def test_a_model_without_a_tokenizer_ends_the_survey(tmp_path, tiny):
     with pytest.raises(ModelError, match="A text needs a tokenizer"):
         run(TEXTS, tiny("llama"), tmp_path / "survey")

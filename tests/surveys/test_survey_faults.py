@@ -15,6 +15,7 @@ import gattn
 from gattn import TopK
 from gattn.errors import FileError
 from gattn.surveys import capture, parts, queue, running
+from gattn.surveys.columns import tables_of
 from gattn.surveys.parts import parts_in
 
 # Stopped
@@ -62,6 +63,28 @@ def test_a_queue_that_was_removed_is_missed(whole, tmp_path, embedded):
     (folder / "texts" / "000000004.parquet").unlink()
     with pytest.raises(FileError, match="holds 6 of 10 texts, and those left to do are no longer"):
         run(TEXTS, embedded, folder)
+
+
+def test_texts_that_were_lost_are_missed_once_the_others_are_done(
+    whole, tmp_path, embedded, small_parts
+):
+    folder = tmp_path / "whole"
+    queue.fill(tmp_path / "again", running.read_inputs(TEXTS))
+    (tmp_path / "again/inputs/000000008.parquet").rename(folder / "inputs/000000008.parquet")
+    for first in (4, 8):
+        (folder / f"texts/{first:09d}.parquet").unlink()
+    with pytest.raises(FileError, match="holds 6 of 10 texts, and those left to do are no longer"):
+        run(TEXTS, embedded, folder)
+    assert parts_in(folder) == [0, 8]
+
+
+def test_a_part_that_is_written_again_has_no_failures_of_an_earlier_try(tmp_path, embedded):
+    capturing = capture.CaptureGraphs(embedded, analyses=[])
+    for texts in (["", ""], ["The dog", ""], ["The dog", "The cat"]):
+        tables = tables_of(capturing({"text_id": [0, 1], "text": texts}))
+        parts.write_part(tmp_path, 0, tables)
+        assert {path.parent.name for path in tmp_path.rglob("*.parquet")} == set(tables)
+        (tmp_path / "texts" / "000000000.parquet").unlink()
 
 
 def test_a_file_that_is_gone_stops_a_survey_and_harms_nothing(
