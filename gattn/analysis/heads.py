@@ -9,7 +9,7 @@ import numpy as np
 
 from gattn.analysis.even_attention import EVEN_SCORES, even_scores
 from gattn.analysis.head_scores import describe
-from gattn.analysis.labelling import head_labels
+from gattn.analysis.labelling import label_of
 from gattn.analysis.layers import Attention, heads_of
 from gattn.analysis.results import Table, table
 from gattn.errors import SelectionError
@@ -97,12 +97,18 @@ def head_table(attention: Heads, *, progress: bool = True) -> HeadTable:
     """
     heads = by_place(attention)
     index = ["stack", "layer", "head"]
-    rows = [
+    rows: list[dict[str, Any]] = [
         dict(zip(index, place, strict=True))
         | {"key_value_head": head.key_value_head, **describe(head)}
         | _even_columns(head)
         for place, head in walk(list(heads.items()), "heads", "head", progress=progress)
     ]
+    for row in rows:
+        row["label"] = label_of(row)
+    # A column at a time, pandas would take longer than all scores.
+    for name in ("key_value_head", "outside_sink"):
+        if all(row[name] is None or row[name] != row[name] for row in rows):
+            rows = [_without(row, name, f"even_{name}") for row in rows]
     plain = table(
         rows or dict.fromkeys(index, ()),
         name="heads",
@@ -112,16 +118,13 @@ def head_table(attention: Heads, *, progress: bool = True) -> HeadTable:
     )
     made = HeadTable(plain)
     made.attrs = plain.attrs
-    if not rows:
-        return made
-    if made["key_value_head"].isna().all():
-        made = made.drop(columns="key_value_head")
-    else:
+    if "key_value_head" in made:
         made = made.astype({"key_value_head": "Int64"})
-    if made["outside_sink"].isna().all():
-        made = made.drop(columns=["outside_sink", "even_outside_sink"])
-    made["label"] = head_labels(made)
     return made
+
+
+def _without(row: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {name: value for name, value in row.items() if name not in names}
 
 
 def _even_columns(head: AttentionGraph) -> dict[str, float]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 
@@ -52,11 +54,12 @@ def head_labels(scores: pd.DataFrame) -> pd.Series[str]:
     """
     numbers = scores.select_dtypes("number")
     rows = numbers.to_numpy(dtype=np.float64, na_value=np.nan).tolist()
-    labels = [_label(dict(zip(numbers.columns, row, strict=True))) for row in rows]
+    labels = [label_of(dict(zip(numbers.columns, row, strict=True))) for row in rows]
     return pd.Series(labels, index=scores.index, name="label", dtype=object)
 
 
-def _label(row: dict[str, float]) -> str:
+def label_of(row: Mapping[str, float]) -> str:
+    """Say in words what one head does, as `head_labels` does of each row."""
     edges = row.get("edges", np.nan)
     if not np.isfinite(edges):
         return "no attention"
@@ -74,7 +77,7 @@ def _label(row: dict[str, float]) -> str:
     return "even" if row["edges_for_90"] >= LEAST_OF_EVEN * needed else "mixed"
 
 
-def _excess(row: dict[str, float], name: str) -> float:
+def _excess(row: Mapping[str, float], name: str) -> float:
     """Compute how far a score exceeds that of even attention, as a share of how far it could."""
     score, even = row.get(name, np.nan), row.get(f"even_{name}", 0.0)
     return (score - even) / (1 - even) if score > even and even < 1 else 0.0
