@@ -56,6 +56,16 @@ def row_of(value: Any, column: str) -> Row:
     return Row(input_ids=_ids(value, None, "the row"))
 
 
+def metadata_of(value: Any, column: str) -> str:
+    """Write what a row that cannot be read holds beside its text, as far as that can be."""
+    if not isinstance(value, Mapping):
+        return "{}"
+    try:
+        return _metadata(value, {column, *_COLUMNS_OF_IDS})
+    except RowError:
+        return "{}"
+
+
 def _row(row: Mapping[Any, Any], column: str) -> Row:
     rest = {name: value for name, value in row.items() if value is not None}
     if "input_ids" not in rest:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from gattn.errors import FileError
 from gattn.surveys.input_files import InputFile, find_files, is_uri, rows_of
 from gattn.surveys.input_formats import Rows, check_columns, table_rows
-from gattn.surveys.input_rows import RowError, row_of
+from gattn.surveys.input_rows import RowError, metadata_of, row_of
 
 
 @dataclass(frozen=True)
@@ -149,6 +149,11 @@ def read_inputs(texts: Any, column: str = "text") -> Inputs:
     if isinstance(texts, list | tuple) and texts:
         if all(isinstance(text, os.PathLike) for text in texts):
             return read_files(texts, column)
+        if all(isinstance(text, str) and os.path.isfile(text) for text in texts):
+            raise FileError(
+                f"{texts[0]!r} and what follows it are names of files, but texts in a list are "
+                "texts: give files as paths, as in [pathlib.Path(name) for name in names]."
+            )
     elif hasattr(texts, "__arrow_c_stream__") and hasattr(texts, "columns"):
         return _read_table(texts, column)
     if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable):
@@ -231,7 +236,9 @@ def _input_text(text_id: int, where: str, value: Any, column: str) -> InputText:
             raise value
         return InputText(text_id, *row_of(value, column))
     except RowError as error:
-        return InputText(text_id, reason=f"{where}: {error}.")
+        return InputText(
+            text_id, metadata=metadata_of(value, column), reason=f"{where}: {error}."
+        )
 
 
 def _content(text: InputText) -> bytes:

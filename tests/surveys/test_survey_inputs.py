@@ -678,3 +678,24 @@ def test_a_large_row_group_is_not_read_whole(tmp_path: Path) -> None:
     held = [pa.total_allocated_bytes() - before for _ in read_inputs(path)]
     assert len(held) == 20_000
     assert max(held) < sum(map(len, texts)) / 3
+
+
+def test_rows_that_cannot_be_read_keep_what_else_they_hold():
+    rows = [{"lang": "en", "label": 3}, {"text": "\ud800", "lang": "de"}, {"text": 5, "n": 1}, 7]
+    found = list(read_inputs(rows))
+    assert all(text.reason for text in found)
+    assert [json.loads(text.metadata) for text in found] == [
+        {"lang": "en", "label": 3},
+        {"lang": "de"},
+        {"n": 1},
+        {},
+    ]
+
+
+def test_names_of_files_in_a_list_are_not_taken_for_texts(tmp_path):
+    paths = [tmp_path / "a.txt", tmp_path / "b.txt"]
+    for path in paths:
+        path.write_text("The dog")
+    with pytest.raises(FileError, match="are names of files"):
+        read_inputs([str(path) for path in paths])
+    assert len(list(read_inputs([str(paths[0]), "no file"]))) == 2
