@@ -373,11 +373,15 @@ class AttentionGraph:
 
         keys, queries = self.node_ids()
         key_tokens, query_tokens = self.labels(), self.query_labels()
+        tokens = {
+            "query_token": [query_tokens[i] for i in self.query],
+            "key_token": [key_tokens[i] for i in self.key],
+        }
         table = {
             "query": [queries[i] for i in self.query],
             "key": [keys[i] for i in self.key],
-            "query_token": [query_tokens[i] for i in self.query],
-            "key_token": [key_tokens[i] for i in self.key],
+            # Arrow, in which pandas stores text, refuses lone surrogates.
+            **{name: pd.Series(texts, dtype=object) for name, texts in tokens.items()},
             **self.edge_values,
         }
         return pd.DataFrame(table)

@@ -160,8 +160,9 @@ def _table(name: str, values: Tensor, labels: Sequence[str]) -> pd.DataFrame:
 
     is_square = name in ("scores", "scaled", "masked", "attention")
     is_matrix = name.startswith("w_")
+    names = pd.Index(
+        pd.Series(labels, dtype=object)
+    )  # Arrow, pandas's own choice, refuses lone surrogates
     return pd.DataFrame(
-        values.numpy(),
-        index=None if is_matrix else list(labels),
-        columns=list(labels) if is_square else None,
+        values.numpy(), index=None if is_matrix else names, columns=names if is_square else None
     )

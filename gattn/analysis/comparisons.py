@@ -12,7 +12,7 @@ import torch
 from gattn.analysis.divergences import Joined, distance_notes, dropped_distance
 from gattn.analysis.head_scores import mean_entropy
 from gattn.analysis.heads import Heads, Place, by_place, described
-from gattn.analysis.results import Table, table
+from gattn.analysis.results import Table, column, table
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
 from gattn.progress import walk
@@ -95,7 +95,7 @@ def compare(before: Heads, after: Heads, *, progress: bool = True) -> Comparison
     ]
     sides = (described(side) for side in ([one for _, one, _ in found], [x for *_, x in found]))
     made = table(
-        rows or dict.fromkeys(index, ()),
+        columns_of(rows) if rows else dict.fromkeys(index, ()),
         name="comparison",
         computed_from=" and ".join(dict.fromkeys(sides)),
         notes=_notes(found),
@@ -134,6 +134,12 @@ def compare_head(before: AttentionGraph, after: AttentionGraph) -> dict[str, Any
         "query_token": before.query_labels()[query],
         "key_token": before.labels()[key],
     }
+
+
+def columns_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Write rows of `compare_head` as columns."""
+    columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
+    return columns | {name: column(columns[name]) for name in ("query_token", "key_token")}
 
 
 def mean_distance(before: AttentionGraph, after: AttentionGraph) -> float:

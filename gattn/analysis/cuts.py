@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
 
 from gattn.analysis.layered import Layered, Passages
-from gattn.analysis.results import Table, table
+from gattn.analysis.results import Table, column, table
 from gattn.errors import SelectionError
 
 if TYPE_CHECKING:
@@ -185,17 +185,17 @@ def _few_edges(stack: Layered, between: NDArray[np.bool_]) -> list[tuple[int, ..
     return [tuple(link) for link in links[:, :3].tolist()] if len(links) <= _MOST_DRAWN else []
 
 
-def _rows(stack: Layered, chosen: list[tuple[int, ...]], cut: str) -> dict[str, list[Any]]:
+def _rows(stack: Layered, chosen: list[tuple[int, ...]], cut: str) -> dict[str, Any]:
     if cut == "tokens":
         return {
             "layer": [stack.layers[depth - 1] for depth, _ in chosen],
             "position": [stack.positions[row] for _, row in chosen],
-            "token": [stack.tokens[row] for _, row in chosen],
+            "token": column(stack.tokens[row] for _, row in chosen),
         }
     return {
         "layer": [stack.layers[depth] for depth, *_ in chosen],
         "query": [stack.positions[query] for _, query, _ in chosen],
         "key": [stack.positions[key] for *_, key in chosen],
-        "query_token": [stack.tokens[query] for _, query, _ in chosen],
-        "key_token": [stack.tokens[key] for *_, key in chosen],
+        "query_token": column(stack.tokens[query] for _, query, _ in chosen),
+        "key_token": column(stack.tokens[key] for *_, key in chosen),
     }

@@ -116,11 +116,19 @@ def array(
         values = values.detach().cpu().numpy()
     coords: dict[str, Any] = {axis: list(labels) for axis, labels in axes.items()}
     coords |= {
-        f"{axis}_token": (axis, np.array(texts, dtype=object))
-        for axis, texts in (tokens or {}).items()
+        f"{axis}_token": xr.Variable(axis, np.array(texts, dtype=object), fastpath=True)
+        for axis, texts in (tokens or {}).items()  # without fastpath they go through Arrow
     }
     attrs = {"computed_from": computed_from, "notes": list(notes), **facts}
     return Array(values, coords=coords, dims=list(axes), name=name, attrs=attrs)
+
+
+def column(texts: Iterable[str | None]) -> pd.Series[Any]:
+    """Make a column of texts as they are: Arrow, in which pandas stores text, refuses some.
+
+    Lone surrogates are what it refuses.
+    """
+    return pd.Series(list(texts), dtype=object)
 
 
 def table(

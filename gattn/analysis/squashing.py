@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from gattn.analysis.layered import Layered, Passages, check_number, token_graphs
 from gattn.analysis.layers import Attention, HeadReduction
-from gattn.analysis.results import Table, table
+from gattn.analysis.results import Table, column, table
 from gattn.analysis.rollouts import NOTED, rollout
 from gattn.errors import SelectionError
 
@@ -94,7 +94,7 @@ def oversquashing(
     return table(
         {
             "position": np.array(stack.positions)[there],
-            "token": np.array(stack.tokens, dtype=object)[there],
+            "token": column(stack.tokens[row] for row in there),
             "layers": fewest[there].astype(np.int64),
             "walks": number[there],
             "influence": influence[there],

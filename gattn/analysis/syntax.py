@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from gattn.analysis.layers import Attention, Layers, heads_of
-from gattn.analysis.results import Graph, Table, table
+from gattn.analysis.results import Graph, Table, column, table
 from gattn.analysis.words import Matrix, words_of
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
@@ -82,12 +82,12 @@ def best_edges(attention: Attention, *, progress: bool = True) -> BestEdges:
     for graph in walk(graphs, "best edges", "head", progress=progress):
         matrix = words.matrix(_dense(graph)[None])[0]
         part: dict[str, Any] = {"layer": graph.layer or 0, "head": graph.head or 0}
-        part |= {"word": range(len(texts)), "token": texts}
+        part |= {"word": range(len(texts)), "token": column(texts)}
         for side, values in (("key", matrix), ("query", matrix.T)):
             other = largest(values)
             there = other >= 0
             part[side] = pd.Series(other, dtype="Int64").mask(~there)
-            part[f"{side}_token"] = pd.Series(texts[other], dtype=object).where(there, None)
+            part[f"{side}_token"] = column(texts[other]).where(there, None)
             found = values[np.arange(len(texts)), other]
             part[f"{side}_attention"] = np.where(there, found, np.nan)
         parts.append(pd.DataFrame(part))

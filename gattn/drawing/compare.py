@@ -8,7 +8,7 @@ import pandas as pd
 from matplotlib.colors import Colormap
 from matplotlib.figure import Figure, SubFigure
 
-from gattn.analysis.comparisons import compare_head, difference, mean_distance, pairs
+from gattn.analysis.comparisons import columns_of, compare_head, difference, mean_distance, pairs
 from gattn.analysis.divergences import FARTHEST
 from gattn.analysis.heads import Heads
 from gattn.drawing.colours import Scale, colour_map
@@ -107,7 +107,7 @@ def draw_compare(
 
 def _compared(befores: Graphs, afters: Graphs) -> pd.DataFrame:
     rows = [compare_head(befores[place], afters[place]) for place in befores]
-    return pd.DataFrame(rows, index=pd.MultiIndex.from_tuples(befores))
+    return pd.DataFrame(columns_of(rows)).set_index(pd.MultiIndex.from_tuples(befores))
 
 
 class _Sides:
