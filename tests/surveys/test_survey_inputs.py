@@ -492,11 +492,6 @@ def test_paths_may_be_relative(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         assert texts_of(read_inputs(here)) == ["starred", "plain"]
 
 
-def test_names_of_files_in_a_list_are_texts(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("text")
-    assert texts_of(read_inputs([str(tmp_path / "a.txt")])) == [str(tmp_path / "a.txt")]
-
-
 @pytest.mark.parametrize(
     "text",
     ["The dog chased the cat", "why?", "a\0b", "x" * 5000, "", "\ud800", "/no/such.jsonl", "*"],
