@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 import torch
 from pandas import isna
@@ -21,9 +20,10 @@ from gattn.models.capturing import Contributions, Options, capture_encoded, reso
 from gattn.models.editing import edited
 from gattn.models.encoding import Encoding, encode
 from gattn.progress import silence
-from gattn.surveys.columns import Place, failed_row, joined, text_row
+from gattn.surveys.columns import failed_row, joined, text_row
 from gattn.surveys.input_rows import RowError, row_of
 from gattn.surveys.queue import SCHEMA
+from gattn.surveys.scores import scores_of
 from gattn.trace import AttentionTrace
 
 if TYPE_CHECKING:
@@ -190,7 +190,7 @@ class CaptureGraphs:
     def _row(self, row: Row, trace: AttentionTrace, num_tokens: int) -> pa.Table:
         try:
             with silence():
-                scores = _scores([analysis(trace) for analysis in self._analyses], trace)
+                scores = scores_of([analysis(trace) for analysis in self._analyses], trace)
             return text_row(row["text_id"], trace, scores, row["metadata"])
         except OSError:
             raise
@@ -251,22 +251,3 @@ def _read(row: dict[str, Any]) -> Row:
         return {"text_id": text_id, **row_of(row, "text")._asdict()}
     except RowError as error:
         return {"text_id": text_id, "text": None, "metadata": "{}", "reason": f"A row: {error}"}
-
-
-def _scores(tables: Sequence[pd.DataFrame], trace: AttentionTrace) -> dict[Place, dict[str, Any]]:
-    """Join the rows that analyses have of each head."""
-    scores: dict[Place, dict[str, Any]] = {}
-    for table in tables:
-        names = list(table.index.names)
-        if names not in (["stack", "layer", "head"], ["layer", "head"]):
-            raise SelectionError(
-                "An analysis of a survey gives a table with one row a head, by 'layer' and 'head' "
-                f"(and 'stack' before them), not by {names}."
-            )
-        places = list(table.index)
-        if len(names) == 2:
-            places = [(trace.only_stack.name, *place) for place in places]
-        rows = table.astype(object).to_numpy(copy=True, na_value=np.nan).tolist()
-        for place, row in zip(places, rows, strict=True):
-            scores.setdefault(place, {}).update(zip(table.columns, row, strict=True))
-    return scores

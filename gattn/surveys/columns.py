@@ -19,13 +19,13 @@ from gattn import rules
 from gattn.errors import CaptureError
 from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph
+from gattn.surveys.scores import Place, encodable, of_one_kind, score_column
 from gattn.trace import AttentionTrace
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 Columns: TypeAlias = dict[str, pa.Array]
-Place: TypeAlias = tuple[str, int, int]
 
 LISTS = ("edges", "queries", "heads", "tokens")
 """The tables with many rows a text; `texts` and `failures` have one."""
@@ -89,7 +89,7 @@ def text_row(
         "edges": _edges(heads),
         "queries": _queries(heads),
         "heads": _heads(heads, scores),
-        "tokens": _tokens(heads),
+        "tokens": _tokens(heads, list(trace.stacks)),
     }
     first = heads[0][1].graph
     return _row(
@@ -110,12 +110,8 @@ def failed_row(
     num_tokens: int | None = None,
 ) -> pa.Table:
     """Write a text that could not be captured as one row; what is no UTF-8 is escaped."""
-    text = None if text is None else _encodable(text)
-    return _row(text_id, text, metadata, num_tokens=num_tokens, reason=_encodable(reason))
-
-
-def _encodable(text: str) -> str:
-    return text.encode(errors="backslashreplace").decode()
+    text = None if text is None else encodable(text)
+    return _row(text_id, text, metadata, num_tokens=num_tokens, reason=encodable(reason))
 
 
 def _row(
@@ -145,7 +141,7 @@ def _row(
 def joined(rows: Sequence[pa.Table]) -> pa.Table:
     """Put rows below each other, without a copy; a failure's lists are null."""
     none = failed_row(None, None, "{}", "").slice(0, 0)
-    return pa.concat_tables([none, *rows], promote_options="permissive")
+    return pa.concat_tables([none, *of_one_kind(rows)], promote_options="permissive")
 
 
 def tables_of(rows: pa.Table) -> dict[str, pa.Table]:
@@ -169,13 +165,9 @@ def _flat(rows: pa.Table, name: str) -> pa.Table:
         text_id = np.repeat(batch.column(0).to_numpy(), np.diff(lists.offsets.to_numpy()))
         names = ["text_id", *(field.name for field in structs.type)]
         chunks.append(pa.Table.from_arrays([pa.array(text_id), *structs.flatten()], names))
-    return _with_kinds(pa.concat_tables(chunks, promote_options="permissive"))
-
-
-def _with_kinds(table: pa.Table) -> pa.Table:
-    """Take columns without any value for numbers."""
-    kinds = [pa.float64() if pa.types.is_null(kind) else kind for kind in table.schema.types]
-    return table.cast(pa.schema(list(zip(table.column_names, kinds, strict=True))))
+    table = pa.concat_tables(chunks, promote_options="permissive")
+    # What no text of the part has is of the kind that it has in other parts.
+    return table.select([one.name for one in table.schema if not pa.types.is_null(one.type)])
 
 
 def _ordered(trace: AttentionTrace) -> list[tuple[Place, AttentionGraph]]:
@@ -253,28 +245,16 @@ def _heads(
     columns = _repeated(heads, [1] * len(heads))
     columns["key_value_head"] = pa.array([graph.key_value_head for graph in graphs], pa.int32())
     columns["num_edges"] = pa.array([graph.graph.num_edges for graph in graphs], pa.int64())
-    columns["kept"] = _scores([graph.share_kept for graph in graphs])
+    kept = np.array([graph.share_kept for graph in graphs])
+    columns["kept"] = pa.array(kept, pa.float64(), mask=np.isnan(kept))
     for name in ("weight_function", "normalizer", "kept_by"):
         columns[name] = pa.array([getattr(graph, name) for graph in graphs], pa.string())
     columns["graph"] = pa.array([_shape(graph.graph) for graph in graphs])
     names = dict.fromkeys(name for row in scores.values() for name in row)
     for name in names:
         if name not in columns:
-            columns[name] = _scores([scores.get(place, {}).get(name) for place, _ in heads])
+            columns[name] = score_column([scores.get(place, {}).get(name) for place, _ in heads])
     return columns
-
-
-def _scores(values: Sequence[Any]) -> pa.Array:
-    """Write a column of scores: numbers as float64, anything else as text; none is null, not NaN.
-
-    SQL takes means of what is not null.
-    """
-    known = [None if value is None or value != value else value for value in values]
-    if all(value is None for value in known):
-        return pa.nulls(len(known))  # of the kind that the scores of other texts have
-    if all(value is None or isinstance(value, (float, int, np.number)) for value in known):
-        return pa.array([None if value is None else float(value) for value in known], pa.float64())
-    return pa.array([None if value is None else str(value) for value in known], pa.string())
 
 
 def _shape(graph: TokenGraph) -> str:
@@ -291,8 +271,8 @@ def _shape(graph: TokenGraph) -> str:
     return json.dumps(shape)
 
 
-def _tokens(heads: Sequence[tuple[Place, AttentionGraph]]) -> Columns:
-    """List the tokens of each stack: one list, or keys and queries where these differ."""
+def _tokens(heads: Sequence[tuple[Place, AttentionGraph]], stacks: Sequence[str]) -> Columns:
+    """List the tokens of each stack, in its order: one list, or keys and queries that differ."""
     rows: list[tuple[str, str, int, str, int | None]] = []
     known: dict[str, tuple[Any, ...]] = {}
     for (stack, layer, head), graph in heads:
@@ -302,7 +282,8 @@ def _tokens(heads: Sequence[tuple[Place, AttentionGraph]]) -> Columns:
                 f"Layer {layer}, head {head} of the {stack} stack has other tokens than those "
                 "before it; a survey stores one list of tokens a stack."
             )
-    for stack, (tokens, query_tokens, words) in known.items():
+    for stack in sorted(known, key=stacks.index):
+        tokens, query_tokens, words = known[stack]
         role = "key" if query_tokens else "token"
         numbers = words or (None,) * len(tokens)
         for position, (token, word) in enumerate(zip(tokens, numbers, strict=True)):

@@ -9,6 +9,7 @@ from dataclasses import fields
 from functools import partial
 from hashlib import file_digest, sha256
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
@@ -110,11 +111,32 @@ def _written(value: Any) -> Any:
         return [_written(one) for one in value]
     if isinstance(value, partial):
         return _ADDRESS.sub("", f"{_written(value.func)}{value.args}{value.keywords}")
+    if isinstance(value, FunctionType):
+        return _written_function(value)
     if callable(value) and hasattr(value, "__qualname__"):
         return f"{value.__module__}.{value.__qualname__}"
     if isinstance(value, Edit):
         return _written_edit(value)
     return _ADDRESS.sub("", str(value))
+
+
+def _written_function(function: FunctionType) -> str:
+    """Write a function's name, and what tells it from another one of that name.
+
+    gattn's own are told by its version.
+    """
+    name = f"{function.__module__}.{function.__qualname__}"
+    if name.startswith("gattn."):
+        return name
+    held = [cell.cell_contents for cell in function.__closure__ or ()]
+    about = [*_code(function.__code__), function.__defaults__, function.__kwdefaults__, held]
+    return f"{name} {sha256(_ADDRESS.sub('', repr(about)).encode()).hexdigest()[:12]}"
+
+
+def _code(code: CodeType) -> list[Any]:
+    """List what a function does, wherever it is written."""
+    constants = [_code(one) if isinstance(one, CodeType) else one for one in code.co_consts]
+    return [code.co_code, code.co_names, constants]
 
 
 def _written_edit(edit: Edit) -> str:

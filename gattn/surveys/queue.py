@@ -14,8 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gattn.errors import FileError
+from gattn.files.paths import sync_folder
 from gattn.surveys.inputs import Inputs, InputText
-from gattn.surveys.parts import count_rows, is_part
+from gattn.surveys.parts import count_rows, is_part, part_path
 
 SCHEMA = pa.schema(
     [
@@ -33,6 +34,7 @@ _CHARACTERS_BY_HEADS = 1 << 22
 """A part's characters times the model's heads: some ten million edges of what `Threshold` keeps."""
 CHARACTERS_PER_ID = 4
 FOLDER = "inputs"
+_UNNAMED = f"{FOLDER}.part"
 
 
 class Queued(NamedTuple):
@@ -108,17 +110,17 @@ def fill(
     _check_count("sample", sample)
     inputs = inputs.first(limit)
     texts = iter(inputs) if sample is None else _sampled(inputs, sample, seed)
-    unnamed = folder / f"{FOLDER}.part"
+    unnamed = folder / _UNNAMED
     with _writing(folder):
         shutil.rmtree(unnamed, ignore_errors=True)
         unnamed.mkdir(parents=True)
     try:
-        num_texts = _write(unnamed, cut(texts, most_characters))
+        num_texts = _write(folder, cut(texts, most_characters))
         with _writing(folder):
             shutil.rmtree(folder / FOLDER, ignore_errors=True)
-            _sync(unnamed)
+            sync_folder(unnamed)
             unnamed.rename(folder / FOLDER)
-            _sync(folder)
+            sync_folder(folder)
     finally:
         shutil.rmtree(unnamed, ignore_errors=True)
     return Queued(num_texts, inputs.fingerprint)
@@ -137,7 +139,7 @@ def read(folder: Path, first: int) -> pa.Table:
     FileError
         Where the part is not to be done, or its file is damaged.
     """
-    path = _path(folder / FOLDER, first)
+    path = part_path(folder, FOLDER, first)
     try:
         return pq.ParquetFile(path).read()
     except FileNotFoundError as error:
@@ -151,16 +153,12 @@ def read(folder: Path, first: int) -> pa.Table:
 
 def count(folder: Path, first: int) -> int:
     """Count the texts of a part; errors are those of `read_rows`."""
-    return count_rows(_path(folder / FOLDER, first))
+    return count_rows(part_path(folder, FOLDER, first))
 
 
 def done(folder: Path, first: int) -> None:
     """Take a part off the queue, if it is on it."""
-    _path(folder / FOLDER, first).unlink(missing_ok=True)
-
-
-def _path(folder: Path, first: int) -> Path:
-    return folder / f"{first:09d}.parquet"
+    part_path(folder, FOLDER, first).unlink(missing_ok=True)
 
 
 def _length(text: InputText) -> int:
@@ -194,7 +192,7 @@ def _write(folder: Path, cut_texts: Iterable[list[InputText]]) -> int:
     num_texts, first_fault, has_text = 0, None, False
     for part in cut_texts:
         with _writing(folder):
-            _write_part(_path(folder, part[0].text_id), part)
+            _write_part(part_path(folder, _UNNAMED, part[0].text_id), part)
         num_texts += len(part)
         has_text = has_text or any(text.reason is None for text in part)
         first_fault = first_fault or next((text.reason for text in part if text.reason), None)
@@ -220,16 +218,6 @@ def _writing(folder: Path) -> Iterator[None]:
             f"The texts cannot be written to {folder}: {error}. Make room or choose another "
             "folder, and run again."
         ) from error
-
-
-def _sync(folder: Path) -> None:
-    """Make sure that the names in a folder are on the disk."""
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
 
 
 def _check_count(name: str, count: int | None) -> None:

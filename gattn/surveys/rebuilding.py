@@ -13,7 +13,8 @@ import torch
 from gattn import rules
 from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph
-from gattn.surveys.columns import RULES, SPECIAL, VALUES, Place
+from gattn.surveys.columns import RULES, SPECIAL, VALUES
+from gattn.surveys.scores import Place
 from gattn.trace import AttentionTrace, Stack
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ def trace_of(tables: Mapping[str, pa.Table], model: str) -> AttentionTrace:
         head = _graph(row, edges.get(place, none), queries[place], names[row["stack"]], model)
         stacks.setdefault(row["stack"], {})[row["layer"], row["head"]] = head
     text = tables["texts"]["text"][0].as_py() or ""
-    named = {name: Stack(name, heads) for name, heads in stacks.items()}
+    named = {name: Stack(name, stacks[name]) for name in names if name in stacks}
     return AttentionTrace(named, model, text=text)
 
 

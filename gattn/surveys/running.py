@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -14,18 +14,17 @@ import pyarrow.compute as pc
 
 from gattn.analysis.heads import head_table
 from gattn.errors import CaptureError, FileError
-from gattn.files.paths import UNNAMED
 from gattn.keep import Keep, Threshold, as_keep
 from gattn.models.capturing import Contributions
 from gattn.surveys import queue
 from gattn.surveys.capture import Analysis, CaptureGraphs, checked
 from gattn.surveys.columns import tables_of
+from gattn.surveys.holding import alone, writing
 from gattn.surveys.inputs import Inputs, read_inputs
-from gattn.surveys.manifest import MANIFEST, check_same, read_manifest, settings, write_manifest
+from gattn.surveys.manifest import check_same, read_manifest, settings, write_manifest
 from gattn.surveys.parts import (
     count_texts,
     has_texts,
-    is_part,
     parts_in,
     remove_leftovers,
     write_part,
@@ -41,7 +40,6 @@ if TYPE_CHECKING:
 
     Capture = Callable[[pa.Table], pa.Table]
 
-_LOCK = ".lock"
 _PATIENCE = 128
 """How many texts the model may fail on before it captures one: then the texts are not to blame."""
 
@@ -133,7 +131,7 @@ def survey(
     inputs = texts if isinstance(texts, Inputs) else read_inputs(texts, column)
     asked = settings(model, options) | {"column": column, **chosen}
     folder = Path(out)
-    with _alone(folder):
+    with alone(folder):
         manifest = _begun(folder, inputs, asked)
         todo = _left(folder)
         if todo:
@@ -154,56 +152,6 @@ def _running(
         yield from run_on_ray(ray, folder, parts, options)
 
 
-@contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Hold a folder, which is made if need be, against other runs."""
-    from filelock import FileLock, Timeout
-
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        _check_own(folder)
-        lock = FileLock(folder / _LOCK)
-        lock.acquire(timeout=0)
-    except Timeout as error:
-        raise FileError(
-            f"{folder} is being written by another process: wait for it, or name another folder."
-        ) from error
-    except (OSError, NotImplementedError) as error:
-        raise FileError(
-            f"{folder} cannot be written: {error}. Name a folder that can be."
-        ) from error
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-@contextmanager
-def _writing(folder: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise FileError(
-            f"{folder} cannot be written: {error}. The {count_texts(folder):,} texts that are in "
-            "it are whole; make room, and run the same again to go on."
-        ) from error
-
-
-def _check_own(folder: Path) -> None:
-    """Refuse a folder that holds anything but a survey, or what a run left that filled a queue."""
-    if (folder / MANIFEST).is_file():
-        return
-    for path in folder.iterdir():
-        is_own = path.name == _LOCK or path.name.startswith((UNNAMED, f"{queue.FOLDER}."))
-        if path.name == queue.FOLDER and (folder / _LOCK).is_file():
-            is_own = all(is_part(inner) for inner in path.iterdir())
-        if not is_own:
-            raise FileError(
-                f"{folder} is neither empty nor a survey: it holds {path.name!r}. Name another "
-                "folder."
-            )
-
-
 def _begun(folder: Path, inputs: Inputs, asked: Mapping[str, Any]) -> dict[str, Any]:
     """Give the manifest of the survey in a folder; where nothing is in it yet, begin it."""
     known = read_manifest(folder)
@@ -216,14 +164,14 @@ def _begun(folder: Path, inputs: Inputs, asked: Mapping[str, Any]) -> dict[str, 
     most = queue.characters_of_a_part(heads)
     queued = queue.fill(folder, inputs, **chosen, most_characters=most)
     manifest = {**asked, "inputs": queued.fingerprint, "num_texts": queued.num_texts}
-    with _writing(folder):
+    with writing(folder):
         write_manifest(folder, manifest)
     return manifest
 
 
 def _left(folder: Path) -> list[int]:
     """Put a folder in order after a run that was stopped, and list the parts that it left."""
-    with _writing(folder):
+    with writing(folder):
         remove_leftovers(folder)
         known = set(parts_in(folder))
         for first in queue.parts(folder):
@@ -272,7 +220,7 @@ def finish(folder: Path, first: int, rows: pa.Table) -> Done:
         Where the disk is full, or the folder cannot be written for another reason.
     """
     tables = tables_of(rows)
-    with _writing(folder):
+    with writing(folder):
         write_part(folder, first, tables)
         queue.done(folder, first)
     texts, failures = tables["texts"], tables.get("failures")

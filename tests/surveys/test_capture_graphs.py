@@ -263,6 +263,33 @@ def test_analyses_are_a_list_of_functions(loaded, wrong) -> None:
         CaptureGraphs(loaded[0], analyses=wrong)
 
 
+@pytest.mark.parametrize(("of_cats", "of_others"), [(None, "words"), (1.5, "words"), (np.nan, 2)])
+def test_scores_of_other_kinds_in_other_texts_are_put_together(loaded, of_cats, of_others) -> None:
+    def some(trace):
+        heads = head_table(trace)[[]]
+        return heads.assign(said=of_cats if "cat" in trace.text else of_others, flag=True, no=None)
+
+    rows = CaptureGraphs(loaded[0], analyses=[some])(
+        {"text_id": [0, 1, 2], "text": ["The cat", "", "The dog"]}
+    )
+    heads = tables_of(rows)["heads"]
+    kind = str if of_others == "words" else float
+    known = [value if value is None else kind(value) for value in (of_cats, of_others)]
+    expected = [None if value != value else value for value in known for _ in range(16)]
+    assert heads["said"].to_pylist() == expected
+    assert heads["flag"].to_pylist() == [1.0] * 32
+    assert "no" not in heads.column_names
+
+
+@pytest.mark.parametrize("name", ["entropy", "Entropy", "num_edges", "Layer", "text_id"])
+def test_two_columns_of_one_name_are_refused(loaded, name) -> None:
+    def more(trace):
+        return head_table(trace)[["label"]].set_axis([name], axis=1)
+
+    rows = CaptureGraphs(loaded[0], analyses=[head_table, more])({"text": TEXTS[:1]})
+    assert f"{name.lower()!r} is there already: rename it" in rows["reason"][0].as_py()
+
+
 def test_edits_are_made(loaded) -> None:
     cut = gattn.Cut(layer=1, head=2, key=0)
     rows = CaptureGraphs(loaded[0], keep=gattn.All(), edits=[cut])(

@@ -281,6 +281,28 @@ def test_a_folder_with_other_weights_is_another_model(tmp_path, small_parts):
         run(TEXTS, tmp_path / "model", tmp_path / "survey")
 
 
+def _above(threshold, unit=1):
+    def share(trace):
+        heads = gattn.analysis.head_table(trace)[["entropy"]]
+        return (heads > threshold * unit).add_prefix("high_")
+
+    return share
+
+
+def test_analyses_are_told_apart_by_what_they_do_and_not_by_their_names(whole, tmp_path, embedded):
+    folder = tmp_path / "own"
+    for _ in range(2):  # each a function of its own
+        run(TEXTS, embedded, folder, analyses=[_above(1), lambda trace: _above(2, 2)(trace)[[]]])
+    for other in (
+        [_above(2), lambda trace: _above(2, 2)(trace)[[]]],
+        [_above(1), lambda trace: _above(2, 3)(trace)[[]]],
+        [_above(1), lambda trace: _above(2)(trace)[[]]],
+        [_above(1), gattn.analysis.head_table],
+    ):
+        with pytest.raises(FileError, match=r"holds another survey: analyses is \["):
+            run(TEXTS, embedded, folder, analyses=other)
+
+
 def test_edits_are_told_apart_by_their_weights_and_not_by_where_they_lie(whole, tmp_path, embedded):
     def swaps(weight):
         return [gattn.Swap(layer=0, weight=weight)]
