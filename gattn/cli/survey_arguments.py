@@ -48,6 +48,12 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
         metavar="NAMES",
         help=f"what to compute of each head: {', '.join(ANALYSES)} (default: heads)",
     )
+    parser.add_argument(
+        "--analyse",
+        choices=("all", "kept"),
+        default="all",
+        help="compute it from all edges (default), or faster from those that are kept",
+    )
     parser.add_argument("--layers", metavar="N", help="only these layers, such as 0,2-4")
     parser.add_argument("--heads", metavar="N", help="only these heads of each layer")
     parser.add_argument("--scores", action="store_true", help="store the edges' scores, too")

@@ -51,7 +51,7 @@ def run_survey(options: argparse.Namespace) -> None:
     chosen |= {"edits": _made_edits(options), "ray": _pool(options)}
     inputs = read_files(options.inputs, options.column)
     say("")
-    plain = ("out", "scores", "most_tokens", "column", "limit", "sample", "seed")
+    plain = ("out", "scores", "analyse", "most_tokens", "column", "limit", "sample", "seed")
     chosen |= {name: getattr(options, name) for name in plain}
     try:
         made = survey(inputs, options.model, **chosen, progress=sys.stderr.isatty())

@@ -245,18 +245,24 @@ class Options:
 
     def check_size(self, model: PreTrainedModel, encodings: list[Encoding]) -> None:
         """Refuse to keep all edges by default where that takes very much."""
-        if self.keep is not None:
-            return
+        if self.keep is None:
+            layers, heads = self._counts(model)
+            check_default_size(self.size(model, encodings), f" of {layers} layers x {heads} heads")
+
+    def size(self, model: PreTrainedModel, encodings: Sequence[Encoding]) -> int:
+        """Say how many bytes all edges of some sequences take, at most."""
+        layers, heads = self._counts(model)
+        pairs = sum(encoding.num_pairs for encoding in encodings)
+        return 4 * layers * heads * pairs * (1 + self.scores + bool(self.contributions))
+
+    def _counts(self, model: PreTrainedModel) -> tuple[int, int]:
         config = model.config.get_text_config()
         layers = getattr(config, "num_hidden_layers", None) or 1
         heads = getattr(config, "num_attention_heads", None) or 1
-        if self.layers is not None:
-            layers = len(self.layers)
-        if self.heads is not None:
-            heads = len(self.heads)
-        pairs = sum(encoding.num_pairs for encoding in encodings)
-        size = 4 * layers * heads * pairs * (1 + self.scores + bool(self.contributions))
-        check_default_size(size, f" of {layers} layers x {heads} heads")
+        return (
+            layers if self.layers is None else len(self.layers),
+            heads if self.heads is None else len(self.heads),
+        )
 
 
 def _run_encoded(

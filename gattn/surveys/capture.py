@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import pyarrow as pa
 import torch
@@ -15,7 +16,7 @@ from pandas.api.types import is_scalar
 
 from gattn.analysis.heads import head_table
 from gattn.errors import CaptureError, GattnError, ModelError, SelectionError
-from gattn.keep import Keep, Threshold
+from gattn.keep import All, Keep, Threshold, as_keep
 from gattn.models.capturing import Contributions, Options, capture_encoded, resolved
 from gattn.models.editing import edited
 from gattn.models.encoding import Encoding, encode
@@ -24,7 +25,7 @@ from gattn.surveys.columns import failed_row, joined, text_row
 from gattn.surveys.input_rows import RowError, row_of
 from gattn.surveys.queue import SCHEMA
 from gattn.surveys.scores import scores_of
-from gattn.trace import AttentionTrace
+from gattn.trace import AttentionTrace, Stack
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,6 +42,10 @@ Row: TypeAlias = Mapping[str, Any]
 _IDS = ("input_ids", "decoder_input_ids")
 _FAULTS_OF_ALL = (ModelError, SelectionError, OSError, torch.AcceleratorError)
 """Errors that no text is to blame for: they end the survey."""
+
+
+_BATCH_BYTES, _MOST_BYTES = 1 << 28, 1 << 30
+"""What all edges of a batch, and of one text, may take before they are analysed and dropped."""
 
 
 class CaptureGraphs:
@@ -60,6 +65,10 @@ class CaptureGraphs:
     analyses : sequence of callables
         What to compute of each head, each from a trace to a table with one row a head, by ``layer``
         and ``head`` (and ``stack``), such as `gattn.analysis.head_table`.
+    analyse : "all" or "kept"
+        What analyses read: all edges, before any are dropped, or only those that are kept, which is
+        faster the longer texts are, but scores of something else where much was dropped. Of all
+        edges, a text may have as many as fit in 1 GiB.
     edits : sequence of Edit
         Edits of the model, as `gattn.edited` takes them. A text without the tokens that an edit
         names fails, and such edits have each text run by itself.
@@ -89,10 +98,16 @@ class CaptureGraphs:
         scores: bool = False,
         contributions: Contributions = False,
         analyses: Sequence[Analysis] = (head_table,),
+        analyse: Literal["all", "kept"] = "all",
         edits: Sequence[Edit] = (),
         most_tokens: int = 4096,
     ) -> None:
-        self._options = Options(keep, layers, heads, scores, contributions)
+        if analyse not in ("all", "kept"):
+            raise CaptureError(f"analyse is 'all' or 'kept', not {analyse!r}.")
+        self._keep = as_keep(keep)
+        self._drops = bool(analyses) and analyse == "all" and not isinstance(keep, All)
+        seen = All() if self._drops else keep
+        self._options = Options(seen, layers, heads, scores, contributions)
         self._analyses, self._edits = checked(analyses), list(edits)
         if isinstance(most_tokens, bool) or not isinstance(most_tokens, int) or most_tokens < 1:
             raise CaptureError(
@@ -150,6 +165,9 @@ class CaptureGraphs:
         for numbers in alike.values():
             while numbers:
                 count = max(1, self._most_tokens // len(encodings[numbers[0]]))
+                if self._drops:
+                    size = self._options.size(self._model, [encodings[numbers[0]]])
+                    count = max(1, min(count, _BATCH_BYTES // size))
                 yield numbers[:count]
                 numbers = numbers[count:]
 
@@ -179,6 +197,11 @@ class CaptureGraphs:
         }
 
     def _traces(self, encodings: list[Encoding]) -> list[AttentionTrace]:
+        if self._drops and (size := self._options.size(self._model, encodings)) > _MOST_BYTES:
+            raise CaptureError(
+                f"Analyses of all edges take {size / 2**30:.1f} GiB of this text: analyse 'kept' "
+                "edges alone, choose layers and heads, or shorten it."
+            )
         with self._editing():
             return capture_encoded(encodings, self._model, self._tokenizer, self._options)
 
@@ -191,6 +214,8 @@ class CaptureGraphs:
         try:
             with silence():
                 scores = scores_of([analysis(trace) for analysis in self._analyses], trace)
+            if self._drops:
+                trace = _kept(trace, self._keep)
             return text_row(row["text_id"], trace, scores, row["metadata"])
         except OSError:
             raise
@@ -212,6 +237,14 @@ def checked(analyses: Sequence[Analysis]) -> list[Analysis]:
             f"{analyses!r:.200}."
         )
     return found
+
+
+def _kept(trace: AttentionTrace, keep: Keep) -> AttentionTrace:
+    stacks = {
+        name: Stack(stack.name, {place: head.keep(keep) for place, head in stack.items()})
+        for name, stack in trace.stacks.items()
+    }
+    return replace(trace, stacks=stacks)
 
 
 def _names_tokens(edit: Edit) -> bool:

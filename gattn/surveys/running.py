@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import closing
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import pyarrow.compute as pc
 
@@ -66,6 +66,7 @@ def survey(
     scores: bool = False,
     contributions: Contributions = False,
     analyses: Sequence[Analysis] = (head_table,),
+    analyse: Literal["all", "kept"] = "all",
     edits: Sequence[Edit] = (),
     most_tokens: int = 4096,
     column: str = "text",
@@ -86,7 +87,7 @@ def survey(
         A hub name, a folder or a model; by default the embedded model.
     out : path
         The folder. Where it holds a part of this very survey, only the rest is run.
-    keep, layers, heads, scores, contributions, analyses, edits, most_tokens
+    keep, layers, heads, scores, contributions, analyses, analyse, edits, most_tokens
         As `CaptureGraphs` takes them.
     column : str
         The column of rows that holds the text.
@@ -120,6 +121,7 @@ def survey(
         "scores": scores,
         "contributions": contributions,
         "analyses": checked(analyses),
+        "analyse": analyse,
         "edits": list(edits),
         "most_tokens": most_tokens,
     }

@@ -348,3 +348,57 @@ def test_options_are_checked_when_it_is_made(loaded) -> None:
         CaptureGraphs(loaded[0], keep=3)
     with pytest.raises(CaptureError, match="most_tokens"):
         CaptureGraphs(loaded[0], most_tokens=0)
+
+
+def table_of(rows: pa.Table) -> pd.DataFrame:
+    return pd.DataFrame(rows["heads"][0].as_py()).set_index(["stack", "layer", "head"])
+
+
+def test_scores_are_of_all_edges_and_what_is_stored_of_those_kept(loaded) -> None:
+    keep = gattn.TopK(2)
+    rows = CaptureGraphs(loaded[0], keep=keep)({"text_id": [0], "text": TEXTS[:1]})
+    whole, kept = gattn.capture(TEXTS[0], *loaded), gattn.capture(TEXTS[0], *loaded, keep=keep)
+    assert_alike(traces(rows)[0], kept)
+    assert all(head.kept_by == "TopK(2)" for head in traces(rows)[0].heads())
+    found, expected = table_of(rows), head_table(whole)
+    for name in ("entropy", "induction", "even_locality", "edges_for_90"):
+        np.testing.assert_allclose(found[name], expected[name], atol=1e-5)
+    assert (found["entropy"] > head_table(kept)["entropy"] + 0.01).sum() > 5
+    assert found["label"].tolist() == expected["label"].tolist()
+    np.testing.assert_allclose(found["kept"], head_table(kept)["kept"], atol=1e-6)
+
+
+def test_scores_of_kept_edges_where_asked_for(loaded) -> None:
+    capture = CaptureGraphs(loaded[0], keep=gattn.TopK(2), analyse="kept")
+    rows = capture({"text_id": [0], "text": TEXTS[:1]})
+    kept = gattn.capture(TEXTS[0], *loaded, keep=gattn.TopK(2))
+    np.testing.assert_allclose(table_of(rows)["entropy"], head_table(kept)["entropy"], atol=1e-5)
+
+
+def test_all_edges_that_would_take_too_much_are_a_failure_that_says_so(loaded, monkeypatch) -> None:
+    monkeypatch.setattr(capture_module, "_MOST_BYTES", 10_000)
+    monkeypatch.setattr(capture_module, "_BATCH_BYTES", 10_000)
+    batch = {"text": TEXTS}
+    reasons = CaptureGraphs(loaded[0])(batch)["reason"].to_pylist()
+    assert [reason is None for reason in reasons] == [False, True, False, True]
+    assert "analyse 'kept'" in reasons[0]
+    for options in ({"analyse": "kept"}, {"analyses": ()}, {"keep": gattn.All()}):
+        assert CaptureGraphs(loaded[0], **options)(batch)["reason"].null_count == 4
+    with pytest.raises(CaptureError, match="'all' or 'kept'"):
+        CaptureGraphs(loaded[0], analyse="some")
+
+
+def test_batches_hold_no_more_edges_than_fit(loaded, monkeypatch) -> None:
+    sizes = []
+    plain = capture_module.capture_encoded
+
+    def counted(encodings, *rest):
+        sizes.append(sum(4 * 16 * len(encoding) ** 2 for encoding in encodings))
+        return plain(encodings, *rest)
+
+    monkeypatch.setattr(capture_module, "capture_encoded", counted)
+    monkeypatch.setattr(capture_module, "_BATCH_BYTES", 4 * 16 * 800)
+    ids = [list(range(5, 5 + n)) for n in (20, 19, 18, 3, 4, 28, 5)]
+    CaptureGraphs(loaded[0])({"input_ids": ids})
+    assert len(sizes) == 4
+    assert max(sizes) <= 4 * 16 * 800
