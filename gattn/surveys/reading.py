@@ -17,7 +17,7 @@ from gattn.surveys.parts import count_rows, parts_in
 from gattn.surveys.rebuilding import trace_of
 from gattn.surveys.sql import ask, quoted
 from gattn.surveys.statistics import PLACE, HeadStatistics, head_statistics
-from gattn.surveys.tables import TABLES, files_of, scan
+from gattn.surveys.tables import TABLES, files_of, named_in, scan
 from gattn.trace import AttentionTrace
 
 if TYPE_CHECKING:
@@ -237,7 +237,7 @@ class Survey:
         --------
         >>> survey.sql("select layer, head, avg(induction) from heads group by all")
         """
-        return self._ask(TABLES, query)
+        return self._ask(named_in(query), query)
 
     def polars(self, table: str) -> pl.LazyFrame:
         """Scan a table with polars, which reads what a query needs.
@@ -263,9 +263,17 @@ class Survey:
         return head_statistics(self._scores(score), score, **options)
 
     def compare(self, other: Survey, score: str, **options: Any) -> HeadComparison:
-        """Compare with a survey of the same texts; see `gattn.surveys.comparison.compare_heads`."""
-        from gattn.surveys.comparison import compare_heads
+        """Compare with a survey of the same texts; see `gattn.surveys.comparison.compare_heads`.
 
+        Raises
+        ------
+        SelectionError
+            Where texts that have the same number are not the same.
+        """
+        from gattn.surveys.comparison import compare_heads
+        from gattn.surveys.pairing import check_same_texts
+
+        check_same_texts(self, other)
         return compare_heads(self._scores(score), other._scores(score), score, **options)
 
     def _scores(self, score: str) -> pd.DataFrame:

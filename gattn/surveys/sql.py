@@ -61,7 +61,7 @@ def ask(folder: Path, files: Files, query: str, values: Sequence[Any] = ()) -> p
                 _refuse_damaged(files)
             raise SelectionError(
                 f"This query has no answer: {_printable(error)}\nThe tables are "
-                f"{', '.join(files)}; `describe edges` lists the columns of one."
+                f"{', '.join(TABLES)}; `describe edges` lists the columns of one."
             ) from error
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from itertools import compress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -67,11 +67,25 @@ def files_of(
         first = part_of(parts, text_id)
         parts = [] if first is None else [first]
     files = {name: [part_path(folder, name, first) for first in parts] for name in TABLES}
-    # What is not there although texts were captured is missed by whoever reads it.
-    captured = [count_rows(path) > 0 for path in files["texts"]]
-    files |= {name: list(compress(files[name], captured)) for name in LISTS}
-    files["failures"] = [path for path in files["failures"] if path.exists()]
-    return {name: files[name] for name in tables}
+    return {name: _there(name, files) for name in tables}
+
+
+def _there(name: str, files: Mapping[str, list[Path]]) -> list[Path]:
+    """List the files that a table has, and those that it lacks although texts were captured."""
+    if name == "texts":
+        return files[name]
+    known = set(files[name][0].parent.glob("*.parquet")) if files[name] else set()
+    return [
+        path
+        for path, texts in zip(files[name], files["texts"], strict=True)
+        if path in known or (name in LISTS and count_rows(texts))
+    ]
+
+
+def named_in(query: str) -> list[str]:
+    """List the tables that a query can read: those that it names, or all where it names none."""
+    words = set(re.findall(r"\w+", query.lower()))
+    return [name for name in TABLES if name in words] or list(TABLES)
 
 
 def scan(table: str, files: list[Path]) -> pl.LazyFrame:

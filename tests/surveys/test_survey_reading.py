@@ -324,6 +324,21 @@ def test_sql_gives_the_numbers_of_pandas(survey):
     assert counts == survey.texts["num_tokens"].sum()
 
 
+def test_a_query_opens_the_tables_that_it_names_alone(survey, tmp_path):
+    folder = tmp_path / "survey"
+    shutil.copytree(survey.folder, folder)
+    for path in (folder / "edges").iterdir():
+        path.write_bytes(b"no Parquet")
+    damaged = gattn.open_survey(folder)
+    assert damaged.sql('select count(*) n from "HEADS"')["n"][0] == len(survey.heads)
+    assert damaged.statistics("entropy", resamples=100)["texts"].tolist() == [86] * 16
+    with pytest.raises(FileError, match="edges"):
+        damaged.sql("select count(*) from Edges")
+    assert survey.sql("select table_name from duckdb_columns() where column_name = 'key'").shape
+    names = survey.sql("select distinct view_name n from duckdb_views() where not internal")["n"]
+    assert set(names) == set(TABLES)
+
+
 def test_text_in_queries_is_text(survey):
     found = survey.sql("select text_id from texts where text like '%drop table%'")
     assert found["text_id"].tolist() == [2]
@@ -497,6 +512,27 @@ def test_statistics_and_comparisons_are_those_of_the_tables(survey, tmp_path):
     for score in ("nothing", 'x" from heads; --', "text_id"):
         with pytest.raises(SelectionError, match="score"):
             survey.statistics(score)
+
+
+def test_surveys_of_other_texts_are_not_compared(survey, tmp_path):
+    other = write(tmp_path / "other", [*TEXTS[:2], "The river!", *TEXTS[3:]])
+    with pytest.raises(SelectionError, match=r"different texts: 1 of 6 .* the first is 2\."):
+        survey.compare(other, "entropy", resamples=100)
+    few = write(tmp_path / "few", TEXTS[:2])
+    assert survey.compare(few, "entropy", resamples=100)["texts"].tolist() == [2] * 16
+
+
+def test_token_ids_are_compared_by_their_tokens(tmp_path):
+    rows = [{"input_ids": ids} for ids in IDS]
+    surveys = [
+        write(tmp_path / f"{n}", some)
+        for n, some in enumerate([rows, rows[:2], [rows[0], {"input_ids": [6]}, rows[2]]])
+    ]
+    assert surveys[0].texts["text"].isna().all()
+    compared = surveys[0].compare(surveys[1], "entropy", resamples=100)
+    assert compared["texts"].tolist() == [2] * 16
+    with pytest.raises(SelectionError, match=r"1 of 3 .* the first is 1\."):
+        surveys[0].compare(surveys[2], "entropy", resamples=100)
 
 
 # Errors
