@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gattn.cli.output import print_notes, print_table, save_table
+from gattn.cli.output import print_notes, print_table, save_table, without_single_stack
 from gattn.errors import FileError
 
 if TYPE_CHECKING:
@@ -40,7 +42,7 @@ def run_statistics(options: argparse.Namespace) -> None:
     else:
         table = survey.compare(open_survey(options.other_folder), options.score)
     print(f"{options.score}: {table.computed_from}")
-    _print_rows(table.reset_index())
+    _print_rows(without_single_stack(table).reset_index())
     print_notes(table.notes)
     if options.output:
         save_table(table, options.output)
@@ -54,12 +56,28 @@ def _print_rows(table: pd.DataFrame) -> None:
     for number, kind in enumerate(shown.dtypes):
         if kind.kind in "OUT" or kind == "str":
             shown.isetitem(number, [_shown(value) for value in shown.iloc[:, number]])
-    if len(shown.columns) and len(shown):
-        print_table(shown, ".4g")
+    columns = _fitting(shown)
+    if columns and len(shown):
+        print_table(shown.iloc[:, :columns], ".4g")
     else:
         print("no rows")
     if left := len(table) - len(shown):
         print(f"and {left:,} more rows, which -o writes too")
+    if rest := ", ".join(shown.columns[columns:]):
+        print(f"and the columns {rest}")
+
+
+def _fitting(shown: pd.DataFrame) -> int:
+    """Say how many columns a terminal has room for; a file or a pipe has room for all."""
+    if not sys.stdout.isatty():
+        return len(shown.columns)
+    room = shutil.get_terminal_size().columns
+    counts = range(len(shown.columns), 1, -1)
+    return next((n for n in counts if _width(shown.iloc[:, :n]) <= room), 1)
+
+
+def _width(shown: pd.DataFrame) -> int:
+    return max(map(len, shown.to_string(index=False, float_format="{:.4g}".format).split("\n")))
 
 
 def _shown(value: Any) -> str:

@@ -25,7 +25,7 @@ def add_survey(parser: argparse.ArgumentParser) -> None:
         type=Path,
         required=True,
         metavar="FOLDER",
-        help="the survey's folder",
+        help="the survey's folder: new, empty, or that of this survey, to go on where it stopped",
     )
     parser.add_argument(
         "--model", metavar="NAME", help="a folder or a hub name (default: the embedded model)"
@@ -46,7 +46,8 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
         "--analyses",
         default="heads",
         metavar="NAMES",
-        help=f"what to compute of each head: {', '.join(ANALYSES)} (default: heads)",
+        help=f"what to compute of each head, separated by commas: {', '.join(ANALYSES)} "
+        "(default: heads: induction, entropy, previous token and others)",
     )
     parser.add_argument(
         "--analyse",
@@ -56,7 +57,9 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--layers", metavar="N", help="only these layers, such as 0,2-4")
     parser.add_argument("--heads", metavar="N", help="only these heads of each layer")
-    parser.add_argument("--scores", action="store_true", help="store the edges' scores, too")
+    parser.add_argument(
+        "--scores", action="store_true", help="store what each edge scored before the softmax, too"
+    )
     parser.add_argument(
         "--contributions",
         choices=("output", "value"),
@@ -69,8 +72,12 @@ def _add_texts(parser: argparse.ArgumentParser) -> None:
         "--column", default="text", metavar="NAME", help="the column with the texts (default: text)"
     )
     parser.add_argument("--limit", type=int, metavar="N", help="only the first N texts")
-    parser.add_argument("--sample", type=int, metavar="N", help="only N texts, drawn by chance")
-    parser.add_argument("--seed", type=int, default=0, metavar="N", help="where chance starts")
+    parser.add_argument(
+        "--sample", type=int, metavar="N", help="only N texts, drawn by chance from all"
+    )
+    parser.add_argument(
+        "--seed", type=int, default=0, metavar="N", help="another number draws another sample"
+    )
     parser.add_argument(
         "--most-tokens",
         type=int,
@@ -85,7 +92,12 @@ def _add_ray(parser: argparse.ArgumentParser) -> None:
     ray.add_argument(
         "--ray", metavar="ADDRESS", help="auto, an address, or local: a cluster on this machine"
     )
-    ray.add_argument("--workers", type=int, metavar="N", help="how many (default: as many as fit)")
+    ray.add_argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="how many, each with a model (default: the CPUs - 1, or as many as the GPUs allow)",
+    )
     ray.add_argument(
         "--num-gpus", type=float, metavar="X", help="the GPUs of each worker (default: 0)"
     )

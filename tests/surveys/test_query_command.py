@@ -37,6 +37,20 @@ def test_of_many_rows_the_first_are_printed(survey, capsys):
     assert capsys.readouterr().out == "no rows\n"
 
 
+def test_a_terminal_has_the_columns_that_fit(survey, capsys, monkeypatch):
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "70")
+    assert main(["query", str(survey.folder), "from heads limit 3"]) == 0
+    *rows, rest = capsys.readouterr().out.splitlines()
+    assert len(rows) == 4
+    assert max(map(len, rows)) <= 70
+    shown = rows[0].split()
+    assert rest == f"and the columns {', '.join(survey.heads.columns[len(shown) :])}"
+    assert shown == list(survey.heads.columns[: len(shown)])
+    assert main(["query", str(survey.folder), "select repeat('x', 99) a, repeat('y', 9) b"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "and the columns b"
+
+
 def test_nothing_in_a_cell_acts_on_the_terminal(survey, capsys):
     query = 'select text, [text] as list, text_id as "a\x1b[0m", null as n from texts'
     assert main(["query", str(survey.folder), query]) == 0
