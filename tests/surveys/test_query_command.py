@@ -47,7 +47,7 @@ def test_a_terminal_has_the_columns_that_fit(survey, capsys, monkeypatch):
     shown = rows[0].split()
     assert rest == f"and the columns {', '.join(survey.heads.columns[len(shown) :])}"
     assert shown == list(survey.heads.columns[: len(shown)])
-    assert main(["query", str(survey.folder), "select repeat('x', 99) a, repeat('y', 9) b"]) == 0
+    assert main(["query", str(survey.folder), "select repeat('x', 99) a, repeat('y', 19) b"]) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "and the columns b"
 
 
