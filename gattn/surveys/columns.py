@@ -94,7 +94,7 @@ def text_row(
     first = heads[0][1].graph
     return _row(
         text_id,
-        trace.text,
+        trace.text or None,  # token ids have none
         metadata,
         num_tokens=first.num_keys,
         num_edges=len(columns["edges"]["key"]),
@@ -146,14 +146,19 @@ def joined(rows: Sequence[pa.Table]) -> pa.Table:
 
 def tables_of(rows: pa.Table) -> dict[str, pa.Table]:
     """Take rows apart into the tables of a survey; those that would be empty are left out."""
-    failed = pc.is_valid(rows["reason"])
-    captured, failures = rows.filter(pc.invert(failed)), rows.filter(failed)
+    failed = pc.is_valid(rows["reason"]).to_numpy()
+    captured, failures = _chosen(rows, ~failed), _chosen(rows, failed)
     tables = {"texts": captured.select(TEXTS.names).cast(TEXTS)}
     if len(failures):
         tables["failures"] = failures.select(FAILURES.names).cast(FAILURES)
     if len(captured):
         tables |= {name: _flat(captured, name) for name in LISTS}
     return tables
+
+
+def _chosen(rows: pa.Table, chosen: NDArray[np.bool_]) -> pa.Table:
+    """Choose rows as slices, for a filter would copy all edges."""
+    return pa.concat_tables([rows.slice(0, 0), *(rows.slice(n, 1) for n in np.flatnonzero(chosen))])
 
 
 def _flat(rows: pa.Table, name: str) -> pa.Table:
@@ -163,11 +168,11 @@ def _flat(rows: pa.Table, name: str) -> pa.Table:
         lists = batch.column(1)
         structs = lists.flatten()
         text_id = np.repeat(batch.column(0).to_numpy(), np.diff(lists.offsets.to_numpy()))
-        names = ["text_id", *(field.name for field in structs.type)]
-        chunks.append(pa.Table.from_arrays([pa.array(text_id), *structs.flatten()], names))
-    table = pa.concat_tables(chunks, promote_options="permissive")
-    # What no text of the part has is of the kind that it has in other parts.
-    return table.select([one.name for one in table.schema if not pa.types.is_null(one.type)])
+        columns = dict(zip((one.name for one in structs.type), structs.flatten(), strict=True))
+        # A column that no text of the part has is left out: in other parts it may be words.
+        known = {name: one for name, one in columns.items() if not pa.types.is_null(one.type)}
+        chunks.append(pa.table({"text_id": text_id, **known}))
+    return pa.concat_tables(chunks, promote_options="permissive")
 
 
 def _ordered(trace: AttentionTrace) -> list[tuple[Place, AttentionGraph]]:
