@@ -215,6 +215,8 @@ def _draw_map(
         if is_marked:
             place = (j - 0.46, i - 0.46)
             ax.add_patch(Rectangle(place, 0.92, 0.92, fill=False, ec=ink, lw=1.4))
+        elif np.isnan(values[i, j]):
+            ax.plot([j - 0.3, j + 0.3], [i + 0.3, i - 0.3], color=ink, lw=0.8)
     for i, j in set(np.ndindex(values.shape)) - set(cells):  # no such head
         ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, color=ax.get_facecolor()))
     _name_sides(ax, shown, rows, heads)
@@ -222,7 +224,7 @@ def _draw_map(
     on = "in a cell: the interval, from left to right on the scale of the colours"
     notes.append(on if has_lines else "cells are too small to show the intervals")
     notes += [f"outlined: {shown.mark}"] * bool(shown.mark)
-    notes += ["grey: no score"] * bool(np.isnan(shown.values).any())
+    notes += ["crossed out: no score"] * bool(np.isnan(shown.values).any())
     write_title(ax, title_of(shown.table), notes)
     return ax
 

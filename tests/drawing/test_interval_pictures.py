@@ -99,7 +99,7 @@ def test_small_cells_have_no_lines_and_it_says_so():
     assert "in a cell" not in words(ax)
 
 
-def test_heads_that_are_not_there_are_blank_and_those_without_a_score_grey():
+def test_heads_that_are_not_there_are_blank_and_those_without_a_score_crossed_out():
     table = statistics(encoder=(1, 3), decoder=(2, 2))
     ax = table.draw()
     assert [label.get_text() for label in ax.get_yticklabels()] == [
@@ -109,11 +109,14 @@ def test_heads_that_are_not_there_are_blank_and_those_without_a_score_grey():
     ]
     blank = {patch.get_xy() for patch in ax.patches}
     assert blank == {(1.5, -0.5), (1.5, 0.5)}
-    assert "grey" not in words(ax)
+    assert "crossed" not in words(ax)
+    lines = len(ax.lines)
     table.loc[("encoder", 0, 2), ["mean", "low", "high"]] = np.nan
     ax = table.draw()
     assert np.ma.getmaskarray(ax.images[0].get_array())[2, 2]
-    assert "grey: no score" in words(ax)
+    assert "crossed out: no score" in words(ax)
+    assert len(ax.lines) == lines + 1
+    assert np.mean(ax.lines[lines - 1].get_xdata()) == 2
 
 
 def test_ranked_heads_are_the_largest_and_named():
