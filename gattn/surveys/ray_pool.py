@@ -19,6 +19,9 @@ from gattn.errors import CaptureError, GattnError, ModelError
 from gattn.surveys.ray_worker import GO_ON, CapturePart, Tries
 from gattn.surveys.running import Done
 
+_MOST_TRIES = 3
+"""How often a part is begun, where its workers are lost, before the run ends."""
+
 
 @dataclass(frozen=True)
 class RayPool:
@@ -139,7 +142,8 @@ def _connected(ray: Any, pool: RayPool) -> Iterator[None]:
         options["include_dashboard"] = False
     try:
         _knock(pool.address)
-        ray.init(pool.address or "local", **options)
+        with _unheard():
+            ray.init(pool.address or "local", **options)
     except (OSError, ValueError, RuntimeError) as error:
         place = "on this machine" if pool.address is None else f"at {pool.address!r}"
         raise CaptureError(f"There is no Ray cluster to be reached {place}: {error}.") from error
@@ -147,6 +151,19 @@ def _connected(ray: Any, pool: RayPool) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _unheard() -> Iterator[None]:
+    """Keep off stderr that Ray was told to write nothing there, which it does not by Python."""
+    stderr = os.dup(2)
+    try:
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), 2)
+        yield
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
 
 
 def _knock(address: str | None) -> None:
@@ -172,7 +189,7 @@ def _rows(
     ray: Any, pool: RayPool, folder: Path, parts: Sequence[int], options: Mapping[str, Any]
 ) -> Generator[Mapping[str, Any], None, None]:
     workers = min(_workers(pool, ray.cluster_resources()), len(parts))
-    tries = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Tries).remote()
+    tries = ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1)(Tries).remote(_MOST_TRIES)
     dataset = ray.data.from_items(
         [{"first": first} for first in parts], override_num_blocks=len(parts)
     ).map_batches(

@@ -21,20 +21,18 @@ from gattn.surveys.parts import count_rows, part_path, read_rows
 from gattn.surveys.running import Done, finish
 
 GO_ON = "What is in the survey is whole; run the same again to go on."
-_MOST_TRIES = 3
-"""How often a part is begun, where its workers are lost, before the run ends."""
 
 
 class Tries:
-    """Counts how often each part was begun."""
+    """Counts how often each part was begun, which is at most so many times."""
 
-    def __init__(self) -> None:
-        self._tries = Counter[int]()
+    def __init__(self, most: int) -> None:
+        self._most, self._tries = most, Counter[int]()
 
     def begin(self, first: int) -> int:
-        """Count one more, and say how many there were before."""
+        """Count one more; where that is one too many, say how many workers were lost."""
         self._tries[first] += 1
-        return self._tries[first] - 1
+        return self._most if self._tries[first] > self._most else 0
 
 
 class CapturePart:
@@ -90,9 +88,9 @@ class CapturePart:
     def _begin(self, first: int, last: int) -> None:
         import ray
 
-        if ray.get(self._tries.begin.remote(first)) == _MOST_TRIES:
+        if lost := ray.get(self._tries.begin.remote(first)):
             raise CaptureError(
-                f"{_MOST_TRIES} workers were lost with the texts {first} to {last}, which may take "
+                f"{lost} workers were lost with the texts {first} to {last}, which may take "
                 "more memory than a worker has: look at these texts, or run fewer workers a "
                 f"machine. {GO_ON}"
             )
