@@ -23,6 +23,8 @@ Correction: TypeAlias = Literal["holm", "fdr"]
 _TESTS = {"wilcoxon": "Wilcoxon's signed-rank test", "t": "paired t-test"}
 _CORRECTIONS = {"holm": "Holm's correction", "fdr": "false discovery rate of Benjamini-Hochberg"}
 _MOST_NAMED = 8
+_ROUNDING = 1e-12
+"""The share of a difference below which its spread is that of rounding."""
 
 
 class HeadComparison(Table):
@@ -185,6 +187,7 @@ def _p(change: NDArray[np.float64], test: Test) -> float:
 def _effect_sizes(
     difference: NDArray[np.float64], spread: NDArray[np.float64]
 ) -> NDArray[np.float64]:
+    spread = np.where(spread <= _ROUNDING * np.abs(difference), 0.0, spread)
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.where((difference == 0) & (spread == 0), 0.0, difference / spread)
 

@@ -100,6 +100,13 @@ def test_a_change_that_is_the_same_in_all_texts_is_a_point_of_infinite_effect():
     assert down["p"] == pytest.approx(2 / 2**12)
 
 
+def test_texts_that_change_alike_but_for_rounding_have_an_infinite_effect():
+    before = np.random.default_rng(0).random((40, 1))
+    after = before + 0.3
+    assert len(np.unique(after - before)) > 1
+    assert compare_heads(rows(before), rows(after), SCORE).iloc[0]["effect_size"] == np.inf
+
+
 def test_a_head_that_differs_in_one_text_alone_of_many_is_no_finding():
     before = np.zeros((70, 1))
     after = before.copy()
