@@ -236,9 +236,7 @@ def _input_text(text_id: int, where: str, value: Any, column: str) -> InputText:
             raise value
         return InputText(text_id, *row_of(value, column))
     except RowError as error:
-        return InputText(
-            text_id, metadata=metadata_of(value, column), reason=f"{where}: {error}."
-        )
+        return InputText(text_id, metadata=metadata_of(value, column), reason=f"{where}: {error}.")
 
 
 def _content(text: InputText) -> bytes:
