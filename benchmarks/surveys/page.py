@@ -16,6 +16,7 @@ TITLES = {
 }
 WAYS = {
     "local": "survey, head_table",
+    "kept": "survey, head_table of kept edges",
     "bare": "survey, no analyses",
     "local-1-thread": "survey, 1 thread",
     "ray": "survey on Ray, 1 worker",
@@ -124,14 +125,18 @@ def _stages(rows: Rows) -> dict[str, str]:
     found = {shape: row for shape in TITLES if (row := rows.get(f"stages/{shape}"))}
     if not found:
         return {}
-    names = ("model", "capture", "keeping", "analyses", "columns", "packing and writing")
+    names = ("model", "capture", "analyses", "keeping", "columns", "packing and writing")
     lines = [(name, *_shares(found, name)) for name in names]
     totals = [sum(row["seconds"].values()) / row["texts"] for row in found.values()]
     lines.append(("together", *(f"{1000 * total:.1f} ms a text" for total in totals)))
     largest = "; ".join(
         f"{max(row['seconds'], key=row['seconds'].get)} ({shape})" for shape, row in found.items()
     )
-    return {"table": table(("", *found), lines).rstrip(), "largest": largest}
+    kept = "; ".join(
+        f"{1000 * row['analyses_of_kept_seconds'] / row['texts']:.1f} ms, {shape}"
+        for shape, row in found.items()
+    )
+    return {"table": table(("", *found), lines).rstrip(), "largest": largest, "kept": kept}
 
 
 def _shares(found: Rows, name: str) -> list[str]:
@@ -243,14 +248,14 @@ def _kept(name: str, rows: Rows) -> str:
 
 def _limit(lines: list[paper.Line]) -> str:
     value = {line.what: line.value for line in lines}
-    cores, analyses = value[paper.CORES], value[paper.ANALYSES]
-    writing = value[paper.WRITING] / (value[paper.WRITING] + analyses) * cores
+    writing, kept, every = (value[name] / value[paper.WALL] for name in paper.ON_CPUS)
     said = (
-        f"To keep up with these GPUs takes {writing:,.0f} cores that write, and {cores:,.0f} with "
-        f"the analyses; NVIDIA's DGX H100 has {paper.DGX_CORES}. "
+        f"To keep up with these GPUs takes {writing:,.0f} cores that write; {writing + kept:,.0f} "
+        f"where `head_table` reads the kept edges, and {writing + every:,.0f} where it reads all; "
+        f"NVIDIA's DGX H100 has {paper.DGX_CORES}. "
     )
     if writing > paper.DGX_CORES:
         return said + "So the cores that write are the limit, not the GPUs."
-    if cores > paper.DGX_CORES:
-        return said + "So `head_table` is the limit; without analyses it is the GPUs or the disk."
+    if writing + every > paper.DGX_CORES:
+        return said + "So analyses of all edges are the limit; else it is the GPUs or the disk."
     return said + "So the limit is the GPUs, or the disk."

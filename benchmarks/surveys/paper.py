@@ -7,7 +7,12 @@ FLOPS, BANDWIDTH, COPYING = 67e12, 3.35e12, 25e9
 """An H100 SXM's peaks in float32 and of its memory (NVIDIA's data sheet); a third of PCIe 5 x16."""
 DGX_CORES = 112
 """Of a DGX H100, with eight of these GPUs (NVIDIA's data sheet)."""
-CORES, ANALYSES, WRITING = "cores that keep up", "CPU, head_table", "CPU, columns, packing, writing"
+WALL = f"time on {GPUS} GPUs"
+ON_CPUS = (
+    "CPU, columns, packing, writing",
+    "CPU, head_table of kept edges",
+    "CPU, head_table of all edges",
+)
 COMPUTING, MOVING, PASSES = 0.3, 0.5, 20
 """Assumed: shares of those peaks, and how often each score is read or written."""
 _COPIED = 12
@@ -33,15 +38,13 @@ def lines(rows: dict[str, dict[str, Any]]) -> list[Line]:
     gpu = _gpu_seconds(edges)
     wall = sum(line.value for line in gpu) / GPUS
     cpu = _cpu_seconds(rows["stages/gpt2-shape"], edges)
-    cores = sum(line.value for line in cpu) / wall
     return [
         Line("queries", "texts x tokens x heads", queries, ""),
         Line("edges", f"queries x {kept[length]:.1f}, kept at {length} tokens", edges, ""),
         *disk,
         *gpu,
-        Line(f"time on {GPUS} GPUs", "the three lines above / GPUs", wall, "seconds"),
+        Line(WALL, "the three lines above / GPUs", wall, "seconds"),
         *cpu,
-        Line(CORES, "the two lines above / time", cores, "cores"),
         Line("written", "disk / time", sum(line.value for line in disk) / wall, "bytes a second"),
     ]
 
@@ -93,20 +96,13 @@ def _gpu_seconds(edges: float) -> list[Line]:
 
 
 def _cpu_seconds(stages: dict[str, Any], edges: float) -> list[Line]:
-    seconds = stages["seconds"]
-    an_edge = (seconds["columns"] + seconds["packing and writing"]) / stages["edges"]
-    of_analyses = seconds["analyses"] / stages["edges"]
+    seconds, kept = stages["seconds"], stages["edges"]
+    written = (seconds["columns"] + seconds["packing and writing"]) / kept
+    of_kept = stages["analyses_of_kept_seconds"] / kept
+    of_all = (seconds["analyses"] + seconds["keeping"]) / stages["pairs"]
+    pairs = TEXTS * LAYERS * HEADS * TOKENS * (TOKENS + 1) / 2
+    sums = ((edges, written, "edges"), (edges, of_kept, "edges"), (pairs, of_all, "all pairs"))
     return [
-        Line(
-            WRITING,
-            f"edges x {an_edge * 1e9:.0f} ns",
-            edges * an_edge,
-            "seconds",
-        ),
-        Line(
-            ANALYSES,
-            f"edges x {of_analyses * 1e9:.0f} ns",
-            edges * of_analyses,
-            "seconds",
-        ),
+        Line(name, f"{of} x {each * 1e9:.1f} ns", number * each, "seconds")
+        for name, (number, each, of) in zip(ON_CPUS, sums, strict=True)
     ]

@@ -20,6 +20,10 @@ class Run:
 _SHAPES = {"docstrings": "docstrings, the embedded model", "gpt2-shape": "512 ids, GPT-2's shape"}
 _WAYS = {
     "local": ("gattn.survey with head_table", throughput.local),
+    "kept": (
+        "gattn.survey with head_table of kept edges",
+        partial(throughput.local, analyse="kept"),
+    ),
     "bare": ("gattn.survey without analyses", partial(throughput.local, analyses=[])),
     "local-1-thread": ("gattn.survey on one thread", partial(throughput.local, threads=1)),
     "ray": ("gattn.survey on Ray, 1 worker", partial(throughput.on_ray, workers=1)),

@@ -28,28 +28,29 @@ def measure(work: Path, quick: bool, *, shape: str) -> dict[str, Any]:
     column = "text" if shape == "docstrings" else "input_ids"
     rows = {column: [text if column == "text" else text[column] for text in texts]}
     inputs = [text if isinstance(text, str) else text["input_ids"] for text in texts]
-    traces, empty = (
+    traces, empty, whole = (
         list(gattn.capture_many(inputs, model, tokenizer, keep=keep, progress=False))
-        for keep in (keep_of(shape), _NOTHING)
+        for keep in (keep_of(shape), _NOTHING, gattn.All())
     )
     with_edges, without = _capture(model, keep_of(shape)), _capture(model, _NOTHING)
     table = with_edges(rows)
     seconds = {
         "model": _seconds(lambda: _run(model, tokenizer, inputs)),
         "columns": _seconds(lambda: _columns(traces)),
-        "analyses": _seconds(lambda: [gattn.analysis.head_table(trace) for trace in traces]),
+        "analyses": _seconds(lambda: _analyses(whole)),
+        "keeping": _seconds(lambda: _keep(whole, keep_of(shape))),
         "packing and writing": _seconds(lambda: _write(work, table)),
     }
-    bare, no_edges = _seconds(lambda: with_edges(rows)), _seconds(lambda: without(rows))
-    no_edges -= _seconds(lambda: _columns(empty))
+    no_edges = _seconds(lambda: without(rows)) - _seconds(lambda: _columns(empty))
     seconds["capture"] = max(0.0, no_edges - seconds["model"])
-    seconds["keeping"] = max(0.0, bare - seconds["columns"] - no_edges)
     return {
         "seconds": seconds,
         "texts": len(texts),
         "tokens": sum(trace.only_stack[0, 0].graph.num_keys for trace in traces),
         "heads": sum(len(trace.only_stack) for trace in traces),
         "edges": sum(table["num_edges"].to_pylist()),
+        "pairs": sum(head.graph.num_edges for trace in whole for head in trace.heads()),
+        "analyses_of_kept_seconds": _seconds(lambda: _analyses(traces)),
     }
 
 
@@ -80,6 +81,17 @@ def _run(model: Any, tokenizer: Any, inputs: Sequence[Any]) -> None:
             padded[row, : len(one)], mask[row, : len(one)] = torch.tensor(one), 1
         with torch.no_grad():
             model(padded, attention_mask=mask, use_cache=False)
+
+
+def _analyses(traces: Sequence[gattn.AttentionTrace]) -> None:
+    for trace in traces:
+        gattn.analysis.head_table(trace, progress=False)
+
+
+def _keep(traces: Sequence[gattn.AttentionTrace], keep: gattn.Keep) -> None:
+    for trace in traces:
+        for head in trace.heads():
+            head.keep(keep)
 
 
 def _columns(traces: Sequence[gattn.AttentionTrace]) -> Any:

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from shutil import rmtree
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -40,11 +40,12 @@ def local(
     *,
     shape: str,
     analyses: Sequence[Any] = _HEAD_TABLE,
+    analyse: Literal["all", "kept"] = "all",
     threads: int | None = None,
 ) -> dict[str, Any]:
     """Run a survey in this process."""
     torch.set_num_threads(threads or torch.get_num_threads())
-    found = _surveyed(work, quick, shape, analyses, None)
+    found = _surveyed(work, quick, shape, None, analyses=analyses, analyse=analyse)
     return found | {"threads": torch.get_num_threads()}
 
 
@@ -63,19 +64,17 @@ def on_ray(
     ray.init("local", num_cpus=cpus, **options)
     cluster = time.perf_counter() - start
     try:
-        found = _surveyed(work, quick, shape, _HEAD_TABLE, RayPool(workers=workers))
+        found = _surveyed(work, quick, shape, RayPool(workers=workers), analyses=_HEAD_TABLE)
     finally:
         ray.shutdown()
     return found | {"workers": workers, "cluster_seconds": cluster}
 
 
-def _surveyed(
-    work: Path, quick: bool, shape: str, analyses: Sequence[Any], pool: Any
-) -> dict[str, Any]:
+def _surveyed(work: Path, quick: bool, shape: str, pool: Any, **analyses: Any) -> dict[str, Any]:
     """Run a survey of one text, which tells what starting takes, and one of all."""
     count = (_QUICK if quick else _TEXTS)[shape]
     texts, folder = texts_of(shape, work, count), work / "survey"
-    options: dict[str, Any] = {"keep": keep_of(shape), "analyses": analyses, "progress": False}
+    options: dict[str, Any] = {"keep": keep_of(shape), "progress": False, **analyses}
     options |= {"model": model_of(shape, work), "ray": pool}
     gattn.survey(texts[:1], out=folder, **options)  # Imports what it needs.
     rmtree(folder)
