@@ -65,6 +65,14 @@ def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
         part.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
 
 
+_DIGESTS = {
+    "inputs": "the texts are others",
+    "revision": "the model's files or weights are others",
+    "tokenizer": "the tokenizer is another",
+}
+"""What is told of settings that are digests, which say nothing to people."""
+
+
 def check_same(folder: Path, known: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
     """Refuse to go on with a survey under other settings.
 
@@ -74,7 +82,7 @@ def check_same(folder: Path, known: Mapping[str, Any], asked: Mapping[str, Any])
         Where they differ; it lists how.
     """
     differences = [
-        f"{name} is {known.get(name)!r} there and {asked.get(name)!r} here"
+        _DIGESTS.get(name, f"{name} is {known.get(name)!r} there and {asked.get(name)!r} here")
         for name in asked
         if known.get(name) != asked.get(name)
     ]

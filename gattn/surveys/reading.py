@@ -96,7 +96,7 @@ class Survey:
     @property
     def is_complete(self) -> bool:
         """Whether every text that was chosen was captured or has failed."""
-        return not set(queue.parts(self.folder)) - set(parts_in(self.folder))
+        return len(self) + self._count("failures") == self.manifest["num_texts"]
 
     def __repr__(self) -> str:
         texts, failures = len(self), self._count("failures")

@@ -155,5 +155,5 @@ def test_an_iterator_is_read_once_and_compared_when_it_goes_on(tmp_path, embedde
     found = contents(tmp_path)
     run(iter(TEXTS), embedded, tmp_path, analyses=[])
     assert contents(tmp_path) == found
-    with pytest.raises(FileError, match="holds another survey: inputs is"):
+    with pytest.raises(FileError, match="holds another survey: the texts are others"):
         run(iter([*TEXTS[1:], TEXTS[0]]), embedded, tmp_path, analyses=[])
