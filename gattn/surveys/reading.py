@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from gattn.errors import FileError, SelectionError
 from gattn.head import AttentionGraph
-from gattn.surveys import queue
 from gattn.surveys.finding import all_rows, rows_of
 from gattn.surveys.manifest import read_manifest
-from gattn.surveys.parts import count_rows, parts_in
+from gattn.surveys.parts import count_rows
 from gattn.surveys.rebuilding import trace_of
 from gattn.surveys.sql import ask, quoted
 from gattn.surveys.statistics import PLACE, HeadStatistics, head_statistics
@@ -96,7 +95,7 @@ class Survey:
     @property
     def is_complete(self) -> bool:
         """Whether every text that was chosen was captured or has failed."""
-        return len(self) + self._count("failures") == self.manifest["num_texts"]
+        return len(self) + self._count("failures") == int(self.manifest["num_texts"])
 
     def __repr__(self) -> str:
         texts, failures = len(self), self._count("failures")
