@@ -148,10 +148,15 @@ def test_an_interrupt_of_the_process(model, edit):
     def interrupt(*_):
         os.kill(os.getpid(), signal.SIGINT)
 
+    # Whoever starts in the background ignores it.
+    known = signal.signal(signal.SIGINT, signal.default_int_handler)
     handle = list(model.modules())[-1].register_forward_hook(interrupt)
-    with pytest.raises(KeyboardInterrupt), edited(model, edit), capturing(model):
-        run(model)
-    handle.remove()
+    try:
+        with pytest.raises(KeyboardInterrupt), edited(model, edit), capturing(model):
+            run(model)
+    finally:
+        signal.signal(signal.SIGINT, known)
+        handle.remove()
 
 
 def test_an_abandoned_generator(model):
