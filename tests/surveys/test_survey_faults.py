@@ -231,7 +231,11 @@ def test_another_survey_is_refused_with_all_that_differs(whole, tmp_path, embedd
     said = str(caught.value)
     for name in ("keep is 'Threshold(0.02)' there and 'TopK(3)' here", "layers is None there"):
         assert name in said
-    for name in ("limit is None there and 20 here", "scores is False there", "the texts are others"):
+    for name in (
+        "limit is None there and 20 here",
+        "scores is False there",
+        "the texts are others",
+    ):
         assert name in said
     assert "model is" not in said
     assert contents(folder) == whole
