@@ -10,7 +10,7 @@ from typing import Any
 import gattn
 from benchmarks.surveys import corpus
 
-COUNTS = (100, 1_000, 10_000)
+COUNTS = (100, 1_000, 5_000)
 _QUICK = 100
 _ROUNDS = 15
 _QUERY = "select layer, head, avg(induction) from heads group by all order by 3 desc limit 10"

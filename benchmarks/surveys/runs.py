@@ -59,7 +59,7 @@ RUNS = {
         )
         for count in reading.COUNTS
     },
-    "reading": Run("reading from a survey of 10,000 short texts", reading.measure),
+    "reading": Run(f"reading from a survey of {reading.COUNTS[-1]:,} short texts", reading.measure),
     **{
         f"kept/{name}": Run(f"edges a query at 0.02, {what}", partial(kept.measure, model=name))
         for name, what in kept.MODELS.items()

@@ -23,6 +23,7 @@ from gattn.models.encoding import Encoding, encode
 from gattn.progress import silence
 from gattn.surveys.columns import failed_row, joined, text_row
 from gattn.surveys.input_rows import RowError, row_of
+from gattn.surveys.memory import give_back
 from gattn.surveys.queue import SCHEMA
 from gattn.surveys.scores import scores_of
 from gattn.trace import AttentionTrace, Stack
@@ -149,6 +150,7 @@ class CaptureGraphs:
                 found[number] = _failed(row, error)
         for numbers in self._batches(encodings):
             found |= self._captured(numbers, encodings, rows)
+        give_back()
         return joined([found[number] for number in range(len(rows))])
 
     def _encoded(self, row: Row) -> Encoding:

@@ -1,6 +1,7 @@
 """CaptureGraphs: a batch of columns in, a row a text out."""
 
 import json
+import sys
 import weakref
 from functools import cache, partial
 
@@ -19,6 +20,7 @@ from gattn.errors import CaptureError, ModelError, SelectionError
 from gattn.surveys import capture as capture_module
 from gattn.surveys.capture import CaptureGraphs
 from gattn.surveys.columns import tables_of
+from gattn.surveys.memory import give_back
 from gattn.surveys.rebuilding import trace_of
 from gattn.trace import AttentionTrace
 
@@ -402,3 +404,18 @@ def test_batches_hold_no_more_edges_than_fit(loaded, monkeypatch) -> None:
     CaptureGraphs(loaded[0])({"input_ids": ids})
     assert len(sizes) == 4
     assert max(sizes) <= 4 * 16 * 800
+
+
+def test_memory_is_given_back_after_each_batch(loaded, monkeypatch) -> None:
+    given = []
+    monkeypatch.setattr(capture_module, "give_back", lambda: given.append(1))
+    capture = CaptureGraphs(loaded[0])
+    for texts in (TEXTS[:1], [""], []):
+        capture({"text": texts})
+    assert len(given) == 3
+
+
+def test_memory_can_be_given_back_anywhere(monkeypatch) -> None:
+    give_back()
+    monkeypatch.setattr(sys, "platform", "win32")
+    give_back()
