@@ -14,7 +14,7 @@ import gattn
 from benchmarks.surveys import corpus
 
 _HEAD_TABLE = (gattn.analysis.head_table,)
-_TEXTS = {"docstrings": 384, "gpt2-shape": 16}
+_TEXTS = {"docstrings": 384, "gpt2-shape": 8}
 _PEER_TEXTS = {"docstrings": 96, "gpt2-shape": 3}
 _QUICK = {"docstrings": 24, "gpt2-shape": 2}
 
