@@ -147,6 +147,8 @@ def _print_survey(survey: Survey, folder: Path, seconds: float) -> None:
         print(f"{_counted(int(reasons['failed'].sum()))} failed:")
     for row in reasons[:_MOST_REASONS].itertuples():
         print(f"  {row.failed:,} x {' '.join(str(row.reason).split())[:200]}")
+    if (rest := len(reasons) - _MOST_REASONS) > 0:
+        print(f"  and {rest:,} other reasons, in the table failures")
     query = "select layer, head, avg(kept) from heads group by all order by all"
     print(f'next: gattn query {shlex.quote(str(folder))} "{query}"')
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import termios
 
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
@@ -205,3 +206,19 @@ def test_analyses_by_name_have_different_columns(tmp_path, embedded):
         table = next(t for f in analyses.ANALYSES.values() if name in (t := f(trace)).columns)
         expected = table.xs(2, level="layer")[name].to_numpy()
         assert first[name].to_numpy() == pytest.approx(expected, abs=1e-5, nan_ok=True)
+
+
+def test_reasons_that_are_not_listed_are_counted(tmp_path, capsys):
+    class Stub:
+        def __len__(self):
+            return 2
+
+        def sql(self, query):
+            if "edges" in query:
+                return pd.DataFrame({"edges": [9]})
+            return pd.DataFrame({"reason": list("abcde"), "failed": [5, 4, 3, 2, 1]})
+
+    surveying._print_survey(Stub(), tmp_path, 1.0)
+    printed = capsys.readouterr().out
+    assert "15 texts failed" in printed
+    assert "3 x c\n  and 2 other reasons, in the table failures\n" in printed
