@@ -32,18 +32,33 @@ class cached_property(Generic[T]):  # noqa: N801 - it stands in for functools' o
     def __get__(self, instance: object | None, owner: type) -> T | cached_property[T]:
         if instance is None:
             return self
-        found = self._compute(instance)
-        # No __set__ is defined, so from here on Python finds the value itself.
-        instance.__dict__[self.name] = found
-        return found
+        return self._of(instance)
 
-    def _compute(self, instance: object) -> T:
-        return self.function(instance)
+    def _of(self, instance: object) -> T:
+        # No __set__ is defined, so from here on Python finds the value itself.
+        found = instance.__dict__[self.name] = self.function(instance)
+        return found
 
 
 class cached_tensor(cached_property[T]):  # noqa: N801
     """A tensor that is computed once; also under inference mode it serves gradients later."""
 
-    def _compute(self, instance: object) -> T:
+    def _of(self, instance: object) -> T:
         with torch.inference_mode(False):
-            return self.function(instance)
+            return super()._of(instance)
+
+
+class cached_operand(cached_property[T]):  # noqa: N801
+    """What gradients flow through: what was computed without them never serves where they are on.
+
+    Proofs and recordings look at a call under `no_grad`, before and after it is computed.
+    """
+
+    def _of(self, instance: object) -> T:
+        known = instance.__dict__
+        flowing, resting = f"{self.name} with gradients", f"{self.name} without"
+        name = flowing if torch.is_grad_enabled() or flowing in known else resting
+        if name not in known:
+            known[name] = self.function(instance)
+        found: T = known[name]
+        return found

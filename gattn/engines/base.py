@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor
 
-from gattn.caching import cached_property, cached_tensor
+from gattn.caching import cached_operand, cached_property, cached_tensor
 from gattn.errors import ContractError, ShapeError
 from gattn.graph import TokenGraph
 from gattn.neighbourhoods import Neighbourhoods
@@ -113,7 +113,7 @@ class AttentionCall:
                 f"keys, features) = ({queries}, {keys}, F), not {tuple(features.shape)}."
             )
 
-    @cached_property
+    @cached_tensor
     def positions(self) -> Positions:
         """The positions of queries and keys."""
         device = self.query.device
@@ -177,12 +177,12 @@ class AttentionCall:
         in_steps = self.is_scored_pair_by_pair and not self.compile
         return self.edge_width if in_steps else self.batch_heads
 
-    @cached_property
+    @cached_operand
     def sides(self) -> tuple[Tree, Tree]:
         """What the weight function prepared for the queries and for the keys."""
         return self.weight.prepare(self.query, self.key, self.positions)
 
-    @cached_property
+    @cached_operand
     def dot_form(self) -> DotForm | None:
         """The whole score as a dot product plus terms of pairs, where it is one.
 
@@ -196,7 +196,7 @@ class AttentionCall:
         query, key = (x.expand(*lead, *x.shape[2:]) for x in (form.query, form.key))
         return form._replace(query=query, key=key)
 
-    @cached_property
+    @cached_operand
     def operands(self) -> tuple[Tree, Tree]:
         """What pairs are scored from: the dot form's sides, or what was prepared, a token a row."""
         form = self.dot_form
