@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import replace
 from itertools import chain
 from typing import Any, NamedTuple
@@ -143,6 +144,38 @@ class KeptEdges:
         edge = places - head * len(query)
         self._add(rows, places, head * (rows.stop - rows.start) + row[edge], key[edge], values)
 
+    @property
+    def num_rows(self) -> int:
+        """How many queries came so far."""
+        return self._pieces[-1].stop if self._pieces else 0
+
+    @property
+    def is_bipartite(self) -> bool:
+        """Whether its queries are not its keys."""
+        return bool(self._pieces) and self._pieces[0].graph.is_bipartite
+
+    def first_rows(self, rows: int) -> KeptEdges:
+        """Copy the first queries, which go on by themselves.
+
+        Raises
+        ------
+        CaptureError
+            Where they attend to tokens that come after them.
+        """
+        some = copy(self)
+        some._pieces = [piece.first_rows(rows) for piece in self._pieces if piece.row < rows]
+        if isinstance(self._keep, All):
+            sizes = [sum(piece.graph.num_edges for piece in some._pieces)] * len(self._heads)
+        else:
+            sizes = self._degree[:, :rows].sum(1).tolist()
+        some._kept = {
+            name: [buffer.first(size) for buffer, size in zip(buffers, sizes, strict=True)]
+            for name, buffers in self._kept.items()
+        }
+        for name in ("_degree", "_mass", "_sum"):
+            setattr(some, name, getattr(self, name)[:, :rows].clone())
+        return some
+
     def _values(self, attention: Tensor, scores: Tensor | None) -> dict[str, Tensor]:
         values = {"attention": attention.detach().to(self._dtype)}
         if self._scores and scores is not None:
@@ -259,6 +292,22 @@ class _Piece(NamedTuple):
         """The position of the first query."""
         return self.graph.query_offset + (0 if self.graph.is_bipartite else self.first_key)
 
+    def first_rows(self, rows: int) -> _Piece:
+        """Take the queries before a row; in self-attention the keys after them go as well."""
+        if self.stop <= rows:
+            return self
+        graph, count = self.graph, rows - self.row
+        some = replace(graph, num_queries=count, rule=_first_rows(graph, count))
+        if graph.is_bipartite:
+            return self._replace(graph=some)
+        keys = min(graph.num_keys, graph.query_offset + count)
+        if _last_key(some) >= keys:
+            raise CaptureError(
+                f"Tokens were taken back that others attend to: {graph} is not causal, so what "
+                "goes on from here cannot be recorded. Record it in a context of its own."
+            )
+        return self._replace(graph=replace(some, num_keys=keys))
+
     def spans(self) -> Tensor | None:
         """Give where the keys of each query start and stop, (2, queries); None if in no interval.
 
@@ -270,6 +319,23 @@ class _Piece(NamedTuple):
             return None
         ends = torch.stack(keys).clamp(0, graph.num_keys)
         return (ends + self.first_key) * (ends[0] < ends[1])
+
+
+def _first_rows(graph: TokenGraph, count: int) -> Rule:
+    """Give the rule of the first queries: listed edges are those of these alone."""
+    edges = graph.rule.listed()
+    if edges is None:
+        return graph.rule
+    pointer = graph.pointer[: count + 1]
+    return Edges(pointer, graph.edge_index[0, : int(pointer[-1])], graph.query_offset)
+
+
+def _last_key(graph: TokenGraph) -> int:
+    """Find the last key that any query may attend to, -1 where there is none."""
+    keys = graph.rule.interval(torch.arange(graph.num_queries) + graph.query_offset)
+    if keys is None:
+        return int(graph.edge_index[0].max()) if graph.num_edges else -1
+    return int(keys[1].clamp(0, graph.num_keys).max()) - 1
 
 
 def _common_rule(whole: TokenGraph, pieces: list[_Piece]) -> Rule | None:
@@ -368,6 +434,12 @@ class _Buffer:
             self.reserve(max(stop, 2 * len(self._array)))
         place, self._size = slice(self._size, stop), stop
         return place
+
+    def first(self, size: int) -> _Buffer:
+        """Copy the first values."""
+        some = _Buffer(self.dtype)
+        some.append(self._memory[:size])
+        return some
 
     def values(self) -> Tensor:
         """Give what was written, without much unused memory behind it."""

@@ -175,7 +175,9 @@ def capturing(
     the trace of the one sequence that ran, ``run.traces`` those of several. Steps that go on with a
     cache go on with the trace: it covers the prompt and all generated tokens but the last, which
     never enters the model. Without a cache each step is a call like any other, with a trace of its
-    own. Beam search and assisted decoding are refused; what runs in another thread, such as
+    own. Caches may be copied, reordered and cropped: each continuation of a prompt has a trace of
+    its own, with the prompt. Of beam search and assisted decoding there are the traces of the
+    sequences that `generate` returns, in their order. What runs in another thread, such as
     continuous batching, is not seen.
 
     Several samples of one text encode it once: the encoder's stack is in the first one's trace.

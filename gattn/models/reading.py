@@ -74,9 +74,11 @@ class Reading:
 
 
 def read(
-    call: RoutedCall, place: Place, mask: Mask, edits: Sequence[Sequence[Edit]], verify: bool
+    call: RoutedCall, place: Place, mask: Mask, edits: Sequence[Sequence[Edit]]
 ) -> list[Reading]:
-    """Read a call, its padding cut off.
+    """Read a call, its padding cut off, and prove on a few rows that it gives the model's output.
+
+    Under dropout nothing can be proved.
 
     Parameters
     ----------
@@ -88,8 +90,6 @@ def read(
         Its mask.
     edits : sequence
         The edits of each element of the batch.
-    verify : bool
-        Whether to prove on a few rows that the reading gives the model's output.
 
     Raises
     ------
@@ -119,7 +119,7 @@ def read(
     for _, group in groupby(range(len(call.query)), kind):
         elements = list(group)
         reading = _read(call, place, mask, elements, tuple(edits[elements[0]]))
-        if verify and len(reading.queries) and len(reading.keys):
+        if not call.options.get("dropout") and len(reading.queries) and len(reading.keys):
             with torch.no_grad():
                 _verify(call, reading)
         readings.append(reading)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -19,7 +19,7 @@ from gattn.models.loading import model_name
 from gattn.models.projections import Projections, value_norms
 from gattn.models.reading import Reading
 from gattn.models.routing import Context, RoutedCall
-from gattn.models.tracking import Place, Progress, Tracker
+from gattn.models.tracking import Origin, Place, Progress, Tracker
 from gattn.models.wording import words_of_run
 from gattn.store import KeptEdges
 from gattn.trace import AttentionTrace, Stack
@@ -72,6 +72,7 @@ class _Layer:
     groups: int = 1
     queries: int = 0
     generated: int = 0
+    is_cached: bool = False
 
     def add_norms(self, norms: Tensor, first: int) -> None:
         """Add the keys' value norms (heads, keys); those known already come again."""
@@ -81,14 +82,71 @@ class _Layer:
         elif (known := self.norms.shape[1]) < first + norms.shape[1]:
             self.norms = torch.cat([self.norms, norms[:, known - first :]], dim=1)
 
+    def without_last(self, queries: int) -> _Layer:
+        """Copy the layer without its last queries, and the keys that stood there."""
+        left = max(self.queries - queries, 0)
+        stores = {
+            heads: store.first_rows(store.num_rows - queries)
+            for heads, store in self.stores.items()
+        }
+        is_bipartite = any(store.is_bipartite for store in stores.values())
+        norms = self.norms if self.norms is None or is_bipartite else self.norms[:, :left]
+        generated = max(self.generated - queries, 0)
+        attributes = {heads: dict(some) for heads, some in self.attributes.items()}
+        return replace(
+            self,
+            stores=stores,
+            attributes=attributes,
+            norms=norms,
+            queries=left,
+            generated=generated,
+        )
+
 
 @dataclass(eq=False)
 class _Sequence:
-    """What is known of one sequence."""
+    """What is known of one sequence.
 
+    `owner` went on with it last, as one of its rows; `fed` are the ids of all its slots, and which
+    of these are real. Logits come with the number of tokens that they end after.
+    """
+
+    owner: Progress
+    row: int = 0
     layers: dict[str, dict[int, _Layer]] = field(default_factory=dict)
     ids: dict[tuple[str, bool], list[int] | None] = field(default_factory=dict)
-    logits: list[Tensor] = field(default_factory=list)
+    logits: list[tuple[Tensor, int]] = field(default_factory=list)
+    fed: tuple[Tensor, Tensor] | None = None
+    is_broken: bool = False
+
+    @property
+    def length(self) -> int:
+        """How many tokens went into a cache."""
+        layers = (layer for stack in self.layers.values() for layer in stack.values())
+        return max((layer.queries for layer in layers if layer.is_cached), default=0)
+
+    def without_last(self, tokens: int) -> _Sequence:
+        """Copy it without the last tokens; layers that no cache goes on with stay as they are."""
+        layers = {
+            stack: {
+                n: layer.without_last(tokens) if layer.is_cached else layer
+                for n, layer in some.items()
+            }
+            for stack, some in self.layers.items()
+        }
+        length = self.length - tokens
+        logits = [(some[: len(some) - max(end - length, 0)], end) for some, end in self.logits]
+        logits = [(some, min(end, length)) for some, end in logits if len(some)]
+        ids = {
+            (stack, is_query): some[:length] if some and self._grows(stack, is_query) else some
+            for (stack, is_query), some in self.ids.items()
+        }
+        return _Sequence(self.owner, self.row, layers, ids, logits, self.fed)
+
+    def _grows(self, stack: str, is_query: bool) -> bool:
+        """Say whether a stack's ids go on with a cache: the keys of cross-attention stay."""
+        is_cached = any(layer.is_cached for layer in self.layers.get(stack, {}).values())
+        return is_cached and (is_query or not stack.endswith("cross"))
 
     @property
     def generated(self) -> int:
@@ -119,9 +177,10 @@ class Recording(Context):
         self._contributions, self._keeps_logits = contributions, keeps_logits
         self._projections = Projections(self)
         self.encodings: list[Encoding] | None = None
-        self._runs: list[list[_Sequence]] = []
+        self._sequences: list[_Sequence] = []
         self._run: list[_Sequence] | None = None
-        self._unfinished: list[_Sequence] | None = None
+        self._unfinished: list[_Sequence] = []
+        self._searched: list[_Sequence] | None = None
         self._run_of: WeakKeyDictionary[Progress, list[_Sequence]] = WeakKeyDictionary()
         self._depth: dict[str, int] = {}
         self._was_called = False
@@ -139,10 +198,58 @@ class Recording(Context):
         refuse_training(tracker.model)
         self._was_called = True
         self._projections.forget()
-        self._runs, self._unfinished = self._whole_runs, None
+        self._drop_unfinished()
         self._progress = tracker.progress
-        run = self._run_of.get(tracker.progress)
-        self._run = run if any(run is known for known in self._runs) else None
+        self._run = self._going_on(tracker.progress, tracker.seen)
+        self._touch(self._run or ())
+
+    def _touch(self, run: Iterable[_Sequence]) -> None:
+        """Note what a search runs."""
+        if self._searched is not None:
+            self._searched += [one for one in run if one not in self._searched]
+
+    def _going_on(self, progress: Progress, seen: int) -> list[_Sequence] | None:
+        """Find the sequences that a call goes on with, each cut to where it does.
+
+        What nothing else goes on with is taken over; of all else a copy goes on.
+        """
+        run = self._run_of.get(progress)
+        source = Origin(progress, list(range(len(run or ()))), True)
+        if run is None and progress.origin is not None:
+            source = progress.origin
+            run = self._run_of.get(source.progress)
+        if (
+            run is None
+            or len(run) <= max(source.rows, default=-1)
+            or any(one.is_broken for one in run)
+        ):
+            return None
+        if not seen:
+            return run
+        found: list[_Sequence] = []
+        for row, number in enumerate(source.rows):
+            sequence, length = run[number], progress.tokens(row, seen)
+            surplus = 0 if length is None else max(sequence.length - length, 0)
+            is_free = number not in source.rows[:row]
+            is_free &= not surplus or (source.is_own and sequence.owner is source.progress)
+            if surplus or not is_free:
+                copied = sequence.without_last(surplus)
+                self._list(copied, after=sequence if is_free else found[-1] if found else None)
+                if is_free and sequence in self._sequences:
+                    self._sequences.remove(sequence)
+                sequence = copied
+            elif sequence not in self._sequences:
+                self._list(sequence)
+            sequence.owner, sequence.row = progress, row
+            found.append(sequence)
+        self._run_of[progress] = found
+        return found
+
+    def _list(self, sequence: _Sequence, after: _Sequence | None = None) -> None:
+        """List a sequence after another that is listed, or last."""
+        known = after is not None and after in self._sequences
+        place = self._sequences.index(after) + 1 if after is not None and known else None
+        self._sequences.insert(len(self._sequences) if place is None else place, sequence)
 
     def wants(self, place: Place) -> bool:
         """Say whether a layer was chosen."""
@@ -152,14 +259,26 @@ class Recording(Context):
         """Keep the edges of a call."""
         self._projections.check(attention=call.module)
         if self._run is None or self._starts_anew(self._run, place, readings):
-            self._run = [_Sequence() for _ in set(place.sequences)]
-            self._runs.append(self._run)
-            self._run_of[self._progress] = self._run
+            self._run = self._run_of[self._progress] = []
+            self._extend(self._run, len(set(place.sequences)))
         self._unfinished = self._run
         with torch.no_grad():
             for reading in readings:
                 if len(reading.queries):
                     self._keep_edges(call, place, reading)
+
+    def _extend(self, run: list[_Sequence], count: int) -> None:
+        """Begin further sequences, until there are so many."""
+        more = [_Sequence(self._progress, row) for row in range(len(run), count)]
+        run += more
+        self._sequences += more
+        self._touch(more)
+
+    def _drop_unfinished(self) -> None:
+        """Forget what a call that did not end was about to add to."""
+        for sequence in self._unfinished:
+            sequence.is_broken = True
+        self._sequences, self._unfinished = self._whole, []
 
     def _starts_anew(self, run: list[_Sequence], place: Place, readings: list[Reading]) -> bool:
         for reading in readings:
@@ -207,26 +326,27 @@ class Recording(Context):
     def _layer(self, place: Place, reading: Reading, sequence: int) -> _Layer:
         run = self._run
         assert run is not None
-        while len(run) <= sequence:
-            run.append(_Sequence())
+        self._extend(run, sequence + 1)
         stack = run[sequence].layers.setdefault(place.stack, {})
         if place.layer not in stack:
             if reading.queries.first:
                 raise CaptureError(
                     f"The model goes on with a cache of {reading.queries.first} tokens that were "
-                    "not recorded: they ran before gattn.capturing was opened, or the cache is a "
-                    "copy. Open it before the prompt runs, and go on with the cache itself."
+                    "not recorded: they ran before gattn.capturing was opened, its keys were "
+                    "changed since, or it is compressed and does not show them. Open the context "
+                    "before the prompt runs, and use a cache that keeps keys as they are."
                 )
-            stack[place.layer] = _Layer(groups=reading.groups)
+            is_cached = place.stack in self._progress.cached or place.stack.endswith("cross")
+            stack[place.layer] = _Layer(groups=reading.groups, is_cached=is_cached)
         elif len(reading.queries) == 1:
             stack[place.layer].generated += 1
         layer, queries = stack[place.layer], reading.queries
         if not place.is_bipartite and queries.first != layer.queries:
             raise CaptureError(
-                f"The model goes on behind {queries.first} tokens of a text of which "
-                f"{layer.queries} are recorded: tokens were taken out of its cache, or put into "
-                "it unseen, and a trace holds one continuation of its prompt. Record each in a "
-                "context of its own, the prompt too."
+                f"The model goes on after {queries.first} tokens of a text of which "
+                f"{layer.queries} are recorded: tokens were put into its cache, or taken out, "
+                "where gattn did not see it. Record each continuation in a context of its own, "
+                "the prompt too."
             )
         layer.queries = queries.first + len(queries)
         return layer
@@ -261,7 +381,7 @@ class Recording(Context):
         """Note the tokens and the logits of a call."""
         tracker.check_layers()
         self._projections.check()
-        self._unfinished = None
+        self._unfinished = []
         for stack, layers in tracker.depth.items():
             self._depth[stack] = max(self._depth.get(stack, 0), layers)
         if self._run is None:
@@ -274,8 +394,34 @@ class Recording(Context):
                 sequence.ids[stack, False] = tracker.ids(stack, number)
                 if stack == "cross":
                     sequence.ids[stack, True] = tracker.ids(stack, number, is_query=True)
+            sequence.fed = tracker.fed(number)
             if logits is not None and number < len(logits):
-                sequence.logits.append(tracker.real_rows(logits[number].detach(), number))
+                some = tracker.real_rows(logits[number].detach(), number)
+                sequence.logits.append((some, sequence.length))
+
+    def search(self) -> None:
+        """Note which sequences a search runs."""
+        self._searched = []
+
+    def returned(self, sequences: Tensor, prompts: Tensor, beams: int) -> None:
+        """Keep what a search returned of what it ran, each up to its last token but one.
+
+        Raises
+        ------
+        CaptureError
+            Where it ran nothing of the kind.
+        """
+        run, self._searched = self._searched or [], None
+        texts = max(len(prompts) // beams, 1)
+        share = max(len(sequences) // texts, 1)
+        chosen = []
+        for number, ids in enumerate(sequences.cpu()):
+            of_text = [one for one in run if one.row // beams == number // share]
+            chosen.append(_returned(of_text, ids, prompts.shape[1]))
+        places = [n for n, one in enumerate(self._sequences) if one in run]
+        self._sequences = [one for one in self._sequences if one not in run]
+        start = places[0] if places else len(self._sequences)
+        self._sequences[start:start] = chosen
 
     # What was recorded
 
@@ -307,15 +453,14 @@ class Recording(Context):
             )
 
     @property
-    def _whole_runs(self) -> list[list[_Sequence]]:
-        """The runs but that of a call that has not ended."""
-        return [run for run in self._runs if run is not self._unfinished]
+    def _whole(self) -> list[_Sequence]:
+        """The sequences but those of a call that has not ended."""
+        return [one for one in self._sequences if one not in self._unfinished]
 
     @property
     def traces(self) -> list[AttentionTrace]:
         """The trace of each sequence that ran, in order."""
-        sequences = [sequence for run in self._whole_runs for sequence in run]
-        return [self._trace(sequence, n) for n, sequence in enumerate(sequences)]
+        return [self._trace(sequence, n) for n, sequence in enumerate(self._whole)]
 
     @property
     def trace(self) -> AttentionTrace:
@@ -343,7 +488,7 @@ class Recording(Context):
                 for graph in self._graphs(known, names)
             }
             stacks[stack] = Stack(stack, dict(sorted(heads.items())))
-        logits = torch.cat(sequence.logits) if sequence.logits else None
+        logits = torch.cat([some for some, _ in sequence.logits]) if sequence.logits else None
         text = self.encodings[number].text if self.encodings else ""
         return AttentionTrace(stacks, self._name, sequence.generated, logits, text)
 
@@ -376,6 +521,24 @@ class Recording(Context):
                     fields[name] = abs(graph.attention) * norms[key]
                 found.append(replace(graph, **fields))
         return found
+
+
+def _returned(run: Sequence[_Sequence], ids: Tensor, prompt: int) -> _Sequence:
+    """Find a sequence among those that a search ran, and cut it to what was returned of it."""
+    best, most = None, -1
+    for one in run:
+        if one.fed is not None:
+            size = min(len(one.fed[0]), len(ids) - 1)
+            same = int((one.fed[0][:size] == ids[:size]).long().cumprod(0).sum())
+            if same > most:
+                best, most = one, same
+    if best is None or best.fed is None or most < prompt or len(ids[most + 1 :].unique()) > 1:
+        raise CaptureError(
+            "A sequence that the search returned is not among those that it ran, as far as their "
+            "token ids tell: call generate with input_ids and with a cache, num_beams=1 and no "
+            "assistant otherwise."
+        )
+    return best.without_last(int(best.fed[1][most:].sum()))
 
 
 def _fitting(graph: AttentionGraph, names: dict[str, Any]) -> dict[str, Any]:

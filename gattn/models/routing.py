@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from gattn.errors import ModelError
+from gattn.models import generating
 from gattn.models.tracking import Place, Tracker
 
 if TYPE_CHECKING:
@@ -83,6 +84,12 @@ class Context:
 
     def end(self, tracker: Tracker, result: Any) -> None:
         """Learn what a call of the model gave."""
+
+    def search(self) -> None:
+        """Learn that a search begins, which runs more sequences than it will return."""
+
+    def returned(self, sequences: Tensor, prompts: Tensor, beams: int) -> None:
+        """Learn which sequences a search of so many beams a text returned, (sequences, tokens)."""
 
 
 _open: ContextVar[tuple[tuple[Tracker, Context], ...]] = ContextVar("contexts", default=())
@@ -198,6 +205,7 @@ def _install(model: nn.Module) -> None:
         if _number == 0:
             _original = AttentionInterface.get_interface
             AttentionInterface.get_interface = _routed(_original)  # type: ignore[method-assign]
+            generating.watch()
         _number += 1
         count, handles = _hooks.get(model, (0, []))
         _hooks[model] = count + 1, handles or _hooked(model)
@@ -211,6 +219,7 @@ def _uninstall(model: nn.Module) -> None:
         _number -= 1
         if _number == 0:
             AttentionInterface.get_interface = _original  # type: ignore[method-assign, assignment]
+            generating.leave()
         count, handles = _hooks.pop(model)
         if count > 1:
             _hooks[model] = count - 1, handles
@@ -302,7 +311,7 @@ def take_part(call: RoutedCall) -> None:
         if not watching and not any(each):
             return
         tracker = entries[0][0]
-        readings = read(call, places[tracker], tracker.mask(call), each, tracker.must_verify(call))
+        readings = read(call, places[tracker], tracker.mask(call), each)
         for _, context in entries:
             context.met(readings)
         apply(call, readings)

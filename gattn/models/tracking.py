@@ -7,8 +7,8 @@ position counts the real tokens of a sequence from 0.
 from __future__ import annotations
 
 import inspect
-import sys
-from collections.abc import Hashable, Mapping
+from collections import deque
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError
+from gattn.models import caches
 from gattn.models.masks import Mask
 
 if TYPE_CHECKING:
@@ -28,10 +29,7 @@ _MODALITIES = {
     "vision": ("vision", "visual", "image"),
     "audio": ("audio", "speech"),
 }
-_UNREADABLE = {
-    "_beam_search": "beam search reorders the sequences between steps",
-    "_assisted_decoding": "assisted decoding takes tokens back",
-}
+_MOST_RECENT = 32
 
 
 @dataclass(frozen=True)
@@ -71,11 +69,40 @@ class _Last(NamedTuple):
 
 @dataclass(eq=False)
 class Progress:
-    """What is known of the texts that a call goes on with: their ids, and which tokens are real."""
+    """What is known of the texts that a call goes on with: their ids, and which tokens are real.
+
+    `stop` counts their slots so far and `held` is what their cache holds; `cached` names the stacks
+    that go on with it. `origin` says where they come from.
+    """
 
     ids: dict[str, Tensor | None] = field(default_factory=dict)
     real: dict[str, Tensor] = field(default_factory=dict)
     read: dict[str, Tensor] = field(default_factory=dict)
+    cached: set[str] = field(default_factory=set)
+    held: caches.Held | None = None
+    stop: int = 0
+    count: int | None = None
+    origin: Origin | None = None
+
+    def taken(self, rows: list[int], stop: int, side: str, is_own: bool) -> Progress:
+        """Take some sequences up to a slot; `side` names the ids that go on with the cache."""
+        ids = {n: _taken(x, rows, stop) if n == side else x for n, x in self.ids.items()}
+        real = {n: _taken(x, rows, stop) if n in self.cached else x for n, x in self.real.items()}
+        known = {n: x for n, x in real.items() if x is not None}
+        return Progress(ids, known, cached=set(self.cached), origin=Origin(self, rows, is_own))
+
+    def tokens(self, row: int, stop: int) -> int | None:
+        """Count the real tokens of a sequence before a slot, where they are known."""
+        real = next((self.real[name] for name in self.cached if name in self.real), None)
+        return None if real is None or row >= len(real) else int(real[row, :stop].sum())
+
+
+class Origin(NamedTuple):
+    """The sequences that others go on from, and whether in the same cache, which held them."""
+
+    progress: Progress
+    rows: list[int]
+    is_own: bool
 
 
 class Tracker:
@@ -88,18 +115,19 @@ class Tracker:
         self._is_encoder_decoder = bool(getattr(self._config, "is_encoder_decoder", False))
         self._depth = 0
         self._seen = 0
-        self._has_cache = False
+        self._cache: Any = None
+        self.reorders = False
         self._has_own_mask = False
         self._padding: dict[str, Tensor] = {}
         self.progress = Progress()
         self._of_cache: WeakKeyDictionary[Any, Progress] = WeakKeyDictionary()
+        self._recent: deque[Progress] = deque(maxlen=_MOST_RECENT)
         self._batches: dict[str, int] = {}
         self._calls: dict[str, int] = {}
         self._layers: dict[str, list[int]] = {}
         self._stacks: dict[str, str] = {}
         self._homes: dict[str, str] = {}
         self._masks: dict[Any, tuple[Any, Mask]] = {}
-        self._verified: set[str] = set()
         self._last: _Last | None = None
 
     def owns(self, module: nn.Module) -> bool:
@@ -109,6 +137,11 @@ class Tracker:
     def name(self, module: nn.Module) -> str:
         """Give a module's qualified name."""
         return self._names[id(module)]
+
+    @property
+    def seen(self) -> int:
+        """How many slots the present call's cache held before."""
+        return self._seen
 
     @property
     def is_calling(self) -> bool:
@@ -121,7 +154,6 @@ class Tracker:
             self._depth = 0
         self._depth += 1
         if self._depth == 1:
-            _refuse_unreadable_generation()
             self._begin(_arguments(module, args, kwargs))
         return self._depth == 1
 
@@ -132,10 +164,47 @@ class Tracker:
             return False
         self._last = None
         self._masks.clear()
-        cache = getattr(result, "past_key_values", None)
-        if isinstance(cache, Hashable) and cache is not None:
-            self._of_cache[cache] = self.progress
+        if result is not None:
+            self._note(getattr(result, "past_key_values", None) or self._cache)
+        self._cache = None
         return True
+
+    def _note(self, cache: Any) -> None:
+        """Note what a call left in its cache."""
+        if cache is None or not isinstance(cache, Hashable):
+            return
+        known = self.progress
+        known.stop, known.count = caches.length(cache), self.batch
+        known.held = caches.held(cache, known.stop)
+        self._of_cache[cache] = known
+        if known not in self._recent:
+            self._recent.append(known)
+
+    def _going_on(self, cache: Any) -> Progress:
+        """Find the sequences that a cache holds; they may be others, in another order, than last.
+
+        Without keys to tell them by, a cache is trusted to hold what it held.
+        """
+        own, now = self._of_cache.get(cache), caches.held(cache, self._seen)
+        if now is None:
+            is_same = own is not None and (own.stop, own.count) == (self._seen, self.batch)
+            return own if own is not None and is_same and not self.reorders else Progress()
+        others = [one for one in reversed(self._recent) if one is not own]
+        known = [one for one in (*([own] if own else []), *others) if one.held is not None]
+        known.sort(key=lambda one: one.stop > self._seen)
+        for one in known:
+            rows = now.rows_of(one.held) if one.held is not None else None
+            if rows is None:
+                continue
+            if one is own and one.stop == self._seen and rows == list(range(one.count or 0)):
+                return one
+            return one.taken(rows, self._seen, self._own_ids, one is own)
+        return Progress()
+
+    @property
+    def _own_ids(self) -> str:
+        """The name of the ids that go on with a cache."""
+        return "decoder_input_ids" if self._is_encoder_decoder else "input_ids"
 
     def _begin(self, given: Mapping[str, Any]) -> None:
         self._calls.clear()
@@ -143,21 +212,21 @@ class Tracker:
         self._masks.clear()
         self._last = None
         cache: Any = given.get("past_key_values")
-        self._has_cache = cache is not None
-        self._seen = int(cache.get_seq_length()) if hasattr(cache, "get_seq_length") else 0
+        self._cache = cache
+        self._seen = 0 if cache is None else caches.length(cache)
+        self._batches = _batches(given)
         if self._seen:
-            self.progress = self._of_cache.get(cache) or Progress()
+            self.progress = self._going_on(cache)
         elif given.get("encoder_outputs") is None or not self._is_encoder_decoder:
             self.progress = Progress()
         if isinstance(cache, Hashable) and cache is not None:
             self._of_cache[cache] = self.progress
         self._has_own_mask = any(x.dim() == 4 for n, x in given.items() if _is_mask(n, x))
         self._padding = {n: x.detach() != 0 for n, x in given.items() if _is_mask(n, x)}
-        self._batches = _batches(given)
         for side in ("input_ids", "decoder_input_ids"):
             ids = given.get(side)
             before = self.progress.ids.get(side)
-            goes_on = self._seen > 0 and (side != "input_ids" or not self._is_encoder_decoder)
+            goes_on = self._seen > 0 and side == self._own_ids
             if not isinstance(ids, Tensor) or ids.dim() != 2:
                 # A decoder's call follows its encoder's, whose tokens stay.
                 if goes_on or given.get("encoder_outputs") is None or side != "input_ids":
@@ -192,7 +261,7 @@ class Tracker:
         else:
             layer = self._layer_outside(name)
         is_bipartite = stack.endswith("cross") or (
-            not self._has_cache and call.query.shape[2] != call.key.shape[2]
+            self._cache is None and call.query.shape[2] != call.key.shape[2]
         )
         mask = self.mask(call)
         find = self._cross_sides if is_bipartite else self._own_sides
@@ -243,17 +312,6 @@ class Tracker:
             batch = self._batches.get(modality, batch)
         return max(count // batch, 1) if batch else 1
 
-    def must_verify(self, call: RoutedCall) -> bool:
-        """Say whether a call is still to be proved: single steps follow what was proved before.
-
-        Under dropout nothing can be.
-        """
-        if call.options.get("dropout"):
-            return False
-        is_step = call.query.shape[2] == 1 and call.name in self._verified
-        self._verified.add(call.name)
-        return not is_step
-
     def _start_of_split(self, call: RoutedCall) -> int:
         """Say where the tokens of a call begin that goes on with those of the last.
 
@@ -300,8 +358,8 @@ class Tracker:
         """Find the real tokens of self-attention: those that may attend to themselves."""
         count, _, length, _ = call.query.shape
         slots = call.key.shape[2]
-        total = self._seen + length if self._has_cache else length
-        start = total - length
+        start = self._seen if self._is_cached(stack) else 0
+        total = start + length
         dropped = max(total - slots, 0)
         before = _repeated(self.progress.real.get(stack), count)
         told = self._told(stack, count, total)
@@ -323,6 +381,15 @@ class Tracker:
             queries = [Side(x.slots, n % windows * length) for n, x in enumerate(queries)]
             keys = [Side(x.slots, n % windows * slots) for n, x in enumerate(keys)]
         return queries, keys
+
+    def _is_cached(self, stack: str) -> bool:
+        """Say whether a stack goes on with the call's cache: encoders run anew each time."""
+        if stack.startswith(tuple(_MODALITIES)):
+            return False
+        if self._is_encoder_decoder and "encoder" in stack.split("."):
+            return False
+        self.progress.cached.add(stack)
+        return self._cache is not None
 
     def _told(self, stack: str, count: int, total: int) -> Tensor | None:
         """Say which tokens the caller's mask calls real: sparse attention may read none of them."""
@@ -367,6 +434,14 @@ class Tracker:
         if real.shape[1] != len(row):
             return None
         return [int(i) for i in row[real[sequence]]]
+
+    def fed(self, sequence: int) -> tuple[Tensor, Tensor] | None:
+        """Give the ids of all of a sequence's slots that go on with a cache, and which are real."""
+        ids = self.progress.ids.get(self._own_ids)
+        real = next((self.progress.real.get(name) for name in self.progress.cached), None)
+        if ids is None or real is None or real.shape != ids.shape or sequence >= len(ids):
+            return None
+        return ids[sequence].cpu(), real[sequence]
 
     def real_rows(self, rows: Tensor, sequence: int) -> Tensor:
         """Take the rows of a call's result that stand for real tokens."""
@@ -424,6 +499,10 @@ def _repeated(rows: Tensor | None, count: int) -> Tensor | None:
     return None if count % len(rows) else rows.repeat_interleave(count // len(rows), dim=0)
 
 
+def _taken(values: Tensor | None, rows: Sequence[int], stop: int) -> Tensor | None:
+    return None if values is None else values[list(rows)][:, :stop]
+
+
 def _sides(real: Tensor, start: int, length: int) -> list[Side]:
     """Find each sequence's real tokens among the slots from `start` on."""
     first = real[:, :start].sum(1).tolist()
@@ -466,17 +545,3 @@ def _stack_name(module: nn.Module, name: str, is_encoder_decoder: bool) -> str |
         return "text"
     is_causal = getattr(module, "is_causal", None)
     return None if is_causal is None else "decoder" if is_causal else "encoder"
-
-
-def _refuse_unreadable_generation() -> None:
-    """Look up the stack of calls for a kind of generation whose steps are no rows of one trace."""
-    frame = sys._getframe()
-    while frame.f_back is not None:
-        frame = frame.f_back
-        reason = _UNREADABLE.get(frame.f_code.co_name)
-        if reason:
-            raise CaptureError(
-                f"The model generates by {frame.f_code.co_name.strip('_').replace('_', ' ')}, "
-                f"which gattn does not follow: {reason}. Generate greedily or by sampling "
-                "(num_beams=1, no assistant model)."
-            )

@@ -651,22 +651,6 @@ def test_a_given_graph_must_reach_as_far_as_the_text_that_is_generated(tiny):
         generate(model, IDS)
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"num_beams": 2}, {"prompt_lookup_num_tokens": 2}, {"assistant_model": True}],
-    ids=str,
-)
-def test_generation_that_cannot_be_followed_is_refused(tiny, options):
-    from gattn.errors import CaptureError
-
-    model = tiny("llama")
-    options = {k: tiny("llama") if v is True else v for k, v in options.items()}
-    with pytest.raises(CaptureError, match="does not follow"), edited(model, Cut(0, 0, key=3)):
-        generate(model, IDS, **options)
-    with pytest.raises(CaptureError, match="does not follow"), capturing(model):
-        generate(model, IDS, **options)
-
-
 # Training
 
 

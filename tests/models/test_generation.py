@@ -1,6 +1,5 @@
 """Generation is recorded as one forward pass over all that came, without the last token."""
 
-import copy
 from threading import Thread
 
 import numpy as np
@@ -315,33 +314,6 @@ def test_a_cache_from_before_is_refused(tiny, stack):
         torch.no_grad(),
     ):
         model(**more, past_key_values=output.past_key_values)
-
-
-def test_a_prompt_that_goes_on_twice_is_refused(build):
-    model = build("llama")
-    with torch.no_grad(), capturing(model):
-        cache = model(torch.tensor([IDS]), use_cache=True).past_key_values
-        branch = copy.deepcopy(cache)
-        model(torch.tensor([[3]]), past_key_values=cache)
-        with pytest.raises(
-            CaptureError, match=r"12 tokens that were not recorded.*the cache is a copy"
-        ):
-            model(torch.tensor([[4]]), past_key_values=branch)
-    with torch.no_grad(), capturing(model):
-        cache = model(torch.tensor([IDS]), use_cache=True).past_key_values
-        cache.batch_repeat_interleave(2)
-        with pytest.raises(CaptureError, match="tokens that were not recorded"):
-            model(torch.tensor([[4], [5]]), past_key_values=cache)
-
-
-def test_tokens_taken_out_of_a_cache_are_noticed(build):
-    model = build("llama")
-    with torch.no_grad(), capturing(model):
-        cache = model(torch.tensor([IDS]), use_cache=True).past_key_values
-        cache.crop(-2)
-        says = f"behind {len(IDS) - 2} tokens of a text of which {len(IDS)} are recorded"
-        with pytest.raises(CaptureError, match=says + ".*taken out of its cache"):
-            model(torch.tensor([[4]]), past_key_values=cache)
 
 
 def test_text_generated_by_another_thread_is_not_seen_and_that_is_said(build):
