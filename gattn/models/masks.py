@@ -61,6 +61,8 @@ class Mask:
                 "mask that gattn does not read; load the model with attn_implementation one of "
                 f"{_READABLE}."
             )
+        if mask.shape[-1] == 1:  # It says the same of all keys.
+            mask = mask.expand(*mask.shape[:-1], call.key.shape[2])
         least = _LEAST_OF_WINDOWS if "Swin" in type(call.module).__name__ else _LEAST
         return cls(mask, are_scores=call.implementation == SCORES, least=least)
 

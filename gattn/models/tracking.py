@@ -165,7 +165,8 @@ class Tracker:
         self._last = None
         self._masks.clear()
         if result is not None:
-            self._note(getattr(result, "past_key_values", None) or self._cache)
+            given = getattr(result, "past_key_values", None)
+            self._note(self._cache if given is None else given)
         self._cache = None
         return True
 
