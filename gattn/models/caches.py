@@ -60,11 +60,20 @@ def held(cache: Any, stop: int) -> Held | None:
     The last layer's keys depend on all that came before, and one head is enough.
     """
     for layer in reversed(_layers(cache)):
-        keys = getattr(layer, "keys", None)
-        if isinstance(keys, Tensor) and keys.dim() == 4 and keys.numel():
-            if int(layer.get_seq_length()) != stop:
-                continue
+        keys = _keys(layer)
+        if keys is not None and int(layer.get_seq_length()) == stop:
             return Held(_codes(keys[:, 0, : min(stop, keys.shape[2])]), stop)
+    return None
+
+
+def _keys(layer: Any) -> Tensor | None:
+    """Find a layer's keys (sequences, heads, tokens, dim), compressed ones as they are."""
+    given = [getattr(layer, "keys", None)]
+    compressed = getattr(layer, "_quantized_keys", None)
+    given += compressed if isinstance(compressed, (tuple, list)) else [compressed]
+    for keys in given:
+        if type(keys) is Tensor and keys.dim() == 4 and keys.numel():
+            return keys
     return None
 
 

@@ -1,4 +1,4 @@
-"""Models whose first layer has no attention: how long a cache is, only its attention layers know."""
+"""Models whose first layer has no attention: only others know how long a cache is."""
 
 import numpy as np
 import pytest
