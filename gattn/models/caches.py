@@ -57,13 +57,26 @@ def length(cache: Any) -> int:
 def held(cache: Any, stop: int) -> Held | None:
     """Note what a cache of so many tokens holds, or give None where its keys are not to be seen.
 
-    The last layer's keys depend on all that came before, and one head is enough.
+    The last layer's keys depend on all that came before, and one head is enough. Those of
+    cross-attention say which text a decoder reads.
     """
     for layer in reversed(_layers(cache)):
         keys = _keys(layer)
         if keys is not None and int(layer.get_seq_length()) == stop:
-            return Held(_codes(keys[:, 0, : min(stop, keys.shape[2])]), stop)
+            codes = _codes(keys[:, 0, : min(stop, keys.shape[2])])
+            return Held(codes + _text(cache, len(codes)), stop)
     return None
+
+
+def _text(cache: Any, count: int) -> Tensor:
+    """Give each sequence a number for the keys of its cross-attention: (sequences, 1)."""
+    crossing = getattr(cache, "cross_attention_cache", None)
+    for layer in reversed(getattr(crossing, "layers", ())):
+        keys = _keys(layer)
+        if keys is not None and len(keys) == count:
+            places = torch.arange(1, 2 * keys.shape[2], 2)
+            return (_codes(keys[:, 0]) * places).sum(1, keepdim=True)
+    return torch.zeros(count, 1, dtype=torch.long)
 
 
 def _keys(layer: Any) -> Tensor | None:

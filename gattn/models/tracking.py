@@ -176,7 +176,7 @@ class Tracker:
             return
         known = self.progress
         known.stop, known.count = caches.length(cache), self.batch
-        known.held = caches.held(cache, known.stop)
+        known.held, known.origin = caches.held(cache, known.stop), None
         self._of_cache[cache] = known
         if known not in self._recent:
             self._recent.append(known)
@@ -190,16 +190,15 @@ class Tracker:
         if now is None:
             is_same = own is not None and (own.stop, own.count) == (self._seen, self.batch)
             return own if own is not None and is_same and not self.reorders else Progress()
-        others = [one for one in reversed(self._recent) if one is not own]
-        known = [one for one in (*([own] if own else []), *others) if one.held is not None]
-        known.sort(key=lambda one: one.stop > self._seen)
-        for one in known:
-            rows = now.rows_of(one.held) if one.held is not None else None
-            if rows is None:
-                continue
-            if one is own and one.stop == self._seen and rows == list(range(one.count or 0)):
-                return one
-            return one.taken(rows, self._seen, self._own_ids, one is own)
+        first = [] if own is None else [own]
+        known = dict.fromkeys([*first, *reversed(self._recent), *self._of_cache.values()])
+        for one in sorted(known, key=lambda one: one.stop > self._seen):
+            rows = None if one.held is None else now.rows_of(one.held)
+            if rows is not None and one.held is not None:
+                whole = one is own and one.stop == self._seen
+                if whole and rows == list(range(len(one.held.codes))):
+                    return one
+                return one.taken(rows, self._seen, self._own_ids, one is own)
         return Progress()
 
     @property

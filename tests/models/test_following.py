@@ -202,6 +202,34 @@ def test_padding_is_followed_with_its_row(tiny):
         is_one_pass(model, trace, row)
 
 
+@pytest.mark.parametrize("layers", [1, 2])
+def test_encoded_texts_are_followed(tiny, layers):
+    """The first layer's keys of a decoder are those of its tokens, whatever text it reads."""
+    model = tiny("t5", num_layers=layers)
+    texts, start = [IDS[:6], IDS[6:]], torch.zeros(2, 1, dtype=torch.long)
+    with capturing(model) as run, torch.no_grad():
+        encoded = model.encoder(torch.tensor(texts))
+        cache = model(encoder_outputs=encoded, decoder_input_ids=start).past_key_values
+        cache.reorder_cache(torch.tensor([1, 0]))
+        other = type(encoded)(last_hidden_state=encoded.last_hidden_state[[1, 0]])
+        new = torch.tensor([[3], [4]])
+        model(encoder_outputs=other, decoder_input_ids=new, past_key_values=cache)
+    for trace, text, more in zip(run.traces, texts, ([0, 4], [0, 3]), strict=True):
+        assert trace["decoder"].tokens == [str(i) for i in more]
+        is_one_pass(model, trace, more, text)
+
+
+def test_a_long_search_forgets_no_prompt(tiny):
+    model = tiny("gpt2")
+    with capturing(model, keep=TopK(4)) as run:
+        cache = prompt(model, IDS)
+        searched(model, ids=[FEW], num_beams=2, max_new_tokens=40, min_new_tokens=40)
+        step(model, copy.deepcopy(cache), [3])
+    first, second = run.traces
+    assert first.only_stack.tokens == [str(i) for i in [*IDS, 3]]
+    assert len(second.only_stack.tokens) == 43
+
+
 # Tokens that are taken back
 
 
