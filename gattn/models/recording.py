@@ -417,11 +417,19 @@ class Recording(Context):
         chosen = []
         for number, ids in enumerate(sequences.cpu()):
             of_text = [one for one in run if one.row // beams == number // share]
-            chosen.append(_returned(of_text, ids, prompts.shape[1]))
+            best, surplus = _returned(of_text, ids, prompts.shape[1])
+            chosen.append(best.without_last(surplus))
+            if beams == 1:  # The cache that is left goes on from here.
+                self._replace(best, chosen[-1])
         places = [n for n, one in enumerate(self._sequences) if one in run]
-        self._sequences = [one for one in self._sequences if one not in run]
         start = places[0] if places else len(self._sequences)
-        self._sequences[start:start] = chosen
+        self._sequences[start:] = [*chosen, *self._sequences[start:]]
+        self._sequences = [one for one in self._sequences if one not in run]
+
+    def _replace(self, old: _Sequence, new: _Sequence) -> None:
+        """Let whatever goes on with a sequence go on with another."""
+        for known in self._run_of.values():
+            known[:] = [new if one is old else one for one in known]
 
     # What was recorded
 
@@ -523,22 +531,23 @@ class Recording(Context):
         return found
 
 
-def _returned(run: Sequence[_Sequence], ids: Tensor, prompt: int) -> _Sequence:
-    """Find a sequence among those that a search ran, and cut it to what was returned of it."""
-    best, most = None, -1
+def _returned(run: Sequence[_Sequence], ids: Tensor, prompt: int) -> tuple[_Sequence, int]:
+    """Find a sequence among those that a search ran, and how many tokens it ran too many."""
+    best, most, surplus = None, -1, 0
     for one in run:
         if one.fed is not None:
-            size = min(len(one.fed[0]), len(ids) - 1)
-            same = int((one.fed[0][:size] == ids[:size]).long().cumprod(0).sum())
+            fed, real = one.fed
+            size = min(len(fed), len(ids) - 1)
+            same = int((fed[:size] == ids[:size]).long().cumprod(0).sum())
             if same > most:
-                best, most = one, same
-    if best is None or best.fed is None or most < prompt or len(ids[most + 1 :].unique()) > 1:
+                best, most, surplus = one, same, int(real[same:].sum())
+    if best is None or most < prompt or len(ids[most + 1 :].unique()) > 1:
         raise CaptureError(
             "A sequence that the search returned is not among those that it ran, as far as their "
-            "token ids tell: call generate with input_ids and with a cache, num_beams=1 and no "
-            "assistant otherwise."
+            "token ids tell: call generate with input_ids and with a cache, or else with "
+            "num_beams=1 and without an assistant."
         )
-    return best.without_last(int(best.fed[1][most:].sum()))
+    return best, surplus
 
 
 def _fitting(graph: AttentionGraph, names: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections import deque
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
@@ -86,8 +86,14 @@ class Progress:
 
     def taken(self, rows: list[int], stop: int, side: str, is_own: bool) -> Progress:
         """Take some sequences up to a slot; `side` names the ids that go on with the cache."""
-        ids = {n: _taken(x, rows, stop) if n == side else x for n, x in self.ids.items()}
-        real = {n: _taken(x, rows, stop) if n in self.cached else x for n, x in self.real.items()}
+        count = None if self.held is None else len(self.held.codes)
+
+        def take(values: Tensor | None) -> Tensor | None:
+            is_known = values is not None and len(values) == count
+            return values[rows][:, :stop] if values is not None and is_known else None
+
+        ids = {n: take(x) if n == side else x for n, x in self.ids.items()}
+        real = {n: take(x) if n in self.cached else x for n, x in self.real.items()}
         known = {n: x for n, x in real.items() if x is not None}
         return Progress(ids, known, cached=set(self.cached), origin=Origin(self, rows, is_own))
 
@@ -497,10 +503,6 @@ def _repeated(rows: Tensor | None, count: int) -> Tensor | None:
     if rows is None or len(rows) == count:
         return rows
     return None if count % len(rows) else rows.repeat_interleave(count // len(rows), dim=0)
-
-
-def _taken(values: Tensor | None, rows: Sequence[int], stop: int) -> Tensor | None:
-    return None if values is None else values[list(rows)][:, :stop]
 
 
 def _sides(real: Tensor, start: int, length: int) -> list[Side]:

@@ -352,6 +352,42 @@ def test_searches_of_encoder_decoders(tiny, name, options):
             is_one_pass(model, trace, ran, IDS)
 
 
+def test_turns_of_a_chat_are_one_text(tiny):
+    from transformers import DynamicCache
+
+    model = tiny("llama")
+    cache, ids = DynamicCache(config=model.config), IDS
+    with capturing(model) as run:
+        for more in ([], [40, 41], [50]):
+            given = {"ids": [[*ids, *more]], "past_key_values": cache, "max_new_tokens": 5}
+            ids = searched(model, **given)[0].tolist()
+    assert run.trace.only_stack.tokens == [str(i) for i in ids[:-1]]
+    is_one_pass(model, run.trace, ids[:-1])
+
+
+def test_the_cache_of_a_search_goes_on(tiny):
+    from transformers import DynamicCache
+
+    model = tiny("llama")
+    cache = DynamicCache(config=model.config)
+    with capturing(model) as run:
+        ids = searched(model, past_key_values=cache, prompt_lookup_num_tokens=3)[0].tolist()
+        step(model, cache, [ids[-1]])
+    assert run.trace.only_stack.tokens == [str(i) for i in ids]
+    is_one_pass(model, run.trace, ids)
+
+
+def test_guidance_runs_two_texts(tiny):
+    """The unguided text goes on in a cache of its own, a step each time."""
+    model = tiny("llama")
+    with capturing(model) as run:
+        ids = searched(model, guidance_scale=2.0, max_new_tokens=5)[0]
+    guided, free = (trace.only_stack.tokens for trace in run.traces)
+    assert guided == [str(int(i)) for i in ids[:-1]]
+    assert free == guided[11:]
+    is_one_pass(model, run.traces[1], [int(i) for i in free])
+
+
 def test_an_assistant_drafts(tiny):
     model, assistant = tiny("llama"), tiny("llama", num_hidden_layers=1)
     for sampled in (False, True):
