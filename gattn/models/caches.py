@@ -12,6 +12,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+_FEW = 8
+"""So many numbers of a key tell it from others: not the size of a key, but all keys count."""
+
 _KINDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -57,51 +60,47 @@ def length(cache: Any) -> int:
 def held(cache: Any, stop: int) -> Held | None:
     """Note what a cache of so many tokens holds, or give None where its keys are not to be seen.
 
-    The last layer's keys depend on all that came before, and one head is enough. Those of
-    cross-attention say which text a decoder reads.
+    The last layer's keys depend on all that came before; the others tell whether somebody changed
+    the order of some layers alone. Those of cross-attention say which text a decoder reads.
     """
-    for layer in reversed(_layers(cache)):
-        keys = _keys(layer)
-        if keys is not None and int(layer.get_seq_length()) == stop:
-            codes = _codes(keys[:, 0, : min(stop, keys.shape[2])])
-            return Held(codes + _text(cache, len(codes)), stop)
-    return None
+    layers = [x for x in _layers(cache) if _shown(x) and int(x.get_seq_length()) == stop]
+    if not layers:
+        return None
+    last = _shown(layers[-1])[0]
+    # Sliding layers hold fewer tokens than others, and how many depends on the last step.
+    alike = [x for layer in layers if type(layer) is type(layers[-1]) for x in _shown(layer)]
+    shown = [x[:, 0, : min(stop, x.shape[2]), :_FEW] for x in alike if len(x) == len(last)]
+    codes = [_codes(x, n) for n, x in enumerate(shown) if x.shape[1] == shown[0].shape[1]]
+    return Held((sum(codes) + _text(cache, len(last), last.device)).cpu(), stop)
 
 
-def _text(cache: Any, count: int) -> Tensor:
+def _text(cache: Any, count: int, device: torch.device) -> Tensor:
     """Give each sequence a number for the keys of its cross-attention: (sequences, 1)."""
     crossing = getattr(cache, "cross_attention_cache", None)
     for layer in reversed(getattr(crossing, "layers", ())):
-        keys = _keys(layer)
-        if keys is not None and len(keys) == count:
-            places = torch.arange(1, 2 * keys.shape[2], 2)
-            return (_codes(keys[:, 0]) * places).sum(1, keepdim=True)
-    return torch.zeros(count, 1, dtype=torch.long)
+        for keys in _shown(layer)[:1]:
+            places = torch.arange(1, 2 * keys.shape[2], 2, device=device)
+            return (_codes(keys[:, 0, :, :_FEW], 0) * places).sum(1, keepdim=True)
+    return torch.zeros(count, 1, dtype=torch.long, device=device)
 
 
-def _keys(layer: Any) -> Tensor | None:
-    """Find a layer's keys (sequences, heads, tokens, dim), compressed ones as they are."""
-    given = [getattr(layer, "keys", None)]
-    compressed = getattr(layer, "_quantized_keys", None)
-    given += compressed if isinstance(compressed, (tuple, list)) else [compressed]
-    for keys in given:
-        if type(keys) is Tensor and keys.dim() == 4 and keys.numel():
-            return keys
-    return None
+def _shown(layer: Any) -> list[Tensor]:
+    """Find a layer's keys and values (sequences, heads, tokens, dim), even compressed ones."""
+    found = [getattr(layer, "keys", None), getattr(layer, "values", None)]
+    for name in ("_quantized_keys", "_quantized_values"):
+        compressed = getattr(layer, name, None)
+        found += compressed if isinstance(compressed, (tuple, list)) else [compressed]
+    return [x for x in found if type(x) is Tensor and x.dim() == 4 and x.numel()]
 
 
 def _layers(cache: Any) -> list[Any]:
     return list(getattr(getattr(cache, "self_attention_cache", cache), "layers", ()))
 
 
-def _codes(keys: Tensor) -> Tensor:
+def _codes(tokens: Tensor, number: int) -> Tensor:
     """Give each of (sequences, tokens, dim) a number that depends on every bit."""
     with torch.inference_mode(False), torch.no_grad():
-        bits = keys.detach().contiguous().view(_KINDS[keys.element_size()]).long()
-        return (bits * _weights(bits.shape[-1]).to(bits.device)).sum(-1).cpu()
-
-
-def _weights(size: int) -> Tensor:
-    """Give odd numbers, so that a change of any one bit changes the sum."""
-    generator = torch.Generator().manual_seed(0)
-    return torch.randint(-(2**62), 2**62, (size,), generator=generator) | 1
+        bits = tokens.detach().contiguous().view(_KINDS[tokens.element_size()]).long()
+        generator = torch.Generator().manual_seed(number)
+        weights = torch.randint(-(2**62), 2**62, (bits.shape[-1],), generator=generator) | 1
+        return (bits * weights.to(bits.device)).sum(-1)

@@ -108,7 +108,8 @@ class _Sequence:
     """What is known of one sequence.
 
     `owner` went on with it last, as one of its rows; `fed` are the ids of all its slots, and which
-    of these are real. Logits come with the number of tokens that they end after.
+    of these are real. Logits come with the number of tokens that they end after; `ended` is that
+    number for the last call that ended.
     """
 
     owner: Progress
@@ -117,6 +118,7 @@ class _Sequence:
     ids: dict[tuple[str, bool], list[int] | None] = field(default_factory=dict)
     logits: list[tuple[Tensor, int]] = field(default_factory=list)
     fed: tuple[Tensor, Tensor] | None = None
+    ended: int = 0
     is_broken: bool = False
 
     @property
@@ -141,7 +143,20 @@ class _Sequence:
             (stack, is_query): some[:length] if some and self._grows(stack, is_query) else some
             for (stack, is_query), some in self.ids.items()
         }
-        return _Sequence(self.owner, self.row, layers, ids, logits, self.fed)
+        return _Sequence(self.owner, self.row, layers, ids, logits, self.fed, length)
+
+    def whole(self) -> _Sequence:
+        """Copy it without what a call that did not end added to some layers."""
+        layers = {
+            stack: {
+                n: layer.without_last(max(layer.queries - self.ended, 0))
+                for n, layer in some.items()
+                if layer.is_cached
+            }
+            for stack, some in self.layers.items()
+        }
+        layers = {stack: self.layers[stack] | some for stack, some in layers.items()}
+        return replace(self, layers=layers)
 
     def _grows(self, stack: str, is_query: bool) -> bool:
         """Say whether a stack's ids go on with a cache: the keys of cross-attention stay."""
@@ -277,8 +292,10 @@ class Recording(Context):
     def _drop_unfinished(self) -> None:
         """Forget what a call that did not end was about to add to."""
         for sequence in self._unfinished:
-            sequence.is_broken = True
-        self._sequences, self._unfinished = self._whole, []
+            sequence.is_broken = not sequence.ended
+            sequence.layers = sequence.whole().layers
+        self._sequences = [one for one in self._sequences if not one.is_broken]
+        self._unfinished = []
 
     def _starts_anew(self, run: list[_Sequence], place: Place, readings: list[Reading]) -> bool:
         for reading in readings:
@@ -394,7 +411,7 @@ class Recording(Context):
                 sequence.ids[stack, False] = tracker.ids(stack, number)
                 if stack == "cross":
                     sequence.ids[stack, True] = tracker.ids(stack, number, is_query=True)
-            sequence.fed = tracker.fed(number)
+            sequence.fed, sequence.ended = tracker.fed(number), sequence.length
             if logits is not None and number < len(logits):
                 some = tracker.real_rows(logits[number].detach(), number)
                 sequence.logits.append((some, sequence.length))
@@ -462,8 +479,12 @@ class Recording(Context):
 
     @property
     def _whole(self) -> list[_Sequence]:
-        """The sequences but those of a call that has not ended."""
-        return [one for one in self._sequences if one not in self._unfinished]
+        """The sequences as they are without a call that has not ended."""
+        return [
+            one.whole() if one in self._unfinished else one
+            for one in self._sequences
+            if one not in self._unfinished or one.ended
+        ]
 
     @property
     def traces(self) -> list[AttentionTrace]:

@@ -273,6 +273,36 @@ def test_keys_that_were_changed_are_refused(tiny):
             step(model, cache, [3])
 
 
+@pytest.mark.parametrize("kind", ["keys", "values"])
+@pytest.mark.parametrize("layer", [0, 1])
+def test_layers_in_different_orders_are_refused(tiny, layer, kind):
+    model = tiny("llama")
+    with capturing(model):
+        cache = prompt(model, IDS, IDS[::-1])
+        held = getattr(cache.layers[layer], kind)
+        setattr(cache.layers[layer], kind, held[[1, 0]])
+        with pytest.raises(CaptureError, match="not recorded"):
+            step(model, cache, [3], [4])
+
+
+def test_a_step_that_fails_leaves_its_prompt(tiny):
+    model = tiny("llama")
+
+    def fail(*args):
+        raise ValueError("on purpose")
+
+    with capturing(model) as run:
+        cache = prompt(model, IDS)
+        branch = copy.deepcopy(cache)
+        handle = model.model.layers[1].register_forward_pre_hook(fail)
+        with pytest.raises(ValueError, match="on purpose"):
+            step(model, branch, [3])
+        handle.remove()
+        assert run.trace.only_stack.tokens == [str(i) for i in IDS]
+        step(model, cache, [4])
+    are_passes(model, run, [[*IDS, 4]])
+
+
 # Searches
 
 
