@@ -452,3 +452,40 @@ def test_keys_wait_in_four_bytes() -> None:
     assert {buffer.dtype for buffer in last["key"]} == {torch.int32}
     (_, *_, last), _ = filled(All(), 1.0)
     assert "key" not in last
+
+
+@pytest.mark.parametrize("keep", KEEPS, ids=str)
+@pytest.mark.parametrize("listed", [False, True])
+def test_the_first_rows_are_a_store_of_their_own(keep: Keep, listed: bool) -> None:
+    """They go on by themselves, and what they were taken from stays."""
+    whole, graph = TokenGraph.causal(8), TokenGraph.causal(5)
+    if listed:
+        whole = TokenGraph.from_mask(whole.mask() & (torch.arange(8) != 2))
+        graph = TokenGraph.from_mask(graph.mask() & (torch.arange(5) != 2))
+    attention, scores = block(whole)
+
+    def filled(graph: TokenGraph) -> KeptEdges:
+        store, rows = begun(graph, HEADS, keep, True, torch.float64), graph.num_queries
+        places = (slice(None), slice(0, rows), slice(0, rows))
+        columns = slice(0, rows)
+        store.add_rows(slice(0, rows), columns, graph.mask(), attention[places], scores[places])
+        return store
+
+    store = filled(whole)
+    some = store.first_rows(5)
+    assert (some.num_rows, store.num_rows) == (5, 8)
+    same(some.graphs(has_sink=True), filled(graph).graphs(has_sink=True))
+    step = TokenGraph.causal(1, num_keys=6, query_offset=5)
+    some.begin(step)
+    row = attention[:, 5:6, :6] * 2
+    some.add_rows(slice(0, 1), slice(0, 6), None, row, scores[:, 5:6, :6])
+    assert some.graphs(has_sink=True)[0].graph.num_queries == 6
+    same(store.graphs(has_sink=True), filled(whole).graphs(has_sink=True))
+
+
+def test_rows_that_read_what_is_taken_back_are_refused() -> None:
+    store = begun(TokenGraph.complete(6), HEADS, All(), False, torch.float64)
+    attention = torch.full((3, 6, 6), 1 / 6, dtype=torch.float64)
+    store.add_rows(slice(0, 6), slice(0, 6), None, attention, None)
+    with pytest.raises(CaptureError, match="taken back that others attend to"):
+        store.first_rows(4)
