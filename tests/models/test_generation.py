@@ -71,10 +71,13 @@ def generate(model, ids, count=6, mask=None, **options):
 def reported(model, inputs):
     """What the model itself reports, under eager, in one pass: layers of (heads, N, N)."""
     chosen = model.config._attn_implementation
-    model.set_attn_implementation("eager")
+    parts = [module for module in model.modules() if hasattr(module, "config")]
+    for part in parts:  # older transformers leave out T5's encoder
+        part.config._attn_implementation = "eager"
     with torch.no_grad():
         output = model(**inputs, output_attentions=True, use_cache=False)
-    model.set_attn_implementation(chosen)
+    for part in parts:
+        part.config._attn_implementation = chosen
     return output
 
 
