@@ -20,7 +20,7 @@ from gattn.cli.survey_arguments import add_survey
 from gattn.cli.surveying import run_survey
 from gattn.parsing import GRAMMAR, GRAPHS, NORMALIZERS, WEIGHTS
 
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 LAYOUTS = ("arcs", "columns", "circle", "matrix")
 METRICS = ("kl", "logit_difference", "probability")
@@ -39,9 +39,7 @@ EDITS = {
 
 def make_parser() -> argparse.ArgumentParser:
     """Make the parser: each command sets `run`, and `suffixes` where it writes to files."""
-    parser = Parser(
-        prog="gattn", description="Read the self-attention of a model as graphs."
-    )
+    parser = Parser(prog="gattn", description="Read the self-attention of a model as graphs.")
     parser.add_argument("--version", action="version", version=f"gattn {__version__}")
     # What a command has no argument for.
     parser.set_defaults(output=None, layer=None, head=None, keep=None, generate=None)

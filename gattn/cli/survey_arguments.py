@@ -78,7 +78,11 @@ def _add_texts(parser: argparse.ArgumentParser) -> None:
         "--sample", type=whole, metavar="N", help="only N texts, drawn by chance from all"
     )
     parser.add_argument(
-        "--seed", type=partial(whole, least=0), default=0, metavar="N", help="another number draws another sample"
+        "--seed",
+        type=partial(whole, least=0),
+        default=0,
+        metavar="N",
+        help="another number draws another sample",
     )
     parser.add_argument(
         "--most-tokens",
