@@ -28,7 +28,7 @@ LAYERS = [
     {"cli", "testing"},
 ]
 COMMAND = [
-    {"output"},
+    {"arguments", "consoles", "output"},
     {"captures"},
     {"drawing", "measuring", "listing", "querying", "surveying"},
     {"survey_arguments"},

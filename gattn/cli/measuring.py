@@ -143,7 +143,7 @@ def _position(written: str, tokens: Sequence[str]) -> int:
     """Find the token that was written as its position or its text."""
     count = len(tokens)
     if written.removeprefix("-").isdecimal():
-        if not -count <= int(written) < count:
+        if len(written) > 12 or not -count <= int(written) < count:
             raise SelectionError(f"No position {written}: there are {count}, 0 .. {count - 1}.")
         return int(written) % count
     text = written.strip("'\"").strip()
@@ -160,7 +160,8 @@ def _ranked(trace: AttentionTrace, target: int, options: argparse.Namespace) -> 
     from gattn.analysis.results import table
     from gattn.analysis.rollouts import rollout
 
-    heads = int(options.heads) if options.heads.isdecimal() else options.heads
+    written = options.heads
+    heads = int(written) if written.isdecimal() and len(written) < 12 else written
     how: dict[str, Any] = {"heads": heads, "residual": options.residual}
     flows = flow(trace, targets=target, progress=sys.stderr.isatty(), **how)
     numbers = flows.to_numpy()[0]

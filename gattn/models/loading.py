@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gattn.errors import ModelError
+from gattn.models.trusting import check_files
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -35,21 +36,24 @@ def load_model(name: str | Path | None = None) -> tuple[PreTrainedModel, PreTrai
     ------
     ModelError
         Where there is no such model, or it has no safetensors weights, or not all that attention
-        needs. Pickled weights and a model's own code are never run.
+        needs. Pickled weights, kernels from the hub and a model's own code are never run, and what
+        names them is refused.
     """
     import transformers
 
     place = EMBEDDED_PATH if name in (None, EMBEDDED) else name
     try:
         _ask_hub(str(place))
+        check_files(place)
         config = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)
-        built = [getattr(transformers, kind, None) for kind in config.architectures or []]
-        model_class: Any = next((kind for kind in built if kind), transformers.AutoModel)
+        model_class = _class_of(config)
         with _quiet(place == EMBEDDED_PATH):
             model, found = model_class.from_pretrained(
                 place, use_safetensors=True, trust_remote_code=False, output_loading_info=True
             )
         tokenizer = load_tokenizer(place)
+    except ModelError:
+        raise
     except Exception as error:  # Files from anywhere fail in many ways.
         raise not_loaded(place, error) from error
     if missing := sorted(found["missing_keys"]):
@@ -64,6 +68,17 @@ def load_model(name: str | Path | None = None) -> tuple[PreTrainedModel, PreTrai
             )
         warnings.warn(f"{said}: they are random.", stacklevel=2)
     return model.eval(), tokenizer
+
+
+def _class_of(config: Any) -> Any:
+    """Find the class of a model; nothing else that a configuration may name is built."""
+    import transformers
+
+    for name in config.architectures or []:
+        named = getattr(transformers, str(name), None)
+        if isinstance(named, type) and issubclass(named, transformers.PreTrainedModel):
+            return named
+    return transformers.AutoModel
 
 
 def _is_head(name: str, model: PreTrainedModel) -> bool:
