@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-from gattn.engines.base import AttentionCall
+from gattn.engines.base import AttentionCall, for_kernels
 from gattn.graph import TokenGraph
 from gattn.normalizers import Softmax
 from gattn.rules import Causal, Complete
@@ -40,13 +40,14 @@ def run(call: AttentionCall) -> Tensor:
     assert call.value is not None
     assert isinstance(call.normalizer, Softmax)
     kind = call.kernel_dtype
+    query, scale = for_kernels(form.query, form.scale / call.normalizer.temperature)
     output = scaled_dot_product_attention(
-        form.query.to(kind),
+        query.to(kind),
         form.key.to(kind),
         call.value.to(kind),
         is_causal=isinstance(call.graph.rule, Causal),
         dropout_p=call.dropout,
-        scale=form.scale / call.normalizer.temperature,
+        scale=scale,
     )
     return output.to(call.value.dtype)
 

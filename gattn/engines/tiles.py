@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from gattn.engines import blocks
-from gattn.engines.base import AttentionCall
+from gattn.engines.base import AttentionCall, for_kernels
 from gattn.engines.blocks import Tiles
 from gattn.engines.memory import (
     Pasted,
@@ -132,13 +132,14 @@ def _fused(
         mask = bias if mask is None else bias.masked_fill(~mask, -torch.inf)
         mask = mask.to(call.kernel_dtype)
     assert isinstance(key, Tensor)
+    query, scale = for_kernels(query, call.dot_form.scale / call.normalizer.temperature)
     return scaled_dot_product_attention(
         query.to(call.kernel_dtype),
         key.to(call.kernel_dtype),
         value.to(call.kernel_dtype),
         attn_mask=mask,
         dropout_p=call.dropout,
-        scale=call.dot_form.scale / call.normalizer.temperature,
+        scale=scale,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from gattn.checks import finite
 from gattn.errors import ContractError
 from gattn.normalizers.base import Normalizer, widened
 
@@ -32,6 +33,7 @@ class Entmax(Normalizer):
 
     def __init__(self, alpha: float | Tensor) -> None:
         super().__init__()
+        alpha = finite("alpha", alpha)
         if bool((torch.as_tensor(alpha) <= 1).any()):
             raise ContractError(f"alpha must be above 1, not {alpha!r}; 1 is Softmax().")
         self.alpha = nn.Buffer(alpha) if type(alpha) is Tensor else alpha

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from gattn.checks import finite
 from gattn.weights.base import Positions, Tree
 from gattn.weights.dot import Dot
 from gattn.weights.parameters import scaled, shown_factor
@@ -23,6 +24,7 @@ class Cosine(Dot):
 
     def __init__(self, tau: float | Tensor = 1.0) -> None:
         super().__init__()
+        tau = finite("tau", tau)
         self.tau = nn.Buffer(tau) if type(tau) is Tensor else tau
 
     def prepare(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tree, Tree]:
