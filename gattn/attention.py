@@ -62,7 +62,8 @@ def graph_attention(
     Returns
     -------
     Tensor
-        Shape (..., heads, queries, value dim). A query without edges gets zeros.
+        Shape (..., heads, queries, value dim). A query without edges gets zeros. A score of -inf
+        is no edge; a query that reads NaN, or a score of NaN or +inf, gets NaN.
 
     Raises
     ------

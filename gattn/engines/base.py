@@ -298,19 +298,6 @@ def _neighbourhoods(graph: TokenGraph, device: torch.device) -> Neighbourhoods:
     return known[device]
 
 
-def for_kernels(query: Tensor, scale: float) -> tuple[Tensor, float]:
-    """Give torch's kernels a scale above 0: they scale the -inf of what is no edge, too.
-
-    A sign goes into the queries, exact in any precision; so does what float32 rounds to 0.
-    """
-    if scale < 0:
-        query, scale = -query, -scale
-    return (query, scale) if scale >= _LEAST_SCALE else (query * scale, 1.0)
-
-
-_LEAST_SCALE = torch.finfo(torch.float32).tiny
-
-
 def _tokens_first(tokens: Tensor) -> Tensor:
     """Lay (B, H, N, .) out so that all numbers of a token, in all the batch, lie together."""
     return tokens.permute(2, 0, 1, 3).contiguous().permute(1, 2, 0, 3)

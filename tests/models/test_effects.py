@@ -764,9 +764,10 @@ def test_scores_times_a_number_that_is_not_positive_show_no_future(tiny, factor)
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
 def test_a_metric_that_is_no_number_without_edits_is_refused(llama, number):
+    def broken(logits):
+        return number
+
     with pytest.raises(ModelError, match=f"Without edits the broken is {number}"):
-        broken = lambda logits: number  # noqa: E731
-        broken.__name__ = "broken"
         gattn.effect(IDS, [Cut(0, 0)], llama, metric=broken, progress=False)
 
 
