@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gattn.checks import whole
 from gattn.errors import CaptureError, EditError, ModelError, SelectionError
 from gattn.models.capturing import check_decoder, resolved
 from gattn.models.editing import Editing, check_edits
@@ -143,8 +144,7 @@ def measured(
     from tqdm import tqdm
 
     size = runner.batch_size if batch_size is None else batch_size
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise EditError(f"batch_size must be a whole number of at least 1, not {size!r}.")
+    size = whole("batch_size", size, 1, EditError)
     size = size if runner.repeats else 1
     found: list[float] = []
     with (

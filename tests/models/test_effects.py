@@ -446,7 +446,7 @@ def test_tensors_without_a_batch_are_not_repeated(tiny, patches):
         ({"position": 6}, SelectionError, r"No position 6.*0 \.\. 5"),
         ({"position": -7}, SelectionError, "No position -7"),
         ({"position": "last"}, SelectionError, "whole number"),
-        ({"batch_size": 0}, EditError, "at least 1"),
+        ({"batch_size": 0}, EditError, "whole number >= 1"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(llama, options, error, says):
@@ -775,3 +775,12 @@ def test_an_edit_that_makes_the_metric_nan_is_an_error_that_names_it(llama):
     spoilt = Swap(1, 2, weight=lambda q, k, pairs: (q * k).sum(-1) * float("nan"))
     with pytest.raises(EditError, match=r"With Swap\(.*1.*2.*\) the KL divergence.* is NaN"):
         gattn.effect(IDS, [Cut(0, 0), spoilt], llama, progress=False)
+
+
+def test_numbers_of_numpy_name_tokens_and_sizes(llama):
+    plain = gattn.effect(IDS, [Cut(0, 0)], llama, metric="probability", target=7, progress=False)
+    found = gattn.effect(
+        IDS, [Cut(0, 0)], llama, metric="probability", target=np.int64(7),
+        batch_size=np.int64(2), position=np.int64(-1), progress=False,
+    )  # fmt: skip
+    assert found["effect"].tolist() == plain["effect"].tolist()
