@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 import numpy as np
 import torch
@@ -13,10 +13,12 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from gattn.caching import cached_property, cached_tensor
+from gattn.checks import check_memory, whole
 from gattn.constructions import bigbird_rule, expander_rule, nearest_rule
 from gattn.errors import GraphError
 from gattn.rules import (
     BLOCK_PAIRS,
+    FARTHEST,
     Causal,
     Combined,
     Complete,
@@ -29,6 +31,8 @@ from gattn.rules import (
     Rule,
     Strided,
     Window,
+    combined,
+    count_edges,
     count_keys,
     list_keys,
 )
@@ -41,6 +45,8 @@ if TYPE_CHECKING:
 
 _FIRST_ROWS = 64
 _FEW_PAIRS = 1 << 17
+_FEW_QUERIES = 1 << 12
+_EDGE_BYTES, _NODE_BYTES = 256, 512  # of a NetworkX graph, about
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,9 +88,11 @@ class TokenGraph:
 
     def __post_init__(self) -> None:
         for name in ("num_queries", "num_keys", "query_offset"):
-            size = getattr(self, name)
-            if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-                raise GraphError(f"{name} must be a whole number >= 0, not {size!r}.")
+            given = getattr(self, name)
+            size = given if type(given) is int and given >= 0 else whole(name, given, 0, GraphError)
+            if size > FARTHEST:
+                raise GraphError(f"{name} must be at most 2**40, not {size!r:.60}.")
+            object.__setattr__(self, name, size)
 
     def __repr__(self) -> str:
         sizes = f"{self.num_queries} x {self.num_keys}"
@@ -110,20 +118,20 @@ class TokenGraph:
     @classmethod
     def window(cls, num_tokens: int, size: int, *, causal: bool = True) -> TokenGraph:
         """Allow the last `size` keys, `q - size < k <= q`; `|q - k| <= size` where not causal."""
-        _positive(size=size)
+        size = _positive(size=size)
         rule = Window(size - 1, 0) if causal else Window(size, size)
         return cls(rule, num_tokens, num_tokens)
 
     @classmethod
     def dilated(cls, num_tokens: int, size: int, dilation: int) -> TokenGraph:
         """`|q - k| <= size` and `(q - k) mod dilation = 0`."""
-        _positive(size=size, dilation=dilation)
+        size, dilation = _positive(size=size), _positive(dilation=dilation)
         return cls(Window(size, size, dilation), num_tokens, num_tokens)
 
     @classmethod
     def prefix(cls, num_tokens: int, length: int) -> TokenGraph:
         """Causal, and everyone reads the first `length` tokens."""
-        _positive(length=length)
+        length = _positive(length=length)
         return cls(Combined("|", Causal(), Prefix(length)), num_tokens, num_tokens)
 
     @classmethod
@@ -140,7 +148,7 @@ class TokenGraph:
     @classmethod
     def strided(cls, num_tokens: int, stride: int) -> TokenGraph:
         """Causal and (q - k) mod stride = 0 (Child et al. 2019)."""
-        _positive(stride=stride)
+        stride = _positive(stride=stride)
         return cls(Combined("&", Causal(), Strided(stride)), num_tokens, num_tokens)
 
     @classmethod
@@ -148,7 +156,7 @@ class TokenGraph:
         cls, num_tokens: int, size: int, global_positions: Sequence[int] = ()
     ) -> TokenGraph:
         """`|q - k| <= size`, and full rows and columns of some positions (Beltagy et al. 2020)."""
-        _positive(size=size)
+        size = _positive(size=size)
         positions = _whole_numbers(global_positions, "global_positions").unique().cpu()
         _inside(positions, num_tokens, "global_positions")
         rule = Combined("|", Window(size, size), Globals(positions))
@@ -164,9 +172,10 @@ class TokenGraph:
         to all and are attended by all; each block attends to `random_blocks` of the remaining
         ones, drawn with `seed`.
         """
-        _positive(block_size=block_size)
-        if random_blocks < 0:
-            raise GraphError(f"random_blocks must be >= 0, not {random_blocks!r}.")
+        block_size = _positive(block_size=block_size)
+        num_tokens = whole("num_tokens", num_tokens, 0, GraphError)
+        random_blocks = whole("random_blocks", random_blocks, 0, GraphError)
+        block_size = min(block_size, max(num_tokens, 1))
         rule = bigbird_rule(num_tokens, block_size, random_blocks, seed)
         return cls(rule, num_tokens, num_tokens)
 
@@ -197,7 +206,8 @@ class TokenGraph:
         GraphError
             Where no draw out of `max_tries` is a good expander.
         """
-        _positive(degree=degree)
+        degree = _positive(degree=degree)
+        num_tokens = whole("num_tokens", num_tokens, 0, GraphError)
         if num_tokens <= 10:
             return cls.complete(num_tokens)
         rule = expander_rule(num_tokens, degree, seed, max_tries)
@@ -216,7 +226,7 @@ class TokenGraph:
         causal : bool
             Whether a token may choose only among itself and those before it.
         """
-        _positive(k=k)
+        k = _positive(k=k)
         features = _tensor(features, "features")
         if features.dim() != 2 or not bool(torch.isfinite(features).all()):
             raise GraphError(
@@ -262,6 +272,8 @@ class TokenGraph:
             num_queries = num_keys = num_tokens
         if num_queries is None or num_keys is None:
             raise GraphError("Give num_tokens, or both num_queries and num_keys.")
+        num_queries = whole("num_queries", num_queries, 0, GraphError)
+        num_keys = whole("num_keys", num_keys, 0, GraphError)
         _inside(edge_index[0], num_keys, "the keys edge_index[0]")
         _inside(edge_index[1], num_queries, "the queries edge_index[1]")
         rule = Edges.from_pairs(edge_index[1], edge_index[0], num_queries)
@@ -280,8 +292,9 @@ class TokenGraph:
         tokens : sequence of str, or int
             The tokens' texts, or how many there are.
         """
-        words = [] if isinstance(tokens, int) else list(tokens)
-        size = tokens if isinstance(tokens, int) else len(words)
+        is_number = isinstance(tokens, SupportsIndex)
+        words = [] if is_number else list(cast("Sequence[str]", tokens))
+        size = whole("tokens", tokens, 0, GraphError) if is_number else len(words)
         places: dict[str, list[int]] = {}
         for place, word in enumerate(words):
             places.setdefault(word, []).append(place)
@@ -342,7 +355,7 @@ class TokenGraph:
             return NotImplemented
         if self._size != other._size:
             raise GraphError(f"{self!r} {operation} {other!r}: the graphs must have one size.")
-        return replace(self, rule=Combined(operation, self.rule, other.rule))
+        return replace(self, rule=combined(operation, self.rule, other.rule))
 
     @property
     def _size(self) -> tuple[int, int, int, bool]:
@@ -357,7 +370,7 @@ class TokenGraph:
         """Cut the edges from a token to itself."""
         if self.is_bipartite:
             return self
-        return replace(self, rule=Combined("-", self.rule, Window(0, 0)))
+        return replace(self, rule=combined("-", self.rule, Window(0, 0)))
 
     # What it says
 
@@ -494,6 +507,7 @@ class TokenGraph:
     @cached_tensor
     def in_degree(self) -> Tensor:
         """The number of keys that each query may attend to, shape (queries,)."""
+        check_memory(8 * self.num_queries, f"The numbers of keys of all queries of {self}")
         device = self.rule.device or torch.device("cpu")
         positions = torch.arange(self.num_queries, device=device) + self.query_offset
         degrees = self.rule.degrees(positions, self.num_keys)
@@ -516,8 +530,11 @@ class TokenGraph:
 
     @cached_property
     def num_edges(self) -> int:
-        """How many edges there are."""
-        return int(self.in_degree.sum())
+        """How many edges there are: counted, not listed."""
+        if self.num_queries <= _FEW_QUERIES:
+            return int(self.in_degree.sum())
+        found = count_edges(self.rule, self.query_offset, self.num_queries, self.num_keys)
+        return int(self.in_degree.sum()) if found is None else found
 
     @cached_tensor
     def edge_index(self) -> Tensor:
@@ -525,6 +542,9 @@ class TokenGraph:
 
         Shape (2, edges), sorted by query, then key, so that a neighbourhood is a slice.
         """
+        if self.num_queries * self.num_keys > _FEW_PAIRS and not isinstance(self.rule, Edges):
+            what = f"The list of the {self.num_edges:,} edges of {self}"
+            check_memory(16 * self.num_edges, what, "walk them with row_blocks()")
         edges = self.rule.listed()
         if edges is None and isinstance(self.rule, Combined) and self.rule.operation == "|":
             edges = self._joined_edges(self.rule.left, self.rule.right)
@@ -554,6 +574,8 @@ class TokenGraph:
     def mask(self) -> Tensor:
         """Whether query i may attend to key j, booleans of shape (queries, keys)."""
         device = self.rule.device or torch.device("cpu")
+        size = self.num_queries * self.num_keys
+        check_memory(size, f"The mask of {self}", "walk it with row_blocks()")
         dense = torch.zeros(self.num_queries, self.num_keys, dtype=torch.bool, device=device)
         for rows, columns, allowed in self.row_blocks():
             dense[rows].scatter_(1, list_keys(columns, device).expand_as(allowed), allowed)
@@ -566,8 +588,13 @@ class TokenGraph:
             return False
         last = min(self.query_offset + self.num_queries, self.num_keys)
         first = min(self.query_offset, last)
-        positions = torch.arange(first, last, device=self.rule.device)
-        return bool(self.rule.allowed(positions, positions).any())
+        return any(
+            bool(self.rule.allowed(some, some).any())
+            for start in range(first, last, BLOCK_PAIRS)
+            for some in [
+                torch.arange(start, min(start + BLOCK_PAIRS, last), device=self.rule.device)
+            ]
+        )
 
     @property
     def is_dag(self) -> bool:
@@ -618,6 +645,8 @@ class TokenGraph:
         """
         import networkx as nx
 
+        size = _EDGE_BYTES * self.num_edges + _NODE_BYTES * self.num_tokens
+        check_memory(size, f"The NetworkX graph of {self} with its {self.num_edges:,} edges")
         graph: nx.DiGraph[Any] = nx.DiGraph()
         graph.add_nodes_from(self.nodes())
         key, query = self.edge_index.tolist()
@@ -647,10 +676,9 @@ class TokenGraph:
         return [(i, {"position": i}) for i in range(self.num_tokens)]
 
 
-def _positive(**sizes: int) -> None:
-    for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise GraphError(f"{name} must be a whole number >= 1, not {size!r}.")
+def _positive(**sizes: int) -> int:
+    ((name, size),) = sizes.items()
+    return whole(name, size, 1, GraphError)
 
 
 def _inside(positions: Tensor, size: int, name: str) -> None:

@@ -122,7 +122,9 @@ class AttentionGraph:
                 raise ShapeError(f"{name} must have {size} entries, not {len(values)}.")
         for name in ("layer", "head", "key_value_head"):
             place = getattr(self, name)
-            if place is not None and (isinstance(place, bool) or not isinstance(place, int)):
+            if isinstance(place, np.integer):
+                object.__setattr__(self, name, int(place))
+            elif place is not None and (isinstance(place, bool) or not isinstance(place, int)):
                 raise ShapeError(f"{name} must be a whole number or None, not {place!r}.")
         nodes = queries if self.graph.is_bipartite else nodes
         if type(self.generated) is not int or not 0 <= self.generated <= nodes:

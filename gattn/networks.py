@@ -9,6 +9,7 @@ import networkx as nx
 import numpy as np
 import torch
 
+from gattn.checks import check_memory
 from gattn.errors import GraphError
 from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph
@@ -20,6 +21,7 @@ _ROUNDING = 1e-5
 SINK = -1
 """The id of the virtual node that stands for a sink outside the sequence."""
 
+_EDGE_BYTES, _NUMBER_BYTES = 256, 32  # about
 _TEXTS = ("model", "weight_function", "normalizer")
 
 
@@ -62,6 +64,13 @@ def to_networkx(
     """
     if distance and bool((head.attention < 0).any()):
         raise GraphError("distance=True needs attention >= 0; this head has negative attention.")
+    numbers = len(head.edge_values) + distance
+    size = (_EDGE_BYTES + _NUMBER_BYTES * numbers) * head.graph.num_edges
+    check_memory(
+        size,
+        f"The NetworkX graph of {head}",
+        "drop faint edges first with head.keep(gattn.Threshold(0.01))",
+    )
     graph: nx.DiGraph[Any] = nx.DiGraph(**_graph_attributes(head))
     graph.add_nodes_from(_nodes(head))
     keys, queries = _ids(head)

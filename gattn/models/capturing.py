@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 
+from gattn.checks import whole
 from gattn.errors import CaptureError, ModelError, SelectionError
 from gattn.keep import Keep, as_keep
 from gattn.models.encoding import Encoding, Inputs, encode, is_text, pad
@@ -129,8 +130,7 @@ def capture_many(
             "capture_many takes several inputs, such as a list of texts; capture takes one."
         )
     options = Options(keep, layers, heads, scores, contributions)
-    if not isinstance(batch_size, int) or batch_size < 1:
-        raise CaptureError(f"batch_size must be a whole number of at least 1, not {batch_size!r}.")
+    batch_size = whole("batch_size", batch_size, 1, CaptureError)
     model, tokenizer = resolved(model, tokenizer)
     total = len(inputs) if isinstance(inputs, Sequence) else None
     with tqdm(total=total, desc="capturing", unit="text", delay=1, disable=not progress) as bar:

@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gattn.checks import whole
 from gattn.errors import CaptureError, EditError, ModelError, SelectionError
 from gattn.models.capturing import check_decoder, resolved
 from gattn.models.editing import Editing, check_edits
@@ -86,11 +87,11 @@ def effect(
     Raises
     ------
     EditError
-        Where an edit has nothing to edit, or cannot be applied.
+        Where an edit has nothing to edit, cannot be applied, or makes the metric NaN.
     SelectionError
         Where there is no such metric, position, token, layer or head.
     CaptureError, ModelError
-        As `capture` does; also where the model gives no logits.
+        As `capture` does; also where the model gives no logits, or a metric that is not finite.
     ContractError
         Where a function of the logits returns no number.
 
@@ -143,8 +144,7 @@ def measured(
     from tqdm import tqdm
 
     size = runner.batch_size if batch_size is None else batch_size
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise EditError(f"batch_size must be a whole number of at least 1, not {size!r}.")
+    size = whole("batch_size", size, 1, EditError)
     size = size if runner.repeats else 1
     found: list[float] = []
     with (
@@ -152,6 +152,7 @@ def measured(
         tqdm(total=len(edits), desc="effects", unit="edit", delay=1, disable=not progress) as bar,
     ):
         (plain,) = runner.run(Context())
+        before = _number(measure, plain, plain)
         while len(found) < len(edits):
             count = min(size, _FIRST) if fewer and progress and not found else size
             some = edits[len(found) : len(found) + count]
@@ -163,12 +164,26 @@ def measured(
                     raise
                 size = len(some) // 2
                 continue
-            found += [float(measure(row, plain)) for row in rows]
+            found += [
+                _number(measure, row, plain, made) for row, made in zip(rows, some, strict=True)
+            ]
             bar.update(len(rows))
             if fewer and progress and len(found) == len(rows):
                 seconds = (time.perf_counter() - begun) / len(rows)
                 announce("effects", "edit", len(edits), seconds, fewer)
-    return float(measure(plain, plain)), np.array(found)
+    return before, np.array(found)
+
+
+def _number(measure: Measure, row: Tensor, plain: Tensor, edits: Sequence[Edit] = ()) -> float:
+    """Take a metric, and refuse NaN, which would be a row like all others."""
+    number = float(measure(row, plain))
+    advice = f"Expected a number: look for NaN or infinity in the logits {tuple(row.shape)}."
+    if not edits and not np.isfinite(number):
+        raise ModelError(f"Without edits the {measure} is {number}. {advice}")
+    if np.isnan(number):
+        made = ", ".join(map(repr, edits))
+        raise EditError(f"With {made} the {measure} is NaN. {advice}")
+    return number
 
 
 def _edited(runner: Runner, edits: Sequence[Sequence[Edit]]) -> list[Tensor]:

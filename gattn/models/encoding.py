@@ -83,7 +83,7 @@ def encode(
         Where a text comes without a tokenizer.
     """
     if isinstance(inputs, str):
-        encoding = _encode_text(inputs, tokenizer)
+        encoding = _encode_text(inputs, tokenizer, _longest(model))
     elif isinstance(inputs, Mapping):
         encoding = _encode_mapping(inputs, tokenizer)
     else:
@@ -115,7 +115,9 @@ def _check_ids(name: str, ids: Tensor, model: PreTrainedModel) -> None:
         )
 
 
-def _encode_text(text: str, tokenizer: PreTrainedTokenizerBase | None) -> Encoding:
+def _encode_text(
+    text: str, tokenizer: PreTrainedTokenizerBase | None, limit: int | None
+) -> Encoding:
     if not text:
         raise CaptureError("The text is empty: expected at least one token.")
     try:
@@ -127,6 +129,8 @@ def _encode_text(text: str, tokenizer: PreTrainedTokenizerBase | None) -> Encodi
         ) from error
     if tokenizer is None:
         raise ModelError("A text needs a tokenizer: pass tokenizer=, or token ids.")
+    if limit is not None:
+        _check_length(text, tokenizer, limit)
     found = tokenizer(text, return_offsets_mapping=tokenizer.is_fast, verbose=False)
     ids: list[int] = found["input_ids"]
     tensors = {
@@ -139,6 +143,25 @@ def _encode_text(text: str, tokenizer: PreTrainedTokenizerBase | None) -> Encodi
         return Encoding(tensors, names_of(ids, tokenizer), text=text)
     texts = _slices(text, found["offset_mapping"], names_of(ids, tokenizer))
     return Encoding(tensors, texts, tuple(found.word_ids(0)), text=text)
+
+
+def _check_length(text: str, tokenizer: PreTrainedTokenizerBase, limit: int) -> None:
+    """Refuse a text far longer than the limit by its beginning: tokenizing it all may take long.
+
+    Where the beginning alone has twice the tokens, what its last word would be does not count.
+    """
+    size = _FIRST_CHARACTERS * limit
+    while size < len(text):
+        count = len(tokenizer(text[:size], add_special_tokens=False, verbose=False)["input_ids"])
+        if count > 2 * limit:
+            raise CaptureError(
+                f"The text has {len(text):,} characters, and the first {size:,} are {count:,} "
+                f"tokens already, but the model takes at most {limit}; shorten or split it."
+            )
+        size *= 2
+
+
+_FIRST_CHARACTERS = 16
 
 
 def _slices(text: str, spans: Sequence[tuple[int, int]], names: Sequence[str]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gattn.checks import whole
 from gattn.engines import tiles
 from gattn.engines.base import AttentionCall
 from gattn.engines.sparse import edge_products
@@ -116,8 +117,7 @@ def estimate(
     Nanda (2023), Attribution patching. Geva et al. (2023), Dissecting recall of factual
     associations: attention knockout.
     """
-    if isinstance(sample, bool) or not isinstance(sample, int) or sample < 0:
-        raise SelectionError(f"sample is a whole number of edges, 0 for none, not {sample!r}.")
+    sample = whole("sample, a number of edges,", sample, 0, SelectionError)
     model, tokenizer = resolved(model, tokenizer)
     backward = Backward(text, model, tokenizer, metric, position, target, other)
     runner = backward.runner

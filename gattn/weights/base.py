@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from typing import NamedTuple, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
 
+from gattn.checks import finite
 from gattn.errors import ContractError
 from gattn.weights.parameters import a_head, scaled, shown_factor
 
@@ -135,9 +137,9 @@ class WeightFunction(nn.Module):
 
     def __mul__(self, factor: float | Tensor) -> Scaled:
         """Scale scores: an inverse temperature."""
-        if not isinstance(factor, (int, float, Tensor)):
+        if not isinstance(factor, (Real, Tensor)):
             return NotImplemented
-        return Scaled(factor, self)
+        return Scaled(finite("A factor", cast("float | Tensor", factor)), self)
 
     __rmul__ = __mul__
 
