@@ -85,6 +85,12 @@ class TokenGraph:
             size = getattr(self, name)
             if isinstance(size, bool) or not isinstance(size, int) or size < 0:
                 raise GraphError(f"{name} must be a whole number >= 0, not {size!r}.")
+        if not isinstance(self.rule, Rule) or not isinstance(self.is_bipartite, bool):
+            raise GraphError(
+                "A TokenGraph takes a rule and whether it is bipartite, not "
+                f"{self.rule!r:.80} and {self.is_bipartite!r:.80}; use the named constructors, "
+                "such as TokenGraph.causal."
+            )
 
     def __repr__(self) -> str:
         sizes = f"{self.num_queries} x {self.num_keys}"
