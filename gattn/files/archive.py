@@ -22,8 +22,8 @@ from safetensors.numpy import save_file
 
 from gattn import rules
 from gattn.errors import FileError, GraphError
-from gattn.files.checking import check_graph
-from gattn.files.plain import from_json, to_json
+from gattn.files.checking import DEEPEST, check_graph
+from gattn.files.plain import from_json, parsed, to_json
 from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph
 from gattn.trace import AttentionTrace, Stack
@@ -99,7 +99,7 @@ def read(path: Path) -> AttentionGraph | AttentionTrace:
 def _checked(path: Path, text: str | None) -> dict[str, Any]:
     if text is None:
         raise FileError(f"{path} is a safetensors file that gattn did not write.")
-    document: dict[str, Any] = json.loads(text)
+    document: dict[str, Any] = parsed(text, 4 * DEEPEST)
     if document["schema"] != _SCHEMA:
         raise FileError(
             f"{path} has schema {document['schema']}, and this gattn reads {_SCHEMA}: a newer "
