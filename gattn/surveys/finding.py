@@ -13,6 +13,7 @@ from gattn.errors import SelectionError
 from gattn.surveys import queue
 from gattn.surveys.columns import LISTS
 from gattn.surveys.parts import part_of, part_path, parts_in, read_rows
+from gattn.surveys.tables import check_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,6 +44,7 @@ def rows_of(folder: Path, text_id: int, place: Mapping[str, Any] = _ANYWHERE) ->
     rows = {"texts": texts}
     for name in LISTS:
         path = part_path(folder, name, first)
+        check_table(name, path)
         rows[name] = read_rows(path, filters=of_text if name == "tokens" else of_place)
     return rows
 
@@ -50,9 +52,12 @@ def rows_of(folder: Path, text_id: int, place: Mapping[str, Any] = _ANYWHERE) ->
 def all_rows(folder: Path) -> Iterator[tuple[int, Rows]]:
     """Walk all texts and their rows, of which those of one part are in memory at a time."""
     for first in parts_in(folder):
+        check_table("texts", part_path(folder, "texts", first))
         texts = read_rows(part_path(folder, "texts", first))
         if not len(texts):
             continue
+        for name in LISTS:
+            check_table(name, part_path(folder, name, first))
         tables = {name: read_rows(part_path(folder, name, first)) for name in LISTS}
         tables["texts"] = texts
         numbers = {name: table["text_id"].to_numpy() for name, table in tables.items()}
@@ -73,6 +78,7 @@ def _row(folder: Path, table: str, first: int | None, text_id: int) -> pa.Table 
     """Read the only row that a table has of a text, where it has one."""
     if first is None or not (path := part_path(folder, table, first)).exists():
         return None
+    check_table(table, path)
     rows = read_rows(path)
     numbers = rows["text_id"].to_pylist()
     return rows.slice(numbers.index(text_id), 1) if text_id in numbers else None
