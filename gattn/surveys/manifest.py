@@ -16,7 +16,7 @@ import torch
 
 from gattn import __version__
 from gattn.errors import FileError
-from gattn.files.paths import whole_file
+from gattn.files.paths import replacing
 from gattn.files.plain import parsed
 from gattn.models.edits import Edit
 from gattn.models.loading import (
@@ -82,7 +82,7 @@ def _checksum(manifest: Mapping[str, Any]) -> str:
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Write it; with it, a folder is a survey."""
-    with whole_file(folder / MANIFEST) as part:
+    with replacing(folder / MANIFEST) as part:
         known = dict(manifest)
         text = json.dumps(known | {_CHECKSUM: _checksum(known)}, indent=2)
         part.write_text(text + "\n", encoding="utf-8")

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gattn.errors import FileError
-from gattn.files.paths import UNNAMED, whole_file
+from gattn.files.paths import UNNAMED, replacing
 from gattn.surveys.checksums import check_file, sign
 from gattn.surveys.columns import LISTS
 
@@ -42,7 +42,7 @@ def write_part(folder: Path, first: int, tables: Mapping[str, pa.Table]) -> None
         for name in names:
             path = part_path(folder, name, first)
             path.parent.mkdir(exist_ok=True)
-            with whole_file(path) as unnamed:
+            with replacing(path) as unnamed:
                 write_file(tables[name], unnamed, **_packing(tables[name]))
     except BaseException:
         if not part_path(folder, _MARK, first).exists():
