@@ -21,6 +21,7 @@ from gattn.files.plain import DEEPEST_ID, escape, node_id, scalar, unescape
 from gattn.head import AttentionGraph
 
 _TAKEN = {"id", "node_default", "edge_default"}
+_DIGEST = re.compile(rb"[0-9a-f]{64} -->\s*\Z")
 _CHECKSUM = b"<!-- gattn sha256:%s -->"
 _DEEPEST = 100
 _ESCAPE = r"\\(?:[\\'\"nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})"
@@ -75,8 +76,9 @@ def read(path: Path) -> AttentionGraph | nx.DiGraph[Any]:
 
 
 def _check(path: Path, content: bytes) -> None:
-    place = content.rfind(_CHECKSUM.partition(b"%")[0])
-    if place >= 0 and content[place:].strip() != _checksum(content[:place]):
+    place = max(content.rfind(b"<!--"), 0)
+    # Found by its form: its name may be damaged.
+    if _DIGEST.search(content[place:]) and content[place:].strip() != _checksum(content[:place]):
         raise FileError(
             f"{path} is damaged: its content does not have its checksum. If you changed it "
             "yourself, remove the comment at its end."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from gattn.files.plain import DEEPEST_ID, from_json, node_id, parsed, to_json
 from gattn.head import AttentionGraph
 
 _CHECKSUM = "sha256"
+_DIGEST = re.compile("[0-9a-f]{64}")
 
 
 def write(thing: AttentionGraph | nx.DiGraph[Any], path: Path) -> None:
@@ -83,9 +85,12 @@ def read(path: Path) -> AttentionGraph | nx.DiGraph[Any]:
 
 
 def _check(path: Path, document: dict[str, Any]) -> None:
-    checksum = document.pop(_CHECKSUM, None)
-    if checksum is not None and checksum != _checksum(document):
-        raise FileError(
-            f"{path} is damaged: its content does not have its checksum. If you changed it "
-            f"yourself, remove its {_CHECKSUM!r}."
-        )
+    """Hold a document against its checksum, which is found by its form: its name may be damaged."""
+    texts = [name for name, value in document.items() if isinstance(value, str)]
+    found = [name for name in texts if name == _CHECKSUM or _DIGEST.fullmatch(document[name])]
+    for checksum in map(document.pop, found):
+        if checksum != _checksum(document):
+            raise FileError(
+                f"{path} is damaged: its content does not have its checksum. If you changed it "
+                f"yourself, remove its {_CHECKSUM!r}."
+            )

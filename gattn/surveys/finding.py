@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from gattn.errors import SelectionError
+from gattn.errors import FileError, SelectionError
 from gattn.surveys import queue
 from gattn.surveys.columns import LISTS
 from gattn.surveys.parts import part_of, part_path, parts_in, read_rows
@@ -61,6 +61,9 @@ def all_rows(folder: Path) -> Iterator[tuple[int, Rows]]:
         tables = {name: read_rows(part_path(folder, name, first)) for name in LISTS}
         tables["texts"] = texts
         numbers = {name: table["text_id"].to_numpy() for name, table in tables.items()}
+        for name, column in numbers.items():
+            if (np.diff(column) < 0).any():
+                raise FileError(f"{part_path(folder, name, first)}: its texts are out of order.")
         for text_id in texts["text_id"].to_pylist():
             yield (
                 text_id,

@@ -35,9 +35,9 @@ def trace_of(tables: Mapping[str, pa.Table], model: str) -> AttentionTrace:
     try:
         return _trace(tables, model)
     except Exception as error:  # What files from anywhere hold can fail in any way.
-        text_id = tables["texts"]["text_id"][0].as_py()
+        found = ", ".join(map(str, tables["texts"]["text_id"].to_pylist()))
         raise FileError(
-            f"The rows of text {text_id} are not those of a trace ({error!r:.400}): write the "
+            f"The rows of text {found} are not those of a trace ({error!r:.400}): write the "
             "survey again."
         ) from error
 
@@ -66,12 +66,15 @@ def _by_head(table: pa.Table) -> dict[Place, dict[str, NDArray[Any]]]:
     starts = [0, *(change + 1).tolist()] if len(table) else []
     stops = [*starts[1:], len(table)]
     names = stack.dictionary.to_pylist()
-    return {
+    found = {
         (names[code[start]], int(layer[start]), int(head[start])): {
             name: values[start:stop] for name, values in columns.items()
         }
         for start, stop in zip(starts, stops, strict=False)
     }
+    if len(found) < len(starts):
+        raise ValueError("the rows of a head are not next to each other")
+    return found
 
 
 def _columns(table: pa.Table) -> dict[str, Any]:
@@ -102,6 +105,8 @@ def _graph(
 ) -> AttentionGraph:
     shape = parsed(row["graph"])
     query = edges["query"]
+    if row["num_edges"] != len(query):
+        raise ValueError(f"{len(query)} edges of {row['num_edges']}")
     if shape["num_queries"] != len(queries["query"]):
         raise ValueError(f"{len(queries['query'])} queries for the graph {row['graph']:.200}")
     rule = shape.pop("rule", None)

@@ -90,7 +90,9 @@ def _same_field(one, other, name) -> bool:
     if isinstance(left, TokenGraph):
         sizes = left._size == right._size
         return sizes and torch.equal(left.edge_index, right.edge_index)
-    if isinstance(left, np.ndarray) and isinstance(right, np.ndarray):
+    if isinstance(left, np.ndarray) or isinstance(right, np.ndarray):
+        if left is None or right is None:
+            return False
         return (left.dtype, left.tobytes()) == (right.dtype, right.tobytes())
     return bool(left == right)
 

@@ -44,6 +44,6 @@ def test_the_option_is_one_that_pyarrow_knows():
 @pytest.mark.slow
 def test_a_bucket_that_cannot_be_reached_is_an_error_within_a_minute():
     began = time.perf_counter()
-    with pytest.raises(FileError, match="gs://no-such-bucket-of-gattn/a.txt"):
+    with pytest.raises(FileError, match="gs://no-such-bucket-of-gattn"):
         list(read_inputs("gs://no-such-bucket-of-gattn/a.txt"))
     assert time.perf_counter() - began < 60
