@@ -93,6 +93,12 @@ class TokenGraph:
             if size > FARTHEST:
                 raise GraphError(f"{name} must be at most 2**40, not {size!r:.60}.")
             object.__setattr__(self, name, size)
+        if not isinstance(self.rule, Rule) or not isinstance(self.is_bipartite, bool):
+            raise GraphError(
+                "A TokenGraph takes a rule and whether it is bipartite, not "
+                f"{self.rule!r:.80} and {self.is_bipartite!r:.80}; use the named constructors, "
+                "such as TokenGraph.causal."
+            )
 
     def __repr__(self) -> str:
         sizes = f"{self.num_queries} x {self.num_keys}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
@@ -27,6 +27,14 @@ if TYPE_CHECKING:
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
 Ints: TypeAlias = NDArray[np.int64]
+
+_WHOLE = ("total_edges", "positions", "query_positions")
+_LISTS: Mapping[str, tuple[type, ...]] = {
+    "tokens": (str,),
+    "query_tokens": (str,),
+    "words": (int, type(None)),
+}
+_TEXTS = ("model", "weight_function", "normalizer", "kept_by")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -105,9 +113,9 @@ class AttentionGraph:
     kept_by: str = "All()"
 
     def __post_init__(self) -> None:
-        edges, queries, nodes = self.graph.num_edges, self.graph.num_queries, self.graph.num_tokens
+        self._check_types()
+        queries, nodes = self.graph.num_queries, self.graph.num_tokens
         sizes = {
-            **{name: (values, edges) for name, values in self.edge_values.items()},
             "total_mass": (self.total_mass, queries),
             "total_edges": (self.total_edges, queries),
             "sink": (self.sink, queries),
@@ -117,9 +125,10 @@ class AttentionGraph:
             "positions": (self.positions, nodes),
             "query_positions": (self.query_positions, queries),
         }
-        for name, (values, size) in sizes.items():
-            if values is not None and len(values) != size:
-                raise ShapeError(f"{name} must have {size} entries, not {len(values)}.")
+        self._check_sizes(sizes)
+        # Last, for it walks over the queries, which by now are as many as the numbers given.
+        edges = self.graph.num_edges
+        self._check_sizes({name: (values, edges) for name, values in self.edge_values.items()})
         for name in ("layer", "head", "key_value_head"):
             place = getattr(self, name)
             if isinstance(place, np.integer):
@@ -132,6 +141,34 @@ class AttentionGraph:
                 f"generated must be a number of the {nodes} tokens, not {self.generated!r}."
             )
         self._check_numbers()
+
+    def _check_types(self) -> None:
+        """Refuse what is no array of one axis of the right type, and tokens that are no texts."""
+        kinds = dict.fromkeys(self.edge_values, "f") | {"total_mass": "fiu", "sink": "f"}
+        for name, kind in (kinds | dict.fromkeys(_WHOLE, "iu")).items():
+            values = getattr(self, name)
+            if values is None or (
+                isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in kind
+            ):
+                continue
+            given = f"{getattr(values, 'dtype', type(values).__name__)} {np.shape(values)}"
+            wanted = "whole numbers" if kind == "iu" else "floats"
+            raise ShapeError(f"{name} must be a NumPy array of {wanted} (n,), not {given}.")
+        for name, types in _LISTS.items():
+            for found in set(map(type, getattr(self, name))):
+                if not issubclass(found, types):
+                    raise ShapeError(
+                        f"{name} must be a tuple of {types[0].__name__}, not of {found.__name__}."
+                    )
+        for name in _TEXTS:
+            if not isinstance(getattr(self, name), str):
+                raise ShapeError(f"{name} must be a str, not {getattr(self, name)!r:.80}.")
+
+    @staticmethod
+    def _check_sizes(sizes: Mapping[str, tuple[Any, int]]) -> None:
+        for name, (values, size) in sizes.items():
+            if values is not None and len(values) != size:
+                raise ShapeError(f"{name} must have {size} entries, not {len(values)}.")
 
     def _check_numbers(self) -> None:
         """Refuse numbers that would spoil every sum; only a score may be infinite."""
@@ -151,10 +188,18 @@ class AttentionGraph:
                 raise CaptureError(
                     f"The {name} of query {query} to key {key} is {values[edge]}: {reason}."
                 )
-        if self.sink is not None and not np.isfinite(self.sink).all():
-            query = int(np.flatnonzero(~np.isfinite(self.sink))[0])
-            raise CaptureError(
-                f"The sink of query {query} is {self.sink[query]}: it must be finite."
+        for name in ("sink", "total_mass"):
+            masses = getattr(self, name)
+            if masses is not None and not np.isfinite(masses).all():
+                query = int(np.flatnonzero(~np.isfinite(masses))[0])
+                raise CaptureError(
+                    f"The {name} of query {query} is {masses[query]}: it must be finite."
+                )
+        if (self.dropped_edges < 0).any():
+            query = int(np.flatnonzero(self.dropped_edges < 0)[0])
+            raise ShapeError(
+                f"total_edges of query {query} is {self.total_edges[query]}, but it has "
+                f"{self.graph.in_degree[query]} edges."
             )
 
     def __repr__(self) -> str:

@@ -193,6 +193,10 @@ def _read(
     key = torch.tensor([key for _, key, _ in found], dtype=torch.long)
     rule = Edges.from_pairs(row, key, len(queries), offset)
     num_keys = min(len(keys), graph.graph.get("num_keys", len(keys)))
+    if len(key) and int(key.max()) >= num_keys:
+        raise GraphError(
+            f"The graph says num_keys={num_keys}, but has an edge from key {int(key.max())}."
+        )
     tokens = TokenGraph(rule, len(queries), num_keys, offset, bipartite)
     mass = np.bincount(row.numpy(), np.abs(attention), len(queries))
     degree = np.bincount(row.numpy(), minlength=len(queries))

@@ -16,7 +16,8 @@ import torch
 
 from gattn import __version__
 from gattn.errors import FileError
-from gattn.files.paths import whole_file
+from gattn.files.paths import replacing
+from gattn.files.plain import parsed
 from gattn.models.edits import Edit
 from gattn.models.loading import (
     EMBEDDED,
@@ -33,6 +34,9 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
+_CHECKSUM = "sha256"
+_NEEDED: Mapping[str, type] = {"model": str, "keep": str, "num_texts": int}
+"""What reading a survey takes for granted."""
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -48,21 +52,40 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        schema = manifest["schema"]
-    except (ValueError, LookupError, TypeError) as error:
-        raise FileError(f"{path} is no manifest of a survey ({error!r}).") from error
+        manifest: dict[str, Any] = parsed(path.read_text(encoding="utf-8"))
+        schema, checksum = manifest["schema"], manifest.pop(_CHECKSUM, None)
+    except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
+        raise FileError(f"{path} is no manifest of a survey ({error!r:.400}).") from error
     if schema != SCHEMA:
         raise FileError(
-            f"{path} has schema {schema}, and this gattn reads {SCHEMA}: upgrade gattn."
+            f"{path} has schema {schema!r:.80}, and this gattn reads {SCHEMA}: upgrade gattn."
         )
+    if checksum not in (None, _checksum(manifest)):
+        raise FileError(
+            f"{path} is damaged: its content does not have its checksum. If you changed it "
+            f"yourself, remove its {_CHECKSUM!r}."
+        )
+    for name, kind in _NEEDED.items():
+        value = manifest.get(name)
+        if type(value) is not kind or (isinstance(value, int) and value < 0):
+            raise FileError(
+                f"{path} is no manifest of a survey: {name!r} must be a {kind.__name__}, not "
+                f"{value!r:.80}."
+            )
     return manifest
+
+
+def _checksum(manifest: Mapping[str, Any]) -> str:
+    """Digest what a manifest says, however it is laid out."""
+    return sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Write it; with it, a folder is a survey."""
-    with whole_file(folder / MANIFEST) as part:
-        part.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    with replacing(folder / MANIFEST) as part:
+        known = dict(manifest)
+        text = json.dumps(known | {_CHECKSUM: _checksum(known)}, indent=2)
+        part.write_text(text + "\n", encoding="utf-8")
 
 
 _DIGESTS = {

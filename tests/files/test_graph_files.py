@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from pathlib import Path
 
 import networkx as nx
@@ -16,6 +17,7 @@ from gattn.files import load, save
 from gattn.head import AttentionGraph
 
 pytestmark = pytest.mark.filterwarnings("error")
+CHECKSUM = re.compile(r', "sha256": "[0-9a-f]{64}"|<!-- gattn sha256:[0-9a-f]{64} -->')
 TWO_WAY = pytest.mark.parametrize("suffix", [".json", ".graphml"])
 
 
@@ -27,6 +29,14 @@ def tuple_graph() -> nx.DiGraph:
     graph.add_edge((0, 1), (1, 1), weight=0.1 + 0.2, distance=math.inf, score=-math.inf)
     graph.add_edge((1, 1), (2, 0), weight=5e-324, capacity=3)
     return graph
+
+
+def edit(path: Path, old: str, new: str) -> None:
+    """Change a file and take its checksum off, as whoever edits it by hand does."""
+    text, found = CHECKSUM.subn("", path.read_text())
+    assert found == 1
+    assert old in text
+    path.write_text(text.replace(old, new))
 
 
 @TWO_WAY
@@ -174,7 +184,7 @@ def test_foreign_graphml_is_refused(content: bytes, tmp_path: Path) -> None:
 def test_ids_that_gattn_does_not_write_are_refused(node: str, tmp_path: Path) -> None:
     path = tmp_path / "g.graphml"
     save(nx.DiGraph([(0, "here")]), path)
-    path.write_text(path.read_text().replace("'here'", node))
+    edit(path, "'here'", node)
     with pytest.raises(FileError, match="id"):
         load(path)
 
@@ -188,7 +198,7 @@ def test_attention_that_is_not_finite_is_refused(
     graph = whole_head().to_networkx()
     graph.edges[0, 1]["weight"] = weight
     save(graph, path)
-    path.write_text(path.read_text().replace("DiGraph 1", "AttentionGraph 1"))
+    edit(path, "DiGraph 1", "AttentionGraph 1")
     with pytest.raises(FileError, match="query 1 to key 0"):
         load(path)
 
@@ -197,8 +207,8 @@ def test_attention_that_is_not_finite_is_refused(
 def test_truncated_and_newer_files_are_refused(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"g{suffix}"
     whole_head().save(path)
+    edit(path, "AttentionGraph 1", "AttentionGraph 2")
     text = path.read_text()
-    path.write_text(text.replace("AttentionGraph 1", "AttentionGraph 2"))
     with pytest.raises(FileError, match=r"'AttentionGraph' of schema '2'.*a newer gattn"):
         load(path)
     path.write_text(text[: len(text) // 2])
@@ -209,7 +219,40 @@ def test_truncated_and_newer_files_are_refused(suffix: str, tmp_path: Path) -> N
 def test_a_head_that_lost_its_numbers_is_refused(tmp_path: Path) -> None:
     head = AttentionGraph.from_dense(np.ones((2, 2)))
     head.save(tmp_path / "g.json")
-    text = (tmp_path / "g.json").read_text().replace('"weight": 1.0', '"weight": "much"')
-    (tmp_path / "g.json").write_text(text)
+    edit(tmp_path / "g.json", '"weight": 1.0', '"weight": "much"')
     with pytest.raises(FileError, match="does not hold the attention graph it announces"):
         load(tmp_path / "g.json")
+
+
+@TWO_WAY
+def test_what_was_changed_is_found_and_what_was_laid_out_anew_is_read(
+    suffix: str, tmp_path: Path
+) -> None:
+    path = tmp_path / f"g{suffix}"
+    whole_head().save(path)
+    text = path.read_text()
+    path.write_bytes(text.replace("\n", "\r\n").encode())
+    assert_same_head(whole_head(), load(path))
+    if suffix == ".json":
+        path.write_text(json.dumps(json.loads(text), indent=2, sort_keys=True))
+        assert_same_head(whole_head(), load(path))
+    path.write_text(text.replace("cat", "dog").replace("Softmax()", "Softmin()"))
+    with pytest.raises(FileError, match=r"does not have its checksum\. If you changed it yourself"):
+        load(path)
+    edit(path, "Softmin()", "Softmin()")
+    assert load(path).normalizer == "Softmin()"
+
+
+@TWO_WAY
+def test_files_that_networkx_wrote_again_are_read(suffix: str, tmp_path: Path) -> None:
+    path = tmp_path / f"g{suffix}"
+    whole_head().save(path)
+    if suffix == ".json":
+        graph = nx.node_link_graph(json.loads(path.read_text()), edges="edges")
+        graph.remove_edge(0, 6)
+        path.write_text(json.dumps(nx.node_link_data(graph, edges="edges")))
+    else:
+        graph = nx.read_graphml(path)
+        graph.remove_edge("0", "6")
+        nx.write_graphml(graph, path)
+    assert load(path).graph.num_edges == whole_head().graph.num_edges - 1
