@@ -78,6 +78,9 @@ class AttentionGraph:
     ------
     ShapeError
         Where the arrays or `generated` do not fit the graph.
+    GraphError
+        Where the graph's edges were given in another order than its own, so that it is not clear
+        which edge has which number; `from_edges` keeps them together.
     CaptureError
         Where attention is not finite, a score is NaN, or a length is negative or not finite.
     """
@@ -105,6 +108,11 @@ class AttentionGraph:
     kept_by: str = "All()"
 
     def __post_init__(self) -> None:
+        self.graph.refuse_numbers(
+            "attention",
+            "Where it follows the edges as given, AttentionGraph.from_edges(edge_index, attention) "
+            "keeps each number with its edge.",
+        )
         edges, queries, nodes = self.graph.num_edges, self.graph.num_queries, self.graph.num_tokens
         sizes = {
             **{name: (values, edges) for name, values in self.edge_values.items()},
@@ -209,7 +217,7 @@ class AttentionGraph:
             )
         if graph is None:
             graph = TokenGraph.from_mask(torch.from_numpy(matrix != 0))
-        graph = graph.to("cpu")
+        graph = graph.to("cpu").sorted()
         if matrix.shape != (graph.num_queries, graph.num_keys):
             raise ShapeError(
                 f"attention is {matrix.shape}, but the token graph has {graph.num_queries} queries "
@@ -225,6 +233,44 @@ class AttentionGraph:
             tokens=tuple(tokens),
             **attributes,
         )
+
+    @staticmethod
+    def from_edges(
+        edge_index: Any, attention: Any, tokens: Sequence[str] = (), **attributes: Any
+    ) -> AttentionGraph:
+        """Read edges and the attention of each, which stay together whatever their order.
+
+        Parameters
+        ----------
+        edge_index : array, Tensor or lists (2, edges)
+            torch-geometric's ``[key; query]``, each edge once.
+        attention : array, Tensor or list (edges,)
+            The attention of each edge, in the order of `edge_index`.
+        tokens : sequence of str
+            The tokens' texts (of the keys, where `query_tokens` are given). Without them give
+            ``num_tokens``, or for cross-attention ``num_queries`` and ``num_keys``.
+        **attributes
+            Further fields of `AttentionGraph`: ``score``, ``contribution`` and ``value_norm`` are
+            (edges,) in the order of `edge_index`, too; ``query_tokens`` makes cross-attention.
+
+        Raises
+        ------
+        GraphError
+            Where an edge is there twice, or leads to a token that is not there.
+        ShapeError
+            Where there is not one number for each edge.
+        CaptureError
+            Where a number is not finite.
+
+        Examples
+        --------
+        >>> edges = [[1, 0, 0], [1, 1, 0]]  # keys, and the queries that read them
+        >>> AttentionGraph.from_edges(edges, [0.7, 0.3, 1.0], ["the", "dog"]).to_dense().tolist()
+        [[1.0, 0.0], [0.3, 0.7]]
+        """
+        from gattn.arrays import from_edges
+
+        return from_edges(edge_index, attention, tokens, **attributes)
 
     # Edges
 

@@ -164,9 +164,8 @@ class _Packer:
             return self._share({"$tuple": [self.pack(part) for part in value]})
         if type(value).__name__ not in _CLASSES:
             return to_json(value)
-        packed = {
-            type(value).__name__: {f.name: self.pack(getattr(value, f.name)) for f in fields(value)}
-        }
+        stored = [f.name for f in fields(value) if f.metadata.get("is_stored", True)]
+        packed = {type(value).__name__: {name: self.pack(getattr(value, name)) for name in stored}}
         return self._share(packed) if isinstance(value, TokenGraph) else packed
 
     def _share(self, packed: dict[str, Any]) -> dict[str, int]:
