@@ -59,7 +59,7 @@ def from_edges(
         "contribution": contribution,
         "value_norm": value_norm,
     }
-    numbers = {
+    numbers: dict[str, Any] = {
         name: _of_edges(values, name, len(order))[order]
         for name, values in given.items()
         if values is not None

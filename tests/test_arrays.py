@@ -74,10 +74,12 @@ def test_edges_take_tokens_and_further_fields():
     head = AttentionGraph.from_edges(
         UNSORTED, WEIGHTS, ["a", "b", "c"], contribution=[4, 1, 3, 2], layer=1, head=2
     )
-    assert head.tokens == ("a", "b", "c") and head.place() == ["layer 1", "head 2"]
+    assert head.tokens == ("a", "b", "c")
+    assert head.place() == ["layer 1", "head 2"]
     assert head.contribution.tolist() == [1, 2, 3, 4]
     cross = AttentionGraph.from_edges([[2], [0]], [1.0], ["a", "b", "c"], query_tokens=["q"])
-    assert cross.graph.is_bipartite and cross.query_tokens == ("q",)
+    assert cross.graph.is_bipartite
+    assert cross.query_tokens == ("q",)
     assert cross.to_dense().tolist() == [[0.0, 0.0, 1.0]]
     assert AttentionGraph.from_edges([[], []], [], num_tokens=2).graph.num_edges == 0
 
@@ -195,8 +197,9 @@ def test_the_token_graph_of_arrays():
     window = TokenGraph.window(4, 2)
     local = causal * window.mask()
     head = AttentionTrace.from_arrays(local, graph=window)[1, 0]
-    assert head.graph is window and head.total_edges.tolist() == [1, 2, 2, 2]
-    with pytest.raises(GraphError, match="Layer 0, head 0 has attention .* query 2 to key 0"):
+    assert head.graph is window
+    assert head.total_edges.tolist() == [1, 2, 2, 2]
+    with pytest.raises(GraphError, match=r"Layer 0, head 0 has attention .* query 2 to key 0"):
         AttentionTrace.from_arrays(causal, graph=window)
     step = TokenGraph.causal(1, num_keys=4, query_offset=3)
     assert not graph_of(softmaxed(1, 1, 1, 4), graph=step).is_bipartite
@@ -205,12 +208,14 @@ def test_the_token_graph_of_arrays():
 def test_tokens_and_names_of_arrays():
     values = softmaxed(2, 2, 3, 3)
     trace = AttentionTrace.from_arrays(values, ["a", "b", "c"], stack="encoder", model="mine")
-    assert trace.tokens == ["a", "b", "c"] and list(trace.stacks) == ["encoder"]
+    assert trace.tokens == ["a", "b", "c"]
+    assert list(trace.stacks) == ["encoder"]
     assert trace.model == trace[0, 0].model == "mine"
     cross = AttentionTrace.from_arrays(values[:, :, :2], ["a", "b", "c"], query_tokens=["q", "r"])
     assert cross[1, 1].query_tokens == ("q", "r")
     kept = AttentionTrace.from_arrays(values, keep=TopK(1))[0, 1]
-    assert kept.graph.num_edges == 3 and kept.total_edges.tolist() == [3, 3, 3]
+    assert kept.graph.num_edges == 3
+    assert kept.total_edges.tolist() == [3, 3, 3]
     uneven = AttentionTrace.from_arrays([values[0], values[1, :1]])
     assert len(uneven) == 3
 

@@ -10,7 +10,7 @@ import numpy as np
 from gattn.analysis.even_attention import EVEN_SCORES, even_scores
 from gattn.analysis.head_scores import describe
 from gattn.analysis.labelling import label_of
-from gattn.analysis.layers import Attention, heads_of
+from gattn.analysis.layers import Attention, heads_of, named
 from gattn.analysis.results import Table, table
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
@@ -41,7 +41,7 @@ class HeadTable(Table):
         return draw_head_table(self, ax=ax, **options)
 
 
-def head_table(attention: Heads, *, progress: bool = True) -> HeadTable:
+def head_table(attention: Heads, *, tokens: Sequence[str] = (), progress: bool = True) -> HeadTable:
     r"""Describe every head.
 
     Only kept edges are read. Shares are of the kept attention :math:`\sum A_{ij}` of all queries,
@@ -52,6 +52,8 @@ def head_table(attention: Heads, *, progress: bool = True) -> HeadTable:
     ----------
     attention : Heads
         Whatever holds it; traces with several stacks, and lists of `AttentionGraph`, too.
+    tokens : sequence of str
+        The tokens' texts, where `attention` is an array, which does not know them.
     progress : bool
         Whether to show a progress bar on stderr, after the first second.
 
@@ -95,6 +97,7 @@ def head_table(attention: Heads, *, progress: bool = True) -> HeadTable:
     Clark et al. (2019), What does BERT look at? Olsson et al. (2022), In-context learning and
     induction heads. Xiao et al. (2024), Efficient streaming language models with attention sinks.
     """
+    attention = named(attention, tokens)
     heads = by_place(attention)
     index = ["stack", "layer", "head"]
     rows: list[dict[str, Any]] = [
