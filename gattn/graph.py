@@ -306,9 +306,10 @@ class TokenGraph:
         """Edges from a NetworkX graph: (j, i) lets i read j; an undirected edge goes both ways.
 
         Nodes 0 .. n-1 are positions; other nodes take positions in the graph's own order. A
-        directed graph on ``("key", j)`` and ``("query", i)`` alone is bipartite.
+        directed graph on ``("key", j)`` and ``("query", i)`` alone is bipartite. A sink outside of
+        the text, which is no token, is left out.
         """
-        nodes = list(graph.nodes)
+        nodes = [node for node, is_sink in graph.nodes.data("virtual") if not is_sink]
         if set(nodes) == set(range(len(nodes))):
             nodes = list(range(len(nodes)))
         keys, queries = ([n for n in nodes if _is_on_side(n, side)] for side in ("key", "query"))
@@ -317,7 +318,7 @@ class TokenGraph:
         column = {node: index for index, node in enumerate(keys)}
         row = {node: index for index, node in enumerate(queries)}
         edges = (graph if graph.is_directed() else graph.to_directed()).edges()
-        pairs = [(column[key], row[query]) for key, query in edges]
+        pairs = [(column[key], row[query]) for key, query in edges if key in column]
         index = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).T
         if keys is queries:
             return cls.from_edge_index(index, len(nodes))

@@ -453,11 +453,14 @@ class AttentionGraph:
         return to_networkx(self, self_loops=self_loops, distance=distance)
 
     @staticmethod
-    def from_networkx(graph: nx.DiGraph[Any]) -> AttentionGraph:
-        """Read a graph that `to_networkx` built, or any directed graph with edge weights."""
+    def from_networkx(graph: nx.DiGraph[Any], weight: str = "weight") -> AttentionGraph:
+        """Read a graph that `to_networkx` built, or any directed graph with edge weights.
+
+        See `gattn.networks.from_networkx`; `weight` names the attribute that holds the attention.
+        """
         from gattn.networks import from_networkx
 
-        return from_networkx(graph)
+        return from_networkx(graph, weight)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a file of the kind its suffix says; see `gattn.files.save`."""
