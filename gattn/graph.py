@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
@@ -70,6 +70,9 @@ class TokenGraph:
         The position of the first query.
     is_bipartite : bool
         Whether queries and keys are different tokens, as in cross-attention.
+    is_reordered : bool
+        Whether the edges were given in another order than the graph's own. Numbers of its edges
+        are then refused, as it is not clear which order they follow: see `sorted`.
 
     Examples
     --------
@@ -85,6 +88,7 @@ class TokenGraph:
     num_keys: int
     query_offset: int = 0
     is_bipartite: bool = False
+    is_reordered: bool = field(default=False, metadata={"is_stored": False})
 
     def __post_init__(self) -> None:
         for name in ("num_queries", "num_keys", "query_offset"):
@@ -266,7 +270,9 @@ class TokenGraph:
     ) -> TokenGraph:
         """Edges from torch-geometric's ``edge_index = [key; query]``; duplicates merge.
 
-        Give `num_tokens`, or for cross-attention `num_queries` and `num_keys`.
+        Give `num_tokens`, or for cross-attention `num_queries` and `num_keys`. A token graph sorts
+        its edges by query, then key; numbers of edges that were given in another order go to
+        `AttentionGraph.from_edges`, or through `arrange`.
         """
         edge_index = _whole_numbers(edge_index, "edge_index")
         if edge_index.dim() != 2 or edge_index.shape[0] != 2:
@@ -283,7 +289,14 @@ class TokenGraph:
         _inside(edge_index[0], num_keys, "the keys edge_index[0]")
         _inside(edge_index[1], num_queries, "the queries edge_index[1]")
         rule = Edges.from_pairs(edge_index[1], edge_index[0], num_queries)
-        return cls(rule, num_queries, num_keys, is_bipartite=num_tokens is None)
+        falls = (edge_index[1] * num_keys + edge_index[0]).diff() < 0
+        return cls(
+            rule,
+            num_queries,
+            num_keys,
+            is_bipartite=num_tokens is None,
+            is_reordered=bool(falls.any()),
+        )
 
     @classmethod
     def from_edges(
@@ -312,9 +325,10 @@ class TokenGraph:
         """Edges from a NetworkX graph: (j, i) lets i read j; an undirected edge goes both ways.
 
         Nodes 0 .. n-1 are positions; other nodes take positions in the graph's own order. A
-        directed graph on ``("key", j)`` and ``("query", i)`` alone is bipartite.
+        directed graph on ``("key", j)`` and ``("query", i)`` alone is bipartite. A sink outside of
+        the text, which is no token, is left out.
         """
-        nodes = list(graph.nodes)
+        nodes = [node for node, is_sink in graph.nodes.data("virtual") if not is_sink]
         if set(nodes) == set(range(len(nodes))):
             nodes = list(range(len(nodes)))
         keys, queries = ([n for n in nodes if _is_on_side(n, side)] for side in ("key", "query"))
@@ -323,7 +337,7 @@ class TokenGraph:
         column = {node: index for index, node in enumerate(keys)}
         row = {node: index for index, node in enumerate(queries)}
         edges = (graph if graph.is_directed() else graph.to_directed()).edges()
-        pairs = [(column[key], row[query]) for key, query in edges]
+        pairs = [(column[key], row[query]) for key, query in edges if key in column]
         index = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).T
         if keys is queries:
             return cls.from_edge_index(index, len(nodes))
@@ -340,7 +354,8 @@ class TokenGraph:
         key_starts = _starts([graph.num_keys for graph in graphs])
         rule = Disjoint(tuple(graph.rule for graph in graphs), query_starts[:-1], key_starts[:-1])
         bipartite = bool(graphs) and graphs[0].is_bipartite
-        return cls(rule, query_starts[-1], key_starts[-1], is_bipartite=bipartite)
+        reordered = any(graph.is_reordered for graph in graphs)
+        return cls(rule, query_starts[-1], key_starts[-1], 0, bipartite, reordered)
 
     # Algebra
 
@@ -361,7 +376,8 @@ class TokenGraph:
             return NotImplemented
         if self._size != other._size:
             raise GraphError(f"{self!r} {operation} {other!r}: the graphs must have one size.")
-        return replace(self, rule=combined(operation, self.rule, other.rule))
+        rule = combined(operation, self.rule, other.rule)
+        return replace(self, rule=rule, is_reordered=self.is_reordered or other.is_reordered)
 
     @property
     def _size(self) -> tuple[int, int, int, bool]:
@@ -621,8 +637,39 @@ class TokenGraph:
         components, _ = connected_components(matrix.tocsr(), connection="strong")
         return bool(components == size)
 
+    def sorted(self) -> TokenGraph:
+        """Take the edges as given by query, then key, as they stand in ``edge_index``.
+
+        Numbers of edges that were given in another order are refused, as nobody can tell whether
+        they follow that order or the graph's own. ``graph.sorted()`` takes them in the graph's own,
+        into which `arrange` brings others.
+        """
+        return replace(self, is_reordered=False) if self.is_reordered else self
+
+    def refuse_numbers(self, name: str, otherwise: str) -> None:
+        """Refuse numbers of edges that were given in another order than the graph's own.
+
+        Parameters
+        ----------
+        name : str
+            What the numbers are called.
+        otherwise : str
+            What takes them in the order in which the edges were given.
+
+        Raises
+        ------
+        GraphError
+            Where it is not clear which edge has which number.
+        """
+        if self.is_reordered:
+            raise GraphError(
+                f"This token graph was built from edges in another order than its own, which is by "
+                f"query, then key: it is not clear which edge has which {name}. {otherwise} Where "
+                "they follow graph.edge_index already, pass graph.sorted()."
+            )
+
     def arrange(self, edge_index: Tensor, edge_features: Tensor) -> Tensor:
-        """Bring features of the edges of `edge_index` into this graph's edge order.
+        """Bring features of the edges of `edge_index` into the order of ``graph.sorted()``.
 
         Raises
         ------

@@ -86,6 +86,9 @@ class AttentionGraph:
     ------
     ShapeError
         Where the arrays or `generated` do not fit the graph.
+    GraphError
+        Where the graph's edges were given in another order than its own, so that it is not clear
+        which edge has which number; `from_edges` keeps them together.
     CaptureError
         Where attention is not finite, a score is NaN, or a length is negative or not finite.
     """
@@ -114,6 +117,11 @@ class AttentionGraph:
 
     def __post_init__(self) -> None:
         self._check_types()
+        self.graph.refuse_numbers(
+            "attention",
+            "Where it follows the edges as given, AttentionGraph.from_edges(edge_index, attention) "
+            "keeps each number with its edge.",
+        )
         queries, nodes = self.graph.num_queries, self.graph.num_tokens
         sizes = {
             "total_mass": (self.total_mass, queries),
@@ -256,7 +264,7 @@ class AttentionGraph:
             )
         if graph is None:
             graph = TokenGraph.from_mask(torch.from_numpy(matrix != 0))
-        graph = graph.to("cpu")
+        graph = graph.to("cpu").sorted()
         if matrix.shape != (graph.num_queries, graph.num_keys):
             raise ShapeError(
                 f"attention is {matrix.shape}, but the token graph has {graph.num_queries} queries "
@@ -272,6 +280,44 @@ class AttentionGraph:
             tokens=tuple(tokens),
             **attributes,
         )
+
+    @staticmethod
+    def from_edges(
+        edge_index: Any, attention: Any, tokens: Sequence[str] = (), **attributes: Any
+    ) -> AttentionGraph:
+        """Read edges and the attention of each, which stay together whatever their order.
+
+        Parameters
+        ----------
+        edge_index : array, Tensor or lists (2, edges)
+            torch-geometric's ``[key; query]``, each edge once.
+        attention : array, Tensor or list (edges,)
+            The attention of each edge, in the order of `edge_index`.
+        tokens : sequence of str
+            The tokens' texts (of the keys, where `query_tokens` are given). Without them give
+            ``num_tokens``, or for cross-attention ``num_queries`` and ``num_keys``.
+        **attributes
+            Further fields of `AttentionGraph`: ``score``, ``contribution`` and ``value_norm`` are
+            (edges,) in the order of `edge_index`, too; ``query_tokens`` makes cross-attention.
+
+        Raises
+        ------
+        GraphError
+            Where an edge is there twice, or leads to a token that is not there.
+        ShapeError
+            Where there is not one number for each edge.
+        CaptureError
+            Where a number is not finite.
+
+        Examples
+        --------
+        >>> edges = [[1, 0, 0], [1, 1, 0]]  # keys, and the queries that read them
+        >>> AttentionGraph.from_edges(edges, [0.7, 0.3, 1.0], ["the", "dog"]).to_dense().tolist()
+        [[1.0, 0.0], [0.3, 0.7]]
+        """
+        from gattn.arrays import from_edges
+
+        return from_edges(edge_index, attention, tokens, **attributes)
 
     # Edges
 
@@ -454,11 +500,14 @@ class AttentionGraph:
         return to_networkx(self, self_loops=self_loops, distance=distance)
 
     @staticmethod
-    def from_networkx(graph: nx.DiGraph[Any]) -> AttentionGraph:
-        """Read a graph that `to_networkx` built, or any directed graph with edge weights."""
+    def from_networkx(graph: nx.DiGraph[Any], weight: str = "weight") -> AttentionGraph:
+        """Read a graph that `to_networkx` built, or any directed graph with edge weights.
+
+        See `gattn.networks.from_networkx`; `weight` names the attribute that holds the attention.
+        """
         from gattn.networks import from_networkx
 
-        return from_networkx(graph)
+        return from_networkx(graph, weight)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a file of the kind its suffix says; see `gattn.files.save`."""

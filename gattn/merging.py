@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -113,7 +114,8 @@ def merge(
 ) -> AttentionGraph:
     """Merge spans of tokens; see `AttentionGraph.merge`."""
     head = with_all_rows(head)
-    bipartite, query_spans = head.graph.is_bipartite, list(query_spans)
+    spans, query_spans = _as_spans(spans), _as_spans(query_spans)
+    bipartite = head.graph.is_bipartite
     if query_spans and not bipartite:
         raise SelectionError(
             "query_spans are for bipartite graphs; here `spans` merges keys and queries alike."
@@ -161,6 +163,24 @@ def _joined(
     """Join the texts of the tokens that become one node."""
     ends = pairwise([*np.flatnonzero(starts).tolist(), len(starts)])
     return tuple(joined(tokens[a:b], words[a:b]) for a, b in ends) if tokens else ()
+
+
+def _as_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Take pairs of whole numbers."""
+    one: Any = spans
+    try:
+        found = []
+        for one in spans:
+            if isinstance(one, str) or any(isinstance(end, (bool, np.bool_)) for end in one):
+                raise TypeError
+            start, stop = one
+            found.append((index(start), index(stop)))
+        return found
+    except (TypeError, ValueError) as error:
+        raise SelectionError(
+            "Spans are pairs (start, stop) of positions, as in merge([(1, 3)]), which merges the "
+            f"tokens 1 and 2, not {one!r:.80}."
+        ) from error
 
 
 def _span_starts(spans: Iterable[tuple[int, int]], size: int) -> NDArray[np.bool_]:

@@ -69,7 +69,7 @@ class KeptEdges:
         CaptureError
             Where the graph's tokens do not follow those of the last one.
         """
-        piece = _Piece(graph.to("cpu"), first_key, 0)
+        piece = _Piece(graph.to("cpu").sorted(), first_key, 0)
         if self._pieces:
             piece = piece._replace(row=self._pieces[-1].stop)
             _check_order(self._pieces[0], piece)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, overload
 
 from gattn.errors import SelectionError, ShapeError
 from gattn.head import AttentionGraph
+from gattn.keep import All, Keep
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gattn.analysis.unrolled import Unrolled
+    from gattn.graph import TokenGraph
 
 HeadReduction: TypeAlias = Literal["mean", "max", "min"] | int | Sequence[tuple[int, int]]
 
@@ -156,6 +158,70 @@ class AttentionTrace:
                 "logits must be (tokens, vocabulary) or (labels,), those of one sequence, not "
                 f"{tuple(self.logits.shape)}."
             )
+
+    @staticmethod
+    def from_arrays(
+        attention: Any,
+        tokens: Sequence[str] = (),
+        *,
+        query_tokens: Sequence[str] = (),
+        graph: TokenGraph | None = None,
+        keep: Keep = All(),  # noqa: B008
+        stack: str = "attention",
+        model: str = "",
+    ) -> AttentionTrace:
+        """Read arrays of attention, such as a model's own ``attentions``.
+
+        An array cannot tell an edge of attention 0 from no edge. Where `graph` is not given, every
+        token may attend to all, or, where no head of any layer attends to a later token, to all up
+        to itself: a zero among these is an edge of attention 0. Where that is wrong, as of a
+        sliding window or padding, give the `graph`. Only what counts edges, or compares with even
+        attention, depends on it.
+
+        Parameters
+        ----------
+        attention : array or Tensor (layers, heads, queries, keys), or list of layers
+            ``attention[l, h, i, j]`` is what query i gives to key j. Layers in a list are (heads,
+            queries, keys), or (1, heads, queries, keys) as in a model's ``attentions``.
+        tokens : sequence of str
+            The tokens' texts (of the keys, where `query_tokens` are given).
+        query_tokens : sequence of str
+            The queries' texts, in cross-attention.
+        graph : TokenGraph, optional
+            Who may attend to whom. Without it, queries and keys are different tokens where
+            their numbers differ or `query_tokens` are given; a decoding step is
+            ``TokenGraph.causal(1, num_keys=n, query_offset=n - 1)``.
+        keep : Keep
+            Which edges to keep; all by default.
+        stack : str
+            The name of the stack of layers.
+        model : str
+            The model's name.
+
+        Raises
+        ------
+        ShapeError
+            Where the array is of no such shape, or a number is not finite.
+        GraphError
+            Where there is attention that `graph` does not allow.
+
+        Examples
+        --------
+        >>> trace = AttentionTrace.from_arrays([[[[1.0, 0.0], [0.3, 0.7]]]], tokens=["the", "dog"])
+        >>> trace[0, 0]
+        AttentionGraph(layer 0, head 0, 2 tokens, 3 edges, keep=All(), 100.0% of the attention)
+        """
+        from gattn.arrays import from_arrays
+
+        return from_arrays(
+            attention,
+            tokens,
+            query_tokens=query_tokens,
+            graph=graph,
+            keep=keep,
+            stack=stack,
+            model=model,
+        )
 
     @overload
     def __getitem__(self, place: str) -> Stack: ...

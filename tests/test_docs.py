@@ -94,6 +94,15 @@ def test_every_block_of_code_of_a_page_runs(name, tmp_path, monkeypatch):
     run(name, monkeypatch, tmp_path)
 
 
+@pytest.mark.parametrize("name", ["docs/analyses/routes.md"])
+def test_the_routes_of_the_command_line_lead_to_what_the_figure_tells(name):
+    texts = re.findall(r'gattn routes "(.+?)"', (ROOT / name).read_text(encoding="utf-8"))
+    assert texts
+    for text in texts:
+        predicted = gattn.analysis.routes(text, progress=False).graph["predicted"]
+        assert predicted.strip() == "lamp"
+
+
 @pytest.mark.parametrize("name", ["README.md", "docs/guide.md"])
 def test_every_block_of_code_runs_from_top_to_bottom(name, tmp_path, monkeypatch):
     assert len(python_blocks(ROOT / name)) >= 2

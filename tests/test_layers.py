@@ -19,7 +19,7 @@ LAYERS = [
     {"head", "networks", "merging", "pieces", "store"},
     {"attention", "teaching"},
     {"module"},
-    {"trace"},
+    {"trace", "arrays"},
     {"files"},
     {"models"},
     {"analysis", "parsing"},

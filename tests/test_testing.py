@@ -125,10 +125,6 @@ def test_wrong_sizes_are_refused():
         check_weight_function(torch.ones(4) * Dot(), heads=3)
 
 
-def takes_two(q, k):
-    return (q * k).sum(-1)
-
-
 def misspells(q, k, pairs):
     return q.summ(-1)
 
@@ -140,7 +136,6 @@ def of_eight(q, k, pairs):
 @pytest.mark.parametrize(
     ("weight", "error"),
     [
-        (takes_two, "TypeError: .*positional"),
         (misspells, "AttributeError: .*summ"),
         (of_eight, "RuntimeError: .*size"),
     ],

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
-from gattn.analysis.layers import Attention, HeadReduction, Layers
+from gattn.analysis.layers import Attention, HeadReduction, Layers, named
 from gattn.analysis.results import Array
 from gattn.analysis.rollouts import NOTED, Mixed, Residual
 from gattn.errors import SelectionError
@@ -30,6 +30,7 @@ _SCALE = 2**30
 def flow(
     attention: Attention,
     *,
+    tokens: Sequence[str] = (),
     targets: Tokens = None,
     sources: Tokens = None,
     heads: HeadReduction = "mean",
@@ -49,6 +50,8 @@ def flow(
     ----------
     attention, heads, residual, from_layer
         As in `rollout`.
+    tokens : sequence of str
+        The tokens' texts, where `attention` is an array, which does not know them.
     targets, sources : int or sequence of int, optional
         The positions of the tokens between which it is computed, from the end where negative; by
         default all. All pairs of some hundred tokens take long: then an estimate is printed first.
@@ -72,6 +75,7 @@ def flow(
     ----------
     Abnar and Zuidema (2020), Quantifying attention flow in transformers.
     """
+    attention = named(attention, tokens)
     mixed = Mixed.of(attention, heads, residual, from_layer)
     queries = _rows(targets, mixed.layers, "targets")
     keys = _rows(sources, mixed.layers, "sources")

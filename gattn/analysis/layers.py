@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import index
-from typing import Any, TypeAlias, Union, overload
+from typing import Any, TypeAlias, TypeVar, Union, overload
 
 import numpy as np
 import torch
@@ -13,24 +13,46 @@ import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from gattn.arrays import texts
 from gattn.errors import SelectionError, ShapeError
 from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph
 from gattn.trace import AttentionTrace, Stack
 
+
+@dataclass(frozen=True, eq=False)
+class Named:
+    """Arrays of attention, and the texts of their tokens."""
+
+    arrays: Any
+    tokens: tuple[str, ...]
+
+
 Attention: TypeAlias = Union[  # noqa: UP007 - names of classes alone
-    AttentionTrace, Stack, AttentionGraph, xr.DataArray, Tensor, NDArray[Any], Sequence[Tensor]
+    AttentionTrace,
+    Stack,
+    AttentionGraph,
+    Named,
+    xr.DataArray,
+    Tensor,
+    NDArray[Any],
+    Sequence[Tensor],
 ]
 """What analyses take.
 
 A trace with one stack, a stack, one head, an array with axes (layer, head, query, key) of which the
 first ones may be missing, or a model's ``attentions``: one (1, heads, queries, keys) a layer."""
 
+Held = TypeVar("Held")
+
 HeadReduction: TypeAlias = "str | int | ArrayLike"
 """How the heads of a layer become one: "mean", "max", "min", a head's number, or a weight a head.
 
 Weights are (heads,) or (layers, heads), and are divided by their sum."""
 
+
+_KNOWING = (AttentionTrace, Stack, AttentionGraph, TokenGraph, xr.DataArray, Named)
+"""What names its tokens itself; arrays with axes where they do."""
 
 _ROUNDING = 1e-2
 """How far above 1 rounding leaves the sum of a row of half precision, at most."""
@@ -113,6 +135,8 @@ class Layers:
             found = _of_stack(attention)
         elif isinstance(attention, xr.DataArray):
             found = _of_labelled(attention)
+        elif isinstance(attention, Named):
+            found = _with_texts(_of_dense(_dense(attention.arrays)), attention.tokens)
         else:
             found = _of_dense(_dense(attention))
         if not found.layers:
@@ -279,6 +303,49 @@ def row_of(position: int, positions: Sequence[int], name: str) -> int:
             f"{name} is a token's position, here {positions[0]} .. {positions[-1]}, or from the "
             f"end -1, -2 ..., not {position!r}."
         ) from error
+
+
+def named(attention: Held, tokens: Sequence[str]) -> Held | Named:
+    """Give arrays of attention the texts of their tokens, which arrays do not know.
+
+    Raises
+    ------
+    SelectionError
+        Where the attention knows its tokens, as a trace does.
+    ShapeError
+        Where there is not one text for each token.
+    """
+    words = texts(tokens, "tokens")
+    if not words:
+        return attention
+    if isinstance(attention, xr.DataArray) and not {"key_token", "query_token"} & {
+        *attention.coords
+    }:
+        _with_texts(_of_labelled(attention), words)
+        sides = {f"{side}_token": (side, [*words]) for side in ("query", "key")}
+        return attention.assign_coords(sides)
+    if isinstance(attention, _KNOWING) or (
+        isinstance(attention, (list, tuple)) and any(isinstance(x, _KNOWING) for x in attention)
+    ):
+        raise SelectionError(
+            "tokens= names the tokens of plain arrays of attention; leave it out with "
+            f"{type(attention).__name__}, which has its own or none."
+        )
+    return Named(attention, words)
+
+
+def _with_texts(layers: Layers, words: tuple[str, ...]) -> Layers:
+    if not layers.is_square:
+        raise ShapeError(
+            "tokens= names tokens that are queries and keys alike; for others there is "
+            "AttentionTrace.from_arrays(attention, tokens, query_tokens=...)."
+        )
+    if len(words) != len(layers.positions):
+        raise ShapeError(
+            f"tokens has {counted(len(words), 'text')}, but there are {len(layers.positions)} "
+            "tokens."
+        )
+    return replace(layers, tokens=words, query_tokens=words)
 
 
 def heads_of(attention: Attention) -> Sequence[AttentionGraph]:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gattn.analysis.head_scores import special_tokens
 from gattn.analysis.heads import Heads, by_place
-from gattn.analysis.layers import counted
+from gattn.analysis.layers import counted, named
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
 from gattn.merging import selected, with_all_rows
@@ -33,9 +33,11 @@ def without_tokens(
     attention: AttentionGraph, which: str | Iterable[int | str]
 ) -> AttentionGraph: ...
 @overload
-def without_tokens(attention: Arrays, which: str | Iterable[int | str]) -> Stack: ...
 def without_tokens(
-    attention: Heads, which: str | Iterable[int | str]
+    attention: Arrays, which: str | Iterable[int | str], *, tokens: Sequence[str] = ()
+) -> Stack: ...
+def without_tokens(
+    attention: Heads, which: str | Iterable[int | str], *, tokens: Sequence[str] = ()
 ) -> AttentionTrace | Stack | AttentionGraph:
     """Leave tokens out, and renormalise: what the other tokens give each other sums to 1.
 
@@ -51,6 +53,8 @@ def without_tokens(
     which : "special", "first", or positions and texts
         The tokenizer's special tokens; position 0; or some tokens, such as padding, by position or
         text, as in [0, 7] or [","]. In cross-attention keys are left out, and all queries stay.
+    tokens : sequence of str
+        The tokens' texts, where `attention` is an array, which does not know them.
 
     Returns
     -------
@@ -62,6 +66,7 @@ def without_tokens(
     SelectionError
         Where there is no such token, or it is not known which are special.
     """
+    attention = named(attention, tokens)
     chosen = which if isinstance(which, str) else list(which)
     if isinstance(attention, AttentionGraph):
         return _without(attention, chosen)

@@ -12,7 +12,7 @@ import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from gattn.analysis.layers import Attention, HeadReduction, Layers
+from gattn.analysis.layers import Attention, HeadReduction, Layers, named
 from gattn.analysis.results import Array, array
 from gattn.errors import SelectionError
 
@@ -29,6 +29,7 @@ _WHOLE = 0.05
 def rollout(
     attention: Attention,
     *,
+    tokens: Sequence[str] = (),
     heads: HeadReduction = "mean",
     residual: Residual = None,
     from_layer: int | None = None,
@@ -47,6 +48,8 @@ def rollout(
     ----------
     attention : Attention
         A trace, stack, head, or array, of self-attention in consecutive layers.
+    tokens : sequence of str
+        The tokens' texts, where `attention` is an array, which does not know them.
     heads : str, int or array
         How a layer's heads become one: "mean", "max", "min", a head's number, or a weight a head.
     residual : float or array (layers, tokens), optional
@@ -76,6 +79,7 @@ def rollout(
     ----------
     Abnar and Zuidema (2020), Quantifying attention flow in transformers.
     """
+    attention = named(attention, tokens)
     mixed = Mixed.of(attention, heads, residual, from_layer)
     rolled, bounds = [], []
     state: Tensor | None = None

@@ -99,7 +99,7 @@ def routes(
 
     Examples
     --------
-    >>> found = gattn.analysis.routes("The river tall green lamp river tall green")
+    >>> found = gattn.analysis.routes("red green lamp, red green lamp, red green")  # lamp
     >>> found.paths(5)
     >>> found.draw()
     """

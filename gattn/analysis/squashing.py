@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gattn.analysis.layered import Layered, Passages, check_number, token_graphs
-from gattn.analysis.layers import Attention, HeadReduction
+from gattn.analysis.layers import Attention, HeadReduction, named
 from gattn.analysis.results import Table, column, table
 from gattn.analysis.rollouts import NOTED, rollout
 from gattn.errors import SelectionError
@@ -18,6 +19,7 @@ def oversquashing(
     given: Passages,
     query: int = -1,
     *,
+    tokens: Sequence[str] = (),
     heads: HeadReduction = "mean",
     layers: int | None = None,
     residual: bool = True,
@@ -34,6 +36,8 @@ def oversquashing(
     ----------
     given : Attention, TokenGraph or sequence of TokenGraph
         As in `reach`.
+    tokens : sequence of str
+        The tokens' texts, where `given` is an array, which does not know them.
     query : int
         The position i, from the end where negative; by default the last one.
     heads : str, int or array
@@ -70,6 +74,7 @@ def oversquashing(
     Di Giovanni et al. (2023), On over-squashing in message passing neural networks. Barbero et al.
     (2024), Transformers need glasses! Information over-squashing in language tasks.
     """
+    given = named(given, tokens)
     stack = Layered.of(given, layers, residual).counted()
     row = stack.row(query, "query")
     has_heads = not token_graphs(given)

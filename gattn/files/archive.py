@@ -186,7 +186,8 @@ class _Packer:
             return self._share({"$tuple": [self.pack(part) for part in value]})
         if type(value).__name__ not in _CLASSES:
             return to_json(value)
-        parts = {field.name: getattr(value, field.name) for field in fields(value)}
+        stored = [one.name for one in fields(value) if one.metadata.get("is_stored", True)]
+        parts = {name: getattr(value, name) for name in stored}
         if isinstance(value, AttentionGraph):
             parts["graph"] = _readable(value)
         packed = {type(value).__name__: {name: self.pack(part) for name, part in parts.items()}}

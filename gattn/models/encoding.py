@@ -57,7 +57,7 @@ def is_text(inputs: Inputs) -> bool:
     Raises
     ------
     CaptureError
-        Where they are a trace.
+        Where they are a trace, or a mapping of texts or of nothing.
     """
     if isinstance(inputs, (AttentionTrace, Stack, AttentionGraph)):
         raise CaptureError(
@@ -66,8 +66,21 @@ def is_text(inputs: Inputs) -> bool:
         )
     if not isinstance(inputs, Mapping):
         return True
+    if texts := [name for name, value in inputs.items() if _holds_text(value)]:
+        raise CaptureError(
+            f"A mapping holds what a tokenizer or processor gives, such as input_ids; here "
+            f"{texts[0]!r} holds text: pass the text itself, as in gattn.capture(text)."
+        )
+    if not inputs:
+        raise CaptureError("The mapping is empty: pass a text, or what a tokenizer gives.")
     floats = [n for n, x in inputs.items() if isinstance(x, Tensor) and x.is_floating_point()]
     return "input_ids" in inputs and not floats
+
+
+def _holds_text(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(_holds_text, value))
+    return isinstance(value, (str, bytes))
 
 
 def encode(
