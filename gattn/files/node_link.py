@@ -86,8 +86,9 @@ def read(path: Path) -> AttentionGraph | nx.DiGraph[Any]:
 
 def _check(path: Path, document: dict[str, Any]) -> None:
     """Hold a document against its checksum, which is found by its form: its name may be damaged."""
-    texts = [name for name, value in document.items() if isinstance(value, str)]
-    found = [name for name in texts if name == _CHECKSUM or _DIGEST.fullmatch(document[name])]
+    texts = {name: value for name, value in document.items() if isinstance(value, str)}
+    forms = {name for name, text in texts.items() if _DIGEST.fullmatch(text)}
+    found = forms | (document.keys() & {_CHECKSUM})
     for checksum in map(document.pop, found):
         if checksum != _checksum(document):
             raise FileError(

@@ -62,8 +62,12 @@ def all_rows(folder: Path) -> Iterator[tuple[int, Rows]]:
         tables["texts"] = texts
         numbers = {name: table["text_id"].to_numpy() for name, table in tables.items()}
         for name, column in numbers.items():
-            if (np.diff(column) < 0).any():
-                raise FileError(f"{part_path(folder, name, first)}: its texts are out of order.")
+            least = 1 if name == "texts" else 0
+            if tables[name]["text_id"].null_count or (np.diff(column) < least).any():
+                raise FileError(
+                    f"{part_path(folder, name, first)}: its text_id are out of order; write the "
+                    "survey again."
+                )
         for text_id in texts["text_id"].to_pylist():
             yield (
                 text_id,
