@@ -86,7 +86,7 @@ def test_heads_says_what_was_not_kept_and_writes_files(capsys, tmp_path):
     assert run("heads", TEXT, "--keep", "topk:2", "-o", path) == 0
     *_, note, said = capsys.readouterr().out.splitlines()
     assert "of the attention was not kept" in note
-    assert said == f"{path}: 16 heads, 26 columns"
+    assert said == f"{path}: 16 heads, 27 columns"
     table = gattn.capture(TEXT, keep=TopK(2)).summary()
     found = pd.read_csv(path, index_col=["stack", "layer", "head"])
     pd.testing.assert_frame_equal(found, pd.DataFrame(table), check_dtype=False, rtol=1e-6)

@@ -70,7 +70,9 @@ def even_scores(head: AttentionGraph) -> dict[str, float]:
         weight = (mass / np.maximum(size, 1))[head.query]
         sums = pattern_sums(head, weight)
         counts = {
-            name: np.bincount(head.query, one.edges & ~one.plain, graph.num_queries)
+            name: np.bincount(head.query, one.edges & ~one.plain, graph.num_queries).astype(
+                np.float64
+            )
             for name, one in found_again.items()
         }
     else:

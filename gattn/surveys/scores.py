@@ -53,7 +53,7 @@ def scores_of(tables: Sequence[pd.DataFrame], trace: AttentionTrace) -> dict[Pla
         if len(names) == 2:
             places = [(trace.only_stack.name, *place) for place in places]
         # Missing numbers are NaN and missing words None, so that the kind of a column is known.
-        missing = [np.nan if is_numeric_dtype(kind) else None for kind in table.dtypes]
+        missing: list[Any] = [np.nan if is_numeric_dtype(kind) else None for kind in table.dtypes]
         columns = [
             one.astype(object).to_numpy(copy=True, na_value=none).tolist()
             for none, (_, one) in zip(missing, table.items(), strict=True)

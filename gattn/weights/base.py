@@ -94,7 +94,7 @@ class WeightFunction(nn.Module):
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
-        _check_arguments(partial(cls.forward, None), cls.__name__)
+        _check_arguments(partial(cast("Any", cls.forward), None), cls.__name__)
 
     def prepare(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tree, Tree]:
         """Do once per token what does not depend on the pair: projections, rotations, norms.
