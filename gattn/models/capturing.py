@@ -7,12 +7,13 @@ from contextlib import contextmanager
 from itertools import groupby, islice
 from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import torch
 
 from gattn.errors import CaptureError, ModelError, SelectionError
 from gattn.keep import Keep, as_keep
+from gattn.models.compiling import as_written
 from gattn.models.encoding import Encoding, Inputs, encode, is_text, pad
 from gattn.models.loading import find_tokenizer, load_model
 from gattn.models.recording import Recording, check_default_size
@@ -351,6 +352,8 @@ def resolved(
     if model is None or isinstance(model, (str, Path)):
         loaded, found = load_model(model)
         return loaded, tokenizer or found
+    if isinstance(model, torch.nn.Module):
+        model = cast("PreTrainedModel", as_written(model))
     if not isinstance(model, torch.nn.Module) or not hasattr(model, "config"):
         raise ModelError(
             "model must be a hub name, a folder or a transformers model, not "

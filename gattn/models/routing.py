@@ -5,6 +5,7 @@ to call. While a context is open, what it answers is wrapped: the function that 
 chose still computes the output, with its own arguments and its own mask; where edits apply, the
 rows that they change are then replaced; at last the open contexts are shown the call. Nothing of
 the model or its configuration is touched but hooks that tell when a call of the model begins.
+Compiled code is bypassed meanwhile.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from gattn.errors import ModelError
+from gattn.models.compiling import as_written, bypass_compiled, restore_compiled
 from gattn.models.tracking import Place, Tracker
 
 if TYPE_CHECKING:
@@ -99,7 +101,7 @@ def opened(model: nn.Module, context: Context, *, proves: bool = True) -> Iterat
     Contexts nest, and take part only in calls of their own thread or task. A model that is not
     routed is first proved, unless told otherwise.
     """
-    _check(model)
+    model = as_written(model)
     if proves and not routes(model):
         from gattn.models.preflight import prove
 
@@ -147,17 +149,6 @@ def is_open(context: Context) -> bool:
     return any(known is context for _, known in present())
 
 
-def _check(model: nn.Module) -> None:
-    for module in model.modules():
-        is_compiled = getattr(module, "_compiled_call_impl", None) is not None
-        if is_compiled or "_orig_mod" in module._modules:
-            what = "The model" if module is model else f"{type(module).__name__} in the model"
-            raise ModelError(
-                f"{what} is compiled, and compiled code does not ask how attention is computed: "
-                "pass the model as it was before torch.compile."
-            )
-
-
 def routes(model: nn.Module) -> bool:
     """Say whether a model's code routes its attention through transformers' interface."""
     homes = {type(module).__module__ for module in model.modules()}
@@ -195,6 +186,7 @@ def _install(model: nn.Module) -> None:
 
     global _number, _original
     with _lock:
+        bypass_compiled(lambda: _number > 0)
         if _number == 0:
             _original = AttentionInterface.get_interface
             AttentionInterface.get_interface = _routed(_original)  # type: ignore[method-assign]
@@ -211,6 +203,7 @@ def _uninstall(model: nn.Module) -> None:
         _number -= 1
         if _number == 0:
             AttentionInterface.get_interface = _original  # type: ignore[method-assign, assignment]
+            restore_compiled()
         count, handles = _hooks.pop(model)
         if count > 1:
             _hooks[model] = count - 1, handles
@@ -232,6 +225,7 @@ def _hooked(model: nn.Module) -> list[Any]:
     def leave(module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
         entries = [entry for entry in present() if entry[0].model is model]
         if entries and entries[0][0].leave(result) and result is not None:
+            entries[0][0].check_layers()
             for tracker, context in entries:
                 context.end(tracker, result)
 

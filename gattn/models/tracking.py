@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
@@ -101,6 +101,7 @@ class Tracker:
         self._masks: dict[Any, tuple[Any, Mask]] = {}
         self._verified: set[str] = set()
         self._last: _Last | None = None
+        self._kinds: dict[tuple[str, str, type[nn.Module]], list[str]] = {}
 
     def owns(self, module: nn.Module) -> bool:
         """Say whether a module is a part of the model."""
@@ -377,16 +378,27 @@ class Tracker:
         return rows if len(some) != len(rows) or bool(some.all()) else rows[some.to(rows.device)]
 
     def check_layers(self) -> None:
-        """Refuse layers that mix several attentions: one module may serve each layer only once.
+        """Refuse a call whose layers cannot be numbered by their order.
 
         Raises
         ------
         CaptureError
-            Where modules are called several times a layer.
+            Where the attention of some layers was not seen, or modules are called several times a
+            layer.
         """
         config = self._config
         text = config.get_text_config() if hasattr(config, "get_text_config") else config
         layers = getattr(text, "num_hidden_layers", None)
+        for seen, alike in self._alike():
+            # Models of fewer layers than they hold say so.
+            if len(seen) < len(alike) and seen != alike[:layers]:
+                missing = next(name for name in alike if name not in seen)
+                raise CaptureError(
+                    f"The attention of {missing} was not seen, but that of {seen[0]} was: the "
+                    "model skipped it, or computed it in code that does not ask transformers' "
+                    "interface, such as a graph or a replaced forward. Layers cannot be numbered, "
+                    "so this call is refused."
+                )
         for stack, calls in self._calls.items():
             modules = sum(self._stacks[name] == stack for name in self._layers)
             if layers is not None and modules < calls > layers:
@@ -395,6 +407,16 @@ class Tracker:
                     "layers: the attention of a layer is a combination of several softmaxes, which "
                     "gattn does not read."
                 )
+
+    def _alike(self) -> Iterator[tuple[list[str], list[str]]]:
+        """List the modules seen in this call with all that are alike, one in each layer."""
+        if not self._kinds:
+            for name, module in self.model.named_modules():
+                self._kinds.setdefault((*_kind(name), type(module)), []).append(name)
+        seen = {(*_kind(name), type(self.model.get_submodule(name))) for name in self._layers}
+        for kind in seen:
+            alike = self._kinds[kind]
+            yield [name for name in alike if name in self._layers], alike
 
 
 def _batches(given: Mapping[str, Any]) -> dict[str, int]:
@@ -448,6 +470,13 @@ def _home(name: str) -> str:
     parts = name.split(".")
     number = next((n for n, part in enumerate(parts) if part.isdigit()), len(parts) - 1)
     return ".".join(parts[:number])
+
+
+def _kind(name: str) -> tuple[str, str]:
+    """Give the list of layers that a module is in, and its path within a layer."""
+    parts = [part for part in name.split(".") if part != "_orig_mod"]
+    number = next((n for n, part in enumerate(parts) if part.isdigit()), len(parts))
+    return ".".join(parts[:number]), ".".join(parts[number + 1 :])
 
 
 def _stack_name(module: nn.Module, name: str, is_encoder_decoder: bool) -> str | None:
