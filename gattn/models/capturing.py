@@ -304,6 +304,7 @@ def _run(recording: Recording, model: PreTrainedModel, inputs: Mapping[str, Any]
         name: values.to(model.device) if isinstance(values, torch.Tensor) else values
         for name, values in inputs.items()
     }
+    recording.reads_one_call = True
     with torch.no_grad(), recording.watching_projections(model), opened(model, recording):
         model(**tensors)
     recording.finish()

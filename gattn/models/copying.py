@@ -16,7 +16,7 @@ from gattn.models.editing import Editing
 from gattn.models.edits import Edit
 from gattn.models.encoding import Encoding, Inputs, encode, is_text, names_of, pad
 from gattn.models.recording import refuse_training
-from gattn.models.routing import Context, RoutedCall, opened
+from gattn.models.routing import Context, RoutedCall, opened, takes_part
 from gattn.models.tracking import Place, Tracker
 
 if TYPE_CHECKING:
@@ -28,6 +28,8 @@ _MOST_AT_ONCE = 64
 
 class _Places(Context):
     """Notes the self-attention that a call of the model goes through."""
+
+    reads_one_call = True
 
     def __init__(self) -> None:
         self.names: dict[str, list[str]] = {}
@@ -144,7 +146,11 @@ class LayerCopies:
             Is given each layer's number and output, (1 + copies, tokens, features).
         """
         editing = Editing([[], *edits], self._tokenizer)
-        with torch.no_grad(), self._aligned(1 + len(edits), see), opened(self.model, editing):
+        with (
+            torch.no_grad(),
+            self._aligned(1 + len(edits), see, editing),
+            opened(self.model, editing),
+        ):
             self._call(1 + len(edits))
         editing.check()
 
@@ -162,13 +168,17 @@ class LayerCopies:
         self.model(**copies)
 
     @contextmanager
-    def _aligned(self, count: int, see: Callable[[int, Tensor], None]) -> Iterator[None]:
-        """Let each layer begin with the first copy's hidden states."""
+    def _aligned(
+        self, count: int, see: Callable[[int, Tensor], None], context: Context
+    ) -> Iterator[None]:
+        """Let each layer begin with the first copy's hidden states, in the context's thread."""
         layer = 0
 
         def begin(
             module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-        ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+            if not takes_part(context):
+                return None
             if layer >= self.num_layers or module is not self._modules[layer]:
                 raise _unknown(self.model)
             given = args[0] if args else kwargs.get("hidden_states")
@@ -177,6 +187,8 @@ class LayerCopies:
 
         def end(module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
             nonlocal layer
+            if not takes_part(context):
+                return
             output = self._hidden(result[0] if isinstance(result, tuple) else result, count)
             see(layer, output[:, self._slots.to(output.device)])
             layer += 1

@@ -41,7 +41,7 @@ from gattn.models.encoding import Inputs, encode, is_text, names_of, pad
 from gattn.models.loading import model_name
 from gattn.models.reading import Reading
 from gattn.models.recording import refuse_training
-from gattn.models.routing import META, Context, RoutedCall, is_open, opened
+from gattn.models.routing import META, Context, RoutedCall, opened, takes_part
 from gattn.models.streams import RunningLayer
 from gattn.models.sublayers import Sublayer
 from gattn.models.tracking import Place, Tracker
@@ -155,6 +155,8 @@ def decompose(
 class _Decomposing(Context, Generic[R]):
     """Reads the layers of a model as they end."""
 
+    reads_one_call = True
+
     def __init__(
         self,
         model: PreTrainedModel,
@@ -238,14 +240,14 @@ class _Decomposing(Context, Generic[R]):
         layer.seen = call, place, readings[0]
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if is_open(self):
+        if takes_part(self):
             given = _first((*args, *kwargs.values()))
             self._running.append(RunningLayer(module, None if given is None else given.clone()))
 
     def _leave(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
-        if not self._running or not is_open(self):
+        if not self._running or not takes_part(self):
             return
         given, output = _first((*args, *kwargs.values())), _first(result)
         if given is not None and output is not None:

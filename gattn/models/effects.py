@@ -233,7 +233,7 @@ class Runner:
             copies["use_cache"] = False
         if self._row is not None:
             copies["logits_to_keep"] = torch.tensor([self._row], device=self.model.device)
-        with opened(self.model, context) as tracker:
+        with opened(self.model, context) as calls:
             result = self.model(**copies)
             logits = getattr(result, "logits", None)
             if not isinstance(logits, Tensor):
@@ -243,7 +243,7 @@ class Runner:
                 )
             if len(logits) != count:
                 raise CaptureError(f"Expected one sequence, got a batch of {len(logits)}.")
-            return [self._chosen(tracker.real_rows(x, n)) for n, x in enumerate(logits)]
+            return [self._chosen(calls.last.real_rows(x, n)) for n, x in enumerate(logits)]
 
     def _chosen(self, logits: Tensor) -> Tensor:
         if self._position is None or logits.dim() < 2:

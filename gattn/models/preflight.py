@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
-from threading import Lock
+from threading import RLock
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -28,11 +28,13 @@ _SAMPLES = 4000
 _TOLERANCE = 1e-5
 
 _proved: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
-_lock = Lock()
+_lock = RLock()  # A model that is proved may call another.
 
 
 class _Seen(Context):
     """Collects the attention of each call with its kind of module, and cuts what it is told to."""
+
+    reads_one_call = True
 
     def __init__(self, cut: Edit | None = None) -> None:
         self.attention: list[tuple[Tensor, type[nn.Module]]] = []

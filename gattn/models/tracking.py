@@ -81,27 +81,33 @@ class Progress:
 class Tracker:
     """What is known of a model's present call, and of the sequence that it goes on with."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, known: Tracker | None = None) -> None:
         self.model = model
-        self._names: dict[int, str] = {id(part): name for name, part in model.named_modules()}
         self._config: Any = getattr(model, "config", None)
         self._is_encoder_decoder = bool(getattr(self._config, "is_encoder_decoder", False))
-        self._depth = 0
+        # What is known of the model and of caches serves all its calls, in any thread.
+        of = known or self
+        if known is None:
+            self._names: dict[int, str] = {id(part): name for name, part in model.named_modules()}
+            self._kinds: dict[tuple[str, str, type[nn.Module]], list[str]] = _kinds(model)
+            self._of_cache: WeakKeyDictionary[Any, Progress] = WeakKeyDictionary()
+            self._stacks: dict[str, str] = {}
+            self._homes: dict[str, str] = {}
+            self._verified: set[str] = set()
+        self._names, self._kinds, self._of_cache = of._names, of._kinds, of._of_cache
+        self._stacks, self._homes, self._verified = of._stacks, of._homes, of._verified
+        # What follows is of the present call.
+        self.is_calling = False
         self._seen = 0
         self._has_cache = False
         self._has_own_mask = False
         self._padding: dict[str, Tensor] = {}
         self.progress = Progress()
-        self._of_cache: WeakKeyDictionary[Any, Progress] = WeakKeyDictionary()
         self._batches: dict[str, int] = {}
         self._calls: dict[str, int] = {}
         self._layers: dict[str, list[int]] = {}
-        self._stacks: dict[str, str] = {}
-        self._homes: dict[str, str] = {}
         self._masks: dict[Any, tuple[Any, Mask]] = {}
-        self._verified: set[str] = set()
         self._last: _Last | None = None
-        self._kinds: dict[tuple[str, str, type[nn.Module]], list[str]] = {}
 
     def owns(self, module: nn.Module) -> bool:
         """Say whether a module is a part of the model."""
@@ -111,32 +117,19 @@ class Tracker:
         """Give a module's qualified name."""
         return self._names[id(module)]
 
-    @property
-    def is_calling(self) -> bool:
-        """Whether a call of the model is under way."""
-        return self._depth > 0
+    def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Note that a call of the model, or of a model inside it, begins."""
+        _refuse_unreadable_generation()
+        self._begin(_arguments(module, args, kwargs))
+        self.is_calling = True
 
-    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        """Note that the model or a model inside it is called; say whether it is the outermost."""
-        if module is self.model:
-            self._depth = 0
-        self._depth += 1
-        if self._depth == 1:
-            _refuse_unreadable_generation()
-            self._begin(_arguments(module, args, kwargs))
-        return self._depth == 1
-
-    def leave(self, result: Any) -> bool:
-        """Note what such a call gave; say whether it was the outermost."""
-        self._depth = max(self._depth - 1, 0)
-        if self._depth:
-            return False
+    def end(self, result: Any) -> None:
+        """Note what the call gave."""
         self._last = None
         self._masks.clear()
         cache = getattr(result, "past_key_values", None)
         if isinstance(cache, Hashable) and cache is not None:
             self._of_cache[cache] = self.progress
-        return True
 
     def _begin(self, given: Mapping[str, Any]) -> None:
         self._calls.clear()
@@ -410,9 +403,6 @@ class Tracker:
 
     def _alike(self) -> Iterator[tuple[list[str], list[str]]]:
         """List the modules seen in this call with all that are alike, one in each layer."""
-        if not self._kinds:
-            for name, module in self.model.named_modules():
-                self._kinds.setdefault((*_kind(name), type(module)), []).append(name)
         seen = {(*_kind(name), type(self.model.get_submodule(name))) for name in self._layers}
         for kind in seen:
             alike = self._kinds[kind]
@@ -470,6 +460,14 @@ def _home(name: str) -> str:
     parts = name.split(".")
     number = next((n for n, part in enumerate(parts) if part.isdigit()), len(parts) - 1)
     return ".".join(parts[:number])
+
+
+def _kinds(model: nn.Module) -> dict[tuple[str, str, type[nn.Module]], list[str]]:
+    """List the modules that are alike, by list of layers, path within a layer, and type."""
+    kinds: dict[tuple[str, str, type[nn.Module]], list[str]] = {}
+    for name, module in model.named_modules():
+        kinds.setdefault((*_kind(name), type(module)), []).append(name)
+    return kinds
 
 
 def _kind(name: str) -> tuple[str, str]:

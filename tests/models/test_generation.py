@@ -6,6 +6,7 @@ from threading import Thread
 import numpy as np
 import pytest
 import torch
+from transformers import DynamicCache
 
 from gattn import All, Threshold, TopK, TopMass, capture, capturing
 from gattn.errors import CaptureError
@@ -324,14 +325,35 @@ def test_a_prompt_that_goes_on_twice_is_refused(build):
         branch = copy.deepcopy(cache)
         model(torch.tensor([[3]]), past_key_values=cache)
         with pytest.raises(
-            CaptureError, match=r"12 tokens that were not recorded.*the cache is a copy"
+            CaptureError, match=r"12 tokens that were not recorded.*the cache was copied"
         ):
             model(torch.tensor([[4]]), past_key_values=branch)
     with torch.no_grad(), capturing(model):
         cache = model(torch.tensor([IDS]), use_cache=True).past_key_values
         cache.batch_repeat_interleave(2)
-        with pytest.raises(CaptureError, match="tokens that were not recorded"):
+        says = "not recorded: 1 sequences were recorded, and it now holds 2"
+        with pytest.raises(CaptureError, match=says):
             model(torch.tensor([[4], [5]]), past_key_values=cache)
+
+
+def test_going_on_after_a_prompt_that_failed_says_so(build):
+    model = build("llama")
+    cache = DynamicCache(config=model.config)
+    handle = model.lm_head.register_forward_pre_hook(lambda module, given: 1 / 0)
+    with torch.no_grad(), capturing(model):
+        with pytest.raises(ZeroDivisionError):
+            model(torch.tensor([IDS]), past_key_values=cache)
+        handle.remove()
+        with pytest.raises(CaptureError, match="the call that put them into it failed"):
+            model(torch.tensor([[4]]), past_key_values=cache)
+        model(torch.tensor([IDS]))
+    with pytest.raises(CaptureError, match="Every call of LlamaForCausalLM .* failed"):
+        one_that_fails(model)
+
+
+def one_that_fails(model):
+    with torch.no_grad(), capturing(model), pytest.raises(IndexError):
+        model(torch.tensor([[10**6]]))
 
 
 def test_tokens_taken_out_of_a_cache_are_noticed(build):
