@@ -123,6 +123,7 @@ class _Call:
     run: list[_Sequence] | None
     sequences: int = 0
     has_failed: bool = False
+    generates: bool = False
     is_whole: bool = False
     undo: dict[object, Callable[[], object]] = field(default_factory=dict)
 
@@ -190,6 +191,7 @@ class Recording(Context):
         """Keep the edges of a call."""
         tracker = tracker_of(self)
         now = self._calls[tracker]
+        now.generates = tracker.generates(call.query.shape[2])
         self._projections.check(tracker, call.module)
         if now.run is None or self._starts_anew(now.run, place, readings):
             now.run = run = [_Sequence() for _ in set(place.sequences)]
@@ -268,8 +270,10 @@ class Recording(Context):
                 raise CaptureError(_unrecorded(reading.queries.first, sequence, now))
             stack[place.layer] = _Layer(groups=reading.groups)
             now.undo[id(stack[place.layer])] = partial(stack.pop, place.layer)
-        elif len(reading.queries) == 1:
-            stack[place.layer].generated += 1
+        elif now.generates:
+            stack[place.layer].generated += len(reading.queries)
+        else:
+            stack[place.layer].generated = 0
         layer, queries = stack[place.layer], reading.queries
         if not place.is_bipartite and queries.first != layer.queries:
             raise CaptureError(

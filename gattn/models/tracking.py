@@ -69,6 +69,13 @@ class _Last(NamedTuple):
     stop: int
 
 
+class _Step(NamedTuple):
+    """What a call is to `generate`, if that makes it."""
+
+    is_prompt: bool | None = None
+    unfinished: Tensor | None = None
+
+
 @dataclass(eq=False)
 class Progress:
     """What is known of the texts that a call goes on with: their ids, and which tokens are real."""
@@ -108,6 +115,7 @@ class Tracker:
         self._layers: dict[str, list[int]] = {}
         self._masks: dict[Any, tuple[Any, Mask]] = {}
         self._last: _Last | None = None
+        self._step = _Step()
 
     def owns(self, module: nn.Module) -> bool:
         """Say whether a module is a part of the model."""
@@ -120,6 +128,7 @@ class Tracker:
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Note that a call of the model, or of a model inside it, begins."""
         _refuse_unreadable_generation()
+        self._step = _step_of_generation()
         self._begin(_arguments(module, args, kwargs))
         self.is_calling = True
 
@@ -212,6 +221,14 @@ class Tracker:
                 return mask
             self._masks[name] = call.mask, mask
         return self._masks[name][1]
+
+    def generates(self, length: int) -> bool:
+        """Say whether a call goes on with tokens that were generated, rather than with a prompt.
+
+        Outside of `generate` these come one by one.
+        """
+        is_prompt = self._step.is_prompt
+        return self._seen > 0 and (length == 1 if is_prompt is None else not is_prompt)
 
     @property
     def depth(self) -> dict[str, int]:
@@ -308,6 +325,9 @@ class Tracker:
         else:
             now = mask.reads_itself(count, start - dropped, length)
             now = now if told is None else now | told[:, start:]
+        unfinished = self._step.unfinished
+        if start and unfinished is not None and len(unfinished) == count:
+            now = now & unfinished[:, None]
         real = now if before is None or not start else torch.cat([before, now], dim=1)
         self.progress.real[stack] = real
         queries = _sides(real, start, length)
@@ -493,6 +513,23 @@ def _stack_name(module: nn.Module, name: str, is_encoder_decoder: bool) -> str |
         return "text"
     is_causal = getattr(module, "is_causal", None)
     return None if is_causal is None else "decoder" if is_causal else "encoder"
+
+
+def _step_of_generation() -> _Step:
+    """Look up the stack of calls for what `generate` knows of this one.
+
+    It feeds prompts in pieces of any length, and goes on with rows that have ended, as padding.
+    """
+    frame = sys._getframe()
+    is_prompt = False
+    while frame.f_back is not None:
+        frame = frame.f_back
+        name = frame.f_code.co_name
+        is_prompt |= name.startswith("_prefill")
+        unfinished = frame.f_locals.get("unfinished_sequences") if name == "_sample" else None
+        if isinstance(unfinished, Tensor) and unfinished.dim() == 1:
+            return _Step(is_prompt, unfinished.bool().cpu())
+    return _Step(True if is_prompt else None)
 
 
 def _refuse_unreadable_generation() -> None:
