@@ -15,9 +15,9 @@ from gattn.errors import CaptureError, ModelError, SelectionError
 from gattn.keep import Keep, as_keep
 from gattn.models.compiling import as_written
 from gattn.models.encoding import Encoding, Inputs, encode, is_text, pad
-from gattn.models.loading import find_tokenizer, load_model
+from gattn.models.loading import find_tokenizer, input_device, load_model
 from gattn.models.recording import Recording, check_default_size
-from gattn.models.routing import META, opened
+from gattn.models.routing import opened
 from gattn.trace import AttentionTrace
 
 if TYPE_CHECKING:
@@ -298,10 +298,9 @@ def check_decoder(model: PreTrainedModel, encodings: Sequence[Encoding]) -> None
 
 def _run(recording: Recording, model: PreTrainedModel, inputs: Mapping[str, Any]) -> None:
     """Run the model once."""
-    if model.device.type == "meta":
-        raise ModelError(META)
+    device = input_device(model)
     tensors = {
-        name: values.to(model.device) if isinstance(values, torch.Tensor) else values
+        name: values.to(device) if isinstance(values, torch.Tensor) else values
         for name, values in inputs.items()
     }
     recording.reads_one_call = True

@@ -15,6 +15,7 @@ from gattn.models.capturing import check_decoder
 from gattn.models.editing import Editing
 from gattn.models.edits import Edit
 from gattn.models.encoding import Encoding, Inputs, encode, is_text, names_of, pad
+from gattn.models.loading import input_device
 from gattn.models.recording import refuse_training
 from gattn.models.routing import Context, RoutedCall, opened, takes_part
 from gattn.models.tracking import Place, Tracker
@@ -125,7 +126,7 @@ class LayerCopies:
     @property
     def batch_size(self) -> int:
         """Estimate how many copies run at once in the memory that may be used."""
-        config, device = self.model.config.get_text_config(), self.model.device
+        config, device = self.model.config.get_text_config(), input_device(self.model)
         tokens = len(self)
         numbers = (
             20 * tokens * (getattr(config, "hidden_size", None) or 1024)
@@ -156,7 +157,7 @@ class LayerCopies:
 
     def _call(self, count: int) -> None:
         copies = {
-            name: x.to(self.model.device).repeat_interleave(count, 0)
+            name: x.to(input_device(self.model)).repeat_interleave(count, 0)
             if isinstance(x, Tensor)
             else x
             for name, x in self._tensors.items()

@@ -35,13 +35,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from gattn.errors import CaptureError, ModelError, SelectionError
+from gattn.errors import CaptureError, SelectionError
 from gattn.models.capturing import check_decoder, choice, resolved
 from gattn.models.encoding import Inputs, encode, is_text, names_of, pad
-from gattn.models.loading import model_name
+from gattn.models.loading import input_device, model_name
 from gattn.models.reading import Reading
 from gattn.models.recording import refuse_training
-from gattn.models.routing import META, Context, RoutedCall, opened, takes_part
+from gattn.models.routing import Context, RoutedCall, opened, takes_part
 from gattn.models.streams import RunningLayer
 from gattn.models.sublayers import Sublayer
 from gattn.models.tracking import Place, Tracker
@@ -127,8 +127,7 @@ def decompose(
     numbers = choice("layers", layers)
     model, tokenizer = resolved(model, tokenizer)
     refuse_training(model)
-    if model.device.type == "meta":
-        raise ModelError(META)
+    device = input_device(model)
     names: dict[str, Any] = {}
     if is_text(text):
         encoding = encode(text, model, tokenizer)
@@ -139,7 +138,7 @@ def decompose(
         inputs = {name: x for name, x in cast("dict[str, Any]", text).items() if x is not None}
     if hasattr(model.config, "use_cache"):
         inputs["use_cache"] = False
-    given = {n: x.to(model.device) if isinstance(x, Tensor) else x for n, x in inputs.items()}
+    given = {n: x.to(device) if isinstance(x, Tensor) else x for n, x in inputs.items()}
     context: _Decomposing[R] = _Decomposing(model, read, numbers, stack, progress)
     with torch.no_grad(), context.watching(model), opened(model, context):
         model(**given)

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from gattn.errors import CaptureError
 from gattn.models.edits import Cut, Edit
+from gattn.models.loading import input_device
 from gattn.models.reading import Reading
 from gattn.models.routing import Context, RoutedCall, opened
 from gattn.models.tracking import Place, Tracker
@@ -139,11 +140,7 @@ def _small_input(model: nn.Module) -> dict[str, Tensor] | None:
         inputs["pixel_values"] = torch.randn(shape, generator=generator)
     if "input_values" in names:
         inputs["input_values"] = torch.randn(1, _SAMPLES, generator=generator)
-    return {name: values.to(_device(model)) for name, values in inputs.items()} or None
-
-
-def _device(model: nn.Module) -> torch.device:
-    return next(model.parameters()).device
+    return {name: values.to(input_device(model)) for name, values in inputs.items()} or None
 
 
 def _all(nested: Any) -> Iterator[Tensor]:

@@ -137,6 +137,12 @@ def takes(given: Tensor, rows: Tensor) -> bool:
 def head_weights(module: nn.Module, heads: int) -> Tensor:
     """Give the part of a projection that takes each head: (heads, dim of the model, value dim)."""
     weight = widened(module.get_parameter("weight").detach())
+    if weight.is_meta:
+        raise CaptureError(
+            "The weights of the output projection are offloaded: they are in memory only while it "
+            'runs, and contributions=True reads them. Pass contributions="value", or load the '
+            "model without offloading."
+        )
     weight = weight if isinstance(module, nn.Linear) else weight.T
     parts: Tensor = weight.unflatten(1, (heads, -1)).transpose(0, 1)
     return parts

@@ -28,13 +28,12 @@ from torch import Tensor, nn
 from gattn.errors import ModelError
 from gattn.models.calls import Calls
 from gattn.models.compiling import as_written, bypass_compiled, restore_compiled
+from gattn.models.loading import META
 from gattn.models.tracking import Place, Tracker
 
 if TYPE_CHECKING:
     from gattn.models.edits import Edit
     from gattn.models.reading import Reading
-
-META = "The model is on the device 'meta', which holds shapes and no numbers: load its weights."
 
 
 _QUERIES = ("query", "q_proj", "q_lin", "q", "to_q", "qkv", "query_key_value", "c_attn", "q_attn")

@@ -361,7 +361,7 @@ def test_texts_of_an_encoder_decoder_that_end_early(tiny):
     torch.manual_seed(4)
     with capturing(model) as run:
         found = model.generate(rows, decoder_start_token_id=1, forced_eos_token_id=None, **ENDS)
-    ends = [(row.tolist() + [2]).index(2, 1) for row in found]
+    ends = [[*row.tolist(), 2].index(2, 1) for row in found]
     assert len(set(ends)) > 1
     for row, decoded, stop, trace in zip(rows, found, ends, run.traces, strict=True):
         decoder = decoded[: min(stop, len(decoded) - 1)]
