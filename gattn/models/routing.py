@@ -59,6 +59,7 @@ class RoutedCall:
     options: dict[str, Any]
     output: Tensor
     weights: Tensor | None = None
+    is_own: bool = False
 
 
 class Context:
@@ -306,6 +307,8 @@ def _routed(get_interface: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wrapped(function: Callable[..., Any], implementation: str) -> Callable[..., Any]:
+    is_own = not (getattr(function, "__module__", None) or "").startswith("transformers.")
+
     @wraps(function)
     def call(
         module: nn.Module,
@@ -321,6 +324,7 @@ def _wrapped(function: Callable[..., Any], implementation: str) -> Callable[...,
         routed = RoutedCall(
             "", module, implementation, query, key, value, attention_mask, options, *result[:2]
         )
+        routed.is_own = is_own
         take_part(routed)
         return routed.output, routed.weights, *result[2:]
 
