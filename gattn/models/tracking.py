@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from gattn.errors import CaptureError
 from gattn.models.masks import Mask
@@ -98,11 +99,13 @@ class Tracker:
             self._names: dict[int, str] = {id(part): name for name, part in model.named_modules()}
             self._kinds: dict[tuple[str, str, type[nn.Module]], list[str]] = _kinds(model)
             self._of_cache: WeakKeyDictionary[Any, Progress] = WeakKeyDictionary()
+            self._of_encoded: Any = WeakTensorKeyDictionary()
             self._stacks: dict[str, str] = {}
             self._homes: dict[str, str] = {}
             self._verified: set[str] = set()
         self._names, self._kinds, self._of_cache = of._names, of._kinds, of._of_cache
         self._stacks, self._homes, self._verified = of._stacks, of._homes, of._verified
+        self._of_encoded = of._of_encoded
         # What follows is of the present call.
         self.is_calling = False
         self._seen = 0
@@ -116,6 +119,7 @@ class Tracker:
         self._masks: dict[Any, tuple[Any, Mask]] = {}
         self._last: _Last | None = None
         self._step = _Step()
+        self._encoded: Tensor | None = None
 
     def owns(self, module: nn.Module) -> bool:
         """Say whether a module is a part of the model."""
@@ -139,6 +143,27 @@ class Tracker:
         cache = getattr(result, "past_key_values", None)
         if isinstance(cache, Hashable) and cache is not None:
             self._of_cache[cache] = self.progress
+        if self._is_encoder_decoder and result is not None:
+            encoded = getattr(result, "encoder_last_hidden_state", None)
+            encoded = _first(result) if encoded is None else encoded
+            if isinstance(encoded, Tensor):
+                self._of_encoded[encoded] = self.progress
+                self._encoded = encoded  # It stays, to know the copies that samples go on with.
+
+    def _of_encoder(self, outputs: Any) -> Progress | None:
+        """Find the call that gave an encoder's output, which may be repeated for samples of it."""
+        encoded = _first(outputs)
+        if not self._is_encoder_decoder or not isinstance(encoded, Tensor):
+            return None
+        if encoded not in self._of_encoded:
+            for one, progress in list(self._of_encoded.items()):
+                if one.shape[1:] == encoded.shape[1:] and len(encoded) % len(one) == 0:
+                    repeated = one.repeat_interleave(len(encoded) // len(one), dim=0)
+                    if torch.equal(repeated, encoded.to(one.device)):
+                        self._of_encoded[encoded] = progress
+                        break
+        found: Progress | None = self._of_encoded.get(encoded)
+        return found
 
     def _begin(self, given: Mapping[str, Any]) -> None:
         self._calls.clear()
@@ -150,8 +175,8 @@ class Tracker:
         self._seen = int(cache.get_seq_length()) if hasattr(cache, "get_seq_length") else 0
         if self._seen:
             self.progress = self._of_cache.get(cache) or Progress()
-        elif given.get("encoder_outputs") is None or not self._is_encoder_decoder:
-            self.progress = Progress()
+        else:
+            self.progress = self._of_encoder(given.get("encoder_outputs")) or Progress()
         if isinstance(cache, Hashable) and cache is not None:
             self._of_cache[cache] = self.progress
         self._has_own_mask = any(x.dim() == 4 for n, x in given.items() if _is_mask(n, x))
@@ -443,6 +468,13 @@ def _batches(given: Mapping[str, Any]) -> dict[str, int]:
         if any(name in sizes for name in some)
     }
     return found or {"": next(iter(sizes.values()))} if sizes else {}
+
+
+def _first(outputs: Any) -> Any:
+    """Give the first of some outputs."""
+    if isinstance(outputs, Mapping):
+        return next(iter(outputs.values()), None)
+    return outputs[0] if isinstance(outputs, (tuple, list)) and outputs else outputs
 
 
 def _is_mask(name: str, given: Any) -> bool:

@@ -249,6 +249,31 @@ def test_samples_of_one_encoded_text_share_its_encoder(tiny):
     ]
 
 
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_a_decoder_goes_on_with_the_text_whose_encoder_it_is_given(tiny, name):
+    """Whatever was encoded in between: another text, or one in another order."""
+    model = tiny(name, "eager")
+    texts, starts = [torch.tensor([row]) for row in (IDS, FEW)], torch.tensor([[2, 7, 9]])
+    with capturing(model) as run, torch.no_grad():
+        encoded = [model.get_encoder()(text) for text in texts]
+        for one in encoded:
+            model(encoder_outputs=one, decoder_input_ids=starts)
+    assert len(run.traces) == 2
+    for text, trace in zip(texts, run.traces, strict=True):
+        output = reported(model, {"input_ids": text, "decoder_input_ids": starts})
+        assert list(trace.stacks) == ["encoder", "decoder", "cross"]
+        assert trace["cross"].tokens == trace["encoder"].tokens == [str(int(i)) for i in text[0]]
+        for (layer, h), head in trace["cross"].items():
+            expected = output.cross_attentions[layer][0, h]
+            np.testing.assert_allclose(head.to_dense(), expected, atol=1e-5)
+    with capturing(model) as run, torch.no_grad():
+        model.get_encoder()(texts[0])
+        unknown = (torch.randn_like(encoded[0][0]),)
+        model(encoder_outputs=unknown, decoder_input_ids=starts)
+    assert [list(trace.stacks) for trace in run.traces] == [["encoder"], ["decoder", "cross"]]
+    assert run.traces[1]["cross"].tokens != run.traces[0]["encoder"].tokens
+
+
 def test_without_a_cache_each_step_is_a_pass_of_its_own(build):
     model = build("llama")
     with capturing(model) as run:
