@@ -194,6 +194,8 @@ def route_importances(
 class _Prediction(Context):
     """Reads what the model predicts behind each token."""
 
+    reads_one_call = True
+
     def __init__(self) -> None:
         self.ids: list[int] = []
 

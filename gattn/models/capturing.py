@@ -7,17 +7,18 @@ from contextlib import contextmanager
 from itertools import groupby, islice
 from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import torch
 
 from gattn.checks import whole
 from gattn.errors import CaptureError, ModelError, SelectionError
 from gattn.keep import Keep, as_keep
+from gattn.models.compiling import as_written
 from gattn.models.encoding import Encoding, Inputs, encode, is_text, pad
-from gattn.models.loading import find_tokenizer, load_model
+from gattn.models.loading import find_tokenizer, input_device, load_model
 from gattn.models.recording import Recording, check_default_size
-from gattn.models.routing import META, opened
+from gattn.models.routing import opened
 from gattn.trace import AttentionTrace
 
 if TYPE_CHECKING:
@@ -297,12 +298,12 @@ def check_decoder(model: PreTrainedModel, encodings: Sequence[Encoding]) -> None
 
 def _run(recording: Recording, model: PreTrainedModel, inputs: Mapping[str, Any]) -> None:
     """Run the model once."""
-    if model.device.type == "meta":
-        raise ModelError(META)
+    device = input_device(model)
     tensors = {
-        name: values.to(model.device) if isinstance(values, torch.Tensor) else values
+        name: values.to(device) if isinstance(values, torch.Tensor) else values
         for name, values in inputs.items()
     }
+    recording.reads_one_call = True
     with torch.no_grad(), recording.watching_projections(model), opened(model, recording):
         model(**tensors)
     recording.finish()
@@ -351,6 +352,8 @@ def resolved(
     if model is None or isinstance(model, (str, Path)):
         loaded, found = load_model(model)
         return loaded, tokenizer or found
+    if isinstance(model, torch.nn.Module):
+        model = cast("PreTrainedModel", as_written(model))
     if not isinstance(model, torch.nn.Module) or not hasattr(model, "config"):
         raise ModelError(
             "model must be a hub name, a folder or a transformers model, not "

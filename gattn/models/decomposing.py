@@ -35,13 +35,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from gattn.errors import CaptureError, ModelError, SelectionError
+from gattn.errors import CaptureError, SelectionError
 from gattn.models.capturing import check_decoder, choice, resolved
 from gattn.models.encoding import Inputs, encode, is_text, names_of, pad
-from gattn.models.loading import model_name
+from gattn.models.loading import input_device, model_name
 from gattn.models.reading import Reading
 from gattn.models.recording import refuse_training
-from gattn.models.routing import META, Context, RoutedCall, is_open, opened
+from gattn.models.routing import Context, RoutedCall, opened, takes_part
 from gattn.models.streams import RunningLayer
 from gattn.models.sublayers import Sublayer
 from gattn.models.tracking import Place, Tracker
@@ -127,8 +127,7 @@ def decompose(
     numbers = choice("layers", layers)
     model, tokenizer = resolved(model, tokenizer)
     refuse_training(model)
-    if model.device.type == "meta":
-        raise ModelError(META)
+    device = input_device(model)
     names: dict[str, Any] = {}
     if is_text(text):
         encoding = encode(text, model, tokenizer)
@@ -139,7 +138,7 @@ def decompose(
         inputs = {name: x for name, x in cast("dict[str, Any]", text).items() if x is not None}
     if hasattr(model.config, "use_cache"):
         inputs["use_cache"] = False
-    given = {n: x.to(model.device) if isinstance(x, Tensor) else x for n, x in inputs.items()}
+    given = {n: x.to(device) if isinstance(x, Tensor) else x for n, x in inputs.items()}
     context: _Decomposing[R] = _Decomposing(model, read, numbers, stack, progress)
     with torch.no_grad(), context.watching(model), opened(model, context):
         model(**given)
@@ -154,6 +153,8 @@ def decompose(
 
 class _Decomposing(Context, Generic[R]):
     """Reads the layers of a model as they end."""
+
+    reads_one_call = True
 
     def __init__(
         self,
@@ -238,14 +239,14 @@ class _Decomposing(Context, Generic[R]):
         layer.seen = call, place, readings[0]
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if is_open(self):
+        if takes_part(self):
             given = _first((*args, *kwargs.values()))
             self._running.append(RunningLayer(module, None if given is None else given.clone()))
 
     def _leave(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
-        if not self._running or not is_open(self):
+        if not self._running or not takes_part(self):
             return
         given, output = _first((*args, *kwargs.values())), _first(result)
         if given is not None and output is not None:

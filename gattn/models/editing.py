@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -21,7 +21,7 @@ from gattn.models.edits import Edit, Names, Restrict, Swap, Use
 from gattn.models.encoding import names_of
 from gattn.models.loading import find_tokenizer
 from gattn.models.reading import Reading
-from gattn.models.routing import Context, RoutedCall, opened
+from gattn.models.routing import Context, RoutedCall, opened, tracker_of
 from gattn.models.tracking import Place, Tracker
 from gattn.normalizers import Normalizer, Softmax
 from gattn.rules import list_keys
@@ -249,6 +249,16 @@ class _Unmet:
         )
 
 
+@dataclass(eq=False)
+class _Call:
+    """A call that is edited: edits by what was given, stack and sequence; what was given, by id."""
+
+    awaits_backward: bool = False
+    layer: int = 0
+    located: dict[tuple[int, str, int], Edit] = field(default_factory=dict)
+    given: dict[int, Edit] = field(default_factory=dict)
+
+
 class Editing(Context):
     """Edits each element of a batch: the same edits for all, or a list for each.
 
@@ -268,26 +278,21 @@ class Editing(Context):
         self._edits, self._tokenizer = edits, tokenizer
         self._unmet = {id(edit): _Unmet(edit) for some in edits for edit in some}
         self._stack_of: dict[int, str] = {}
-        self._layer = 0
-        # Of the present call: edits by what was given, stack and sequence; what was given, by id.
-        self._located: dict[tuple[int, str, int], Edit] = {}
-        self._given: dict[int, Edit] = {}
-        self._awaits_backward = False
+        self._calls: dict[Tracker, _Call] = {}
 
     def begin(self, tracker: Tracker) -> None:
         """Note whether the backward pass will run the model's layers once more."""
-        self._located.clear()
-        self._given.clear()
         is_checkpointed = any(
             getattr(module, "gradient_checkpointing", False) and module.training
             for module in tracker.model.modules()
         )
-        self._awaits_backward = is_checkpointed and torch.is_grad_enabled()
+        self._calls[tracker] = _Call(is_checkpointed and torch.is_grad_enabled())
 
     def edits(self, call: RoutedCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
         """Give the edits of each element, their tokens located."""
-        self._awaits_backward &= tracker.is_calling
-        self._layer = place.layer
+        now = self._calls.setdefault(tracker, _Call())  # Attention may run again after its call.
+        now.awaits_backward &= tracker.is_calling
+        now.layer = place.layer
         applied: list[Sequence[Edit]] = []
         for sequence in place.sequences:
             some = self._edits[sequence if len(self._edits) > 1 else 0]
@@ -309,13 +314,14 @@ class Editing(Context):
         if not any(isinstance(getattr(edit, side, None), str) for side in ("query", "key")):
             return edit
         name = id(edit), place.stack, sequence
-        if name not in self._located:
+        now = self._calls[tracker]
+        if name not in now.located:
             found = edit.located(*self._tokens(place, sequence, tracker))
             # One edit where the positions are the same, so that these elements go together.
-            alike = (known for (of, _, _), known in self._located.items() if of == id(edit))
+            alike = (known for (of, _, _), known in now.located.items() if of == id(edit))
             found = next((known for known in alike if known.named() == found.named()), found)
-            self._located[name], self._given[id(found)] = found, edit
-        return self._located[name]
+            now.located[name], now.given[id(found)] = found, edit
+        return now.located[name]
 
     def _tokens(self, place: Place, sequence: int, tracker: Tracker) -> list[Names]:
         """Name a sequence's queries and keys, where they are known."""
@@ -329,13 +335,17 @@ class Editing(Context):
 
     def met(self, readings: Sequence[Reading]) -> None:
         """Note which edits had something to edit."""
-        for reading in readings if self._unmet else ():
+        if not self._unmet:
+            return
+        now = self._calls[tracker_of(self)]
+        for reading in readings:
             for edit in reading.edits:
-                given = id(self._given.get(id(edit), edit))
-                if given in self._unmet:
-                    self._unmet[given].meet(edit, self._layer, reading)
-                    if self._unmet[given].is_met:
-                        del self._unmet[given]
+                given = id(now.given.get(id(edit), edit))
+                unmet = self._unmet.get(given)
+                if unmet is not None:
+                    unmet.meet(edit, now.layer, reading)
+                    if unmet.is_met:
+                        self._unmet.pop(given, None)
 
     def check(self) -> None:
         """Refuse edits that had nothing to edit, or that the backward pass would miss.
@@ -345,7 +355,7 @@ class Editing(Context):
         EditError
             Where there are any.
         """
-        if self._awaits_backward:
+        if any(call.awaits_backward for call in self._calls.values()):
             raise EditError(
                 "Gradient checkpointing computes attention again in the backward pass, which would "
                 "miss the edits: call backward() inside of the context."

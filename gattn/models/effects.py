@@ -20,6 +20,7 @@ from gattn.models.editing import Editing, check_edits
 from gattn.models.edits import Edit
 from gattn.models.effect_tables import Effects
 from gattn.models.encoding import Encoding, Inputs, encode, is_text, pad
+from gattn.models.loading import input_device
 from gattn.models.metrics import Measure, Metric, Token
 from gattn.models.recording import refuse_training
 from gattn.models.routing import Context, opened
@@ -241,14 +242,14 @@ class Runner:
     def run(self, context: Context, count: int = 1) -> list[Tensor]:
         """Run copies of the sequence, and give the logits of each."""
         copies = {
-            name: _repeated(x.to(self.model.device), count) if isinstance(x, Tensor) else x
+            name: _repeated(x.to(input_device(self.model)), count) if isinstance(x, Tensor) else x
             for name, x in self._tensors.items()
         }
         if hasattr(self.model.config, "use_cache"):
             copies["use_cache"] = False
         if self._row is not None:
-            copies["logits_to_keep"] = torch.tensor([self._row], device=self.model.device)
-        with opened(self.model, context) as tracker:
+            copies["logits_to_keep"] = torch.tensor([self._row], device=input_device(self.model))
+        with opened(self.model, context) as calls:
             result = self.model(**copies)
             logits = getattr(result, "logits", None)
             if not isinstance(logits, Tensor):
@@ -258,7 +259,7 @@ class Runner:
                 )
             if len(logits) != count:
                 raise CaptureError(f"Expected one sequence, got a batch of {len(logits)}.")
-            return [self._chosen(tracker.real_rows(x, n)) for n, x in enumerate(logits)]
+            return [self._chosen(calls.last.real_rows(x, n)) for n, x in enumerate(logits)]
 
     def _chosen(self, logits: Tensor) -> Tensor:
         if self._position is None or logits.dim() < 2:
@@ -279,7 +280,7 @@ class Runner:
         """Estimate how many copies run at once in the memory that may be used."""
         if self.encoding is None:
             return 1
-        config, device = self.model.config.get_text_config(), self.model.device
+        config, device = self.model.config.get_text_config(), input_device(self.model)
         tokens = len(self.encoding) + len(self.encoding.decoder_tokens)
         rows = tokens if self._row is None else 1
         # Logits and their softmax, a layer's features, and its attention where it is all made.

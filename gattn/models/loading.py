@@ -8,6 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import nn
+
 from gattn.errors import ModelError
 from gattn.models.trusting import check_files
 
@@ -18,6 +21,8 @@ EMBEDDED = "embedded"
 """The name of the small model that comes with gattn."""
 
 EMBEDDED_PATH = Path(__file__).parent / "embedded"
+
+META = "The model is on the device 'meta', which holds shapes and no numbers: load its weights."
 
 _HEADS = ("pooler", "classifier", "lm_head", "score", "head.")
 
@@ -170,6 +175,25 @@ def offline_models() -> list[str]:
 def _has_weights(repository: Any) -> bool:
     names = {file.file_name for revision in repository.revisions for file in revision.files}
     return "config.json" in names and any(name.endswith(".safetensors") for name in names)
+
+
+def input_device(model: nn.Module) -> torch.device:
+    """Tell where a model takes its inputs; offloaded weights come from elsewhere while it runs.
+
+    Raises
+    ------
+    ModelError
+        Where it has no numbers to run with.
+    """
+    device: torch.device = next((x.device for x in model.parameters()), torch.device("cpu"))
+    if device.type != "meta":
+        return device
+    for module in model.modules():
+        hook = getattr(module, "_hf_hook", None)  # Where accelerate says how a module runs.
+        for one in (hook, *getattr(hook, "hooks", ())):
+            if getattr(one, "execution_device", None) is not None:
+                return torch.device(one.execution_device)
+    raise ModelError(META)
 
 
 def model_name(model: PreTrainedModel) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterator, Sequence
-from threading import Lock
+from threading import RLock
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from gattn.errors import CaptureError
 from gattn.models.edits import Cut, Edit
+from gattn.models.loading import input_device
 from gattn.models.reading import Reading
 from gattn.models.routing import Context, RoutedCall, opened
 from gattn.models.tracking import Place, Tracker
@@ -28,11 +29,13 @@ _SAMPLES = 4000
 _TOLERANCE = 1e-5
 
 _proved: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
-_lock = Lock()
+_lock = RLock()  # A model that is proved may call another.
 
 
 class _Seen(Context):
     """Collects the attention of each call with its kind of module, and cuts what it is told to."""
+
+    reads_one_call = True
 
     def __init__(self, cut: Edit | None = None) -> None:
         self.attention: list[tuple[Tensor, type[nn.Module]]] = []
@@ -137,11 +140,7 @@ def _small_input(model: nn.Module) -> dict[str, Tensor] | None:
         inputs["pixel_values"] = torch.randn(shape, generator=generator)
     if "input_values" in names:
         inputs["input_values"] = torch.randn(1, _SAMPLES, generator=generator)
-    return {name: values.to(_device(model)) for name, values in inputs.items()} or None
-
-
-def _device(model: nn.Module) -> torch.device:
-    return next(model.parameters()).device
+    return {name: values.to(input_device(model)) for name, values in inputs.items()} or None
 
 
 def _all(nested: Any) -> Iterator[Tensor]:

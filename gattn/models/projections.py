@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from gattn.normalizers.base import widened
 if TYPE_CHECKING:
     from gattn.models.reading import Reading
     from gattn.models.routing import Context, RoutedCall
+    from gattn.models.tracking import Tracker
 
 
 class Layer(Protocol):
@@ -22,6 +24,9 @@ class Layer(Protocol):
 
     def add_norms(self, norms: Tensor, first: int) -> None:
         """Take (heads, keys), from the position `first` on."""
+
+
+_Waiting: TypeAlias = "list[tuple[RoutedCall, Reading, Sequence[Layer]]]"
 
 
 class Projections:
@@ -38,7 +43,8 @@ class Projections:
 
     def __init__(self, owner: Context) -> None:
         self._owner = owner
-        self._waiting: list[tuple[RoutedCall, Reading, Sequence[Layer]]] = []
+        # Of each thread, and of calls within calls.
+        self._of_call: WeakKeyDictionary[Tracker, _Waiting] = WeakKeyDictionary()
         self._products: dict[int, Tensor] = {}
 
     @contextmanager
@@ -56,30 +62,34 @@ class Projections:
         finally:
             for handle in handles:
                 handle.remove()
-            self.forget()
+            self._of_call.clear()
             self._products.clear()
 
-    def forget(self) -> None:
-        """Expect nothing more."""
-        self._waiting = []
+    def forget(self, tracker: Tracker) -> None:
+        """Expect nothing more in a call."""
+        self._of_call.pop(tracker, None)
 
-    def expect(self, call: RoutedCall, reading: Reading, layers: Sequence[Layer]) -> None:
-        """Expect the output of a call to be projected next."""
-        self._waiting.append((call, reading, layers))
+    def expect(
+        self, tracker: Tracker, call: RoutedCall, reading: Reading, layers: Sequence[Layer]
+    ) -> None:
+        """Expect the output of a call's attention to be projected next."""
+        self._of_call.setdefault(tracker, []).append((call, reading, layers))
 
     def _see(self, module: nn.Module, inputs: tuple[Any, ...]) -> None:
-        from gattn.models.routing import is_open
+        from gattn.models.routing import takes_part, tracker_of
 
-        if not self._waiting or not is_open(self._owner) or not inputs:
+        if not self._of_call or not takes_part(self._owner) or not inputs:
             return
-        waiting, self._waiting = self._waiting, []
+        tracker = tracker_of(self._owner)
+        waiting = self._of_call.pop(tracker, [])
+        if not waiting:
+            return
         calls = {id(call): call for call, _, _ in waiting}.values()
         output = torch.cat([call.output for call in calls], dim=1)
         given = inputs[0]
         width = output.shape[2] * output.shape[3]
         if not takes(given, output.reshape(-1, width)):
-            self._waiting = waiting
-            self.check(module)
+            self._refuse(waiting, f"{type(module).__name__} with other input")
         with torch.no_grad():
             for call, reading, layers in waiting:
                 product = self._product(module, call.output.shape[2])
@@ -96,7 +106,7 @@ class Projections:
             self._products[id(module)] = parts.transpose(1, 2) @ parts
         return self._products[id(module)]
 
-    def check(self, module: nn.Module | None = None, *, attention: nn.Module | None = None) -> None:
+    def check(self, tracker: Tracker, attention: nn.Module | None = None) -> None:
         """Refuse calls whose output was not projected, but by the module of further attention.
 
         Raises
@@ -104,14 +114,16 @@ class Projections:
         CaptureError
             Where there are any.
         """
-        if not self._waiting or self._waiting[0][0].module is attention:
-            return
-        name, self._waiting = self._waiting[0][0].name, []
-        what = "no linear module" if module is None else f"{type(module).__name__} with other input"
+        waiting = self._of_call.get(tracker)
+        if waiting and waiting[0][0].module is not attention:
+            self.forget(tracker)
+            self._refuse(waiting, "no linear module")
+
+    def _refuse(self, waiting: _Waiting, what: str) -> NoReturn:
         raise CaptureError(
-            f"The output of {name} is not projected as it is: behind it comes {what}, such as a "
-            "gate or norm stands between, so the contributions are not known. Pass "
-            'contributions="value" for the lengths ||A_ij v_j|| before any projection.'
+            f"The output of {waiting[0][0].name} is not projected as it is: behind it comes "
+            f"{what}, such as a gate or norm stands between, so the contributions are not known. "
+            'Pass contributions="value" for the lengths ||A_ij v_j|| before any projection.'
         )
 
 
@@ -125,6 +137,12 @@ def takes(given: Tensor, rows: Tensor) -> bool:
 def head_weights(module: nn.Module, heads: int) -> Tensor:
     """Give the part of a projection that takes each head: (heads, dim of the model, value dim)."""
     weight = widened(module.get_parameter("weight").detach())
+    if weight.is_meta:
+        raise CaptureError(
+            "The weights of the output projection are offloaded: they are in memory only while it "
+            'runs, and contributions=True reads them. Pass contributions="value", or load the '
+            "model without offloading."
+        )
     weight = weight if isinstance(module, nn.Linear) else weight.T
     parts: Tensor = weight.unflatten(1, (heads, -1)).transpose(0, 1)
     return parts

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -18,7 +20,7 @@ from gattn.models.encoding import Encoding, names_of
 from gattn.models.loading import model_name
 from gattn.models.projections import Projections, value_norms
 from gattn.models.reading import Reading
-from gattn.models.routing import Context, RoutedCall
+from gattn.models.routing import Context, RoutedCall, is_open, tracker_of
 from gattn.models.tracking import Place, Progress, Tracker
 from gattn.models.wording import words_of_run
 from gattn.store import KeptEdges
@@ -73,6 +75,19 @@ class _Layer:
     queries: int = 0
     generated: int = 0
 
+    def going_back(self) -> Callable[[], None]:
+        """Give a function that forgets what comes from now on."""
+        marks = {heads: (store, store.mark()) for heads, store in self.stores.items()}
+        norms, queries, generated = self.norms, self.queries, self.generated
+
+        def go_back() -> None:
+            self.stores = {heads: store for heads, (store, _) in marks.items()}
+            for store, mark in marks.values():
+                store.go_back(mark)
+            self.norms, self.queries, self.generated = norms, queries, generated
+
+        return go_back
+
     def add_norms(self, norms: Tensor, first: int) -> None:
         """Add the keys' value norms (heads, keys); those known already come again."""
         norms = norms.cpu()
@@ -95,6 +110,22 @@ class _Sequence:
         """How many tokens came step by step; those of cross-attention come again."""
         own = (layers for stack, layers in self.layers.items() if stack != "cross")
         return max((layer.generated for layers in own for layer in layers.values()), default=0)
+
+
+@dataclass(eq=False)
+class _Call:
+    """A call of the model: the run that it goes on with, and how to forget what it adds.
+
+    The run had so many `sequences` before; it `has_failed` where the call that began it broke off.
+    """
+
+    progress: Progress
+    run: list[_Sequence] | None
+    sequences: int = 0
+    has_failed: bool = False
+    generates: bool = False
+    is_whole: bool = False
+    undo: dict[object, Callable[[], object]] = field(default_factory=dict)
 
 
 class Recording(Context):
@@ -120,13 +151,13 @@ class Recording(Context):
         self._projections = Projections(self)
         self.encodings: list[Encoding] | None = None
         self._runs: list[list[_Sequence]] = []
-        self._run: list[_Sequence] | None = None
-        self._unfinished: list[_Sequence] | None = None
+        # Of each thread, and of calls within calls.
+        self._calls: WeakKeyDictionary[Tracker, _Call] = WeakKeyDictionary()
+        self._lock = Lock()
         self._run_of: WeakKeyDictionary[Progress, list[_Sequence]] = WeakKeyDictionary()
         self._depth: dict[str, int] = {}
-        self._was_called = False
+        self._was_called = self._broke = False
         self._size = 0
-        self._progress = Progress()
 
     def watching_projections(self, model: PreTrainedModel) -> AbstractContextManager[None]:
         """Watch the output projections, where contributions are wanted."""
@@ -135,14 +166,22 @@ class Recording(Context):
     # What happens while the model runs
 
     def begin(self, tracker: Tracker) -> None:
-        """Refuse a model whose attention is random, and forget a call that failed halfway."""
+        """Refuse a model whose attention is random, and find the run that a call goes on with."""
         refuse_training(tracker.model)
         self._was_called = True
-        self._projections.forget()
-        self._runs, self._unfinished = self._whole_runs, None
-        self._progress = tracker.progress
         run = self._run_of.get(tracker.progress)
-        self._run = run if any(run is known for known in self._runs) else None
+        is_known = any(run is known for known in self._runs)
+        call = _Call(tracker.progress, run if is_known else None)
+        call.sequences, call.has_failed = len(run or ()), run is not None and not is_known
+        self._calls[tracker] = call
+
+    def broke(self, tracker: Tracker) -> None:
+        """Forget what a call added that broke off: the trace stays as it was before."""
+        self._broke = True
+        self._projections.forget(tracker)
+        call = self._calls.pop(tracker, None)
+        for forget in reversed(call.undo.values() if call else ()):
+            forget()
 
     def wants(self, place: Place) -> bool:
         """Say whether a layer was chosen."""
@@ -150,16 +189,22 @@ class Recording(Context):
 
     def see(self, call: RoutedCall, place: Place, readings: list[Reading]) -> None:
         """Keep the edges of a call."""
-        self._projections.check(attention=call.module)
-        if self._run is None or self._starts_anew(self._run, place, readings):
-            self._run = [_Sequence() for _ in set(place.sequences)]
-            self._runs.append(self._run)
-            self._run_of[self._progress] = self._run
-        self._unfinished = self._run
+        tracker = tracker_of(self)
+        now = self._calls[tracker]
+        now.generates = tracker.generates(call.query.shape[2])
+        self._projections.check(tracker, call.module)
+        if now.run is None or self._starts_anew(now.run, place, readings):
+            now.run = run = [_Sequence() for _ in set(place.sequences)]
+            self._runs.append(run)
+            self._run_of[now.progress] = run
+            now.undo[id(run)] = partial(self._forget, run)
         with torch.no_grad():
             for reading in readings:
                 if len(reading.queries):
-                    self._keep_edges(call, place, reading)
+                    self._keep_edges(call, place, reading, tracker)
+
+    def _forget(self, run: list[_Sequence]) -> None:
+        self._runs = [known for known in self._runs if known is not run]
 
     def _starts_anew(self, run: list[_Sequence], place: Place, readings: list[Reading]) -> bool:
         for reading in readings:
@@ -171,7 +216,9 @@ class Recording(Context):
                     return True
         return False
 
-    def _keep_edges(self, call: RoutedCall, place: Place, reading: Reading) -> None:
+    def _keep_edges(
+        self, call: RoutedCall, place: Place, reading: Reading, tracker: Tracker
+    ) -> None:
         heads = range(reading.heads) if self._heads is None else self._heads
         if missing := [head for head in heads if not 0 <= head < reading.heads]:
             raise SelectionError(
@@ -182,7 +229,8 @@ class Recording(Context):
                 f"{call.name} shows only its softmax, not its values, so contributions are not "
                 "known: leave out contributions."
             )
-        layers = [self._layer(place, reading, sequence) for sequence in reading.sequences]
+        now = self._calls[tracker]
+        layers = [self._layer(place, reading, sequence, now) for sequence in reading.sequences]
         for part in parts(reading, heads):
             self._check_size(part, len(layers))
             stores = [self._store(layer, part, place) for layer in layers]
@@ -202,31 +250,37 @@ class Recording(Context):
             for layer, norms in zip(layers, value_norms(reading), strict=True):
                 layer.add_norms(norms, reading.keys.first)
         elif self._contributions:
-            self._projections.expect(call, reading, layers)
+            self._projections.expect(tracker, call, reading, layers)
 
-    def _layer(self, place: Place, reading: Reading, sequence: int) -> _Layer:
-        run = self._run
+    def _layer(self, place: Place, reading: Reading, sequence: int, now: _Call) -> _Layer:
+        run = now.run
         assert run is not None
         while len(run) <= sequence:
             run.append(_Sequence())
-        stack = run[sequence].layers.setdefault(place.stack, {})
+            now.undo[id(run[-1])] = run.pop
+        stacks = run[sequence].layers
+        if place.stack not in stacks:
+            stacks[place.stack] = {}
+            now.undo[id(stacks), place.stack] = partial(stacks.pop, place.stack)
+        stack = stacks[place.stack]
+        if place.layer in stack and id(stack[place.layer]) not in now.undo:
+            now.undo[id(stack[place.layer])] = stack[place.layer].going_back()
         if place.layer not in stack:
             if reading.queries.first:
-                raise CaptureError(
-                    f"The model goes on with a cache of {reading.queries.first} tokens that were "
-                    "not recorded: they ran before gattn.capturing was opened, or the cache is a "
-                    "copy. Open it before the prompt runs, and go on with the cache itself."
-                )
+                raise CaptureError(_unrecorded(reading.queries.first, sequence, now))
             stack[place.layer] = _Layer(groups=reading.groups)
-        elif len(reading.queries) == 1:
-            stack[place.layer].generated += 1
+            now.undo[id(stack[place.layer])] = partial(stack.pop, place.layer)
+        elif now.generates:
+            stack[place.layer].generated += len(reading.queries)
+        else:
+            stack[place.layer].generated = 0
         layer, queries = stack[place.layer], reading.queries
         if not place.is_bipartite and queries.first != layer.queries:
             raise CaptureError(
                 f"The model goes on behind {queries.first} tokens of a text of which "
-                f"{layer.queries} are recorded: tokens were taken out of its cache, or put into "
-                "it unseen, and a trace holds one continuation of its prompt. Record each in a "
-                "context of its own, the prompt too."
+                f"{layer.queries} are recorded: tokens were taken out of its cache, or a call that "
+                "failed put tokens into it, and a trace holds one continuation of its prompt. "
+                "Record each in a context of its own, the prompt too."
             )
         layer.queries = queries.first + len(queries)
         return layer
@@ -235,7 +289,8 @@ class Recording(Context):
         if not self._is_default:
             return
         numbers = sequences * len(part.heads) * part.graph.num_edges
-        self._size += 4 * numbers * (1 + self._scores + bool(self._contributions))
+        with self._lock:
+            self._size += 4 * numbers * (1 + self._scores + bool(self._contributions))
         check_default_size(self._size)
 
     def _store(self, layer: _Layer, part: Part, place: Place) -> KeptEdges:
@@ -259,17 +314,18 @@ class Recording(Context):
 
     def end(self, tracker: Tracker, result: Any) -> None:
         """Note the tokens and the logits of a call."""
-        tracker.check_layers()
-        self._projections.check()
-        self._unfinished = None
+        self._projections.check(tracker)
+        now = self._calls[tracker]
+        now.is_whole = True
+        now.undo.clear()
         for stack, layers in tracker.depth.items():
             self._depth[stack] = max(self._depth.get(stack, 0), layers)
-        if self._run is None:
+        if now.run is None:
             return
         logits = getattr(result, "logits", None)
         if not self._keeps_logits or not isinstance(logits, Tensor) or logits.dim() not in (2, 3):
             logits = None
-        for number, sequence in enumerate(self._run):
+        for number, sequence in enumerate(now.run):
             for stack in tracker.depth:
                 sequence.ids[stack, False] = tracker.ids(stack, number)
                 if stack == "cross":
@@ -294,6 +350,10 @@ class Recording(Context):
                 f"{self._kind} was not called: call the model that the context was opened on, "
                 "inside of the context and in its thread."
             )
+        if not self._depth and self._broke:
+            raise CaptureError(
+                f"Every call of {self._kind} within the context failed, so nothing was recorded."
+            )
         if not self._depth:
             raise CaptureError(
                 f"The attention of {self._kind} is not to be seen: it was not called, does not "
@@ -308,8 +368,11 @@ class Recording(Context):
 
     @property
     def _whole_runs(self) -> list[list[_Sequence]]:
-        """The runs but that of a call that has not ended."""
-        return [run for run in self._runs if run is not self._unfinished]
+        """The runs but those of calls that have not ended."""
+        if is_open(self):
+            tracker_of(self)  # A call that broke off is forgotten.
+        running = [call.run for call in list(self._calls.values()) if not call.is_whole]
+        return [run for run in self._runs if all(run is not other for other in running)]
 
     @property
     def traces(self) -> list[AttentionTrace]:
@@ -376,6 +439,24 @@ class Recording(Context):
                     fields[name] = abs(graph.attention) * norms[key]
                 found.append(replace(graph, **fields))
         return found
+
+
+def _unrecorded(tokens: int, sequence: int, call: _Call) -> str:
+    """Say why the tokens that a call goes on with are not recorded, as far as that is known."""
+    said = f"The model goes on with a cache of {tokens} tokens that were not recorded: "
+    if call.has_failed:
+        return said + "the call that put them into it failed. Run the prompt again."
+    if 0 < call.sequences <= sequence:
+        return (
+            f"{said}{call.sequences} sequences were recorded, and it now holds {sequence + 1} or "
+            "more. Repeat the prompt's texts before they run, or pass num_return_sequences."
+        )
+    return (
+        f"{said}gattn.capturing has not seen this cache. They ran before it was opened or in a "
+        "thread of their own, or the cache was copied, or filled by something else than the "
+        "model's calls, such as a trained prefix. Open it before the prompt runs, and go on with "
+        "the cache that the prompt filled."
+    )
 
 
 def _fitting(graph: AttentionGraph, names: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from gattn.models.masks import SCORES
 from gattn.models.routing import RoutedCall, present, routes, take_part
@@ -34,6 +34,11 @@ class SoftmaxMode(TorchFunctionMode):
     Modes know no model of their own: one is on for each open context, and whichever comes first
     sees a softmax, so that contexts may close in any order.
     """
+
+    @classmethod
+    def is_on(cls) -> bool:
+        """Say whether this thread is watched."""
+        return any(isinstance(mode, cls) for mode in _get_current_function_mode_stack())
 
     def __torch_function__(
         self,
@@ -57,7 +62,7 @@ def _seen(attention: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> An
     """Let the open contexts take part, where a softmax is a model's attention."""
     scores = args[0] if args else given.get("input")
     dim = given.get("dim", args[1] if len(args) > 1 else None)
-    trackers = [tracker for tracker, _ in present() if tracker.is_calling]
+    trackers = [calls.tracker for calls, _ in present() if calls.depth]
     if not isinstance(scores, Tensor) or dim not in (-1, scores.dim() - 1) or not trackers:
         return attention
     module, tracker = _owner(trackers)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
 
 from gattn.errors import CaptureError
 from gattn.models.masks import Mask
@@ -69,6 +70,13 @@ class _Last(NamedTuple):
     stop: int
 
 
+class _Step(NamedTuple):
+    """What a call is to `generate`, if that makes it."""
+
+    is_prompt: bool | None = None
+    unfinished: Tensor | None = None
+
+
 @dataclass(eq=False)
 class Progress:
     """What is known of the texts that a call goes on with: their ids, and which tokens are real."""
@@ -81,26 +89,37 @@ class Progress:
 class Tracker:
     """What is known of a model's present call, and of the sequence that it goes on with."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, known: Tracker | None = None) -> None:
         self.model = model
-        self._names: dict[int, str] = {id(part): name for name, part in model.named_modules()}
         self._config: Any = getattr(model, "config", None)
         self._is_encoder_decoder = bool(getattr(self._config, "is_encoder_decoder", False))
-        self._depth = 0
+        # What is known of the model and of caches serves all its calls, in any thread.
+        of = known or self
+        if known is None:
+            self._names: dict[int, str] = {id(part): name for name, part in model.named_modules()}
+            self._kinds: dict[tuple[str, str, type[nn.Module]], list[str]] = _kinds(model)
+            self._of_cache: WeakKeyDictionary[Any, Progress] = WeakKeyDictionary()
+            self._of_encoded: Any = WeakTensorKeyDictionary()
+            self._stacks: dict[str, str] = {}
+            self._homes: dict[str, str] = {}
+            self._verified: set[str] = set()
+        self._names, self._kinds, self._of_cache = of._names, of._kinds, of._of_cache
+        self._stacks, self._homes, self._verified = of._stacks, of._homes, of._verified
+        self._of_encoded = of._of_encoded
+        # What follows is of the present call.
+        self.is_calling = False
         self._seen = 0
         self._has_cache = False
         self._has_own_mask = False
         self._padding: dict[str, Tensor] = {}
         self.progress = Progress()
-        self._of_cache: WeakKeyDictionary[Any, Progress] = WeakKeyDictionary()
         self._batches: dict[str, int] = {}
         self._calls: dict[str, int] = {}
         self._layers: dict[str, list[int]] = {}
-        self._stacks: dict[str, str] = {}
-        self._homes: dict[str, str] = {}
         self._masks: dict[Any, tuple[Any, Mask]] = {}
-        self._verified: set[str] = set()
         self._last: _Last | None = None
+        self._step = _Step()
+        self._encoded: Tensor | None = None
 
     def owns(self, module: nn.Module) -> bool:
         """Say whether a module is a part of the model."""
@@ -110,32 +129,41 @@ class Tracker:
         """Give a module's qualified name."""
         return self._names[id(module)]
 
-    @property
-    def is_calling(self) -> bool:
-        """Whether a call of the model is under way."""
-        return self._depth > 0
+    def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Note that a call of the model, or of a model inside it, begins."""
+        _refuse_unreadable_generation()
+        self._step = _step_of_generation()
+        self._begin(_arguments(module, args, kwargs))
+        self.is_calling = True
 
-    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        """Note that the model or a model inside it is called; say whether it is the outermost."""
-        if module is self.model:
-            self._depth = 0
-        self._depth += 1
-        if self._depth == 1:
-            _refuse_unreadable_generation()
-            self._begin(_arguments(module, args, kwargs))
-        return self._depth == 1
-
-    def leave(self, result: Any) -> bool:
-        """Note what such a call gave; say whether it was the outermost."""
-        self._depth = max(self._depth - 1, 0)
-        if self._depth:
-            return False
+    def end(self, result: Any) -> None:
+        """Note what the call gave."""
         self._last = None
         self._masks.clear()
         cache = getattr(result, "past_key_values", None)
         if isinstance(cache, Hashable) and cache is not None:
             self._of_cache[cache] = self.progress
-        return True
+        if self._is_encoder_decoder and result is not None:
+            encoded = getattr(result, "encoder_last_hidden_state", None)
+            encoded = _first(result) if encoded is None else encoded
+            if isinstance(encoded, Tensor):
+                self._of_encoded[encoded] = self.progress
+                self._encoded = encoded  # It stays, to know the copies that samples go on with.
+
+    def _of_encoder(self, outputs: Any) -> Progress | None:
+        """Find the call that gave an encoder's output, which may be repeated for samples of it."""
+        encoded = _first(outputs)
+        if not self._is_encoder_decoder or not isinstance(encoded, Tensor):
+            return None
+        if encoded not in self._of_encoded:
+            for one, progress in list(self._of_encoded.items()):
+                if one.shape[1:] == encoded.shape[1:] and len(encoded) % len(one) == 0:
+                    repeated = one.repeat_interleave(len(encoded) // len(one), dim=0)
+                    if torch.equal(repeated, encoded.to(one.device)):
+                        self._of_encoded[encoded] = progress
+                        break
+        found: Progress | None = self._of_encoded.get(encoded)
+        return found
 
     def _begin(self, given: Mapping[str, Any]) -> None:
         self._calls.clear()
@@ -147,8 +175,8 @@ class Tracker:
         self._seen = int(cache.get_seq_length()) if hasattr(cache, "get_seq_length") else 0
         if self._seen:
             self.progress = self._of_cache.get(cache) or Progress()
-        elif given.get("encoder_outputs") is None or not self._is_encoder_decoder:
-            self.progress = Progress()
+        else:
+            self.progress = self._of_encoder(given.get("encoder_outputs")) or Progress()
         if isinstance(cache, Hashable) and cache is not None:
             self._of_cache[cache] = self.progress
         self._has_own_mask = any(x.dim() == 4 for n, x in given.items() if _is_mask(n, x))
@@ -219,6 +247,14 @@ class Tracker:
             self._masks[name] = call.mask, mask
         return self._masks[name][1]
 
+    def generates(self, length: int) -> bool:
+        """Say whether a call goes on with tokens that were generated, rather than with a prompt.
+
+        Outside of `generate` these come one by one.
+        """
+        is_prompt = self._step.is_prompt
+        return self._seen > 0 and (length == 1 if is_prompt is None else not is_prompt)
+
     @property
     def depth(self) -> dict[str, int]:
         """How many layers of each stack the present call went through so far."""
@@ -246,11 +282,11 @@ class Tracker:
     def must_verify(self, call: RoutedCall) -> bool:
         """Say whether a call is still to be proved: single steps follow what was proved before.
 
-        Under dropout nothing can be.
+        A function of the user's own may do anything at each. Under dropout nothing can be proved.
         """
         if call.options.get("dropout"):
             return False
-        is_step = call.query.shape[2] == 1 and call.name in self._verified
+        is_step = call.query.shape[2] == 1 and call.name in self._verified and not call.is_own
         self._verified.add(call.name)
         return not is_step
 
@@ -314,6 +350,9 @@ class Tracker:
         else:
             now = mask.reads_itself(count, start - dropped, length)
             now = now if told is None else now | told[:, start:]
+        unfinished = self._step.unfinished
+        if start and unfinished is not None and len(unfinished) == count:
+            now = now & unfinished[:, None]
         real = now if before is None or not start else torch.cat([before, now], dim=1)
         self.progress.real[stack] = real
         queries = _sides(real, start, length)
@@ -377,16 +416,27 @@ class Tracker:
         return rows if len(some) != len(rows) or bool(some.all()) else rows[some.to(rows.device)]
 
     def check_layers(self) -> None:
-        """Refuse layers that mix several attentions: one module may serve each layer only once.
+        """Refuse a call whose layers cannot be numbered by their order.
 
         Raises
         ------
         CaptureError
-            Where modules are called several times a layer.
+            Where the attention of some layers was not seen, or modules are called several times a
+            layer.
         """
         config = self._config
         text = config.get_text_config() if hasattr(config, "get_text_config") else config
         layers = getattr(text, "num_hidden_layers", None)
+        for seen, alike in self._alike():
+            # Models of fewer layers than they hold say so.
+            if len(seen) < len(alike) and seen != alike[:layers]:
+                missing = next(name for name in alike if name not in seen)
+                raise CaptureError(
+                    f"The attention of {missing} was not seen, but that of {seen[0]} was: the "
+                    "model skipped it, or computed it in code that does not ask transformers' "
+                    "interface, such as a graph or a replaced forward. Layers cannot be numbered, "
+                    "so this call is refused."
+                )
         for stack, calls in self._calls.items():
             modules = sum(self._stacks[name] == stack for name in self._layers)
             if layers is not None and modules < calls > layers:
@@ -395,6 +445,13 @@ class Tracker:
                     "layers: the attention of a layer is a combination of several softmaxes, which "
                     "gattn does not read."
                 )
+
+    def _alike(self) -> Iterator[tuple[list[str], list[str]]]:
+        """List the modules seen in this call with all that are alike, one in each layer."""
+        seen = {(*_kind(name), type(self.model.get_submodule(name))) for name in self._layers}
+        for kind in seen:
+            alike = self._kinds[kind]
+            yield [name for name in alike if name in self._layers], alike
 
 
 def _batches(given: Mapping[str, Any]) -> dict[str, int]:
@@ -411,6 +468,13 @@ def _batches(given: Mapping[str, Any]) -> dict[str, int]:
         if any(name in sizes for name in some)
     }
     return found or {"": next(iter(sizes.values()))} if sizes else {}
+
+
+def _first(outputs: Any) -> Any:
+    """Give the first of some outputs."""
+    if isinstance(outputs, Mapping):
+        return next(iter(outputs.values()), None)
+    return outputs[0] if isinstance(outputs, (tuple, list)) and outputs else outputs
 
 
 def _is_mask(name: str, given: Any) -> bool:
@@ -450,6 +514,21 @@ def _home(name: str) -> str:
     return ".".join(parts[:number])
 
 
+def _kinds(model: nn.Module) -> dict[tuple[str, str, type[nn.Module]], list[str]]:
+    """List the modules that are alike, by list of layers, path within a layer, and type."""
+    kinds: dict[tuple[str, str, type[nn.Module]], list[str]] = {}
+    for name, module in model.named_modules():
+        kinds.setdefault((*_kind(name), type(module)), []).append(name)
+    return kinds
+
+
+def _kind(name: str) -> tuple[str, str]:
+    """Give the list of layers that a module is in, and its path within a layer."""
+    parts = [part for part in name.split(".") if part != "_orig_mod"]
+    number = next((n for n, part in enumerate(parts) if part.isdigit()), len(parts))
+    return ".".join(parts[:number]), ".".join(parts[number + 1 :])
+
+
 def _stack_name(module: nn.Module, name: str, is_encoder_decoder: bool) -> str | None:
     """Name a module's stack by its path, or give None where the name does not tell."""
     parts = name.lower().split(".")
@@ -466,6 +545,23 @@ def _stack_name(module: nn.Module, name: str, is_encoder_decoder: bool) -> str |
         return "text"
     is_causal = getattr(module, "is_causal", None)
     return None if is_causal is None else "decoder" if is_causal else "encoder"
+
+
+def _step_of_generation() -> _Step:
+    """Look up the stack of calls for what `generate` knows of this one.
+
+    It feeds prompts in pieces of any length, and goes on with rows that have ended, as padding.
+    """
+    frame = sys._getframe()
+    is_prompt = False
+    while frame.f_back is not None:
+        frame = frame.f_back
+        name = frame.f_code.co_name
+        is_prompt |= name.startswith("_prefill")
+        unfinished = frame.f_locals.get("unfinished_sequences") if name == "_sample" else None
+        if isinstance(unfinished, Tensor) and unfinished.dim() == 1:
+            return _Step(is_prompt, unfinished.bool().cpu())
+    return _Step(True if is_prompt else None)
 
 
 def _refuse_unreadable_generation() -> None:

@@ -248,7 +248,7 @@ def test_a_call_that_fails_halfway_expects_no_projection(tiny):
         np.testing.assert_array_equal(found.trace[place].contribution, head.contribution)
 
 
-def test_a_step_that_fails_leaves_no_part_of_its_text(tiny):
+def test_a_step_that_fails_leaves_its_text_as_it_was(tiny):
     model = tiny("llama")
     with torch.no_grad(), capturing(model) as found:
         model(torch.tensor([IDS[:5]]))
@@ -258,8 +258,8 @@ def test_a_step_that_fails_leaves_no_part_of_its_text(tiny):
         with pytest.raises(ZeroDivisionError):
             model(torch.tensor([[3]]), past_key_values=cache)
         handle.remove()
-        assert [len(trace.only_stack.tokens) for trace in found.traces] == [5]
-        with pytest.raises(CaptureError):
+        assert [len(trace.only_stack.tokens) for trace in found.traces] == [5, len(IDS)]
+        with pytest.raises(CaptureError, match="a call that failed put tokens into it"):
             model(torch.tensor([[3]]), past_key_values=cache)
         model(torch.tensor([IDS[:3]]))
-    assert [len(trace.only_stack.tokens) for trace in found.traces] == [5, 3]
+    assert [len(trace.only_stack.tokens) for trace in found.traces] == [5, len(IDS), 3]

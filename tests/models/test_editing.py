@@ -630,13 +630,15 @@ def test_located_edits_do_not_pile_up_while_generating(tiny, tokenizer):
     context = Editing([[Cut(0, key=name), Cut(1, query=name)]], tokenizer)
     with opened(model, context):
         model.generate(ids, attention_mask=mask, max_new_tokens=8, do_sample=False)
-    assert len(context._located) == len(context._given) == 4
-    assert all(of == "decoder" for _, of, _ in context._located)
+    (call,) = context._calls.values()
+    assert len(call.located) == len(call.given) == 4
+    assert all(of == "decoder" for _, of, _ in call.located)
     context = Editing([[Cut(0, key=name), Cut(1, query=name)]], tokenizer)
     with opened(model, context), torch.no_grad():
         model(torch.tensor([[5, 7, 8], [6, 7, 9], [7, 7, 7]]))
-    assert len(context._located) == 6
-    assert len(set(map(id, context._located.values()))) == len(context._given) == 4
+    (call,) = context._calls.values()
+    assert len(call.located) == 6
+    assert len(set(map(id, call.located.values()))) == len(call.given) == 4
 
 
 def test_a_given_graph_must_reach_as_far_as_the_text_that_is_generated(tiny):

@@ -6,6 +6,7 @@ from threading import Thread
 import numpy as np
 import pytest
 import torch
+from transformers import DynamicCache
 
 from gattn import All, Threshold, TopK, TopMass, capture, capturing
 from gattn.errors import CaptureError
@@ -251,6 +252,31 @@ def test_samples_of_one_encoded_text_share_its_encoder(tiny):
     ]
 
 
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_a_decoder_goes_on_with_the_text_whose_encoder_it_is_given(tiny, name):
+    """Whatever was encoded in between: another text, or one in another order."""
+    model = tiny(name, "eager")
+    texts, starts = [torch.tensor([row]) for row in (IDS, FEW)], torch.tensor([[2, 7, 9]])
+    with capturing(model) as run, torch.no_grad():
+        encoded = [model.get_encoder()(text) for text in texts]
+        for one in encoded:
+            model(encoder_outputs=one, decoder_input_ids=starts)
+    assert len(run.traces) == 2
+    for text, trace in zip(texts, run.traces, strict=True):
+        output = reported(model, {"input_ids": text, "decoder_input_ids": starts})
+        assert list(trace.stacks) == ["encoder", "decoder", "cross"]
+        assert trace["cross"].tokens == trace["encoder"].tokens == [str(int(i)) for i in text[0]]
+        for (layer, h), head in trace["cross"].items():
+            expected = output.cross_attentions[layer][0, h]
+            np.testing.assert_allclose(head.to_dense(), expected, atol=1e-5)
+    with capturing(model) as run, torch.no_grad():
+        model.get_encoder()(texts[0])
+        unknown = (torch.randn_like(encoded[0][0]),)
+        model(encoder_outputs=unknown, decoder_input_ids=starts)
+    assert [list(trace.stacks) for trace in run.traces] == [["encoder"], ["decoder", "cross"]]
+    assert run.traces[1]["cross"].tokens != run.traces[0]["encoder"].tokens
+
+
 def test_without_a_cache_each_step_is_a_pass_of_its_own(build):
     model = build("llama")
     with capturing(model) as run:
@@ -281,6 +307,113 @@ def test_a_prompt_in_pieces_is_one_pass(build):
     with capturing(model) as run:
         ids = generate(model, IDS, 4, prefill_chunk_size=5)[0]
     same_as_one_pass(model, run.trace, ids[:-1])
+
+
+@pytest.mark.parametrize("cache", [None, "static"])
+@pytest.mark.parametrize("chunk", [1, 2, 5, 6, 11, 12, 20])
+def test_the_pieces_of_a_prompt_are_not_generated(build, chunk, cache):
+    model = build("llama")
+    options = {"cache_implementation": cache} if cache else {}
+    with capturing(model) as run:
+        ids = generate(model, IDS, 4, prefill_chunk_size=chunk, **options)[0]
+    assert run.trace.generated == 3
+    assert {head.generated for head in run.trace.heads()} == {3}
+    assert run.trace.only_stack.tokens == [str(int(i)) for i in ids[:-1]]
+    assert run.trace.logits[-4:].argmax(-1).tolist() == ids[-4:].tolist()
+    same_as_one_pass(model, run.trace, ids[:-1])
+
+
+def test_what_came_after_the_last_prompt_is_generated(build):
+    """A second turn begins with the text so far and what its reader says."""
+    model = build("llama")
+    cache = DynamicCache(config=model.config)
+    with capturing(model) as run:
+        one = generate(model, IDS, 4, past_key_values=cache)[0]
+        assert run.trace.generated == 3
+        text = [*one.tolist(), *FEW]
+        whole = torch.ones(1, len(text), dtype=torch.long)
+        two = generate(model, text, 3, whole, past_key_values=cache)[0]
+    assert run.trace.generated == 2
+    assert run.trace.only_stack.tokens == [str(int(i)) for i in two[:-1]]
+    same_as_one_pass(model, run.trace, two[:-1])
+
+
+def ending(model, rows, **options):
+    """Sample until each text ends by itself, at its own length: the text of each, its logits."""
+    width = max(map(len, rows))
+    ids = torch.tensor([[0] * (width - len(row)) + row for row in rows])
+    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
+    found = model.generate(
+        ids, attention_mask=mask, output_logits=True, return_dict_in_generate=True, **options
+    )
+    texts = []
+    for row, new in zip(rows, found.sequences[:, width:].tolist(), strict=True):
+        stop = new.index(2) + 1 if 2 in new else len(new)
+        texts.append(row + new[:stop])
+    return texts, torch.stack(found.logits, 1)
+
+
+ROWS = [IDS, FEW, [9], [3, 3, 3], [50, 40, 30, 20, 10], [7]]
+ENDS = {"do_sample": True, "max_new_tokens": 16, "temperature": 3.0}
+
+
+@pytest.mark.parametrize("cache", [None, "static"])
+@pytest.mark.parametrize("name", ["llama", "mistral", "bloom"])
+@pytest.mark.parametrize("pad", [0, 2], ids=["pad", "eos"])
+def test_texts_that_end_early_have_the_traces_that_they_have_alone(build, name, cache, pad):
+    """What `generate` feeds of a text that has ended is padding, whatever its mask says."""
+    model = build(name, "eager", vocab_size=6)
+    rows = [[token % 3 + 3 for token in row] for row in ROWS]
+    options = ENDS | {"pad_token_id": pad, "eos_token_id": 2}
+    if cache and name != "bloom":
+        options["cache_implementation"] = cache
+    torch.manual_seed(5)
+    with capturing(model) as run:
+        texts, logits = ending(model, rows, **options)
+    lengths = [len(text) - len(row) for text, row in zip(texts, rows, strict=True)]
+    assert len(set(lengths)) > 2
+    assert min(lengths) < 5
+    for number, (row, text, trace) in enumerate(zip(rows, texts, run.traces, strict=True)):
+        count = lengths[number]
+        assert trace.only_stack.tokens == [str(i) for i in text[:-1]]
+        assert trace.generated == count - 1
+        assert {head.generated for head in trace.heads()} == {count - 1}
+        assert torch.equal(trace.logits, logits[number, :count])
+        same_as_one_pass(model, trace, torch.tensor(text[:-1]))
+        assert len(trace.only_stack.tokens) == len(row) + count - 1
+
+
+def test_texts_of_an_encoder_decoder_that_end_early(tiny):
+    model = tiny("bart", "eager", vocab_size=6)
+    rows = torch.tensor([[3, 4, 5, 3], [5, 5, 4, 3], [4, 3, 3, 3], [4, 4, 4, 4]])
+    torch.manual_seed(4)
+    with capturing(model) as run:
+        found = model.generate(rows, decoder_start_token_id=1, forced_eos_token_id=None, **ENDS)
+    ends = [[*row.tolist(), 2].index(2, 1) for row in found]
+    assert len(set(ends)) > 1
+    for row, decoded, stop, trace in zip(rows, found, ends, run.traces, strict=True):
+        decoder = decoded[: min(stop, len(decoded) - 1)]
+        inputs = {"input_ids": row[None], "decoder_input_ids": decoder[None]}
+        output = reported(model, inputs)
+        for stack in ("decoder", "cross"):
+            for (layer, h), head in trace[stack].items():
+                expected = output[f"{stack}_attentions"][layer][0, h]
+                np.testing.assert_allclose(head.to_dense(), expected, atol=1e-5)
+        assert trace.generated == len(decoder) - 1
+        assert trace["decoder"].tokens == [str(int(i)) for i in decoder]
+
+
+def test_tokens_after_an_end_that_nobody_heeds_are_real(build):
+    """In a loop of one's own, and where a text is told to go on, an end is a token like others."""
+    model = build("llama")
+    ids = [5, 2, 0, 0, 7, 2]
+    with torch.no_grad(), capturing(model) as run:
+        cache = None
+        for token in ids:
+            output = model(torch.tensor([[token]]), past_key_values=cache, use_cache=True)
+            cache = output.past_key_values
+    assert run.trace.only_stack.tokens == [str(i) for i in ids]
+    same_as_one_pass(model, run.trace, torch.tensor(ids))
 
 
 def test_vectors_in_place_of_tokens_have_no_names(build):
@@ -327,14 +460,35 @@ def test_a_prompt_that_goes_on_twice_is_refused(build):
         branch = copy.deepcopy(cache)
         model(torch.tensor([[3]]), past_key_values=cache)
         with pytest.raises(
-            CaptureError, match=r"12 tokens that were not recorded.*the cache is a copy"
+            CaptureError, match=r"12 tokens that were not recorded.*the cache was copied"
         ):
             model(torch.tensor([[4]]), past_key_values=branch)
     with torch.no_grad(), capturing(model):
         cache = model(torch.tensor([IDS]), use_cache=True).past_key_values
         cache.batch_repeat_interleave(2)
-        with pytest.raises(CaptureError, match="tokens that were not recorded"):
+        says = "not recorded: 1 sequences were recorded, and it now holds 2"
+        with pytest.raises(CaptureError, match=says):
             model(torch.tensor([[4], [5]]), past_key_values=cache)
+
+
+def test_going_on_after_a_prompt_that_failed_says_so(build):
+    model = build("llama")
+    cache = DynamicCache(config=model.config)
+    handle = model.lm_head.register_forward_pre_hook(lambda module, given: 1 / 0)
+    with torch.no_grad(), capturing(model):
+        with pytest.raises(ZeroDivisionError):
+            model(torch.tensor([IDS]), past_key_values=cache)
+        handle.remove()
+        with pytest.raises(CaptureError, match="the call that put them into it failed"):
+            model(torch.tensor([[4]]), past_key_values=cache)
+        model(torch.tensor([IDS]))
+    with pytest.raises(CaptureError, match=r"Every call of LlamaForCausalLM .* failed"):
+        one_that_fails(model)
+
+
+def one_that_fails(model):
+    with torch.no_grad(), capturing(model), pytest.raises(IndexError):
+        model(torch.tensor([[10**6]]))
 
 
 def test_tokens_taken_out_of_a_cache_are_noticed(build):

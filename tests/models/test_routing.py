@@ -265,19 +265,36 @@ def test_a_task_does_not_keep_what_the_task_that_began_it_has_closed(tiny):
 # Refusals
 
 
-@pytest.mark.parametrize("part", ["", "model", "model.layers.1"])
-def test_compiled_models_are_refused_with_a_reason(tiny, part):
-    model = tiny("llama")
-    model.get_submodule(part).compile()
-    whole = torch.compile(tiny("llama"))
-    for compiled in (model, whole):
-        for context in (edited(compiled, CUT), capturing(compiled)):
-            with pytest.raises(ModelError, match=r"compiled.*before torch\.compile"):
-                context.__enter__()
-    mixed = tiny("llama")
-    mixed.model.layers[0] = torch.compile(mixed.model.layers[0])
-    with pytest.raises(ModelError, match=r"OptimizedModule in the model is compiled"):
-        capture([5, 6], mixed)
+class Plain(torch.nn.Module):
+    """Attention that asks nobody how."""
+
+    def forward(self, hidden_states, **options):
+        return hidden_states, None
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2])
+def test_a_layer_that_is_not_seen_is_refused_and_the_others_keep_their_numbers(tiny, layer):
+    """A graph in place of code does so: what it computes asks nobody."""
+    model = tiny("llama", num_hidden_layers=3)
+    attention = model.model.layers[layer].self_attn
+    attention.forward = Plain().forward
+    says = rf"attention of model\.layers\.{layer}\.self_attn was not seen"
+    cut = edited(model, Cut(layer=1, head=0))
+    for context in (capturing(model), cut):
+        with pytest.raises(CaptureError, match=says), context:
+            forward(model)
+    del attention.forward
+    with capturing(model) as run:
+        forward(model)
+    assert run.trace.only_stack.layers == [0, 1, 2]
+
+
+def test_a_model_that_is_told_to_run_fewer_layers_has_fewer(tiny):
+    model = tiny("llama", num_hidden_layers=3)
+    model.config.num_hidden_layers = 2
+    with capturing(model) as run:
+        forward(model)
+    assert run.trace.only_stack.layers == [0, 1]
 
 
 def test_a_model_without_numbers_is_refused(tiny):
