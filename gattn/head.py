@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gattn.edit_records import Edits, checked, in_words
 from gattn.errors import CaptureError, ShapeError
 from gattn.graph import TokenGraph
 from gattn.keep import Keep, as_keep
@@ -73,6 +74,9 @@ class AttentionGraph:
         What computed it.
     kept_by : str
         Which edges were kept.
+    edits : tuple of Edit
+        The edits that the model ran with, those of other heads too; a file keeps an `EditRecord`
+        of each, which equals it.
 
     Raises
     ------
@@ -103,6 +107,7 @@ class AttentionGraph:
     weight_function: str = ""
     normalizer: str = ""
     kept_by: str = "All()"
+    edits: Edits = ()
 
     def __post_init__(self) -> None:
         edges, queries, nodes = self.graph.num_edges, self.graph.num_queries, self.graph.num_tokens
@@ -129,6 +134,10 @@ class AttentionGraph:
             raise ShapeError(
                 f"generated must be a number of the {nodes} tokens, not {self.generated!r}."
             )
+        try:
+            object.__setattr__(self, "edits", checked(self.edits))
+        except TypeError as error:
+            raise ShapeError(f"{error}.") from error
         self._check_numbers()
 
     def _check_numbers(self) -> None:
@@ -157,9 +166,10 @@ class AttentionGraph:
 
     def __repr__(self) -> str:
         place = "".join(f"{part}, " for part in self.place())
+        edits = f", {in_words(self.edits)}" if self.edits else ""
         return (
             f"AttentionGraph({place}{self.graph.num_tokens} tokens, {self.graph.num_edges} edges, "
-            f"keep={self.kept_by}, {self.share_kept:.1%} of the attention)"
+            f"keep={self.kept_by}, {self.share_kept:.1%} of the attention{edits})"
         )
 
     def place(self) -> list[str]:

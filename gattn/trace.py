@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, overload
 
+from gattn.edit_records import Edits, in_words, union
 from gattn.errors import SelectionError, ShapeError
 from gattn.head import AttentionGraph
 
@@ -53,7 +54,13 @@ class Stack(Mapping[tuple[int, int], AttentionGraph]):
         return len(self.heads)
 
     def __repr__(self) -> str:
-        return f"Stack({self.name}: layers {self.layers}, heads {self.head_numbers})"
+        edits = f"; {in_words(self.edits)}" if self.edits else ""
+        return f"Stack({self.name}: layers {self.layers}, heads {self.head_numbers}{edits})"
+
+    @property
+    def edits(self) -> Edits:
+        """The edits that the model ran with, as its heads know them."""
+        return union(head.edits for head in self.heads.values())
 
     @property
     def layers(self) -> list[int]:
@@ -205,7 +212,13 @@ class AttentionTrace:
             for name, stack in self.stacks.items()
         )
         generated = f"; {self.generated} generated" if self.generated else ""
-        return f"AttentionTrace({self.model or 'no model'}; {parts}{generated})"
+        edits = f"; {in_words(self.edits)}" if self.edits else ""
+        return f"AttentionTrace({self.model or 'no model'}; {parts}{generated}{edits})"
+
+    @property
+    def edits(self) -> Edits:
+        """The edits that the model ran with, as its heads know them."""
+        return union(head.edits for head in self.heads())
 
     @property
     def tokens(self) -> list[str]:

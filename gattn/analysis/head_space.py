@@ -15,6 +15,7 @@ from gattn.analysis.head_scores import refuse_negative
 from gattn.analysis.heads import Heads, by_place, described, is_graphs
 from gattn.analysis.layers import Layers
 from gattn.analysis.results import Array, array
+from gattn.edit_records import identities, union
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
 from gattn.progress import walk
@@ -107,6 +108,7 @@ def head_distances(
         name="distance",
         computed_from=" and ".join(dict.fromkeys((one.source, two.source))),
         notes=notes,
+        edits=one.edits if other is None else (),
     )
 
 
@@ -124,6 +126,7 @@ class _Side:
     source: str
     device: torch.device
     bound: float = 0.0
+    edits: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, attention: Heads) -> _Side:
@@ -150,6 +153,7 @@ class _Side:
             ((layers.positions, texts[0]), (layers.query_positions, texts[1])),
             layers.source,
             layers.mass.device,
+            edits=layers.edits,
         )
 
     @classmethod
@@ -176,6 +180,7 @@ class _Side:
             described(heads),
             torch.device("cpu"),
             max(map(dropped_distance, heads)),
+            tuple(identities(union(head.edits for head in heads))),
         )
 
 

@@ -86,6 +86,7 @@ def laplacian_eigenvalues(
         axes,
         name="laplacian_eigenvalue",
         computed_from=layers.source,
+        edits=layers.edits,
         notes=notes,
         tokens=texts,
         unrolled=unrolled,

@@ -61,6 +61,8 @@ class Layered:
         What it was read from, in words.
     notes : tuple of str
         What to mind.
+    edits : tuple of str
+        As in `Layers`.
     """
 
     edges: tuple[Edges, ...]
@@ -70,6 +72,7 @@ class Layered:
     tokens: tuple[str, ...]
     source: str
     notes: tuple[str, ...] = ()
+    edits: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, given: Passages, layers: int | None, residual: bool) -> Layered:
@@ -135,6 +138,7 @@ class Layered:
             layers.tokens,
             layers.source,
             ("edges: kept attention that is not 0, in any head of a layer", *layers.mass_notes()),
+            layers.edits,
         )
 
     def __len__(self) -> int:

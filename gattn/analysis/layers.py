@@ -13,6 +13,7 @@ import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from gattn.edit_records import identities, in_words
 from gattn.errors import SelectionError, ShapeError
 from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph
@@ -68,6 +69,8 @@ class Layers:
         Whether some attention went to a sink outside of the text.
     is_signed : bool
         Whether some attention is negative.
+    edits : tuple of str
+        The edits that the model ran with, as `gattn.edit_records.identities` writes them.
     """
 
     read: Callable[[int], Tensor]
@@ -84,6 +87,7 @@ class Layers:
     holds_residual: bool = False
     has_sink: bool = False
     is_signed: bool = False
+    edits: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, attention: Attention, *, signed: bool = False) -> Layers:
@@ -375,6 +379,7 @@ def _of_stack(stack: Stack) -> Layers:
         if is_square
         else f"{len(queries)} queries, {len(keys)} keys",
         "" if kept == "All()" else f"kept by {kept}",
+        in_words(stack.edits),
     ]
     return Layers(
         read,
@@ -390,6 +395,7 @@ def _of_stack(stack: Stack) -> Layers:
         is_square=is_square,
         has_sink=any(g.sink is not None for some in graphs for g in some),
         is_signed=any(bool((g.attention < 0).any()) for some in graphs for g in some),
+        edits=tuple(identities(stack.edits)),
     )
 
 
@@ -452,6 +458,7 @@ def _of_labelled(values: xr.DataArray) -> Layers:
         is_square=found.is_square and keys == queries,
         holds_residual=bool(values.attrs.get("holds_residual", False)),
         is_signed=found.is_signed,
+        edits=tuple(values.attrs.get("edits", ())),
     )
 
 

@@ -53,6 +53,7 @@ def effective_rank(attention: Attention, *, progress: bool = True) -> Array:
         layers.axes("layer", "head"),
         name="effective_rank",
         computed_from=layers.source,
+        edits=layers.edits,
         notes=layers.mass_notes(),
     )
 
@@ -116,6 +117,7 @@ def rank_collapse(
         layers.axes("layer"),
         name="residual_of_rank_one",
         computed_from=layers.source,
+        edits=layers.edits,
         notes=notes,
         heads=heads if isinstance(heads, (str, int)) else np.asarray(heads).tolist(),
         residual=residual,

@@ -183,7 +183,14 @@ class Mixed:
             tokens[axis] = [texts[row] for row in chosen]
         source = f"{self.layers.source}; {self._described()}"
         return array(
-            values, axes, name=name, computed_from=source, notes=notes, tokens=tokens, **self.facts
+            values,
+            axes,
+            name=name,
+            computed_from=source,
+            notes=notes,
+            tokens=tokens,
+            edits=self.layers.edits,
+            **self.facts,
         )
 
 

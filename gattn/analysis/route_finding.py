@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gattn.analysis.importances import Norm, importances
 from gattn.analysis.layers import row_of
-from gattn.analysis.results import Array, array
+from gattn.analysis.results import Array, array, told_in_graph
 from gattn.analysis.route_building import Builder, add_layer
 from gattn.analysis.route_graphs import Routes
 from gattn.errors import SelectionError
@@ -117,6 +117,7 @@ def routes(
     graph.weigh()
     graph.graph.update(
         computed_from=found.source,
+        **told_in_graph(found.edits),
         notes="\n".join(_notes(found, threshold, norm)),
         position=target,
         threshold=float(threshold),
@@ -186,6 +187,7 @@ def route_importances(
         axes,
         name="importance",
         computed_from=found.source,
+        edits=found.edits,
         notes=[*found.notes, "what a row lacks of 1 is the residual stream's"],
         tokens={"query": found.tokens, "key": found.tokens},
     )

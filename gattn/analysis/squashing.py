@@ -102,6 +102,7 @@ def oversquashing(
         },
         name="oversquashing",
         computed_from=stack.source,
+        edits=stack.edits,
         notes=notes,
         index=["position"],
     )

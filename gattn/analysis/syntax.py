@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from gattn.analysis.layers import Attention, Layers, heads_of
-from gattn.analysis.results import Graph, Table, column, table
+from gattn.analysis.results import Graph, Table, column, table, told_in_graph
 from gattn.analysis.words import Matrix, words_of
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
@@ -96,6 +96,7 @@ def best_edges(attention: Attention, *, progress: bool = True) -> BestEdges:
         pd.concat(parts, ignore_index=True),
         name="best edges",
         computed_from=layers.source,
+        edits=layers.edits,
         notes=[*_notes(layers), *layers.mass_notes()],
         index=("layer", "head", "word"),
     )
@@ -161,6 +162,7 @@ def arborescence(attention: Attention, direction: Direction = "dependent_to_head
         "computed_from": layers.source,
         "notes": "\n".join(notes),
         "direction": direction,
+        **told_in_graph(layers.edits),
     }
     return tree
 

@@ -98,6 +98,7 @@ def template_distances(
         rows,
         name="distances from templates",
         computed_from=layers.source,
+        edits=layers.edits,
         notes=notes,
         index=("layer", "head"),
     )

@@ -10,7 +10,8 @@ import torch
 from numpy.typing import NDArray
 
 from gattn.analysis.layers import Layers, counted, notes_of_mass, row_of
-from gattn.analysis.results import Graph
+from gattn.analysis.results import Graph, told_in_graph
+from gattn.edit_records import identities, in_words
 from gattn.errors import SelectionError, ShapeError
 from gattn.trace import HeadReduction, Stack
 
@@ -228,6 +229,7 @@ def unroll(stack: Stack, *, heads: HeadReduction = "mean", residual: float = 0.5
         first_layer=stack.layers[0],
         computed_from=_described(stack, str(named), residual),
         notes="\n".join(_notes([layer for layer in chosen.values() if layer])),
+        **told_in_graph(identities(stack.edits)),
     )
     for depth in range(len(stack.layers) + 1):
         for position, token in zip(places, labels, strict=True):
@@ -314,6 +316,7 @@ def _described(stack: Stack, heads: str, residual: float) -> str:
         f"{stack.name} stack",
         f"layers {first}-{last}" if last > first else f"layer {first}",
         counted(len(stack.tokens), "token"),
+        in_words(stack.edits),
     ]
     named = f"{heads} of heads" if heads in ("mean", "max", "min") else which
     return f"{', '.join(filter(None, parts))}; {named}, residual {residual:g}"

@@ -11,9 +11,11 @@ import torch
 from torch import Tensor
 
 from gattn.analysis.results import Array, array
+from gattn.edit_records import identities, in_words
 from gattn.errors import CaptureError, SelectionError
 from gattn.models.capturing import choice, resolved
 from gattn.models.copying import LayerCopies
+from gattn.models.editing import open_edits
 from gattn.models.edits import Cut
 from gattn.models.encoding import Inputs
 from gattn.models.loading import model_name
@@ -115,7 +117,8 @@ def value_zeroing(
             [Cut(layer=depth, key=keys[n], renormalize=False, stack=copies.stack)] for n in columns
         ]
         copies.run(cuts, see)
-    notes = []
+    edits, notes = open_edits(model), []
+    source = [model_name(model), f"{copies.stack} stack", f"{len(copies)} tokens", in_words(edits)]
     if len(keys) == len(copies):
         whole = scores.sum(-1, keepdims=True)
         scores = np.divide(scores, whole, out=scores, where=whole > 0)
@@ -125,7 +128,8 @@ def value_zeroing(
         scores,
         {"layer": depth, "query": range(len(copies)), "key": keys},
         name="value_zeroing",
-        computed_from=f"{model_name(model)}, {copies.stack} stack, {len(copies)} tokens",
+        computed_from=", ".join(filter(None, source)),
+        edits=identities(edits),
         notes=notes,
         tokens={"query": copies.tokens, "key": [copies.tokens[key] for key in keys]},
         holds_residual=True,

@@ -25,15 +25,17 @@ from gattn.drawing.frame import (
     add_texts,
     check_values,
     clear,
+    edits_said,
+    make_room,
     points,
     shown_text,
-    title_of,
     width_left,
 )
 from gattn.drawing.labels import font_size, text_style
 from gattn.drawing.matrix import norm_of
 from gattn.drawing.setting import PAD, Setting, Words
 from gattn.drawing.shown import all_of, kept_by, share_of
+from gattn.edit_records import union
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
 
@@ -98,6 +100,7 @@ def draw_text(
     is_signed = scale.is_signed and values == "attention"
     colours = colour_map(cmap, is_signed=is_signed, is_area=True)
     norm = scale.norm if values == "attention" else norm_of(shade.amounts[shade.is_edge], values)
+    is_own = ax is None
     if ax is None:
         ax = _fitting_axes(words, 2 + len(scale.ticks) if legend else 0)
         width = points(ax)[0]
@@ -105,7 +108,11 @@ def draw_text(
         width = width_left(ax, points(ax)[0], legend=legend)
     clear(ax)
     _write(ax, shade, words, width, colours, norm)
-    add_texts(ax, _title(chosen), shade.caption)
+    edits = union(head.edits for head in chosen)
+    caption = "; ".join(filter(None, [shade.caption, edits_said(edits)]))
+    add_texts(ax, " · ".join([_title(chosen), *(["edited"] if edits else [])]), caption)
+    if is_own:
+        make_room(ax)
     if legend:
         add_area_key(ax, Look(scale, colours, True, True, values), norm)
     return ax
@@ -208,7 +215,7 @@ def _who_reads(heads: Sequence[AttentionGraph], column: int) -> str:
 
 def _title(heads: Sequence[AttentionGraph]) -> str:
     if len(heads) == 1:
-        return title_of(heads[0])
+        return " · ".join(heads[0].place())
     layers = {head.layer for head in heads}
     if len(layers) > 1 or None in layers:
         return f"mean of {len(heads)} heads"

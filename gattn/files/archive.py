@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from gattn import rules
+from gattn import edit_records, rules
+from gattn.edit_records import Described
 from gattn.errors import FileError, GattnError
 from gattn.files.plain import from_json, to_json
 from gattn.graph import TokenGraph
@@ -162,11 +163,14 @@ class _Packer:
             return {"$array": self._store(value)}
         if isinstance(value, tuple):
             return self._share({"$tuple": [self.pack(part) for part in value]})
+        if isinstance(value, Described):
+            return {"$edit": edit_records.written(value)}
         if type(value).__name__ not in _CLASSES:
             return to_json(value)
-        packed = {
-            type(value).__name__: {f.name: self.pack(getattr(value, f.name)) for f in fields(value)}
-        }
+        values = {one.name: getattr(value, one.name) for one in fields(value)}
+        if not values.get("edits", True):
+            del values["edits"]  # Versions that do not know of edits read files without any.
+        packed = {type(value).__name__: {name: self.pack(x) for name, x in values.items()}}
         return self._share(packed) if isinstance(value, TokenGraph) else packed
 
     def _share(self, packed: dict[str, Any]) -> dict[str, int]:
@@ -219,6 +223,8 @@ class _Unpacker:
             return self._load(*content)
         if mark == "$tensor":
             return torch.from_numpy(self._load(*content))
+        if mark == "$edit":
+            return edit_records.read(content)
         if mark == "$tuple":
             return tuple(self.unpack(part) for part in content)
         if mark in _CLASSES:

@@ -21,7 +21,7 @@ from gattn.models.edits import Edit, Names, Restrict, Swap, Use
 from gattn.models.encoding import names_of
 from gattn.models.loading import find_tokenizer
 from gattn.models.reading import Reading
-from gattn.models.routing import Context, RoutedCall, opened
+from gattn.models.routing import Context, RoutedCall, opened, present
 from gattn.models.tracking import Place, Tracker
 from gattn.normalizers import Normalizer, Softmax
 from gattn.rules import list_keys
@@ -284,14 +284,17 @@ class Editing(Context):
         )
         self._awaits_backward = is_checkpointed and torch.is_grad_enabled()
 
+    def of(self, sequence: int) -> Sequence[Edit]:
+        """Give the edits of a sequence, as they were given."""
+        return self._edits[sequence if len(self._edits) > 1 else 0]
+
     def edits(self, call: RoutedCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
         """Give the edits of each element, their tokens located."""
         self._awaits_backward &= tracker.is_calling
         self._layer = place.layer
         applied: list[Sequence[Edit]] = []
         for sequence in place.sequences:
-            some = self._edits[sequence if len(self._edits) > 1 else 0]
-            found = [edit for edit in some if edit.applies(place)]
+            found = [edit for edit in self.of(sequence) if edit.applies(place)]
             for edit in found:
                 self._check_stack(edit, place)
             applied.append([self._locate(edit, place, sequence, tracker) for edit in found])
@@ -355,6 +358,20 @@ class Editing(Context):
                 f"{next(iter(self._unmet.values()))}. Look at the layers, heads and tokens of "
                 "gattn.capture(...), and call the model inside of the context."
             )
+
+
+def open_edits(model: nn.Module, sequence: int = 0) -> tuple[Edit, ...]:
+    """List the edits of a sequence that are open on a model, or on a part of it."""
+    return tuple(
+        edit
+        for tracker, context in present()
+        if isinstance(context, Editing) and (tracker.owns(model) or _holds(model, tracker.model))
+        for edit in context.of(sequence)
+    )
+
+
+def _holds(model: nn.Module, part: nn.Module) -> bool:
+    return any(module is part for module in model.modules())
 
 
 def check_edits(edits: Iterable[object]) -> None:

@@ -12,10 +12,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gattn.edit_records import Described, EditRecord
 from gattn.engines.tiles import RowBlock
 from gattn.errors import ContractError, EditError, SelectionError
 from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph
+from gattn.models.digests import ADDRESS, digest_of
 from gattn.models.tracking import Place, Side
 from gattn.normalizers import Normalizer
 from gattn.rules import Crossing, Edges, list_keys
@@ -54,7 +56,7 @@ class ModelScore(WeightFunction):
         raise ContractError("ModelScore() has a meaning only inside Swap(weight=...).")
 
 
-class Edit:
+class Edit(Described):
     """The base of edits, which are frozen dataclasses; `layer`, `head` and `stack` say where."""
 
     layer: Numbers
@@ -71,11 +73,26 @@ class Edit:
     def __repr__(self) -> str:
         """Show what differs from the defaults."""
         shown = [
-            f"{one.name}={value!r}"
+            f"{one.name}={_shown(value)}"
             for one in fields(cast("Any", self))
             if (value := getattr(self, one.name)) is not one.default
         ]
         return f"{type(self).__name__}({', '.join(shown)})"
+
+    @property
+    def record(self) -> EditRecord:
+        """What it says of itself."""
+        values = {one.name: getattr(self, one.name) for one in fields(cast("Any", self))}
+        held = [value for value in values.values() if not _is_plain(value)]
+        where = ("layer", "head", "query", "key")
+        return EditRecord(
+            ADDRESS.sub("", repr(self)),
+            type(self).__name__,
+            self.stack,
+            **{name: _recorded(values.get(name)) for name in where},
+            factor=values.get("factor"),
+            digest=digest_of(held) if held else "",
+        )
 
     def applies(self, place: Place) -> bool:
         """Say whether it edits a stack's layer."""
@@ -439,6 +456,30 @@ class Swap(Edit):
                 "ModelScore() and weight functions of positions."
             )
         return _bound(self._weight, own)
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, slice) and value.step is None:
+        return f"slice({value.start}, {value.stop})"
+    return repr(value)
+
+
+def _is_plain(value: object) -> bool:
+    """Say whether an edit's text says all of a value."""
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (str, int, float, slice, range))
+
+
+def _recorded(where: Any) -> Any:
+    """Give layers, heads or tokens as a record has them."""
+    if where is None or isinstance(where, (int, str, slice)):
+        return where
+    if isinstance(where, range) and where.step == 1:
+        return slice(where.start, where.stop)
+    if isinstance(where, (Tensor, np.ndarray)):
+        where = where.tolist()
+    return tuple(where) if isinstance(where, Sequence) else None
 
 
 def _reads_no_vectors(weight: WeightFunction) -> bool:

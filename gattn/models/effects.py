@@ -13,9 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gattn.edit_records import identities
 from gattn.errors import CaptureError, EditError, ModelError, SelectionError
 from gattn.models.capturing import check_decoder, resolved
-from gattn.models.editing import Editing, check_edits
+from gattn.models.editing import Editing, check_edits, open_edits
 from gattn.models.edits import Edit
 from gattn.models.effect_tables import Effects
 from gattn.models.encoding import Encoding, Inputs, encode, is_text, pad
@@ -123,8 +124,14 @@ def effect(
         "stack": [some[0].stack if len(some) == 1 else None for some in together],
     }
     found = Effects({**named, **places, "plain": plain, "edited": edited, "effect": edited - plain})
-    found.attrs = {"metric": str(measure), "tokens": runner.tokens}
+    found.attrs = {"metric": str(measure), "tokens": runner.tokens, **told_edits(model)}
     return found
+
+
+def told_edits(model: PreTrainedModel) -> dict[Any, Any]:
+    """Give what a table says of the edits around it: nothing where there are none."""
+    edits = identities(open_edits(model))
+    return {"edits": edits} if edits else {}
 
 
 def measured(
