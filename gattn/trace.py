@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 
     from gattn.analysis.unrolled import Unrolled
 
-HeadReduction: TypeAlias = Literal["mean", "max", "min"] | int | Sequence[tuple[int, int]]
+HeadChoice: TypeAlias = int | Sequence[int] | Sequence[tuple[int, int]] | None
+Reduction: TypeAlias = Literal["mean", "max", "min"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -85,7 +86,9 @@ class Stack(Mapping[tuple[int, int], AttentionGraph]):
             draw_heads(self, **options) if other is None else draw_compare(self, other, **options)
         )
 
-    def unroll(self, *, heads: HeadReduction = "mean", residual: float = 0.5) -> Unrolled:
+    def unroll(
+        self, *, heads: HeadChoice = None, reduce: Reduction = "mean", residual: float = 0.5
+    ) -> Unrolled:
         r"""Unroll the stack into one directed acyclic graph on (layer, position).
 
         Layer 0 is the input; the edge ((l, j), (l + 1, i)) is what flows in layer l. With A
@@ -95,9 +98,11 @@ class Stack(Mapping[tuple[int, int], AttentionGraph]):
 
         Parameters
         ----------
-        heads : "mean", "max", "min", int, or sequence of (layer, head)
-            How the heads of a layer become one A; a number takes that head of each layer, a list
-            of places the mean of these heads, in layers without one the residual stream alone.
+        heads : int, sequence of int, or sequence of (layer, head), optional
+            Which heads are read: one or several of every layer, or those at some places; all by
+            default. Through a layer of which none is read, the residual stream passes alone.
+        reduce : "mean", "max" or "min"
+            How the heads of a layer become one A.
         residual : float
             The share r of the residual stream, 0 to 1.
 
@@ -106,7 +111,7 @@ class Stack(Mapping[tuple[int, int], AttentionGraph]):
         Unrolled
             A `networkx.DiGraph` that draws itself. Edges have ``attention``, ``residual`` (the
             residual's share of the weight) and ``weight`` = ``capacity``; ``head_0`` ..., the
-            attention of each head, where places were given.
+            attention of each head, where several were chosen.
 
         Raises
         ------
@@ -117,7 +122,7 @@ class Stack(Mapping[tuple[int, int], AttentionGraph]):
         """
         from gattn.analysis.unrolled import unroll
 
-        return unroll(self, heads=heads, residual=residual)
+        return unroll(self, heads=heads, reduce=reduce, residual=residual)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -231,9 +236,11 @@ class AttentionTrace:
             for place in sorted(stack):
                 yield stack[place]
 
-    def unroll(self, *, heads: HeadReduction = "mean", residual: float = 0.5) -> Unrolled:
+    def unroll(
+        self, *, heads: HeadChoice = None, reduce: Reduction = "mean", residual: float = 0.5
+    ) -> Unrolled:
         """Unroll the only stack into one DAG; see `Stack.unroll`."""
-        return self.only_stack.unroll(heads=heads, residual=residual)
+        return self.only_stack.unroll(heads=heads, reduce=reduce, residual=residual)
 
     def summary(self) -> pd.DataFrame:
         """Describe every head in one row; see `gattn.analysis.heads.head_table`."""

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
-from gattn.analysis.layers import Attention, HeadReduction, Layers
+from gattn.analysis.layers import Attention, Layers
+from gattn.analysis.reductions import HeadChoice, Reduction
 from gattn.analysis.results import Array
 from gattn.analysis.rollouts import NOTED, Mixed, Residual
 from gattn.errors import SelectionError
@@ -32,7 +33,8 @@ def flow(
     *,
     targets: Tokens = None,
     sources: Tokens = None,
-    heads: HeadReduction = "mean",
+    heads: HeadChoice = None,
+    reduce: Reduction = "mean",
     residual: Residual = None,
     from_layer: int | None = None,
     progress: bool = True,
@@ -47,7 +49,7 @@ def flow(
 
     Parameters
     ----------
-    attention, heads, residual, from_layer
+    attention, heads, reduce, residual, from_layer
         As in `rollout`.
     targets, sources : int or sequence of int, optional
         The positions of the tokens between which it is computed, from the end where negative; by
@@ -72,7 +74,7 @@ def flow(
     ----------
     Abnar and Zuidema (2020), Quantifying attention flow in transformers.
     """
-    mixed = Mixed.of(attention, heads, residual, from_layer)
+    mixed = Mixed.of(attention, heads, reduce, residual, from_layer)
     queries = _rows(targets, mixed.layers, "targets")
     keys = _rows(sources, mixed.layers, "sources")
     matrices = [matrix.cpu().double().numpy() for matrix, _ in mixed]

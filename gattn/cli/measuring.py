@@ -160,12 +160,13 @@ def _ranked(trace: AttentionTrace, target: int, options: argparse.Namespace) -> 
     from gattn.analysis.results import table
     from gattn.analysis.rollouts import rollout
 
-    heads = int(options.heads) if options.heads.isdecimal() else options.heads
-    how: dict[str, Any] = {"heads": heads, "residual": options.residual}
+    one = options.heads.isdecimal()
+    which: dict[str, Any] = {"heads": int(options.heads)} if one else {"reduce": options.heads}
+    how: dict[str, Any] = {**which, "residual": options.residual}
     flows = flow(trace, targets=target, progress=sys.stderr.isatty(), **how)
     numbers = flows.to_numpy()[0]
     rolled = rollout(trace, **how).to_numpy()[-1, target]
-    attention = Layers.of(trace).reduced(heads)[-1][target].numpy()
+    attention = Layers.of(trace).reduced(**which)[-1][target].numpy()
     rows = {
         "position": flows["key"].to_numpy(),
         "token": trace.tokens,
