@@ -324,7 +324,7 @@ class AttentionGraph:
     # Nodes
 
     def subgraph(self, nodes: Iterable[int | str]) -> AttentionGraph:
-        """Keep some tokens, by position or by text (every token of that text), in text order.
+        """Keep some tokens, by position, from the end, or by text (every token of that text).
 
         Nodes keep their positions; edges to other tokens count as dropped. In a bipartite graph a
         position or text chooses among queries and keys alike.
@@ -450,7 +450,7 @@ class AttentionGraph:
 
         return notebook_html(self)
 
-    def draw_text(self, query: int | None = None, **options: Any) -> Axes:
+    def draw_text(self, query: int | str | None = None, **options: Any) -> Axes:
         """Write the text, shaded by what a query reads of it; see `gattn.drawing.draw_text`."""
         from gattn.drawing import draw_text
 

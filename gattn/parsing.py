@@ -16,14 +16,15 @@ Make: TypeAlias = "Callable[[int, int], Edit]"
 """Makes an edit for a model with so many heads a layer, and a text of so many tokens."""
 
 _NUMBERS = r"\*|\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*"
-_TOKENS = rf'{_NUMBERS}|"[^"]+"'
+_TOKENS = rf'{_NUMBERS}|-\d+|"[^"]+"'
 _PLACE = re.compile(
     rf"(?:(?P<stack>[A-Za-z]\w*):)?(?P<layer>{_NUMBERS})(?:\.(?P<head>{_NUMBERS}))?"
     rf"(?::(?P<query>{_TOKENS})<-(?P<key>{_TOKENS}))?"
 )
 GRAMMAR = (
     "[STACK:]LAYER[.HEAD][:QUERY<-KEY], each a number, a range 2-4, a list 1,4 or * for all, and "
-    'a token also a word in quotes: 5.1:9<-4, *:*<-"cat", 5.1 for a whole head'
+    'a token also -1 for the last one, or a word in quotes: 5.1:9<-4, *:-1<-"cat", 5.1 for a whole '
+    "head"
 )
 
 WEIGHTS: Mapping[str, Callable[..., Any]] = {
@@ -94,7 +95,7 @@ def read_place(text: str, option: str = "--cut", *, of_edges: bool = True) -> di
 def _numbers(written: str, option: str, text: str) -> int | str | list[int]:
     if written.startswith('"'):
         return written[1:-1]
-    if written.isdecimal():
+    if written.removeprefix("-").isdecimal():
         return int(written)
     numbers: list[int] = []
     for part in written.split(","):

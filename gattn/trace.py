@@ -283,7 +283,7 @@ class AttentionTrace:
 
     def draw_text(
         self,
-        query: int | None = None,
+        query: int | str | None = None,
         *,
         heads: Iterable[tuple[int, int]] | None = None,
         **options: Any,

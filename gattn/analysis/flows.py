@@ -51,9 +51,10 @@ def flow(
     ----------
     attention, heads, reduce, residual, from_layer
         As in `rollout`.
-    targets, sources : int or sequence of int, optional
-        The positions of the tokens between which it is computed, from the end where negative; by
-        default all. All pairs of some hundred tokens take long: then an estimate is printed first.
+    targets, sources : int, str, or sequence of these, optional
+        The tokens between which it is computed: positions, from the end where negative, or texts;
+        by default all. All pairs of some hundred tokens take long: then an estimate is printed
+        first.
     progress : bool
         Whether to show a progress bar on stderr, after the first second, and that estimate.
 

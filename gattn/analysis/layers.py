@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from operator import index
 from typing import Any, TypeAlias, Union, overload
 
 import numpy as np
@@ -25,6 +24,7 @@ from gattn.edit_records import identities, in_words
 from gattn.errors import SelectionError, ShapeError
 from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph
+from gattn.token_names import find_token
 from gattn.trace import AttentionTrace, Stack
 
 Attention: TypeAlias = Union[  # noqa: UP007 - names of classes alone
@@ -208,9 +208,9 @@ class Layers:
             )
         return shares_of(reduce, len(self), counts.pop())
 
-    def row(self, position: int, name: str) -> int:
-        """Find the row of a token; see `row_of`."""
-        return row_of(position, self.positions, name)
+    def row(self, token: int | str, name: str) -> int:
+        """Find the row of a token by its position, from the end, or by its text."""
+        return find_token(token, self.positions, self.tokens, name)
 
     def axes(self, *names: str) -> dict[str, Sequence[Any]]:
         """Give the labels of some of the axes layer, head, query, key and token."""
@@ -249,28 +249,6 @@ def notes_of_mass(mass: Tensor, kept: Tensor, *, has_sink: bool) -> list[str]:
 def counted(number: int, noun: str) -> str:
     """Write "1 token", "2 tokens"."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def row_of(position: int, positions: Sequence[int], name: str) -> int:
-    """Find the row of a token by its position, or from the end where that is negative.
-
-    Raises
-    ------
-    SelectionError
-        Where no token stands there.
-    """
-    if not positions:
-        raise SelectionError(f"{name} is a token's position, but there are no tokens.")
-    try:
-        number = index(position)
-        if isinstance(position, bool) or number < -len(positions):
-            raise ValueError
-        return len(positions) + number if number < 0 else positions.index(number)
-    except (TypeError, ValueError) as error:
-        raise SelectionError(
-            f"{name} is a token's position, here {positions[0]} .. {positions[-1]}, or from the "
-            f"end -1, -2 ..., not {position!r}."
-        ) from error
 
 
 def heads_of(attention: Attention) -> Sequence[AttentionGraph]:

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from gattn.analysis.importances import Norm, importances
-from gattn.analysis.layers import row_of
 from gattn.analysis.results import Array, array, told_in_graph
 from gattn.analysis.route_building import Builder, add_layer
 from gattn.analysis.route_graphs import Routes
@@ -20,6 +19,7 @@ from gattn.models.encoding import Inputs, names_of
 from gattn.models.routing import Context, opened
 from gattn.models.sublayers import Sublayer
 from gattn.progress import walk
+from gattn.token_names import find_token
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -106,7 +106,7 @@ def routes(
     _check(norm, threshold)
     found, predicted = _decomposed(text, model, tokenizer, stack, progress)
     count = len(found.tokens)
-    target = row_of(position, range(count), "position")
+    target = find_token(position, range(count), found.tokens, "position")
     builder = Builder(found.tokens, found.layers[-1] + 1, target)
     reached = torch.tensor([target])
     device = found.results[0].residual.device.type

@@ -17,7 +17,7 @@ from gattn.errors import SelectionError
 
 def oversquashing(
     given: Passages,
-    query: int = -1,
+    query: int | str = -1,
     *,
     heads: HeadChoice = None,
     reduce: Reduction = "mean",
@@ -36,8 +36,9 @@ def oversquashing(
     ----------
     given : Attention, TokenGraph or sequence of TokenGraph
         As in `reach`.
-    query : int
-        The position i, from the end where negative; by default the last one.
+    query : int or str
+        The token i: its position, from the end where negative, or its text; by default the last
+        one.
     heads, reduce : optional
         Which heads are read for the influence, and how they become one, as in
         `gattn.analysis.rollout`. An edge of any head counts as a layer's.

@@ -9,11 +9,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gattn.analysis.layers import Layers, counted, notes_of_mass, row_of
+from gattn.analysis.layers import Layers, counted, notes_of_mass
 from gattn.analysis.reductions import REDUCTIONS, described, numbers_or_places
 from gattn.analysis.results import Graph, told_in_graph
 from gattn.edit_records import identities, in_words
 from gattn.errors import SelectionError, ShapeError
+from gattn.token_names import find_token
 from gattn.trace import HeadChoice, Reduction, Stack
 
 if TYPE_CHECKING:
@@ -169,7 +170,7 @@ class Unrolled(Graph):
                     "0 being the input."
                 )
             return given
-        return depth, self.positions[row_of(given, self.positions, "token")]
+        return depth, self.positions[find_token(given, self.positions, self.tokens, "token")]
 
     def _row(self, position: int) -> int:
         return self.positions.index(position)

@@ -141,16 +141,14 @@ def run_flow(options: argparse.Namespace) -> None:
 
 def _position(written: str, tokens: Sequence[str]) -> int:
     """Find the token that was written as its position or its text."""
-    count = len(tokens)
-    if written.removeprefix("-").isdecimal():
-        if not -count <= int(written) < count:
-            raise SelectionError(f"No position {written}: there are {count}, 0 .. {count - 1}.")
-        return int(written) % count
-    text = written.strip("'\"").strip()
-    found = [position for position, token in enumerate(tokens) if token.strip() == text]
-    if not found:
-        raise SelectionError(f"No token is {text!r}: `gattn tokens TEXT` lists them.")
-    return found[-1]
+    from gattn.token_names import find_tokens
+
+    is_number = written.removeprefix("-").isdecimal()
+    wanted = int(written) if is_number else written.strip("'\"").strip()
+    try:
+        return find_tokens(wanted, range(len(tokens)), tokens)[-1]
+    except SelectionError as error:
+        raise SelectionError(f"{error} `gattn tokens TEXT` lists them.") from error
 
 
 def _ranked(trace: AttentionTrace, target: int, options: argparse.Namespace) -> Table:

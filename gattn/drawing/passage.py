@@ -14,7 +14,6 @@ from matplotlib.colors import Colormap, Normalize
 from matplotlib.transforms import Affine2D, BboxTransformTo, ScaledTranslation, Transform
 from numpy.typing import NDArray
 
-from gattn.analysis.layers import row_of
 from gattn.drawing.colours import Scale, colour_map, ink_on
 from gattn.drawing.frame import (
     KEY_WIDTH,
@@ -38,6 +37,7 @@ from gattn.drawing.shown import all_of, kept_by, share_of
 from gattn.edit_records import union
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
+from gattn.token_names import find_token
 
 _NOT_SHARED_OUT = ("score", "value_norm")
 """What an edge that was not kept has none of, whereas its attention counts as 0."""
@@ -49,9 +49,9 @@ _NARROWEST, _WIDEST = 26.0, 52.0
 
 def draw_text(
     heads: AttentionGraph | Iterable[AttentionGraph],
-    query: int | None = None,
+    query: int | str | None = None,
     *,
-    key: int | None = None,
+    key: int | str | None = None,
     ax: Axes | None = None,
     values: str = "attention",
     cmap: str | Colormap | None = None,
@@ -70,9 +70,9 @@ def draw_text(
         A head, or several heads of one text, of which the mean is shown. An edge that a head did
         not keep counts as no attention and no contribution; the mean score and value norm are of
         the heads that have the edge, and the line below says so.
-    query : int, optional
-        The query's position, from the end where negative; by default the last one.
-    key : int, optional
+    query : int or str, optional
+        The query's position, from the end where negative, or its text; by default the last one.
+    key : int or str, optional
         Instead of a query: shade each token by what it, as the query, gives to this key.
     ax : Axes, optional
         Where to draw; the text shrinks until it fits. By default a new pyplot figure.
@@ -132,7 +132,7 @@ class _Shade:
 
 
 def _shade(
-    heads: Sequence[AttentionGraph], query: int | None, key: int | None, values: str
+    heads: Sequence[AttentionGraph], query: int | str | None, key: int | str | None, values: str
 ) -> _Shade:
     _check(heads, query, key)
     for head in heads:
@@ -141,10 +141,11 @@ def _shade(
     keys, queries = first.node_ids()
     of_key, bipartite = key is not None, first.graph.is_bipartite
     if key is None:
-        place = row_of(-1 if query is None else query, queries, "query")
+        wanted = -1 if query is None else query
+        place = find_token(wanted, queries, first.query_labels(), "query")
         name = f"query {queries[place]} {_quoted(first.query_labels()[place])}"
     else:
-        place = row_of(key, keys, "key")
+        place = find_token(key, keys, first.labels()[: len(keys)], "key")
         name = f"key {keys[place]} {_quoted(first.labels()[place])}"
     of_queries = of_key and bipartite
     tokens = first.query_labels() if of_queries else first.labels()
@@ -175,7 +176,7 @@ def _shade(
     )
 
 
-def _check(heads: Sequence[AttentionGraph], query: int | None, key: int | None) -> None:
+def _check(heads: Sequence[AttentionGraph], query: int | str | None, key: int | str | None) -> None:
     if query is not None and key is not None:
         raise SelectionError("Give a query or a key, not both: what it reads, or what reads it.")
     if not heads or not all(isinstance(head, AttentionGraph) for head in heads):

@@ -146,6 +146,7 @@ def decompose(
         inputs["use_cache"] = False
     given = {n: x.to(model.device) if isinstance(x, Tensor) else x for n, x in inputs.items()}
     context: _Decomposing[R] = _Decomposing(model, read, numbers, stack, progress)
+    context.encodings = None if encoding is None else [encoding]
     with torch.no_grad(), context.watching(model), opened(model, context):
         model(**given)
     context.check()

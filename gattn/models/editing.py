@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -17,20 +17,19 @@ from gattn.engines.choice import choose
 from gattn.engines.tiles import RowBlock
 from gattn.errors import EditError, ModelError
 from gattn.graph import TokenGraph
-from gattn.models.edits import Edit, Names, Restrict, Swap, Use
-from gattn.models.encoding import names_of
+from gattn.models.edits import Edit, KnownTokens, Restrict, Swap, Use
+from gattn.models.encoding import names_of, spellings_of
+from gattn.models.ends import Ends
 from gattn.models.loading import find_tokenizer
 from gattn.models.reading import Reading
-from gattn.models.routing import Context, RoutedCall, opened, present
+from gattn.models.routing import Context, RoutedCall, names_shown, opened, present
 from gattn.models.tracking import Place, Tracker
+from gattn.models.unmet import Seen, Unmet
 from gattn.normalizers import Normalizer, Softmax
 from gattn.rules import list_keys
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-
-_SHOWN = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,41 +213,6 @@ def _attention_too(part: Part, weights: Tensor) -> Tensor:
     return torch.cat(outputs, dim=2)
 
 
-class _Unmet:
-    """What an edit names and did not have to edit so far."""
-
-    def __init__(self, edit: Edit) -> None:
-        self._edit, self._named, self._is_met = edit, edit.named(), False
-
-    def meet(self, edit: Edit, layer: int, reading: Reading) -> None:
-        """Note what comes up in a call of a layer; the edit's tokens are located."""
-        for name, side in (("query", reading.queries), ("key", reading.keys)):
-            tokens = range(side.first, side.first + len(side))
-            self._named.get(name, set()).difference_update(tokens)
-        layers = self._named["layer"]
-        if (layer in layers or not self._is_met) and edit.meets(reading):
-            self._is_met = True
-            layers.discard(layer)
-
-    @property
-    def is_met(self) -> bool:
-        """Whether all came up."""
-        return self._is_met and not any(self._named.values())
-
-    def __str__(self) -> str:
-        """Say what did not come up."""
-        missing = [
-            f"{'in' if name == 'layer' else 'at'} {name} {number}"
-            for name, numbers in self._named.items()
-            for number in sorted(numbers)
-        ]
-        where = " " + ", ".join(missing[:_SHOWN]) if missing else ""
-        return (
-            f"{self._edit} had nothing to edit{where}{', ...' if len(missing) > _SHOWN else ''}: "
-            "no such layer, head, token or edge came up while the context was open"
-        )
-
-
 class Editing(Context):
     """Edits each element of a batch: the same edits for all, or a list for each.
 
@@ -266,18 +230,25 @@ class Editing(Context):
         tokenizer: PreTrainedTokenizerBase | None = None,
     ) -> None:
         self._edits, self._tokenizer = edits, tokenizer
-        self._unmet = {id(edit): _Unmet(edit) for some in edits for edit in some}
+        self._unmet = {id(edit): Unmet(edit) for some in edits for edit in some}
+        self._seen = Seen()
+        self._relative = {id(edit) for some in edits for edit in some if edit.needs_tokens}
+        self._ends = Ends(edits)
         self._stack_of: dict[int, str] = {}
+        self._unclear: Edit | None = None
         self._layer = 0
         # Of the present call: edits by what was given, stack and sequence; what was given, by id.
         self._located: dict[tuple[int, str, int], Edit] = {}
         self._given: dict[int, Edit] = {}
+        self._here: dict[tuple[int, int], Edit] = {}
         self._awaits_backward = False
 
     def begin(self, tracker: Tracker) -> None:
         """Note whether the backward pass will run the model's layers once more."""
         self._located.clear()
         self._given.clear()
+        self._here.clear()
+        self._ends.begin(tracker)
         is_checkpointed = any(
             getattr(module, "gradient_checkpointing", False) and module.training
             for module in tracker.model.modules()
@@ -292,43 +263,81 @@ class Editing(Context):
         """Give the edits of each element, their tokens located."""
         self._awaits_backward &= tracker.is_calling
         self._layer = place.layer
+        self._seen.note(place)
         applied: list[Sequence[Edit]] = []
         for sequence in place.sequences:
             found = [edit for edit in self.of(sequence) if edit.applies(place)]
             for edit in found:
-                self._check_stack(edit, place)
+                self._note_stack(edit, place)
+            if self._unclear is not None:
+                return []  # The call's end refuses it, when all stacks are known.
             applied.append([self._locate(edit, place, sequence, tracker) for edit in found])
         return applied if any(applied) else []
 
-    def _check_stack(self, edit: Edit, place: Place) -> None:
-        known = self._stack_of.setdefault(id(edit), place.stack)
-        if known != place.stack:
+    def _note_stack(self, edit: Edit, place: Place) -> None:
+        if self._stack_of.setdefault(id(edit), place.stack) != place.stack:
+            self._unclear = edit
+
+    def end(self, tracker: Tracker, result: Any) -> None:
+        """Refuse an edit that several stacks could have."""
+        if self._unclear is not None:
+            stacks = ", ".join(map(repr, self._seen.layers))
             raise EditError(
-                f"{edit} does not say which stack it edits, and the model has {known!r} and "
-                f"{place.stack!r}: name one, as in stack={known!r}."
+                f"{self._unclear} does not say which stack it edits, and the model has {stacks}: "
+                f"name one, as in stack={self._stack_of[id(self._unclear)]!r}."
             )
 
     def _locate(self, edit: Edit, place: Place, sequence: int, tracker: Tracker) -> Edit:
-        if not any(isinstance(getattr(edit, side, None), str) for side in ("query", "key")):
-            return edit
         name = id(edit), place.stack, sequence
-        if name not in self._located:
-            found = edit.located(*self._tokens(place, sequence, tracker))
-            # One edit where the positions are the same, so that these elements go together.
-            alike = (known for (of, _, _), known in self._located.items() if of == id(edit))
-            found = next((known for known in alike if known.named() == found.named()), found)
-            self._located[name], self._given[id(found)] = found, edit
-        return self._located[name]
+        if id(edit) in self._relative:
+            if name not in self._located:
+                self._located[name] = self._find(edit, place, sequence, tracker)
+            found = self._located[name]
+        else:
+            found = edit
+        if (id(found), place.layer) not in self._here:
+            self._here[id(found), place.layer] = found.in_layer(place.layer)
+        here = self._here[id(found), place.layer]
+        if here is not edit:
+            self._given[id(here)] = edit
+        return here
 
-    def _tokens(self, place: Place, sequence: int, tracker: Tracker) -> list[Names]:
-        """Name a sequence's queries and keys, where they are known."""
+    def _find(self, edit: Edit, place: Place, sequence: int, tracker: Tracker) -> Edit:
+        """Replace tokens' texts, and what counts from the end, by positions."""
+        names, spellings = self._tokens(place, sequence, tracker)
+        self._seen.note_names(place.stack, names)
+        query, key = (
+            KnownTokens(
+                names[side],
+                spellings[side],
+                self._ends.count(edit, place, sequence, tracker, side),
+            )
+            for side in ("query", "key")
+        )
+        found, which = edit.located(query, key)
+        if id(edit) in self._unmet:
+            self._unmet[id(edit)].find(which)
+        # One edit where the positions are the same, so that these elements go together.
+        alike = (known for (of, _, _), known in self._located.items() if of == id(edit))
+        return next((known for known in alike if known.named() == found.named()), found)
+
+    def _tokens(
+        self, place: Place, sequence: int, tracker: Tracker
+    ) -> tuple[dict[str, Sequence[str] | None], dict[str, tuple[Sequence[str], ...]]]:
+        """Name a sequence's queries and keys as graphs do, and as the tokenizer does."""
         if self._tokenizer is None:
             self._tokenizer = find_tokenizer(tracker.model)  # type: ignore[arg-type]
-        sides = [tracker.ids(place.stack, sequence, is_query=side) for side in (True, False)]
-        return [
-            None if ids is None or self._tokenizer is None else names_of(ids, self._tokenizer)
-            for ids in sides
-        ]
+        names: dict[str, Sequence[str] | None] = {"query": None, "key": None}
+        spellings: dict[str, tuple[Sequence[str], ...]] = {"query": (), "key": ()}
+        for side in names:
+            ids = tracker.ids(place.stack, sequence, is_query=side == "query")
+            if ids is None or self._tokenizer is None:
+                continue
+            plain = names_of(ids, self._tokenizer)
+            shown = names_shown(tracker, place.stack, sequence, is_query=side == "query")
+            names[side] = shown if shown is not None and len(shown) == len(ids) else plain
+            spellings[side] = (*spellings_of(ids, self._tokenizer), plain)
+        return names, spellings
 
     def met(self, readings: Sequence[Reading]) -> None:
         """Note which edits had something to edit."""
@@ -355,8 +364,8 @@ class Editing(Context):
             )
         if self._unmet:
             raise EditError(
-                f"{next(iter(self._unmet.values()))}. Look at the layers, heads and tokens of "
-                "gattn.capture(...), and call the model inside of the context."
+                f"{next(iter(self._unmet.values())).said(self._seen)}. gattn.capture(...) shows "
+                "layers, heads, tokens and edges."
             )
 
 

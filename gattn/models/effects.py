@@ -240,6 +240,7 @@ class Runner:
             copies["use_cache"] = False
         if self._row is not None:
             copies["logits_to_keep"] = torch.tensor([self._row], device=self.model.device)
+        context.encodings = None if self.encoding is None else [self.encoding] * count
         with opened(self.model, context) as tracker:
             result = self.model(**copies)
             logits = getattr(result, "logits", None)

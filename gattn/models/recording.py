@@ -120,7 +120,7 @@ class Recording(Context):
         self._layers, self._heads, self._scores = layers, heads, scores
         self._contributions, self._keeps_logits = contributions, keeps_logits
         self._projections = Projections(self)
-        self.encodings: list[Encoding] | None = None
+        self.encodings: Sequence[Encoding] | None = None
         self._runs: list[list[_Sequence]] = []
         self._run: list[_Sequence] | None = None
         self._unfinished: list[_Sequence] | None = None

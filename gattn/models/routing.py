@@ -29,6 +29,7 @@ from gattn.models.tracking import Place, Tracker
 
 if TYPE_CHECKING:
     from gattn.models.edits import Edit
+    from gattn.models.encoding import Encoding
     from gattn.models.reading import Reading
 
 META = "The model is on the device 'meta', which holds shapes and no numbers: load its weights."
@@ -63,6 +64,8 @@ class Context:
     """What an open context does; the base does nothing."""
 
     is_closed = False
+    encodings: Sequence[Encoding] | None = None
+    """The sequences that run, where they are known as texts, in the order of the batch."""
 
     def begin(self, tracker: Tracker) -> None:
         """Learn that a call of the model begins."""
@@ -135,6 +138,19 @@ def present() -> tuple[tuple[Tracker, Context], ...]:
     may have closed them since.
     """
     return tuple(entry for entry in _open.get() if not entry[1].is_closed)
+
+
+def names_shown(
+    tracker: Tracker, stack: str, sequence: int, *, is_query: bool
+) -> Sequence[str] | None:
+    """Name a sequence's tokens as the text has them, where a context that runs it knows it."""
+    for other, context in present():
+        encodings = context.encodings if other is tracker else None
+        if encodings is not None and sequence < len(encodings):
+            names = encodings[sequence].names(stack)
+            found: Sequence[str] = names.get("query_tokens" if is_query else "", names["tokens"])
+            return found
+    return None
 
 
 def _close(context: Context) -> None:
