@@ -207,7 +207,7 @@ def test_what_cannot_be_is_refused(models):
         value_zeroing(IDS, model, layers=[-1])
     with pytest.raises(SelectionError, match="No tokens"):
         value_zeroing(IDS, model, tokens=["the"])
-    with pytest.raises(SelectionError, match="twice"):
+    with pytest.raises(SelectionError, match="each once"):
         value_zeroing(IDS, model, tokens=[1, 1])
     with pytest.raises(CaptureError, match="batch_size"):
         value_zeroing(IDS, model, batch_size=0)
