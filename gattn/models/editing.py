@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from gattn.edit_records import EditRecord
 from gattn.engines import tiles
 from gattn.engines.base import AttentionCall, naming_shapes
 from gattn.engines.choice import choose
@@ -391,7 +392,13 @@ def check_edits(edits: Iterable[object]) -> None:
     EditError
         Where there is such a thing.
     """
-    if wrong := [edit for edit in edits if not isinstance(edit, Edit)]:
+    wrong = [edit for edit in edits if not isinstance(edit, Edit)]
+    if wrong and isinstance(wrong[0], EditRecord):
+        raise EditError(
+            f"{wrong[0]} was read from a file, which says what an edit was and does not hold it: "
+            "make it anew."
+        )
+    if wrong:
         raise EditError(
             f"An edit is one of Cut, Scale, Restrict, Use or Swap, not {wrong[0]!r:.60}."
         )

@@ -113,7 +113,7 @@ def effect(
     fewer = "for less time, try fewer edits, or estimate cuts with gattn.estimate"
     plain, edited = measured(runner, measure, together, batch_size, progress, fewer)
     places = {
-        name: pd.array([_plain(some, name) for some in together], dtype="Int64")
+        name: pd.array([_plain(some, name, len(runner.tokens)) for some in together], dtype="Int64")
         for name in ("layer", "head", "query", "key")
     }
     named = {
@@ -312,7 +312,10 @@ def _together(edits: Sequence[Edit | Sequence[Edit]]) -> list[list[Edit]]:
     return cast("list[list[Edit]]", together)
 
 
-def _plain(edits: Sequence[Edit], name: str) -> int | None:
-    """Give the one number that an edit names, where it does."""
+def _plain(edits: Sequence[Edit], name: str, tokens: int) -> int | None:
+    """Give the one number that an edit names, where it does and is known to count from 0."""
     value = getattr(edits[0], name, None)
-    return int(value) if len(edits) == 1 and isinstance(value, (int, np.integer)) else None
+    if len(edits) != 1 or not isinstance(value, (int, np.integer)):
+        return None
+    number = int(value) if value >= 0 else tokens + int(value)
+    return number if number >= 0 else None

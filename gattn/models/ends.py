@@ -39,10 +39,11 @@ class Ends:
             WeakKeyDictionary()
         )
         self._now: set[tuple[str, str]] = set()
-        self._last: Tensor | None = None
+        self._last: dict[str, Tensor] = {}
+        self._grows: set[str] = set()
 
     def begin(self, tracker: Tracker) -> None:
-        """Note that a call begins; refuse one whose text is the last one, made longer."""
+        """Note that a call begins, and whether its text is the last one, made longer."""
         self._now.clear()
         if not self._counting:
             return
@@ -51,15 +52,12 @@ class Ends:
                 "An edit counts positions from the end, and the prompt comes in chunks "
                 "(prefill_chunk_size): name positions from 0, or give the whole prompt in one call."
             )
-        ids = next((x for n in _IDS if (x := tracker.progress.ids.get(n)) is not None), None)
-        last, self._last = self._last, None if ids is None else ids.detach().cpu()
-        is_new = tracker.progress not in self._counts
-        if is_new and last is not None and self._last is not None and _goes_on(last, self._last):
-            raise EditError(
-                "An edit counts positions from the end, and the text grows from call to call "
-                "without a cache, so that the end moves: name positions from 0, use the cache, or "
-                "open a context for each call."
-            )
+        found = {name: tracker.progress.ids.get(name) for name in _IDS}
+        known = {name: ids.detach().cpu() for name, ids in found.items() if ids is not None}
+        last, self._last, self._grows = self._last, known, set()
+        if not tracker.seen:
+            both = known.keys() & last.keys()
+            self._grows = {name for name in both if _goes_on(last[name], known[name])}
 
     def count(
         self, edit: Edit, place: Place, sequence: int, tracker: Tracker, side: str
@@ -67,6 +65,13 @@ class Ends:
         """Count the tokens of a sequence, as the text was first given; None where none asks."""
         if id(edit) not in self._counting:
             return None
+        of_decoder = place.stack == "decoder" or (place.stack == "cross" and side == "query")
+        if (_IDS[0] if of_decoder and _IDS[0] in self._last else _IDS[1]) in self._grows:
+            raise EditError(
+                f"{edit} counts from the end, and the text grows from call to call without a "
+                "cache, so that the end moves: name positions from 0, use the cache, or open a "
+                "context for each call."
+            )
         counts = self._counts.setdefault(tracker.progress, {})
         known = counts.setdefault((place.stack, side), {})
         begins = all(one.first == 0 for one in place.queries)

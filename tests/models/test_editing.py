@@ -305,6 +305,15 @@ def test_an_end_that_moves_is_refused(tiny):
     with edited(model, edit):  # texts that do not go on
         run(model, FEW)
         run(model, IDS)
+    model = tiny("bart")
+    last = Cut(0, 1, query=-1, stack="decoder")
+    with pytest.raises(EditError, match="so that the end moves"), edited(model, last):
+        generate(model, IDS, use_cache=False)
+    with edited(model, Cut(0, 1, query=-1, stack="encoder")), capturing(model) as given:
+        generate(model, IDS, use_cache=False)
+    dense = given.traces[0]["encoder"][0, 1].to_dense()
+    assert not dense[8].any()
+    assert dense[:8].any(1).all()
 
 
 def test_a_position_before_the_first_is_not_there(tiny):

@@ -31,7 +31,7 @@ from gattn.analysis import (
 )
 from gattn.drawing import draw_compare, draw_head, draw_text
 from gattn.edit_records import EditRecord, from_text, in_words, to_text
-from gattn.errors import GraphError, SelectionError, ShapeError
+from gattn.errors import EditError, GraphError, SelectionError, ShapeError
 
 TEXT = "The dog chased the cat"
 CUT = Cut(layer=1, head=1)
@@ -173,7 +173,12 @@ def test_a_plain_trace_is_written_as_before(tmp_path, plain):
     assert "edits" not in plain[0, 0].to_networkx().graph
 
 
-def test_what_is_no_edit_is_refused():
+def test_what_is_no_edit_is_refused(embedded):
+    with (
+        pytest.raises(EditError, match="was read from a file"),
+        edited(embedded[0], EditRecord("Cut(layer=1)", "Cut")),
+    ):
+        pass
     with pytest.raises(ShapeError, match="edits holds edits"):
         gattn.AttentionGraph.from_dense(np.eye(2), edits=["Cut(layer=1)"])
 
@@ -240,6 +245,16 @@ def test_a_ranking_of_another_run_is_refused(embedded, cut, plain):
         pytest.raises(SelectionError, match="Restrict"),
     ):
         deletion_curve(restricted, TEXT, **curve)
+
+
+def test_effects_name_positions_from_the_start(embedded):
+    cuts = [Cut(0, 0, query=-1, key=n) for n in (0, -2, "dog")]
+    table = gattn.effect(TEXT, cuts, *embedded, progress=False)
+    assert table["query"].tolist() == [5, 5, 5]
+    assert table["key"].tolist()[:2] == [0, 4]
+    assert table["key"].isna().tolist() == [False, False, True]
+    exact = gattn.effect(TEXT, [Cut(0, 0, 5, n) for n in (0, 4, 2)], *embedded, progress=False)
+    np.testing.assert_array_equal(table["edited"], exact["edited"])
 
 
 def texts_of(figure):
