@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gattn.edit_records import Edits, checked, in_words
 from gattn.errors import CaptureError, ShapeError
 from gattn.graph import TokenGraph
 from gattn.keep import Keep, as_keep
@@ -81,6 +82,9 @@ class AttentionGraph:
         What computed it.
     kept_by : str
         Which edges were kept.
+    edits : tuple of Edit
+        The edits that the model ran with, those of other heads too; a file keeps an `EditRecord`
+        of each, which equals it.
 
     Raises
     ------
@@ -114,6 +118,7 @@ class AttentionGraph:
     weight_function: str = ""
     normalizer: str = ""
     kept_by: str = "All()"
+    edits: Edits = ()
 
     def __post_init__(self) -> None:
         self._check_types()
@@ -148,6 +153,10 @@ class AttentionGraph:
             raise ShapeError(
                 f"generated must be a number of the {nodes} tokens, not {self.generated!r}."
             )
+        try:
+            object.__setattr__(self, "edits", checked(self.edits))
+        except TypeError as error:
+            raise ShapeError(f"{error}.") from error
         self._check_numbers()
 
     def _check_types(self) -> None:
@@ -212,9 +221,10 @@ class AttentionGraph:
 
     def __repr__(self) -> str:
         place = "".join(f"{part}, " for part in self.place())
+        edits = f", {in_words(self.edits)}" if self.edits else ""
         return (
             f"AttentionGraph({place}{self.graph.num_tokens} tokens, {self.graph.num_edges} edges, "
-            f"keep={self.kept_by}, {self.share_kept:.1%} of the attention)"
+            f"keep={self.kept_by}, {self.share_kept:.1%} of the attention{edits})"
         )
 
     def place(self) -> list[str]:
@@ -407,7 +417,7 @@ class AttentionGraph:
     # Nodes
 
     def subgraph(self, nodes: Iterable[int | str]) -> AttentionGraph:
-        """Keep some tokens, by position or by text (every token of that text), in text order.
+        """Keep some tokens, by position, from the end, or by text (every token of that text).
 
         Nodes keep their positions; edges to other tokens count as dropped. In a bipartite graph a
         position or text chooses among queries and keys alike.
@@ -536,7 +546,7 @@ class AttentionGraph:
 
         return notebook_html(self)
 
-    def draw_text(self, query: int | None = None, **options: Any) -> Axes:
+    def draw_text(self, query: int | str | None = None, **options: Any) -> Axes:
         """Write the text, shaded by what a query reads of it; see `gattn.drawing.draw_text`."""
         from gattn.drawing import draw_text
 

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from gattn.checks import check_memory
+from gattn.edit_records import EditRecord, from_text, to_text
 from gattn.errors import GraphError
 from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph
@@ -57,8 +58,8 @@ def to_networkx(
           ``bipartite`` (0 for keys, 1 for queries), and of queries ``kept_mass``, ``total_mass``
           and ``total_edges``, before edges were dropped;
         - of the graph, ``layer``, ``head``, ``key_value_head``, ``model``, ``weight_function``,
-          ``normalizer``, ``keep``, ``dtype`` (of the attention) and ``num_keys`` (where not every
-          token is a key).
+          ``normalizer``, ``keep``, ``edits`` (a JSON list), ``dtype`` (of the attention) and
+          ``num_keys`` (where not every token is a key).
 
         A sink is node -1, ``virtual``.
     """
@@ -106,6 +107,7 @@ def _graph_attributes(head: AttentionGraph) -> dict[str, Any]:
         "key_value_head": head.key_value_head,
         **{name: getattr(head, name) or None for name in _TEXTS},
         "keep": head.kept_by,
+        "edits": to_text(head.edits) if head.edits else None,
         "dtype": head.attention.dtype.name,
         "num_keys": None if head.graph.num_keys == head.graph.num_tokens else head.graph.num_keys,
     }
@@ -276,8 +278,16 @@ def _read(
             bool(nodes[node].get("generated")) for node in (queries if bipartite else keys)
         ),
         kept_by=graph.graph.get("keep", "All()"),
+        edits=_edits(graph.graph.get("edits", "[]")),
         **{name: graph.graph.get(name, "") for name in _TEXTS},
     )
+
+
+def _edits(text: Any) -> tuple[EditRecord, ...]:
+    try:
+        return from_text(text)
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise GraphError(f"The graph's attribute edits holds no edits: {error}.") from error
 
 
 def _kind(graph: nx.DiGraph[Any]) -> np.dtype[Any]:

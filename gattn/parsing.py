@@ -19,14 +19,15 @@ MOST = 1_000_000
 """How many layers, heads or tokens can be listed."""
 _DIGITS = 12
 _NUMBERS = r"\*|\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*"
-_TOKENS = rf'{_NUMBERS}|"[^"]+"'
+_TOKENS = rf'{_NUMBERS}|-\d+|"[^"]+"'
 _PLACE = re.compile(
     rf"(?:(?P<stack>[A-Za-z]\w*):)?(?P<layer>{_NUMBERS})(?:\.(?P<head>{_NUMBERS}))?"
     rf"(?::(?P<query>{_TOKENS})<-(?P<key>{_TOKENS}))?"
 )
 GRAMMAR = (
     "[STACK:]LAYER[.HEAD][:QUERY<-KEY], each a number, a range 2-4, a list 1,4 or * for all, and "
-    'a token also a word in quotes: 5.1:9<-4, *:*<-"cat", 5.1 for a whole head'
+    'a token also -1 for the last one, or a word in quotes: 5.1:9<-4, *:-1<-"cat", 5.1 for a whole '
+    "head"
 )
 
 WEIGHTS: Mapping[str, Callable[..., Any]] = {
@@ -98,8 +99,9 @@ def _numbers(written: str, option: str, text: str) -> int | str | list[int]:
     if written.startswith('"'):
         return written[1:-1]
     try:
-        if written.isdecimal():
-            return read_number(written)
+        if written.removeprefix("-").isdecimal():
+            number = read_number(written.removeprefix("-"))
+            return -number if written.startswith("-") else number
         return read_numbers(written)
     except ValueError as error:
         _refuse(option, text, str(error))

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, overload
 
+from gattn.edit_records import Edits, in_words, union
 from gattn.errors import SelectionError, ShapeError
 from gattn.head import AttentionGraph
 from gattn.keep import All, Keep
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from gattn.analysis.unrolled import Unrolled
     from gattn.graph import TokenGraph
 
-HeadReduction: TypeAlias = Literal["mean", "max", "min"] | int | Sequence[tuple[int, int]]
+HeadChoice: TypeAlias = int | Sequence[int] | Sequence[tuple[int, int]] | None
+Reduction: TypeAlias = Literal["mean", "max", "min"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -55,7 +57,13 @@ class Stack(Mapping[tuple[int, int], AttentionGraph]):
         return len(self.heads)
 
     def __repr__(self) -> str:
-        return f"Stack({self.name}: layers {self.layers}, heads {self.head_numbers})"
+        edits = f"; {in_words(self.edits)}" if self.edits else ""
+        return f"Stack({self.name}: layers {self.layers}, heads {self.head_numbers}{edits})"
+
+    @property
+    def edits(self) -> Edits:
+        """The edits that the model ran with, as its heads know them."""
+        return union(head.edits for head in self.heads.values())
 
     @property
     def layers(self) -> list[int]:
@@ -80,7 +88,9 @@ class Stack(Mapping[tuple[int, int], AttentionGraph]):
             draw_heads(self, **options) if other is None else draw_compare(self, other, **options)
         )
 
-    def unroll(self, *, heads: HeadReduction = "mean", residual: float = 0.5) -> Unrolled:
+    def unroll(
+        self, *, heads: HeadChoice = None, reduce: Reduction = "mean", residual: float = 0.5
+    ) -> Unrolled:
         r"""Unroll the stack into one directed acyclic graph on (layer, position).
 
         Layer 0 is the input; the edge ((l, j), (l + 1, i)) is what flows in layer l. With A
@@ -90,9 +100,11 @@ class Stack(Mapping[tuple[int, int], AttentionGraph]):
 
         Parameters
         ----------
-        heads : "mean", "max", "min", int, or sequence of (layer, head)
-            How the heads of a layer become one A; a number takes that head of each layer, a list
-            of places the mean of these heads, in layers without one the residual stream alone.
+        heads : int, sequence of int, or sequence of (layer, head), optional
+            Which heads are read: one or several of every layer, or those at some places; all by
+            default. Through a layer of which none is read, the residual stream passes alone.
+        reduce : "mean", "max" or "min"
+            How the heads of a layer become one A.
         residual : float
             The share r of the residual stream, 0 to 1.
 
@@ -101,7 +113,7 @@ class Stack(Mapping[tuple[int, int], AttentionGraph]):
         Unrolled
             A `networkx.DiGraph` that draws itself. Edges have ``attention``, ``residual`` (the
             residual's share of the weight) and ``weight`` = ``capacity``; ``head_0`` ..., the
-            attention of each head, where places were given.
+            attention of each head, where several were chosen.
 
         Raises
         ------
@@ -112,7 +124,7 @@ class Stack(Mapping[tuple[int, int], AttentionGraph]):
         """
         from gattn.analysis.unrolled import unroll
 
-        return unroll(self, heads=heads, residual=residual)
+        return unroll(self, heads=heads, reduce=reduce, residual=residual)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -271,7 +283,13 @@ class AttentionTrace:
             for name, stack in self.stacks.items()
         )
         generated = f"; {self.generated} generated" if self.generated else ""
-        return f"AttentionTrace({self.model or 'no model'}; {parts}{generated})"
+        edits = f"; {in_words(self.edits)}" if self.edits else ""
+        return f"AttentionTrace({self.model or 'no model'}; {parts}{generated}{edits})"
+
+    @property
+    def edits(self) -> Edits:
+        """The edits that the model ran with, as its heads know them."""
+        return union(head.edits for head in self.heads())
 
     @property
     def tokens(self) -> list[str]:
@@ -284,9 +302,11 @@ class AttentionTrace:
             for place in sorted(stack):
                 yield stack[place]
 
-    def unroll(self, *, heads: HeadReduction = "mean", residual: float = 0.5) -> Unrolled:
+    def unroll(
+        self, *, heads: HeadChoice = None, reduce: Reduction = "mean", residual: float = 0.5
+    ) -> Unrolled:
         """Unroll the only stack into one DAG; see `Stack.unroll`."""
-        return self.only_stack.unroll(heads=heads, residual=residual)
+        return self.only_stack.unroll(heads=heads, reduce=reduce, residual=residual)
 
     def summary(self) -> pd.DataFrame:
         """Describe every head in one row; see `gattn.analysis.heads.head_table`."""
@@ -329,7 +349,7 @@ class AttentionTrace:
 
     def draw_text(
         self,
-        query: int | None = None,
+        query: int | str | None = None,
         *,
         heads: Iterable[tuple[int, int]] | None = None,
         **options: Any,

@@ -24,7 +24,9 @@ CLAIMS = {
     "README.md": [
         lambda names: is_lamp(names["model"](**names["inputs"]).logits, names, 0.925, 0.935),
         lambda names: is_lamp(names["logits"], names, 0, 0.01),
-        lambda names: not names["trace"][2, 0].attention.any(),
+        lambda names: not names["after"][2, 0].attention.any(),
+        lambda names: names["after"].edits == (gattn.Cut(layer=2, head=[0, 1]),),
+        lambda names: names["trace"].edits == () and names["trace"][2, 0].attention.any(),
     ],
     "docs/guide.md": [
         lambda names: 0.925 < float(names["plain"][names["lamp"]]) < 0.935,

@@ -12,7 +12,7 @@ import gattn
 ROOT = Path(gattn.__file__).parent
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
 LAYERS = [
-    {"errors", "caching", "progress", "checks"},
+    {"errors", "caching", "progress", "checks", "edit_records", "token_names"},
     {"rules", "constructions", "graph", "neighbourhoods"},
     {"weights", "normalizers", "keep"},
     {"engines"},

@@ -232,6 +232,7 @@ def by_token(
         axes,
         name=name,
         computed_from=layers.source,
+        edits=layers.edits,
         notes=notes,
         tokens=layers.texts("token"),
         **facts,

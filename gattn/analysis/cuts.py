@@ -101,6 +101,7 @@ def bottlenecks(
         _rows(stack, chosen, cut),
         name="bottlenecks",
         computed_from=stack.source,
+        edits=stack.edits,
         notes=[f"between the input at {start} and the output at {end}", *stack.notes],
     )
     found = Bottlenecks(made)

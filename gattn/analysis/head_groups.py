@@ -9,7 +9,7 @@ import pandas as pd
 import xarray as xr
 from numpy.typing import NDArray
 
-from gattn.analysis.results import Table, table
+from gattn.analysis.results import Table, table, told
 from gattn.errors import SelectionError
 
 if TYPE_CHECKING:
@@ -156,4 +156,5 @@ def _attrs(distances: xr.DataArray) -> dict[Any, Any]:
     return {
         "computed_from": str(distances.attrs.get("computed_from", "")),
         "notes": list(distances.attrs.get("notes", ())),
+        **told(distances.attrs.get("edits", ())),
     }

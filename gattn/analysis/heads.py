@@ -12,6 +12,7 @@ from gattn.analysis.head_scores import describe
 from gattn.analysis.labelling import label_of
 from gattn.analysis.layers import Attention, heads_of, named
 from gattn.analysis.results import Table, table
+from gattn.edit_records import identities, in_words, union
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
 from gattn.progress import walk
@@ -121,6 +122,7 @@ def head_table(attention: Heads, *, tokens: Sequence[str] = (), progress: bool =
         rows or dict.fromkeys(index, ()),
         name="heads",
         computed_from=described(list(heads.values())),
+        edits=identities(union(head.edits for head in heads.values())),
         notes=_notes(list(heads.values())),
         index=index,
     )
@@ -187,7 +189,8 @@ def described(heads: Sequence[AttentionGraph]) -> str:
     )
     count = f"{len(heads)} head" + "s" * (len(heads) > 1)
     kept = heads[0].kept_by
-    parts = [heads[0].model, count, *sizes, "" if kept == "All()" else f"kept by {kept}"]
+    edits = in_words(union(head.edits for head in heads))
+    parts = [heads[0].model, count, *sizes, "" if kept == "All()" else f"kept by {kept}", edits]
     return ", ".join(filter(None, parts))
 
 

@@ -93,6 +93,7 @@ def laplacian_eigenvalues(
         axes,
         name="laplacian_eigenvalue",
         computed_from=layers.source,
+        edits=layers.edits,
         notes=notes,
         tokens=texts,
         unrolled=unrolled,

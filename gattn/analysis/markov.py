@@ -240,6 +240,7 @@ def _result(
         axes,
         name=name,
         computed_from=layers.source,
+        edits=layers.edits,
         notes=notes,
         tokens=layers.texts("token"),
         **facts,

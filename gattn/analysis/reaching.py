@@ -169,6 +169,7 @@ def _by_pairs(name: str, values: NDArray[Any], stack: Layered, *notes: str) -> A
         {"query": stack.positions, "key": stack.positions},
         name=name,
         computed_from=stack.source,
+        edits=stack.edits,
         notes=[*stack.notes, *notes],
         tokens={"query": stack.tokens, "key": stack.tokens},
         residual=stack.residual,

@@ -11,7 +11,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from gattn.analysis.layers import Attention, Layers, heads_of, named
-from gattn.analysis.results import Graph, Table, column, table
+from gattn.analysis.results import Graph, Table, column, table, told_in_graph
 from gattn.analysis.words import Matrix, words_of
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
@@ -102,6 +102,7 @@ def best_edges(
         pd.concat(parts, ignore_index=True),
         name="best edges",
         computed_from=layers.source,
+        edits=layers.edits,
         notes=[*_notes(layers), *layers.mass_notes()],
         index=("layer", "head", "word"),
     )
@@ -172,6 +173,7 @@ def arborescence(
         "computed_from": layers.source,
         "notes": "\n".join(notes),
         "direction": direction,
+        **told_in_graph(layers.edits),
     }
     return tree
 

@@ -104,6 +104,7 @@ def template_distances(
         rows,
         name="distances from templates",
         computed_from=layers.source,
+        edits=layers.edits,
         notes=notes,
         index=("layer", "head"),
     )

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from gattn import rules
+from gattn import edit_records, rules
+from gattn.edit_records import Described
 from gattn.errors import FileError, GraphError
 from gattn.files.checking import DEEPEST, check_graph
 from gattn.files.plain import from_json, parsed, to_json
@@ -184,10 +185,14 @@ class _Packer:
             return {"$array": self._store(value)}
         if isinstance(value, tuple):
             return self._share({"$tuple": [self.pack(part) for part in value]})
+        if isinstance(value, Described):
+            return {"$edit": edit_records.written(value)}
         if type(value).__name__ not in _CLASSES:
             return to_json(value)
         stored = [one.name for one in fields(value) if one.metadata.get("is_stored", True)]
         parts = {name: getattr(value, name) for name in stored}
+        if not parts.get("edits", True):
+            del parts["edits"]  # Versions that do not know of edits read files without any.
         if isinstance(value, AttentionGraph):
             parts["graph"] = _readable(value)
         packed = {type(value).__name__: {name: self.pack(part) for name, part in parts.items()}}
@@ -282,6 +287,8 @@ class _Unpacker:
             return self._array(*content)
         if mark == "$tensor":
             return torch.from_numpy(self._array(*content))
+        if mark == "$edit":
+            return edit_records.read(content)
         if mark == "$tuple":
             return tuple(self.unpack(part) for part in content)
         if mark in _CLASSES:

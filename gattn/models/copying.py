@@ -93,7 +93,9 @@ class LayerCopies:
         else:
             given = cast("dict[str, Any]", inputs)
             self._tensors = {name: x for name, x in given.items() if x is not None}
+        self._encoding = encoding
         found = _Places()
+        found.encodings = None if encoding is None else [encoding]
         with torch.no_grad(), opened(model, found):
             self._call(1)
         self.stack = _stack(list(found.names), stack)
@@ -147,6 +149,8 @@ class LayerCopies:
             Is given each layer's number and output, (1 + copies, tokens, features).
         """
         editing = Editing([[], *edits], self._tokenizer)
+        if self._encoding is not None:
+            editing.encodings = [self._encoding] * (1 + len(edits))
         with (
             torch.no_grad(),
             self._aligned(1 + len(edits), see, editing),

@@ -35,8 +35,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
+from gattn.edit_records import identities, in_words
 from gattn.errors import CaptureError, SelectionError
 from gattn.models.capturing import check_decoder, choice, resolved
+from gattn.models.editing import open_edits
 from gattn.models.encoding import Inputs, encode, is_text, names_of, pad
 from gattn.models.loading import input_device, model_name
 from gattn.models.reading import Reading
@@ -76,6 +78,8 @@ class Decomposition(Generic[R]):
     error : float
         How far the vectors were at most from what the model added to the residual stream, relative
         to the largest number of it.
+    edits : tuple of str
+        The edits that were open, as `gattn.edit_records.identities` writes them.
     """
 
     results: list[R]
@@ -85,6 +89,7 @@ class Decomposition(Generic[R]):
     source: str
     notes: list[str]
     error: float
+    edits: tuple[str, ...] = ()
 
 
 def decompose(
@@ -140,6 +145,7 @@ def decompose(
         inputs["use_cache"] = False
     given = {n: x.to(device) if isinstance(x, Tensor) else x for n, x in inputs.items()}
     context: _Decomposing[R] = _Decomposing(model, read, numbers, stack, progress)
+    context.encodings = None if encoding is None else [encoding]
     with torch.no_grad(), context.watching(model), opened(model, context):
         model(**given)
     context.check()
@@ -178,6 +184,7 @@ class _Decomposing(Context, Generic[R]):
         self._stacks: dict[str, int] = {}
         self._size, self._error = 0, 0.0
         self.stack = stack or ""
+        self._edits = open_edits(model)
         self.ids: list[int] | None = None
 
     @contextmanager
@@ -304,15 +311,20 @@ class _Decomposing(Context, Generic[R]):
         ]
         if self._is_encoder_decoder and self.stack == "decoder":
             notes.append("what the cross-attention adds is no part of these sums")
+        source = [
+            f"{self._name}, {self.stack} stack, layer{'s' * (len(layers) > 1)} {numbers}",
+            f"{self._size} tokens",
+            in_words(self._edits),
+        ]
         return Decomposition(
             [self._found[layer] for layer in layers],
             layers,
             self.stack,
             tuple(tokens) if fits else tuple(map(str, range(self._size))),
-            f"{self._name}, {self.stack} stack, layer{'s' * (len(layers) > 1)} {numbers}, "
-            f"{self._size} tokens",
+            ", ".join(filter(None, source)),
             notes,
             self._error,
+            tuple(identities(self._edits)),
         )
 
 

@@ -14,9 +14,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gattn.checks import whole
+from gattn.edit_records import identities
 from gattn.errors import CaptureError, EditError, ModelError, SelectionError
 from gattn.models.capturing import check_decoder, resolved
-from gattn.models.editing import Editing, check_edits
+from gattn.models.editing import Editing, check_edits, open_edits
 from gattn.models.edits import Edit
 from gattn.models.effect_tables import Effects
 from gattn.models.encoding import Encoding, Inputs, encode, is_text, pad
@@ -114,7 +115,7 @@ def effect(
     fewer = "for less time, try fewer edits, or estimate cuts with gattn.estimate"
     plain, edited = measured(runner, measure, together, batch_size, progress, fewer)
     places = {
-        name: pd.array([_plain(some, name) for some in together], dtype="Int64")
+        name: pd.array([_plain(some, name, len(runner.tokens)) for some in together], dtype="Int64")
         for name in ("layer", "head", "query", "key")
     }
     named = {
@@ -125,8 +126,14 @@ def effect(
         "stack": [some[0].stack if len(some) == 1 else None for some in together],
     }
     found = Effects({**named, **places, "plain": plain, "edited": edited, "effect": edited - plain})
-    found.attrs = {"metric": str(measure), "tokens": runner.tokens}
+    found.attrs = {"metric": str(measure), "tokens": runner.tokens, **told_edits(model)}
     return found
+
+
+def told_edits(model: PreTrainedModel) -> dict[Any, Any]:
+    """Give what a table says of the edits around it: nothing where there are none."""
+    edits = identities(open_edits(model))
+    return {"edits": edits} if edits else {}
 
 
 def measured(
@@ -249,6 +256,7 @@ class Runner:
             copies["use_cache"] = False
         if self._row is not None:
             copies["logits_to_keep"] = torch.tensor([self._row], device=input_device(self.model))
+        context.encodings = None if self.encoding is None else [self.encoding] * count
         with opened(self.model, context) as calls:
             result = self.model(**copies)
             logits = getattr(result, "logits", None)
@@ -320,7 +328,10 @@ def _together(edits: Sequence[Edit | Sequence[Edit]]) -> list[list[Edit]]:
     return cast("list[list[Edit]]", together)
 
 
-def _plain(edits: Sequence[Edit], name: str) -> int | None:
-    """Give the one number that an edit names, where it does."""
+def _plain(edits: Sequence[Edit], name: str, tokens: int) -> int | None:
+    """Give the one number that an edit names, where it does and is known to count from 0."""
     value = getattr(edits[0], name, None)
-    return int(value) if len(edits) == 1 and isinstance(value, (int, np.integer)) else None
+    if len(edits) != 1 or not isinstance(value, (int, np.integer)):
+        return None
+    number = int(value) if value >= 0 else tokens + int(value)
+    return number if number >= 0 else None

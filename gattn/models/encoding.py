@@ -285,6 +285,14 @@ def names_of(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None) -> t
     )
 
 
+def spellings_of(
+    ids: Sequence[int], tokenizer: PreTrainedTokenizerBase
+) -> tuple[list[str], list[str]]:
+    """Give what a tokenizer calls tokens: as it writes them, and with spaces for its marks."""
+    raw: list[str] = [tokenizer.convert_ids_to_tokens([i])[0] or f"<{i}>" for i in ids]
+    return raw, [token.replace("Ġ", " ").replace("▁", " ") for token in raw]
+
+
 def _readable(token: str, tokenizer: PreTrainedTokenizerBase) -> str:
     """Decode one token, without the space before it; parts of characters read ``<0xE7>``."""
     text = tokenizer.convert_tokens_to_string([token])

@@ -23,7 +23,7 @@ from gattn.models.capturing import capturing, resolved
 from gattn.models.editing import parts
 from gattn.models.edits import Cut
 from gattn.models.effect_tables import Effects
-from gattn.models.effects import Runner, measured
+from gattn.models.effects import Runner, measured, told_edits
 from gattn.models.encoding import Inputs
 from gattn.models.gradients import Backward, LayerOutput, Outputs
 from gattn.models.metrics import Measure, Metric, Token
@@ -131,7 +131,8 @@ def estimate(
         run.encodings = None if runner.encoding is None else [runner.encoding]
         number = backward.run(outputs)
     table = Effects(_table(run.trace, outputs.differentiate(number)))
-    table.attrs = {"metric": str(backward.measure), "tokens": runner.tokens}
+    facts = {"metric": str(backward.measure), "tokens": runner.tokens}
+    table.attrs = facts | told_edits(model)
     _add_effects(table, runner, backward.measure, renormalize, sample, seed, batch_size, progress)
     return table
 

@@ -12,10 +12,11 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
+from gattn.edit_records import Edits, union
 from gattn.errors import CaptureError, ModelError, SelectionError
 from gattn.head import AttentionGraph
 from gattn.keep import All, Keep
-from gattn.models.editing import Part, parts
+from gattn.models.editing import Part, open_edits, parts
 from gattn.models.encoding import Encoding, names_of
 from gattn.models.loading import model_name
 from gattn.models.projections import Projections, value_norms
@@ -104,6 +105,7 @@ class _Sequence:
     layers: dict[str, dict[int, _Layer]] = field(default_factory=dict)
     ids: dict[tuple[str, bool], list[int] | None] = field(default_factory=dict)
     logits: list[Tensor] = field(default_factory=list)
+    edits: Edits = ()
 
     @property
     def generated(self) -> int:
@@ -149,7 +151,7 @@ class Recording(Context):
         self._layers, self._heads, self._scores = layers, heads, scores
         self._contributions, self._keeps_logits = contributions, keeps_logits
         self._projections = Projections(self)
-        self.encodings: list[Encoding] | None = None
+        self.encodings: Sequence[Encoding] | None = None
         self._runs: list[list[_Sequence]] = []
         # Of each thread, and of calls within calls.
         self._calls: WeakKeyDictionary[Tracker, _Call] = WeakKeyDictionary()
@@ -322,6 +324,8 @@ class Recording(Context):
             self._depth[stack] = max(self._depth.get(stack, 0), layers)
         if now.run is None:
             return
+        for number, sequence in enumerate(now.run):
+            sequence.edits = union((sequence.edits, open_edits(tracker.model, number)))
         logits = getattr(result, "logits", None)
         if not self._keeps_logits or not isinstance(logits, Tensor) or logits.dim() not in (2, 3):
             logits = None
@@ -403,7 +407,7 @@ class Recording(Context):
             heads = {
                 (layer, graph.head or 0): graph
                 for layer, known in layers.items()
-                for graph in self._graphs(known, names)
+                for graph in self._graphs(known, names | {"edits": sequence.edits})
             }
             stacks[stack] = Stack(stack, dict(sorted(heads.items())))
         logits = torch.cat(sequence.logits) if sequence.logits else None
@@ -466,4 +470,4 @@ def _fitting(graph: AttentionGraph, names: dict[str, Any]) -> dict[str, Any]:
         "words": graph.graph.num_tokens,
         "query_tokens": graph.graph.num_queries,
     }
-    return {name: some for name, some in names.items() if len(some) == sizes[name]}
+    return {name: some for name, some in names.items() if len(some) == sizes.get(name, len(some))}

@@ -33,6 +33,7 @@ from gattn.models.tracking import Place, Tracker
 
 if TYPE_CHECKING:
     from gattn.models.edits import Edit
+    from gattn.models.encoding import Encoding
     from gattn.models.reading import Reading
 
 
@@ -70,6 +71,8 @@ class Context:
     """Within how many calls of the model it was opened."""
     reads_one_call = False
     """Whether it takes no part in calls within the one that it reads."""
+    encodings: Sequence[Encoding] | None = None
+    """The sequences that run, where they are known as texts, in the order of the batch."""
 
     def begin(self, tracker: Tracker) -> None:
         """Learn that a call of the model begins."""
@@ -147,6 +150,19 @@ def present() -> tuple[tuple[Calls, Context], ...]:
     may have closed them since.
     """
     return tuple(entry for entry in _open.get() if not entry[1].is_closed)
+
+
+def names_shown(
+    tracker: Tracker, stack: str, sequence: int, *, is_query: bool
+) -> Sequence[str] | None:
+    """Name a sequence's tokens as the text has them, where a context that runs it knows it."""
+    for calls, context in present():
+        encodings = context.encodings if calls.tracker is tracker else None
+        if encodings is not None and sequence < len(encodings):
+            names = encodings[sequence].names(stack)
+            found: Sequence[str] = names.get("query_tokens" if is_query else "", names["tokens"])
+            return found
+    return None
 
 
 def _close(calls: Calls, context: Context) -> None:

@@ -256,6 +256,11 @@ class Tracker:
         return self._seen > 0 and (length == 1 if is_prompt is None else not is_prompt)
 
     @property
+    def seen(self) -> int:
+        """How many tokens of its cache the present call goes on with."""
+        return self._seen
+
+    @property
     def depth(self) -> dict[str, int]:
         """How many layers of each stack the present call went through so far."""
         return self._calls

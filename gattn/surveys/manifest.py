@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from functools import partial
 from hashlib import file_digest, sha256
 from pathlib import Path
-from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any, cast
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -18,6 +16,8 @@ from gattn import __version__
 from gattn.errors import FileError
 from gattn.files.paths import replacing
 from gattn.files.plain import parsed
+from gattn.models.digests import ADDRESS, about_function
+from gattn.models.editing import open_edits
 from gattn.models.edits import Edit
 from gattn.models.loading import (
     EMBEDDED,
@@ -37,7 +37,6 @@ MANIFEST = "manifest.json"
 _CHECKSUM = "sha256"
 _NEEDED: Mapping[str, type] = {"model": str, "keep": str, "num_texts": int}
 """What reading a survey takes for granted."""
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
@@ -126,11 +125,14 @@ def settings(
     ModelError
         Where there is no such model.
     """
+    around: dict[str, Any] = {}
+    if isinstance(model, torch.nn.Module) and (edits := open_edits(model)):
+        around["edits"] = [*edits, *(options.get("edits") or ())]
     return {
         "schema": SCHEMA,
         "gattn": __version__,
         **_described(model),
-        **{name: _written(value) for name, value in sorted(options.items())},
+        **{name: _written(value) for name, value in sorted({**options, **around}.items())},
     }
 
 
@@ -141,14 +143,14 @@ def _written(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_written(one) for one in value]
     if isinstance(value, partial):
-        return _ADDRESS.sub("", f"{_written(value.func)}{value.args}{value.keywords}")
+        return ADDRESS.sub("", f"{_written(value.func)}{value.args}{value.keywords}")
     if isinstance(value, FunctionType):
         return _written_function(value)
     if callable(value) and hasattr(value, "__qualname__"):
         return f"{value.__module__}.{value.__qualname__}"
     if isinstance(value, Edit):
-        return _written_edit(value)
-    return _ADDRESS.sub("", str(value))
+        return value.record.identity
+    return ADDRESS.sub("", str(value))
 
 
 def _written_function(function: FunctionType) -> str:
@@ -159,26 +161,8 @@ def _written_function(function: FunctionType) -> str:
     name = f"{function.__module__}.{function.__qualname__}"
     if name.startswith("gattn."):
         return name
-    held = [cell.cell_contents for cell in function.__closure__ or ()]
-    about = [*_code(function.__code__), function.__defaults__, function.__kwdefaults__, held]
-    return f"{name} {sha256(_ADDRESS.sub('', repr(about)).encode()).hexdigest()[:12]}"
-
-
-def _code(code: CodeType) -> list[Any]:
-    """List what a function does, wherever it is written."""
-    constants = [_code(one) if isinstance(one, CodeType) else one for one in code.co_consts]
-    return [code.co_code, code.co_names, constants]
-
-
-def _written_edit(edit: Edit) -> str:
-    """Write an edit, and what tells its weights from others of the same shape."""
-    weights = [
-        module.state_dict()
-        for one in fields(cast("Any", edit))
-        if isinstance(module := getattr(edit, one.name), torch.nn.Module)
-    ]
-    digests = [f", {_bits_digest(state)}" for state in weights if state]
-    return _ADDRESS.sub("", f"{edit}{''.join(digests)}")
+    about = about_function(function)
+    return f"{name} {sha256(ADDRESS.sub('', repr(about)).encode()).hexdigest()[:12]}"
 
 
 def _described(model: str | Path | PreTrainedModel | None) -> dict[str, Any]:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from gattn import rules
+from gattn.edit_records import from_text
 from gattn.errors import FileError
 from gattn.files.checking import check_graph
 from gattn.files.plain import parsed
@@ -46,14 +47,23 @@ def _trace(tables: Mapping[str, pa.Table], model: str) -> AttentionTrace:
     names = _names(tables["tokens"])
     edges, queries = (_by_head(tables[name]) for name in ("edges", "queries"))
     none = {name: column[:0].to_numpy() for name, column in _columns(tables["edges"]).items()}
+    edits = _edits(tables["texts"])
     stacks: dict[str, dict[tuple[int, int], AttentionGraph]] = {}
     for row in tables["heads"].to_pylist():
         place = (row["stack"], row["layer"], row["head"])
-        head = _graph(row, edges.get(place, none), queries[place], names[row["stack"]], model)
+        head = _graph(
+            row, edges.get(place, none), queries[place], names[row["stack"]] | edits, model
+        )
         stacks.setdefault(row["stack"], {})[row["layer"], row["head"]] = head
     text = tables["texts"]["text"][0].as_py() or ""
     named = {name: Stack(name, stacks[name]) for name in names if name in stacks}
     return AttentionTrace(named, model, text=text)
+
+
+def _edits(texts: pa.Table) -> dict[str, Any]:
+    """Read the edits that a text ran with; surveys of the first versions do not tell."""
+    told = texts["edits"][0].as_py() if "edits" in texts.column_names else None
+    return {"edits": from_text(told)} if told else {}
 
 
 def _by_head(table: pa.Table) -> dict[Place, dict[str, NDArray[Any]]]:
