@@ -346,3 +346,27 @@ def test_a_survey_says_so(tmp_path, embedded):
         around = gattn.survey(texts, embedded[0], out=tmp_path / "around", **options)
     assert around.manifest["edits"] == ["Cut(layer=1, head=1)"]
     assert around.trace(0).edits == (CUT,)
+
+
+def test_pieces_of_words_have_one_name_with_a_text_and_with_ids(tiny):
+    from tokenizers import Tokenizer, models, normalizers, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    words = ["[UNK]", "un", "##believ", "##able", "the", "dog"]
+    plain = Tokenizer(
+        models.WordPiece({word: n for n, word in enumerate(words)}, unk_token="[UNK]")
+    )
+    plain.normalizer, plain.pre_tokenizer = normalizers.Lowercase(), pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=plain, unk_token="[UNK]")
+    model, text = tiny("bert"), "The unbelievable dog"
+    trace = capture(text, model, tokenizer)
+    assert trace.tokens == ["The", "un", "believ", "able", "dog"]
+    ids = tokenizer(text, return_tensors="pt").input_ids
+    for name, place in (("believ", 2), ("##believ", 2), ("The", 0), ("the", 0), (" dog", 4)):
+        with edited(model, Cut(0, 1, key=place)):
+            expected = model(ids)[0]
+        with edited(model, Cut(0, 1, key=name), tokenizer=tokenizer):
+            assert torch.equal(model(ids)[0], expected), name
+            found = capture(text, model, tokenizer)
+        assert np.flatnonzero(found[0, 1].to_dense().sum(0) == 0).tolist() == [place]
+        assert trace[0, 1].subgraph([name]).node_positions.tolist() == [place]
