@@ -259,7 +259,6 @@ class Recording(Context):
 
     def end(self, tracker: Tracker, result: Any) -> None:
         """Note the tokens and the logits of a call."""
-        tracker.check_layers()
         self._projections.check()
         self._unfinished = None
         for stack, layers in tracker.depth.items():

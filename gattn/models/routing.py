@@ -232,6 +232,7 @@ def _hooked(model: nn.Module) -> list[Any]:
     def leave(module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
         entries = [entry for entry in present() if entry[0].model is model]
         if entries and entries[0][0].leave(result) and result is not None:
+            entries[0][0].check_layers()
             for tracker, context in entries:
                 context.end(tracker, result)
 
