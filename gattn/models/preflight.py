@@ -123,13 +123,13 @@ def _found(model: nn.Module) -> str | _Kinds:
 @contextmanager
 def _random_numbers_kept(model: nn.Module) -> Iterator[None]:
     devices = {x.device.index for x in model.parameters() if x.device.type == "cuda"}
-    states = random.getstate(), np.random.get_state()
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002
     try:
         with torch.random.fork_rng(devices):
             yield
     finally:
         random.setstate(states[0])
-        np.random.set_state(states[1])
+        np.random.set_state(states[1])  # noqa: NPY002
 
 
 def _like(model: nn.Module) -> nn.Module:

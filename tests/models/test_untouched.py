@@ -66,7 +66,7 @@ def state(model):
         found[f"{name}()"] = type(module), id(module)
         put(name, vars(module))
     found["random"] = random.getstate()
-    found["numpy"] = repr(np.random.get_state())
+    found["numpy"] = repr(np.random.get_state())  # noqa: NPY002
     found["torch"] = torch.random.get_rng_state().tolist()
     return found
 
