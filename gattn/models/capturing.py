@@ -178,7 +178,7 @@ def capturing(
     own. Beam search and assisted decoding are refused; what runs in another thread, such as
     continuous batching, is not seen.
 
-    Several samples of one text encode it once: the encoder's stack is in the first one's trace.
+    Several samples of one text encode it once: its encoder's stack is in the trace of each.
     Under a mask of one's own, (batch, heads, queries, keys), a token that neither reads nor is
     read is padding.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -19,7 +19,7 @@ from gattn.models.loading import model_name
 from gattn.models.projections import Projections, value_norms
 from gattn.models.reading import Reading
 from gattn.models.routing import Context, RoutedCall
-from gattn.models.tracking import Place, Progress, Tracker
+from gattn.models.tracking import Encoded, Place, Progress, Tracker
 from gattn.models.wording import words_of_run
 from gattn.store import KeptEdges
 from gattn.trace import AttentionTrace, Stack
@@ -90,6 +90,11 @@ class _Sequence:
     ids: dict[tuple[str, bool], list[int] | None] = field(default_factory=dict)
     logits: list[Tensor] = field(default_factory=list)
 
+    def copied(self) -> _Sequence:
+        """Make a sequence that goes on with what is known of this one."""
+        layers = {stack: dict(some) for stack, some in self.layers.items()}
+        return _Sequence(layers, dict(self.ids), list(self.logits))
+
     @property
     def generated(self) -> int:
         """How many tokens came step by step; those of cross-attention come again."""
@@ -123,6 +128,7 @@ class Recording(Context):
         self._run: list[_Sequence] | None = None
         self._unfinished: list[_Sequence] | None = None
         self._run_of: WeakKeyDictionary[Progress, list[_Sequence]] = WeakKeyDictionary()
+        self._followed: WeakSet[Encoded] = WeakSet()
         self._depth: dict[str, int] = {}
         self._was_called = False
         self._size = 0
@@ -143,6 +149,15 @@ class Recording(Context):
         self._progress = tracker.progress
         run = self._run_of.get(tracker.progress)
         self._run = run if any(run is known for known in self._runs) else None
+        if self._run is not None:
+            self._follow_encoder(self._run, tracker.progress)
+
+    def _follow_encoder(self, run: list[_Sequence], progress: Progress) -> None:
+        """Give each continuation of an encoded text the text's encoder."""
+        encoded = progress.encoded
+        if encoded is not None and encoded.origins is not None and encoded not in self._followed:
+            run[:] = [run[origin].copied() for origin in encoded.origins]
+            self._followed.add(encoded)
 
     def wants(self, place: Place) -> bool:
         """Say whether a layer was chosen."""

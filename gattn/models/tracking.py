@@ -70,12 +70,40 @@ class _Last(NamedTuple):
 
 
 @dataclass(eq=False)
+class Encoded:
+    """What an encoder gave, and which sequence of it each sequence of the decoder goes on with."""
+
+    given: Tensor
+    taken: Tensor | None = None
+    origins: list[int] | None = None
+
+    def take(self, taken: Tensor) -> bool:
+        """Find what a decoder was given again, sequence by sequence; say whether it is all there.
+
+        Several samples of one text, for example, take what its encoder gave once.
+        """
+        if taken is self.taken or taken is self.given:
+            return True
+        found = []
+        for row in taken.detach():
+            same = (
+                (self.given == row).flatten(1).all(1) if row.shape == self.given.shape[1:] else ()
+            )
+            if not len(same) or not bool(same.any()):
+                return False
+            found.append(int(same.int().argmax()))
+        self.taken, self.origins = taken, found
+        return True
+
+
+@dataclass(eq=False)
 class Progress:
     """What is known of the texts that a call goes on with: their ids, and which tokens are real."""
 
     ids: dict[str, Tensor | None] = field(default_factory=dict)
     real: dict[str, Tensor] = field(default_factory=dict)
     read: dict[str, Tensor] = field(default_factory=dict)
+    encoded: Encoded | None = None
 
 
 class Tracker:
@@ -89,6 +117,7 @@ class Tracker:
         self._depth = 0
         self._seen = 0
         self._has_cache = False
+        self._is_encoding = False
         self._has_own_mask = False
         self._padding: dict[str, Tensor] = {}
         self.progress = Progress()
@@ -130,6 +159,9 @@ class Tracker:
         self._depth = max(self._depth - 1, 0)
         if self._depth:
             return False
+        encoded = _first(result)
+        if self._is_encoding and encoded is not None:
+            self.progress.encoded = Encoded(encoded.detach())
         self._last = None
         self._masks.clear()
         cache = getattr(result, "past_key_values", None)
@@ -142,12 +174,13 @@ class Tracker:
         self._layers.clear()
         self._masks.clear()
         self._last = None
+        self._is_encoding = False
         cache: Any = given.get("past_key_values")
         self._has_cache = cache is not None
         self._seen = int(cache.get_seq_length()) if hasattr(cache, "get_seq_length") else 0
         if self._seen:
             self.progress = self._of_cache.get(cache) or Progress()
-        elif given.get("encoder_outputs") is None or not self._is_encoder_decoder:
+        elif not self._goes_on_from_encoder(given):
             self.progress = Progress()
         if isinstance(cache, Hashable) and cache is not None:
             self._of_cache[cache] = self.progress
@@ -171,6 +204,16 @@ class Tracker:
                 self.progress.ids[side] = known
         if not self._seen:
             self.progress.real.clear()
+
+    def _goes_on_from_encoder(self, given: Mapping[str, Any]) -> bool:
+        """Say whether a decoder is given what the last call encoded, and not something else."""
+        taken, known = given.get("encoder_outputs"), self.progress.encoded
+        decodes = any(
+            given.get(f"decoder_{name}") is not None for name in ("input_ids", "inputs_embeds")
+        )
+        self._is_encoding = self._is_encoder_decoder and taken is None and not decodes
+        first = _first(taken)
+        return first is not None and known is not None and known.take(first)
 
     def place(self, call: RoutedCall) -> Place:
         """Say where a call of the model's attention is.
@@ -356,13 +399,15 @@ class Tracker:
         ids = self.progress.ids.get("decoder_input_ids" if of_decoder else "input_ids")
         if self._is_encoder_decoder and stack == "decoder" and ids is None:
             ids = self.progress.ids.get("decoder_input_ids")
-        if ids is None or sequence >= len(ids):
+        encoded = self.progress.encoded
+        origins = None if of_decoder or encoded is None else encoded.origins
+        if ids is None or sequence >= len(origins or ids):
             return None
         real = self.progress.real.get("decoder" if of_decoder else stack)
         if stack == "cross" and not is_query:
             real = self.progress.read.get(stack)
-        row = ids[sequence].cpu()
-        if real is None or real.shape[0] != len(ids):
+        row = ids[origins[sequence] if origins else sequence].cpu()
+        if real is None or real.shape[0] != len(origins or ids):
             return [int(i) for i in row]
         if real.shape[1] != len(row):
             return None
@@ -411,6 +456,13 @@ def _batches(given: Mapping[str, Any]) -> dict[str, int]:
         if any(name in sizes for name in some)
     }
     return found or {"": next(iter(sizes.values()))} if sizes else {}
+
+
+def _first(outputs: Any) -> Tensor | None:
+    """Find the first tensor of a model's outputs: an encoder's last hidden states."""
+    some = list(outputs.values()) if isinstance(outputs, Mapping) else outputs
+    first = some[0] if isinstance(some, (tuple, list)) and len(some) else some
+    return first if isinstance(first, Tensor) and first.dim() > 1 else None
 
 
 def _is_mask(name: str, given: Any) -> bool:
