@@ -84,12 +84,12 @@ class Encoded:
         """
         if taken is self.taken or taken is self.given:
             return True
+        if taken.shape[1:] != self.given.shape[1:]:
+            return False
         found = []
         for row in taken.detach():
-            same = (
-                (self.given == row).flatten(1).all(1) if row.shape == self.given.shape[1:] else ()
-            )
-            if not len(same) or not bool(same.any()):
+            same = (self.given == row.to(self.given.device)).flatten(1).all(1)
+            if not bool(same.any()):
                 return False
             found.append(int(same.int().argmax()))
         self.taken, self.origins = taken, found
