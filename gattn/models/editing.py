@@ -290,7 +290,8 @@ class Editing(Context):
         self._layer = place.layer
         applied: list[Sequence[Edit]] = []
         for sequence in place.sequences:
-            some = self._edits[sequence if len(self._edits) > 1 else 0]
+            number = sequence if len(self._edits) > 1 else 0
+            some = self._edits[number] if number < len(self._edits) else ()
             found = [edit for edit in some if edit.applies(place)]
             for edit in found:
                 self._check_stack(edit, place)

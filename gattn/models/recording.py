@@ -280,9 +280,11 @@ class Recording(Context):
             self._depth[stack] = max(self._depth.get(stack, 0), layers)
         if self._run is None:
             return
-        logits = getattr(result, "logits", None)
-        if not self._keeps_logits or not isinstance(logits, Tensor) or logits.dim() not in (2, 3):
+        logits = getattr(result, "logits", None) if self._keeps_logits else None
+        if not isinstance(logits, Tensor) or logits.dim() not in (2, 3):
             logits = None
+        # Those of a multiple choice have one row for all choices of a text.
+        logits = None if logits is None or len(logits) != tracker.batch else logits
         for number, sequence in enumerate(self._run):
             for stack in tracker.depth:
                 sequence.ids[stack, False] = tracker.ids(stack, number)

@@ -374,9 +374,9 @@ def test_images_and_texts_of_their_own_number_are_sequences_of_their_own():
     texts = torch.tensor([[5, 6, 7], [1, 2, 3], [7, 8, 9]])
     with torch.no_grad(), capturing(model) as run:
         model(pixel_values=torch.randn(2, 3, 20, 20), input_ids=texts)
-    vision = [trace["vision"][0, 0].graph.num_queries for trace in run.traces[:2]]
+    assert [list(trace.stacks) for trace in run.traces] == [["text"]] * 3 + [["vision"]] * 2
+    vision = [trace["vision"][0, 0].graph.num_queries for trace in run.traces[3:]]
     assert vision == [5, 5]
-    assert len(run.traces) == 3
 
 
 def test_parts_that_do_not_route_are_named(tiny):
