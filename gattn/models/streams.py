@@ -1,8 +1,8 @@
 """Finds what a layer's attention adds to the residual stream, from what its modules did.
 
 The layer's input is the residual stream. The output projection is the outermost module that takes
-the call's output; what stands on the way from there to the sum is a norm or a scale; the sum is what a
-later module reads or gives.
+the call's output; what stands on the way from there to the sum is a norm or a scale; the sum is
+what a later module reads or gives.
 """
 
 from __future__ import annotations
