@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import inspect
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
 from typing import Any, NoReturn
@@ -92,9 +92,15 @@ def check_kind(model: nn.Module, module: nn.Module) -> None:
 
 
 def _refuse(model: nn.Module, reason: str) -> NoReturn:
+    chosen = getattr(model.config, "_attn_implementation", None)
+    hint = (
+        f" It runs the attention implementation {chosen!r}, which may compute no softmax that can "
+        'be seen: load the model with attn_implementation="eager".'
+    )
     raise CaptureError(
         f"{type(model).__name__} does not route its attention through transformers' attention "
         f"interface, and {reason}. It is refused: what gattn would show could be wrong."
+        + (hint if chosen not in (None, "eager") and not model.training else "")
     )
 
 
@@ -144,7 +150,7 @@ def _like(model: nn.Module) -> nn.Module:
 
 def _difference(model: nn.Module, inputs: dict[str, Tensor]) -> str | _Kinds:
     said = model(**inputs, output_attentions=True)
-    given = [x for name, some in said.items() if name.endswith("attentions") for x in _all(some)]
+    given = list(_attentions(said))
     if not given:
         return "it gives no attentions to compare its softmaxes with"
     plain, seen = model(**inputs), _Seen()
@@ -180,25 +186,43 @@ def _small_input(model: nn.Module) -> dict[str, Tensor] | None:
         if config.is_encoder_decoder:
             inputs["decoder_input_ids"] = inputs["input_ids"][:, :-2].flip(1)
     if "pixel_values" in names:
-        size = getattr(config, "image_size", None) or _SIDE
+        size = _setting(config, "image_size", "input_size", "img_size") or _SIDE
         sides = size if isinstance(size, (list, tuple)) else (size, size)
-        shape = (1, getattr(config, "num_channels", 3), *sides)
+        shape = (1, _setting(config, "num_channels", "in_channels", "in_chans") or 3, *sides)
         inputs["pixel_values"] = torch.randn(shape, generator=generator)
     if "input_values" in names:
         inputs["input_values"] = torch.randn(1, _SAMPLES, generator=generator)
-    return {name: values.to(_device(model)) for name, values in inputs.items()} or None
+    weight = next(x for x in model.parameters() if x.is_floating_point())
+    return {
+        name: values.to(weight.device, weight.dtype if values.is_floating_point() else None)
+        for name, values in inputs.items()
+    } or None
 
 
-def _device(model: nn.Module) -> torch.device:
-    return next(model.parameters()).device
+def _setting(config: Any, *names: str) -> Any:
+    """Find a setting by any of its names, in a configuration or in that of its images."""
+    for one in (config, getattr(config, "vision_config", None)):
+        for name in names:
+            if (value := getattr(one, name, None)) is not None:
+                return value
+    return None
 
 
 def _all(nested: Any) -> Iterator[Tensor]:
     if isinstance(nested, Tensor):
         yield nested
-    elif isinstance(nested, (list, tuple)):
-        for part in nested:
+    elif isinstance(nested, (list, tuple, Mapping)):
+        for part in nested.values() if isinstance(nested, Mapping) else nested:
             yield from _all(part)
+
+
+def _attentions(output: Any) -> Iterator[Tensor]:
+    """Walk the attentions that a model gives, those of models inside it too."""
+    for name, some in output.items() if isinstance(output, Mapping) else ():
+        if isinstance(some, Mapping):
+            yield from _attentions(some)
+        elif name.endswith("attentions"):
+            yield from _all(some)
 
 
 def _are_equal(given: Tensor, seen: Tensor) -> bool:

@@ -34,7 +34,7 @@ ROUTED = [
     ),
     *("vit", "clip", "llava", "qwen2_vl", "swin", "beit"),
 ]
-BY_SOFTMAX = ["bloom", "gptj", "gpt_neo", "deberta-v2"]
+BY_SOFTMAX = ["bloom", "gptj", "gpt_neo", "deberta-v2", "blip", "layoutlmv3"]
 
 
 @pytest.fixture(autouse=True)

@@ -26,10 +26,10 @@ ROUTED = [
     "swin",
 ]
 BY_SOFTMAX = [
-    *("bloom", "gptj", "gpt_neo", "deberta-v2", "big_bird", "canine", "convbert", "falcon"),
+    *("bloom", "gptj", "gpt_neo", "deberta-v2", "big_bird", "blip", "canine", "convbert", "falcon"),
     *("fsmt", "rembert", "roformer", "sew-d", "xglm", "xlnet", "data2vec-vision"),
 ]
-REFUSED = ["diffllama", "longformer", "reformer", "squeezebert", "blip", "wavlm", "lxmert"]
+REFUSED = ["diffllama", "longformer", "reformer", "squeezebert", "wavlm", "lxmert"]
 
 
 @pytest.fixture(autouse=True)
