@@ -156,7 +156,9 @@ class Recording(Context):
         """Give each continuation of an encoded text the text's encoder."""
         encoded = progress.encoded
         if encoded is not None and encoded.origins is not None and encoded not in self._followed:
-            run[:] = [run[origin].copied() for origin in encoded.origins]
+            rest = run[len(encoded.given) :]  # Images of no text that is known.
+            run += [_Sequence() for _ in range(len(encoded.given) - len(run))]
+            run[:] = [*(run[origin].copied() for origin in encoded.origins), *rest]
             self._followed.add(encoded)
 
     def wants(self, place: Place) -> bool:

@@ -203,6 +203,21 @@ def test_packed_images_are_in_the_trace_of_their_text():
             )
 
 
+@pytest.mark.parametrize("samples", [1, 2])
+def test_generation_keeps_images_packed_over_several_texts(samples):
+    """Pixtral's tower takes all images as one sequence: it has a trace of its own."""
+    from benchmarks import zoo
+
+    inputs = {n: x for n, x in zoo.specimen("mistral3").inputs.items() if x is not None}
+    config = zoo.configuration("mistral3")
+    model = transformers.Mistral3ForConditionalGeneration(config).eval()
+    options = {"do_sample": samples > 1, "num_return_sequences": samples, "eos_token_id": None}
+    with gattn.capturing(model) as run:
+        model.generate(**inputs, max_new_tokens=2, **options)
+    stacks = [list(trace.stacks) for trace in run.traces]
+    assert stacks == [["decoder"]] * (2 * samples) + [["vision"]]
+
+
 def clip(kind, **options):
     sizes = {name: size for name, size in TEXT.items() if name != "num_key_value_heads"}
     config = getattr(transformers, f"{kind}Config")(
