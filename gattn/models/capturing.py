@@ -179,7 +179,7 @@ def capturing(
     own. Beam search and assisted decoding are refused; what runs in another thread, such as
     continuous batching, is not seen.
 
-    Several samples of one text encode it once: the encoder's stack is in the first one's trace.
+    Several samples of one text encode it once: its encoder's stack is in the trace of each.
     Under a mask of one's own, (batch, heads, queries, keys), a token that neither reads nor is
     read is padding.
 
@@ -258,8 +258,8 @@ class Options:
 
     def _counts(self, model: PreTrainedModel) -> tuple[int, int]:
         config = model.config.get_text_config()
-        layers = getattr(config, "num_hidden_layers", None) or 1
-        heads = getattr(config, "num_attention_heads", None) or 1
+        sizes = (getattr(config, f"num_{of}", 1) for of in ("hidden_layers", "attention_heads"))
+        layers, heads = (size if isinstance(size, int) and size > 0 else 1 for size in sizes)
         return (
             layers if self.layers is None else len(self.layers),
             heads if self.heads is None else len(self.heads),

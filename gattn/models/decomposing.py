@@ -18,10 +18,10 @@ after`` is the MLP's part; `is_post_norm` and `is_parallel` tell the others.
 
 How the parts are found, in any model that routes its attention: the layer is the module in a list
 of modules around the attention, and its input the residual stream. The output projection is the
-linear module that takes the call's output. What stands on the way from there to the sum is a norm
-or a scale, read by probing it. The sum is what a later module of the layer reads or gives. All of
-it is verified by numbers, each time: where residual, vectors and bias do not sum to what the model
-has, it is refused.
+outermost module that takes the call's output, so that adapters are a part of it; it must be a
+linear map. What stands on the way from there to the sum is a norm or a scale, read by probing it.
+The sum is what a later module of the layer reads or gives. All of it is verified by numbers, each
+time: where residual, vectors and bias do not sum to what the model has, it is refused.
 """
 
 from __future__ import annotations

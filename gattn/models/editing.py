@@ -261,7 +261,8 @@ class Editing(Context):
 
     def of(self, sequence: int) -> Sequence[Edit]:
         """Give the edits of a sequence, as they were given."""
-        return self._edits[sequence if len(self._edits) > 1 else 0]
+        number = sequence if len(self._edits) > 1 else 0
+        return self._edits[number] if number < len(self._edits) else ()
 
     def edits(self, call: RoutedCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
         """Give the edits of each element, their tokens located."""

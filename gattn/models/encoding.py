@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -95,6 +96,7 @@ def encode(
     ModelError
         Where a text comes without a tokenizer.
     """
+    _check_takes_text(model)
     if isinstance(inputs, str):
         encoding = _encode_text(inputs, tokenizer, _longest(model))
     elif isinstance(inputs, Mapping):
@@ -112,6 +114,16 @@ def encode(
     return encoding
 
 
+def _check_takes_text(model: PreTrainedModel) -> None:
+    main = getattr(model, "main_input_name", "input_ids")
+    parameters = inspect.signature(model.forward).parameters
+    if main in parameters and "input_ids" not in parameters:
+        raise ModelError(
+            f"{type(model).__name__} takes no tokens, but {main}: pass a mapping with {main!r}, "
+            "such as its processor gives."
+        )
+
+
 def _check_ids(name: str, ids: Tensor, model: PreTrainedModel) -> None:
     limit = _longest(model)
     if limit is not None and len(ids) > limit:
@@ -119,7 +131,10 @@ def _check_ids(name: str, ids: Tensor, model: PreTrainedModel) -> None:
             f"The text has {len(ids)} tokens, but the model takes at most {limit}; shorten or "
             "split it."
         )
-    table = model.get_input_embeddings()
+    try:
+        table: nn.Module | None = model.get_input_embeddings()
+    except NotImplementedError:  # Some models hash their tokens, or have several tables.
+        table = None
     known = table.num_embeddings if isinstance(table, nn.Embedding) else None
     if known is not None and len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < known:
         raise CaptureError(

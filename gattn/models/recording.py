@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakSet
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,7 @@ from gattn.models.loading import model_name
 from gattn.models.projections import Projections, value_norms
 from gattn.models.reading import Reading
 from gattn.models.routing import Context, RoutedCall, is_open, tracker_of
-from gattn.models.tracking import Place, Progress, Tracker
+from gattn.models.tracking import Encoded, Place, Progress, Tracker
 from gattn.models.wording import words_of_run
 from gattn.store import KeptEdges
 from gattn.trace import AttentionTrace, Stack
@@ -107,6 +107,11 @@ class _Sequence:
     logits: list[Tensor] = field(default_factory=list)
     edits: Edits = ()
 
+    def copied(self) -> _Sequence:
+        """Make a sequence that goes on with what is known of this one."""
+        layers = {stack: dict(some) for stack, some in self.layers.items()}
+        return _Sequence(layers, dict(self.ids), list(self.logits), self.edits)
+
     @property
     def generated(self) -> int:
         """How many tokens came step by step; those of cross-attention come again."""
@@ -157,6 +162,7 @@ class Recording(Context):
         self._calls: WeakKeyDictionary[Tracker, _Call] = WeakKeyDictionary()
         self._lock = Lock()
         self._run_of: WeakKeyDictionary[Progress, list[_Sequence]] = WeakKeyDictionary()
+        self._followed: WeakSet[Encoded] = WeakSet()
         self._depth: dict[str, int] = {}
         self._was_called = self._broke = False
         self._size = 0
@@ -176,6 +182,17 @@ class Recording(Context):
         call = _Call(tracker.progress, run if is_known else None)
         call.sequences, call.has_failed = len(run or ()), run is not None and not is_known
         self._calls[tracker] = call
+        if call.run is not None:
+            self._follow_encoder(call.run, tracker.progress)
+
+    def _follow_encoder(self, run: list[_Sequence], progress: Progress) -> None:
+        """Give each continuation of an encoded text the text's encoder."""
+        encoded = progress.encoded
+        if encoded is not None and encoded.origins is not None and encoded not in self._followed:
+            rest = run[encoded.count :]  # Images of no text that is known.
+            run += [_Sequence() for _ in range(encoded.count - len(run))]
+            run[:] = [*(run[origin].copied() for origin in encoded.origins), *rest]
+            self._followed.add(encoded)
 
     def broke(self, tracker: Tracker) -> None:
         """Forget what a call added that broke off: the trace stays as it was before."""
@@ -326,9 +343,11 @@ class Recording(Context):
             return
         for number, sequence in enumerate(now.run):
             sequence.edits = union((sequence.edits, open_edits(tracker.model, number)))
-        logits = getattr(result, "logits", None)
-        if not self._keeps_logits or not isinstance(logits, Tensor) or logits.dim() not in (2, 3):
+        logits = getattr(result, "logits", None) if self._keeps_logits else None
+        if not isinstance(logits, Tensor) or logits.dim() not in (2, 3):
             logits = None
+        # Those of a multiple choice have one row for all choices of a text.
+        logits = None if logits is None or len(logits) != tracker.batch else logits
         for number, sequence in enumerate(now.run):
             for stack in tracker.depth:
                 sequence.ids[stack, False] = tracker.ids(stack, number)

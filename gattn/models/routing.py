@@ -123,8 +123,8 @@ def opened(model: nn.Module, context: Context, *, proves: bool = True) -> Iterat
             _open.reset(around)
     if proves and (missed := unseen(model)):
         warnings.warn(
-            f"{len(missed)} modules of {type(model).__name__} do not route their attention through "
-            f"transformers' interface, such as {missed[0]}: gattn neither shows nor edits it.",
+            f"{len(missed)} modules of {type(model).__name__} do not show their attention, such as "
+            f"{missed[0]}: gattn neither shows nor edits it.",
             stacklevel=4,
         )
     known = [calls for calls, _ in present() if calls.model is model]
@@ -207,18 +207,31 @@ def routes(model: nn.Module) -> bool:
 
 
 def unseen(model: nn.Module) -> list[str]:
-    """Name the modules of a routed model that attend without asking the interface how."""
-    if not routes(model):
-        return []
+    """Name the modules of a model whose attention is not seen.
+
+    In a routed model those are the ones that do not ask the interface how to attend; in any model
+    torch's own multi-head attention, which shows neither queries nor a softmax.
+    """
     kinds = {kind for kind in {type(module) for module in model.modules()} if _asks(kind)}
     asking = [f"{name}." for name, module in model.named_modules() if type(module) in kinds]
+    is_routed = routes(model)
     return [
         f"{name} ({type(module).__name__})"
         for name, module in model.named_modules()
-        if "Attention" in type(module).__name__
-        and any(hasattr(module, query) for query in _QUERIES)
-        and not any(f"{name}.".startswith(one) or one.startswith(f"{name}.") for one in asking)
+        if isinstance(module, nn.MultiheadAttention)
+        or (is_routed and _attends(module) and not _is_near(f"{name}.", asking))
     ]
+
+
+def _attends(module: nn.Module) -> bool:
+    """Say whether a module looks as if it attended."""
+    is_named = "Attention" in type(module).__name__
+    return is_named and any(hasattr(module, query) for query in _QUERIES)
+
+
+def _is_near(path: str, others: Sequence[str]) -> bool:
+    """Say whether a module is inside of another, or the other inside of it."""
+    return any(path.startswith(one) or one.startswith(path) for one in others)
 
 
 def _asks(kind: type[nn.Module]) -> bool:

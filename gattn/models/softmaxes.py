@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from gattn.models.masks import SCORES
+from gattn.models.preflight import check_kind
 from gattn.models.routing import RoutedCall, present, routes, take_part
 from gattn.models.tracking import Tracker
 
@@ -68,11 +69,13 @@ def _seen(attention: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> An
     module, tracker = _owner(trackers)
     if module is None or tracker is None or routes(tracker.model):
         return attention
-    if scores.dim() == 4:
-        return _take_part(module, scores, attention)
     batch = tracker.batch
+    if scores.dim() == 4:
+        check_kind(tracker.model, module)
+        return _take_part(module, scores, attention)
     if scores.dim() != 3 or batch is None or len(scores) % batch or len(scores) <= batch:
         return attention
+    check_kind(tracker.model, module)
     split = (x.unflatten(0, (batch, -1)) for x in (scores, attention))
     return _take_part(module, *split).reshape(attention.shape)
 

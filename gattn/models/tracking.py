@@ -7,7 +7,6 @@ position counts the real tokens of a sequence from 0.
 from __future__ import annotations
 
 import inspect
-import sys
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -15,20 +14,17 @@ from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
-from torch.utils.weak import WeakTensorKeyDictionary
+from torch.utils.weak import TensorWeakRef, WeakTensorKeyDictionary
 
 from gattn.errors import CaptureError
 from gattn.models.masks import Mask
+from gattn.models.media import Batch, Belonging, callers, generated_from, modality
 
 if TYPE_CHECKING:
     from gattn.models.routing import RoutedCall
 
 _CROSS = ("cross", "encoder_attn", "encdecattention")
-_MODALITIES = {
-    "qformer": ("qformer",),
-    "vision": ("vision", "visual", "image"),
-    "audio": ("audio", "speech"),
-}
+_OTHER_TOKENS = ("key_value_states", "encoder_hidden_states", "cross_attention_states")
 _UNREADABLE = {
     "_beam_search": "beam search reorders the sequences between steps",
     "_assisted_decoding": "assisted decoding takes tokens back",
@@ -77,6 +73,47 @@ class _Step(NamedTuple):
     unfinished: Tensor | None = None
 
 
+class Encoded:
+    """What an encoder gave, and which sequence of it each sequence of the decoder goes on with.
+
+    Parameters
+    ----------
+    given : Tensor (sequences, ...)
+        What it gave, which is not kept alive.
+    """
+
+    def __init__(self, given: Tensor) -> None:
+        self._given, self.count = TensorWeakRef(given), len(given)
+        self._taken: Tensor | None = None
+        self.origins: list[int] | None = None
+
+    def gave(self, tensor: Tensor | None) -> bool:
+        """Say whether it gave this very tensor."""
+        return tensor is not None and self._given() is tensor
+
+    def take(self, taken: Tensor) -> bool:
+        """Find what a decoder was given again, sequence by sequence; say whether it is all there.
+
+        Several samples of one text, for example, take what its encoder gave once.
+        """
+        given: Tensor | None = self._given()
+        if taken is self._taken or taken is given:
+            return True
+        if given is None or taken.shape[1:] != given.shape[1:]:
+            return False
+        found = []
+        for number, row in enumerate(taken.detach().to(given.device)):
+            usual = number * len(given) // len(taken)
+            if not torch.equal(row, given[usual]):
+                same = (given == row).flatten(1).all(1)
+                if not bool(same.any()):
+                    return False
+                usual = int(same.int().argmax())
+            found.append(usual)
+        self._taken, self.origins = taken, found
+        return True
+
+
 @dataclass(eq=False)
 class Progress:
     """What is known of the texts that a call goes on with: their ids, and which tokens are real."""
@@ -84,6 +121,8 @@ class Progress:
     ids: dict[str, Tensor | None] = field(default_factory=dict)
     real: dict[str, Tensor] = field(default_factory=dict)
     read: dict[str, Tensor] = field(default_factory=dict)
+    encoded: Encoded | None = None
+    awaits_text: bool = False
 
 
 class Tracker:
@@ -102,18 +141,21 @@ class Tracker:
             self._of_encoded: Any = WeakTensorKeyDictionary()
             self._stacks: dict[str, str] = {}
             self._homes: dict[str, str] = {}
+            self._foreign: set[str] = set()
             self._verified: set[str] = set()
         self._names, self._kinds, self._of_cache = of._names, of._kinds, of._of_cache
         self._stacks, self._homes, self._verified = of._stacks, of._homes, of._verified
-        self._of_encoded = of._of_encoded
+        self._of_encoded, self._foreign = of._of_encoded, of._foreign
         # What follows is of the present call.
         self.is_calling = False
         self._seen = 0
         self._has_cache = False
+        self._encodes = self._is_encoding = False
+        self._generating: Tensor | None = None
         self._has_own_mask = False
         self._padding: dict[str, Tensor] = {}
         self.progress = Progress()
-        self._batches: dict[str, int] = {}
+        self._batch = Batch({}, None)
         self._calls: dict[str, int] = {}
         self._layers: dict[str, list[int]] = {}
         self._masks: dict[Any, tuple[Any, Mask]] = {}
@@ -143,47 +185,39 @@ class Tracker:
         cache = getattr(result, "past_key_values", None)
         if isinstance(cache, Hashable) and cache is not None:
             self._of_cache[cache] = self.progress
-        if self._is_encoder_decoder and result is not None:
-            encoded = getattr(result, "encoder_last_hidden_state", None)
-            encoded = _first(result) if encoded is None else encoded
-            if isinstance(encoded, Tensor):
-                self._of_encoded[encoded] = self.progress
-                self._encoded = encoded  # It stays, to know the copies that samples go on with.
-
-    def _of_encoder(self, outputs: Any) -> Progress | None:
-        """Find the call that gave an encoder's output, which may be repeated for samples of it."""
-        encoded = _first(outputs)
-        if not self._is_encoder_decoder or not isinstance(encoded, Tensor):
-            return None
-        if encoded not in self._of_encoded:
-            for one, progress in list(self._of_encoded.items()):
-                if one.shape[1:] == encoded.shape[1:] and len(encoded) % len(one) == 0:
-                    repeated = one.repeat_interleave(len(encoded) // len(one), dim=0)
-                    if torch.equal(repeated, encoded.to(one.device)):
-                        self._of_encoded[encoded] = progress
-                        break
-        found: Progress | None = self._of_encoded.get(encoded)
-        return found
+        encoded = getattr(result, "encoder_last_hidden_state", None)
+        if encoded is None and self._is_encoding:
+            encoded = _first(result)
+        if self._encodes and isinstance(encoded, Tensor):
+            self.progress.encoded = Encoded(encoded)
+            self._of_encoded[encoded] = self.progress
+            self._encoded = encoded  # It stays, to know the copies that samples go on with.
 
     def _begin(self, given: Mapping[str, Any]) -> None:
         self._calls.clear()
         self._layers.clear()
         self._masks.clear()
         self._last = None
+        self._encodes = self._is_encoding = False
+        self._batch = self._batched(given)
         cache: Any = given.get("past_key_values")
         self._has_cache = cache is not None
         self._seen = int(cache.get_seq_length()) if hasattr(cache, "get_seq_length") else 0
         if self._seen:
             self.progress = self._of_cache.get(cache) or Progress()
-        else:
-            self.progress = self._of_encoder(given.get("encoder_outputs")) or Progress()
+        elif not self._goes_on_from_encoder(given) and not self._goes_on_from_media(given):
+            self.progress = Progress()
+            if self._generating is not None and not self._batch.has_text:
+                self.progress.encoded = Encoded(self._generating)
+                self.progress.awaits_text = True
         if isinstance(cache, Hashable) and cache is not None:
             self._of_cache[cache] = self.progress
         self._has_own_mask = any(x.dim() == 4 for n, x in given.items() if _is_mask(n, x))
         self._padding = {n: x.detach() != 0 for n, x in given.items() if _is_mask(n, x)}
-        self._batches = _batches(given)
+        if getattr(given.get("input_ids"), "ndim", 2) == 3:
+            self._padding = {name: _of_choices(mask) for name, mask in self._padding.items()}
         for side in ("input_ids", "decoder_input_ids"):
-            ids = given.get(side)
+            ids = _of_choices(given.get(side))
             before = self.progress.ids.get(side)
             goes_on = self._seen > 0 and (side != "input_ids" or not self._is_encoder_decoder)
             if not isinstance(ids, Tensor) or ids.dim() != 2:
@@ -199,6 +233,43 @@ class Tracker:
                 self.progress.ids[side] = known
         if not self._seen:
             self.progress.real.clear()
+
+    def _goes_on_from_encoder(self, given: Mapping[str, Any]) -> bool:
+        """Find the call that encoded what a decoder is given, repeated for samples of it, say."""
+        decodes = any(
+            given.get(f"decoder_{name}") is not None for name in ("input_ids", "inputs_embeds")
+        )
+        taken = _first(given.get("encoder_outputs"))
+        self._encodes = self._is_encoder_decoder and taken is None
+        self._is_encoding = self._encodes and not decodes
+        if not self._is_encoder_decoder or taken is None:
+            return False
+        own = self._of_encoded.get(taken)
+        for progress in (self.progress, *(() if own is None else (own,)), *self._encoded_so_far()):
+            if progress.encoded is not None and progress.encoded.take(taken):
+                self.progress = progress
+                return True
+        return False
+
+    def _encoded_so_far(self) -> list[Progress]:
+        return [progress for _, progress in list(self._of_encoded.items())][::-1]
+
+    def _batched(self, given: Mapping[str, Any]) -> Batch:
+        """Read what a call is given; images that `generate` encodes first belong to its texts."""
+        self._generating = None
+        if not self._is_encoder_decoder:
+            self._generating = generated_from(self.model)
+        return Batch(given, self._config, self._generating)
+
+    def _goes_on_from_media(self, given: Mapping[str, Any]) -> bool:
+        """Say whether a call goes on with images that `generate` encoded, or with their texts."""
+        known, ids = self.progress.encoded, given.get("input_ids")
+        if not self.progress.awaits_text or known is None or not known.gave(self._generating):
+            return False
+        if not self._batch.has_text:
+            return True
+        self.progress.awaits_text = False
+        return isinstance(ids, Tensor) and known.take(ids)
 
     def place(self, call: RoutedCall) -> Place:
         """Say where a call of the model's attention is.
@@ -223,19 +294,30 @@ class Tracker:
             not self._has_cache and call.query.shape[2] != call.key.shape[2]
         )
         mask = self.mask(call)
+        belonging = self._belonging(call, stack, start)
         find = self._cross_sides if is_bipartite else self._own_sides
-        queries, keys = find(call, mask, stack)
+        queries, keys = find(call, mask, stack, belonging)
         if start:
             queries, keys = (
-                [Side(side.slots, side.first + start) for side in sides]
+                [
+                    Side(side.slots, side.first + start - self._batch.origin(sequence))
+                    for side, sequence in zip(sides, belonging.sequences, strict=True)
+                ]
                 for sides in (queries, keys)
             )
         self._last = _Last(call.module, ref(call.query), start + call.query.shape[2])
-        count = call.query.shape[0]
-        windows = self.windows(stack, count)
-        return Place(
-            stack, layer, is_bipartite, queries, keys, [n // windows for n in range(count)]
-        )
+        return Place(stack, layer, is_bipartite, queries, keys, belonging.sequences)
+
+    def _belonging(self, call: RoutedCall, stack: str, start: int) -> Belonging:
+        count, _, length, _ = call.query.shape
+        found = self._batch.belonging(stack, count, start, length)
+        if found is None:
+            raise CaptureError(
+                f"{call.name} attends in {count} sequences, and the model was given "
+                f"{self._batch.texts} texts: which belongs to which is not known. Run texts one "
+                "by one."
+            )
+        return found
 
     def mask(self, call: RoutedCall) -> Mask:
         """Read a call's mask, once for all layers that share it."""
@@ -268,21 +350,7 @@ class Tracker:
     @property
     def batch(self) -> int | None:
         """How many sequences the present call has."""
-        return next(iter(self._batches.values()), None)
-
-    def windows(self, stack: str, count: int) -> int:
-        """Say how many elements of a batch belong to each sequence: windows of an image, say.
-
-        An image is a sequence of its own, but where a text holds places for its images.
-        """
-        words = stack.lower()
-        modality = next(
-            (name for name, some in _MODALITIES.items() if any(word in words for word in some)), ""
-        )
-        batch = self.batch
-        if not any(hasattr(self._config, f"{kind}_token_id") for kind in ("image", "audio")):
-            batch = self._batches.get(modality, batch)
-        return max(count // batch, 1) if batch else 1
+        return self._batch.size
 
     def must_verify(self, call: RoutedCall) -> bool:
         """Say whether a call is still to be proved: single steps follow what was proved before.
@@ -335,9 +403,13 @@ class Tracker:
             if self._homes.setdefault(short, home) != home:
                 short = home if short != "cross" else f"{home} cross"
             self._stacks[name] = short
+            if modality(name):
+                self._foreign.add(short)
         return self._stacks[name]
 
-    def _own_sides(self, call: RoutedCall, mask: Mask, stack: str) -> tuple[list[Side], list[Side]]:
+    def _own_sides(
+        self, call: RoutedCall, mask: Mask, stack: str, belonging: Belonging
+    ) -> tuple[list[Side], list[Side]]:
         """Find the real tokens of self-attention: those that may attend to themselves."""
         count, _, length, _ = call.query.shape
         slots = call.key.shape[2]
@@ -362,29 +434,29 @@ class Tracker:
         self.progress.real[stack] = real
         queries = _sides(real, start, length)
         keys = _sides(real, dropped, total - dropped)
-        windows = self.windows(stack, count)
-        if windows > 1:
-            queries = [Side(x.slots, n % windows * length) for n, x in enumerate(queries)]
-            keys = [Side(x.slots, n % windows * slots) for n, x in enumerate(keys)]
+        if not belonging.is_alone:
+            ranks = belonging.ranks
+            queries = [Side(x.slots, n * length) for n, x in zip(ranks, queries, strict=True)]
+            keys = [Side(x.slots, n * slots) for n, x in zip(ranks, keys, strict=True)]
         return queries, keys
 
     def _told(self, stack: str, count: int, total: int) -> Tensor | None:
         """Say which tokens the caller's mask calls real: sparse attention may read none of them."""
-        if stack.startswith(tuple(_MODALITIES)):
+        if modality(stack):
             return None
         of_decoder = self._is_encoder_decoder and stack == "decoder"
         told = self._padding.get("decoder_attention_mask" if of_decoder else "attention_mask")
         return told.cpu() if told is not None and told.shape == (count, total) else None
 
     def _cross_sides(
-        self, call: RoutedCall, mask: Mask, stack: str
+        self, call: RoutedCall, mask: Mask, stack: str, belonging: Belonging
     ) -> tuple[list[Side], list[Side]]:
         """Find the real tokens of cross-attention: a key that nobody may read is padding."""
         count, _, length, _ = call.query.shape
-        if self.windows(stack, count) > 1:
+        if not belonging.is_alone:
             raise CaptureError(
                 f"{call.name} attends from {count} groups of queries to keys of their own, for "
-                f"{count // self.windows(stack, count)} sequences; expected one group a sequence. "
+                f"{len(set(belonging.sequences))} sequences; expected one group a sequence. "
                 "Several images a sequence are not read here."
             )
         self.progress.read[stack] = mask.is_read(count, call.key.shape[2])
@@ -396,21 +468,30 @@ class Tracker:
 
     def ids(self, stack: str, sequence: int, is_query: bool = False) -> list[int] | None:
         """Give the real token ids of a sequence so far, where they are known."""
+        if stack in self._foreign or (stack.endswith("cross") and not self._knows_keys(is_query)):
+            return None
         of_decoder = self._is_encoder_decoder and (stack == "decoder" or is_query)
         ids = self.progress.ids.get("decoder_input_ids" if of_decoder else "input_ids")
         if self._is_encoder_decoder and stack == "decoder" and ids is None:
             ids = self.progress.ids.get("decoder_input_ids")
-        if ids is None or sequence >= len(ids):
+        encoded = self.progress.encoded
+        is_encoded = self._is_encoder_decoder and not of_decoder and encoded is not None
+        origins = encoded.origins if is_encoded and encoded is not None else None
+        if ids is None or sequence >= len(origins or ids):
             return None
         real = self.progress.real.get("decoder" if of_decoder else stack)
         if stack == "cross" and not is_query:
             real = self.progress.read.get(stack)
-        row = ids[sequence].cpu()
-        if real is None or real.shape[0] != len(ids):
+        row = ids[origins[sequence] if origins else sequence].cpu()
+        if real is None or real.shape[0] != len(origins or ids):
             return [int(i) for i in row]
         if real.shape[1] != len(row):
             return None
         return [int(i) for i in row[real[sequence]]]
+
+    def _knows_keys(self, is_query: bool) -> bool:
+        """Whether the tokens of cross-attention are texts: its keys are those of an encoder."""
+        return is_query or self._is_encoder_decoder
 
     def real_rows(self, rows: Tensor, sequence: int) -> Tensor:
         """Take the rows of a call's result that stand for real tokens."""
@@ -459,27 +540,16 @@ class Tracker:
             yield [name for name in alike if name in self._layers], alike
 
 
-def _batches(given: Mapping[str, Any]) -> dict[str, int]:
-    """Find how many texts, images and sounds are given; what is not known by name comes last."""
-    names = {
-        "": ("input_ids", "inputs_embeds", "decoder_input_ids", "decoder_inputs_embeds"),
-        "vision": ("pixel_values", "flattened_patches", "pixel_values_videos"),
-        "audio": ("input_features", "input_values"),
-    }
-    sizes = {n: len(x) for n, x in given.items() if isinstance(x, Tensor) and x.dim()}
-    found = {
-        kind: next(sizes[name] for name in some if name in sizes)
-        for kind, some in names.items()
-        if any(name in sizes for name in some)
-    }
-    return found or {"": next(iter(sizes.values()))} if sizes else {}
+def _of_choices(values: Any) -> Any:
+    """Read the choices of multiple choice models, (texts, choices, tokens), as texts."""
+    return values.flatten(0, 1) if isinstance(values, Tensor) and values.dim() == 3 else values
 
 
-def _first(outputs: Any) -> Any:
-    """Give the first of some outputs."""
-    if isinstance(outputs, Mapping):
-        return next(iter(outputs.values()), None)
-    return outputs[0] if isinstance(outputs, (tuple, list)) and outputs else outputs
+def _first(outputs: Any) -> Tensor | None:
+    """Find the first tensor of a model's outputs: an encoder's last hidden states."""
+    some = list(outputs.values()) if isinstance(outputs, Mapping) else outputs
+    first = some[0] if isinstance(some, (tuple, list)) and len(some) else some
+    return first if isinstance(first, Tensor) and first.dim() > 1 else None
 
 
 def _is_mask(name: str, given: Any) -> bool:
@@ -537,13 +607,15 @@ def _kind(name: str) -> tuple[str, str]:
 def _stack_name(module: nn.Module, name: str, is_encoder_decoder: bool) -> str | None:
     """Name a module's stack by its path, or give None where the name does not tell."""
     parts = name.lower().split(".")
-    if any(word in part for part in parts for word in _CROSS) or getattr(
-        module, "is_cross_attention", False
+    number = max((n for n, part in enumerate(parts) if part.isdigit()), default=-1)
+    if (
+        any(word in part for part in parts[number + 1 :] for word in _CROSS)
+        or getattr(module, "is_cross_attention", False)
+        or _reads_other_tokens(module)
     ):
         return "cross"
-    for modality, words in _MODALITIES.items():
-        if any(word in part for part in parts for word in words):
-            return modality
+    if kind := modality(name):
+        return kind
     if is_encoder_decoder:
         return next((part for part in parts if part in ("encoder", "decoder")), "decoder")
     if parts[0] == "text_model":
@@ -557,10 +629,8 @@ def _step_of_generation() -> _Step:
 
     It feeds prompts in pieces of any length, and goes on with rows that have ended, as padding.
     """
-    frame = sys._getframe()
     is_prompt = False
-    while frame.f_back is not None:
-        frame = frame.f_back
+    for frame in callers():
         name = frame.f_code.co_name
         is_prompt |= name.startswith("_prefill")
         unfinished = frame.f_locals.get("unfinished_sequences") if name == "_sample" else None
@@ -569,11 +639,21 @@ def _step_of_generation() -> _Step:
     return _Step(True if is_prompt else None)
 
 
+def _reads_other_tokens(module: nn.Module) -> bool:
+    """Say whether a module that is running was given the tokens of others beside its own."""
+    for frame in callers():
+        if frame.f_locals.get("self") is module:
+            arguments = frame.f_code.co_varnames[1 : frame.f_code.co_argcount]
+            given = [frame.f_locals.get(name) for name in arguments]
+            own = next((x for x in given if isinstance(x, Tensor)), None)
+            others = [frame.f_locals.get(name) for name in _OTHER_TOKENS if name in arguments]
+            return any(isinstance(x, Tensor) and x is not own for x in others)
+    return False
+
+
 def _refuse_unreadable_generation() -> None:
     """Look up the stack of calls for a kind of generation whose steps are no rows of one trace."""
-    frame = sys._getframe()
-    while frame.f_back is not None:
-        frame = frame.f_back
+    for frame in callers():
         reason = _UNREADABLE.get(frame.f_code.co_name)
         if reason:
             raise CaptureError(

@@ -240,16 +240,65 @@ def test_several_samples_of_a_prompt_have_a_trace_each(build):
 
 
 def test_samples_of_one_encoded_text_share_its_encoder(tiny):
-    """The text is encoded once, and so the encoder is in the first trace alone."""
+    """The text is encoded once, and its encoder is in the trace of each sample."""
     model = tiny("t5")
     options = {"do_sample": True, "num_return_sequences": 2, "decoder_start_token_id": 0}
     with capturing(model) as run:
         generate(model, IDS, **options)
         generate(tiny("t5"), FEW, **options)  # Another model of the same kind.
-    assert [list(trace.stacks) for trace in run.traces] == [
-        ["encoder", "decoder", "cross"],
-        ["decoder", "cross"],
-    ]
+    assert [list(trace.stacks) for trace in run.traces] == [["encoder", "decoder", "cross"]] * 2
+
+
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_samples_of_several_encoded_texts_keep_their_text(tiny, name):
+    """Each sample's cross-attention and encoder are those of its own text."""
+    model = tiny(name, "eager")
+    ids = torch.tensor([[5, 17, 42, 8, 1], [9, 21, 33, 0, 0], [7, 7, 50, 11, 0]])
+    mask = (ids > 0).long()
+    options = {"do_sample": True, "num_return_sequences": 2, "decoder_start_token_id": 0}
+    torch.manual_seed(3)
+    with capturing(model) as run:
+        found = model.generate(ids, attention_mask=mask, max_new_tokens=4, **options)
+    assert len(run.traces) == 6
+    for number, trace in enumerate(run.traces):
+        text = ids[number // 2][mask[number // 2].bool()]
+        decoder = found[number][: trace["decoder"][0, 0].graph.num_tokens]
+        assert trace["encoder"].tokens == trace["cross"].tokens == [str(int(i)) for i in text]
+        assert trace["cross"][0, 0].query_tokens == tuple(str(int(i)) for i in decoder)
+        with torch.no_grad():
+            own = model(text[None], decoder_input_ids=decoder[None], output_attentions=True)
+        for stack, layers in {
+            "encoder": own.encoder_attentions,
+            "decoder": own.decoder_attentions,
+            "cross": own.cross_attentions,
+        }.items():
+            for (layer, head), graph in trace[stack].items():
+                expected = layers[layer][0, head].numpy()
+                np.testing.assert_allclose(graph.to_dense(), expected, atol=1e-5)
+
+
+def test_encoder_outputs_in_another_order_keep_their_text(tiny):
+    model, start = tiny("t5"), torch.zeros(3, 1, dtype=torch.long)
+    ids = torch.tensor([[5, 17, 42, 8, 1], [9, 21, 33, 4, 6]])
+    with capturing(model) as run, torch.no_grad():
+        encoded = model.encoder(ids).last_hidden_state
+        model(encoder_outputs=(encoded[[1, 0, 1]],), decoder_input_ids=start)
+    names = [[str(int(i)) for i in ids[n]] for n in (1, 0, 1)]
+    assert [trace["cross"].tokens for trace in run.traces] == names
+    assert [trace["encoder"].tokens for trace in run.traces] == names
+
+
+def test_encoder_outputs_of_another_text_have_no_names(tiny):
+    model, start = tiny("t5"), torch.zeros(1, 1, dtype=torch.long)
+    with torch.no_grad():
+        encoded = model.encoder(torch.tensor([[9, 21, 33, 4, 6]])).last_hidden_state
+        with capturing(model) as run:
+            model.encoder(torch.tensor([[5, 17, 42, 8, 1]]))
+            model(encoder_outputs=(encoded,), decoder_input_ids=start)
+    first, second = run.traces
+    assert first["encoder"].tokens == ["5", "17", "42", "8", "1"]
+    assert list(second.stacks) == ["decoder", "cross"]
+    assert second["cross"][0, 0].tokens == ()
 
 
 @pytest.mark.parametrize("name", ["t5", "bart"])

@@ -16,6 +16,7 @@ from transformers import (
     RemBertConfig,
 )
 
+from benchmarks import zoo
 from gattn.errors import CaptureError, EditError, ModelError
 from gattn.models.capturing import capture, capturing
 from gattn.models.editing import edited
@@ -391,9 +392,9 @@ def test_images_and_texts_of_their_own_number_are_sequences_of_their_own():
     texts = torch.tensor([[5, 6, 7], [1, 2, 3], [7, 8, 9]])
     with torch.no_grad(), capturing(model) as run:
         model(pixel_values=torch.randn(2, 3, 20, 20), input_ids=texts)
-    vision = [trace["vision"][0, 0].graph.num_queries for trace in run.traces[:2]]
+    assert [list(trace.stacks) for trace in run.traces] == [["text"]] * 3 + [["vision"]] * 2
+    vision = [trace["vision"][0, 0].graph.num_queries for trace in run.traces[3:]]
     assert vision == [5, 5]
-    assert len(run.traces) == 3
 
 
 def test_parts_that_do_not_route_are_named(tiny):
@@ -410,3 +411,32 @@ def test_parts_that_do_not_route_are_named(tiny):
         model(input_ids=IDS, decoder_input_ids=IDS)
     assert list(run.trace.stacks) == ["encoder"]
     assert unseen(tiny("t5")) == unseen(tiny("llama")) == unseen(tiny("bloom", "eager")) == []
+
+
+@pytest.mark.parametrize(
+    ("family", "module"),
+    [
+        ("siglip", r"vision_model\.head\.attention \(MultiheadAttention\)"),
+        ("bridgetower", r"vision_model.*attn \(MultiheadAttention\)"),
+    ],
+)
+def test_torchs_own_attention_is_named(family, module):
+    specimen = zoo.specimen(family)
+    assert any(isinstance(m, torch.nn.MultiheadAttention) for m in specimen.model.modules())
+    with pytest.warns(UserWarning, match=module), capturing(specimen.model):
+        specimen.run()
+    with pytest.warns(UserWarning, match=module), edited(specimen.model, Scale(0.5, stack="text")):
+        specimen.run()
+
+
+def test_torchs_own_attention_is_named_where_only_softmaxes_are_seen(tiny):
+    model = tiny("bloom", "eager")
+
+    model.pool = torch.nn.MultiheadAttention(60, 2, batch_first=True).eval()
+    with (
+        pytest.warns(UserWarning, match=r"pool \(MultiheadAttention\)"),
+        torch.no_grad(),
+        capturing(model) as run,
+    ):
+        model.pool(*[model(IDS).logits] * 3)
+    assert list(run.trace.stacks) == ["decoder"]
