@@ -256,6 +256,8 @@ def _compare(
 
 def _error(seen: list[Heads], own: Heads, inputs: dict[str, Any]) -> float:
     """Compare the real tokens of each sequence, which may have windows."""
+    if len(own) == 1 < len(seen):  # The images of several texts, packed into one sequence.
+        seen = [_diagonal(seen)]
     windows = len(own) // len(seen)
     if len(own) % len(seen) or seen[0].shape[0] != own.shape[1]:
         return float("inf")
@@ -297,10 +299,17 @@ def _may_be(real: int, length: int, number: int, inputs: dict[str, Any]) -> bool
 
 def _block_diagonal(windows: Heads) -> Heads:
     """Put the windows (windows, heads, queries, keys) of a sequence on a diagonal."""
-    count, heads, queries, keys = windows.shape
-    whole = np.zeros((heads, count * queries, count * keys), windows.dtype)
-    for n, window in enumerate(windows):
-        whole[:, n * queries : (n + 1) * queries, n * keys : (n + 1) * keys] = window
+    return _diagonal(list(windows))
+
+
+def _diagonal(blocks: list[Heads]) -> Heads:
+    """Put blocks (heads, queries, keys) on a diagonal."""
+    heads, rows, columns = (sum(block.shape[n] for block in blocks) for n in range(3))
+    whole = np.zeros((heads // len(blocks), rows, columns), blocks[0].dtype)
+    row = column = 0
+    for block in blocks:
+        whole[:, row : row + block.shape[1], column : column + block.shape[2]] = block
+        row, column = row + block.shape[1], column + block.shape[2]
     return whole
 
 

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from gattn import engines as engines
     from gattn import surveys as surveys
     from gattn.attention import attention_graphs, graph_attention
+    from gattn.checks import memory_limit
     from gattn.files import load, save
     from gattn.graph import TokenGraph
     from gattn.head import AttentionGraph
@@ -162,6 +163,7 @@ __all__ = [
     "graph_attention",
     "load",
     "load_model",
+    "memory_limit",
     "open_survey",
     "save",
     "steps",
@@ -170,6 +172,7 @@ __all__ = [
 
 _HOMES = {
     "gattn.attention": ("attention_graphs", "graph_attention"),
+    "gattn.checks": ("memory_limit",),
     "gattn.files": ("load", "save"),
     "gattn.graph": ("TokenGraph",),
     "gattn.head": ("AttentionGraph",),

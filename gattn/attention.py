@@ -7,9 +7,11 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from gattn.checks import check_memory
 from gattn.engines import edges, tiles
 from gattn.engines.base import attention_call, naming_shapes
 from gattn.engines.choice import choose, choose_for_graphs, named
+from gattn.errors import CaptureError
 from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph
 from gattn.keep import All, Keep, as_keep
@@ -62,7 +64,8 @@ def graph_attention(
     Returns
     -------
     Tensor
-        Shape (..., heads, queries, value dim). A query without edges gets zeros.
+        Shape (..., heads, queries, value dim). A query without edges gets zeros. A score of -inf
+        is no edge; a query that reads NaN, or a score of NaN or +inf, gets NaN.
 
     Raises
     ------
@@ -89,7 +92,7 @@ def attention_graphs(
     weight: WeightFunction | PairFunction | None = None,
     normalizer: Normalizer | None = None,
     edge_features: Tensor | None = None,
-    keep: Keep = All(),  # noqa: B008
+    keep: Keep | None = None,
     scores: bool = False,
     tokens: Sequence[str] = (),
     query_tokens: Sequence[str] = (),
@@ -103,7 +106,7 @@ def attention_graphs(
     query, key, graph, weight, normalizer, edge_features
         As in `graph_attention`.
     keep : Keep
-        Which edges to keep; all by default.
+        Which edges to keep. By default all, while that stays under 1 GiB.
     scores : bool
         Whether the graphs store the scores before normalising as well.
     tokens : sequence of str
@@ -126,11 +129,11 @@ def attention_graphs(
     ShapeError
         Where tensors, tokens and graph do not fit each other.
     CaptureError
-        Where the attention is NaN.
+        Where the attention is NaN, or keeping all edges by default takes very much.
     ContractError
         Where `weight`, `normalizer` or `engine` is none.
     """
-    keep = as_keep(keep)
+    is_default, keep = keep is None, All() if keep is None else as_keep(keep)
     call, _ = attention_call(
         query, key, graph, weight, normalizer, None, edge_features, compile=compile
     )
@@ -141,6 +144,10 @@ def attention_graphs(
         "normalizer": repr(call.normalizer),
     }
     batch, heads = call.query.shape[:2]
+    if is_default:
+        size = 4 * batch * heads * (1 + scores) * graph.num_edges
+        instead = "pass keep=Threshold(0.01), keep=TopK(8) or keep=All()"
+        check_memory(size, f"Keeping all edges of {batch * heads} heads", instead, CaptureError)
     stores = [KeptEdges(range(heads), keep, scores, query.dtype) for _ in range(batch)]
     for store in stores:
         store.begin(graph)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex, cast
 
 import numpy as np
 import torch
@@ -13,10 +13,12 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from gattn.caching import cached_property, cached_tensor
+from gattn.checks import check_memory, whole
 from gattn.constructions import bigbird_rule, expander_rule, nearest_rule
 from gattn.errors import GraphError
 from gattn.rules import (
     BLOCK_PAIRS,
+    FARTHEST,
     Causal,
     Combined,
     Complete,
@@ -29,6 +31,8 @@ from gattn.rules import (
     Rule,
     Strided,
     Window,
+    combined,
+    count_edges,
     count_keys,
     list_keys,
 )
@@ -41,6 +45,8 @@ if TYPE_CHECKING:
 
 _FIRST_ROWS = 64
 _FEW_PAIRS = 1 << 17
+_FEW_QUERIES = 1 << 12
+_EDGE_BYTES, _NODE_BYTES = 256, 512  # of a NetworkX graph, about
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,6 +70,9 @@ class TokenGraph:
         The position of the first query.
     is_bipartite : bool
         Whether queries and keys are different tokens, as in cross-attention.
+    is_reordered : bool
+        Whether the edges were given in another order than the graph's own. Numbers of its edges
+        are then refused, as it is not clear which order they follow: see `sorted`.
 
     Examples
     --------
@@ -79,12 +88,21 @@ class TokenGraph:
     num_keys: int
     query_offset: int = 0
     is_bipartite: bool = False
+    is_reordered: bool = field(default=False, metadata={"is_stored": False})
 
     def __post_init__(self) -> None:
         for name in ("num_queries", "num_keys", "query_offset"):
-            size = getattr(self, name)
-            if isinstance(size, bool) or not isinstance(size, int) or size < 0:
-                raise GraphError(f"{name} must be a whole number >= 0, not {size!r}.")
+            given = getattr(self, name)
+            size = given if type(given) is int and given >= 0 else whole(name, given, 0, GraphError)
+            if size > FARTHEST:
+                raise GraphError(f"{name} must be at most 2**40, not {size!r:.60}.")
+            object.__setattr__(self, name, size)
+        if not isinstance(self.rule, Rule) or not isinstance(self.is_bipartite, bool):
+            raise GraphError(
+                "A TokenGraph takes a rule and whether it is bipartite, not "
+                f"{self.rule!r:.80} and {self.is_bipartite!r:.80}; use the named constructors, "
+                "such as TokenGraph.causal."
+            )
 
     def __repr__(self) -> str:
         sizes = f"{self.num_queries} x {self.num_keys}"
@@ -110,20 +128,20 @@ class TokenGraph:
     @classmethod
     def window(cls, num_tokens: int, size: int, *, causal: bool = True) -> TokenGraph:
         """Allow the last `size` keys, `q - size < k <= q`; `|q - k| <= size` where not causal."""
-        _positive(size=size)
+        size = _positive(size=size)
         rule = Window(size - 1, 0) if causal else Window(size, size)
         return cls(rule, num_tokens, num_tokens)
 
     @classmethod
     def dilated(cls, num_tokens: int, size: int, dilation: int) -> TokenGraph:
         """`|q - k| <= size` and `(q - k) mod dilation = 0`."""
-        _positive(size=size, dilation=dilation)
+        size, dilation = _positive(size=size), _positive(dilation=dilation)
         return cls(Window(size, size, dilation), num_tokens, num_tokens)
 
     @classmethod
     def prefix(cls, num_tokens: int, length: int) -> TokenGraph:
         """Causal, and everyone reads the first `length` tokens."""
-        _positive(length=length)
+        length = _positive(length=length)
         return cls(Combined("|", Causal(), Prefix(length)), num_tokens, num_tokens)
 
     @classmethod
@@ -140,7 +158,7 @@ class TokenGraph:
     @classmethod
     def strided(cls, num_tokens: int, stride: int) -> TokenGraph:
         """Causal and (q - k) mod stride = 0 (Child et al. 2019)."""
-        _positive(stride=stride)
+        stride = _positive(stride=stride)
         return cls(Combined("&", Causal(), Strided(stride)), num_tokens, num_tokens)
 
     @classmethod
@@ -148,7 +166,7 @@ class TokenGraph:
         cls, num_tokens: int, size: int, global_positions: Sequence[int] = ()
     ) -> TokenGraph:
         """`|q - k| <= size`, and full rows and columns of some positions (Beltagy et al. 2020)."""
-        _positive(size=size)
+        size = _positive(size=size)
         positions = _whole_numbers(global_positions, "global_positions").unique().cpu()
         _inside(positions, num_tokens, "global_positions")
         rule = Combined("|", Window(size, size), Globals(positions))
@@ -164,9 +182,10 @@ class TokenGraph:
         to all and are attended by all; each block attends to `random_blocks` of the remaining
         ones, drawn with `seed`.
         """
-        _positive(block_size=block_size)
-        if random_blocks < 0:
-            raise GraphError(f"random_blocks must be >= 0, not {random_blocks!r}.")
+        block_size = _positive(block_size=block_size)
+        num_tokens = whole("num_tokens", num_tokens, 0, GraphError)
+        random_blocks = whole("random_blocks", random_blocks, 0, GraphError)
+        block_size = min(block_size, max(num_tokens, 1))
         rule = bigbird_rule(num_tokens, block_size, random_blocks, seed)
         return cls(rule, num_tokens, num_tokens)
 
@@ -197,7 +216,8 @@ class TokenGraph:
         GraphError
             Where no draw out of `max_tries` is a good expander.
         """
-        _positive(degree=degree)
+        degree = _positive(degree=degree)
+        num_tokens = whole("num_tokens", num_tokens, 0, GraphError)
         if num_tokens <= 10:
             return cls.complete(num_tokens)
         rule = expander_rule(num_tokens, degree, seed, max_tries)
@@ -216,7 +236,7 @@ class TokenGraph:
         causal : bool
             Whether a token may choose only among itself and those before it.
         """
-        _positive(k=k)
+        k = _positive(k=k)
         features = _tensor(features, "features")
         if features.dim() != 2 or not bool(torch.isfinite(features).all()):
             raise GraphError(
@@ -250,7 +270,9 @@ class TokenGraph:
     ) -> TokenGraph:
         """Edges from torch-geometric's ``edge_index = [key; query]``; duplicates merge.
 
-        Give `num_tokens`, or for cross-attention `num_queries` and `num_keys`.
+        Give `num_tokens`, or for cross-attention `num_queries` and `num_keys`. A token graph sorts
+        its edges by query, then key; numbers of edges that were given in another order go to
+        `AttentionGraph.from_edges`, or through `arrange`.
         """
         edge_index = _whole_numbers(edge_index, "edge_index")
         if edge_index.dim() != 2 or edge_index.shape[0] != 2:
@@ -262,10 +284,19 @@ class TokenGraph:
             num_queries = num_keys = num_tokens
         if num_queries is None or num_keys is None:
             raise GraphError("Give num_tokens, or both num_queries and num_keys.")
+        num_queries = whole("num_queries", num_queries, 0, GraphError)
+        num_keys = whole("num_keys", num_keys, 0, GraphError)
         _inside(edge_index[0], num_keys, "the keys edge_index[0]")
         _inside(edge_index[1], num_queries, "the queries edge_index[1]")
         rule = Edges.from_pairs(edge_index[1], edge_index[0], num_queries)
-        return cls(rule, num_queries, num_keys, is_bipartite=num_tokens is None)
+        falls = (edge_index[1] * num_keys + edge_index[0]).diff() < 0
+        return cls(
+            rule,
+            num_queries,
+            num_keys,
+            is_bipartite=num_tokens is None,
+            is_reordered=bool(falls.any()),
+        )
 
     @classmethod
     def from_edges(
@@ -280,8 +311,9 @@ class TokenGraph:
         tokens : sequence of str, or int
             The tokens' texts, or how many there are.
         """
-        words = [] if isinstance(tokens, int) else list(tokens)
-        size = tokens if isinstance(tokens, int) else len(words)
+        is_number = isinstance(tokens, SupportsIndex)
+        words = [] if is_number else list(cast("Sequence[str]", tokens))
+        size = whole("tokens", tokens, 0, GraphError) if is_number else len(words)
         places: dict[str, list[int]] = {}
         for place, word in enumerate(words):
             places.setdefault(word, []).append(place)
@@ -293,9 +325,10 @@ class TokenGraph:
         """Edges from a NetworkX graph: (j, i) lets i read j; an undirected edge goes both ways.
 
         Nodes 0 .. n-1 are positions; other nodes take positions in the graph's own order. A
-        directed graph on ``("key", j)`` and ``("query", i)`` alone is bipartite.
+        directed graph on ``("key", j)`` and ``("query", i)`` alone is bipartite. A sink outside of
+        the text, which is no token, is left out.
         """
-        nodes = list(graph.nodes)
+        nodes = [node for node, is_sink in graph.nodes.data("virtual") if not is_sink]
         if set(nodes) == set(range(len(nodes))):
             nodes = list(range(len(nodes)))
         keys, queries = ([n for n in nodes if _is_on_side(n, side)] for side in ("key", "query"))
@@ -304,7 +337,7 @@ class TokenGraph:
         column = {node: index for index, node in enumerate(keys)}
         row = {node: index for index, node in enumerate(queries)}
         edges = (graph if graph.is_directed() else graph.to_directed()).edges()
-        pairs = [(column[key], row[query]) for key, query in edges]
+        pairs = [(column[key], row[query]) for key, query in edges if key in column]
         index = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).T
         if keys is queries:
             return cls.from_edge_index(index, len(nodes))
@@ -321,7 +354,8 @@ class TokenGraph:
         key_starts = _starts([graph.num_keys for graph in graphs])
         rule = Disjoint(tuple(graph.rule for graph in graphs), query_starts[:-1], key_starts[:-1])
         bipartite = bool(graphs) and graphs[0].is_bipartite
-        return cls(rule, query_starts[-1], key_starts[-1], is_bipartite=bipartite)
+        reordered = any(graph.is_reordered for graph in graphs)
+        return cls(rule, query_starts[-1], key_starts[-1], 0, bipartite, reordered)
 
     # Algebra
 
@@ -342,7 +376,8 @@ class TokenGraph:
             return NotImplemented
         if self._size != other._size:
             raise GraphError(f"{self!r} {operation} {other!r}: the graphs must have one size.")
-        return replace(self, rule=Combined(operation, self.rule, other.rule))
+        rule = combined(operation, self.rule, other.rule)
+        return replace(self, rule=rule, is_reordered=self.is_reordered or other.is_reordered)
 
     @property
     def _size(self) -> tuple[int, int, int, bool]:
@@ -357,7 +392,7 @@ class TokenGraph:
         """Cut the edges from a token to itself."""
         if self.is_bipartite:
             return self
-        return replace(self, rule=Combined("-", self.rule, Window(0, 0)))
+        return replace(self, rule=combined("-", self.rule, Window(0, 0)))
 
     # What it says
 
@@ -494,6 +529,7 @@ class TokenGraph:
     @cached_tensor
     def in_degree(self) -> Tensor:
         """The number of keys that each query may attend to, shape (queries,)."""
+        check_memory(8 * self.num_queries, f"The numbers of keys of all queries of {self}")
         device = self.rule.device or torch.device("cpu")
         positions = torch.arange(self.num_queries, device=device) + self.query_offset
         degrees = self.rule.degrees(positions, self.num_keys)
@@ -516,8 +552,11 @@ class TokenGraph:
 
     @cached_property
     def num_edges(self) -> int:
-        """How many edges there are."""
-        return int(self.in_degree.sum())
+        """How many edges there are: counted, not listed."""
+        if self.num_queries <= _FEW_QUERIES:
+            return int(self.in_degree.sum())
+        found = count_edges(self.rule, self.query_offset, self.num_queries, self.num_keys)
+        return int(self.in_degree.sum()) if found is None else found
 
     @cached_tensor
     def edge_index(self) -> Tensor:
@@ -525,6 +564,9 @@ class TokenGraph:
 
         Shape (2, edges), sorted by query, then key, so that a neighbourhood is a slice.
         """
+        if self.num_queries * self.num_keys > _FEW_PAIRS and not isinstance(self.rule, Edges):
+            what = f"The list of the {self.num_edges:,} edges of {self}"
+            check_memory(16 * self.num_edges, what, "walk them with row_blocks()")
         edges = self.rule.listed()
         if edges is None and isinstance(self.rule, Combined) and self.rule.operation == "|":
             edges = self._joined_edges(self.rule.left, self.rule.right)
@@ -554,6 +596,8 @@ class TokenGraph:
     def mask(self) -> Tensor:
         """Whether query i may attend to key j, booleans of shape (queries, keys)."""
         device = self.rule.device or torch.device("cpu")
+        size = self.num_queries * self.num_keys
+        check_memory(size, f"The mask of {self}", "walk it with row_blocks()")
         dense = torch.zeros(self.num_queries, self.num_keys, dtype=torch.bool, device=device)
         for rows, columns, allowed in self.row_blocks():
             dense[rows].scatter_(1, list_keys(columns, device).expand_as(allowed), allowed)
@@ -566,8 +610,13 @@ class TokenGraph:
             return False
         last = min(self.query_offset + self.num_queries, self.num_keys)
         first = min(self.query_offset, last)
-        positions = torch.arange(first, last, device=self.rule.device)
-        return bool(self.rule.allowed(positions, positions).any())
+        return any(
+            bool(self.rule.allowed(some, some).any())
+            for start in range(first, last, BLOCK_PAIRS)
+            for some in [
+                torch.arange(start, min(start + BLOCK_PAIRS, last), device=self.rule.device)
+            ]
+        )
 
     @property
     def is_dag(self) -> bool:
@@ -588,8 +637,39 @@ class TokenGraph:
         components, _ = connected_components(matrix.tocsr(), connection="strong")
         return bool(components == size)
 
+    def sorted(self) -> TokenGraph:
+        """Take the edges as given by query, then key, as they stand in ``edge_index``.
+
+        Numbers of edges that were given in another order are refused, as nobody can tell whether
+        they follow that order or the graph's own. ``graph.sorted()`` takes them in the graph's own,
+        into which `arrange` brings others.
+        """
+        return replace(self, is_reordered=False) if self.is_reordered else self
+
+    def refuse_numbers(self, name: str, otherwise: str) -> None:
+        """Refuse numbers of edges that were given in another order than the graph's own.
+
+        Parameters
+        ----------
+        name : str
+            What the numbers are called.
+        otherwise : str
+            What takes them in the order in which the edges were given.
+
+        Raises
+        ------
+        GraphError
+            Where it is not clear which edge has which number.
+        """
+        if self.is_reordered:
+            raise GraphError(
+                f"This token graph was built from edges in another order than its own, which is by "
+                f"query, then key: it is not clear which edge has which {name}. {otherwise} Where "
+                "they follow graph.edge_index already, pass graph.sorted()."
+            )
+
     def arrange(self, edge_index: Tensor, edge_features: Tensor) -> Tensor:
-        """Bring features of the edges of `edge_index` into this graph's edge order.
+        """Bring features of the edges of `edge_index` into the order of ``graph.sorted()``.
 
         Raises
         ------
@@ -618,6 +698,8 @@ class TokenGraph:
         """
         import networkx as nx
 
+        size = _EDGE_BYTES * self.num_edges + _NODE_BYTES * self.num_tokens
+        check_memory(size, f"The NetworkX graph of {self} with its {self.num_edges:,} edges")
         graph: nx.DiGraph[Any] = nx.DiGraph()
         graph.add_nodes_from(self.nodes())
         key, query = self.edge_index.tolist()
@@ -647,10 +729,9 @@ class TokenGraph:
         return [(i, {"position": i}) for i in range(self.num_tokens)]
 
 
-def _positive(**sizes: int) -> None:
-    for name, size in sizes.items():
-        if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-            raise GraphError(f"{name} must be a whole number >= 1, not {size!r}.")
+def _positive(**sizes: int) -> int:
+    ((name, size),) = sizes.items()
+    return whole(name, size, 1, GraphError)
 
 
 def _inside(positions: Tensor, size: int, name: str) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any, TypeAlias, overload
@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gattn.edit_records import Edits, checked, in_words
 from gattn.errors import CaptureError, ShapeError
 from gattn.graph import TokenGraph
 from gattn.keep import Keep, as_keep
@@ -27,6 +28,14 @@ if TYPE_CHECKING:
 
 Floats: TypeAlias = NDArray[np.floating[Any]]
 Ints: TypeAlias = NDArray[np.int64]
+
+_WHOLE = ("total_edges", "positions", "query_positions")
+_LISTS: Mapping[str, tuple[type, ...]] = {
+    "tokens": (str,),
+    "query_tokens": (str,),
+    "words": (int, type(None)),
+}
+_TEXTS = ("model", "weight_function", "normalizer", "kept_by")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -73,11 +82,17 @@ class AttentionGraph:
         What computed it.
     kept_by : str
         Which edges were kept.
+    edits : tuple of Edit
+        The edits that the model ran with, those of other heads too; a file keeps an `EditRecord`
+        of each, which equals it.
 
     Raises
     ------
     ShapeError
         Where the arrays or `generated` do not fit the graph.
+    GraphError
+        Where the graph's edges were given in another order than its own, so that it is not clear
+        which edge has which number; `from_edges` keeps them together.
     CaptureError
         Where attention is not finite, a score is NaN, or a length is negative or not finite.
     """
@@ -103,11 +118,17 @@ class AttentionGraph:
     weight_function: str = ""
     normalizer: str = ""
     kept_by: str = "All()"
+    edits: Edits = ()
 
     def __post_init__(self) -> None:
-        edges, queries, nodes = self.graph.num_edges, self.graph.num_queries, self.graph.num_tokens
+        self._check_types()
+        self.graph.refuse_numbers(
+            "attention",
+            "Where it follows the edges as given, AttentionGraph.from_edges(edge_index, attention) "
+            "keeps each number with its edge.",
+        )
+        queries, nodes = self.graph.num_queries, self.graph.num_tokens
         sizes = {
-            **{name: (values, edges) for name, values in self.edge_values.items()},
             "total_mass": (self.total_mass, queries),
             "total_edges": (self.total_edges, queries),
             "sink": (self.sink, queries),
@@ -117,19 +138,54 @@ class AttentionGraph:
             "positions": (self.positions, nodes),
             "query_positions": (self.query_positions, queries),
         }
-        for name, (values, size) in sizes.items():
-            if values is not None and len(values) != size:
-                raise ShapeError(f"{name} must have {size} entries, not {len(values)}.")
+        self._check_sizes(sizes)
+        # Last, for it walks over the queries, which by now are as many as the numbers given.
+        edges = self.graph.num_edges
+        self._check_sizes({name: (values, edges) for name, values in self.edge_values.items()})
         for name in ("layer", "head", "key_value_head"):
             place = getattr(self, name)
-            if place is not None and (isinstance(place, bool) or not isinstance(place, int)):
+            if isinstance(place, np.integer):
+                object.__setattr__(self, name, int(place))
+            elif place is not None and (isinstance(place, bool) or not isinstance(place, int)):
                 raise ShapeError(f"{name} must be a whole number or None, not {place!r}.")
         nodes = queries if self.graph.is_bipartite else nodes
         if type(self.generated) is not int or not 0 <= self.generated <= nodes:
             raise ShapeError(
                 f"generated must be a number of the {nodes} tokens, not {self.generated!r}."
             )
+        try:
+            object.__setattr__(self, "edits", checked(self.edits))
+        except TypeError as error:
+            raise ShapeError(f"{error}.") from error
         self._check_numbers()
+
+    def _check_types(self) -> None:
+        """Refuse what is no array of one axis of the right type, and tokens that are no texts."""
+        kinds = dict.fromkeys(self.edge_values, "f") | {"total_mass": "fiu", "sink": "f"}
+        for name, kind in (kinds | dict.fromkeys(_WHOLE, "iu")).items():
+            values = getattr(self, name)
+            if values is None or (
+                isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in kind
+            ):
+                continue
+            given = f"{getattr(values, 'dtype', type(values).__name__)} {np.shape(values)}"
+            wanted = "whole numbers" if kind == "iu" else "floats"
+            raise ShapeError(f"{name} must be a NumPy array of {wanted} (n,), not {given}.")
+        for name, types in _LISTS.items():
+            for found in set(map(type, getattr(self, name))):
+                if not issubclass(found, types):
+                    raise ShapeError(
+                        f"{name} must be a tuple of {types[0].__name__}, not of {found.__name__}."
+                    )
+        for name in _TEXTS:
+            if not isinstance(getattr(self, name), str):
+                raise ShapeError(f"{name} must be a str, not {getattr(self, name)!r:.80}.")
+
+    @staticmethod
+    def _check_sizes(sizes: Mapping[str, tuple[Any, int]]) -> None:
+        for name, (values, size) in sizes.items():
+            if values is not None and len(values) != size:
+                raise ShapeError(f"{name} must have {size} entries, not {len(values)}.")
 
     def _check_numbers(self) -> None:
         """Refuse numbers that would spoil every sum; only a score may be infinite."""
@@ -149,17 +205,26 @@ class AttentionGraph:
                 raise CaptureError(
                     f"The {name} of query {query} to key {key} is {values[edge]}: {reason}."
                 )
-        if self.sink is not None and not np.isfinite(self.sink).all():
-            query = int(np.flatnonzero(~np.isfinite(self.sink))[0])
-            raise CaptureError(
-                f"The sink of query {query} is {self.sink[query]}: it must be finite."
+        for name in ("sink", "total_mass"):
+            masses = getattr(self, name)
+            if masses is not None and not np.isfinite(masses).all():
+                query = int(np.flatnonzero(~np.isfinite(masses))[0])
+                raise CaptureError(
+                    f"The {name} of query {query} is {masses[query]}: it must be finite."
+                )
+        if (self.dropped_edges < 0).any():
+            query = int(np.flatnonzero(self.dropped_edges < 0)[0])
+            raise ShapeError(
+                f"total_edges of query {query} is {self.total_edges[query]}, but it has "
+                f"{self.graph.in_degree[query]} edges."
             )
 
     def __repr__(self) -> str:
         place = "".join(f"{part}, " for part in self.place())
+        edits = f", {in_words(self.edits)}" if self.edits else ""
         return (
             f"AttentionGraph({place}{self.graph.num_tokens} tokens, {self.graph.num_edges} edges, "
-            f"keep={self.kept_by}, {self.share_kept:.1%} of the attention)"
+            f"keep={self.kept_by}, {self.share_kept:.1%} of the attention{edits})"
         )
 
     def place(self) -> list[str]:
@@ -209,7 +274,7 @@ class AttentionGraph:
             )
         if graph is None:
             graph = TokenGraph.from_mask(torch.from_numpy(matrix != 0))
-        graph = graph.to("cpu")
+        graph = graph.to("cpu").sorted()
         if matrix.shape != (graph.num_queries, graph.num_keys):
             raise ShapeError(
                 f"attention is {matrix.shape}, but the token graph has {graph.num_queries} queries "
@@ -225,6 +290,44 @@ class AttentionGraph:
             tokens=tuple(tokens),
             **attributes,
         )
+
+    @staticmethod
+    def from_edges(
+        edge_index: Any, attention: Any, tokens: Sequence[str] = (), **attributes: Any
+    ) -> AttentionGraph:
+        """Read edges and the attention of each, which stay together whatever their order.
+
+        Parameters
+        ----------
+        edge_index : array, Tensor or lists (2, edges)
+            torch-geometric's ``[key; query]``, each edge once.
+        attention : array, Tensor or list (edges,)
+            The attention of each edge, in the order of `edge_index`.
+        tokens : sequence of str
+            The tokens' texts (of the keys, where `query_tokens` are given). Without them give
+            ``num_tokens``, or for cross-attention ``num_queries`` and ``num_keys``.
+        **attributes
+            Further fields of `AttentionGraph`: ``score``, ``contribution`` and ``value_norm`` are
+            (edges,) in the order of `edge_index`, too; ``query_tokens`` makes cross-attention.
+
+        Raises
+        ------
+        GraphError
+            Where an edge is there twice, or leads to a token that is not there.
+        ShapeError
+            Where there is not one number for each edge.
+        CaptureError
+            Where a number is not finite.
+
+        Examples
+        --------
+        >>> edges = [[1, 0, 0], [1, 1, 0]]  # keys, and the queries that read them
+        >>> AttentionGraph.from_edges(edges, [0.7, 0.3, 1.0], ["the", "dog"]).to_dense().tolist()
+        [[1.0, 0.0], [0.3, 0.7]]
+        """
+        from gattn.arrays import from_edges
+
+        return from_edges(edge_index, attention, tokens, **attributes)
 
     # Edges
 
@@ -314,7 +417,7 @@ class AttentionGraph:
     # Nodes
 
     def subgraph(self, nodes: Iterable[int | str]) -> AttentionGraph:
-        """Keep some tokens, by position or by text (every token of that text), in text order.
+        """Keep some tokens, by position, from the end, or by text (every token of that text).
 
         Nodes keep their positions; edges to other tokens count as dropped. In a bipartite graph a
         position or text chooses among queries and keys alike.
@@ -407,11 +510,14 @@ class AttentionGraph:
         return to_networkx(self, self_loops=self_loops, distance=distance)
 
     @staticmethod
-    def from_networkx(graph: nx.DiGraph[Any]) -> AttentionGraph:
-        """Read a graph that `to_networkx` built, or any directed graph with edge weights."""
+    def from_networkx(graph: nx.DiGraph[Any], weight: str = "weight") -> AttentionGraph:
+        """Read a graph that `to_networkx` built, or any directed graph with edge weights.
+
+        See `gattn.networks.from_networkx`; `weight` names the attribute that holds the attention.
+        """
         from gattn.networks import from_networkx
 
-        return from_networkx(graph)
+        return from_networkx(graph, weight)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a file of the kind its suffix says; see `gattn.files.save`."""
@@ -440,7 +546,7 @@ class AttentionGraph:
 
         return notebook_html(self)
 
-    def draw_text(self, query: int | None = None, **options: Any) -> Axes:
+    def draw_text(self, query: int | str | None = None, **options: Any) -> Axes:
         """Write the text, shaded by what a query reads of it; see `gattn.drawing.draw_text`."""
         from gattn.drawing import draw_text
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph, Floats, Ints
 from gattn.pieces import joined
 from gattn.rules import Edges
+from gattn.token_names import described, find_text
 
 
 def subgraph(head: AttentionGraph, nodes: Iterable[int | str]) -> AttentionGraph:
@@ -27,16 +29,15 @@ def subgraph(head: AttentionGraph, nodes: Iterable[int | str]) -> AttentionGraph
             f"nodes must be positions and texts, as in [0, 'dog'], not {nodes!r}."
         ) from error
     head = with_all_rows(head)
-    columns, found = _find(wanted, head.node_positions.tolist(), head.labels())
+    columns, found = find_nodes(wanted, head.node_positions.tolist(), head.labels())
     rows = columns
     if head.graph.is_bipartite:
-        rows, more = _find(wanted, head.node_ids()[1], head.query_labels())
+        rows, more = find_nodes(wanted, head.node_ids()[1], head.query_labels())
         found |= more
     if missing := sorted(map(repr, wanted - found)):
-        labels, most = head.labels(), 20
-        listed = ", ".join(map(repr, labels[:most])) + (" ..." if len(labels) > most else "")
+        labels = head.labels()
         raise SelectionError(
-            f"No token {missing[0]}; the {len(labels)} tokens are {listed}, at positions "
+            f"No token {missing[0]}; {described(labels, next(iter(wanted - found)))}, at positions "
             f"{head.node_positions[0]} to {head.node_positions[-1]}."
             if labels
             else f"No token {missing[0]}: the graph has no tokens."
@@ -44,16 +45,30 @@ def subgraph(head: AttentionGraph, nodes: Iterable[int | str]) -> AttentionGraph
     return selected(head, rows, columns)
 
 
-def _find(
-    wanted: set[int | str], positions: Iterable[int], labels: Sequence[str]
+def find_nodes(
+    wanted: Iterable[int | str], positions: Sequence[int], labels: Sequence[str]
 ) -> tuple[Ints, set[int | str]]:
-    """Give the indices of the nodes wanted, and which wishes they fulfil."""
-    named = [
-        wanted & {position, label, label.strip()}
-        for position, label in zip(positions, labels, strict=True)
-    ]
-    found = {name for names in named for name in names}
-    return np.flatnonzero([bool(names) for names in named]), found
+    """Give the indices of the nodes wanted, and which wishes they fulfil.
+
+    A text names each token of that text.
+
+    Raises
+    ------
+    SelectionError
+        Where a text leaves doubt which tokens are meant.
+    """
+    nodes: set[int] = set()
+    fulfilled: set[int | str] = set()
+    for one in wanted:
+        if isinstance(one, str):
+            found = find_text(one, labels)
+        elif -len(positions) <= one < 0:
+            found = [len(positions) + one]
+        else:
+            found = [n for n, position in enumerate(positions) if position == one]
+        nodes |= set(found)
+        fulfilled |= {one} if found else set()
+    return np.array(sorted(nodes), dtype=np.int64), fulfilled
 
 
 def selected(head: AttentionGraph, rows: Ints, columns: Ints) -> AttentionGraph:
@@ -113,7 +128,8 @@ def merge(
 ) -> AttentionGraph:
     """Merge spans of tokens; see `AttentionGraph.merge`."""
     head = with_all_rows(head)
-    bipartite, query_spans = head.graph.is_bipartite, list(query_spans)
+    spans, query_spans = _as_spans(spans), _as_spans(query_spans)
+    bipartite = head.graph.is_bipartite
     if query_spans and not bipartite:
         raise SelectionError(
             "query_spans are for bipartite graphs; here `spans` merges keys and queries alike."
@@ -161,6 +177,24 @@ def _joined(
     """Join the texts of the tokens that become one node."""
     ends = pairwise([*np.flatnonzero(starts).tolist(), len(starts)])
     return tuple(joined(tokens[a:b], words[a:b]) for a, b in ends) if tokens else ()
+
+
+def _as_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Take pairs of whole numbers."""
+    one: Any = spans
+    try:
+        found = []
+        for one in spans:
+            if isinstance(one, str) or any(isinstance(end, (bool, np.bool_)) for end in one):
+                raise TypeError
+            start, stop = one
+            found.append((index(start), index(stop)))
+        return found
+    except (TypeError, ValueError) as error:
+        raise SelectionError(
+            "Spans are pairs (start, stop) of positions, as in merge([(1, 3)]), which merges the "
+            f"tokens 1 and 2, not {one!r:.80}."
+        ) from error
 
 
 def _span_starts(spans: Iterable[tuple[int, int]], size: int) -> NDArray[np.bool_]:

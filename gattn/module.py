@@ -16,7 +16,7 @@ from gattn.engines.message_passing import EdgeAttention
 from gattn.errors import ContractError, ShapeError
 from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph
-from gattn.keep import All, Keep
+from gattn.keep import Keep
 from gattn.normalizers import Normalizer, Softmax
 from gattn.weights.base import PairFunction, WeightFunction, as_weight_function
 from gattn.weights.dot import ScaledDotProduct
@@ -233,7 +233,7 @@ class GraphAttention(EdgeAttention):
         key: Tensor | None = None,
         *,
         edge_features: Tensor | None = None,
-        keep: Keep = All(),  # noqa: B008
+        keep: Keep | None = None,
         scores: bool = False,
         tokens: Sequence[str] = (),
         query_tokens: Sequence[str] = (),

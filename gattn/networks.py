@@ -9,6 +9,8 @@ import networkx as nx
 import numpy as np
 import torch
 
+from gattn.checks import check_memory
+from gattn.edit_records import EditRecord, from_text, to_text
 from gattn.errors import GraphError
 from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph
@@ -20,6 +22,7 @@ _ROUNDING = 1e-5
 SINK = -1
 """The id of the virtual node that stands for a sink outside the sequence."""
 
+_EDGE_BYTES, _NUMBER_BYTES = 256, 32  # about
 _TEXTS = ("model", "weight_function", "normalizer")
 
 
@@ -55,13 +58,20 @@ def to_networkx(
           ``bipartite`` (0 for keys, 1 for queries), and of queries ``kept_mass``, ``total_mass``
           and ``total_edges``, before edges were dropped;
         - of the graph, ``layer``, ``head``, ``key_value_head``, ``model``, ``weight_function``,
-          ``normalizer``, ``keep``, ``dtype`` (of the attention) and ``num_keys`` (where not every
-          token is a key).
+          ``normalizer``, ``keep``, ``edits`` (a JSON list), ``dtype`` (of the attention) and
+          ``num_keys`` (where not every token is a key).
 
         A sink is node -1, ``virtual``.
     """
     if distance and bool((head.attention < 0).any()):
         raise GraphError("distance=True needs attention >= 0; this head has negative attention.")
+    numbers = len(head.edge_values) + distance
+    size = (_EDGE_BYTES + _NUMBER_BYTES * numbers) * head.graph.num_edges
+    check_memory(
+        size,
+        f"The NetworkX graph of {head}",
+        "drop faint edges first with head.keep(gattn.Threshold(0.01))",
+    )
     graph: nx.DiGraph[Any] = nx.DiGraph(**_graph_attributes(head))
     graph.add_nodes_from(_nodes(head))
     keys, queries = _ids(head)
@@ -97,6 +107,7 @@ def _graph_attributes(head: AttentionGraph) -> dict[str, Any]:
         "key_value_head": head.key_value_head,
         **{name: getattr(head, name) or None for name in _TEXTS},
         "keep": head.kept_by,
+        "edits": to_text(head.edits) if head.edits else None,
         "dtype": head.attention.dtype.name,
         "num_keys": None if head.graph.num_keys == head.graph.num_tokens else head.graph.num_keys,
     }
@@ -140,15 +151,26 @@ def _nodes(head: AttentionGraph) -> list[tuple[Any, dict[str, Any]]]:
     return list(nodes.items())
 
 
-def from_networkx(graph: nx.DiGraph[Any]) -> AttentionGraph:
-    """Read an attention graph from a directed graph with the edge attribute ``weight``.
+def from_networkx(graph: nx.DiGraph[Any], weight: str = "weight") -> AttentionGraph:
+    """Read an attention graph from a directed graph whose edges run from key to query.
 
     What `to_networkx` wrote comes back whole. In another graph, nodes that are not whole numbers
-    take positions in the graph's own order, edges without ``weight`` count as 1, and nothing counts
-    as dropped.
+    take positions in the graph's own order, and nothing counts as dropped.
+
+    Parameters
+    ----------
+    graph : networkx.DiGraph
+        The graph.
+    weight : str
+        The edge attribute that holds the attention. Every edge must have it.
+
+    Raises
+    ------
+    GraphError
+        Where the graph is undirected or a multigraph, or an edge has no such attribute.
     """
-    if not graph.is_directed() or graph.is_multigraph():
-        raise GraphError("An attention graph is read from a nx.DiGraph: give one edge a pair.")
+    if not isinstance(graph, nx.DiGraph) or graph.is_multigraph():
+        raise GraphError(f"An attention graph is read from a nx.DiGraph; {what_else(graph)}")
     sides = {
         node for node in graph if isinstance(node, tuple) and node[:1] in (("key",), ("query",))
     }
@@ -164,11 +186,41 @@ def from_networkx(graph: nx.DiGraph[Any]) -> AttentionGraph:
         rows = [i for i, node in enumerate(keys) if "total_edges" in graph.nodes[node]]
         offset = rows[0] if rows else 0
         queries = keys[offset : rows[-1] + 1] if rows else keys
-    return _read(graph, keys, queries, offset, bipartite)
+    return _read(graph, keys, queries, offset, bipartite, weight)
+
+
+def what_else(thing: object) -> str:
+    """Say what a thing is that is no `nx.DiGraph`, and what to do."""
+    kind = type(thing).__name__
+    if not isinstance(thing, nx.Graph):
+        return f"this is a {kind}."
+    if thing.is_multigraph():
+        return f"a {kind} may have several edges for one pair: give one edge a pair."
+    return (
+        f"a {kind} is undirected, but attention runs one way, from key to query: build a "
+        "nx.DiGraph, or take graph.to_directed() where each edge holds both ways."
+    )
+
+
+def _attention(edges: list[tuple[Any, Any, dict[str, Any]]], name: str) -> list[Any]:
+    for key, query, edge in edges:
+        if name not in edge:
+            known = ", ".join(sorted(map(repr, edge)))
+            raise GraphError(
+                f"The edge ({key!r}, {query!r}) has no attribute {name!r}, which would be its "
+                f"attention; it has {known or 'none at all'}. Set it on every edge, or say which "
+                'attribute it is, as in from_networkx(graph, weight="attention").'
+            )
+    return [edge[name] for *_, edge in edges]
 
 
 def _read(
-    graph: nx.DiGraph[Any], keys: list[Any], queries: list[Any], offset: int, bipartite: bool
+    graph: nx.DiGraph[Any],
+    keys: list[Any],
+    queries: list[Any],
+    offset: int,
+    bipartite: bool,
+    weight: str,
 ) -> AttentionGraph:
     key_index = {node: index for index, node in enumerate(keys)}
     row_index = {node: index for index, node in enumerate(queries)}
@@ -179,11 +231,16 @@ def _read(
     ]
     found.sort(key=lambda edge: edge[:2])
     kind = _kind(graph)
-    attention = _numbers([edge.get("weight", 1.0) for *_, edge in found], kind, "weight")
+    named = [(keys[key], queries[row], edge) for row, key, edge in found]
+    attention = _numbers(_attention(named, weight), kind, weight)
     row = torch.tensor([row for row, *_ in found], dtype=torch.long)
     key = torch.tensor([key for _, key, _ in found], dtype=torch.long)
     rule = Edges.from_pairs(row, key, len(queries), offset)
     num_keys = min(len(keys), graph.graph.get("num_keys", len(keys)))
+    if len(key) and int(key.max()) >= num_keys:
+        raise GraphError(
+            f"The graph says num_keys={num_keys}, but has an edge from key {int(key.max())}."
+        )
     tokens = TokenGraph(rule, len(queries), num_keys, offset, bipartite)
     mass = np.bincount(row.numpy(), np.abs(attention), len(queries))
     degree = np.bincount(row.numpy(), minlength=len(queries))
@@ -208,7 +265,7 @@ def _read(
             "total_edges",
         ),
         **stored,
-        sink=_sink(graph, queries, kind),
+        sink=_sink(graph, queries, kind, weight),
         tokens=tuple(str(nodes[node].get("token", node)) for node in keys),
         query_tokens=tuple(str(nodes[q].get("token", q)) for q in queries) if bipartite else (),
         words=tuple(words) if any(word is not None for word in words) else (),
@@ -221,8 +278,16 @@ def _read(
             bool(nodes[node].get("generated")) for node in (queries if bipartite else keys)
         ),
         kept_by=graph.graph.get("keep", "All()"),
+        edits=_edits(graph.graph.get("edits", "[]")),
         **{name: graph.graph.get(name, "") for name in _TEXTS},
     )
+
+
+def _edits(text: Any) -> tuple[EditRecord, ...]:
+    try:
+        return from_text(text)
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise GraphError(f"The graph's attribute edits holds no edits: {error}.") from error
 
 
 def _kind(graph: nx.DiGraph[Any]) -> np.dtype[Any]:
@@ -246,7 +311,13 @@ def _positions(nodes: list[Any], bipartite: bool) -> Any:
     return unless_counted(np.array(ids, dtype=np.int64)) if is_position else None
 
 
-def _sink(graph: nx.DiGraph[Any], queries: list[Any], kind: np.dtype[Any]) -> Any:
+def _sink(graph: nx.DiGraph[Any], queries: list[Any], kind: np.dtype[Any], weight: str) -> Any:
     if SINK not in graph or not graph.nodes[SINK].get("virtual"):
         return None
-    return _numbers([graph.edges[SINK, query]["weight"] for query in queries], kind, "weight")
+    edges = [(SINK, query, graph.get_edge_data(SINK, query)) for query in queries]
+    if missing := [query for _, query, edge in edges if edge is None]:
+        raise GraphError(
+            f"The sink, node {SINK}, has no edge to query {missing[0]!r}: give it one of weight 0, "
+            "or remove the sink."
+        )
+    return _numbers(_attention(edges, weight), kind, weight)

@@ -15,15 +15,19 @@ if TYPE_CHECKING:
 Make: TypeAlias = "Callable[[int, int], Edit]"
 """Makes an edit for a model with so many heads a layer, and a text of so many tokens."""
 
+MOST = 1_000_000
+"""How many layers, heads or tokens can be listed."""
+_DIGITS = 12
 _NUMBERS = r"\*|\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*"
-_TOKENS = rf'{_NUMBERS}|"[^"]+"'
+_TOKENS = rf'{_NUMBERS}|-\d+|"[^"]+"'
 _PLACE = re.compile(
     rf"(?:(?P<stack>[A-Za-z]\w*):)?(?P<layer>{_NUMBERS})(?:\.(?P<head>{_NUMBERS}))?"
     rf"(?::(?P<query>{_TOKENS})<-(?P<key>{_TOKENS}))?"
 )
 GRAMMAR = (
     "[STACK:]LAYER[.HEAD][:QUERY<-KEY], each a number, a range 2-4, a list 1,4 or * for all, and "
-    'a token also a word in quotes: 5.1:9<-4, *:*<-"cat", 5.1 for a whole head'
+    'a token also -1 for the last one, or a word in quotes: 5.1:9<-4, *:-1<-"cat", 5.1 for a whole '
+    "head"
 )
 
 WEIGHTS: Mapping[str, Callable[..., Any]] = {
@@ -94,15 +98,47 @@ def read_place(text: str, option: str = "--cut", *, of_edges: bool = True) -> di
 def _numbers(written: str, option: str, text: str) -> int | str | list[int]:
     if written.startswith('"'):
         return written[1:-1]
-    if written.isdecimal():
-        return int(written)
+    try:
+        if written.removeprefix("-").isdecimal():
+            number = read_number(written.removeprefix("-"))
+            return -number if written.startswith("-") else number
+        return read_numbers(written)
+    except ValueError as error:
+        _refuse(option, text, str(error))
+
+
+def read_numbers(written: str) -> list[int]:
+    """Read numbers and ranges, such as ``0,2-4``.
+
+    Raises
+    ------
+    ValueError
+        Where a range is empty, or there is more than any model or text has; it says what is
+        expected instead.
+    """
     numbers: list[int] = []
     for part in written.split(","):
         first, _, last = part.partition("-")
-        if int(last or first) < int(first):
-            _refuse(option, text, f"ranges that rise: {part} is empty")
-        numbers += range(int(first), int(last or first) + 1)
+        start, stop = read_number(first), read_number(last or first)
+        if stop < start:
+            raise ValueError(f"ranges that rise: {part} is empty")
+        if stop - start + len(numbers) >= MOST:
+            raise ValueError(f"at most {MOST:,} numbers")
+        numbers += range(start, stop + 1)
     return numbers
+
+
+def read_number(written: str) -> int:
+    """Read one number of a layer, head or token.
+
+    Raises
+    ------
+    ValueError
+        Where it is larger than any of these; it says what is expected instead.
+    """
+    if len(written) > _DIGITS:
+        raise ValueError(f"numbers of at most {_DIGITS} digits")
+    return int(written)
 
 
 def read_edit(option: str, text: str, *, renormalize: bool = True) -> Make:
@@ -144,7 +180,8 @@ def _named(option: str, text: str, makers: Mapping[str, Callable[..., Any]]) -> 
         _refuse(option, text, f"one of {forms}, with @LAYER or @LAYER.HEAD where not for all heads")
     if not number:
         return makers[form]
-    given = int(number) if number.isdecimal() else float(number)
+    is_whole = number.isdecimal() and len(number) <= _DIGITS
+    given = int(number) if is_whole else float(number)
     return lambda *sizes: makers[form](*sizes, given)
 
 

@@ -16,6 +16,9 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from gattn.checks import check_memory
+from gattn.errors import GraphError
+
 BLOCK_PAIRS = 1 << 22
 """How many pairs of positions are looked at at once."""
 
@@ -23,8 +26,11 @@ Span: TypeAlias = tuple[Tensor, Tensor]
 Keys: TypeAlias = slice | Tensor
 """Some keys: a run of them, or a sorted tensor without duplicates."""
 
-_FAR = 1 << 40
+FARTHEST = 1 << 40
+"""No position lies beyond: numbers of tokens are smaller, and larger distances mean all."""
+
 _MOST_TERMS = 8
+_MOST_RULES, _DEEPEST = 4096, 64
 
 
 class Rule(ABC):
@@ -69,8 +75,8 @@ class Rule(ABC):
     def interval(self, query: Tensor) -> Span | None:
         """Give each query's keys as [low, high), or None where they are no interval.
 
-        Neither end falls from one position to the next, so that the keys of a run of queries are
-        an interval too.
+        From one position to the next each end stays or moves on by one, so that the keys of a run
+        of queries are an interval too.
         """
         return None
 
@@ -120,7 +126,7 @@ class Complete(Rule):
         return torch.ones_like(torch.broadcast_tensors(query, key)[0], dtype=torch.bool)
 
     def interval(self, query: Tensor) -> Span:
-        return torch.zeros_like(query), torch.full_like(query, _FAR)
+        return torch.zeros_like(query), torch.full_like(query, FARTHEST)
 
 
 @dataclass(frozen=True)
@@ -143,8 +149,14 @@ class Window(Rule):
     dilation: int = 1
 
     def allowed(self, query: Tensor, key: Tensor) -> Tensor:
-        near = (key >= query - self.before) & (key <= query + self.after)
+        before, after = self._ends
+        near = (key >= query - before) & (key <= query + after)
         return near if self.dilation == 1 else near & Strided(self.dilation).allowed(query, key)
+
+    @property
+    def _ends(self) -> tuple[int, int]:
+        """How far it reaches to both sides, in numbers that positions can be added to."""
+        return min(self.before, FARTHEST), min(self.after, FARTHEST)
 
     def reach(self, first: int, last: int, num_keys: int) -> Keys:
         span = _run(first - self.before, last + self.after + 1, num_keys)
@@ -153,7 +165,8 @@ class Window(Rule):
     def interval(self, query: Tensor) -> Span | None:
         if self.dilation > 1:
             return None
-        return query - self.before, query + self.after + 1
+        before, after = self._ends
+        return query - before, query + after + 1
 
     def count(self, query: Tensor, low: Tensor, high: Tensor) -> Tensor | None:
         if self.dilation == 1:
@@ -169,13 +182,15 @@ class Strided(Rule):
     stride: int
 
     def allowed(self, query: Tensor, key: Tensor) -> Tensor:
-        return query % self.stride == key % self.stride
+        stride = min(self.stride, FARTHEST)
+        return query % stride == key % stride
 
     def reach(self, first: int, last: int, num_keys: int) -> Keys:
         return _every(self.stride, first, last, slice(0, num_keys))
 
     def count(self, query: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        return (high - 1 - query) // self.stride - (low - 1 - query) // self.stride
+        stride = min(self.stride, FARTHEST)
+        return (high - 1 - query) // stride - (low - 1 - query) // stride
 
 
 @dataclass(frozen=True)
@@ -186,10 +201,10 @@ class Prefix(Rule):
 
     def allowed(self, query: Tensor, key: Tensor) -> Tensor:
         keys: Tensor = torch.broadcast_tensors(query, key)[1]
-        return keys < self.length
+        return keys < min(self.length, FARTHEST)
 
     def interval(self, query: Tensor) -> Span:
-        return torch.zeros_like(query), torch.full_like(query, self.length)
+        return torch.zeros_like(query), torch.full_like(query, min(self.length, FARTHEST))
 
 
 @dataclass(frozen=True, eq=False)
@@ -260,7 +275,7 @@ class Globals(Rule):
         return torch.where(is_full, high - low, _between(positions, low, high))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Crossing(Rule):
     """Some queries to some keys: every pair of them; None stands for all."""
 
@@ -339,6 +354,9 @@ class Edges(Rule):
     def from_pairs(query: Tensor, key: Tensor, num_queries: int, first_query: int = 0) -> Edges:
         """Sort pairs of row and key, and merge the duplicates."""
         width = int(key.max()) + 1 if len(key) else 1
+        check_memory(8 * num_queries, f"The list of where the edges of {num_queries:,} queries are")
+        if num_queries * width >= 1 << 63:
+            raise GraphError(f"{num_queries:,} queries with keys up to {width - 1:,} are too many.")
         codes = torch.unique(query.long() * width + key)
         counts = torch.bincount(codes // width, minlength=num_queries)
         pointer = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
@@ -454,7 +472,10 @@ class Edges(Rule):
 
 @dataclass(frozen=True)
 class Combined(Rule):
-    """Two rules joined: "&" (both), "|" (either) or "-" (the first, not the second)."""
+    """Two rules joined: "&" (both), "|" (either) or "-" (the first, not the second).
+
+    `combined` joins many without deep nests.
+    """
 
     operation: str
     left: Rule
@@ -522,12 +543,80 @@ class Combined(Rule):
     def terms(self) -> int:
         return self.left.terms + self.right.terms
 
+    @cached_property
+    def size(self) -> int:
+        """How many rules it is made of."""
+        return sum(part.size if isinstance(part, Combined) else 1 for part in self._sides)
+
+    @cached_property
+    def depth(self) -> int:
+        """How deep rules lie in rules."""
+        return 1 + max(part.depth if isinstance(part, Combined) else 0 for part in self._sides)
+
+    @property
+    def _sides(self) -> tuple[Rule, Rule]:
+        return self.left, self.right
+
     @property
     def device(self) -> torch.device | None:
         return self.left.device or self.right.device
 
     def to(self, device: torch.device) -> Combined:
         return Combined(self.operation, self.left.to(device), self.right.to(device))
+
+
+def combined(operation: str, left: Rule, right: Rule) -> Rule:
+    """Join two rules: each part stands there once, edge sets are merged, and nests stay flat.
+
+    Raises
+    ------
+    GraphError
+        Where so many rules are joined that each pair would be asked of thousands.
+    """
+    if operation == "-":
+        if isinstance(left, Combined) and left.operation == "-":
+            return combined("-", left.left, combined("|", left.right, right))
+        rule: Rule = Combined("-", left, right)
+    else:
+        rule = _joined_parts(operation, _parts(operation, left, right))
+    if isinstance(rule, Combined) and (rule.size > _MOST_RULES or rule.depth > _DEEPEST):
+        raise GraphError(
+            f"The graph would combine {rule.size:,} rules, {rule.depth} deep; at most "
+            f"{_MOST_RULES:,} and {_DEEPEST} can be. List its edges before you go on: "
+            "TokenGraph.from_edge_index(graph.edge_index, graph.num_tokens)."
+        )
+    return rule
+
+
+def _parts(operation: str, *rules: Rule) -> list[Rule]:
+    """List the different rules that an operation joins."""
+    found: dict[Rule, None] = {}
+    waiting = list(reversed(rules))
+    while waiting:
+        rule = waiting.pop()
+        if isinstance(rule, Combined) and rule.operation == operation:
+            waiting += [rule.right, rule.left]
+        else:
+            found[rule] = None
+    return list(found)
+
+
+def _joined_parts(operation: str, parts: list[Rule]) -> Rule:
+    """Join rules; sets of edges that are added are one set, beside all the others."""
+    edges = [part for part in parts if isinstance(part, Edges)]
+    if operation == "&" or not edges:
+        return _balanced(operation, parts)
+    others = [part for part in parts if not isinstance(part, Edges)]
+    joined = reduce(_joined, edges)
+    return Combined(operation, _balanced(operation, others), joined) if others else joined
+
+
+def _balanced(operation: str, rules: list[Rule]) -> Rule:
+    if len(rules) == 1:
+        return rules[0]
+    middle = (len(rules) + 1) // 2
+    sides = (_balanced(operation, some) for some in (rules[:middle], rules[middle:]))
+    return Combined(operation, *sides)
 
 
 @dataclass(frozen=True)
@@ -577,6 +666,76 @@ class Disjoint(Rule):
         return Disjoint(moved, self.query_starts, self.key_starts)
 
 
+def count_edges(rule: Rule, first: int, num_queries: int, num_keys: int) -> int | None:
+    """Count the edges of the queries `first` and on by sums, or give None where none is known.
+
+    Where the keys of a query are an interval, each of its ends stays or moves on by one from a
+    position to the next: where both do the same all along a run of queries, the edges are an
+    arithmetic series, and other runs are halved. Other rules are asked block by block.
+    """
+    if not num_queries or not num_keys:
+        return 0
+    found = (
+        _sum(rule, first, first + num_queries - 1, num_keys) if rule.terms <= _MOST_TERMS else None
+    )
+    if found is not None:
+        return found
+    total = 0
+    for start in range(first, first + num_queries, BLOCK_PAIRS):
+        query = torch.arange(start, min(start + BLOCK_PAIRS, first + num_queries))
+        degrees = rule.degrees(query.to(rule.device or "cpu"), num_keys)
+        if degrees is None:
+            return None
+        total += int(degrees.sum())
+    return total
+
+
+def _sum(rule: Rule, first: int, last: int, num_keys: int) -> int | None:
+    """Count edges by what each rule has and what the other adds or takes."""
+    found = _series(rule, first, last, num_keys)
+    if found is None and (edges := rule.listed()) is not None:
+        return len(edges.key)
+    if found is not None or not isinstance(rule, Combined):
+        return found
+    both = Combined("&", rule.left, rule.right)
+    if rule.operation == "&":
+        return _sum_of_both(rule, first, last, num_keys)
+    left, shared = (_sum(part, first, last, num_keys) for part in (rule.left, both))
+    right = _sum(rule.right, first, last, num_keys) if rule.operation == "|" else 0
+    return None if left is None or shared is None or right is None else left + right - shared
+
+
+def _sum_of_both(rule: Combined, first: int, last: int, num_keys: int) -> int | None:
+    """Take what both have in common part by part."""
+    for some, other in ((rule.left, rule.right), (rule.right, rule.left)):
+        if isinstance(some, Combined) and some.operation != "&":
+            parts = (Combined("&", part, other) for part in (some.left, some.right))
+            return _sum(Combined(some.operation, *parts), first, last, num_keys)
+    return None
+
+
+def _series(rule: Rule, first: int, last: int, num_keys: int) -> int | None:
+    total, runs = 0, [(first, last)]
+    while runs:
+        query = torch.tensor(runs)
+        span = rule.interval(query)
+        if span is None:
+            return None
+        low, high = (torch.clamp(end, 0, num_keys).tolist() for end in span)
+        halves = []
+        for (start, stop), lows, highs in zip(runs, low, high, strict=True):
+            steps = stop - start
+            sizes = [b - a for a, b in zip(lows, highs, strict=True)]
+            is_linear = all(b - a in (0, steps) for a, b in (lows, highs))
+            if is_linear and (min(sizes) >= 0 or max(sizes) <= 0):
+                total += max((steps + 1) * sum(sizes) // 2, 0)
+            else:
+                middle = (start + stop) // 2
+                halves += [(start, middle), (middle + 1, stop)]
+        runs = halves
+    return total
+
+
 def count_keys(keys: Keys) -> int:
     """Count some keys."""
     return keys.stop - keys.start if isinstance(keys, slice) else keys.shape[-1]
@@ -613,7 +772,7 @@ def _as_run(keys: Tensor) -> Keys:
 
 def _every(stride: int, first: int, last: int, span: slice) -> Keys:
     """Find the keys of a span that lie a multiple of `stride` from one of first .. last."""
-    rows = last - first + 1
+    rows, stride = last - first + 1, min(stride, FARTHEST)
     if rows >= stride:
         return span
     start = span.start - (span.start - first) % stride

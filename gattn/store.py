@@ -70,7 +70,7 @@ class KeptEdges:
         CaptureError
             Where the graph's tokens do not follow those of the last one.
         """
-        piece = _Piece(graph.to("cpu"), first_key, 0)
+        piece = _Piece(graph.to("cpu").sorted(), first_key, 0)
         if self._pieces:
             piece = piece._replace(row=self._pieces[-1].stop)
             _check_order(self._pieces[0], piece)
@@ -82,6 +82,20 @@ class KeptEdges:
         self._degree, self._mass, self._sum = (
             _widened(rows, piece.stop) for rows in (self._degree, self._mass, self._sum)
         )
+
+    def mark(self) -> Mark:
+        """Remember what there is, to go back to."""
+        sizes = [len(buffer) for buffer in chain(*self._kept.values())]
+        return Mark(len(self._pieces), sizes)
+
+    def go_back(self, mark: Mark) -> None:
+        """Forget what came after a mark."""
+        del self._pieces[mark.pieces :]
+        stop = self._pieces[-1].stop if self._pieces else 0
+        for rows in (self._degree, self._mass, self._sum):
+            rows[:, stop:] = 0
+        for buffer, size in zip(chain(*self._kept.values()), mark.sizes, strict=True):
+            buffer.cut(size)
 
     def add_rows(
         self,
@@ -275,6 +289,13 @@ class KeptEdges:
         return replace(whole, rule=Edges(_pointer(degree), key, whole.query_offset))
 
 
+class Mark(NamedTuple):
+    """How much there was in a store."""
+
+    pieces: int
+    sizes: list[int]
+
+
 class _Piece(NamedTuple):
     """A graph whose rows begin at `row` and whose positions count from `first_key`."""
 
@@ -411,6 +432,13 @@ class _Buffer:
         self.dtype, self._size = dtype, 0
         self._memory = torch.empty(0, dtype=dtype)
         self._array = self._memory.numpy()
+
+    def __len__(self) -> int:
+        return self._size
+
+    def cut(self, size: int) -> None:
+        """Forget all but the first values."""
+        self._size = size
 
     def reserve(self, capacity: int) -> None:
         """Take memory for so many values, and keep those there are."""

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, overload
 
+from gattn.edit_records import Edits, in_words, union
 from gattn.errors import SelectionError, ShapeError
 from gattn.head import AttentionGraph
+from gattn.keep import All, Keep
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -17,8 +19,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gattn.analysis.unrolled import Unrolled
+    from gattn.graph import TokenGraph
 
-HeadReduction: TypeAlias = Literal["mean", "max", "min"] | int | Sequence[tuple[int, int]]
+HeadChoice: TypeAlias = int | Sequence[int] | Sequence[tuple[int, int]] | None
+Reduction: TypeAlias = Literal["mean", "max", "min"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -53,7 +57,13 @@ class Stack(Mapping[tuple[int, int], AttentionGraph]):
         return len(self.heads)
 
     def __repr__(self) -> str:
-        return f"Stack({self.name}: layers {self.layers}, heads {self.head_numbers})"
+        edits = f"; {in_words(self.edits)}" if self.edits else ""
+        return f"Stack({self.name}: layers {self.layers}, heads {self.head_numbers}{edits})"
+
+    @property
+    def edits(self) -> Edits:
+        """The edits that the model ran with, as its heads know them."""
+        return union(head.edits for head in self.heads.values())
 
     @property
     def layers(self) -> list[int]:
@@ -78,7 +88,9 @@ class Stack(Mapping[tuple[int, int], AttentionGraph]):
             draw_heads(self, **options) if other is None else draw_compare(self, other, **options)
         )
 
-    def unroll(self, *, heads: HeadReduction = "mean", residual: float = 0.5) -> Unrolled:
+    def unroll(
+        self, *, heads: HeadChoice = None, reduce: Reduction = "mean", residual: float = 0.5
+    ) -> Unrolled:
         r"""Unroll the stack into one directed acyclic graph on (layer, position).
 
         Layer 0 is the input; the edge ((l, j), (l + 1, i)) is what flows in layer l. With A
@@ -88,9 +100,11 @@ class Stack(Mapping[tuple[int, int], AttentionGraph]):
 
         Parameters
         ----------
-        heads : "mean", "max", "min", int, or sequence of (layer, head)
-            How the heads of a layer become one A; a number takes that head of each layer, a list
-            of places the mean of these heads, in layers without one the residual stream alone.
+        heads : int, sequence of int, or sequence of (layer, head), optional
+            Which heads are read: one or several of every layer, or those at some places; all by
+            default. Through a layer of which none is read, the residual stream passes alone.
+        reduce : "mean", "max" or "min"
+            How the heads of a layer become one A.
         residual : float
             The share r of the residual stream, 0 to 1.
 
@@ -99,7 +113,7 @@ class Stack(Mapping[tuple[int, int], AttentionGraph]):
         Unrolled
             A `networkx.DiGraph` that draws itself. Edges have ``attention``, ``residual`` (the
             residual's share of the weight) and ``weight`` = ``capacity``; ``head_0`` ..., the
-            attention of each head, where places were given.
+            attention of each head, where several were chosen.
 
         Raises
         ------
@@ -110,7 +124,7 @@ class Stack(Mapping[tuple[int, int], AttentionGraph]):
         """
         from gattn.analysis.unrolled import unroll
 
-        return unroll(self, heads=heads, residual=residual)
+        return unroll(self, heads=heads, reduce=reduce, residual=residual)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -156,6 +170,70 @@ class AttentionTrace:
                 "logits must be (tokens, vocabulary) or (labels,), those of one sequence, not "
                 f"{tuple(self.logits.shape)}."
             )
+
+    @staticmethod
+    def from_arrays(
+        attention: Any,
+        tokens: Sequence[str] = (),
+        *,
+        query_tokens: Sequence[str] = (),
+        graph: TokenGraph | None = None,
+        keep: Keep = All(),  # noqa: B008
+        stack: str = "attention",
+        model: str = "",
+    ) -> AttentionTrace:
+        """Read arrays of attention, such as a model's own ``attentions``.
+
+        An array cannot tell an edge of attention 0 from no edge. Where `graph` is not given, every
+        token may attend to all, or, where no head of any layer attends to a later token, to all up
+        to itself: a zero among these is an edge of attention 0. Where that is wrong, as of a
+        sliding window or padding, give the `graph`. Only what counts edges, or compares with even
+        attention, depends on it.
+
+        Parameters
+        ----------
+        attention : array or Tensor (layers, heads, queries, keys), or list of layers
+            ``attention[l, h, i, j]`` is what query i gives to key j. Layers in a list are (heads,
+            queries, keys), or (1, heads, queries, keys) as in a model's ``attentions``.
+        tokens : sequence of str
+            The tokens' texts (of the keys, where `query_tokens` are given).
+        query_tokens : sequence of str
+            The queries' texts, in cross-attention.
+        graph : TokenGraph, optional
+            Who may attend to whom. Without it, queries and keys are different tokens where
+            their numbers differ or `query_tokens` are given; a decoding step is
+            ``TokenGraph.causal(1, num_keys=n, query_offset=n - 1)``.
+        keep : Keep
+            Which edges to keep; all by default.
+        stack : str
+            The name of the stack of layers.
+        model : str
+            The model's name.
+
+        Raises
+        ------
+        ShapeError
+            Where the array is of no such shape, or a number is not finite.
+        GraphError
+            Where there is attention that `graph` does not allow.
+
+        Examples
+        --------
+        >>> trace = AttentionTrace.from_arrays([[[[1.0, 0.0], [0.3, 0.7]]]], tokens=["the", "dog"])
+        >>> trace[0, 0]
+        AttentionGraph(layer 0, head 0, 2 tokens, 3 edges, keep=All(), 100.0% of the attention)
+        """
+        from gattn.arrays import from_arrays
+
+        return from_arrays(
+            attention,
+            tokens,
+            query_tokens=query_tokens,
+            graph=graph,
+            keep=keep,
+            stack=stack,
+            model=model,
+        )
 
     @overload
     def __getitem__(self, place: str) -> Stack: ...
@@ -205,7 +283,13 @@ class AttentionTrace:
             for name, stack in self.stacks.items()
         )
         generated = f"; {self.generated} generated" if self.generated else ""
-        return f"AttentionTrace({self.model or 'no model'}; {parts}{generated})"
+        edits = f"; {in_words(self.edits)}" if self.edits else ""
+        return f"AttentionTrace({self.model or 'no model'}; {parts}{generated}{edits})"
+
+    @property
+    def edits(self) -> Edits:
+        """The edits that the model ran with, as its heads know them."""
+        return union(head.edits for head in self.heads())
 
     @property
     def tokens(self) -> list[str]:
@@ -218,9 +302,11 @@ class AttentionTrace:
             for place in sorted(stack):
                 yield stack[place]
 
-    def unroll(self, *, heads: HeadReduction = "mean", residual: float = 0.5) -> Unrolled:
+    def unroll(
+        self, *, heads: HeadChoice = None, reduce: Reduction = "mean", residual: float = 0.5
+    ) -> Unrolled:
         """Unroll the only stack into one DAG; see `Stack.unroll`."""
-        return self.only_stack.unroll(heads=heads, residual=residual)
+        return self.only_stack.unroll(heads=heads, reduce=reduce, residual=residual)
 
     def summary(self) -> pd.DataFrame:
         """Describe every head in one row; see `gattn.analysis.heads.head_table`."""
@@ -263,7 +349,7 @@ class AttentionTrace:
 
     def draw_text(
         self,
-        query: int | None = None,
+        query: int | str | None = None,
         *,
         heads: Iterable[tuple[int, int]] | None = None,
         **options: Any,

@@ -149,7 +149,12 @@ def tiny():
         config = getattr(transformers, configuration)(
             **sizes | options, attn_implementation=implementation
         )
-        model = getattr(transformers, kind)(config)
+        try:
+            model = getattr(transformers, kind)(config)
+        except ValueError as error:  # an older transformers
+            if "does not support an attention implementation" not in str(error):
+                raise
+            pytest.skip(f"{kind} has no {implementation} attention here")
         for parameter_name, parameter in model.named_parameters():
             if "sink" in parameter_name or "relative_attention_bias" in parameter_name:
                 torch.nn.init.normal_(parameter)

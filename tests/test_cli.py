@@ -86,7 +86,7 @@ def test_heads_says_what_was_not_kept_and_writes_files(capsys, tmp_path):
     assert run("heads", TEXT, "--keep", "topk:2", "-o", path) == 0
     *_, note, said = capsys.readouterr().out.splitlines()
     assert "of the attention was not kept" in note
-    assert said == f"{path}: 16 heads, 26 columns"
+    assert said == f"{path}: 16 heads, 27 columns"
     table = gattn.capture(TEXT, keep=TopK(2)).summary()
     found = pd.read_csv(path, index_col=["stack", "layer", "head"])
     pd.testing.assert_frame_equal(found, pd.DataFrame(table), check_dtype=False, rtol=1e-6)
@@ -411,7 +411,7 @@ def test_flow_ranks_tokens_by_what_comes_from_them(options, target, heads, capsy
     trace = gattn.capture(PROMPT)
     assert first == f"to {target}, {trace.tokens[target]}, through 4 layers"
     assert names.split() == ["position", "token", "flow", "share", "rollout", "attention"]
-    how = {"heads": heads, "residual": 0.3}
+    how = ({"reduce": heads} if heads == "mean" else {"heads": heads}) | {"residual": 0.3}
     flows = flow(trace, targets=target, **how)[0]
     rolled = rollout(trace, **how).sel(layer=3, query=target)
     last = torch.stack([torch.from_numpy(trace[3, head].to_dense()) for head in range(4)])
@@ -470,8 +470,8 @@ def test_tokens_lists_positions(capsys):
         (["compare", TEXT, "--normalizer", "topk:0"], "k must be"),
         (["compare", TEXT, "--restrict", "window"], "window:N"),
         (["compare", TEXT, "--cut", "1.1", "--layer", "9"], "the model has layers 0 .. 3"),
-        (["flow", TEXT, "--target", "zebra"], "No token is 'zebra'"),
-        (["flow", TEXT, "--target", "99"], "No position 99"),
+        (["flow", TEXT, "--target", "zebra"], "No token 'zebra'"),
+        (["flow", TEXT, "--target", "99"], "here 0 .. 12"),
         (["flow", TEXT, "--heads", "9"], "No head 9"),
         (["flow", TEXT, "--heads", "median"], "'mean', 'max', 'min'"),
         (["flow", TEXT, "--residual", "2"], "share from 0 to 1"),

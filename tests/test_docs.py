@@ -24,7 +24,9 @@ CLAIMS = {
     "README.md": [
         lambda names: is_lamp(names["model"](**names["inputs"]).logits, names, 0.925, 0.935),
         lambda names: is_lamp(names["logits"], names, 0, 0.01),
-        lambda names: not names["trace"][2, 0].attention.any(),
+        lambda names: not names["after"][2, 0].attention.any(),
+        lambda names: names["after"].edits == (gattn.Cut(layer=2, head=[0, 1]),),
+        lambda names: names["trace"].edits == () and names["trace"][2, 0].attention.any(),
     ],
     "docs/guide.md": [
         lambda names: 0.925 < float(names["plain"][names["lamp"]]) < 0.935,
@@ -92,6 +94,15 @@ def test_the_index_of_a_folder_leads_to_its_pages(folder):
 @pytest.mark.parametrize("name", RUN)
 def test_every_block_of_code_of_a_page_runs(name, tmp_path, monkeypatch):
     run(name, monkeypatch, tmp_path)
+
+
+@pytest.mark.parametrize("name", ["docs/analyses/routes.md"])
+def test_the_routes_of_the_command_line_lead_to_what_the_figure_tells(name):
+    texts = re.findall(r'gattn routes "(.+?)"', (ROOT / name).read_text(encoding="utf-8"))
+    assert texts
+    for text in texts:
+        predicted = gattn.analysis.routes(text, progress=False).graph["predicted"]
+        assert predicted.strip() == "lamp"
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/guide.md"])

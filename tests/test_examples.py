@@ -238,7 +238,7 @@ def test_induction_heads_are_those_that_lose_cycles_where_words_recur(ran):
     names, _ = ran["topology"]
     traces = names["traces"]["twice"]
     scores = sum(trace.summary().loc["decoder", "induction"] for trace in traces) / len(traces)
-    assert set(names["found"]) == {(2, 0), (2, 1)} == set(scores.index[scores > 0.25])
+    assert set(names["found"]) == {(2, 0), (2, 1)} == set(scores.index[scores > 0.5])
     others = names["weak"].drop(index=names["found"])
     assert others.min(axis=None) > 0.8
     components = names["left"]["betti0"].unstack()[0.25]
@@ -371,7 +371,7 @@ def test_heads_that_are_near_on_the_map_do_the_same_by_their_scores(ran):
     nearest = dict(zip(distances["head"].to_numpy(), nearest.to_numpy(), strict=True))
     for one, other in (("2.0", "2.1"), ("1.1", "2.2"), ("0.0", "0.1")):
         assert (nearest[one], nearest[other]) == (other, one)
-    words = names["table"].label.str.rpartition(",")[0]
+    words = names["table"].label.str.partition(",")[0]
     groups = [[(0, 0), (0, 1)], [(1, 0), (1, 2), (1, 3)], [(1, 1), (2, 2)], [(2, 0), (2, 1)]]
     said = ["same token", "first token (sink)", "previous token", "induction"]
     for group, label in zip(groups, said, strict=True):
@@ -395,7 +395,7 @@ def test_pictures_are_as_faithful_as_is_told(ran):
     assert (back.loc[[146, 218, 291], "estimate"] > 0.8).all()
     assert back.loc[437, "estimate"] < 0.001
     found = names["agreement"]["correlation"].round(2).to_dict()
-    told = {"attention": 0.48, "contribution": 0.39, "routes": 0.77, "estimate": 0.99}
+    told = {"attention": 0.48, "contribution": 0.39, "routes": 0.78, "estimate": 0.99}
     assert found == pytest.approx(told, abs=0.011)
     of_tokens = names["of_tokens"]
     told = {"attention": 0.18, "rollout": 0.64, "flow": 0.38, "gradient rollout": 0.80}

@@ -12,14 +12,14 @@ import gattn
 ROOT = Path(gattn.__file__).parent
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
 LAYERS = [
-    {"errors", "caching", "progress"},
+    {"errors", "caching", "progress", "checks", "edit_records", "token_names"},
     {"rules", "constructions", "graph", "neighbourhoods"},
     {"weights", "normalizers", "keep"},
     {"engines"},
     {"head", "networks", "merging", "pieces", "store"},
     {"attention", "teaching"},
     {"module"},
-    {"trace"},
+    {"trace", "arrays"},
     {"files"},
     {"models"},
     {"analysis", "parsing"},
@@ -28,7 +28,7 @@ LAYERS = [
     {"cli", "testing"},
 ]
 COMMAND = [
-    {"output"},
+    {"arguments", "consoles", "output"},
     {"captures"},
     {"drawing", "measuring", "listing", "querying", "surveying"},
     {"survey_arguments"},

@@ -153,15 +153,17 @@ def test_cross_attention_is_bipartite() -> None:
 
 
 def test_any_directed_graph_is_an_attention_graph() -> None:
-    graph = nx.DiGraph([("a", "b"), ("c", "b")])
-    graph.edges["a", "b"]["weight"] = 0.5
+    graph = nx.DiGraph()
+    graph.add_weighted_edges_from([("a", "b", 0.5), ("c", "b", 1)])
     head = AttentionGraph.from_networkx(graph)
     assert head.tokens == ("a", "b", "c")
     assert head.to_dense().tolist() == [[0, 0, 0], [0.5, 0, 1], [0, 0, 0]]
 
 
 def test_numbered_nodes_are_positions_in_their_order() -> None:
-    head = AttentionGraph.from_networkx(nx.DiGraph([(7, 2), (2, 7), (4, 2)]))
+    graph = nx.DiGraph([(7, 2), (2, 7), (4, 2)], dtype="float32")
+    nx.set_edge_attributes(graph, 1, "weight")
+    head = AttentionGraph.from_networkx(graph)
     assert head.node_positions.tolist() == [2, 4, 7]
     assert head.to_dense().tolist() == [[0, 1, 1], [0, 0, 0], [1, 0, 0]]
 
@@ -187,10 +189,44 @@ def test_weighted_graphs_round_trip(edges: list[tuple[int, int, float]]) -> None
     }
 
 
-@pytest.mark.parametrize("kind", [nx.Graph, nx.MultiDiGraph])
+OTHERS = {
+    nx.Graph: "a Graph is undirected, but attention runs one way",
+    nx.MultiDiGraph: "a MultiDiGraph may have several edges for one pair",
+    nx.MultiGraph: "a MultiGraph may have several edges for one pair",
+    list: r"read from a nx\.DiGraph; this is a list",
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
 def test_other_kinds_of_graphs_are_refused(kind: type) -> None:
-    with pytest.raises(GraphError, match=r"read from a nx\.DiGraph"):
-        AttentionGraph.from_networkx(kind([(0, 1)]))
+    graph = kind([(0, 1)])
+    if kind is not list:
+        nx.set_edge_attributes(graph, 1.0, "weight")
+    with pytest.raises(GraphError, match=OTHERS[kind]):
+        AttentionGraph.from_networkx(graph)
+
+
+def test_edges_without_attention_are_refused() -> None:
+    graph = nx.DiGraph([("a", "b", {"attention": 0.25}), ("c", "b", {"attention": 0.75})])
+    with pytest.raises(GraphError, match=r"\('a', 'b'\) has no attribute 'weight'.*'attention'"):
+        AttentionGraph.from_networkx(graph)
+    head = AttentionGraph.from_networkx(graph, weight="attention")
+    assert head.to_dense().tolist() == [[0, 0, 0], [0.25, 0, 0.75], [0, 0, 0]]
+    del graph.edges["c", "b"]["attention"]
+    with pytest.raises(GraphError, match=r"\('c', 'b'\) has no .* it has none at all"):
+        AttentionGraph.from_networkx(graph, weight="attention")
+
+
+def test_a_sink_is_no_token_and_has_an_edge_to_each_query() -> None:
+    graph = WHOLE.to_networkx()
+    allowed = TokenGraph.from_networkx(graph)
+    np.testing.assert_array_equal(allowed.mask(), WHOLE.to_dense() != 0)
+    del graph.edges[-1, 1]["weight"]
+    with pytest.raises(GraphError, match=r"\(-1, 1\) has no attribute 'weight'"):
+        AttentionGraph.from_networkx(graph)
+    graph.remove_edge(-1, 1)
+    with pytest.raises(GraphError, match="no edge to query 1"):
+        AttentionGraph.from_networkx(graph)
 
 
 @pytest.mark.parametrize(
@@ -198,8 +234,8 @@ def test_other_kinds_of_graphs_are_refused(kind: type) -> None:
     [
         ({"weight": "much"}, {}, {}, "weight must hold numbers"),
         ({"weight": 1.0, "score": [2]}, {}, {}, "score must hold numbers"),
-        ({"contribution": "long"}, {}, {}, "contribution must hold numbers"),
-        ({}, {"total_mass": "all"}, {}, "total_mass must hold numbers"),
+        ({"weight": 1.0, "contribution": "long"}, {}, {}, "contribution must hold numbers"),
+        ({"weight": 1.0}, {"total_mass": "all"}, {}, "total_mass must hold numbers"),
         ({}, {}, {"dtype": "object"}, "dtype must be float16, float32 or float64, not 'object'"),
     ],
 )
@@ -219,7 +255,7 @@ def test_numbers_that_only_some_edges_have_are_not_read() -> None:
 
 
 def test_lengths_that_are_negative_are_refused() -> None:
-    graph = nx.DiGraph([(0, 1, {"value_norm": -1.0})])
+    graph = nx.DiGraph([(0, 1, {"weight": 1.0, "value_norm": -1.0})])
     with pytest.raises(CaptureError, match=r"value_norm of query 1 to key 0 is -1\.0"):
         AttentionGraph.from_networkx(graph)
 

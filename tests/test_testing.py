@@ -125,10 +125,6 @@ def test_wrong_sizes_are_refused():
         check_weight_function(torch.ones(4) * Dot(), heads=3)
 
 
-def takes_two(q, k):
-    return (q * k).sum(-1)
-
-
 def misspells(q, k, pairs):
     return q.summ(-1)
 
@@ -140,7 +136,6 @@ def of_eight(q, k, pairs):
 @pytest.mark.parametrize(
     ("weight", "error"),
     [
-        (takes_two, "TypeError: .*positional"),
         (misspells, "AttributeError: .*summ"),
         (of_eight, "RuntimeError: .*size"),
     ],
@@ -271,3 +266,23 @@ class OtherShape(Identity):
 def test_broken_normalizer_is_refused(normalizer, clause):
     with pytest.raises(ContractError, match=f"(?s){type(normalizer).__name__}.*({clause})"):
         check_normalizer(normalizer)
+
+
+@pytest.mark.parametrize(
+    ("weight", "says"),
+    [
+        (lambda q, k, pairs: -pairs.offset.abs().to(q).log(), "scores inf .*position 2 and the"),
+        (lambda q, k, pairs: (q * k).sum(-1) / pairs.offset, r"inf .*offset 0"),
+        (lambda q, k, pairs: (q * k).sum(-1).sqrt(), "nan"),
+    ],
+)
+def test_scores_that_are_no_numbers_are_named(weight, says):
+    with pytest.raises(ContractError, match=f"'scores are finite, or -inf for no edge': .*{says}"):
+        check_weight_function(weight)
+
+
+def test_scores_of_minus_infinity_are_equal_and_pass():
+    check_weight_function(lambda q, k, pairs: pairs.offset.abs().to(q).log())
+    check_weight_function(
+        lambda q, k, pairs: (q * k).sum(-1).masked_fill(pairs.offset > 0, -torch.inf)
+    )

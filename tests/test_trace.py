@@ -48,7 +48,8 @@ def random_layers(layers: int, heads: int) -> list[list[np.ndarray]]:
 @pytest.mark.parametrize("heads", ["mean", "max", "min", 1])
 def test_the_unrolled_graph_is_the_row_normalised_mix(heads, residual: float) -> None:
     layers = random_layers(3, 2)
-    graph = trace_of(*layers).unroll(heads=heads, residual=residual)
+    how = {"heads": heads} if heads == 1 else {"reduce": heads}
+    graph = trace_of(*layers).unroll(**how, residual=residual)
     assert nx.is_directed_acyclic_graph(graph)
     assert set(graph.nodes) == {(depth, i) for depth in range(4) for i in range(3)}
     for depth, matrices in enumerate(layers):
@@ -101,7 +102,7 @@ def test_an_empty_neighbourhood_without_residual_has_no_edges() -> None:
 def test_nodes_carry_tokens_layers_and_positions() -> None:
     graph = trace_of([FIRST]).unroll(heads=0, residual=0.25)
     assert graph.nodes[1, 2] == {"token": "a", "layer": 1, "position": 2}
-    facts = {"residual": 0.25, "heads": "0", "layers": 1, "first_layer": 0}
+    facts = {"residual": 0.25, "heads": "head 0", "layers": 1, "first_layer": 0}
     assert facts.items() <= graph.graph.items()
 
 
@@ -166,7 +167,7 @@ def test_what_is_not_there_is_named_with_what_is() -> None:
     with pytest.raises(SelectionError, match=r"No stack 'cross'; there are \['decoder'\]"):
         trace["cross"]
     with pytest.raises(SelectionError, match="not 'median'"):
-        trace.unroll(heads="median")
+        trace.unroll(reduce="median")
     with pytest.raises(ShapeError, match=r"share from 0 to 1, not 1\.5"):
         trace.unroll(residual=1.5)
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gattn.analysis.dropped import at_most, largest_dropped
 from gattn.analysis.layers import Attention, Layers
-from gattn.analysis.results import Table, table
+from gattn.analysis.results import Table, edits_of, table
 from gattn.errors import SelectionError, ShapeError
 from gattn.progress import walk
 
@@ -58,7 +58,11 @@ class Barcode(Table):
             "entropy": bars.agg(_entropy).reindex(places, fill_value=0.0),
         }
         return table(
-            columns, name="barcode summary", computed_from=self.computed_from, notes=self.notes
+            columns,
+            name="barcode summary",
+            computed_from=self.computed_from,
+            notes=self.notes,
+            edits=edits_of(self),
         )
 
     def draw(
@@ -137,7 +141,14 @@ def barcode(attention: Attention, *, dimension: int = 0, progress: bool = True) 
     bound = largest_dropped(attention)
     if bound is not None and bound.max() > 1e-6:
         notes += _errors(at_most(bound.max()), dimension)
-    plain = table(bars, name="barcode", computed_from=layers.source, notes=notes, index=_PLACE)
+    plain = table(
+        bars,
+        name="barcode",
+        computed_from=layers.source,
+        edits=layers.edits,
+        notes=notes,
+        index=_PLACE,
+    )
     made = Barcode(plain)
     heads = [(layer, head) for layer in layers.layers for head in layers.heads]
     made.attrs = plain.attrs | {"dimension": dimension, "heads": heads}

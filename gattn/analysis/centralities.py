@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import entry_points
 from typing import Any, Literal, TypeAlias
 
 import networkx as nx
 import numpy as np
 
-from gattn.analysis.layers import Attention, Layers, heads_of
+from gattn.analysis.layers import Attention, Layers, heads_of, named
 from gattn.analysis.results import Array, array
 from gattn.errors import GraphError, SelectionError
 from gattn.head import AttentionGraph
@@ -34,6 +34,7 @@ def centrality(
     attention: Attention,
     measure: str | Callable[..., Any],
     *,
+    tokens: Sequence[str] = (),
     direction: Direction = "attention",
     backend: str | None = None,
     progress: bool = True,
@@ -45,6 +46,8 @@ def centrality(
     ----------
     attention : Attention
         Self-attention: a trace, a stack, a head or arrays.
+    tokens : sequence of str
+        The tokens' texts, where `attention` is an array, which does not know them.
     measure : str or callable
         The name of NetworkX's function, such as "betweenness_centrality", or a function of a graph
         that gives one number a node.
@@ -78,6 +81,7 @@ def centrality(
     GraphError
         Where NetworkX cannot compute it, or it gives something else than one number a token.
     """
+    attention = named(attention, tokens)
     function, name = named_function(measure, nx, "nx")
     options = usual_weights(function, name) | options
     layers = Layers.of(attention).square()
@@ -228,6 +232,7 @@ def by_token(
         axes,
         name=name,
         computed_from=layers.source,
+        edits=layers.edits,
         notes=notes,
         tokens=layers.texts("token"),
         **facts,

@@ -12,6 +12,7 @@ import torch
 from gattn.analysis.divergences import Joined, distance_notes, dropped_distance
 from gattn.analysis.head_scores import mean_entropy
 from gattn.analysis.heads import Heads, Place, by_place, described
+from gattn.analysis.layers import named
 from gattn.analysis.results import Table, column, table
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
@@ -38,7 +39,9 @@ class Comparison(Table):
 _NUMBERS = ("distance", "entropy_before", "entropy_after", "change")
 
 
-def compare(before: Heads, after: Heads, *, progress: bool = True) -> Comparison:
+def compare(
+    before: Heads, after: Heads, *, tokens: Sequence[str] = (), progress: bool = True
+) -> Comparison:
     r"""Compare two runs on the same tokens, head by head.
 
     Such as before and after an edit, two checkpoints of a model, or two weight functions on the
@@ -62,6 +65,8 @@ def compare(before: Heads, after: Heads, *, progress: bool = True) -> Comparison
     before, after : Heads
         Two traces with the same tokens, stacks and heads; or two of what else holds attention, as
         in `gattn.analysis.head_table`.
+    tokens : sequence of str
+        The tokens' texts, where both are arrays, which do not know them.
     progress : bool
         Whether to show a progress bar on stderr, after the first second.
 
@@ -87,6 +92,7 @@ def compare(before: Heads, after: Heads, *, progress: bool = True) -> Comparison
     Lin (1991), Divergence measures based on the Shannon entropy. Clark et al. (2019), What does
     BERT look at?, compares heads by it.
     """
+    before, after = named(before, tokens), named(after, tokens)
     found = list(pairs(before, after))
     index = ["stack", "layer", "head"]
     rows = [

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
 
 from gattn.analysis.layered import Layered, Passages
+from gattn.analysis.layers import named
 from gattn.analysis.results import Table, column, table
 from gattn.errors import SelectionError
 
@@ -38,6 +40,7 @@ def bottlenecks(
     key: int,
     query: int,
     *,
+    tokens: Sequence[str] = (),
     cut: Literal["tokens", "edges"] = "tokens",
     layers: int | None = None,
     residual: bool = True,
@@ -49,6 +52,8 @@ def bottlenecks(
     given : Attention, TokenGraph or sequence of TokenGraph
         Attention, whose kept edges that are not 0 let information pass, in any head of a layer; or
         a token graph that all layers have; or one a layer.
+    tokens : sequence of str
+        The tokens' texts, where `given` is an array, which does not know them.
     key, query : int
         The positions, from the end where negative, of the token that information comes from, in
         the first layer, and of the one that it goes to, out of the last.
@@ -79,6 +84,7 @@ def bottlenecks(
     ----------
     Ford and Fulkerson (1956), Maximal flow through a network.
     """
+    given = named(given, tokens)
     stack = Layered.of(given, layers, residual).counted()
     source, target = stack.row(key, "key"), stack.row(query, "query")
     if cut not in ("tokens", "edges"):
@@ -95,6 +101,7 @@ def bottlenecks(
         _rows(stack, chosen, cut),
         name="bottlenecks",
         computed_from=stack.source,
+        edits=stack.edits,
         notes=[f"between the input at {start} and the output at {end}", *stack.notes],
     )
     found = Bottlenecks(made)

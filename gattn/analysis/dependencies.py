@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gattn.analysis.conllu import Sentence
 from gattn.analysis.layers import Layers
-from gattn.analysis.results import Table
+from gattn.analysis.results import Table, told
 from gattn.analysis.syntax import Direction, largest, tree_heads
 from gattn.analysis.words import aligned
 from gattn.errors import SelectionError
@@ -139,6 +139,7 @@ class _Counts:
     layers: tuple[int, ...] = ()
     heads: tuple[int, ...] = ()
     source: str = ""
+    edits: dict[str, None] = field(default_factory=dict)
     mass: float = 0.0
     dropped: float = 0.0
     sentences: int = 0
@@ -153,6 +154,7 @@ class _Counts:
         if ALL in sentence.relations:
             raise SelectionError(f"A relation is called {ALL!r}, as all together are: rename it.")
         self.layers, self.heads = layers.layers, layers.heads
+        self.edits |= dict.fromkeys(layers.edits)
         self.source = re.sub(r", \d+ tokens", "", layers.source)
         self.mass += float(layers.mass.sum())
         self.dropped += float(layers.dropped.sum())
@@ -212,6 +214,7 @@ class _Counts:
             "name": "dependency alignment",
             "computed_from": source,
             "notes": self._notes(numbers[ALL]),
+            **told(list(self.edits)),
         }
         return made
 

@@ -15,6 +15,7 @@ from gattn.analysis.head_scores import (
     TEXTS,
     pattern_sums,
     punctuation,
+    repeats,
     special_tokens,
     texts,
 )
@@ -29,6 +30,7 @@ EVEN_SCORES = (
     "first_token",
     "outside_sink",
     "same_token",
+    "duplicate_token",
     "induction",
     "special_tokens",
     "punctuation",
@@ -42,14 +44,16 @@ def even_scores(head: AttentionGraph) -> dict[str, float]:
     """Score a head that gives each query's attention to all its keys alike.
 
     Its keys are those of the token graph. Where that is not known, as of an array, or of a graph
-    that lost edges, they are all keys, and where no edge leads ahead, all up to the query.
+    that lost edges, they are all keys, and where no edge leads ahead, all up to the query. What the
+    head itself gives to duplicate tokens and to what followed them counts where these are the
+    query, the token before it, or position 0: plainer patterns say that already.
 
     Returns
     -------
     dict of str to float
         The scores that labels read, under their names in `gattn.analysis.head_table`.
     """
-    graph = head.graph
+    graph, found_again = head.graph, repeats(head)
     mass = np.bincount(head.query, head.attention, graph.num_queries).astype(np.float64)
     if not mass.any():
         return {}
@@ -58,23 +62,38 @@ def even_scores(head: AttentionGraph) -> dict[str, float]:
     )
     size: NDArray[Any]
     has_first: NDArray[Any]
+    counts: dict[str, Numbers]
     if is_known and not isinstance(graph.rule, (Causal, Complete)):
         size = graph.in_degree.numpy().astype(np.float64)
         first = head.key == (-1 if graph.is_bipartite else _first(head))
         has_first = np.bincount(head.query, first * 1.0, graph.num_queries)
         weight = (mass / np.maximum(size, 1))[head.query]
         sums = pattern_sums(head, weight)
+        counts = {
+            name: np.bincount(head.query, one.edges & ~one.plain, graph.num_queries).astype(
+                np.float64
+            )
+            for name, one in found_again.items()
+        }
     else:
         counts = _counts(_Nodes.of(head))
         size, has_first = counts["size"], counts.get("first_token", np.zeros(len(mass)))
         sums = {name: float(mass @ (count / size.clip(1))) for name, count in counts.items()}
     filled = mass > 0
-    found = {name: sums[name] / float(mass.sum()) for name in EVEN_SCORES if name in sums}
+    found = {
+        name: sums[name] / float(mass.sum())
+        for name in EVEN_SCORES
+        if name in sums.keys() - found_again.keys()
+    }
     found["edges_for_90"] = float(np.ceil(SHARE * size[filled] - ROUNDING).mean())
     if graph.is_bipartite:
         return found
     outside = np.zeros(len(mass)) if head.sink is None else head.sink.astype(np.float64)
     each = (mass + outside) / (size + (head.sink is not None)).clip(1)
+    for name, one in found_again.items():
+        if one.rows.any():
+            plain = one._replace(edges=one.plain).mean(head.attention.astype(np.float64))
+            found[name] = plain + float((each * counts[name])[one.rows].mean())
     found["first_token"] = float((each * has_first)[filled].mean())
     if head.sink is not None:
         found["outside_sink"] = float(each[filled].mean())
@@ -144,8 +163,31 @@ def _counts(nodes: _Nodes) -> dict[str, Numbers]:
     if nodes.tokens:
         token, before = texts(nodes.tokens, positions)
         counts["same_token"] = _equal(token[:keys], token[node], last)
-        counts["induction"] = _equal(before[:keys], token[node], np.minimum(node, keys - 1))
+        counts |= _counts_of_repeats(token, before, positions, node, keys)
     return counts
+
+
+def _counts_of_repeats(
+    token: NDArray[np.int64],
+    before: NDArray[np.int64],
+    positions: NDArray[np.int64],
+    node: NDArray[np.int64],
+    keys: int,
+) -> dict[str, Numbers]:
+    """Count the edges of duplicate tokens and of induction that no plainer pattern has."""
+    own, here = token[node], np.minimum(node, keys - 1)
+    previous = node - 1
+    beside = (node > 0) & (previous < keys) & (positions[node] - 1 == positions[previous])
+    repeated = beside & (token[previous] == own)
+    at_start = (node > 0) & (positions[0] == 0) & (token[0] == own) & ~(repeated & (previous == 0))
+    earlier = _equal(token[:keys], own, np.minimum(node - 1, keys - 1))
+    after = _equal(before[:keys], own, here)
+    return {
+        "duplicate_token": earlier - repeated - at_start,
+        "induction": after
+        - (beside & (before[previous] == own))
+        - ((before[node] == own) & (node < keys)),
+    }
 
 
 def _equal(

@@ -13,13 +13,15 @@ from scipy.integrate import trapezoid
 from scipy.stats import rankdata, spearmanr
 
 from gattn.analysis.arguments import whole_number
-from gattn.analysis.rankings import EdgeSet, Ranking, named, order, read
-from gattn.analysis.results import Table
+from gattn.analysis.rankings import EdgeSet, Ranking, check_edits, named, order, read
+from gattn.analysis.results import Table, told
 from gattn.analysis.token_rankings import Scores, TokenSet
+from gattn.edit_records import identities, in_words
 from gattn.errors import SelectionError
 from gattn.head import Ints
 from gattn.keep import All
 from gattn.models.capturing import capture, resolved
+from gattn.models.editing import open_edits
 from gattn.models.edits import Edit
 from gattn.models.effects import Runner, measured
 from gattn.models.encoding import Inputs
@@ -273,7 +275,9 @@ class _Study:
         self.trace = capture(text, model, tokenizer, keep=All())
         self.renormalize, self.stack, self.seed = renormalize, stack, seed
         self.batch_size, self.progress = batch_size, progress
-        self.metric, self.source = str(self.measure), self.trace.model
+        self.metric, self.edits = str(self.measure), identities(open_edits(model))
+        said = [self.trace.model, in_words(open_edits(model))]
+        self.source = ", ".join(filter(None, said))
 
     def _measured(
         self, edits: Sequence[Sequence[Edit]], fewer: str
@@ -293,6 +297,7 @@ class _Study:
         found = named(rankings)
         if taken := found.keys() & {_BASELINE, "random_low", "random_high", "count", "share"}:
             raise SelectionError(f"Give the ranking {sorted(taken)[0]!r} another name.")
+        check_edits(found, self.edits, "The ranking")
         ranked = read(found, self.trace, self.stack)
         shares = _shares(steps)
         counts = np.rint(shares * len(ranked)).astype(np.int64)
@@ -316,6 +321,7 @@ class _Study:
                 f"{len(ranked)} {ranked.unit}s " + ("given back" if insert else "cut"),
                 *([] if self.renormalize else ["cut after normalizing"]),
             ],
+            **told(self.edits),
             "area": {name: float(trapezoid(made[name], shares)) for name in names},
             "unit": ranked.unit,
             "inserted": insert,
@@ -331,7 +337,11 @@ class _Study:
     ) -> Agreement:
         """Correlate rankings with effects; see `rank_agreement`."""
         whole_number(sample, "sample", least=3)
-        ranked = read(named(rankings), self.trace, self.stack)
+        found = named(rankings)
+        check_edits(found, self.edits, "The ranking")
+        if effects is not None:
+            check_edits({"effects": effects}, self.edits, "The table")
+        ranked = read(found, self.trace, self.stack)
         generator = np.random.default_rng(self.seed)
         if effects is None:
             count = min(sample, len(ranked))
@@ -358,6 +368,7 @@ class _Study:
             "name": "rank agreement",
             "computed_from": f"{self.source}: {of}",
             "notes": [f"effects of {len(some)}{part} {ranked.unit}s"],
+            **told(self.edits),
         }
         return made
 

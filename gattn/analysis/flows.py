@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
-from gattn.analysis.layers import Attention, HeadReduction, Layers
+from gattn.analysis.layers import Attention, Layers, named
+from gattn.analysis.reductions import HeadChoice, Reduction
 from gattn.analysis.results import Array
 from gattn.analysis.rollouts import NOTED, Mixed, Residual
 from gattn.errors import SelectionError
@@ -30,9 +31,11 @@ _SCALE = 2**30
 def flow(
     attention: Attention,
     *,
+    tokens: Sequence[str] = (),
     targets: Tokens = None,
     sources: Tokens = None,
-    heads: HeadReduction = "mean",
+    heads: HeadChoice = None,
+    reduce: Reduction = "mean",
     residual: Residual = None,
     from_layer: int | None = None,
     progress: bool = True,
@@ -47,11 +50,14 @@ def flow(
 
     Parameters
     ----------
-    attention, heads, residual, from_layer
+    attention, heads, reduce, residual, from_layer
         As in `rollout`.
-    targets, sources : int or sequence of int, optional
-        The positions of the tokens between which it is computed, from the end where negative; by
-        default all. All pairs of some hundred tokens take long: then an estimate is printed first.
+    tokens : sequence of str
+        The tokens' texts, where `attention` is an array, which does not know them.
+    targets, sources : int, str, or sequence of these, optional
+        The tokens between which it is computed: positions, from the end where negative, or texts;
+        by default all. All pairs of some hundred tokens take long: then an estimate is printed
+        first.
     progress : bool
         Whether to show a progress bar on stderr, after the first second, and that estimate.
 
@@ -72,7 +78,8 @@ def flow(
     ----------
     Abnar and Zuidema (2020), Quantifying attention flow in transformers.
     """
-    mixed = Mixed.of(attention, heads, residual, from_layer)
+    attention = named(attention, tokens)
+    mixed = Mixed.of(attention, heads, reduce, residual, from_layer)
     queries = _rows(targets, mixed.layers, "targets")
     keys = _rows(sources, mixed.layers, "sources")
     matrices = [matrix.cpu().double().numpy() for matrix, _ in mixed]

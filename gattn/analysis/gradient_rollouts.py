@@ -103,12 +103,13 @@ def gradient_rollout(
         state = state + relevance @ state
         rolled.append(state)
     axes = layers.axes("layer", "query", "key") | {"layer": range(first, layers.layers[-1] + 1)}
-    source = layers.source.removesuffix(f", kept by {_FEWEST}")
+    source = layers.source.replace(f", kept by {_FEWEST}", "")
     return array(
         torch.stack(rolled),
         axes,
         name="gradient_rollout",
         computed_from=source,
+        edits=layers.edits,
         notes=["not renormalised: rows do not sum to 1"],
         tokens=layers.texts("query", "key"),
         is_rolled_out=True,

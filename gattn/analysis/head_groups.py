@@ -9,7 +9,7 @@ import pandas as pd
 import xarray as xr
 from numpy.typing import NDArray
 
-from gattn.analysis.results import Table, table
+from gattn.analysis.results import Table, table, told
 from gattn.errors import SelectionError
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ def head_clusters(distances: xr.DataArray, count: int) -> HeadClusters:
     from scipy.spatial.distance import squareform
 
     values = _square(distances)
+    if isinstance(count, np.integer):
+        count = int(count)
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= len(values):
         raise SelectionError(f"count is a number of groups, 1 to {len(values)}, not {count!r}.")
     tree = average(squareform(values, checks=False)) if len(values) > 1 else np.zeros((0, 4))
@@ -154,4 +156,5 @@ def _attrs(distances: xr.DataArray) -> dict[Any, Any]:
     return {
         "computed_from": str(distances.attrs.get("computed_from", "")),
         "notes": list(distances.attrs.get("notes", ())),
+        **told(distances.attrs.get("edits", ())),
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import unicodedata
 from functools import lru_cache
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,6 +43,7 @@ def describe(head: AttentionGraph) -> dict[str, float]:
     }
     sums = pattern_sums(head, weight)
     scores |= {name: value / total for name, value in sums.items()}
+    scores |= {name: one.mean(weight) for name, one in repeats(head).items()}
     if graph.is_bipartite:
         return scores
     sink = None if head.sink is None else float(head.sink[filled].sum(dtype=np.float64)) / rows
@@ -172,11 +174,69 @@ def _sums_of_pairs(head: AttentionGraph, weight: NDArray[np.float64]) -> dict[st
     }
     if not head.tokens:
         return sums
+    token, _ = texts(head.tokens, positions)
+    return sums | {"same_token": weight[token[key] == token[node]].sum()}
+
+
+class Repeats(NamedTuple):
+    """Where attention to what came before is looked for.
+
+    Parameters
+    ----------
+    edges : array of bool (edges,)
+        The edges that count.
+    plain : array of bool (edges,)
+        Those of them that a plainer pattern has as well: the query itself, the token before it, or
+        position 0.
+    rows : array of bool (queries,)
+        The queries that have attention, kept or not, and whose token came before.
+    query : array of int (edges,)
+        The row of each edge.
+    """
+
+    edges: NDArray[np.bool_]
+    plain: NDArray[np.bool_]
+    rows: NDArray[np.bool_]
+    query: NDArray[np.int64]
+
+    def mean(self, weight: NDArray[np.float64]) -> float:
+        """Take the mean over queries of what these edges weigh; NaN where there are no queries."""
+        there = self.edges & self.rows[self.query]
+        rows = int(self.rows.sum())
+        return float(weight[there].sum()) / rows if rows else np.nan
+
+
+def repeats(head: AttentionGraph) -> dict[str, Repeats]:
+    """Find the edges and queries of duplicate tokens and of induction."""
+    if head.graph.is_bipartite or not head.tokens:
+        return {}
+    rows = np.arange(head.graph.num_queries) + head.graph.query_offset
+    node, key, positions = rows[head.query], head.key, head.node_positions
     token, before = texts(head.tokens, positions)
-    own = token[node]
-    same = token[key] == own
-    return sums | {
-        "same_token": weight[same].sum(),
-        "duplicate_token": weight[same & (key < node)].sum(),
-        "induction": weight[(before[key] == own) & (key <= node)].sum(),
+    beside = positions[key] == positions[node] - 1
+    earlier = (token[key] == token[node]) & (key < node)
+    after = (before[key] == token[node]) & (key <= node)
+    last = np.minimum(rows, head.graph.num_keys - 1)
+    attends = (head.kept_mass > 0) | (head.total_mass > 0)
+    return {
+        "duplicate_token": Repeats(
+            earlier,
+            earlier & (beside | (positions[key] == 0)),
+            attends & (first_places(token)[token[rows]] < np.minimum(rows, last + 1)),
+            head.query,
+        ),
+        "induction": Repeats(
+            after,
+            after & (beside | (key == node)),
+            attends & (first_places(before)[token[rows]] <= last),
+            head.query,
+        ),
     }
+
+
+def first_places(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Find where each number from 0 stands first; beyond the end where it does not."""
+    found = np.full(len(numbers), len(numbers))
+    places = np.flatnonzero(numbers >= 0)[::-1]
+    found[numbers[places]] = places
+    return found

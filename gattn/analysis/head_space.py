@@ -15,9 +15,11 @@ from gattn.analysis.head_scores import refuse_negative
 from gattn.analysis.heads import Heads, by_place, described, is_graphs
 from gattn.analysis.layers import Layers
 from gattn.analysis.results import Array, array
+from gattn.edit_records import identities, union
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
 from gattn.progress import walk
+from gattn.token_names import find_token
 from gattn.trace import AttentionTrace, Stack
 
 _BLOCK, _BLOCK_OF_GPU = 1 << 21, 1 << 26
@@ -86,7 +88,7 @@ def head_distances(
     two = one if other is None else _Side.of(other)
     for what, some, others in zip(("keys", "queries"), one.tokens, two.tokens, strict=True):
         check_same(what, *some, *others)
-    rows = _rows_of(queries, one.tokens[1][0])
+    rows = _rows_of(queries, *one.tokens[1])
     total = torch.zeros(len(one.names), len(two.names), dtype=torch.float64, device=one.device)
     budget = _BLOCK if one.device.type == "cpu" else _BLOCK_OF_GPU
     step = max(1, budget // max(len(two.names) * len(one.tokens[0][0]), 1))
@@ -107,6 +109,7 @@ def head_distances(
         name="distance",
         computed_from=" and ".join(dict.fromkeys((one.source, two.source))),
         notes=notes,
+        edits=one.edits if other is None else (),
     )
 
 
@@ -124,6 +127,7 @@ class _Side:
     source: str
     device: torch.device
     bound: float = 0.0
+    edits: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, attention: Heads) -> _Side:
@@ -150,6 +154,7 @@ class _Side:
             ((layers.positions, texts[0]), (layers.query_positions, texts[1])),
             layers.source,
             layers.mass.device,
+            edits=layers.edits,
         )
 
     @classmethod
@@ -176,6 +181,7 @@ class _Side:
             described(heads),
             torch.device("cpu"),
             max(map(dropped_distance, heads)),
+            tuple(identities(union(head.edits for head in heads))),
         )
 
 
@@ -183,18 +189,14 @@ def _size(head: AttentionGraph) -> tuple[int, int]:
     return head.graph.num_queries, head.graph.num_keys
 
 
-def _rows_of(queries: Sequence[int] | None, positions: Sequence[int]) -> list[int]:
+def _rows_of(
+    queries: Sequence[int | str] | None, positions: Sequence[int], tokens: Sequence[str]
+) -> list[int]:
     if queries is None:
         return list(range(len(positions)))
-    row_of = {position: row for row, position in enumerate(positions)}
-    if wrong := [query for query in queries if query not in row_of]:
-        raise SelectionError(
-            f"No query {wrong[0]}; there are {len(positions)}, at positions {positions[0]} to "
-            f"{positions[-1]}."
-        )
     if not len(queries):
         raise SelectionError("queries is empty: choose one at least.")
-    return [row_of[query] for query in queries]
+    return [find_token(query, positions, tokens, "query") for query in queries]
 
 
 def _distributions(attention: Tensor) -> Tensor:

@@ -10,8 +10,9 @@ import numpy as np
 from gattn.analysis.even_attention import EVEN_SCORES, even_scores
 from gattn.analysis.head_scores import describe
 from gattn.analysis.labelling import label_of
-from gattn.analysis.layers import Attention, heads_of
+from gattn.analysis.layers import Attention, heads_of, named
 from gattn.analysis.results import Table, table
+from gattn.edit_records import identities, in_words, union
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
 from gattn.progress import walk
@@ -41,17 +42,20 @@ class HeadTable(Table):
         return draw_head_table(self, ax=ax, **options)
 
 
-def head_table(attention: Heads, *, progress: bool = True) -> HeadTable:
+def head_table(attention: Heads, *, tokens: Sequence[str] = (), progress: bool = True) -> HeadTable:
     r"""Describe every head.
 
     Only kept edges are read. Shares are of the kept attention :math:`\sum A_{ij}` of all queries,
     so the share of the whole attention is at most 1 - ``kept`` away. Queries without attention do
-    not count; where there is none at all, scores are NaN.
+    not count; what is not defined is NaN: all scores where there is no attention, and induction
+    where no token came before.
 
     Parameters
     ----------
     attention : Heads
         Whatever holds it; traces with several stacks, and lists of `AttentionGraph`, too.
+    tokens : sequence of str
+        The tokens' texts, where `attention` is an array, which does not know them.
     progress : bool
         Whether to show a progress bar on stderr, after the first second.
 
@@ -66,8 +70,10 @@ def head_table(attention: Heads, *, progress: bool = True) -> HeadTable:
         - ``previous_token``, ``next_token``: shares on the tokens beside the query;
         - ``first_token``: mean over queries of the attention to position 0;
         - ``same_token``: share on tokens with the query's text, the query itself among them;
-        - ``duplicate_token``: share on earlier tokens with the query's text;
-        - ``induction``: share on keys that follow an earlier occurrence of the query's token;
+        - ``duplicate_token``: mean over the queries whose token came before of the attention to its
+          earlier occurrences;
+        - ``induction``: mean over the queries whose token came before of the attention to the
+          tokens that followed its earlier occurrences, the induction score;
         - ``sink_mass``: mean over queries of the attention to position 0 and to a sink outside of
           the text; ``outside_sink`` is the latter alone, where there is one;
         - ``confidence``: mean over queries of the largest attention of an edge;
@@ -79,7 +85,9 @@ def head_table(attention: Heads, *, progress: bool = True) -> HeadTable:
         - ``kept``: share of the attention that the kept edges hold;
         - ``even_previous_token`` and so on: what these would be if each query gave the same to all
           its keys: those of the token graph, or where that is not known (arrays, edges not kept)
-          all keys, only those up to the query where no edge leads ahead;
+          all keys, only those up to the query where no edge leads ahead. In
+          ``even_duplicate_token`` and ``even_induction`` keys that are also the query itself, the
+          token before it or position 0 count as the head attends to them;
         - ``label``: what it does, in words; see `gattn.analysis.labelling.head_labels`.
 
         What rests on positions is NaN in cross-attention, and what rests on tokens where their
@@ -95,6 +103,7 @@ def head_table(attention: Heads, *, progress: bool = True) -> HeadTable:
     Clark et al. (2019), What does BERT look at? Olsson et al. (2022), In-context learning and
     induction heads. Xiao et al. (2024), Efficient streaming language models with attention sinks.
     """
+    attention = named(attention, tokens)
     heads = by_place(attention)
     index = ["stack", "layer", "head"]
     rows: list[dict[str, Any]] = [
@@ -113,6 +122,7 @@ def head_table(attention: Heads, *, progress: bool = True) -> HeadTable:
         rows or dict.fromkeys(index, ()),
         name="heads",
         computed_from=described(list(heads.values())),
+        edits=identities(union(head.edits for head in heads.values())),
         notes=_notes(list(heads.values())),
         index=index,
     )
@@ -179,7 +189,8 @@ def described(heads: Sequence[AttentionGraph]) -> str:
     )
     count = f"{len(heads)} head" + "s" * (len(heads) > 1)
     kept = heads[0].kept_by
-    parts = [heads[0].model, count, *sizes, "" if kept == "All()" else f"kept by {kept}"]
+    edits = in_words(union(head.edits for head in heads))
+    parts = [heads[0].model, count, *sizes, "" if kept == "All()" else f"kept by {kept}", edits]
     return ", ".join(filter(None, parts))
 
 
@@ -189,7 +200,7 @@ def _notes(heads: Sequence[AttentionGraph]) -> list[str]:
     if total and kept < (1 - 1e-6) * total:
         return [
             f"{1 - kept / total:.2%} of the attention was not kept: a head's shares are at most "
-            "1 - kept from those of all edges, and its entropy and edges_for_90 are of the kept "
-            "ones alone"
+            "1 - kept from those of all edges; its induction and duplicate_token are lower bounds; "
+            "its entropy and edges_for_90 are of the kept ones alone"
         ]
     return []

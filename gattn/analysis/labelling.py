@@ -7,15 +7,21 @@ from collections.abc import Mapping
 import numpy as np
 import pandas as pd
 
+from gattn.errors import SelectionError
+
 _PATTERNS = {
+    "induction": "induction",
+    "duplicate_token": "duplicate token",
     "previous_token": "previous token",
     "next_token": "next token",
-    "first_token": "first token (sink)",
-    "outside_sink": "sink outside of the text",
     "same_token": "same token",
-    "induction": "induction",
+    "outside_sink": "sink outside of the text",
+    "first_token": "first token (sink)",
 }
-"""Each at most some edges of a query: what is strongest names the head."""
+"""What a head can look for, the most specific first."""
+
+_MOST = 2
+"""How many of them name a head."""
 
 _GROUPS = {
     "special_tokens": "special tokens",
@@ -30,9 +36,10 @@ def head_labels(scores: pd.DataFrame) -> pd.Series[str]:
 
     A score s counts as far as it exceeds that of even attention e: (s - e) / (1 - e), 1 at most.
 
-    - The pattern that exceeds it most, by a quarter at least, of those that hold a third of the
-      attention: previous, next, first, same token, induction and a sink outside of the text, as in
-      "previous token, .93". "Same token" is "duplicate token" where most of it is on earlier ones.
+    - The patterns that hold a third of the attention and exceed even attention by a quarter, the
+      two most specific of them: induction, duplicate token, previous token, next token, same token,
+      a sink outside of the text, first token; as in "previous token, .93", or
+      "induction, .73; first token (sink), .63" of a head that rests where nothing came before.
     - Else special tokens, punctuation, or tokens at most 2 away ("nearby tokens"), the first of
       them that exceeds it by 0.6 at least.
     - Else "even" where 90 % of the attention take eight tenths of the edges that even attention
@@ -51,7 +58,22 @@ def head_labels(scores: pd.DataFrame) -> pd.Series[str]:
     -------
     Series
         The labels; "no attention" where there is none.
+
+    Raises
+    ------
+    SelectionError
+        Where it is no such table.
     """
+    if not isinstance(scores, pd.DataFrame):
+        raise SelectionError(
+            "head_labels takes the table of head_table, as in head_labels(trace.summary()), not "
+            f"{type(scores).__name__}."
+        )
+    if missing := {"edges", "edges_for_90"} - {*scores.columns}:
+        raise SelectionError(
+            f"head_labels takes the columns of head_table; {sorted(missing)[0]!r} is not there, "
+            f"only {list(map(str, scores.columns))!r:.200}."
+        )
     numbers = scores.select_dtypes("number")
     rows = numbers.to_numpy(dtype=np.float64, na_value=np.nan).tolist()
     labels = [label_of(dict(zip(numbers.columns, row, strict=True))) for row in rows]
@@ -63,13 +85,15 @@ def label_of(row: Mapping[str, float]) -> str:
     edges = row.get("edges", np.nan)
     if not np.isfinite(edges):
         return "no attention"
-    strong = {name: _excess(row, name) for name in _PATTERNS if row.get(name, np.nan) >= LEAST}
-    name = max(strong, key=strong.__getitem__, default="")
-    if name and strong[name] >= LEAST_EXCESS:
-        words = _PATTERNS[name]
-        if name == "same_token" and row["duplicate_token"] > row[name] / 2:
-            words = "duplicate token"
-        return f"{words}, {_short(row[name])}"
+    strong = [
+        name
+        for name in _PATTERNS
+        if row.get(name, np.nan) >= LEAST and _excess(row, name) >= LEAST_EXCESS
+    ]
+    if "duplicate_token" in strong and "same_token" in strong:
+        strong.remove("same_token")  # which holds the duplicates as well
+    if strong:
+        return "; ".join(f"{_PATTERNS[name]}, {_short(row[name])}" for name in strong[:_MOST])
     for name, words in _GROUPS.items():
         if _excess(row, name) >= LEAST_OF_GROUPS:
             return f"{words}, {_short(row[name])}"
@@ -79,7 +103,8 @@ def label_of(row: Mapping[str, float]) -> str:
 
 def _excess(row: Mapping[str, float], name: str) -> float:
     """Compute how far a score exceeds that of even attention, as a share of how far it could."""
-    score, even = row.get(name, np.nan), row.get(f"even_{name}", 0.0)
+    score, even = row.get(name, np.nan), row.get(f"even_{name}", np.nan)
+    even = even if np.isfinite(even) else 0.0
     return (score - even) / (1 - even) if score > even and even < 1 else 0.0
 
 

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from gattn.analysis.arguments import whole_number
 from gattn.analysis.dropped import at_most, edge_errors, reads_later
-from gattn.analysis.layers import Attention, Layers
+from gattn.analysis.layers import Attention, Layers, named
 from gattn.analysis.results import Array, array
 from gattn.errors import SelectionError, ShapeError
 
 
 def laplacian_eigenvalues(
-    attention: Attention, *, unrolled: bool = False, top: int | None = None
+    attention: Attention,
+    *,
+    tokens: Sequence[str] = (),
+    unrolled: bool = False,
+    top: int | None = None,
 ) -> Array:
     r"""Compute the Laplacian eigenvalues of causal attention, LapEigvals.
 
@@ -31,6 +35,8 @@ def laplacian_eigenvalues(
     ----------
     attention : Attention
         Causal self-attention.
+    tokens : sequence of str
+        The tokens' texts, where `attention` is an array, which does not know them.
     unrolled : bool
         Whether the layers make one graph a head number, on the nodes (layer, token): what a token
         gives to itself in a layer is then the edge from the layer before, and counts in that
@@ -60,6 +66,7 @@ def laplacian_eigenvalues(
     Binkowski et al. (2025), Hallucination detection in LLMs using spectral features of attention
     maps; `unrolled` is the form that their code computes.
     """
+    attention = named(attention, tokens)
     layers = Layers.of(attention).square()
     if top is not None:
         top = whole_number(top, "top", most=len(layers.positions))
@@ -86,6 +93,7 @@ def laplacian_eigenvalues(
         axes,
         name="laplacian_eigenvalue",
         computed_from=layers.source,
+        edits=layers.edits,
         notes=notes,
         tokens=texts,
         unrolled=unrolled,

@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array, eye_array
 
 from gattn.analysis.arguments import whole_number
-from gattn.analysis.layers import Attention, Layers, row_of
+from gattn.analysis.layers import Attention, Layers
 from gattn.errors import SelectionError
 from gattn.graph import TokenGraph
+from gattn.token_names import find_token
 
 Passages: TypeAlias = Union[Attention, TokenGraph, Sequence[TokenGraph]]  # noqa: UP007
 """What information passes through: attention, a token graph, or one token graph a layer."""
@@ -61,6 +62,8 @@ class Layered:
         What it was read from, in words.
     notes : tuple of str
         What to mind.
+    edits : tuple of str
+        As in `Layers`.
     """
 
     edges: tuple[Edges, ...]
@@ -70,6 +73,7 @@ class Layered:
     tokens: tuple[str, ...]
     source: str
     notes: tuple[str, ...] = ()
+    edits: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, given: Passages, layers: int | None, residual: bool) -> Layered:
@@ -135,6 +139,7 @@ class Layered:
             layers.tokens,
             layers.source,
             ("edges: kept attention that is not 0, in any head of a layer", *layers.mass_notes()),
+            layers.edits,
         )
 
     def __len__(self) -> int:
@@ -167,9 +172,9 @@ class Layered:
         keep = eye_array(len(self), dtype=np.int8, format="csr")
         return tuple(csr_array((one + keep).astype(bool).astype(np.int8)) for one in self.edges)
 
-    def row(self, position: int, name: str) -> int:
-        """Find the row of a token; see `gattn.analysis.layers.row_of`."""
-        return row_of(position, self.positions, name)
+    def row(self, token: int | str, name: str) -> int:
+        """Find the row of a token by its position, from the end, or by its text."""
+        return find_token(token, self.positions, self.tokens, name)
 
     def between(self, key: int, query: int) -> NDArray[np.bool_]:
         """Say which tokens are on a way from a key's input to a query's output, (depth, token)."""

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from operator import index
-from typing import Any, TypeAlias, Union, overload
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias, TypeVar, Union, overload
 
 import numpy as np
 import torch
@@ -13,24 +12,50 @@ import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from gattn.analysis.reductions import (
+    REDUCTIONS,
+    HeadChoice,
+    Reduction,
+    rows_of,
+    shares_of,
+    wrong_reduction,
+)
+from gattn.arrays import texts
+from gattn.edit_records import identities, in_words
 from gattn.errors import SelectionError, ShapeError
 from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph
+from gattn.token_names import find_token
 from gattn.trace import AttentionTrace, Stack
 
+
+@dataclass(frozen=True, eq=False)
+class Named:
+    """Arrays of attention, and the texts of their tokens."""
+
+    arrays: Any
+    tokens: tuple[str, ...]
+
+
 Attention: TypeAlias = Union[  # noqa: UP007 - names of classes alone
-    AttentionTrace, Stack, AttentionGraph, xr.DataArray, Tensor, NDArray[Any], Sequence[Tensor]
+    AttentionTrace,
+    Stack,
+    AttentionGraph,
+    Named,
+    xr.DataArray,
+    Tensor,
+    NDArray[Any],
+    Sequence[Tensor],
 ]
 """What analyses take.
 
 A trace with one stack, a stack, one head, an array with axes (layer, head, query, key) of which the
 first ones may be missing, or a model's ``attentions``: one (1, heads, queries, keys) a layer."""
 
-HeadReduction: TypeAlias = "str | int | ArrayLike"
-"""How the heads of a layer become one: "mean", "max", "min", a head's number, or a weight a head.
+Held = TypeVar("Held")
 
-Weights are (heads,) or (layers, heads), and are divided by their sum."""
-
+_KNOWING = (AttentionTrace, Stack, AttentionGraph, TokenGraph, xr.DataArray, Named)
+"""What names its tokens itself; arrays with axes where they do."""
 
 _ROUNDING = 1e-2
 """How far above 1 rounding leaves the sum of a row of half precision, at most."""
@@ -68,6 +93,8 @@ class Layers:
         Whether some attention went to a sink outside of the text.
     is_signed : bool
         Whether some attention is negative.
+    edits : tuple of str
+        The edits that the model ran with, as `gattn.edit_records.identities` writes them.
     """
 
     read: Callable[[int], Tensor]
@@ -84,6 +111,7 @@ class Layers:
     holds_residual: bool = False
     has_sink: bool = False
     is_signed: bool = False
+    edits: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, attention: Attention, *, signed: bool = False) -> Layers:
@@ -113,6 +141,8 @@ class Layers:
             found = _of_stack(attention)
         elif isinstance(attention, xr.DataArray):
             found = _of_labelled(attention)
+        elif isinstance(attention, Named):
+            found = _with_texts(_of_dense(_dense(attention.arrays)), attention.tokens)
         else:
             found = _of_dense(_dense(attention))
         if not found.layers:
@@ -162,7 +192,7 @@ class Layers:
             )
         return self
 
-    def reduced(self, heads: HeadReduction = "mean") -> list[Tensor]:
+    def reduced(self, heads: HeadChoice = None, reduce: Reduction = "mean") -> list[Tensor]:
         """Make the heads of each layer one matrix (queries, keys).
 
         Raises
@@ -170,55 +200,41 @@ class Layers:
         SelectionError
             Where there is no such head or reduction, or the weights do not fit.
         """
-        return [matrix for matrix, _ in self.reduced_with_mass(heads)]
+        return [matrix for matrix, _ in self.reduced_with_mass(heads, reduce)]
 
-    def reduced_with_mass(self, heads: HeadReduction = "mean") -> list[tuple[Tensor, Tensor]]:
+    def reduced_with_mass(
+        self, heads: HeadChoice = None, reduce: Reduction = "mean"
+    ) -> list[tuple[Tensor, Tensor]]:
         """Make the heads of each layer one matrix, and say what its whole rows sum to.
 
         Where edges were dropped, the matrix is a lower bound; under "max" and "min" the sum of a
         whole row is not known, and an upper bound is given: all that the heads dropped may count.
+        A layer of which no head is read gives zeros.
         """
+        rows = rows_of(heads, self.layers, self.heads)
+        if isinstance(reduce, str) and reduce not in REDUCTIONS:
+            raise SelectionError(wrong_reduction(reduce))
+        shares = None if isinstance(reduce, str) else self._shares(reduce, rows)
         found = []
         for n in range(len(self)):
-            matrix, mass, kept = self.read(n), self.mass[n], self.kept_mass[n]
-            if isinstance(heads, (int, np.integer)) and not isinstance(heads, bool):
-                if heads not in self.heads:
-                    raise SelectionError(f"No head {heads}; there are {list(self.heads)}.")
-                row = self.heads.index(int(heads))
-                found.append((matrix[row], mass[row]))
-            elif isinstance(heads, str):
-                if heads not in ("mean", "max", "min"):
-                    raise SelectionError(_wrong_heads(heads))
-                if heads == "mean":
-                    found.append((matrix.mean(0), mass.mean(0)))
-                    continue
-                one = getattr(matrix, f"a{heads}")(0)
-                found.append((one, one.sum(-1) + (mass - kept).clamp_min(0).sum(0)))
-            else:
-                share = self._shares(heads)[n].to(matrix)
-                found.append((torch.einsum("h,hqk->qk", share, matrix), share @ mass))
+            parts = self.read(n), self.mass[n], self.kept_mass[n]
+            if rows is not None:
+                parts = parts[0][rows[n]], parts[1][rows[n]], parts[2][rows[n]]
+            found.append(_reduced(*parts, reduce if shares is None else shares[n]))
         return found
 
-    def _shares(self, heads: ArrayLike) -> Tensor:
-        try:
-            weights = torch.as_tensor(np.asarray(heads, dtype=np.float64))
-        except (TypeError, ValueError) as error:
-            raise SelectionError(_wrong_heads(heads)) from error
-        size = (len(self), len(self.heads))
-        if weights.shape not in (size, size[1:]):
+    def _shares(self, reduce: ArrayLike, rows: list[list[int]] | None) -> Tensor:
+        counts = {len(self.heads)} if rows is None else set(map(len, rows))
+        if len(counts) > 1:
             raise SelectionError(
-                f"Weights of heads are (heads,) or (layers, heads), {size[1:]} or {size} here, not "
-                f"{tuple(weights.shape)}."
+                "Weights go with the same number of heads in every layer: name heads by their "
+                "numbers, or leave heads= out."
             )
-        weights = weights.expand(size)
-        whole = weights.sum(1, keepdim=True)
-        if bool((weights < 0).any()) or not bool((whole > 0).all() and whole.isfinite().all()):
-            raise SelectionError("Weights of heads are at least 0, and some of each layer above.")
-        return weights / whole
+        return shares_of(reduce, len(self), counts.pop())
 
-    def row(self, position: int, name: str) -> int:
-        """Find the row of a token; see `row_of`."""
-        return row_of(position, self.positions, name)
+    def row(self, token: int | str, name: str) -> int:
+        """Find the row of a token by its position, from the end, or by its text."""
+        return find_token(token, self.positions, self.tokens, name)
 
     def axes(self, *names: str) -> dict[str, Sequence[Any]]:
         """Give the labels of some of the axes layer, head, query, key and token."""
@@ -259,26 +275,47 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
-def row_of(position: int, positions: Sequence[int], name: str) -> int:
-    """Find the row of a token by its position, or from the end where that is negative.
+def named(attention: Held, tokens: Sequence[str]) -> Held | Named:
+    """Give arrays of attention the texts of their tokens, which arrays do not know.
 
     Raises
     ------
     SelectionError
-        Where no token stands there.
+        Where the attention knows its tokens, as a trace does.
+    ShapeError
+        Where there is not one text for each token.
     """
-    if not positions:
-        raise SelectionError(f"{name} is a token's position, but there are no tokens.")
-    try:
-        number = index(position)
-        if isinstance(position, bool) or number < -len(positions):
-            raise ValueError
-        return len(positions) + number if number < 0 else positions.index(number)
-    except (TypeError, ValueError) as error:
+    words = texts(tokens, "tokens")
+    if not words:
+        return attention
+    if isinstance(attention, xr.DataArray) and not {"key_token", "query_token"} & {
+        *attention.coords
+    }:
+        _with_texts(_of_labelled(attention), words)
+        sides = {f"{side}_token": (side, [*words]) for side in ("query", "key")}
+        return attention.assign_coords(sides)
+    if isinstance(attention, _KNOWING) or (
+        isinstance(attention, (list, tuple)) and any(isinstance(x, _KNOWING) for x in attention)
+    ):
         raise SelectionError(
-            f"{name} is a token's position, here {positions[0]} .. {positions[-1]}, or from the "
-            f"end -1, -2 ..., not {position!r}."
-        ) from error
+            "tokens= names the tokens of plain arrays of attention; leave it out with "
+            f"{type(attention).__name__}, which has its own or none."
+        )
+    return Named(attention, words)
+
+
+def _with_texts(layers: Layers, words: tuple[str, ...]) -> Layers:
+    if not layers.is_square:
+        raise ShapeError(
+            "tokens= names tokens that are queries and keys alike; for others there is "
+            "AttentionTrace.from_arrays(attention, tokens, query_tokens=...)."
+        )
+    if len(words) != len(layers.positions):
+        raise ShapeError(
+            f"tokens has {counted(len(words), 'text')}, but there are {len(layers.positions)} "
+            "tokens."
+        )
+    return replace(layers, tokens=words, query_tokens=words)
 
 
 def heads_of(attention: Attention) -> Sequence[AttentionGraph]:
@@ -332,8 +369,21 @@ class _DenseHeads(Sequence[AttentionGraph]):
         return AttentionGraph.from_dense(matrix, graph, **self._names, **place_of)
 
 
-def _wrong_heads(heads: object) -> str:
-    return f"heads is 'mean', 'max', 'min', a head's number or a weight a head, not {heads!r}."
+def _reduced(
+    matrix: Tensor, mass: Tensor, kept: Tensor, reduce: Reduction
+) -> tuple[Tensor, Tensor]:
+    """Make the heads of a layer one; see `Layers.reduced_with_mass`."""
+    if not len(matrix):
+        return matrix.sum(0), mass.sum(0)
+    if isinstance(reduce, Tensor):
+        share = reduce.to(matrix)
+        return torch.einsum("h,hqk->qk", share, matrix), share.to(mass) @ mass
+    if reduce == "mean":
+        return matrix.mean(0), mass.mean(0)
+    one: Tensor = getattr(matrix, f"a{reduce}")(0)
+    if len(matrix) == 1:
+        return one, mass[0]
+    return one, one.sum(-1) + (mass - kept).clamp_min(0).sum(0)
 
 
 def _of_stack(stack: Stack) -> Layers:
@@ -375,6 +425,7 @@ def _of_stack(stack: Stack) -> Layers:
         if is_square
         else f"{len(queries)} queries, {len(keys)} keys",
         "" if kept == "All()" else f"kept by {kept}",
+        in_words(stack.edits),
     ]
     return Layers(
         read,
@@ -390,6 +441,7 @@ def _of_stack(stack: Stack) -> Layers:
         is_square=is_square,
         has_sink=any(g.sink is not None for some in graphs for g in some),
         is_signed=any(bool((g.attention < 0).any()) for some in graphs for g in some),
+        edits=tuple(identities(stack.edits)),
     )
 
 
@@ -452,6 +504,7 @@ def _of_labelled(values: xr.DataArray) -> Layers:
         is_square=found.is_square and keys == queries,
         holds_residual=bool(values.attrs.get("holds_residual", False)),
         is_signed=found.is_signed,
+        edits=tuple(values.attrs.get("edits", ())),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from numbers import Real
 
 import numpy as np
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from gattn.analysis.arguments import whole_number
 from gattn.analysis.chains import Chain, chain_notes
-from gattn.analysis.layers import Attention, Layers
+from gattn.analysis.layers import Attention, Layers, named
 from gattn.analysis.results import Array, array
 from gattn.errors import SelectionError
 from gattn.progress import walk
@@ -19,7 +20,13 @@ _LARGEST = 1e10
 """Entries of Z beyond which no digits of the stationary distribution are left to trust."""
 
 
-def pagerank(attention: Attention, damping: float = 0.85, *, progress: bool = True) -> Array:
+def pagerank(
+    attention: Attention,
+    damping: float = 0.85,
+    *,
+    tokens: Sequence[str] = (),
+    progress: bool = True,
+) -> Array:
     r"""Rank the tokens of every head by how often a walker along attention is there.
 
     The walker goes from query to key, so that a token ranks high where tokens that rank high
@@ -30,6 +37,8 @@ def pagerank(attention: Attention, damping: float = 0.85, *, progress: bool = Tr
     ----------
     attention : Attention
         Self-attention: a trace, a stack, a head or arrays.
+    tokens : sequence of str
+        The tokens' texts, where `attention` is an array, which does not know them.
     damping : float
         The probability α of following attention rather than starting anew at any token.
     progress : bool
@@ -58,6 +67,7 @@ def pagerank(attention: Attention, damping: float = 0.85, *, progress: bool = Tr
     Page et al. (1999), The PageRank citation ranking. Erel et al. (2025), Attention (as
     Discrete-Time Markov) Chains.
     """
+    attention = named(attention, tokens)
     layers = Layers.of(attention).square()
     if isinstance(damping, bool) or not isinstance(damping, Real) or not 0 <= damping < 1:
         raise SelectionError(f"damping is a number of at least 0 and below 1, not {damping!r:.80}.")
@@ -75,13 +85,15 @@ def pagerank(attention: Attention, damping: float = 0.85, *, progress: bool = Tr
     return _result("pagerank", layers, ranks, bounds, chain_notes(layers, empty), damping=damping)
 
 
-def stationary(attention: Attention, *, progress: bool = True) -> Array:
+def stationary(attention: Attention, *, tokens: Sequence[str] = (), progress: bool = True) -> Array:
     r"""Find where a walker along attention is in the long run: :math:`\pi = \pi P`.
 
     Parameters
     ----------
     attention : Attention
         Self-attention: a trace, a stack, a head or arrays.
+    tokens : sequence of str
+        The tokens' texts, where `attention` is an array, which does not know them.
     progress : bool
         Whether to show a bar from the first second on.
 
@@ -104,6 +116,7 @@ def stationary(attention: Attention, *, progress: bool = True) -> Array:
     Haviv and Van der Heyden (1984), Perturbation bounds for the stationary probabilities of a
     finite Markov chain. Erel et al. (2025), Attention (as Discrete-Time Markov) Chains.
     """
+    attention = named(attention, tokens)
     layers = Layers.of(attention).square()
     found, bounds, empty, trivial, several = [], [], 0, 0, []
     for n in walk(range(len(layers)), "stationary", "layer", progress=progress):
@@ -133,13 +146,17 @@ def stationary(attention: Attention, *, progress: bool = True) -> Array:
     return _result("stationary", layers, found, bounds, notes)
 
 
-def bounces(attention: Attention, query: int, steps: int = 4) -> Array:
+def bounces(
+    attention: Attention, query: int, steps: int = 4, *, tokens: Sequence[str] = ()
+) -> Array:
     r"""Follow a walker along attention from one token: :math:`e_i^\top P^k`.
 
     Parameters
     ----------
     attention : Attention
         Self-attention: a trace, a stack, a head or arrays.
+    tokens : sequence of str
+        The tokens' texts, where `attention` is an array, which does not know them.
     query : int
         The position i of the token that it sets out from, from the end where negative.
     steps : int
@@ -161,6 +178,7 @@ def bounces(attention: Attention, query: int, steps: int = 4) -> Array:
     ----------
     Erel et al. (2025), Attention (as Discrete-Time Markov) Chains.
     """
+    attention = named(attention, tokens)
     layers = Layers.of(attention).square()
     row, steps = layers.row(query, "query"), whole_number(steps, "steps")
     found, bounds, empty = [], [], 0
@@ -222,6 +240,7 @@ def _result(
         axes,
         name=name,
         computed_from=layers.source,
+        edits=layers.edits,
         notes=notes,
         tokens=layers.texts("token"),
         **facts,

@@ -176,6 +176,7 @@ def labelled(
         {"layer": found.layers, **labels},
         name=name,
         computed_from=found.source,
+        edits=found.edits,
         notes=found.notes,
         tokens=tokens,
         **facts,

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from gattn.analysis.head_scores import special_tokens
 from gattn.analysis.heads import Heads, by_place
-from gattn.analysis.layers import counted
+from gattn.analysis.layers import counted, named
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
-from gattn.merging import selected, with_all_rows
+from gattn.merging import find_nodes, selected, with_all_rows
+from gattn.token_names import described
 from gattn.trace import AttentionTrace, Stack
 
 Arrays: TypeAlias = Union[  # noqa: UP007 - names of classes alone
@@ -33,9 +34,11 @@ def without_tokens(
     attention: AttentionGraph, which: str | Iterable[int | str]
 ) -> AttentionGraph: ...
 @overload
-def without_tokens(attention: Arrays, which: str | Iterable[int | str]) -> Stack: ...
 def without_tokens(
-    attention: Heads, which: str | Iterable[int | str]
+    attention: Arrays, which: str | Iterable[int | str], *, tokens: Sequence[str] = ()
+) -> Stack: ...
+def without_tokens(
+    attention: Heads, which: str | Iterable[int | str], *, tokens: Sequence[str] = ()
 ) -> AttentionTrace | Stack | AttentionGraph:
     """Leave tokens out, and renormalise: what the other tokens give each other sums to 1.
 
@@ -51,6 +54,8 @@ def without_tokens(
     which : "special", "first", or positions and texts
         The tokenizer's special tokens; position 0; or some tokens, such as padding, by position or
         text, as in [0, 7] or [","]. In cross-attention keys are left out, and all queries stay.
+    tokens : sequence of str
+        The tokens' texts, where `attention` is an array, which does not know them.
 
     Returns
     -------
@@ -62,6 +67,7 @@ def without_tokens(
     SelectionError
         Where there is no such token, or it is not known which are special.
     """
+    attention = named(attention, tokens)
     chosen = which if isinstance(which, str) else list(which)
     if isinstance(attention, AttentionGraph):
         return _without(attention, chosen)
@@ -135,16 +141,12 @@ def _marked(head: AttentionGraph, which: str | list[int | str]) -> NDArray[np.bo
             f"which is 'special', 'first', or positions and texts, as in [0, ','], not {which!r}."
         )
     labels, positions = head.labels(), head.node_positions.tolist()
-    known = {*labels, *positions, *(label.strip() for label in labels)}
-    if missing := [token for token in which if token not in known]:
+    nodes, found = find_nodes(which, positions, labels)
+    if missing := [token for token in which if token not in found]:
         raise SelectionError(
-            f"No token {missing[0]!r}; the {len(labels)} tokens are at positions {positions[0]} to "
-            f"{positions[-1]}."
+            f"No token {missing[0]!r}; {described(labels, missing[0])}, at positions "
+            f"{positions[0]} to {positions[-1]}."
         )
-    wanted = set(which)
-    return np.array(
-        [
-            bool(wanted & {position, label, label.strip()})
-            for position, label in zip(positions, labels, strict=True)
-        ]
-    )
+    marked = np.zeros(len(labels), dtype=bool)
+    marked[nodes] = True
+    return marked

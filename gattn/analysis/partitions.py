@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import networkx as nx
@@ -16,7 +16,7 @@ from gattn.analysis.centralities import (
     parameters_of,
     usual_weights,
 )
-from gattn.analysis.layers import Attention, Layers
+from gattn.analysis.layers import Attention, Layers, named
 from gattn.analysis.results import Array
 from gattn.errors import GraphError
 
@@ -25,6 +25,7 @@ def communities(
     attention: Attention,
     method: str | Callable[..., Any] = "louvain_communities",
     *,
+    tokens: Sequence[str] = (),
     backend: str | None = None,
     seed: int = 0,
     progress: bool = True,
@@ -36,6 +37,8 @@ def communities(
     ----------
     attention : Attention
         Self-attention: a trace, a stack, a head or arrays.
+    tokens : sequence of str
+        The tokens' texts, where `attention` is an array, which does not know them.
     method : str or callable
         The name of a function in ``nx.community``, or a function of a graph that gives disjoint
         sets of all nodes.
@@ -71,6 +74,7 @@ def communities(
     ----------
     Blondel et al. (2008), Fast unfolding of communities in large networks.
     """
+    attention = named(attention, tokens)
     function, name = named_function(method, nx.community, "nx.community")
     layers = Layers.of(attention).square()
     options = usual_weights(function, name) | options

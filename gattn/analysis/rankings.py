@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from gattn.analysis.layers import Attention, Layers
+from gattn.analysis.results import edits_of
 from gattn.analysis.route_graphs import Routes
 from gattn.analysis.token_rankings import (
     PLACE,
@@ -27,6 +28,7 @@ from gattn.analysis.token_rankings import (
     text_order,
     token_numbers,
 )
+from gattn.edit_records import identities, in_words
 from gattn.engines.tiles import RowBlock
 from gattn.errors import SelectionError, ShapeError
 from gattn.head import AttentionGraph, Ints
@@ -178,6 +180,43 @@ def named(rankings: Ranking | Mapping[str, Ranking]) -> dict[str, Ranking]:
     if not found:
         raise SelectionError("There is no ranking: pass one, or a dict of some by name.")
     return found
+
+
+def check_edits(rankings: Mapping[str, Ranking], open_now: Sequence[str], what: str) -> None:
+    """Refuse rankings, or effects, of a model with other edits than those that are open.
+
+    Raises
+    ------
+    SelectionError
+        Where there is one.
+    """
+    for name, ranking in rankings.items():
+        known = _known_edits(ranking)
+        if known is not None and known != list(open_now):
+            raise SelectionError(
+                f"{what} {name!r} is of the model {in_words(known) or 'without edits'}, which runs "
+                f"{in_words(open_now) or 'without edits'} now: compute both inside of the same "
+                "gattn.edited(...), or both outside."
+            )
+
+
+def _known_edits(ranking: Ranking) -> list[str] | None:
+    """Give the edits that a ranking was made under; None where it does not say."""
+    if isinstance(ranking, (AttentionTrace, Stack, AttentionGraph)):
+        return identities(ranking.edits) if ranking.edits or _of_model(ranking) else None
+    if isinstance(ranking, (xr.DataArray, pd.DataFrame, pd.Series, Routes)):
+        facts = ranking.graph if isinstance(ranking, Routes) else ranking.attrs
+        says = any(fact in facts for fact in ("computed_from", "metric", "edits"))
+        return edits_of(ranking) if says else None
+    return None
+
+
+def _of_model(ranking: AttentionTrace | Stack | AttentionGraph) -> bool:
+    """Say whether attention was captured from a model."""
+    if isinstance(ranking, AttentionGraph):
+        return bool(ranking.model)
+    heads = ranking.heads() if isinstance(ranking, AttentionTrace) else ranking.values()
+    return any(head.model for head in heads)
 
 
 def read(

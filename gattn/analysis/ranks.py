@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from gattn.analysis.arguments import share
 from gattn.analysis.hidden import Hidden, read_hidden
-from gattn.analysis.layers import Attention, HeadReduction, Layers
+from gattn.analysis.layers import Attention, Layers
+from gattn.analysis.reductions import HeadChoice, Reduction, facts_of
 from gattn.analysis.results import Array, Table, array, table
 from gattn.errors import SelectionError
 from gattn.progress import walk
@@ -53,12 +53,17 @@ def effective_rank(attention: Attention, *, progress: bool = True) -> Array:
         layers.axes("layer", "head"),
         name="effective_rank",
         computed_from=layers.source,
+        edits=layers.edits,
         notes=layers.mass_notes(),
     )
 
 
 def rank_collapse(
-    attention: Attention, *, heads: HeadReduction = "mean", residual: float = 0.0
+    attention: Attention,
+    *,
+    heads: HeadChoice = None,
+    reduce: Reduction = "mean",
+    residual: float = 0.0,
 ) -> Array:
     r"""Measure how far the layers' product is from mixing all tokens into one.
 
@@ -74,8 +79,8 @@ def rank_collapse(
     ----------
     attention : Attention
         Self-attention of consecutive layers.
-    heads : HeadReduction
-        How the heads of a layer become one A.
+    heads, reduce : optional
+        Which heads of a layer become one A, and how, as in `gattn.analysis.rollout`.
     residual : float
         The share r of the residual stream: A becomes (1 - r) A + r I. At 0, attention alone.
 
@@ -102,7 +107,7 @@ def rank_collapse(
     if residual and layers.holds_residual:
         raise SelectionError("These numbers hold the residual stream already: take residual=0.")
     product, left = None, []
-    for matrix in layers.reduced(heads):
+    for matrix in layers.reduced(heads, reduce):
         mixed = (1 - residual) * matrix + residual * torch.eye(len(matrix)).to(matrix)
         product = mixed if product is None else mixed @ product
         left.append(_residual(product))
@@ -116,9 +121,10 @@ def rank_collapse(
         layers.axes("layer"),
         name="residual_of_rank_one",
         computed_from=layers.source,
+        edits=layers.edits,
         notes=notes,
-        heads=heads if isinstance(heads, (str, int)) else np.asarray(heads).tolist(),
         residual=residual,
+        **facts_of(heads, reduce),
     )
 
 

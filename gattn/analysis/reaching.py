@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gattn.analysis.layered import Edges, Layered, Passages, check_number
+from gattn.analysis.layers import named
 from gattn.analysis.results import Array, array
 from gattn.progress import walk
 
@@ -19,7 +21,12 @@ _FULL = 0.1
 
 
 def reach(
-    given: Passages, *, layers: int | None = None, residual: bool = True, progress: bool = True
+    given: Passages,
+    *,
+    tokens: Sequence[str] = (),
+    layers: int | None = None,
+    residual: bool = True,
+    progress: bool = True,
 ) -> Array:
     """Count the layers until information can travel from each token to each other.
 
@@ -28,6 +35,8 @@ def reach(
     given : Attention, TokenGraph or sequence of TokenGraph
         Attention, whose kept edges that are not 0 let information pass, in any head of a layer; or
         a token graph that all layers have; or one a layer.
+    tokens : sequence of str
+        The tokens' texts, where `given` is an array, which does not know them.
     layers : int, optional
         How many layers a token graph stands for; as many as it takes where not given.
     residual : bool
@@ -52,6 +61,7 @@ def reach(
     ----------
     Beltagy et al. (2020), Longformer: a window of w reaches w more tokens in each layer.
     """
+    given = named(given, tokens)
     stack = Layered.of(given, layers, residual)
     size = len(stack)
     there = _packed(np.eye(size, dtype=bool))
@@ -76,7 +86,12 @@ def reach(
 
 
 def walks(
-    given: Passages, *, layers: int | None = None, residual: bool = True, progress: bool = True
+    given: Passages,
+    *,
+    tokens: Sequence[str] = (),
+    layers: int | None = None,
+    residual: bool = True,
+    progress: bool = True,
 ) -> Array:
     """Count the walks on which information travels from each token to each other.
 
@@ -84,6 +99,8 @@ def walks(
     ----------
     given : Attention, TokenGraph or sequence of TokenGraph
         As in `reach`.
+    tokens : sequence of str
+        The tokens' texts, where `given` is an array, which does not know them.
     layers : int, optional
         How many layers a token graph stands for.
     residual : bool
@@ -103,6 +120,7 @@ def walks(
     SelectionError
         As `reach` does, and where there are too many walks for double precision (over 1e308).
     """
+    given = named(given, tokens)
     stack = Layered.of(given, layers, residual).counted()
     count, is_full = len(stack.layers), stack.passing(0).nnz > _FULL * len(stack) ** 2
     with np.errstate(over="ignore", invalid="ignore"):
@@ -151,6 +169,7 @@ def _by_pairs(name: str, values: NDArray[Any], stack: Layered, *notes: str) -> A
         {"query": stack.positions, "key": stack.positions},
         name=name,
         computed_from=stack.source,
+        edits=stack.edits,
         notes=[*stack.notes, *notes],
         tokens={"query": stack.tokens, "key": stack.tokens},
         residual=stack.residual,

@@ -73,5 +73,10 @@ def mixing(attention: Attention, *, progress: bool = True) -> Table:
     if thinned:
         notes.append("eigenvalues of the kept attention; how far dropped edges move them is open")
     return table(
-        rows, name="mixing", computed_from=layers.source, notes=notes, index=["layer", "head"]
+        rows,
+        name="mixing",
+        computed_from=layers.source,
+        edits=layers.edits,
+        notes=notes,
+        index=["layer", "head"],
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +92,7 @@ def array(
     computed_from: str,
     notes: Iterable[str] = (),
     tokens: Mapping[str, Sequence[str]] | None = None,
+    edits: Sequence[str] = (),
     **facts: Any,
 ) -> Array:
     """Name the axes of an array.
@@ -109,6 +111,8 @@ def array(
         What to mind.
     tokens : mapping of str to sequence of str
         The tokens' texts along the axes of tokens.
+    edits : sequence of str
+        The edits that the model ran with, mostly `Layers.edits`.
     **facts
         Further entries of ``attrs``.
     """
@@ -119,7 +123,7 @@ def array(
         f"{axis}_token": xr.Variable(axis, np.array(texts, dtype=object), fastpath=True)
         for axis, texts in (tokens or {}).items()  # without fastpath they go through Arrow
     }
-    attrs = {"computed_from": computed_from, "notes": list(notes), **facts}
+    attrs = {"computed_from": computed_from, "notes": list(notes), **facts, **told(edits)}
     return Array(values, coords=coords, dims=list(axes), name=name, attrs=attrs)
 
 
@@ -138,6 +142,7 @@ def table(
     computed_from: str,
     notes: Iterable[str] = (),
     index: Sequence[str] = (),
+    edits: Sequence[str] = (),
 ) -> Table:
     """Make a table of rows, or of columns, with some of the columns as its index.
 
@@ -151,9 +156,28 @@ def table(
         As in `array`.
     index : sequence of str
         The columns that name the rows.
+    edits : sequence of str
+        As in `array`.
     """
     made = Table(rows)
     if index:
         made = made.set_index(list(index))
-    made.attrs = {"name": name, "computed_from": computed_from, "notes": list(notes)}
+    made.attrs = {"name": name, "computed_from": computed_from, "notes": list(notes), **told(edits)}
     return made
+
+
+def told(edits: Sequence[str]) -> dict[Any, Any]:
+    """Give what a result's facts say of edits: nothing where the model ran without."""
+    return {"edits": list(edits)} if edits else {}
+
+
+def edits_of(result: xr.DataArray | pd.DataFrame | pd.Series[Any] | nx.Graph[Any]) -> list[str]:
+    """Give the edits that a result was computed under, as far as it says."""
+    facts = result.graph if isinstance(result, nx.Graph) else result.attrs
+    edits = facts.get("edits", ())
+    return list(json.loads(edits) if isinstance(edits, str) else edits)
+
+
+def told_in_graph(edits: Sequence[str]) -> dict[str, Any]:
+    """Do the same for a graph, as a text, which every NetworkX writer takes."""
+    return {"edits": json.dumps(list(edits))} if edits else {}

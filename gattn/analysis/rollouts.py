@@ -12,7 +12,8 @@ import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from gattn.analysis.layers import Attention, HeadReduction, Layers
+from gattn.analysis.layers import Attention, Layers, named
+from gattn.analysis.reductions import HeadChoice, Reduction, described, facts_of
 from gattn.analysis.results import Array, array
 from gattn.errors import SelectionError
 
@@ -29,7 +30,9 @@ _WHOLE = 0.05
 def rollout(
     attention: Attention,
     *,
-    heads: HeadReduction = "mean",
+    tokens: Sequence[str] = (),
+    heads: HeadChoice = None,
+    reduce: Reduction = "mean",
     residual: Residual = None,
     from_layer: int | None = None,
 ) -> Array:
@@ -47,8 +50,14 @@ def rollout(
     ----------
     attention : Attention
         A trace, stack, head, or array, of self-attention in consecutive layers.
-    heads : str, int or array
-        How a layer's heads become one: "mean", "max", "min", a head's number, or a weight a head.
+    tokens : sequence of str
+        The tokens' texts, where `attention` is an array, which does not know them.
+    heads : int, sequence of int, or sequence of (layer, head), optional
+        Which heads are read: one or several of every layer, or those at some places; all by
+        default. Through a layer of which none is read, the residual stream passes alone.
+    reduce : str or array
+        How a layer's heads become one: "mean", "max", "min", or one weight per head, (heads,) or
+        (layers, heads).
     residual : float or array (layers, tokens), optional
         The share r, from 0 (none) to 1; for one of each layer and token see
         `gattn.analysis.residual_shares`. By default 0.5, or 0 where the numbers hold the residual
@@ -76,7 +85,8 @@ def rollout(
     ----------
     Abnar and Zuidema (2020), Quantifying attention flow in transformers.
     """
-    mixed = Mixed.of(attention, heads, residual, from_layer)
+    attention = named(attention, tokens)
+    mixed = Mixed.of(attention, heads, reduce, residual, from_layer)
     rolled, bounds = [], []
     state: Tensor | None = None
     bound: Tensor | None = None
@@ -111,6 +121,8 @@ class Mixed:
         What of each row is not in them at most, (queries,).
     facts : dict
         How they were made.
+    which : str
+        Which heads were made one, and how, in words.
     """
 
     layers: Layers
@@ -118,10 +130,16 @@ class Mixed:
     matrices: list[Tensor]
     lost: list[Tensor]
     facts: dict[str, Any]
+    which: str
 
     @classmethod
     def of(
-        cls, attention: Attention, heads: HeadReduction, residual: Residual, from_layer: int | None
+        cls,
+        attention: Attention,
+        heads: HeadChoice,
+        reduce: Reduction,
+        residual: Residual,
+        from_layer: int | None,
     ) -> Mixed:
         """Mix attention with the residual stream; see `rollout`."""
         layers = Layers.of(attention).square().consecutive()
@@ -133,7 +151,7 @@ class Mixed:
         if isinstance(attention, xr.DataArray):
             _check(attention.attrs, layers, bool(shares.any()))
         matrices, lost = [], []
-        for n, (matrix, mass) in enumerate(layers.reduced_with_mass(heads)):
+        for n, (matrix, mass) in enumerate(layers.reduced_with_mass(heads, reduce)):
             if layers.layers[n] < first:
                 continue
             mixed, some = _mixed(matrix, mass, torch.from_numpy(shares[n]).to(matrix))
@@ -141,9 +159,10 @@ class Mixed:
             lost.append(some)
         facts: dict[str, Any] = {"is_rolled_out": True}
         facts["holds_residual"] = layers.holds_residual or bool(shares.any())
-        facts["heads"] = heads if isinstance(heads, (str, int)) else np.asarray(heads).tolist()
+        facts |= facts_of(heads, reduce)
         facts["residual"] = float(shares.flat[0]) if np.ptp(shares) == 0 else "by token"
-        return cls(layers, tuple(range(first, layers.layers[-1] + 1)), matrices, lost, facts)
+        numbers = tuple(range(first, layers.layers[-1] + 1))
+        return cls(layers, numbers, matrices, lost, facts, described(heads, reduce))
 
     def notes(self) -> list[str]:
         """Say what to mind."""
@@ -155,11 +174,7 @@ class Mixed:
 
     def _described(self) -> str:
         """Say in words how heads and the residual stream were mixed."""
-        heads, residual = self.facts["heads"], self.facts["residual"]
-        if isinstance(heads, int):
-            named = f"head {heads}"
-        else:
-            named = f"{heads if isinstance(heads, str) else 'weighted mean'} of heads"
+        named, residual = self.which, self.facts["residual"]
         share = residual if isinstance(residual, str) else f"{residual:g}"
         return named if self.layers.holds_residual else f"{named}, residual {share}"
 
@@ -183,7 +198,14 @@ class Mixed:
             tokens[axis] = [texts[row] for row in chosen]
         source = f"{self.layers.source}; {self._described()}"
         return array(
-            values, axes, name=name, computed_from=source, notes=notes, tokens=tokens, **self.facts
+            values,
+            axes,
+            name=name,
+            computed_from=source,
+            notes=notes,
+            tokens=tokens,
+            edits=self.layers.edits,
+            **self.facts,
         )
 
 

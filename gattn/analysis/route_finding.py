@@ -10,8 +10,7 @@ import torch
 from torch import Tensor
 
 from gattn.analysis.importances import Norm, importances
-from gattn.analysis.layers import row_of
-from gattn.analysis.results import Array, array
+from gattn.analysis.results import Array, array, told_in_graph
 from gattn.analysis.route_building import Builder, add_layer
 from gattn.analysis.route_graphs import Routes
 from gattn.errors import SelectionError
@@ -20,6 +19,7 @@ from gattn.models.encoding import Inputs, names_of
 from gattn.models.routing import Context, opened
 from gattn.models.sublayers import Sublayer
 from gattn.progress import walk
+from gattn.token_names import find_token
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -99,14 +99,14 @@ def routes(
 
     Examples
     --------
-    >>> found = gattn.analysis.routes("The river tall green lamp river tall green")
+    >>> found = gattn.analysis.routes("red green lamp, red green lamp, red green")  # lamp
     >>> found.paths(5)
     >>> found.draw()
     """
     _check(norm, threshold)
     found, predicted = _decomposed(text, model, tokenizer, stack, progress)
     count = len(found.tokens)
-    target = row_of(position, range(count), "position")
+    target = find_token(position, range(count), found.tokens, "position")
     builder = Builder(found.tokens, found.layers[-1] + 1, target)
     reached = torch.tensor([target])
     device = found.results[0].residual.device.type
@@ -117,6 +117,7 @@ def routes(
     graph.weigh()
     graph.graph.update(
         computed_from=found.source,
+        **told_in_graph(found.edits),
         notes="\n".join(_notes(found, threshold, norm)),
         position=target,
         threshold=float(threshold),
@@ -186,6 +187,7 @@ def route_importances(
         axes,
         name="importance",
         computed_from=found.source,
+        edits=found.edits,
         notes=[*found.notes, "what a row lacks of 1 is the residual stream's"],
         tokens={"query": found.tokens, "key": found.tokens},
     )
@@ -193,6 +195,8 @@ def route_importances(
 
 class _Prediction(Context):
     """Reads what the model predicts behind each token."""
+
+    reads_one_call = True
 
     def __init__(self) -> None:
         self.ids: list[int] = []

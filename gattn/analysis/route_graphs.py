@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import networkx as nx
 
 from gattn.analysis.arguments import whole_number
-from gattn.analysis.results import Graph, Table, table
+from gattn.analysis.results import Graph, Table, edits_of, table
 from gattn.errors import SelectionError
 
 if TYPE_CHECKING:
@@ -155,7 +155,13 @@ class Routes(Graph):
         none: dict[str, list[Any]] = {
             name: [] for name in ("strength", "from", "token", "path", "nodes")
         }
-        return table(rows or none, name="paths", computed_from=self.computed_from, notes=self.notes)
+        return table(
+            rows or none,
+            name="paths",
+            computed_from=self.computed_from,
+            notes=self.notes,
+            edits=edits_of(self),
+        )
 
     @property
     def target(self) -> Node:
@@ -228,7 +234,11 @@ class Routes(Graph):
                 ]
         rows.sort(key=lambda row: (-row["strength"], row["layer"], row["head"]))
         return table(
-            rows, name="edges of routes", computed_from=self.computed_from, notes=self.notes
+            rows,
+            name="edges of routes",
+            computed_from=self.computed_from,
+            notes=self.notes,
+            edits=edits_of(self),
         )
 
     def draw(self, *, ax: Axes | None = None, **options: Any) -> Axes:

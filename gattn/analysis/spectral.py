@@ -61,6 +61,7 @@ def graph_frequencies(
         {**layers.axes("layer", "head"), "index": range(len(layers.positions))},
         name="frequency",
         computed_from=layers.source,
+        edits=layers.edits,
         notes=_notes(layers),
         self_loops=self_loops,
     )
@@ -142,6 +143,7 @@ def spectral_table(
         rows,
         name="spectra",
         computed_from=layers.source,
+        edits=layers.edits,
         notes=_notes(layers),
         index=("layer", "head"),
     )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import cast
+from collections.abc import Sequence
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gattn.analysis.layered import Layered, Passages, check_number, token_graphs
-from gattn.analysis.layers import Attention, HeadReduction
+from gattn.analysis.layers import Attention, named
+from gattn.analysis.reductions import HeadChoice, Reduction
 from gattn.analysis.results import Table, column, table
 from gattn.analysis.rollouts import NOTED, rollout
 from gattn.errors import SelectionError
@@ -16,9 +18,11 @@ from gattn.errors import SelectionError
 
 def oversquashing(
     given: Passages,
-    query: int = -1,
+    query: int | str = -1,
     *,
-    heads: HeadReduction = "mean",
+    tokens: Sequence[str] = (),
+    heads: HeadChoice = None,
+    reduce: Reduction = "mean",
     layers: int | None = None,
     residual: bool = True,
 ) -> Table:
@@ -34,11 +38,14 @@ def oversquashing(
     ----------
     given : Attention, TokenGraph or sequence of TokenGraph
         As in `reach`.
-    query : int
-        The position i, from the end where negative; by default the last one.
-    heads : str, int or array
-        How a layer's heads become one for the influence, as in `gattn.analysis.rollout`. An edge
-        of any head counts as a layer's.
+    tokens : sequence of str
+        The tokens' texts, where `given` is an array, which does not know them.
+    query : int or str
+        The token i: its position, from the end where negative, or its text; by default the last
+        one.
+    heads, reduce : optional
+        Which heads are read for the influence, and how they become one, as in
+        `gattn.analysis.rollout`. An edge of any head counts as a layer's.
     layers : int, optional
         How many layers a token graph stands for.
     residual : bool
@@ -70,11 +77,15 @@ def oversquashing(
     Di Giovanni et al. (2023), On over-squashing in message passing neural networks. Barbero et al.
     (2024), Transformers need glasses! Information over-squashing in language tasks.
     """
+    given = named(given, tokens)
     stack = Layered.of(given, layers, residual).counted()
     row = stack.row(query, "query")
     has_heads = not token_graphs(given)
-    if not has_heads and not (isinstance(heads, str) and heads == "mean"):
-        raise SelectionError("A token graph has no heads: leave heads= out, or give attention.")
+    is_plain = heads is None and isinstance(reduce, str) and reduce == "mean"
+    if not has_heads and not is_plain:
+        raise SelectionError(
+            "A token graph has no heads: leave heads= and reduce= out, or give attention."
+        )
     number = np.eye(len(stack))[row]
     for depth in reversed(range(len(stack.layers))):
         number = number @ stack.passing(depth).astype(np.float64)
@@ -82,7 +93,8 @@ def oversquashing(
     notes = [f"influence on the output at position {stack.positions[row]}", *stack.notes]
     if has_heads:
         share = None if residual else 0.0
-        rolled = rollout(cast(Attention, given), heads=heads, residual=share)[-1, row]
+        how: dict[str, Any] = {"heads": heads, "reduce": reduce, "residual": share}
+        rolled = rollout(cast(Attention, given), **how)[-1, row]
         influence = rolled.to_numpy()
         lost = float(rolled["error_bound"])
         if lost > NOTED:
@@ -102,6 +114,7 @@ def oversquashing(
         },
         name="oversquashing",
         computed_from=stack.source,
+        edits=stack.edits,
         notes=notes,
         index=["position"],
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args
 
 import networkx as nx
@@ -9,8 +10,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from gattn.analysis.layers import Attention, Layers, heads_of
-from gattn.analysis.results import Graph, Table, column, table
+from gattn.analysis.layers import Attention, Layers, heads_of, named
+from gattn.analysis.results import Graph, Table, column, table, told_in_graph
 from gattn.analysis.words import Matrix, words_of
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
@@ -46,7 +47,9 @@ class BestEdges(Table):
         return draw_best_edges(self, side, ax=ax, **options)
 
 
-def best_edges(attention: Attention, *, progress: bool = True) -> BestEdges:
+def best_edges(
+    attention: Attention, *, tokens: Sequence[str] = (), progress: bool = True
+) -> BestEdges:
     """Find the word that each word reads most, and the word that reads it most, in every head.
 
     Tokens are merged to words where the graph knows them: columns are summed, rows averaged. A
@@ -56,6 +59,8 @@ def best_edges(attention: Attention, *, progress: bool = True) -> BestEdges:
     ----------
     attention : Attention
         Whatever holds it.
+    tokens : sequence of str
+        The tokens' texts, where `attention` is an array, which does not know them.
     progress : bool
         Whether to show a progress bar on stderr, after the first second.
 
@@ -75,6 +80,7 @@ def best_edges(attention: Attention, *, progress: bool = True) -> BestEdges:
     ----------
     Clark et al. (2019), What does BERT look at?
     """
+    attention = named(attention, tokens)
     graphs = heads_of(attention)
     words = words_of(graphs[0])
     texts = np.array(words.texts, dtype=object)
@@ -96,6 +102,7 @@ def best_edges(attention: Attention, *, progress: bool = True) -> BestEdges:
         pd.concat(parts, ignore_index=True),
         name="best edges",
         computed_from=layers.source,
+        edits=layers.edits,
         notes=[*_notes(layers), *layers.mass_notes()],
         index=("layer", "head", "word"),
     )
@@ -104,7 +111,9 @@ def best_edges(attention: Attention, *, progress: bool = True) -> BestEdges:
     return made
 
 
-def arborescence(attention: Attention, direction: Direction = "dependent_to_head") -> Tree:
+def arborescence(
+    attention: Attention, direction: Direction = "dependent_to_head", *, tokens: Sequence[str] = ()
+) -> Tree:
     r"""Find the tree of words with the most attention: its maximum spanning arborescence.
 
     Each word but the root has one head, no heads go in a circle, and the sum of attention along the
@@ -115,6 +124,8 @@ def arborescence(attention: Attention, direction: Direction = "dependent_to_head
     ----------
     attention : Attention
         One head.
+    tokens : sequence of str
+        The tokens' texts, where `attention` is an array, which does not know them.
     direction : str
         Whose attention makes an edge: "dependent_to_head", a word reads its head, or
         "head_to_dependent", a head reads its dependents.
@@ -137,6 +148,7 @@ def arborescence(attention: Attention, direction: Direction = "dependent_to_head
     Edmonds (1967), Optimum branchings. Raganato and Tiedemann (2018), An analysis of encoder
     representations in transformer-based machine translation.
     """
+    attention = named(attention, tokens)
     _check_direction(direction)
     heads = heads_of(attention)
     if len(heads) != 1:
@@ -161,6 +173,7 @@ def arborescence(attention: Attention, direction: Direction = "dependent_to_head
         "computed_from": layers.source,
         "notes": "\n".join(notes),
         "direction": direction,
+        **told_in_graph(layers.edits),
     }
     return tree
 

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from gattn.analysis.dropped import at_most, edge_errors, reads_later
-from gattn.analysis.layers import Attention, Layers
+from gattn.analysis.layers import Attention, Layers, named
 from gattn.analysis.results import Table, table
 from gattn.errors import ShapeError
 
@@ -21,7 +21,10 @@ _SPREAD = ("punctuation", "uniform")
 
 
 def template_distances(
-    attention: Attention, templates: Mapping[str, ArrayLike] | None = None
+    attention: Attention,
+    templates: Mapping[str, ArrayLike] | None = None,
+    *,
+    tokens: Sequence[str] = (),
 ) -> Table:
     r"""Measure how far each head's attention A is from templates M.
 
@@ -35,6 +38,8 @@ def template_distances(
     ----------
     attention : Attention
         Self-attention.
+    tokens : sequence of str
+        The tokens' texts, where `attention` is an array, which does not know them.
     templates : mapping of str to array (tokens, tokens), optional
         Templates to measure beside those that are always there.
 
@@ -66,13 +71,14 @@ def template_distances(
     maps, which has comma and full stop apart, and no uniform template. The patterns are those of
     Clark et al. (2019), What does BERT look at?
     """
+    attention = named(attention, tokens)
     layers = Layers.of(attention).square()
     later = reads_later(attention, layers)
     count = len(layers.tokens)
-    named = _templates(layers.tokens, not later) | _given(templates or {}, count)
+    known = _templates(layers.tokens, not later) | _given(templates or {}, count)
     whole = _templates(layers.tokens, is_causal=False) if later is None else {}
-    stacked = torch.stack([*named.values(), *(whole[name] for name in _SPREAD if whole)])
-    spread = [list(named).index(name) for name in _SPREAD]
+    stacked = torch.stack([*known.values(), *(whole[name] for name in _SPREAD if whole)])
+    spread = [list(known).index(name) for name in _SPREAD]
     rows: list[dict[str, Any]] = []
     lost = (layers.dropped.cpu() * edge_errors(layers, attention)).sum(-1).sqrt()
     error = apart = 0.0
@@ -81,9 +87,9 @@ def template_distances(
         distances, scale = _distances(matrix, stacked.to(matrix))
         error = max(error, _largest(2 * lost[n, :, None] / scale.cpu()))
         if whole:
-            apart = max(apart, _largest(distances[:, spread] - distances[:, len(named) :]))
+            apart = max(apart, _largest(distances[:, spread] - distances[:, len(known) :]))
         rows += [
-            {"layer": layers.layers[n], "head": head, **dict(zip(named, row, strict=False))}
+            {"layer": layers.layers[n], "head": head, **dict(zip(known, row, strict=False))}
             for head, row in zip(layers.heads, distances.tolist(), strict=True)
         ]
     notes = layers.mass_notes()
@@ -98,6 +104,7 @@ def template_distances(
         rows,
         name="distances from templates",
         computed_from=layers.source,
+        edits=layers.edits,
         notes=notes,
         index=("layer", "head"),
     )

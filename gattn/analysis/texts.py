@@ -15,7 +15,7 @@ from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from gattn.analysis.heads import HeadTable
 from gattn.analysis.labelling import head_labels
-from gattn.analysis.results import Array, Table
+from gattn.analysis.results import Array, Table, edits_of, told
 from gattn.errors import SelectionError
 
 if TYPE_CHECKING:
@@ -78,13 +78,16 @@ def over_texts(results: Iterable[Result]) -> OverTexts[Result]:
     first = next(several, None)
     if first is None:
         raise SelectionError("There are no results: give those of one text at least.")
-    sums, count, notes = _Sums.like(_numbers(first)), 0, dict[str, None]()
+    sums, count = _Sums.like(_numbers(first)), 0
+    notes, edits = dict[str, None](), dict[str, None]()
     for count, result in enumerate(chain([first], several), start=1):
         _check_alike(first, result, count - 1)
         sums.add(_values(result))
         notes |= dict.fromkeys(result.attrs.get("notes", ()))
+        edits |= dict.fromkeys(edits_of(result))
     source = first.attrs.get("computed_from", "")
     attrs = first.attrs | {"computed_from": f"{count} texts, the first one: {source}"}
+    attrs |= told(list(edits))
     said: list[str] = [f"of a text: {note}" for note in list(notes)[:_MOST_NOTES]]
     mean, spread = (
         _made(first, values, attrs | {"notes": [what, *said]})

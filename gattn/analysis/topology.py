@@ -124,7 +124,14 @@ def topology_table(
     if max_cycles is not None:
         notes.append(f"cycles are counted up to {max_cycles}")
     place = ("layer", "head", "threshold")
-    plain = table(rows, name="topology", computed_from=layers.source, notes=notes, index=place)
+    plain = table(
+        rows,
+        name="topology",
+        computed_from=layers.source,
+        edits=layers.edits,
+        notes=notes,
+        index=place,
+    )
     made = TopologyTable(plain.sort_index())
     made.attrs = plain.attrs
     return made

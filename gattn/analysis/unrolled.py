@@ -9,10 +9,13 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gattn.analysis.layers import Layers, counted, notes_of_mass, row_of
-from gattn.analysis.results import Graph
+from gattn.analysis.layers import Layers, counted, notes_of_mass
+from gattn.analysis.reductions import REDUCTIONS, described, numbers_or_places
+from gattn.analysis.results import Graph, told_in_graph
+from gattn.edit_records import identities, in_words
 from gattn.errors import SelectionError, ShapeError
-from gattn.trace import HeadReduction, Stack
+from gattn.token_names import find_token
+from gattn.trace import HeadChoice, Reduction, Stack
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -167,7 +170,7 @@ class Unrolled(Graph):
                     "0 being the input."
                 )
             return given
-        return depth, self.positions[row_of(given, self.positions, "token")]
+        return depth, self.positions[find_token(given, self.positions, self.tokens, "token")]
 
     def _row(self, position: int) -> int:
         return self.positions.index(position)
@@ -212,30 +215,35 @@ class Unrolled(Graph):
         return draw_unrolled(self, layout, ax=ax, **options)
 
 
-def unroll(stack: Stack, *, heads: HeadReduction = "mean", residual: float = 0.5) -> Unrolled:
+def unroll(
+    stack: Stack, *, heads: HeadChoice = None, reduce: Reduction = "mean", residual: float = 0.5
+) -> Unrolled:
     """Unroll a stack; see `gattn.trace.Stack.unroll`."""
     if not 0 <= residual <= 1:
         raise ShapeError(f"residual is a share from 0 to 1, not {residual!r}.")
     _check(stack)
+    if reduce not in REDUCTIONS:
+        raise SelectionError(f"reduce is 'mean', 'max' or 'min' here, not {reduce!r:.80}.")
     chosen = _chosen(stack, heads)
     first = next(iter(stack.heads.values()))
     places, labels = first.node_positions.tolist(), first.labels()
-    named = heads if isinstance(heads, (str, int)) else ", ".join(f"{n}.{h}" for n, h in heads)
+    named = described(heads, reduce)
     graph = Unrolled(
         residual=float(residual),
-        heads=str(named),
+        heads=named,
         layers=len(stack.layers),
         first_layer=stack.layers[0],
-        computed_from=_described(stack, str(named), residual),
+        computed_from=_described(stack, named, residual),
         notes="\n".join(_notes([layer for layer in chosen.values() if layer])),
+        **told_in_graph(identities(stack.edits)),
     )
     for depth in range(len(stack.layers) + 1):
         for position, token in zip(places, labels, strict=True):
             graph.add_node((depth, position), token=token, layer=depth, position=position)
     for depth, layer in enumerate(stack.layers):
-        attention, mass = _reduced(chosen[layer], heads, len(places))
+        attention, mass = _reduced(chosen[layer], reduce, len(places))
         _add_layer(graph, depth, places, attention, mass)
-        if _is_list(heads) and (found := chosen[layer]):
+        if isinstance(heads, Sequence) and (found := chosen[layer]):
             _add_heads(graph, depth, places, found)
     return graph
 
@@ -270,23 +278,12 @@ def _add_heads(graph: Unrolled, depth: int, places: Sequence[int], layer: Layers
             edge[f"head_{number}"] = float(matrix[query, key])
 
 
-def _is_list(heads: HeadReduction) -> bool:
-    return not isinstance(heads, (str, int))
-
-
-def _chosen(stack: Stack, heads: HeadReduction) -> dict[int, Layers | None]:
+def _chosen(stack: Stack, heads: HeadChoice) -> dict[int, Layers | None]:
     """Take the heads of each layer that are read, if there are any."""
-    if isinstance(heads, str):
-        if heads not in ("mean", "max", "min"):
-            raise SelectionError(
-                f"heads is 'mean', 'max', 'min', a number, or a list of (layer, head), not "
-                f"{heads!r}."
-            )
-        places = sorted(stack.heads)
-    elif isinstance(heads, int):
-        places = [(layer, heads) for layer in stack.layers]
-    else:
-        places = sorted(set(heads))
+    chosen = numbers_or_places(heads)
+    places: list[tuple[int, int]] = sorted(stack.heads if chosen is None else ())
+    for one in chosen or ():
+        places += [one] if isinstance(one, tuple) else [(layer, one) for layer in stack.layers]
     graphs = {place: stack[place] for place in places}
     of_layers = (
         {place: graph for place, graph in graphs.items() if place[0] == layer}
@@ -298,25 +295,24 @@ def _chosen(stack: Stack, heads: HeadReduction) -> dict[int, Layers | None]:
     }
 
 
-def _reduced(layer: Layers | None, heads: HeadReduction, size: int) -> tuple[Floats, Floats]:
+def _reduced(layer: Layers | None, reduce: Reduction, size: int) -> tuple[Floats, Floats]:
     """Make the heads of a layer one, and say what its whole rows sum to."""
     if layer is None:
         return np.zeros((size, size)), np.zeros(size)
-    ((attention, mass),) = layer.reduced_with_mass(heads if isinstance(heads, str) else "mean")
+    ((attention, mass),) = layer.reduced_with_mass(reduce=reduce)
     return attention.numpy(), mass.numpy()
 
 
 def _described(stack: Stack, heads: str, residual: float) -> str:
     first, last = stack.layers[0], stack.layers[-1]
-    which = f"head{'s' * (',' in heads)} {heads}"
     parts = [
         next(iter(stack.heads.values())).model,
         f"{stack.name} stack",
         f"layers {first}-{last}" if last > first else f"layer {first}",
         counted(len(stack.tokens), "token"),
+        in_words(stack.edits),
     ]
-    named = f"{heads} of heads" if heads in ("mean", "max", "min") else which
-    return f"{', '.join(filter(None, parts))}; {named}, residual {residual:g}"
+    return f"{', '.join(filter(None, parts))}; {heads}, residual {residual:g}"
 
 
 def _notes(layers: Sequence[Layers]) -> list[str]:

@@ -11,13 +11,16 @@ import torch
 from torch import Tensor
 
 from gattn.analysis.results import Array, array
+from gattn.edit_records import identities, in_words
 from gattn.errors import CaptureError, SelectionError
 from gattn.models.capturing import choice, resolved
 from gattn.models.copying import LayerCopies
+from gattn.models.editing import open_edits
 from gattn.models.edits import Cut
 from gattn.models.encoding import Inputs
 from gattn.models.loading import model_name
 from gattn.progress import walk
+from gattn.token_names import find_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -30,7 +33,7 @@ def value_zeroing(
     model: Model = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
-    tokens: Sequence[int] | None = None,
+    tokens: Sequence[int | str] | None = None,
     layers: Sequence[int] | None = None,
     stack: str | None = None,
     batch_size: int | None = None,
@@ -55,8 +58,9 @@ def value_zeroing(
         One text, or what else `gattn.capture` takes.
     model, tokenizer
         As in `gattn.capture`.
-    tokens : sequence of int, optional
-        The positions whose values are zeroed, one after another; all by default. Of some, rows are
+    tokens : sequence of int or str, optional
+        The tokens whose values are zeroed, one after another: positions, from the end where
+        negative, or texts, which name every token of that text; all by default. Of some, rows are
         not divided by their sum, which is not known.
     layers : sequence of int, optional
         In which layers; all by default.
@@ -94,7 +98,7 @@ def value_zeroing(
     """
     model, tokenizer = resolved(model, tokenizer)
     copies = LayerCopies(text, model, tokenizer, stack)
-    keys = _chosen("tokens", tokens, len(copies))
+    keys = _tokens(tokens, copies.tokens)
     depth = _chosen("layers", layers, copies.num_layers)
     size = copies.batch_size if batch_size is None else batch_size
     if isinstance(size, bool) or not isinstance(size, Integral) or int(size) < 1:
@@ -115,7 +119,8 @@ def value_zeroing(
             [Cut(layer=depth, key=keys[n], renormalize=False, stack=copies.stack)] for n in columns
         ]
         copies.run(cuts, see)
-    notes = []
+    edits, notes = open_edits(model), []
+    source = [model_name(model), f"{copies.stack} stack", f"{len(copies)} tokens", in_words(edits)]
     if len(keys) == len(copies):
         whole = scores.sum(-1, keepdims=True)
         scores = np.divide(scores, whole, out=scores, where=whole > 0)
@@ -125,7 +130,8 @@ def value_zeroing(
         scores,
         {"layer": depth, "query": range(len(copies)), "key": keys},
         name="value_zeroing",
-        computed_from=f"{model_name(model)}, {copies.stack} stack, {len(copies)} tokens",
+        computed_from=", ".join(filter(None, source)),
+        edits=identities(edits),
         notes=notes,
         tokens={"query": copies.tokens, "key": [copies.tokens[key] for key in keys]},
         holds_residual=True,
@@ -136,6 +142,18 @@ def _turned(plain: Tensor, changed: Tensor) -> Tensor:
     """Compute 1 - cos; as half the squared distance on the sphere, which rounding spares."""
     one, other = (torch.nn.functional.normalize(x.double(), dim=-1) for x in (plain, changed))
     return (one - other).square().sum(-1) / 2
+
+
+def _tokens(chosen: Sequence[int | str] | None, tokens: Sequence[str]) -> list[int]:
+    places = range(len(tokens))
+    if chosen is None:
+        return list(places)
+    if isinstance(chosen, (int, str)):
+        raise SelectionError(f"tokens is a list, such as [{chosen!r}], not {chosen!r}.")
+    found = [place for one in chosen for place in find_tokens(one, places, tokens, "tokens")]
+    if not found or len(set(found)) < len(found):
+        raise SelectionError(f"tokens names at least one, and each once, not {chosen!r:.80}.")
+    return found
 
 
 def _chosen(name: str, chosen: Sequence[int] | None, count: int) -> list[int]:

@@ -41,10 +41,15 @@ def load(options: argparse.Namespace) -> Loaded:
 
 
 def _standard_input() -> str:
+    if sys.stdin is None:
+        raise CaptureError("Standard input is closed: pass the text itself, or pipe one in.")
     try:
         return sys.stdin.read().rstrip("\n")
     except UnicodeDecodeError as error:
-        raise CaptureError(f"Standard input is not valid text: {error}.") from error
+        raise CaptureError(
+            f"Standard input is not valid text: {error}. Where it is UTF-8, set "
+            "PYTHONIOENCODING=utf-8."
+        ) from error
 
 
 def captured(

@@ -3,38 +3,114 @@
 from __future__ import annotations
 
 import argparse
-import os
+import re
 import sys
+import traceback
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
 
+from gattn.cli.consoles import any_console, drop_output
 from gattn.cli.output import check_output, say
 from gattn.cli.parser import make_parser
-from gattn.errors import GattnError
+from gattn.errors import GattnError, SelectionError
+
+_LONG_WORD = re.compile(r"(\S{100})\S{150,}(\S{50})")
+_FIRST, _LAST = 600, 300
+"""The characters of a message that are shown; what is longer quotes an argument."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; say what went wrong in one line, and return the exit status."""
-    options = make_parser().parse_args(arguments)
-    run: Callable[[argparse.Namespace], None] = options.run
-    try:
-        if options.output:
-            check_output(options.output, options.suffixes)
-        run(options)
-        sys.stdout.flush()
-    except GattnError as error:
-        return _failed(str(error))
-    except BrokenPipeError:
-        # Nobody reads on: what is left of the output goes nowhere, without a word at the end.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 1
-    except OSError as error:
-        return _failed(f"{error.filename or 'file'}: {error.strerror or error}")
-    except KeyboardInterrupt as stop:
-        return _failed(str(stop) or "stopped", 130)
+    """Run the command; say what went wrong in one line, and return the exit status.
+
+    It is 0; 2 for what cannot be done as asked; 1 for what failed on the way; 130 where stopped.
+    """
+    with any_console():
+        try:
+            _run(arguments)
+            sys.stdout.flush()
+        except BrokenPipeError:  # Nobody reads on, which is no error.
+            drop_output()
+            return 1
+        except OSError as error:
+            drop_output()
+            name = error.filename or "cannot write the output"
+            return _failed(f"{name!s}: {error.strerror or error}", 1)
+        except GattnError as error:
+            return _failed(str(error), 2)
+        except KeyboardInterrupt as stop:
+            return _failed(str(stop) or "stopped", 130)
+        except Exception as error:
+            return _failed(_fault(error), 1)
     return 0
 
 
-def _failed(message: str, status: int = 2) -> int:
-    say("")
-    print(f"gattn: {' '.join(message.split())}", file=sys.stderr)
+def _run(arguments: Sequence[str] | None) -> None:
+    words = sys.argv[1:] if arguments is None else arguments
+    if empty := [word for word in words if re.fullmatch(r"--?[\w-]+=--", word)]:
+        raise SelectionError(f"{empty[0]}: expected a value after =, not --.")
+    try:
+        options, rest = make_parser().parse_known_args(words)
+    except SystemExit:  # --help and --version
+        return
+    if rest:
+        name = f"gattn {options.command}"
+        raise SelectionError(f"{name} does not take {' '.join(rest)}. See {name} --help.")
+    _check_unicode(options)
+    if options.output is not None:
+        check_output(options.output, options.suffixes)
+    run: Callable[[argparse.Namespace], None] = options.run
+    run(options)
+
+
+def _check_unicode(options: argparse.Namespace) -> None:
+    """Refuse what is not valid Unicode, but for files to write."""
+    for name, value in vars(options).items():
+        for text in () if name == "output" else _texts(value):
+            try:
+                text.encode()
+            except UnicodeEncodeError as error:
+                raise SelectionError(
+                    f"The argument for {name} is not valid Unicode at character {error.start}: "
+                    f"expected it in the terminal's encoding, {sys.getfilesystemencoding()}, not "
+                    f"{text!r}."
+                ) from error
+
+
+def _texts(value: object) -> list[str]:
+    if isinstance(value, list | tuple):
+        return [text for one in value for text in _texts(one)]
+    return [str(value)] if isinstance(value, str | Path) else []
+
+
+def _fault(error: Exception) -> str:
+    """Say what went wrong where nobody foresaw it."""
+    reason = str(error) or type(error).__name__
+    if isinstance(error, MemoryError) or "allocate memory" in reason or "out of memory" in reason:
+        return (
+            "Out of memory: ask for less, such as a shorter text, one --layer, or --keep topk:8. "
+            f"The reason given: {reason}"
+        )
+    if sys.flags.dev_mode:
+        raise error
+    places = [at for at in traceback.extract_tb(error.__traceback__) if "gattn" in at.filename]
+    place = f" in {Path(places[-1].filename).name}, line {places[-1].lineno}" if places else ""
+    return (
+        f"A fault in gattn: {type(error).__name__}{place}: {reason}. Please report it; "
+        "python -X dev -m gattn.cli, with the same arguments, shows where it comes from."
+    )
+
+
+def _failed(message: str, status: int) -> int:
+    with suppress(OSError):
+        say("")
+        print(f"gattn: {_one_line(message)}", file=sys.stderr)
     return status
+
+
+def _one_line(message: str) -> str:
+    """Put a message into one line of bounded length, without what acts on a terminal."""
+    line = _LONG_WORD.sub(r"\1 ... \2", " ".join(message.split()))
+    if len(line) > _FIRST + _LAST:
+        line = f"{line[:_FIRST]} ... {line[-_LAST:]}"
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in line)

@@ -29,6 +29,7 @@ from gattn.cli.output import (
     without_single_stack,
 )
 from gattn.errors import CaptureError, EditError, SelectionError
+from gattn.parsing import read_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,7 +93,11 @@ def _head_places(written: str) -> tuple[str | None, list[tuple[int, int]]]:
             f"--heads is a list of LAYER.HEAD, as in 1.1,2.0 or decoder:1.1,2.0, not {written!r}."
         )
     pairs = [place.split(".") for place in found[0].split(",")]
-    return stack or None, [(int(layer), int(head)) for layer, head in pairs]
+    try:
+        heads = [(read_number(layer), read_number(head)) for layer, head in pairs]
+    except ValueError as error:
+        raise SelectionError(f"--heads takes {error}; not {written!r}.") from error
+    return stack or None, heads
 
 
 def run_view(options: argparse.Namespace) -> None:

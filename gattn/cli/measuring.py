@@ -141,16 +141,16 @@ def run_flow(options: argparse.Namespace) -> None:
 
 def _position(written: str, tokens: Sequence[str]) -> int:
     """Find the token that was written as its position or its text."""
-    count = len(tokens)
-    if written.removeprefix("-").isdecimal():
-        if not -count <= int(written) < count:
-            raise SelectionError(f"No position {written}: there are {count}, 0 .. {count - 1}.")
-        return int(written) % count
-    text = written.strip("'\"").strip()
-    found = [position for position, token in enumerate(tokens) if token.strip() == text]
-    if not found:
-        raise SelectionError(f"No token is {text!r}: `gattn tokens TEXT` lists them.")
-    return found[-1]
+    from gattn.token_names import find_tokens
+
+    is_number = written.removeprefix("-").isdecimal()
+    if is_number and len(written) > 12:
+        raise SelectionError(f"No position {written}: there are {len(tokens)} tokens.")
+    wanted = int(written) if is_number else written.strip("'\"").strip()
+    try:
+        return find_tokens(wanted, range(len(tokens)), tokens)[-1]
+    except SelectionError as error:
+        raise SelectionError(f"{error} `gattn tokens TEXT` lists them.") from error
 
 
 def _ranked(trace: AttentionTrace, target: int, options: argparse.Namespace) -> Table:
@@ -160,12 +160,13 @@ def _ranked(trace: AttentionTrace, target: int, options: argparse.Namespace) -> 
     from gattn.analysis.results import table
     from gattn.analysis.rollouts import rollout
 
-    heads = int(options.heads) if options.heads.isdecimal() else options.heads
-    how: dict[str, Any] = {"heads": heads, "residual": options.residual}
+    one = options.heads.isdecimal() and len(options.heads) < 12
+    which: dict[str, Any] = {"heads": int(options.heads)} if one else {"reduce": options.heads}
+    how: dict[str, Any] = {**which, "residual": options.residual}
     flows = flow(trace, targets=target, progress=sys.stderr.isatty(), **how)
     numbers = flows.to_numpy()[0]
     rolled = rollout(trace, **how).to_numpy()[-1, target]
-    attention = Layers.of(trace).reduced(heads)[-1][target].numpy()
+    attention = Layers.of(trace).reduced(**which)[-1][target].numpy()
     rows = {
         "position": flows["key"].to_numpy(),
         "token": trace.tokens,

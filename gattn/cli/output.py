@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -55,8 +56,31 @@ def check_output(path: Path, suffixes: Sequence[str]) -> None:
     """Refuse before the model runs what could not be written after it."""
     if path.suffix.lower() not in suffixes:
         raise SelectionError(f"{path}: the suffix must be one of {', '.join(suffixes)}.")
-    if not path.absolute().parent.is_dir():
-        raise SelectionError(f"{path}: there is no folder {path.absolute().parent}.")
+    folder = path.absolute().parent
+    is_there = _exists(path)
+    if not _exists(folder) or not folder.is_dir():
+        raise SelectionError(f"{path}: there is no folder {folder}.")
+    if is_there and not path.is_file():
+        kind = "a folder" if path.is_dir() else "a device or a pipe"
+        raise SelectionError(f"{path} is {kind}: expected the name of a file.")
+    if not os.access(path if is_there else folder, os.W_OK):
+        what = "this file" if is_there else f"the folder {folder}"
+        raise SelectionError(f"{path}: {what} cannot be written; name another.")
+
+
+def _exists(path: Path) -> bool:
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return False
+    except NotADirectoryError:
+        return False
+    except (OSError, ValueError) as error:  # too long, links in a circle, NUL
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise SelectionError(
+            f"{path} is no name of a file ({reason}): expected one such as attention.svg."
+        ) from error
+    return True
 
 
 def save_drawing(draw: Callable[[], Figure | Axes], path: Path) -> None:

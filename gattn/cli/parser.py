@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from gattn import __version__
+from gattn.cli.arguments import Parser, real, whole
 from gattn.cli.captures import KEEPS
 from gattn.cli.drawing import run_compare, run_draw, run_heads, run_view
 from gattn.cli.listing import run_export, run_models, run_tokens
@@ -19,7 +20,7 @@ from gattn.cli.survey_arguments import add_survey
 from gattn.cli.surveying import run_survey
 from gattn.parsing import GRAMMAR, GRAPHS, NORMALIZERS, WEIGHTS
 
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 LAYOUTS = ("arcs", "columns", "circle", "matrix")
 METRICS = ("kl", "logit_difference", "probability")
@@ -38,13 +39,11 @@ EDITS = {
 
 def make_parser() -> argparse.ArgumentParser:
     """Make the parser: each command sets `run`, and `suffixes` where it writes to files."""
-    parser = argparse.ArgumentParser(
-        prog="gattn", description="Read the self-attention of a model as graphs."
-    )
+    parser = Parser(prog="gattn", description="Read the self-attention of a model as graphs.")
     parser.add_argument("--version", action="version", version=f"gattn {__version__}")
     # What a command has no argument for.
     parser.set_defaults(output=None, layer=None, head=None, keep=None, generate=None)
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for add in (
         _draw,
         _view,
@@ -81,7 +80,7 @@ def _view(commands: Commands) -> None:
     _add_capture(parser)
     _add_edits(parser)
     parser.add_argument(
-        "--generate", type=int, metavar="N", help="let the model go on with the text for N tokens"
+        "--generate", type=whole, metavar="N", help="let the model go on with the text for N tokens"
     )
     parser.add_argument(
         "--no-open", dest="opens", action="store_false", help="write the page alone"
@@ -133,7 +132,7 @@ def _effect(commands: Commands) -> None:
     parser.add_argument("--metric", choices=METRICS, default="kl", help="default: kl")
     parser.add_argument(
         "--position",
-        type=int,
+        type=whole,
         default=-1,
         metavar="N",
         help="the token whose prediction is measured (default: -1, the last)",
@@ -149,14 +148,14 @@ def _routes(commands: Commands) -> None:
     _add_text(parser)
     parser.add_argument(
         "--position",
-        type=int,
+        type=whole,
         default=-1,
         metavar="N",
         help="the token whose prediction is asked for (default: -1, the last)",
     )
     parser.add_argument(
         "--threshold",
-        type=float,
+        type=real,
         default=0.04,
         metavar="T",
         help="drop what has no larger importance (default: 0.04)",
@@ -178,7 +177,7 @@ def _flow(commands: Commands) -> None:
         "--heads", default="mean", metavar="HEADS", help="mean (default), max, min or a number"
     )
     parser.add_argument(
-        "--residual", type=float, metavar="R", help="the residual stream's share (default: 0.5)"
+        "--residual", type=real, metavar="R", help="the residual stream's share (default: 0.5)"
     )
     _add_output(parser, (*PICTURES, ".csv"))
     parser.set_defaults(run=run_flow)
@@ -246,8 +245,8 @@ def _add_text(parser: argparse.ArgumentParser) -> None:
 
 def _add_capture(parser: argparse.ArgumentParser) -> None:
     _add_text(parser)
-    parser.add_argument("--layer", type=int, metavar="N", help="only this layer, counted from 0")
-    parser.add_argument("--head", type=int, metavar="N", help="only this head, counted from 0")
+    parser.add_argument("--layer", type=whole, metavar="N", help="only this layer, counted from 0")
+    parser.add_argument("--head", type=whole, metavar="N", help="only this head, counted from 0")
     parser.add_argument(
         "--keep", metavar="RULE", help=f"which edges to keep: {KEEPS} (default: all)"
     )

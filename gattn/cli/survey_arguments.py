@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 from pathlib import Path
 
+from gattn.cli.arguments import real, whole
 from gattn.cli.captures import KEEPS
 from gattn.cli.surveying import ANALYSES
 
@@ -71,16 +73,20 @@ def _add_texts(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--column", default="text", metavar="NAME", help="the column with the texts (default: text)"
     )
-    parser.add_argument("--limit", type=int, metavar="N", help="only the first N texts")
+    parser.add_argument("--limit", type=whole, metavar="N", help="only the first N texts")
     parser.add_argument(
-        "--sample", type=int, metavar="N", help="only N texts, drawn by chance from all"
+        "--sample", type=whole, metavar="N", help="only N texts, drawn by chance from all"
     )
     parser.add_argument(
-        "--seed", type=int, default=0, metavar="N", help="another number draws another sample"
+        "--seed",
+        type=partial(whole, least=0),
+        default=0,
+        metavar="N",
+        help="another number draws another sample",
     )
     parser.add_argument(
         "--most-tokens",
-        type=int,
+        type=whole,
         default=4096,
         metavar="N",
         help="run texts together up to N tokens (default: 4096); fewer take less memory",
@@ -94,10 +100,10 @@ def _add_ray(parser: argparse.ArgumentParser) -> None:
     )
     ray.add_argument(
         "--workers",
-        type=int,
+        type=partial(whole, least=1),
         metavar="N",
         help="how many, each with a model (default: the CPUs - 1, or as many as the GPUs allow)",
     )
     ray.add_argument(
-        "--num-gpus", type=float, metavar="X", help="the GPUs of each worker (default: 0)"
+        "--num-gpus", type=real, metavar="X", help="the GPUs of each worker (default: 0)"
     )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from gattn.cli.captures import read_edits, read_keep
 from gattn.cli.output import note, say
 from gattn.errors import EditError, GattnError, SelectionError
+from gattn.parsing import read_numbers
 
 if TYPE_CHECKING:
     from gattn.models.edits import Edit
@@ -65,8 +66,10 @@ def _read_numbers(option: str, text: str | None) -> list[int] | None:
         return None
     if not _NUMBERS.fullmatch(text):
         raise SelectionError(f"{option} takes numbers and ranges, such as 0,2-4, not {text!r}.")
-    ends = [part.partition("-") for part in text.split(",")]
-    return [n for first, _, last in ends for n in range(int(first), int(last or first) + 1)]
+    try:
+        return read_numbers(text)
+    except ValueError as error:
+        raise SelectionError(f"{option} takes {error}; not {text!r}.") from error
 
 
 def _read_contributions(name: str | None) -> bool | Literal["value"]:

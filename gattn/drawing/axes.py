@@ -24,6 +24,11 @@ LARGEST = 12.0
 """The longest side of a figure in inches, at the usual font size."""
 
 
+_NARROW = 300.0
+"""The width in points below which a figure is a column of a paper."""
+_NARROW_LINES = 4
+
+
 def new_axes(width: float, height: float) -> Axes:
     """Make axes in a new pyplot figure, in inches at the usual font size.
 
@@ -46,6 +51,12 @@ def pitch(ax: Axes, count: int, side: str) -> tuple[float, float]:
     inches = figure.get_size_inches()
     long = float(box.width * inches[0] if side == "x" else box.height * inches[1])
     return long * POINTS_PER_INCH / max(count, 1), long * POINTS_PER_INCH
+
+
+def points_of_figure(ax: Axes) -> float:
+    """Measure how wide the figure or subfigure of axes is, in points."""
+    assert ax.figure is not None
+    return float(ax.figure.bbox.width / ax.figure.dpi * POINTS_PER_INCH)
 
 
 def label_tokens(
@@ -104,12 +115,22 @@ def title_of(table: pd.DataFrame) -> str:
     return " · ".join(filter(None, told))
 
 
+def _shortened(title: str, most: int) -> str:
+    """Shorten a title that would leave a narrow figure no room, but for saying "edited"."""
+    if len(title) <= most:
+        return title
+    return f"{title[:most]}…" + " · edited" * ("edited by" in title[most - len("edited by") :])
+
+
 def write_title(ax: Axes, title: str, notes: Sequence[str] = ()) -> None:
     """Write what was computed from what above axes, and under it in small what to mind."""
     size = font_size()
-    long = 0.9 * pitch(ax, 1, "x")[1]  # a colour bar will take a part
-    lines = wrapped(shown_text(title, limit=400), max(long, 200) / (0.85 * size))
-    small = wrapped(shown_text("; ".join(notes), limit=400), max(long, 200) / (0.7 * size))
+    long = max(0.9 * pitch(ax, 1, "x")[1], 200)  # a colour bar will take a part
+    if (whole := points_of_figure(ax)) < _NARROW:  # tokens beside the axes take most of the rest
+        long = 0.55 * whole
+        title = _shortened(title, int(_NARROW_LINES * long / (0.5 * size)))
+    lines = wrapped(shown_text(title, limit=400), long / (0.85 * size))
+    small = wrapped(shown_text("; ".join(notes), limit=400), long / (0.7 * size))
     pad = 5 + size * (small.count("\n") + 1) if small else 5
     ax.set_title(lines, size=0.85 * size, loc="left", pad=pad, **text_style([lines]))
     if small:

@@ -12,13 +12,14 @@ from gattn.analysis.comparisons import columns_of, compare_head, difference, mea
 from gattn.analysis.divergences import FARTHEST
 from gattn.analysis.heads import Heads
 from gattn.drawing.colours import Scale, colour_map
-from gattn.drawing.frame import shown_text
+from gattn.drawing.frame import edits_between, shown_text
 from gattn.drawing.grid import Block, Grid, Panel
 from gattn.drawing.grid_drawing import draw_grids
 from gattn.drawing.heads import Chosen, edges_shown, key_value_groups, what_is_shown
 from gattn.drawing.order import Arranged, Graphs, Order, titled
 from gattn.drawing.scores import HeadScore
 from gattn.drawing.sheet import Colours
+from gattn.edit_records import union
 from gattn.head import AttentionGraph
 
 PLAIN = "before", "after"
@@ -54,7 +55,8 @@ def draw_compare(
         Two traces with the same tokens, stacks and heads; or two of what else holds attention,
         such as what two weight functions make of the same queries and keys.
     edits : str
-        What was edited between the two, for the caption.
+        What was edited between the two, in your words, for the caption; by default it names the
+        edits that the runs know of.
     heads : iterable of (int, int), optional
         Some heads, as (layer, head): each in a row of larger matrices with their tokens.
     stack : str, optional
@@ -96,7 +98,7 @@ def draw_compare(
         arranged = order.arrange(graphs, columns=int(chosen.is_strip))
         groups = key_value_groups(graphs) if arranged.columns else ()
         sides = _Sides(graphs, {place: afters[place] for place in graphs})
-        said = [shown_text(edits, limit=200), *sides.caption(), *order.said]
+        said = [shown_text(sides.edits(edits), limit=200), *sides.caption(), *order.said]
         blocks = sides.blocks(order, arranged, plain, change)
         title, caption = chosen.title(graphs), "; ".join(filter(None, said))
         grid = Grid(title, caption, blocks, arranged.rows, groups, chosen.is_strip)
@@ -139,6 +141,13 @@ class _Sides:
             changes[spot] = Panel(difference(before, after), said, distance / FARTHEST)
         sides = zip((ones, others, changes), (plain, plain, change), names, strict=True)
         return tuple(Block(*side, arranged.columns) for side in sides)
+
+    def edits(self, said: str) -> str:
+        """Say what was edited, in the caller's words where there are such."""
+        one, other = (
+            union(head.edits for head in side.values()) for side in (self._befores, self._afters)
+        )
+        return edits_between(one, other, said)
 
     def caption(self) -> list[str]:
         """Say what is shown."""

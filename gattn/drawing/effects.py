@@ -23,6 +23,7 @@ from gattn.drawing.heat import draw_matrix, write_cells
 from gattn.drawing.labels import font_size, text_style
 from gattn.drawing.layered import Line, Lines, draw_nodes, lay, layered_axes, set_up
 from gattn.drawing.text import wrapped
+from gattn.edit_records import in_words
 from gattn.errors import SelectionError
 
 if TYPE_CHECKING:
@@ -115,8 +116,14 @@ def draw_effects(
     tokens = _tokens(table)
     look = _Look.of(table, len(tokens), cmap)
     ax, notes = _DRAW[layout](table, look, tokens, ax)
-    write_title(ax, _title(table, layout, look), notes)
+    write_title(ax, _title(table, layout, look), [*notes, *_around(table)])
     return ax
+
+
+def _around(table: pd.DataFrame) -> list[str]:
+    """Say which edits the model ran with beside those whose effects these are."""
+    edits = in_words(table.attrs.get("edits", ()))
+    return [f"of the model {edits}"] if edits else []
 
 
 def _are_edges(table: pd.DataFrame) -> bool:

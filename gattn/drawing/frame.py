@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +20,7 @@ from gattn.drawing import fonts
 from gattn.drawing.colours import Scale
 from gattn.drawing.labels import font_size, text_style
 from gattn.drawing.text import visible, wrapped
+from gattn.edit_records import Edits, between, in_words
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
 
@@ -86,6 +87,22 @@ def add_axes(figure: Figure, *, legend: bool) -> Axes:
     return figure.add_subplot()
 
 
+def make_room(ax: Axes) -> None:
+    """Make a figure that `add_axes` filled higher, where its caption has more than two lines."""
+    figure = ax.figure
+    caption = next(text for text in ax.texts if text.get_gid() == "gattn-caption")
+    more = (caption.get_text().count("\n") - 1) * 1.3 * 0.75 * font_size()
+    if not isinstance(figure, Figure) or more <= 0:
+        return
+    width, height = figure.get_size_inches() * POINTS_PER_INCH
+    margins, whole = figure.subplotpars, height + more
+    figure.set_size_inches(width / POINTS_PER_INCH, whole / POINTS_PER_INCH)
+    figure.subplots_adjust(
+        bottom=(margins.bottom * height + more) / whole,
+        top=1 - (1 - margins.top) * height / whole,
+    )
+
+
 def clear(ax: Axes) -> None:
     """Take away the axes' frame, and ticks that would only be measured."""
     ax.set(xticks=[], yticks=[])
@@ -122,8 +139,20 @@ def add_texts(ax: Axes, title: str, caption: str) -> None:
 
 
 def title_of(head: AttentionGraph) -> str:
-    """Name a head: "layer 1 · head 3"."""
-    return " · ".join(head.place())
+    """Name a head: "layer 1 · head 3", and say whether the model was edited."""
+    return " · ".join([*head.place(), *(["edited"] if head.edits else [])])
+
+
+def edits_said(edits: Iterable[object]) -> str:
+    """Say for a caption which edits a model ran with; "" where it ran without."""
+    return shown_text(in_words(edits), limit=200)
+
+
+def edits_between(before: Edits, after: Edits, said: str = "") -> str:
+    """Say which edits two runs had; `said` are a caller's words for what lies between them."""
+    if said and not before:
+        return said
+    return "; ".join(filter(None, [said, between(before, after)]))
 
 
 def add_line_key(ax: Axes, look: Look, beyond: float = 0.0) -> None:

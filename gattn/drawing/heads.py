@@ -12,13 +12,14 @@ from matplotlib.figure import Figure, SubFigure
 
 from gattn.analysis.heads import Heads, Place, by_place
 from gattn.drawing.colours import Scale, colour_map
-from gattn.drawing.frame import shown_text
+from gattn.drawing.frame import edits_said, shown_text
 from gattn.drawing.grid import Block, Grid, Panel
 from gattn.drawing.grid_drawing import draw_grids
 from gattn.drawing.order import Graphs, Order, strip_columns
 from gattn.drawing.scores import HeadScore
 from gattn.drawing.sheet import Colours
 from gattn.drawing.shown import all_of, kept_by, share_of
+from gattn.edit_records import union
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
 from gattn.trace import AttentionTrace
@@ -93,8 +94,9 @@ def draw_heads(
         }
         block = Block(panels, colours, columns=places.columns)
         groups = key_value_groups(graphs) if places.columns else ()
+        edits = union(head.edits for head in graphs.values())
         said = [edges_shown(graphs.values()), *what_is_shown(graphs), *order.said]
-        title, caption = chosen.title(graphs), "; ".join(said)
+        title, caption = chosen.title(graphs), "; ".join(filter(None, [*said, edits_said(edits)]))
         grids.append(Grid(title, caption, (block,), places.rows, groups, chosen.is_strip))
     return draw_grids(grids, figure)
 
@@ -192,7 +194,8 @@ class Chosen:
         if head.generated:
             tokens += f", {head.generated} generated"
         stack = place[0] if self.names_stacks else ""
-        parts = [shown_text(self.model), shown_text(stack), tokens]
+        edited = "edited" if any(one.edits for one in graphs.values()) else ""
+        parts = [shown_text(self.model), shown_text(stack), tokens, edited]
         return " · ".join(filter(None, parts))
 
 

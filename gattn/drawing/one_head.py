@@ -14,7 +14,16 @@ from matplotlib.figure import Figure
 from gattn.drawing import marks
 from gattn.drawing.arcs import draw_arcs
 from gattn.drawing.colours import Scale, colour_map
-from gattn.drawing.frame import OPTIONS, Look, add_axes, add_texts, check_values, title_of
+from gattn.drawing.frame import (
+    OPTIONS,
+    Look,
+    add_axes,
+    add_texts,
+    check_values,
+    edits_said,
+    make_room,
+    title_of,
+)
 from gattn.drawing.labels import larger
 from gattn.drawing.matrix import block_size, draw_matrix, most_cells
 from gattn.drawing.node_link import draw_circle, draw_columns, draw_free, given_positions
@@ -108,6 +117,7 @@ def draw_head(
         shown = edges_from(head, threshold)
     else:
         shown = all_edges(head) if layout == "matrix" else readable_edges(head)
+    is_own = ax is None
     if ax is None:
         ax = fitting_axes(
             plt.figure(figsize=fitting_size(head, layout), layout="none"), layout, legend=legend
@@ -115,7 +125,10 @@ def draw_head(
     blocks = largest_of(block_size(head, most_cells(ax))) if layout == "matrix" else ""
     draw(ax, head, shown, look)
     caption = shown.caption + blocks + _sides(head, layout) + marks.said(head)
+    caption = "; ".join(filter(None, [caption, edits_said(head.edits)]))
     add_texts(ax, title_of(head), caption)
+    if is_own and layout != "matrix":
+        make_room(ax)
     return ax
 
 

@@ -14,7 +14,6 @@ from matplotlib.colors import Colormap, Normalize
 from matplotlib.transforms import Affine2D, BboxTransformTo, ScaledTranslation, Transform
 from numpy.typing import NDArray
 
-from gattn.analysis.layers import row_of
 from gattn.drawing.colours import Scale, colour_map, ink_on
 from gattn.drawing.frame import (
     KEY_WIDTH,
@@ -25,17 +24,20 @@ from gattn.drawing.frame import (
     add_texts,
     check_values,
     clear,
+    edits_said,
+    make_room,
     points,
     shown_text,
-    title_of,
     width_left,
 )
 from gattn.drawing.labels import font_size, text_style
 from gattn.drawing.matrix import norm_of
 from gattn.drawing.setting import PAD, Setting, Words
 from gattn.drawing.shown import all_of, kept_by, share_of
+from gattn.edit_records import union
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
+from gattn.token_names import find_token
 
 _NOT_SHARED_OUT = ("score", "value_norm")
 """What an edge that was not kept has none of, whereas its attention counts as 0."""
@@ -47,9 +49,9 @@ _NARROWEST, _WIDEST = 26.0, 52.0
 
 def draw_text(
     heads: AttentionGraph | Iterable[AttentionGraph],
-    query: int | None = None,
+    query: int | str | None = None,
     *,
-    key: int | None = None,
+    key: int | str | None = None,
     ax: Axes | None = None,
     values: str = "attention",
     cmap: str | Colormap | None = None,
@@ -68,9 +70,9 @@ def draw_text(
         A head, or several heads of one text, of which the mean is shown. An edge that a head did
         not keep counts as no attention and no contribution; the mean score and value norm are of
         the heads that have the edge, and the line below says so.
-    query : int, optional
-        The query's position, from the end where negative; by default the last one.
-    key : int, optional
+    query : int or str, optional
+        The query's position, from the end where negative, or its text; by default the last one.
+    key : int or str, optional
         Instead of a query: shade each token by what it, as the query, gives to this key.
     ax : Axes, optional
         Where to draw; the text shrinks until it fits. By default a new pyplot figure.
@@ -98,6 +100,7 @@ def draw_text(
     is_signed = scale.is_signed and values == "attention"
     colours = colour_map(cmap, is_signed=is_signed, is_area=True)
     norm = scale.norm if values == "attention" else norm_of(shade.amounts[shade.is_edge], values)
+    is_own = ax is None
     if ax is None:
         ax = _fitting_axes(words, 2 + len(scale.ticks) if legend else 0)
         width = points(ax)[0]
@@ -105,7 +108,11 @@ def draw_text(
         width = width_left(ax, points(ax)[0], legend=legend)
     clear(ax)
     _write(ax, shade, words, width, colours, norm)
-    add_texts(ax, _title(chosen), shade.caption)
+    edits = union(head.edits for head in chosen)
+    caption = "; ".join(filter(None, [shade.caption, edits_said(edits)]))
+    add_texts(ax, " · ".join([_title(chosen), *(["edited"] if edits else [])]), caption)
+    if is_own:
+        make_room(ax)
     if legend:
         add_area_key(ax, Look(scale, colours, True, True, values), norm)
     return ax
@@ -125,7 +132,7 @@ class _Shade:
 
 
 def _shade(
-    heads: Sequence[AttentionGraph], query: int | None, key: int | None, values: str
+    heads: Sequence[AttentionGraph], query: int | str | None, key: int | str | None, values: str
 ) -> _Shade:
     _check(heads, query, key)
     for head in heads:
@@ -134,10 +141,11 @@ def _shade(
     keys, queries = first.node_ids()
     of_key, bipartite = key is not None, first.graph.is_bipartite
     if key is None:
-        place = row_of(-1 if query is None else query, queries, "query")
+        wanted = -1 if query is None else query
+        place = find_token(wanted, queries, first.query_labels(), "query")
         name = f"query {queries[place]} {_quoted(first.query_labels()[place])}"
     else:
-        place = row_of(key, keys, "key")
+        place = find_token(key, keys, first.labels()[: len(keys)], "key")
         name = f"key {keys[place]} {_quoted(first.labels()[place])}"
     of_queries = of_key and bipartite
     tokens = first.query_labels() if of_queries else first.labels()
@@ -168,7 +176,7 @@ def _shade(
     )
 
 
-def _check(heads: Sequence[AttentionGraph], query: int | None, key: int | None) -> None:
+def _check(heads: Sequence[AttentionGraph], query: int | str | None, key: int | str | None) -> None:
     if query is not None and key is not None:
         raise SelectionError("Give a query or a key, not both: what it reads, or what reads it.")
     if not heads or not all(isinstance(head, AttentionGraph) for head in heads):
@@ -208,7 +216,7 @@ def _who_reads(heads: Sequence[AttentionGraph], column: int) -> str:
 
 def _title(heads: Sequence[AttentionGraph]) -> str:
     if len(heads) == 1:
-        return title_of(heads[0])
+        return " · ".join(heads[0].place())
     layers = {head.layer for head in heads}
     if len(layers) > 1 or None in layers:
         return f"mean of {len(heads)} heads"

@@ -104,6 +104,13 @@ class AttentionCall:
             )
         features = self.edge_features
         if features is not None and features.dim() == 2:
+            if isinstance(graph, TokenGraph):
+                graph.refuse_numbers(
+                    "features",
+                    "Where they follow the edges as given, pass graph.sorted() and "
+                    "graph.arrange(edge_index, edge_features); a GraphAttention takes the "
+                    "edge_index itself, too.",
+                )
             expected: tuple[int, ...] = (graph.num_edges,)
         else:
             expected = (queries, keys)

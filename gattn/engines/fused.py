@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 from gattn.engines.base import AttentionCall
+from gattn.engines.kernel import attend
 from gattn.graph import TokenGraph
 from gattn.normalizers import Softmax
 from gattn.rules import Causal, Complete
@@ -40,13 +40,13 @@ def run(call: AttentionCall) -> Tensor:
     assert call.value is not None
     assert isinstance(call.normalizer, Softmax)
     kind = call.kernel_dtype
-    output = scaled_dot_product_attention(
+    output = attend(
         form.query.to(kind),
         form.key.to(kind),
         call.value.to(kind),
+        form.scale / call.normalizer.temperature,
         is_causal=isinstance(call.graph.rule, Causal),
-        dropout_p=call.dropout,
-        scale=form.scale / call.normalizer.temperature,
+        dropout=call.dropout,
     )
     return output.to(call.value.dtype)
 

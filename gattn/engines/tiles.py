@@ -8,11 +8,11 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
 
 from gattn.engines import blocks
 from gattn.engines.base import AttentionCall
 from gattn.engines.blocks import Tiles
+from gattn.engines.kernel import attend
 from gattn.engines.memory import (
     Pasted,
     Recomputed,
@@ -132,13 +132,13 @@ def _fused(
         mask = bias if mask is None else bias.masked_fill(~mask, -torch.inf)
         mask = mask.to(call.kernel_dtype)
     assert isinstance(key, Tensor)
-    return scaled_dot_product_attention(
+    return attend(
         query.to(call.kernel_dtype),
         key.to(call.kernel_dtype),
         value.to(call.kernel_dtype),
-        attn_mask=mask,
-        dropout_p=call.dropout,
-        scale=call.dot_form.scale / call.normalizer.temperature,
+        call.dot_form.scale / call.normalizer.temperature,
+        mask,
+        dropout=call.dropout,
     )
 
 

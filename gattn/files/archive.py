@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import fields, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -20,15 +20,20 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from gattn import rules
-from gattn.errors import FileError, GattnError
-from gattn.files.plain import from_json, to_json
+from gattn import edit_records, rules
+from gattn.edit_records import Described
+from gattn.errors import FileError, GraphError
+from gattn.files.checking import DEEPEST, check_graph
+from gattn.files.plain import from_json, parsed, to_json
 from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph
 from gattn.trace import AttentionTrace, Stack
 
 _KEY = "gattn"
 _SCHEMA = 1
+_MOST_BYTES, _BYTES_PER_BYTE = 1 << 28, 256
+"""How much memory any file may ask for, and how much for each of its bytes."""
+_KINDS = {"bool", "int8", "int16", "int32", "int64", "uint8", "float16", "float32", "float64"}
 _CLASSES: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
@@ -72,34 +77,30 @@ def read(path: Path) -> AttentionGraph | AttentionTrace:
     try:
         with safe_open(path, framework="np") as file:
             document = _checked(path, (file.metadata() or {}).get(_KEY))
-            unpacker = _Unpacker(lambda name: _read_array(path, file, name))
+            arrays = _Arrays(path, file)
+            unpacker = _Unpacker(arrays.read, path.stat().st_size)
             unpacker.unpack_shared(document["shared"])
             if document["kind"] == "trace":
                 return unpacker.unpack_trace(document["content"])
-            head: AttentionGraph = unpacker.unpack(document["content"])
-            return head
+            return unpacker.unpack_head(document["content"])
     except SafetensorError as error:
         raise FileError(
             f"{path} is not a .gattn file, or is damaged ({error}); save it again."
         ) from error
     except FileError:
         raise
-    except (
-        GattnError,
-        LookupError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-    ) as error:
-        raise FileError(f"{path} is not laid out as schema {_SCHEMA} says: {error!r}.") from error
+    except OSError:
+        raise
+    except Exception as error:  # What a file from anywhere holds can fail in any way.
+        raise FileError(
+            f"{path} is not laid out as schema {_SCHEMA} says: {error!r:.400}."
+        ) from error
 
 
 def _checked(path: Path, text: str | None) -> dict[str, Any]:
     if text is None:
         raise FileError(f"{path} is a safetensors file that gattn did not write.")
-    document: dict[str, Any] = json.loads(text)
+    document: dict[str, Any] = parsed(text, 4 * DEEPEST)
     if document["schema"] != _SCHEMA:
         raise FileError(
             f"{path} has schema {document['schema']}, and this gattn reads {_SCHEMA}: a newer "
@@ -111,11 +112,33 @@ def _checked(path: Path, text: str | None) -> dict[str, Any]:
     return document
 
 
-def _read_array(path: Path, file: Any, name: str) -> NDArray[Any]:
-    array: NDArray[Any] = file.get_tensor(name)
-    if _digest(array) != name:
-        raise FileError(f"{path} is damaged: the array {name} does not have its checksum.")
-    return array
+class _Arrays:
+    """The arrays of a file. Each reading is a copy; together they stay within bounds."""
+
+    def __init__(self, path: Path, file: Any) -> None:
+        self._path, self._file = path, file
+        self._checked: set[str] = set()
+        self._left = max(_MOST_BYTES, _BYTES_PER_BYTE * path.stat().st_size)
+
+    def read(self, name: str, kind: str) -> NDArray[Any]:
+        """Read an array, and hold it against its checksum, which is its name."""
+        if kind not in _KINDS:
+            raise FileError(f"{self._path} holds an array of the unknown type {kind!r:.80}.")
+        stored: NDArray[Any] = self._file.get_tensor(name)
+        if stored.dtype.name != kind and (stored.dtype.name, kind) != ("int32", "int64"):
+            raise FileError(f"{self._path} holds {stored.dtype.name} where it says {kind}.")
+        array = stored.astype(kind, copy=False)
+        self._left -= array.nbytes
+        if self._left < 0:
+            raise FileError(
+                f"{self._path} asks for many times the memory of what it holds; save it again."
+            )
+        if name not in self._checked and _digest(stored) != name:
+            raise FileError(
+                f"{self._path} is damaged: the array {name} does not have its checksum."
+            )
+        self._checked.add(name)
+        return array
 
 
 def _canonical(document: dict[str, Any]) -> str:
@@ -162,11 +185,17 @@ class _Packer:
             return {"$array": self._store(value)}
         if isinstance(value, tuple):
             return self._share({"$tuple": [self.pack(part) for part in value]})
+        if isinstance(value, Described):
+            return {"$edit": edit_records.written(value)}
         if type(value).__name__ not in _CLASSES:
             return to_json(value)
-        packed = {
-            type(value).__name__: {f.name: self.pack(getattr(value, f.name)) for f in fields(value)}
-        }
+        stored = [one.name for one in fields(value) if one.metadata.get("is_stored", True)]
+        parts = {name: getattr(value, name) for name in stored}
+        if not parts.get("edits", True):
+            del parts["edits"]  # Versions that do not know of edits read files without any.
+        if isinstance(value, AttentionGraph):
+            parts["graph"] = _readable(value)
+        packed = {type(value).__name__: {name: self.pack(part) for name, part in parts.items()}}
         return self._share(packed) if isinstance(value, TokenGraph) else packed
 
     def _share(self, packed: dict[str, Any]) -> dict[str, int]:
@@ -186,44 +215,100 @@ class _Packer:
         return [name, kind.name]
 
 
-class _Unpacker:
-    """Undoes `_Packer`. Only the classes of a fixed table are ever built."""
+def _readable(head: AttentionGraph) -> TokenGraph:
+    """Give a head's token graph, with its edges listed where `read` would refuse the rule."""
+    try:
+        check_graph(head.graph, head.attention.nbytes)
+    except GraphError:
+        key, query = head.graph.edge_index
+        rule = rules.Edges.from_pairs(query, key, head.graph.num_queries, head.graph.query_offset)
+        return replace(head.graph, rule=rule)
+    return head.graph
 
-    def __init__(self, array: Callable[[str], NDArray[Any]]) -> None:
-        self._array = array
+
+class _Unpacker:
+    """Undoes `_Packer`. Only the classes of a fixed table are ever built, and all are checked.
+
+    Parameters
+    ----------
+    array : callable
+        Reads an array by its name and type.
+    size : int
+        The file's bytes. What is shared may not hold more parts than this, however it is nested.
+    """
+
+    def __init__(self, array: Callable[[str, str], NDArray[Any]], size: int) -> None:
+        self._array, self._size = array, size
         self._shared: list[Any] = []
+        self._parts: list[int] = []
+        self._count = 0
 
     def unpack_shared(self, shared: list[Any]) -> None:
         for value in shared:
-            self._shared.append(self.unpack(value))
+            self._count = 0
+            made = self.unpack(value)
+            if self._count > self._size:
+                raise ValueError("what is shared is nested, and asks for more than the file holds")
+            self._shared.append(made)
+            self._parts.append(self._count)
 
     def unpack_trace(self, content: dict[str, Any]) -> AttentionTrace:
         stacks = {
-            self.unpack(name): Stack(
-                self.unpack(own_name),
-                {(layer, head): self.unpack(graph) for layer, head, graph in heads},
+            self._text(name): Stack(
+                self._text(own_name),
+                {_place(layer, head): self.unpack_head(graph) for layer, head, graph in heads},
             )
             for name, own_name, heads in content["stacks"]
         }
         # Files of the first version do not tell what was generated, nor the text.
-        generated, text = content.get("generated", 0), self.unpack(content.get("text", ""))
-        return AttentionTrace(stacks, self.unpack(content["model"]), generated, text=text)
+        generated, text = content.get("generated", 0), self._text(content.get("text", ""))
+        return AttentionTrace(stacks, self._text(content["model"]), generated, text=text)
+
+    def unpack_head(self, content: Any) -> AttentionGraph:
+        head = self.unpack(content)
+        if not isinstance(head, AttentionGraph):
+            raise TypeError(f"expected an AttentionGraph, not a {type(head).__name__}")
+        return head
+
+    def _text(self, value: Any) -> str:
+        text = self.unpack(value)
+        if not isinstance(text, str):
+            raise TypeError(f"expected a text, not a {type(text).__name__}")
+        return text
 
     def unpack(self, value: Any) -> Any:
+        self._count += 1
         if not isinstance(value, dict):
             return value
         ((mark, content),) = value.items()
         if mark == "$shared":
-            return self._shared[content]
+            return self._find(content)
         if mark == "$array":
-            return self._load(*content)
+            return self._array(*content)
         if mark == "$tensor":
-            return torch.from_numpy(self._load(*content))
+            return torch.from_numpy(self._array(*content))
+        if mark == "$edit":
+            return edit_records.read(content)
         if mark == "$tuple":
             return tuple(self.unpack(part) for part in content)
         if mark in _CLASSES:
-            return _CLASSES[mark](**{name: self.unpack(part) for name, part in content.items()})
+            return self._build(_CLASSES[mark], content)
         return from_json(value)
 
-    def _load(self, name: str, kind: str) -> NDArray[Any]:
-        return self._array(name).astype(kind, copy=False)
+    def _find(self, place: Any) -> Any:
+        if type(place) is not int or not 0 <= place < len(self._shared):
+            raise LookupError(f"nothing is shared at {place!r:.80}")
+        self._count += self._parts[place]
+        return self._shared[place]
+
+    def _build(self, kind: type[Any], content: dict[str, Any]) -> Any:
+        made = kind(**{name: self.unpack(part) for name, part in content.items()})
+        if kind is TokenGraph:
+            check_graph(made, self._size)
+        return made
+
+
+def _place(layer: Any, head: Any) -> tuple[int, int]:
+    if any(type(number) is not int or number < 0 for number in (layer, head)):
+        raise ValueError(f"expected a layer and a head, not {layer!r:.80} and {head!r:.80}")
+    return layer, head

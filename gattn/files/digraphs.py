@@ -11,6 +11,7 @@ import networkx as nx
 from gattn.errors import FileError, GraphError
 from gattn.files.plain import attribute_name
 from gattn.head import AttentionGraph
+from gattn.networks import what_else
 
 _MARK = "gattn"
 _SCHEMA = 1
@@ -44,8 +45,8 @@ def as_digraph(thing: Any) -> nx.DiGraph[Any]:
         return thing.to_networkx()
     if not isinstance(thing, nx.DiGraph) or thing.is_multigraph():
         raise FileError(
-            "Only an AttentionGraph, an AttentionTrace or a networkx.DiGraph can be saved, not a "
-            f"{type(thing).__name__}."
+            "Only an AttentionGraph, an AttentionTrace or a networkx.DiGraph can be saved; "
+            f"{what_else(thing)}"
         )
     return thing
 

@@ -6,20 +6,27 @@ XML cannot hold control characters and turns carriage returns into newlines, so 
 
 from __future__ import annotations
 
+import re
 from ast import literal_eval
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
-from xml.etree.ElementTree import ParseError
 from xml.parsers import expat
 
 import networkx as nx
 
 from gattn.errors import FileError
 from gattn.files.digraphs import directed, is_marked, mapped, marked, unmarked
-from gattn.files.plain import escape, node_id, scalar, unescape
+from gattn.files.plain import DEEPEST_ID, escape, node_id, scalar, unescape
 from gattn.head import AttentionGraph
 
 _TAKEN = {"id", "node_default", "edge_default"}
+_DIGEST = re.compile(rb"[0-9a-f]{64} -->\s*\Z")
+_CHECKSUM = b"<!-- gattn sha256:%s -->"
+_DEEPEST = 100
+_ESCAPE = r"\\(?:[\\'\"nrt]|x[0-9a-f]{2}|u[0-9a-f]{4}|U[0-9a-f]{8})"
+_TEXT = rf"""'(?:[^'\\]|{_ESCAPE})*'|"(?:[^"\\]|{_ESCAPE})*\""""
+_PART = re.compile(rf"\ *(?:True|False|-?[0-9]+|{_TEXT}|(?P<sign>[(),]))")
 
 
 def write(thing: AttentionGraph | nx.DiGraph[Any], path: Path) -> None:
@@ -30,6 +37,15 @@ def write(thing: AttentionGraph | nx.DiGraph[Any], path: Path) -> None:
             f"GraphML keeps the names {sorted(taken)} for itself: rename these graph attributes."
         )
     nx.write_graphml_xml(graph, path)
+    with path.open("ab+") as file:
+        file.seek(0)
+        file.write(_checksum(file.read()) + b"\n")
+
+
+def _checksum(content: bytes) -> bytes:
+    """Write the digest of a file as a comment, whatever ends its lines."""
+    lines = content.rstrip().replace(b"\r\n", b"\n")
+    return _CHECKSUM % sha256(lines).hexdigest().encode()
 
 
 def _xml_value(value: Any) -> Any:
@@ -42,45 +58,85 @@ def _xml_value(value: Any) -> Any:
 
 
 def read(path: Path) -> AttentionGraph | nx.DiGraph[Any]:
-    """Read GraphML."""
-    _refuse_document_types(path)
+    """Read GraphML, and hold it against its checksum where gattn wrote one."""
     try:
+        _check(path, path.read_bytes())
         graph = directed(nx.read_graphml(path), path)
         for name in ("node_default", "edge_default"):
             graph.graph.pop(name, None)
         if is_marked(graph):
             graph = mapped(graph, _node, _restored)
-    except FileError:
+        return unmarked(graph, path)
+    except (FileError, OSError):
         raise
-    except (ValueError, KeyError, SyntaxError, ParseError, nx.NetworkXError) as error:
+    except Exception as error:  # What a file from anywhere holds can fail in any way.
         raise FileError(
-            f"{path} is not GraphML, or is damaged ({type(error).__name__}: {error})."
+            f"{path} is not GraphML, or is damaged ({type(error).__name__}: {error!s:.400})."
         ) from error
-    return unmarked(graph, path)
+
+
+def _check(path: Path, content: bytes) -> None:
+    place = max(content.rfind(b"<!--"), 0)
+    # Found by its form: its name may be damaged.
+    if _DIGEST.search(content[place:]) and content[place:].strip() != _checksum(content[:place]):
+        raise FileError(
+            f"{path} is damaged: its content does not have its checksum. If you changed it "
+            "yourself, remove the comment at its end."
+        )
+    _refuse_bombs(path, content)
 
 
 def _node(written: str) -> Any:
-    try:
-        node = literal_eval(written)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError) as error:
-        raise FileError(f"{written[:80]!r} is not the id of a node as gattn writes it.") from error
-    return node_id(node)
+    """Read an id back from its Python literal: whole numbers, texts, and tuples of them."""
+    levels: list[list[Any]] = [[]]
+    place, wants_part = 0, True
+    while place < len(written):
+        found = _PART.match(written, place)
+        sign = found["sign"] if found else "?"
+        if sign == ")" and len(levels) > 1:
+            levels[-2].append(tuple(levels.pop()))
+        elif sign == "(" and wants_part and len(levels) <= DEEPEST_ID:
+            levels.append([])
+        elif found and sign is None and wants_part:
+            levels[-1].append(_part(found[0].strip()))
+        elif sign != "," or wants_part or len(levels) == 1:
+            break
+        place = found.end() if found else place
+        wants_part = sign in ("(", ",")
+    if place < len(written) or [len(level) for level in levels] != [1]:
+        raise FileError(f"{written[:80]!r} is not the id of a node as gattn writes it.")
+    return levels[0][0]
+
+
+def _part(written: str) -> int | str:
+    if written in ("True", "False"):
+        return written == "True"
+    text: int | str = literal_eval(written) if written[0] in "'\"" else int(written)
+    return text
 
 
 def _restored(value: Any) -> Any:
     return unescape(value) if isinstance(value, str) else value
 
 
-def _refuse_document_types(path: Path) -> None:
-    """Refuse XML that declares entities, which can grow without bound as they are read."""
+def _refuse_bombs(path: Path, content: bytes) -> None:
+    """Refuse XML that declares entities, which can grow without bound, or is nested deep."""
+    depth = 0
 
     def refuse(*_: Any) -> None:
         raise FileError(f"{path} declares a document type; GraphML needs none: remove <!DOCTYPE>.")
 
+    def start(*_: Any) -> None:
+        nonlocal depth
+        depth += 1
+        if depth > _DEEPEST:
+            raise FileError(f"{path} is not GraphML: its elements are nested {depth} deep.")
+
+    def end(*_: Any) -> None:
+        nonlocal depth
+        depth -= 1
+
     parser = expat.ParserCreate()
     parser.StartDoctypeDeclHandler = refuse
-    try:
-        with path.open("rb") as file:
-            parser.ParseFile(file)
-    except expat.ExpatError as error:
-        raise FileError(f"{path} is not GraphML, or is damaged: {error}.") from error
+    parser.StartElementHandler, parser.EndElementHandler = start, end
+    parser.Parse(content, True)

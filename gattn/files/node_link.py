@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +12,11 @@ import networkx as nx
 
 from gattn.errors import FileError
 from gattn.files.digraphs import directed, mapped, marked, unmarked
-from gattn.files.plain import from_json, node_id, to_json
+from gattn.files.plain import DEEPEST_ID, from_json, node_id, parsed, to_json
 from gattn.head import AttentionGraph
+
+_CHECKSUM = "sha256"
+_DIGEST = re.compile("[0-9a-f]{64}")
 
 
 def write(thing: AttentionGraph | nx.DiGraph[Any], path: Path) -> None:
@@ -24,7 +29,13 @@ def write(thing: AttentionGraph | nx.DiGraph[Any], path: Path) -> None:
     for edge in document["edges"]:
         edge["source"], edge["target"] = _id(edge["source"]), _id(edge["target"])
     with path.open("w", encoding="ascii") as file:
-        json.dump(document, file, allow_nan=False)
+        json.dump(document | {_CHECKSUM: _checksum(document)}, file, allow_nan=False)
+
+
+def _checksum(document: dict[str, Any]) -> str:
+    """Digest the content, however it is laid out."""
+    canonical = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    return sha256(canonical.encode()).hexdigest()
 
 
 def _id(node: Any) -> Any:
@@ -32,9 +43,13 @@ def _id(node: Any) -> Any:
     return [_id(part) for part in node] if isinstance(node, tuple) else to_json(node)
 
 
-def _node(written: Any) -> Any:
+def _node(written: Any, depth: int = DEEPEST_ID) -> Any:
     """Undo `_id`; of the ids of edges, NetworkX restores only the outermost tuple."""
-    return tuple(map(_node, written)) if isinstance(written, list) else written
+    if not isinstance(written, list):
+        return written
+    if not depth:
+        raise ValueError(f"a node's id is nested more than {DEEPEST_ID} deep")
+    return tuple(_node(part, depth - 1) for part in written)
 
 
 def _refuse_taken_names(graph: nx.DiGraph[Any]) -> None:
@@ -47,26 +62,36 @@ def _refuse_taken_names(graph: nx.DiGraph[Any]) -> None:
 
 
 def read(path: Path) -> AttentionGraph | nx.DiGraph[Any]:
-    """Read node-link JSON."""
+    """Read node-link JSON, and hold it against its checksum where gattn wrote one."""
     try:
-        with path.open(encoding="utf-8") as file:
-            document = json.load(file, object_hook=from_json)
+        text = path.read_text(encoding="utf-8")
+        _check(path, parsed(text))
+        document = parsed(text, hook=from_json)
+        document.pop(_CHECKSUM, None)
         links = "edges" if "edges" in document else "links"
         for edge in document[links]:
             edge["source"], edge["target"] = _node(edge["source"]), _node(edge["target"])
-        graph = directed(nx.node_link_graph(document, edges=links), path)
-    except FileError:
+        for node in document["nodes"]:
+            node["id"] = _node(node["id"])
+        graph = nx.node_link_graph(document, edges=links)
+        return unmarked(directed(graph, path), path)
+    except (FileError, OSError):
         raise
-    except (
-        ValueError,
-        KeyError,
-        TypeError,
-        AttributeError,
-        RecursionError,
-        nx.NetworkXError,
-    ) as error:
+    except Exception as error:  # What a file from anywhere holds can fail in any way.
         raise FileError(
-            f"{path} is not node-link JSON, or is damaged ({type(error).__name__}: {error}); "
-            "expected an object with nodes and edges."
+            f"{path} is not node-link JSON, or is damaged ({type(error).__name__}: {error!s:.400});"
+            " expected an object with nodes and edges."
         ) from error
-    return unmarked(graph, path)
+
+
+def _check(path: Path, document: dict[str, Any]) -> None:
+    """Hold a document against its checksum, which is found by its form: its name may be damaged."""
+    texts = {name: value for name, value in document.items() if isinstance(value, str)}
+    forms = {name for name, text in texts.items() if _DIGEST.fullmatch(text)}
+    found = forms | (document.keys() & {_CHECKSUM})
+    for checksum in map(document.pop, found):
+        if checksum != _checksum(document):
+            raise FileError(
+                f"{path} is damaged: its content does not have its checksum. If you changed it "
+                f"yourself, remove its {_CHECKSUM!r}."
+            )

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import platform
+import stat
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
+
+from safetensors import SafetensorError
 
 from gattn.errors import FileError
 from gattn.files import archive, exports, graphml, node_link
@@ -35,6 +43,8 @@ _READERS: dict[str, Callable[[Path], Any]] = {
 }
 UNNAMED = ".gattn-"
 """How the names of files begin that are not whole yet."""
+_LONG_AGO = 86_400
+"""The seconds after which such a file of another machine is taken for a leftover."""
 
 
 def save(thing: Thing, path: str | os.PathLike[str]) -> None:
@@ -81,32 +91,163 @@ def load(path: str | os.PathLike[str]) -> Thing:
     if suffix not in _READERS:
         one_way = " is an export for other tools; it" if suffix in _WRITERS else ""
         raise FileError(f"{path}{one_way} cannot be loaded; gattn loads {', '.join(_READERS)}.")
-    if not path.is_file():
-        found = "it is a folder" if path.is_dir() else f"there is none in {path.parent.absolute()}"
+    try:
+        found = _kind_of(path)
+        thing: Thing | None = _READERS[suffix](path) if found == "file" else None
+    except (OSError, RuntimeError, ValueError) as error:
+        if isinstance(error, FileError):
+            raise
+        raise FileError(f"{_shown(path)} cannot be read: {_reason(error)}.") from error
+    if thing is None:
+        found = found or f"there is none in {path.parent.absolute()}"
         raise FileError(f"{path}: expected a file, but {found}.")
-    thing: Thing = _READERS[suffix](path)
     return thing
+
+
+def _kind_of(path: Path) -> str:
+    """Say what a path names: "file", what else it is, or nothing where nothing is there."""
+    if not path.exists():
+        return ""
+    if path.is_file():
+        return "file"
+    return "it is a folder" if path.is_dir() else "it is a device or a pipe"
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Give a path to write to, which replaces `path` once it is written and on the disk."""
-    path = path.resolve()
-    if path.is_dir() or not path.parent.is_dir():
-        place = f"{path} is a folder" if path.is_dir() else f"there is no folder {path.parent}"
-        raise FileError(f"Cannot write {path.name}: {place}.")
-    part = path.with_name(f"{UNNAMED}{uuid4().hex}.part")
+    """Give a path to write to, which replaces `path` once it is written and on the disk.
+
+    A file that was there keeps its mode and its owner, and a link stays one.
+
+    Raises
+    ------
+    FileError
+        Where it cannot be written; what was there before still is.
+    """
     try:
-        part.touch()
+        target = path.resolve()
+        if target.is_symlink():
+            raise FileError(f"{path} cannot be written: it is a link that leads to itself.")
+        found = _kind_of(target)
+        if found not in ("", "file") or not target.parent.is_dir():
+            place = found.replace("it", str(target), 1) or f"there is no folder {target.parent}"
+            raise FileError(f"Cannot write {target.name}: {place}.")
+        remove_leftovers(target.parent)
+    except (OSError, RuntimeError, ValueError) as error:
+        if isinstance(error, FileError):
+            raise
+        raise FileError(f"{_shown(path)} cannot be written: {_reason(error)}.") from error
+    try:
+        with replacing(target) as part:
+            yield part
+    except (OSError, SafetensorError) as error:
+        raise FileError(
+            f"{_shown(path)} cannot be written: {_reason(error)}. {_way_out(error)}"
+        ) from error
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Do what `whole_file` does, for a path without links, and raise what the system says."""
+    part = path.with_name(f"{UNNAMED}{_here()}-{os.getpid()}-{uuid4().hex[:12]}.part")
+    before = path.stat() if path.exists() else None
+    try:
+        mode = 0o666 if before is None else 0o600
+        os.close(os.open(part, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode))
         mode = part.stat().st_mode
         yield part
-        part.chmod(mode)
         with part.open("rb+") as written:
             os.fsync(written.fileno())
+        part.chmod(stat.S_IMODE(mode if before is None else _same_owner(part, before)))
         part.replace(path)
         sync_folder(path.parent)
     finally:
         part.unlink(missing_ok=True)
+
+
+def _same_owner(part: Path, before: os.stat_result) -> int:
+    """Give a file the owner of another one; give the mode that then shows it to nobody new."""
+    own = part.stat()
+    if (own.st_uid, own.st_gid) != (before.st_uid, before.st_gid):
+        try:
+            os.chown(part, before.st_uid, before.st_gid)
+        except OSError:
+            return before.st_mode & ~stat.S_IRWXG
+    return before.st_mode
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Remove files that saves did not finish before they were killed, on this machine or long ago.
+
+    Raises
+    ------
+    OSError
+        Where the folder cannot be listed.
+    """
+    for name in os.listdir(folder):
+        if name.startswith(UNNAMED) and name.endswith(".part"):
+            with suppress(OSError):
+                if _is_left_over(folder / name):
+                    (folder / name).unlink()
+
+
+def _is_left_over(part: Path) -> bool:
+    here, _, rest = part.name.removeprefix(UNNAMED).partition("-")
+    process = rest.partition("-")[0]
+    if here == _here() and process.isdecimal():
+        return not _is_running(int(process))
+    return time.time() - part.stat().st_mtime > _LONG_AGO
+
+
+def _is_running(process: int) -> bool:
+    if os.name != "posix":
+        return True  # elsewhere there is no signal that does nothing
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (PermissionError, OverflowError):
+        return True
+    return True
+
+
+@cache
+def _here() -> str:
+    """Name this machine, since it started, and this namespace of processes."""
+    parts = [platform.node()]
+    for place in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
+        with suppress(OSError):
+            is_link = os.path.islink(place)
+            parts.append(os.readlink(place) if is_link else Path(place).read_text())
+    return sha256(" ".join(parts).encode()).hexdigest()[:8]
+
+
+def _shown(path: Path) -> str:
+    name = str(path)
+    shown = "".join(one if one.isprintable() else repr(one)[1:-1] for one in name[:200])
+    return shown + (" ..." if len(name) > 200 else "")
+
+
+def _reason(error: Exception) -> str:
+    return getattr(error, "strerror", None) or str(error)
+
+
+_WAYS_OUT = {
+    errno.ENOSPC: "Make room, or save elsewhere.",
+    errno.EDQUOT: "Make room, or save elsewhere.",
+    errno.ENAMETOOLONG: "Use a shorter name.",
+}
+
+
+def _way_out(error: Exception) -> str:
+    """Say what to do about an error of writing."""
+    number = getattr(error, "errno", None) or 0
+    if number in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return (
+            "A new file is written beside it and renamed, so that it is never halved: the folder "
+            "must allow new files. Save elsewhere, or make the folder writable."
+        )
+    return _WAYS_OUT.get(number, "Make room, or save elsewhere.")
 
 
 def sync_folder(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections.abc import Callable
@@ -15,6 +16,8 @@ _CONTROL = r"\x00-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff"
 _UNSAFE = re.compile(rf"[\\{_CONTROL}]")
 _UNPRINTABLE = re.compile(f"[{_CONTROL}]")
 _SURROGATE = re.compile(r"[\ud800-\udfff]")
+_NO_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*(?:"|\Z)|[^"\[\]{}]+', re.DOTALL)
+_OPENING, _CLOSING = list(b"[{"), list(b"]}")
 _ESCAPED = re.compile(r"\\u([0-9a-f]{4})")
 
 
@@ -42,11 +45,17 @@ def scalar(value: Any) -> Any:
     return value.item() if isinstance(value, np.generic) else value
 
 
-def node_id(node: Any) -> Any:
+DEEPEST_ID = 20
+"""How deep the tuples of a node's id may be nested."""
+
+
+def node_id(node: Any, depth: int = DEEPEST_ID) -> Any:
     """Check that a node's id is one that files can hold: an int, a str, or a tuple of these."""
     node = scalar(node)
+    if isinstance(node, list | tuple) and not depth:
+        raise FileError(f"A node's id is nested more than {DEEPEST_ID} deep.")
     if isinstance(node, tuple):
-        return tuple(node_id(part) for part in node)
+        return tuple(node_id(part, depth - 1) for part in node)
     if not isinstance(node, int | str):
         raise FileError(f"A node's id must be an int, a str or a tuple of these, not {node!r}.")
     return node
@@ -77,6 +86,15 @@ def to_json(value: Any) -> Any:
     if value is None or isinstance(value, bool | int | float | str):
         return value
     raise FileError(f"A file can hold numbers, texts, lists and tuples, not {value!r}.")
+
+
+def parsed(text: str, deepest: int = 100, hook: Callable[[Any], Any] | None = None) -> Any:
+    """Parse JSON that is not nested deeper than `deepest`, which takes long for its size."""
+    brackets = np.frombuffer(_NO_BRACKET.sub("", text).encode(), np.uint8)
+    opens = np.isin(brackets, _OPENING).cumsum() - np.isin(brackets, _CLOSING).cumsum()
+    if len(opens) and int(opens.max()) > deepest:
+        raise ValueError(f"it is nested {int(opens.max())} deep, but {deepest} is the most")
+    return json.loads(text, object_hook=hook)
 
 
 _MARKS: dict[str, Callable[[Any], Any]] = {"$float": float, "$text": unescape, "$tuple": tuple}

@@ -7,16 +7,18 @@ from contextlib import contextmanager
 from itertools import groupby, islice
 from operator import index
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import torch
 
+from gattn.checks import whole
 from gattn.errors import CaptureError, ModelError, SelectionError
 from gattn.keep import Keep, as_keep
+from gattn.models.compiling import as_written
 from gattn.models.encoding import Encoding, Inputs, encode, is_text, pad
-from gattn.models.loading import find_tokenizer, load_model
+from gattn.models.loading import find_tokenizer, input_device, load_model
 from gattn.models.recording import Recording, check_default_size
-from gattn.models.routing import META, opened
+from gattn.models.routing import opened
 from gattn.trace import AttentionTrace
 
 if TYPE_CHECKING:
@@ -129,8 +131,7 @@ def capture_many(
             "capture_many takes several inputs, such as a list of texts; capture takes one."
         )
     options = Options(keep, layers, heads, scores, contributions)
-    if not isinstance(batch_size, int) or batch_size < 1:
-        raise CaptureError(f"batch_size must be a whole number of at least 1, not {batch_size!r}.")
+    batch_size = whole("batch_size", batch_size, 1, CaptureError)
     model, tokenizer = resolved(model, tokenizer)
     total = len(inputs) if isinstance(inputs, Sequence) else None
     with tqdm(total=total, desc="capturing", unit="text", delay=1, disable=not progress) as bar:
@@ -180,7 +181,7 @@ def capturing(
     sequences that `generate` returns, in their order. What runs in another thread, such as
     continuous batching, is not seen.
 
-    Several samples of one text encode it once: the encoder's stack is in the first one's trace.
+    Several samples of one text encode it once: its encoder's stack is in the trace of each.
     Under a mask of one's own, (batch, heads, queries, keys), a token that neither reads nor is
     read is padding.
 
@@ -259,8 +260,8 @@ class Options:
 
     def _counts(self, model: PreTrainedModel) -> tuple[int, int]:
         config = model.config.get_text_config()
-        layers = getattr(config, "num_hidden_layers", None) or 1
-        heads = getattr(config, "num_attention_heads", None) or 1
+        sizes = (getattr(config, f"num_{of}", 1) for of in ("hidden_layers", "attention_heads"))
+        layers, heads = (size if isinstance(size, int) and size > 0 else 1 for size in sizes)
         return (
             layers if self.layers is None else len(self.layers),
             heads if self.heads is None else len(self.heads),
@@ -299,12 +300,12 @@ def check_decoder(model: PreTrainedModel, encodings: Sequence[Encoding]) -> None
 
 def _run(recording: Recording, model: PreTrainedModel, inputs: Mapping[str, Any]) -> None:
     """Run the model once."""
-    if model.device.type == "meta":
-        raise ModelError(META)
+    device = input_device(model)
     tensors = {
-        name: values.to(model.device) if isinstance(values, torch.Tensor) else values
+        name: values.to(device) if isinstance(values, torch.Tensor) else values
         for name, values in inputs.items()
     }
+    recording.reads_one_call = True
     with torch.no_grad(), recording.watching_projections(model), opened(model, recording):
         model(**tensors)
     recording.finish()
@@ -353,6 +354,8 @@ def resolved(
     if model is None or isinstance(model, (str, Path)):
         loaded, found = load_model(model)
         return loaded, tokenizer or found
+    if isinstance(model, torch.nn.Module):
+        model = cast("PreTrainedModel", as_written(model))
     if not isinstance(model, torch.nn.Module) or not hasattr(model, "config"):
         raise ModelError(
             "model must be a hub name, a folder or a transformers model, not "

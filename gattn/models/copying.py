@@ -15,8 +15,9 @@ from gattn.models.capturing import check_decoder
 from gattn.models.editing import Editing
 from gattn.models.edits import Edit
 from gattn.models.encoding import Encoding, Inputs, encode, is_text, names_of, pad
+from gattn.models.loading import input_device
 from gattn.models.recording import refuse_training
-from gattn.models.routing import Context, RoutedCall, opened
+from gattn.models.routing import Context, RoutedCall, opened, takes_part
 from gattn.models.tracking import Place, Tracker
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ _MOST_AT_ONCE = 64
 
 class _Places(Context):
     """Notes the self-attention that a call of the model goes through."""
+
+    reads_one_call = True
 
     def __init__(self) -> None:
         self.names: dict[str, list[str]] = {}
@@ -90,7 +93,9 @@ class LayerCopies:
         else:
             given = cast("dict[str, Any]", inputs)
             self._tensors = {name: x for name, x in given.items() if x is not None}
+        self._encoding = encoding
         found = _Places()
+        found.encodings = None if encoding is None else [encoding]
         with torch.no_grad(), opened(model, found):
             self._call(1)
         self.stack = _stack(list(found.names), stack)
@@ -123,7 +128,7 @@ class LayerCopies:
     @property
     def batch_size(self) -> int:
         """Estimate how many copies run at once in the memory that may be used."""
-        config, device = self.model.config.get_text_config(), self.model.device
+        config, device = self.model.config.get_text_config(), input_device(self.model)
         tokens = len(self)
         numbers = (
             20 * tokens * (getattr(config, "hidden_size", None) or 1024)
@@ -144,13 +149,19 @@ class LayerCopies:
             Is given each layer's number and output, (1 + copies, tokens, features).
         """
         editing = Editing([[], *edits], self._tokenizer)
-        with torch.no_grad(), self._aligned(1 + len(edits), see), opened(self.model, editing):
+        if self._encoding is not None:
+            editing.encodings = [self._encoding] * (1 + len(edits))
+        with (
+            torch.no_grad(),
+            self._aligned(1 + len(edits), see, editing),
+            opened(self.model, editing),
+        ):
             self._call(1 + len(edits))
         editing.check()
 
     def _call(self, count: int) -> None:
         copies = {
-            name: x.to(self.model.device).repeat_interleave(count, 0)
+            name: x.to(input_device(self.model)).repeat_interleave(count, 0)
             if isinstance(x, Tensor)
             else x
             for name, x in self._tensors.items()
@@ -162,13 +173,17 @@ class LayerCopies:
         self.model(**copies)
 
     @contextmanager
-    def _aligned(self, count: int, see: Callable[[int, Tensor], None]) -> Iterator[None]:
-        """Let each layer begin with the first copy's hidden states."""
+    def _aligned(
+        self, count: int, see: Callable[[int, Tensor], None], context: Context
+    ) -> Iterator[None]:
+        """Let each layer begin with the first copy's hidden states, in the context's thread."""
         layer = 0
 
         def begin(
             module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
-        ) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+            if not takes_part(context):
+                return None
             if layer >= self.num_layers or module is not self._modules[layer]:
                 raise _unknown(self.model)
             given = args[0] if args else kwargs.get("hidden_states")
@@ -177,6 +192,8 @@ class LayerCopies:
 
         def end(module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
             nonlocal layer
+            if not takes_part(context):
+                return
             output = self._hidden(result[0] if isinstance(result, tuple) else result, count)
             see(layer, output[:, self._slots.to(output.device)])
             layer += 1

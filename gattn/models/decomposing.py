@@ -18,10 +18,10 @@ after`` is the MLP's part; `is_post_norm` and `is_parallel` tell the others.
 
 How the parts are found, in any model that routes its attention: the layer is the module in a list
 of modules around the attention, and its input the residual stream. The output projection is the
-linear module that takes the call's output. What stands on the way from there to the sum is a norm
-or a scale, read by probing it. The sum is what a later module of the layer reads or gives. All of
-it is verified by numbers, each time: where residual, vectors and bias do not sum to what the model
-has, it is refused.
+outermost module that takes the call's output, so that adapters are a part of it; it must be a
+linear map. What stands on the way from there to the sum is a norm or a scale, read by probing it.
+The sum is what a later module of the layer reads or gives. All of it is verified by numbers, each
+time: where residual, vectors and bias do not sum to what the model has, it is refused.
 """
 
 from __future__ import annotations
@@ -35,13 +35,15 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from gattn.errors import CaptureError, ModelError, SelectionError
+from gattn.edit_records import identities, in_words
+from gattn.errors import CaptureError, SelectionError
 from gattn.models.capturing import check_decoder, choice, resolved
+from gattn.models.editing import open_edits
 from gattn.models.encoding import Inputs, encode, is_text, names_of, pad
-from gattn.models.loading import model_name
+from gattn.models.loading import input_device, model_name
 from gattn.models.reading import Reading
 from gattn.models.recording import refuse_training
-from gattn.models.routing import META, Context, RoutedCall, is_open, opened
+from gattn.models.routing import Context, RoutedCall, opened, takes_part
 from gattn.models.streams import RunningLayer
 from gattn.models.sublayers import Sublayer
 from gattn.models.tracking import Place, Tracker
@@ -76,6 +78,8 @@ class Decomposition(Generic[R]):
     error : float
         How far the vectors were at most from what the model added to the residual stream, relative
         to the largest number of it.
+    edits : tuple of str
+        The edits that were open, as `gattn.edit_records.identities` writes them.
     """
 
     results: list[R]
@@ -85,6 +89,7 @@ class Decomposition(Generic[R]):
     source: str
     notes: list[str]
     error: float
+    edits: tuple[str, ...] = ()
 
 
 def decompose(
@@ -127,8 +132,7 @@ def decompose(
     numbers = choice("layers", layers)
     model, tokenizer = resolved(model, tokenizer)
     refuse_training(model)
-    if model.device.type == "meta":
-        raise ModelError(META)
+    device = input_device(model)
     names: dict[str, Any] = {}
     if is_text(text):
         encoding = encode(text, model, tokenizer)
@@ -139,8 +143,9 @@ def decompose(
         inputs = {name: x for name, x in cast("dict[str, Any]", text).items() if x is not None}
     if hasattr(model.config, "use_cache"):
         inputs["use_cache"] = False
-    given = {n: x.to(model.device) if isinstance(x, Tensor) else x for n, x in inputs.items()}
+    given = {n: x.to(device) if isinstance(x, Tensor) else x for n, x in inputs.items()}
     context: _Decomposing[R] = _Decomposing(model, read, numbers, stack, progress)
+    context.encodings = None if encoding is None else [encoding]
     with torch.no_grad(), context.watching(model), opened(model, context):
         model(**given)
     context.check()
@@ -154,6 +159,8 @@ def decompose(
 
 class _Decomposing(Context, Generic[R]):
     """Reads the layers of a model as they end."""
+
+    reads_one_call = True
 
     def __init__(
         self,
@@ -177,6 +184,7 @@ class _Decomposing(Context, Generic[R]):
         self._stacks: dict[str, int] = {}
         self._size, self._error = 0, 0.0
         self.stack = stack or ""
+        self._edits = open_edits(model)
         self.ids: list[int] | None = None
 
     @contextmanager
@@ -238,14 +246,14 @@ class _Decomposing(Context, Generic[R]):
         layer.seen = call, place, readings[0]
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        if is_open(self):
+        if takes_part(self):
             given = _first((*args, *kwargs.values()))
             self._running.append(RunningLayer(module, None if given is None else given.clone()))
 
     def _leave(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
-        if not self._running or not is_open(self):
+        if not self._running or not takes_part(self):
             return
         given, output = _first((*args, *kwargs.values())), _first(result)
         if given is not None and output is not None:
@@ -303,15 +311,20 @@ class _Decomposing(Context, Generic[R]):
         ]
         if self._is_encoder_decoder and self.stack == "decoder":
             notes.append("what the cross-attention adds is no part of these sums")
+        source = [
+            f"{self._name}, {self.stack} stack, layer{'s' * (len(layers) > 1)} {numbers}",
+            f"{self._size} tokens",
+            in_words(self._edits),
+        ]
         return Decomposition(
             [self._found[layer] for layer in layers],
             layers,
             self.stack,
             tuple(tokens) if fits else tuple(map(str, range(self._size))),
-            f"{self._name}, {self.stack} stack, layer{'s' * (len(layers) > 1)} {numbers}, "
-            f"{self._size} tokens",
+            ", ".join(filter(None, source)),
             notes,
             self._error,
+            tuple(identities(self._edits)),
         )
 
 

@@ -4,33 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
+from gattn.edit_records import EditRecord
 from gattn.engines import tiles
 from gattn.engines.base import AttentionCall, naming_shapes
 from gattn.engines.choice import choose
 from gattn.engines.tiles import RowBlock
 from gattn.errors import EditError, ModelError
 from gattn.graph import TokenGraph
-from gattn.models.edits import Edit, Names, Restrict, Swap, Use
-from gattn.models.encoding import names_of
+from gattn.models.edits import Edit, KnownTokens, Restrict, Swap, Use
+from gattn.models.encoding import names_of, spellings_of
+from gattn.models.ends import Ends
 from gattn.models.loading import find_tokenizer
 from gattn.models.reading import Reading
-from gattn.models.routing import Context, RoutedCall, opened
+from gattn.models.routing import Context, RoutedCall, names_shown, opened, present, tracker_of
 from gattn.models.tracking import Place, Tracker
+from gattn.models.unmet import Seen, Unmet
 from gattn.normalizers import Normalizer, Softmax
 from gattn.rules import list_keys
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-
-_SHOWN = 5
 
 
 @dataclass(frozen=True, eq=False)
@@ -214,39 +214,15 @@ def _attention_too(part: Part, weights: Tensor) -> Tensor:
     return torch.cat(outputs, dim=2)
 
 
-class _Unmet:
-    """What an edit names and did not have to edit so far."""
+@dataclass(eq=False)
+class _Call:
+    """A call that is edited: edits by what was given, stack and sequence; what was given, by id."""
 
-    def __init__(self, edit: Edit) -> None:
-        self._edit, self._named, self._is_met = edit, edit.named(), False
-
-    def meet(self, edit: Edit, layer: int, reading: Reading) -> None:
-        """Note what comes up in a call of a layer; the edit's tokens are located."""
-        for name, side in (("query", reading.queries), ("key", reading.keys)):
-            tokens = range(side.first, side.first + len(side))
-            self._named.get(name, set()).difference_update(tokens)
-        layers = self._named["layer"]
-        if (layer in layers or not self._is_met) and edit.meets(reading):
-            self._is_met = True
-            layers.discard(layer)
-
-    @property
-    def is_met(self) -> bool:
-        """Whether all came up."""
-        return self._is_met and not any(self._named.values())
-
-    def __str__(self) -> str:
-        """Say what did not come up."""
-        missing = [
-            f"{'in' if name == 'layer' else 'at'} {name} {number}"
-            for name, numbers in self._named.items()
-            for number in sorted(numbers)
-        ]
-        where = " " + ", ".join(missing[:_SHOWN]) if missing else ""
-        return (
-            f"{self._edit} had nothing to edit{where}{', ...' if len(missing) > _SHOWN else ''}: "
-            "no such layer, head, token or edge came up while the context was open"
-        )
+    awaits_backward: bool = False
+    layer: int = 0
+    located: dict[tuple[int, str, int], Edit] = field(default_factory=dict)
+    given: dict[int, Edit] = field(default_factory=dict)
+    here: dict[tuple[int, int], Edit] = field(default_factory=dict)
 
 
 class Editing(Context):
@@ -266,76 +242,124 @@ class Editing(Context):
         tokenizer: PreTrainedTokenizerBase | None = None,
     ) -> None:
         self._edits, self._tokenizer = edits, tokenizer
-        self._unmet = {id(edit): _Unmet(edit) for some in edits for edit in some}
+        self._unmet = {id(edit): Unmet(edit) for some in edits for edit in some}
+        self._seen = Seen()
+        self._relative = {id(edit) for some in edits for edit in some if edit.needs_tokens}
         self._stack_of: dict[int, str] = {}
-        self._layer = 0
-        # Of the present call: edits by what was given, stack and sequence; what was given, by id.
-        self._located: dict[tuple[int, str, int], Edit] = {}
-        self._given: dict[int, Edit] = {}
-        self._awaits_backward = False
+        self._unclear: Edit | None = None
+        self._calls: dict[Tracker, _Call] = {}
+        self._ends: dict[Tracker, Ends] = {}
 
     def begin(self, tracker: Tracker) -> None:
         """Note whether the backward pass will run the model's layers once more."""
-        self._located.clear()
-        self._given.clear()
+        self._ends.setdefault(tracker, Ends(self._edits)).begin(tracker)
         is_checkpointed = any(
             getattr(module, "gradient_checkpointing", False) and module.training
             for module in tracker.model.modules()
         )
-        self._awaits_backward = is_checkpointed and torch.is_grad_enabled()
+        self._calls[tracker] = _Call(is_checkpointed and torch.is_grad_enabled())
+
+    def of(self, sequence: int) -> Sequence[Edit]:
+        """Give the edits of a sequence, as they were given."""
+        number = sequence if len(self._edits) > 1 else 0
+        return self._edits[number] if number < len(self._edits) else ()
 
     def edits(self, call: RoutedCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
         """Give the edits of each element, their tokens located."""
-        self._awaits_backward &= tracker.is_calling
-        self._layer = place.layer
+        now = self._calls.setdefault(tracker, _Call())  # Attention may run again after its call.
+        now.awaits_backward &= tracker.is_calling
+        now.layer = place.layer
+        self._seen.note(place)
         applied: list[Sequence[Edit]] = []
         for sequence in place.sequences:
-            some = self._edits[sequence if len(self._edits) > 1 else 0]
-            found = [edit for edit in some if edit.applies(place)]
+            found = [edit for edit in self.of(sequence) if edit.applies(place)]
             for edit in found:
-                self._check_stack(edit, place)
+                self._note_stack(edit, place)
+            if self._unclear is not None:
+                return []  # The call's end refuses it, when all stacks are known.
             applied.append([self._locate(edit, place, sequence, tracker) for edit in found])
         return applied if any(applied) else []
 
-    def _check_stack(self, edit: Edit, place: Place) -> None:
-        known = self._stack_of.setdefault(id(edit), place.stack)
-        if known != place.stack:
+    def _note_stack(self, edit: Edit, place: Place) -> None:
+        if self._stack_of.setdefault(id(edit), place.stack) != place.stack:
+            self._unclear = edit
+
+    def end(self, tracker: Tracker, result: Any) -> None:
+        """Refuse an edit that several stacks could have."""
+        if self._unclear is not None:
+            stacks = ", ".join(map(repr, self._seen.layers))
             raise EditError(
-                f"{edit} does not say which stack it edits, and the model has {known!r} and "
-                f"{place.stack!r}: name one, as in stack={known!r}."
+                f"{self._unclear} does not say which stack it edits, and the model has {stacks}: "
+                f"name one, as in stack={self._stack_of[id(self._unclear)]!r}."
             )
 
     def _locate(self, edit: Edit, place: Place, sequence: int, tracker: Tracker) -> Edit:
-        if not any(isinstance(getattr(edit, side, None), str) for side in ("query", "key")):
-            return edit
         name = id(edit), place.stack, sequence
-        if name not in self._located:
-            found = edit.located(*self._tokens(place, sequence, tracker))
-            # One edit where the positions are the same, so that these elements go together.
-            alike = (known for (of, _, _), known in self._located.items() if of == id(edit))
-            found = next((known for known in alike if known.named() == found.named()), found)
-            self._located[name], self._given[id(found)] = found, edit
-        return self._located[name]
+        now = self._calls[tracker]
+        if id(edit) in self._relative:
+            if name not in now.located:
+                now.located[name] = self._find(edit, place, sequence, tracker)
+            found = now.located[name]
+        else:
+            found = edit
+        if (id(found), place.layer) not in now.here:
+            now.here[id(found), place.layer] = found.in_layer(place.layer)
+        here = now.here[id(found), place.layer]
+        if here is not edit:
+            now.given[id(here)] = edit
+        return here
 
-    def _tokens(self, place: Place, sequence: int, tracker: Tracker) -> list[Names]:
-        """Name a sequence's queries and keys, where they are known."""
+    def _find(self, edit: Edit, place: Place, sequence: int, tracker: Tracker) -> Edit:
+        """Replace tokens' texts, and what counts from the end, by positions."""
+        names, spellings = self._tokens(place, sequence, tracker)
+        self._seen.note_names(place.stack, names)
+        query, key = (
+            KnownTokens(
+                names[side],
+                spellings[side],
+                self._ends[tracker].count(edit, place, sequence, tracker, side),
+            )
+            for side in ("query", "key")
+        )
+        found, which = edit.located(query, key)
+        if id(edit) in self._unmet:
+            self._unmet[id(edit)].find(which)
+        # One edit where the positions are the same, so that these elements go together.
+        located = self._calls[tracker].located
+        alike = (known for (of, _, _), known in located.items() if of == id(edit))
+        return next((known for known in alike if known.named() == found.named()), found)
+
+    def _tokens(
+        self, place: Place, sequence: int, tracker: Tracker
+    ) -> tuple[dict[str, Sequence[str] | None], dict[str, tuple[Sequence[str], ...]]]:
+        """Name a sequence's queries and keys as graphs do, and as the tokenizer does."""
         if self._tokenizer is None:
             self._tokenizer = find_tokenizer(tracker.model)  # type: ignore[arg-type]
-        sides = [tracker.ids(place.stack, sequence, is_query=side) for side in (True, False)]
-        return [
-            None if ids is None or self._tokenizer is None else names_of(ids, self._tokenizer)
-            for ids in sides
-        ]
+        names: dict[str, Sequence[str] | None] = {"query": None, "key": None}
+        spellings: dict[str, tuple[Sequence[str], ...]] = {"query": (), "key": ()}
+        for side in names:
+            ids = tracker.ids(place.stack, sequence, is_query=side == "query")
+            if ids is None or self._tokenizer is None:
+                continue
+            plain = names_of(ids, self._tokenizer)
+            shown = names_shown(tracker, place.stack, sequence, is_query=side == "query")
+            names[side] = shown if shown is not None and len(shown) == len(ids) else plain
+            spellings[side] = (*spellings_of(ids, self._tokenizer), plain)
+        return names, spellings
 
     def met(self, readings: Sequence[Reading]) -> None:
         """Note which edits had something to edit."""
-        for reading in readings if self._unmet else ():
+        if not self._unmet:
+            return
+        now = self._calls[tracker_of(self)]
+        for reading in readings:
             for edit in reading.edits:
-                given = id(self._given.get(id(edit), edit))
-                if given in self._unmet:
-                    self._unmet[given].meet(edit, self._layer, reading)
-                    if self._unmet[given].is_met:
-                        del self._unmet[given]
+                given = id(now.given.get(id(edit), edit))
+                unmet = self._unmet.get(given)
+                if unmet is not None:
+                    unmet.meet(edit, now.layer, reading)
+                    if unmet.is_met:
+                        self._unmet.pop(given, None)
 
     def check(self) -> None:
         """Refuse edits that had nothing to edit, or that the backward pass would miss.
@@ -345,16 +369,30 @@ class Editing(Context):
         EditError
             Where there are any.
         """
-        if self._awaits_backward:
+        if any(call.awaits_backward for call in self._calls.values()):
             raise EditError(
                 "Gradient checkpointing computes attention again in the backward pass, which would "
                 "miss the edits: call backward() inside of the context."
             )
         if self._unmet:
             raise EditError(
-                f"{next(iter(self._unmet.values()))}. Look at the layers, heads and tokens of "
-                "gattn.capture(...), and call the model inside of the context."
+                f"{next(iter(self._unmet.values())).said(self._seen)}. gattn.capture(...) shows "
+                "layers, heads, tokens and edges."
             )
+
+
+def open_edits(model: nn.Module, sequence: int = 0) -> tuple[Edit, ...]:
+    """List the edits of a sequence that are open on a model, or on a part of it."""
+    return tuple(
+        edit
+        for tracker, context in present()
+        if isinstance(context, Editing) and (tracker.owns(model) or _holds(model, tracker.model))
+        for edit in context.of(sequence)
+    )
+
+
+def _holds(model: nn.Module, part: nn.Module) -> bool:
+    return any(module is part for module in model.modules())
 
 
 def check_edits(edits: Iterable[object]) -> None:
@@ -365,7 +403,13 @@ def check_edits(edits: Iterable[object]) -> None:
     EditError
         Where there is such a thing.
     """
-    if wrong := [edit for edit in edits if not isinstance(edit, Edit)]:
+    wrong = [edit for edit in edits if not isinstance(edit, Edit)]
+    if wrong and isinstance(wrong[0], EditRecord):
+        raise EditError(
+            f"{wrong[0]} was read from a file, which says what an edit was and does not hold it: "
+            "make it anew."
+        )
+    if wrong:
         raise EditError(
             f"An edit is one of Cut, Scale, Restrict, Use or Swap, not {wrong[0]!r:.60}."
         )

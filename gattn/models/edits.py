@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from operator import index
@@ -12,13 +13,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gattn.edit_records import Described, EditRecord
 from gattn.engines.tiles import RowBlock
 from gattn.errors import ContractError, EditError, SelectionError
 from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph
+from gattn.models.digests import ADDRESS, digest_of
 from gattn.models.tracking import Place, Side
 from gattn.normalizers import Normalizer
 from gattn.rules import Crossing, Edges, list_keys
+from gattn.token_names import find_text
 from gattn.weights.base import (
     PairFunction,
     Pairs,
@@ -35,11 +39,11 @@ from gattn.weights.softcap import Softcap
 if TYPE_CHECKING:
     from gattn.models.reading import Reading
 
-Numbers: TypeAlias = int | Sequence[int] | None
-Tokens: TypeAlias = int | str | slice | range | Sequence[int] | None
-Names: TypeAlias = Sequence[str] | None
+Numbers: TypeAlias = int | str | Sequence[int] | Sequence[tuple[int, int]] | None
+Tokens: TypeAlias = int | str | slice | range | Sequence[int | str] | None
 
 _FEW_PAIRS = 1 << 22
+_PLACE = re.compile(r"(\d{1,9})\.(\d{1,9})")
 
 
 class ModelScore(WeightFunction):
@@ -54,7 +58,7 @@ class ModelScore(WeightFunction):
         raise ContractError("ModelScore() has a meaning only inside Swap(weight=...).")
 
 
-class Edit:
+class Edit(Described):
     """The base of edits, which are frozen dataclasses; `layer`, `head` and `stack` say where."""
 
     layer: Numbers
@@ -65,28 +69,60 @@ class Edit:
     """Whether it changes attention after normalizing."""
 
     def __post_init__(self) -> None:
-        for name in ("layer", "head"):
-            _numbers(name, getattr(self, name))
+        places = places_of(self.layer)
+        if places is not None:
+            if self.head is not None:
+                raise SelectionError(
+                    f"layer={self.layer!r} names heads already, so head={self.head!r} may not be "
+                    "given; for several layers write a list, as in layer=[2, 1]."
+                )
+            one = places[0] if len(places) == 1 else (places, None)
+            for name, value in zip(("layer", "head"), one, strict=True):
+                object.__setattr__(self, name, value)
+        else:
+            for name in ("layer", "head"):
+                _numbers(name, getattr(self, name))
 
     def __repr__(self) -> str:
         """Show what differs from the defaults."""
         shown = [
-            f"{one.name}={value!r}"
+            f"{one.name}={_shown(value)}"
             for one in fields(cast("Any", self))
             if (value := getattr(self, one.name)) is not one.default
         ]
         return f"{type(self).__name__}({', '.join(shown)})"
 
+    @property
+    def record(self) -> EditRecord:
+        """What it says of itself."""
+        values = {one.name: getattr(self, one.name) for one in fields(cast("Any", self))}
+        held = [value for value in values.values() if not _is_plain(value)]
+        where = ("layer", "head", "query", "key")
+        return EditRecord(
+            ADDRESS.sub("", repr(self)),
+            type(self).__name__,
+            self.stack,
+            **{name: _recorded(values.get(name)) for name in where},
+            factor=values.get("factor"),
+            digest=digest_of(held) if held else "",
+        )
+
     def applies(self, place: Place) -> bool:
         """Say whether it edits a stack's layer."""
         if self.stack not in (None, place.stack):
             return False
-        layers = _numbers("layer", self.layer)
+        layers = self.layers()
         return layers is None or place.layer in layers
 
-    def named(self) -> dict[str, set[int]]:
-        """Give the layers that it names, and the positions that it names one by one."""
-        return {"layer": set(_numbers("layer", self.layer) or ())}
+    def layers(self) -> list[int] | None:
+        """List its layers; None for all."""
+        if (places := places_of(self.layer)) is not None:
+            return sorted({layer for layer, _ in places})
+        return _numbers("layer", self.layer)
+
+    def named(self) -> dict[str, set[Any]]:
+        """Give the layers that it names, and the tokens that it names one by one."""
+        return {"layer": set(self.layers() or ())}
 
     def heads(self, count: int) -> list[int]:
         """List its heads out of so many."""
@@ -99,9 +135,25 @@ class Edit:
             )
         return heads
 
-    def located(self, query_tokens: Names, key_tokens: Names) -> Edit:
-        """Replace tokens' texts by their positions."""
-        return self
+    def in_layer(self, layer: int) -> Edit:
+        """Give what it is in a layer, where it names places."""
+        places = places_of(self.layer)
+        if places is None:
+            return self
+        heads = [head for at, head in places if at == layer]
+        return replace(self, layer=layer, head=heads)  # type: ignore[type-var]
+
+    @property
+    def needs_tokens(self) -> bool:
+        """Whether a call's tokens say which positions it means."""
+        return False
+
+    def located(self, query: KnownTokens, key: KnownTokens) -> tuple[Edit, set[tuple[str, Any]]]:
+        """Replace tokens' texts, and what counts from the end, by positions.
+
+        Also gives which of them were found.
+        """
+        return self, set()
 
     def changes(self, reading: Reading) -> Tensor | None:
         """Say which queries of a call it changes, as booleans; None for all of them."""
@@ -131,22 +183,33 @@ class _AtTokens(Edit):
         for name in ("query", "key"):
             _check_tokens(name, getattr(self, name))
 
-    def named(self) -> dict[str, set[int]]:
-        """Give the layers that it names, and the positions that it names one by one."""
+    def named(self) -> dict[str, set[Any]]:
+        """Give the layers that it names, and the tokens that it names one by one."""
         return {
             **super().named(),
             "query": _one_by_one(self.query),
             "key": _one_by_one(self.key),
         }
 
-    def located(self, query_tokens: Names, key_tokens: Names) -> Edit:
-        """Replace tokens' texts by their positions."""
-        found: dict[str, Any] = {}
-        for name, tokens in (("query", query_tokens), ("key", key_tokens)):
+    @property
+    def needs_tokens(self) -> bool:
+        """Whether a call's tokens say which positions it means."""
+        return any(map(_is_relative, (self.query, self.key)))
+
+    def located(self, query: KnownTokens, key: KnownTokens) -> tuple[Edit, set[tuple[str, Any]]]:
+        """Replace tokens' texts, and what counts from the end, by positions."""
+        places: dict[str, Any] = {}
+        found: set[tuple[str, Any]] = set()
+        for name, tokens in (("query", query), ("key", key)):
             where = getattr(self, name)
-            if isinstance(where, str):
-                found[name] = _places(self, where, tokens) or slice(0, 0)
-        return cast("Edit", replace(self, **found)) if found else self  # type: ignore[type-var]
+            if isinstance(where, slice) and _is_relative(where):
+                places[name] = tokens.span(where)
+            elif _is_relative(where):
+                of = {one: tokens.find(self, one) for one in _listed(where)}
+                places[name] = sorted({n for some in of.values() for n in some}) or slice(0, 0)
+                found |= {(name, one) for one, some in of.items() if some}
+        located = cast("Edit", replace(self, **places)) if places else self  # type: ignore[type-var]
+        return located, found
 
     def changes(self, reading: Reading) -> Tensor | None:
         """Say which queries of a call it changes."""
@@ -182,11 +245,15 @@ class Cut(_AtTokens):
     Parameters
     ----------
     layer, head : int or sequence of int, optional
-        Where; all by default.
-    query, key : int, str, slice, range or sequence of int, optional
+        Where; all by default. A pair ``(2, 1)`` as the layer, or ``"2.1"``, is head 1 of layer 2,
+        and ``[(2, 0), (3, 1)]`` two heads; ``layer=[2, 1]`` are two layers.
+    query, key : int, str, slice, range or sequence of int or str, optional
         Positions of tokens, a span of them, or a token's text, which stands for each of its
-        occurrences; all by default. ``Cut(key=4)`` cuts all edges out of token 4, ``Cut(query=4)``
-        all into it, and ``Cut(layer=5, head=1)`` the whole head, which is zero ablation.
+        occurrences; all by default. Texts are those that graphs show, or if it leaves no doubt
+        what the tokenizer calls a token. Negative positions count from the end of the text that
+        the model is first called with: -1 is the last token of the prompt, also while more are
+        generated with a cache. ``Cut(key=4)`` cuts all edges out of token 4, ``Cut(query=4)`` all
+        into it, and ``Cut(layer=5, head=1)`` the whole head, which is zero ablation.
     renormalize : bool
         True removes the edges before normalizing, so that the others share out what they had; a
         query without edges gets zero. False zeroes their attention afterwards: for
@@ -335,14 +402,14 @@ class Use(Edit):
     graph : AttentionGraph
         A graph on at least as many tokens as the sequence comes to have.
     layer, head : int or sequence of int
-        Which layer and head run with it.
+        Which layer and head run with it, as in `Cut`.
     stack : str, optional
         Which stack, where the model has several.
     """
 
     graph: AttentionGraph
     layer: Numbers
-    head: Numbers
+    head: Numbers = None
     stack: str | None = None
 
     is_after = True
@@ -441,6 +508,30 @@ class Swap(Edit):
         return _bound(self._weight, own)
 
 
+def _shown(value: object) -> str:
+    if isinstance(value, slice) and value.step is None:
+        return f"slice({value.start}, {value.stop})"
+    return repr(value)
+
+
+def _is_plain(value: object) -> bool:
+    """Say whether an edit's text says all of a value."""
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (str, int, float, slice, range))
+
+
+def _recorded(where: Any) -> Any:
+    """Give layers, heads or tokens as a record has them."""
+    if where is None or isinstance(where, (int, str, slice)):
+        return where
+    if isinstance(where, range) and where.step == 1:
+        return slice(where.start, where.stop)
+    if isinstance(where, (Tensor, np.ndarray)):
+        where = where.tolist()
+    return tuple(where) if isinstance(where, Sequence) else None
+
+
 def _reads_no_vectors(weight: WeightFunction) -> bool:
     if isinstance(weight, (Sum, Scaled, Softcap)):
         return all(
@@ -472,15 +563,100 @@ def _numbers(name: str, chosen: Numbers) -> list[int] | None:
     if chosen is None:
         return None
     try:
-        numbers = [index(n) for n in (chosen if isinstance(chosen, Sequence) else [chosen])]
+        listed: Any = chosen if isinstance(chosen, Sequence) else [chosen]
+        numbers = [index(n) for n in listed]
     except TypeError:
         numbers = [-1]
     if not numbers or min(numbers) < 0 or isinstance(chosen, (bool, str)):
+        place = ", a head such as (2, 1) or '2.1'" if name == "layer" else ""
         raise SelectionError(
-            f"{name} is a number that counts from 0, several of them, or None for all; not "
+            f"{name} is a number that counts from 0, several of them{place}, or None for all; not "
             f"{chosen!r}."
         )
     return numbers
+
+
+def places_of(layer: Any) -> tuple[tuple[int, int], ...] | None:
+    """Read (layer, head), "2.1", or several of these; None where it is something else."""
+    if isinstance(layer, str):
+        if not (found := _PLACE.fullmatch(layer.strip())):
+            raise SelectionError(f"A head is written as LAYER.HEAD, such as '2.1', not {layer!r}.")
+        return ((int(found[1]), int(found[2])),)
+    if isinstance(layer, tuple) and len(layer) == 2 and all(map(_is_whole, layer)):
+        one = index(layer[0]), index(layer[1])
+        if min(one) < 0:
+            raise SelectionError(f"A place is (layer, head), which count from 0, not {layer!r}.")
+        return (one,)
+    if isinstance(layer, (list, tuple)) and any(isinstance(one, (str, tuple)) for one in layer):
+        some = [None if _is_whole(one) else places_of(one) for one in layer]
+        if not all(some):
+            raise SelectionError(
+                f"A list names layers, such as [2, 3], or heads, such as [(2, 1), (3, 0)], not "
+                f"{layer!r:.80}."
+            )
+        return tuple(dict.fromkeys(place for one in some for place in one or ()))
+    return None
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+
+
+@dataclass(frozen=True)
+class KnownTokens:
+    """What is known of the tokens on one side of a call.
+
+    Parameters
+    ----------
+    names : sequence of str, optional
+        Their texts, as attention graphs show them.
+    spellings : tuple of sequences of str
+        What the tokenizer calls them.
+    count : int, optional
+        From the end of how many tokens negative positions count.
+    """
+
+    names: Sequence[str] | None
+    spellings: tuple[Sequence[str], ...] = ()
+    count: int | None = None
+
+    def find(self, edit: Edit, wanted: int | str) -> list[int]:
+        """Find a position, or the tokens of a text; nothing where there is none."""
+        if isinstance(wanted, str):
+            if self.names is None:
+                raise EditError(
+                    f"{edit} names a token by its text, but the tokens are not known here: pass "
+                    "tokenizer=, call the model with input_ids, or name positions."
+                )
+            try:
+                return find_text(wanted, self.names, self.spellings)
+            except SelectionError as error:
+                raise EditError(f"{edit}: {error}") from error
+        if wanted >= 0:
+            return [wanted]
+        assert self.count is not None
+        return [self.count + wanted] if self.count + wanted >= 0 else []
+
+    def span(self, where: slice) -> slice:
+        """Count a span from the start."""
+        assert self.count is not None
+        return slice(*where.indices(self.count)[:2])
+
+
+def _is_relative(where: Tokens) -> bool:
+    """Say whether it takes a call's tokens to know which positions are meant."""
+    if isinstance(where, slice):
+        return any(n is not None and index(n) < 0 for n in (where.start, where.stop))
+    if where is None or isinstance(where, range):
+        return False
+    return any(isinstance(one, str) or one < 0 for one in _listed(where))
+
+
+def counts_from_end(where: Tokens) -> bool:
+    """Say whether it counts from the end."""
+    if isinstance(where, (slice, range)) or where is None:
+        return _is_relative(where)
+    return any(not isinstance(one, str) and one < 0 for one in _listed(where))
 
 
 def _check_tokens(name: str, where: Tokens) -> None:
@@ -489,17 +665,22 @@ def _check_tokens(name: str, where: Tokens) -> None:
     parts: Sequence[Any] = [where]
     if isinstance(where, slice):
         parts = [n for n in (where.start, where.stop) if n is not None]
-        parts = [*parts, -1] if where.step not in (None, 1) else parts
+        is_plain = where.step in (None, 1) and not any(isinstance(n, str) for n in parts)
+        parts = parts if is_plain else [None]
     elif isinstance(where, (Sequence, Tensor, np.ndarray)):
-        parts = list(where) or [-1]
+        parts = list(where) or [None]
     try:
-        is_right = all(index(n) >= 0 and not isinstance(n, bool) for n in parts)
+        is_right = all(
+            isinstance(n, str) or (not isinstance(n, bool) and isinstance(index(n), int))
+            for n in parts
+        )
+        is_right &= not (isinstance(where, range) and min(where) < 0)
     except TypeError:
         is_right = False
     if not is_right:
         raise SelectionError(
-            f"{name} is a position that counts from 0, several of them, a slice of step 1, or a "
-            f"token's text; not {where!r}."
+            f"{name} is a position that counts from 0, or from the end -1, -2 ..., a token's text, "
+            f"several of these, or a slice of step 1; not {where!r}."
         )
 
 
@@ -514,29 +695,20 @@ def _chosen(side: Side, where: Tokens) -> Tensor:
     return torch.isin(positions, torch.tensor(_listed(where), dtype=torch.long))
 
 
-def _one_by_one(where: Tokens) -> set[int]:
-    if where is None or isinstance(where, (str, slice, range)):
+def _one_by_one(where: Tokens) -> set[int | str]:
+    if where is None or isinstance(where, (slice, range)):
         return set()
     return set(_listed(where))
 
 
-def _listed(where: Tokens) -> list[int]:
-    wanted = where if isinstance(where, (Sequence, Tensor, np.ndarray)) else [where]
-    return [index(n) for n in cast("Sequence[int]", wanted)]
+def _listed(where: Tokens) -> list[Any]:
+    is_list = isinstance(where, (Sequence, Tensor, np.ndarray)) and not isinstance(where, str)
+    wanted: Any = where if is_list else [where]
+    return [n if isinstance(n, str) else index(n) for n in wanted]
 
 
 def _places_of(side: Side, where: Tokens) -> Tensor:
     return _chosen(side, where).nonzero()[:, 0] + side.first
-
-
-def _places(edit: Edit, text: str, tokens: Names) -> list[int]:
-    """Find a token's text among the tokens."""
-    if tokens is None:
-        raise EditError(
-            f"{edit} names a token by its text, but the tokens are not known here: pass "
-            "tokenizer=, call the model with input_ids, or name positions."
-        )
-    return [n for n, token in enumerate(tokens) if token in (text, text.strip(" "))]
 
 
 def _check_begins(edit: Edit, graph: TokenGraph) -> None:

@@ -13,12 +13,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gattn.checks import whole
+from gattn.edit_records import identities
 from gattn.errors import CaptureError, EditError, ModelError, SelectionError
 from gattn.models.capturing import check_decoder, resolved
-from gattn.models.editing import Editing, check_edits
+from gattn.models.editing import Editing, check_edits, open_edits
 from gattn.models.edits import Edit
 from gattn.models.effect_tables import Effects
 from gattn.models.encoding import Encoding, Inputs, encode, is_text, pad
+from gattn.models.loading import input_device
 from gattn.models.metrics import Measure, Metric, Token
 from gattn.models.recording import refuse_training
 from gattn.models.routing import Context, opened
@@ -86,11 +89,11 @@ def effect(
     Raises
     ------
     EditError
-        Where an edit has nothing to edit, or cannot be applied.
+        Where an edit has nothing to edit, cannot be applied, or makes the metric NaN.
     SelectionError
         Where there is no such metric, position, token, layer or head.
     CaptureError, ModelError
-        As `capture` does; also where the model gives no logits.
+        As `capture` does; also where the model gives no logits, or a metric that is not finite.
     ContractError
         Where a function of the logits returns no number.
 
@@ -112,7 +115,7 @@ def effect(
     fewer = "for less time, try fewer edits, or estimate cuts with gattn.estimate"
     plain, edited = measured(runner, measure, together, batch_size, progress, fewer)
     places = {
-        name: pd.array([_plain(some, name) for some in together], dtype="Int64")
+        name: pd.array([_plain(some, name, len(runner.tokens)) for some in together], dtype="Int64")
         for name in ("layer", "head", "query", "key")
     }
     named = {
@@ -123,8 +126,14 @@ def effect(
         "stack": [some[0].stack if len(some) == 1 else None for some in together],
     }
     found = Effects({**named, **places, "plain": plain, "edited": edited, "effect": edited - plain})
-    found.attrs = {"metric": str(measure), "tokens": runner.tokens}
+    found.attrs = {"metric": str(measure), "tokens": runner.tokens, **told_edits(model)}
     return found
+
+
+def told_edits(model: PreTrainedModel) -> dict[Any, Any]:
+    """Give what a table says of the edits around it: nothing where there are none."""
+    edits = identities(open_edits(model))
+    return {"edits": edits} if edits else {}
 
 
 def measured(
@@ -143,8 +152,7 @@ def measured(
     from tqdm import tqdm
 
     size = runner.batch_size if batch_size is None else batch_size
-    if isinstance(size, bool) or not isinstance(size, int) or size < 1:
-        raise EditError(f"batch_size must be a whole number of at least 1, not {size!r}.")
+    size = whole("batch_size", size, 1, EditError)
     size = size if runner.repeats else 1
     found: list[float] = []
     with (
@@ -152,6 +160,7 @@ def measured(
         tqdm(total=len(edits), desc="effects", unit="edit", delay=1, disable=not progress) as bar,
     ):
         (plain,) = runner.run(Context())
+        before = _number(measure, plain, plain)
         while len(found) < len(edits):
             count = min(size, _FIRST) if fewer and progress and not found else size
             some = edits[len(found) : len(found) + count]
@@ -163,12 +172,26 @@ def measured(
                     raise
                 size = len(some) // 2
                 continue
-            found += [float(measure(row, plain)) for row in rows]
+            found += [
+                _number(measure, row, plain, made) for row, made in zip(rows, some, strict=True)
+            ]
             bar.update(len(rows))
             if fewer and progress and len(found) == len(rows):
                 seconds = (time.perf_counter() - begun) / len(rows)
                 announce("effects", "edit", len(edits), seconds, fewer)
-    return float(measure(plain, plain)), np.array(found)
+    return before, np.array(found)
+
+
+def _number(measure: Measure, row: Tensor, plain: Tensor, edits: Sequence[Edit] = ()) -> float:
+    """Take a metric, and refuse NaN, which would be a row like all others."""
+    number = float(measure(row, plain))
+    advice = f"Expected a number: look for NaN or infinity in the logits {tuple(row.shape)}."
+    if not edits and not np.isfinite(number):
+        raise ModelError(f"Without edits the {measure} is {number}. {advice}")
+    if np.isnan(number):
+        made = ", ".join(map(repr, edits))
+        raise EditError(f"With {made} the {measure} is NaN. {advice}")
+    return number
 
 
 def _edited(runner: Runner, edits: Sequence[Sequence[Edit]]) -> list[Tensor]:
@@ -226,14 +249,15 @@ class Runner:
     def run(self, context: Context, count: int = 1) -> list[Tensor]:
         """Run copies of the sequence, and give the logits of each."""
         copies = {
-            name: _repeated(x.to(self.model.device), count) if isinstance(x, Tensor) else x
+            name: _repeated(x.to(input_device(self.model)), count) if isinstance(x, Tensor) else x
             for name, x in self._tensors.items()
         }
         if hasattr(self.model.config, "use_cache"):
             copies["use_cache"] = False
         if self._row is not None:
-            copies["logits_to_keep"] = torch.tensor([self._row], device=self.model.device)
-        with opened(self.model, context) as tracker:
+            copies["logits_to_keep"] = torch.tensor([self._row], device=input_device(self.model))
+        context.encodings = None if self.encoding is None else [self.encoding] * count
+        with opened(self.model, context) as calls:
             result = self.model(**copies)
             logits = getattr(result, "logits", None)
             if not isinstance(logits, Tensor):
@@ -243,7 +267,7 @@ class Runner:
                 )
             if len(logits) != count:
                 raise CaptureError(f"Expected one sequence, got a batch of {len(logits)}.")
-            return [self._chosen(tracker.real_rows(x, n)) for n, x in enumerate(logits)]
+            return [self._chosen(calls.last.real_rows(x, n)) for n, x in enumerate(logits)]
 
     def _chosen(self, logits: Tensor) -> Tensor:
         if self._position is None or logits.dim() < 2:
@@ -264,7 +288,7 @@ class Runner:
         """Estimate how many copies run at once in the memory that may be used."""
         if self.encoding is None:
             return 1
-        config, device = self.model.config.get_text_config(), self.model.device
+        config, device = self.model.config.get_text_config(), input_device(self.model)
         tokens = len(self.encoding) + len(self.encoding.decoder_tokens)
         rows = tokens if self._row is None else 1
         # Logits and their softmax, a layer's features, and its attention where it is all made.
@@ -304,7 +328,10 @@ def _together(edits: Sequence[Edit | Sequence[Edit]]) -> list[list[Edit]]:
     return cast("list[list[Edit]]", together)
 
 
-def _plain(edits: Sequence[Edit], name: str) -> int | None:
-    """Give the one number that an edit names, where it does."""
+def _plain(edits: Sequence[Edit], name: str, tokens: int) -> int | None:
+    """Give the one number that an edit names, where it does and is known to count from 0."""
     value = getattr(edits[0], name, None)
-    return int(value) if len(edits) == 1 and isinstance(value, (int, np.integer)) else None
+    if len(edits) != 1 or not isinstance(value, (int, np.integer)):
+        return None
+    number = int(value) if value >= 0 else tokens + int(value)
+    return number if number >= 0 else None

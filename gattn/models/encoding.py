@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -57,7 +58,7 @@ def is_text(inputs: Inputs) -> bool:
     Raises
     ------
     CaptureError
-        Where they are a trace.
+        Where they are a trace, or a mapping of texts or of nothing.
     """
     if isinstance(inputs, (AttentionTrace, Stack, AttentionGraph)):
         raise CaptureError(
@@ -66,8 +67,21 @@ def is_text(inputs: Inputs) -> bool:
         )
     if not isinstance(inputs, Mapping):
         return True
+    if texts := [name for name, value in inputs.items() if _holds_text(value)]:
+        raise CaptureError(
+            f"A mapping holds what a tokenizer or processor gives, such as input_ids; here "
+            f"{texts[0]!r} holds text: pass the text itself, as in gattn.capture(text)."
+        )
+    if not inputs:
+        raise CaptureError("The mapping is empty: pass a text, or what a tokenizer gives.")
     floats = [n for n, x in inputs.items() if isinstance(x, Tensor) and x.is_floating_point()]
     return "input_ids" in inputs and not floats
+
+
+def _holds_text(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(_holds_text, value))
+    return isinstance(value, (str, bytes))
 
 
 def encode(
@@ -82,8 +96,9 @@ def encode(
     ModelError
         Where a text comes without a tokenizer.
     """
+    _check_takes_text(model)
     if isinstance(inputs, str):
-        encoding = _encode_text(inputs, tokenizer)
+        encoding = _encode_text(inputs, tokenizer, _longest(model))
     elif isinstance(inputs, Mapping):
         encoding = _encode_mapping(inputs, tokenizer)
     else:
@@ -99,6 +114,16 @@ def encode(
     return encoding
 
 
+def _check_takes_text(model: PreTrainedModel) -> None:
+    main = getattr(model, "main_input_name", "input_ids")
+    parameters = inspect.signature(model.forward).parameters
+    if main in parameters and "input_ids" not in parameters:
+        raise ModelError(
+            f"{type(model).__name__} takes no tokens, but {main}: pass a mapping with {main!r}, "
+            "such as its processor gives."
+        )
+
+
 def _check_ids(name: str, ids: Tensor, model: PreTrainedModel) -> None:
     limit = _longest(model)
     if limit is not None and len(ids) > limit:
@@ -106,7 +131,10 @@ def _check_ids(name: str, ids: Tensor, model: PreTrainedModel) -> None:
             f"The text has {len(ids)} tokens, but the model takes at most {limit}; shorten or "
             "split it."
         )
-    table = model.get_input_embeddings()
+    try:
+        table: nn.Module | None = model.get_input_embeddings()
+    except NotImplementedError:  # Some models hash their tokens, or have several tables.
+        table = None
     known = table.num_embeddings if isinstance(table, nn.Embedding) else None
     if known is not None and len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < known:
         raise CaptureError(
@@ -115,7 +143,9 @@ def _check_ids(name: str, ids: Tensor, model: PreTrainedModel) -> None:
         )
 
 
-def _encode_text(text: str, tokenizer: PreTrainedTokenizerBase | None) -> Encoding:
+def _encode_text(
+    text: str, tokenizer: PreTrainedTokenizerBase | None, limit: int | None
+) -> Encoding:
     if not text:
         raise CaptureError("The text is empty: expected at least one token.")
     try:
@@ -127,6 +157,8 @@ def _encode_text(text: str, tokenizer: PreTrainedTokenizerBase | None) -> Encodi
         ) from error
     if tokenizer is None:
         raise ModelError("A text needs a tokenizer: pass tokenizer=, or token ids.")
+    if limit is not None:
+        _check_length(text, tokenizer, limit)
     found = tokenizer(text, return_offsets_mapping=tokenizer.is_fast, verbose=False)
     ids: list[int] = found["input_ids"]
     tensors = {
@@ -139,6 +171,25 @@ def _encode_text(text: str, tokenizer: PreTrainedTokenizerBase | None) -> Encodi
         return Encoding(tensors, names_of(ids, tokenizer), text=text)
     texts = _slices(text, found["offset_mapping"], names_of(ids, tokenizer))
     return Encoding(tensors, texts, tuple(found.word_ids(0)), text=text)
+
+
+def _check_length(text: str, tokenizer: PreTrainedTokenizerBase, limit: int) -> None:
+    """Refuse a text far longer than the limit by its beginning: tokenizing it all may take long.
+
+    Where the beginning alone has twice the tokens, what its last word would be does not count.
+    """
+    size = _FIRST_CHARACTERS * limit
+    while size < len(text):
+        count = len(tokenizer(text[:size], add_special_tokens=False, verbose=False)["input_ids"])
+        if count > 2 * limit:
+            raise CaptureError(
+                f"The text has {len(text):,} characters, and the first {size:,} are {count:,} "
+                f"tokens already, but the model takes at most {limit}; shorten or split it."
+            )
+        size *= 2
+
+
+_FIRST_CHARACTERS = 16
 
 
 def _slices(text: str, spans: Sequence[tuple[int, int]], names: Sequence[str]) -> tuple[str, ...]:
@@ -247,6 +298,14 @@ def names_of(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None) -> t
         token if i in special else _readable(token, tokenizer)
         for i, token in zip(ids, raw, strict=True)
     )
+
+
+def spellings_of(
+    ids: Sequence[int], tokenizer: PreTrainedTokenizerBase
+) -> tuple[list[str], list[str]]:
+    """Give what a tokenizer calls tokens: as it writes them, and with spaces for its marks."""
+    raw: list[str] = [tokenizer.convert_ids_to_tokens([i])[0] or f"<{i}>" for i in ids]
+    return raw, [token.replace("Ġ", " ").replace("▁", " ") for token in raw]
 
 
 def _readable(token: str, tokenizer: PreTrainedTokenizerBase) -> str:

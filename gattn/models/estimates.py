@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gattn.checks import whole
 from gattn.engines import tiles
 from gattn.engines.base import AttentionCall
 from gattn.engines.sparse import edge_products
@@ -22,7 +23,7 @@ from gattn.models.capturing import capturing, resolved
 from gattn.models.editing import parts
 from gattn.models.edits import Cut
 from gattn.models.effect_tables import Effects
-from gattn.models.effects import Runner, measured
+from gattn.models.effects import Runner, measured, told_edits
 from gattn.models.encoding import Inputs
 from gattn.models.gradients import Backward, LayerOutput, Outputs
 from gattn.models.metrics import Measure, Metric, Token
@@ -116,8 +117,7 @@ def estimate(
     Nanda (2023), Attribution patching. Geva et al. (2023), Dissecting recall of factual
     associations: attention knockout.
     """
-    if isinstance(sample, bool) or not isinstance(sample, int) or sample < 0:
-        raise SelectionError(f"sample is a whole number of edges, 0 for none, not {sample!r}.")
+    sample = whole("sample, a number of edges,", sample, 0, SelectionError)
     model, tokenizer = resolved(model, tokenizer)
     backward = Backward(text, model, tokenizer, metric, position, target, other)
     runner = backward.runner
@@ -131,7 +131,8 @@ def estimate(
         run.encodings = None if runner.encoding is None else [runner.encoding]
         number = backward.run(outputs)
     table = Effects(_table(run.trace, outputs.differentiate(number)))
-    table.attrs = {"metric": str(backward.measure), "tokens": runner.tokens}
+    facts = {"metric": str(backward.measure), "tokens": runner.tokens}
+    table.attrs = facts | told_edits(model)
     _add_effects(table, runner, backward.measure, renormalize, sample, seed, batch_size, progress)
     return table
 

@@ -1,7 +1,7 @@
-"""Tells open contexts which sequences a search ended with: beams, and drafts that were checked.
+"""Knows what `generate` does: which step runs, and which sequences a search ended with.
 
-Such a search runs more than it returns, so `GenerationMixin`'s methods are wrapped while a context
-is open, as the attention interface is.
+A search, by beams or drafts that are checked, runs more than it returns, so `GenerationMixin`'s
+methods are wrapped while a context is open, as the attention interface is.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from torch import Tensor
 
 from gattn.errors import CaptureError
+from gattn.models.media import callers
 
 if TYPE_CHECKING:
     from gattn.models.routing import Context
@@ -21,6 +22,32 @@ if TYPE_CHECKING:
 
 _SEARCHES = ("_beam_search", "_assisted_decoding")
 _originals: dict[str, Callable[..., Any]] = {}
+
+
+class Step(NamedTuple):
+    """What a call is to `generate`, if that makes it."""
+
+    is_prompt: bool | None = None
+    unfinished: Tensor | None = None
+    reorders: bool = False
+
+
+def present_step() -> Step:
+    """Look up the stack of calls for what `generate` knows of this one.
+
+    It feeds prompts in pieces of any length, and goes on with rows that have ended, as padding.
+    Searches take rows from others, and several tokens at once.
+    """
+    is_prompt = False
+    for frame in callers():
+        name = frame.f_code.co_name
+        is_prompt |= name.startswith("_prefill")
+        if name in _SEARCHES:
+            return Step(is_prompt, reorders=True)
+        unfinished = frame.f_locals.get("unfinished_sequences") if name == "_sample" else None
+        if isinstance(unfinished, Tensor) and unfinished.dim() == 1:
+            return Step(is_prompt, unfinished.bool().cpu())
+    return Step(True if is_prompt else None)
 
 
 def watch() -> None:
@@ -55,30 +82,35 @@ def _watched(search: Callable[..., Any]) -> Callable[..., Any]:
                 "calls are of two models: give another model as the assistant, or none."
             )
         for tracker, context in entries:
-            tracker.reorders = True
-            context.search()
-        try:
-            result = search(model, *args, **kwargs)
-        finally:
-            for tracker, _ in entries:
-                tracker.reorders = False
+            context.search(tracker)
+        result = search(model, *args, **kwargs)
         sequences = result if isinstance(result, Tensor) else result.sequences
         beams = int(getattr(settings, "num_beams", 1) or 1)
         for tracker, context in entries:
-            if (tracker, context) in _entries(model):
-                context.returned(sequences, given["input_ids"], beams)
+            if not context.is_closed:
+                context.returned(tracker, sequences, given["input_ids"], beams)
         return result
 
     return run
 
 
 def _entries(model: Any) -> list[tuple[Tracker, Context]]:
-    """Give the open contexts of the model that generates, of its whole or of a part."""
-    from gattn.models.routing import present
+    """Give the contexts of the model that generates, of its whole or of a part, and what follows.
+
+    What reads one call takes no part in those within it.
+    """
+    from gattn.models.routing import present, settle
 
     parts = list(model.modules())
+    found = [
+        (calls, context)
+        for calls, context in present()
+        if calls.owns(model) or any(part is calls.model for part in parts)
+    ]
+    for calls, _ in found:
+        settle(calls)
     return [
-        (tracker, context)
-        for tracker, context in present()
-        if tracker.owns(model) or any(part is tracker.model for part in parts)
+        (calls.next, context)
+        for calls, context in found
+        if not context.reads_one_call or context.depth == calls.depth
     ]

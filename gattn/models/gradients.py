@@ -53,6 +53,8 @@ class Outputs(Context, Generic[L]):
         Says whether a layer is wanted.
     """
 
+    reads_one_call = True
+
     def __init__(self, read: Callable[[Reading], L], wanted: Callable[[Place], bool]) -> None:
         self._read, self._wanted = read, wanted
         self._nodes: list[Tensor] = []

@@ -8,7 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+from torch import nn
+
 from gattn.errors import ModelError
+from gattn.models.trusting import check_files
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -17,6 +21,8 @@ EMBEDDED = "embedded"
 """The name of the small model that comes with gattn."""
 
 EMBEDDED_PATH = Path(__file__).parent / "embedded"
+
+META = "The model is on the device 'meta', which holds shapes and no numbers: load its weights."
 
 _HEADS = ("pooler", "classifier", "lm_head", "score", "head.")
 
@@ -35,21 +41,24 @@ def load_model(name: str | Path | None = None) -> tuple[PreTrainedModel, PreTrai
     ------
     ModelError
         Where there is no such model, or it has no safetensors weights, or not all that attention
-        needs. Pickled weights and a model's own code are never run.
+        needs. Pickled weights, kernels from the hub and a model's own code are never run, and what
+        names them is refused.
     """
     import transformers
 
     place = EMBEDDED_PATH if name in (None, EMBEDDED) else name
     try:
         _ask_hub(str(place))
+        check_files(place)
         config = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)
-        built = [getattr(transformers, kind, None) for kind in config.architectures or []]
-        model_class: Any = next((kind for kind in built if kind), transformers.AutoModel)
+        model_class = _class_of(config)
         with _quiet(place == EMBEDDED_PATH):
             model, found = model_class.from_pretrained(
                 place, use_safetensors=True, trust_remote_code=False, output_loading_info=True
             )
         tokenizer = load_tokenizer(place)
+    except ModelError:
+        raise
     except Exception as error:  # Files from anywhere fail in many ways.
         raise not_loaded(place, error) from error
     if missing := sorted(found["missing_keys"]):
@@ -64,6 +73,17 @@ def load_model(name: str | Path | None = None) -> tuple[PreTrainedModel, PreTrai
             )
         warnings.warn(f"{said}: they are random.", stacklevel=2)
     return model.eval(), tokenizer
+
+
+def _class_of(config: Any) -> Any:
+    """Find the class of a model; nothing else that a configuration may name is built."""
+    import transformers
+
+    for name in config.architectures or []:
+        named = getattr(transformers, str(name), None)
+        if isinstance(named, type) and issubclass(named, transformers.PreTrainedModel):
+            return named
+    return transformers.AutoModel
 
 
 def _is_head(name: str, model: PreTrainedModel) -> bool:
@@ -155,6 +175,25 @@ def offline_models() -> list[str]:
 def _has_weights(repository: Any) -> bool:
     names = {file.file_name for revision in repository.revisions for file in revision.files}
     return "config.json" in names and any(name.endswith(".safetensors") for name in names)
+
+
+def input_device(model: nn.Module) -> torch.device:
+    """Tell where a model takes its inputs; offloaded weights come from elsewhere while it runs.
+
+    Raises
+    ------
+    ModelError
+        Where it has no numbers to run with.
+    """
+    device: torch.device = next((x.device for x in model.parameters()), torch.device("cpu"))
+    if device.type != "meta":
+        return device
+    for module in model.modules():
+        hook = getattr(module, "_hf_hook", None)  # Where accelerate says how a module runs.
+        for one in (hook, *getattr(hook, "hooks", ())):
+            if getattr(one, "execution_device", None) is not None:
+                return torch.device(one.execution_device)
+    raise ModelError(META)
 
 
 def model_name(model: PreTrainedModel) -> str:

@@ -54,12 +54,12 @@ class Mask:
         mask = call.mask
         if mask is None:
             return cls(None, is_causal=_is_causal(call))
-        is_known = call.implementation in (*_READABLE, SCORES) and isinstance(mask, Tensor)
-        if not is_known or mask.dim() != 4:
+        if not isinstance(mask, Tensor) or mask.dim() != 4:
             raise CaptureError(
                 f"{call.name} runs the attention implementation {call.implementation!r} with a "
-                "mask that gattn does not read; load the model with attn_implementation one of "
-                f"{_READABLE}."
+                "mask that gattn does not read: expected a tensor that broadcasts to (batch, "
+                f"heads, queries, keys). Load the model with attn_implementation one of {_READABLE}"
+                ", or register such a mask function for your own with AttentionMaskInterface."
             )
         if mask.shape[-1] == 1:  # It says the same of all keys.
             mask = mask.expand(*mask.shape[:-1], call.key.shape[2])
@@ -191,9 +191,21 @@ def _is_causal(call: RoutedCall) -> bool:
     """Say whether a call without a mask is causal: sdpa's own rule."""
     if call.implementation == "eager":
         return False
+    if call.is_own:
+        return _reads_itself_first(call)
     told = call.options.get("is_causal")
     causal = getattr(call.module, "is_causal", True) if told is None else told
     return bool(causal) and call.query.shape[2] > 1
+
+
+def _reads_itself_first(call: RoutedCall) -> bool:
+    """Guess from the first query's output whether a user's own function is causal; it is proved."""
+    output, value = call.output[:, :1], call.value[:, :, :1].transpose(1, 2)
+    if call.query.shape[2] < 2 or not output.shape[2] or output.shape[2] % value.shape[2]:
+        return False
+    groups = output.shape[2] // value.shape[2]
+    alone = value.repeat_interleave(groups, dim=2)
+    return output.shape == alone.shape and torch.allclose(output, alone, rtol=1e-2, atol=1e-5)
 
 
 def taken(values: Tensor, dim: int, side: Side) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from operator import index
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
 import torch
@@ -109,11 +110,12 @@ class Measure:
             labels: dict[str, int] = getattr(self._model.config, "label2id", None) or {}
             is_label = size == len(labels) and token in labels
             return labels[token] if is_label else self._id(name, token)
-        if isinstance(token, bool) or not isinstance(token, int) or not 0 <= token < size:
+        number = None if isinstance(token, bool) or not hasattr(token, "__index__") else token
+        if number is None or not 0 <= index(number) < size:
             raise SelectionError(
                 f"{name} is a token's id from 0 to {size - 1}, or its text; not {token!r}."
             )
-        return token
+        return index(number)
 
     def _id(self, name: str, text: str) -> int:
         if self._tokenizer is None:

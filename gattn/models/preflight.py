@@ -6,17 +6,22 @@ only a softmax is seen, a small input runs first, and what is seen must be what 
 
 from __future__ import annotations
 
+import copy
 import inspect
-from collections.abc import Iterator, Sequence
-from threading import Lock
-from typing import Any
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from threading import RLock
+from typing import Any, NoReturn
 from weakref import WeakKeyDictionary
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError
 from gattn.models.edits import Cut, Edit
+from gattn.models.loading import input_device
 from gattn.models.reading import Reading
 from gattn.models.routing import Context, RoutedCall, opened
 from gattn.models.tracking import Place, Tracker
@@ -27,12 +32,15 @@ _SIDE = 64
 _SAMPLES = 4000
 _TOLERANCE = 1e-5
 
-_proved: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
-_lock = Lock()
+_Kinds = set[type[nn.Module]]
+_proved: WeakKeyDictionary[nn.Module, str | _Kinds] = WeakKeyDictionary()
+_lock = RLock()  # A model that is proved may call another.
 
 
 class _Seen(Context):
     """Collects the attention of each call with its kind of module, and cuts what it is told to."""
+
+    reads_one_call = True
 
     def __init__(self, cut: Edit | None = None) -> None:
         self.attention: list[tuple[Tensor, type[nn.Module]]] = []
@@ -60,30 +68,58 @@ def prove(model: nn.Module) -> None:
         changes its output, or cutting them does not.
     """
     with _lock:
-        reason = _proved.get(model)
-        if reason is None and model.training:
-            reason = "in training mode its softmaxes cannot be proved to be attention: call eval()"
-        elif reason is None:
-            reason = _reason(model)
-    if reason:
-        raise CaptureError(
-            f"{type(model).__name__} does not route its attention through transformers' attention "
-            f"interface, and {reason}. It is refused: what gattn would show could be wrong."
+        found = _proved.get(model)
+        if found is None and model.training:
+            found = "in training mode its softmaxes cannot be proved to be attention: call eval()"
+        elif found is None:
+            found = _found(model)
+    if isinstance(found, str):
+        _refuse(model, found)
+
+
+def check_kind(model: nn.Module, module: nn.Module) -> None:
+    """Refuse the softmax of a kind of module that did not run in the proof of its model.
+
+    Raises
+    ------
+    CaptureError
+        Where it did not.
+    """
+    kinds = _proved.get(model)
+    if isinstance(kinds, set) and type(module) not in kinds:
+        _refuse(
+            model,
+            f"the softmax of a {type(module).__name__} did not run on the small input that proved "
+            "the others",
         )
 
 
-def _reason(model: nn.Module) -> str:
-    """Say why a model cannot be trusted; nothing where it can."""
-    devices = {x.device.index for x in model.parameters() if x.device.type == "cuda"}
+def _refuse(model: nn.Module, reason: str) -> NoReturn:
+    chosen = getattr(model.config, "_attn_implementation", None)
+    hint = (
+        f" It runs the attention implementation {chosen!r}, which may compute no softmax that can "
+        'be seen: load the model with attn_implementation="eager".'
+    )
+    raise CaptureError(
+        f"{type(model).__name__} does not route its attention through transformers' attention "
+        f"interface, and {reason}. It is refused: what gattn would show could be wrong."
+        + (hint if chosen not in (None, "eager") and not model.training else "")
+    )
+
+
+def _found(model: nn.Module) -> str | _Kinds:
+    """Say why a model cannot be trusted, or which kinds of modules of it can."""
     try:
-        with torch.random.fork_rng(devices), torch.no_grad():
+        with _random_numbers_kept(model), torch.no_grad():
             inputs = _small_input(model)
             if inputs is None:
-                found = "gattn has no small input for it, to prove that its softmaxes are attention"
+                found: str | _Kinds = (
+                    "gattn has no small input for it, to prove that its softmaxes are attention"
+                )
             else:
-                found = _difference(model, inputs)
+                found = _difference(_like(model), inputs)
     except CaptureError as error:
-        found = f"its softmaxes are not attention: {error}"
+        found = f"its softmaxes are not attention: {error}".rstrip(".")
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except Exception as error:  # Models fail on small inputs in many ways, and some may pass.
@@ -93,9 +129,31 @@ def _reason(model: nn.Module) -> str:
     return found
 
 
-def _difference(model: nn.Module, inputs: dict[str, Tensor]) -> str:
+@contextmanager
+def _random_numbers_kept(model: nn.Module) -> Iterator[None]:
+    devices = {x.device.index for x in model.parameters() if x.device.type == "cuda"}
+    states = random.getstate(), np.random.get_state()  # noqa: NPY002
+    try:
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
+        random.setstate(states[0])
+        np.random.set_state(states[1])  # noqa: NPY002
+
+
+def _like(model: nn.Module) -> nn.Module:
+    """Copy a model, but for its parameters: running may change its modules, hooks and buffers."""
+    memory: dict[int, Any] = {id(parameter): parameter for parameter in model.parameters()}
+    for module in model.modules():
+        for value in (*module._buffers.values(), *vars(module).values()):
+            if isinstance(value, Tensor) and id(value) not in memory:
+                memory[id(value)] = value.detach().clone()
+    return copy.deepcopy(model, memory)
+
+
+def _difference(model: nn.Module, inputs: dict[str, Tensor]) -> str | _Kinds:
     said = model(**inputs, output_attentions=True)
-    given = [x for name, some in said.items() if name.endswith("attentions") for x in _all(some)]
+    given = list(_attentions(said))
     if not given:
         return "it gives no attentions to compare its softmaxes with"
     plain, seen = model(**inputs), _Seen()
@@ -103,7 +161,7 @@ def _difference(model: nn.Module, inputs: dict[str, Tensor]) -> str:
         watched = model(**inputs)
     if not _are_same(plain, watched):
         return "its output changes while its softmaxes are watched"
-    proved = set()
+    proved: _Kinds = set()
     for attention in given:
         kinds = {kind for other, kind in seen.attention if _are_equal(attention, other)}
         if not kinds:
@@ -114,9 +172,9 @@ def _difference(model: nn.Module, inputs: dict[str, Tensor]) -> str:
         return f"the softmax of a {strange.pop().__name__} is none of the attentions that it gives"
     with opened(model, _Seen(Cut(layer=0, renormalize=False)), proves=False):
         cut = model(**inputs)
-    return (
-        "cutting the edges of a layer does not change its output" if _are_same(plain, cut) else ""
-    )
+    if _are_same(plain, cut):
+        return "cutting the edges of a layer does not change its output"
+    return proved
 
 
 def _small_input(model: nn.Module) -> dict[str, Tensor] | None:
@@ -131,25 +189,44 @@ def _small_input(model: nn.Module) -> dict[str, Tensor] | None:
         if config.is_encoder_decoder:
             inputs["decoder_input_ids"] = inputs["input_ids"][:, :-2].flip(1)
     if "pixel_values" in names:
-        size = getattr(config, "image_size", None) or _SIDE
+        size = _setting(config, "image_size", "input_size", "img_size") or _SIDE
         sides = size if isinstance(size, (list, tuple)) else (size, size)
-        shape = (1, getattr(config, "num_channels", 3), *sides)
+        shape = (1, _setting(config, "num_channels", "in_channels", "in_chans") or 3, *sides)
         inputs["pixel_values"] = torch.randn(shape, generator=generator)
     if "input_values" in names:
         inputs["input_values"] = torch.randn(1, _SAMPLES, generator=generator)
-    return {name: values.to(_device(model)) for name, values in inputs.items()} or None
+    weight = next(x for x in model.parameters() if x.is_floating_point())
+    device = input_device(model)
+    return {
+        name: values.to(device, weight.dtype if values.is_floating_point() else None)
+        for name, values in inputs.items()
+    } or None
 
 
-def _device(model: nn.Module) -> torch.device:
-    return next(model.parameters()).device
+def _setting(config: Any, *names: str) -> Any:
+    """Find a setting by any of its names, in a configuration or in that of its images."""
+    for one in (config, getattr(config, "vision_config", None)):
+        for name in names:
+            if (value := getattr(one, name, None)) is not None:
+                return value
+    return None
 
 
 def _all(nested: Any) -> Iterator[Tensor]:
     if isinstance(nested, Tensor):
         yield nested
-    elif isinstance(nested, (list, tuple)):
-        for part in nested:
+    elif isinstance(nested, (list, tuple, Mapping)):
+        for part in nested.values() if isinstance(nested, Mapping) else nested:
             yield from _all(part)
+
+
+def _attentions(output: Any) -> Iterator[Tensor]:
+    """Walk the attentions that a model gives, those of models inside it too."""
+    for name, some in output.items() if isinstance(output, Mapping) else ():
+        if isinstance(some, Mapping):
+            yield from _attentions(some)
+        elif name.endswith("attentions"):
+            yield from _all(some)
 
 
 def _are_equal(given: Tensor, seen: Tensor) -> bool:

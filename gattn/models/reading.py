@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gattn.models.edits import Edit
     from gattn.models.routing import RoutedCall
 
+_NOTHING = 1e-6
 _UNREAD = ("indices", "block_indices", "cache")
 
 
@@ -119,9 +120,11 @@ def read(
     for _, group in groupby(range(len(call.query)), kind):
         elements = list(group)
         reading = _read(call, place, mask, elements, tuple(edits[elements[0]]))
-        if not call.options.get("dropout") and len(reading.queries) and len(reading.keys):
+        if len(reading.queries) and len(reading.keys):
             with torch.no_grad():
-                _verify(call, reading)
+                _verify_empty(call, reading)
+                if not call.options.get("dropout"):
+                    _verify(call, reading)
         readings.append(reading)
     return readings
 
@@ -195,10 +198,43 @@ def _normalizer(call: RoutedCall) -> Normalizer:
     return Softmax(sink=None if sink is None else sink.to(dtype).reshape(-1))
 
 
+def _verify_empty(call: RoutedCall, reading: Reading) -> None:
+    """Prove that queries without any key give nothing, in whatever head.
+
+    A mask of large negative numbers that holds all keys of a query leaves it even attention.
+    """
+    empty = (reading.graph.in_degree == 0)[:, None].expand(-1, reading.heads)
+    features = reading.attention.edge_features
+    if features is not None and features.shape[-1] > 1 and bool((features == -torch.inf).any()):
+        empty = empty.cpu() | (features == -torch.inf).all(1).cpu()
+    rows, heads = empty.nonzero(as_tuple=True)
+    if not len(rows):
+        return
+    elements = slice(reading.elements[0], reading.elements[-1] + 1)
+    slots = reading.queries.slots[rows.cpu()].to(call.query.device)
+    heads = heads.to(slots.device)
+    is_output = reading.has_vectors or call.weights is None
+    given = call.output.transpose(1, 2) if is_output else call.weights
+    assert given is not None
+    wrong = widened(given[elements]).abs().amax(-1)[:, heads, slots] > _NOTHING
+    if bool(wrong.any()):
+        _, one = wrong.nonzero()[0].tolist()
+        raise CaptureError(
+            f"{call.name} attends at query {reading.queries.first + int(rows[one])}, head "
+            f"{int(heads[one])}, though its mask holds all keys: numbers as large as the mask's "
+            "leave a query attention over all of them, which no graph of its mask says. Let "
+            "each query that is read attend to itself, or mask with booleans."
+        )
+
+
 def _verify(call: RoutedCall, reading: Reading) -> None:
-    """Prove on a few rows that this attention, times the values, is what the model computed."""
+    """Prove that this attention, times the values, is what the model computed.
+
+    A few rows are compared; all of them where the function is the user's own.
+    """
     count = len(reading.queries)
-    rows = sorted({0, count // 3, 2 * count // 3, count - 1})
+    some = {0, count // 3, 2 * count // 3, count - 1}
+    rows = list(range(count)) if call.is_own else sorted(some)
     elements, attention = slice(reading.elements[0], reading.elements[-1] + 1), reading.attention
     slots = reading.queries.slots[rows].to(call.query.device)
     is_output = attention.value is not None and attention.value.shape[-1] > 0

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from threading import Lock
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
 
+from gattn.edit_records import union
 from gattn.errors import CaptureError, ModelError, SelectionError
 from gattn.head import AttentionGraph
 from gattn.keep import All, Keep
-from gattn.models.editing import Part, parts
+from gattn.models.editing import Part, open_edits, parts
 from gattn.models.encoding import Encoding, names_of
+from gattn.models.following import Progress
 from gattn.models.loading import model_name
 from gattn.models.projections import Projections, value_norms
 from gattn.models.reading import Reading
-from gattn.models.routing import Context, RoutedCall
-from gattn.models.tracking import Origin, Place, Progress, Tracker
+from gattn.models.routing import Context, RoutedCall, is_open, tracker_of
+from gattn.models.sequences import RecordedLayer, RecordedSequence, Sequences
+from gattn.models.tracking import Place, Tracker
 from gattn.models.wording import words_of_run
 from gattn.store import KeptEdges
 from gattn.trace import AttentionTrace, Stack
@@ -62,114 +66,6 @@ def refuse_training(model: nn.Module) -> None:
         )
 
 
-@dataclass(eq=False)
-class _Layer:
-    """A layer of a stack of one sequence: its heads' edges, and the lengths of its values."""
-
-    stores: dict[tuple[int, ...], KeptEdges] = field(default_factory=dict)
-    attributes: dict[tuple[int, ...], dict[str, Any]] = field(default_factory=dict)
-    norms: Tensor | None = None
-    groups: int = 1
-    queries: int = 0
-    generated: int = 0
-    is_cached: bool = False
-
-    def add_norms(self, norms: Tensor, first: int) -> None:
-        """Add the keys' value norms (heads, keys); those known already come again."""
-        norms = norms.cpu()
-        if self.norms is None:
-            self.norms = norms
-        elif (known := self.norms.shape[1]) < first + norms.shape[1]:
-            self.norms = torch.cat([self.norms, norms[:, known - first :]], dim=1)
-
-    def without_last(self, queries: int) -> _Layer:
-        """Copy the layer without its last queries, and the keys that stood there."""
-        left = max(self.queries - queries, 0)
-        stores = {
-            heads: store.first_rows(store.num_rows - queries)
-            for heads, store in self.stores.items()
-        }
-        is_bipartite = any(store.is_bipartite for store in stores.values())
-        norms = self.norms if self.norms is None or is_bipartite else self.norms[:, :left]
-        generated = max(self.generated - queries, 0)
-        attributes = {heads: dict(some) for heads, some in self.attributes.items()}
-        return replace(
-            self,
-            stores=stores,
-            attributes=attributes,
-            norms=norms,
-            queries=left,
-            generated=generated,
-        )
-
-
-@dataclass(eq=False)
-class _Sequence:
-    """What is known of one sequence.
-
-    `owner` went on with it last, as one of its rows; `fed` are the ids of all its slots, and which
-    of these are real. Logits come with the number of tokens that they end after; `ended` is that
-    number for the last call that ended.
-    """
-
-    owner: Progress
-    row: int = 0
-    layers: dict[str, dict[int, _Layer]] = field(default_factory=dict)
-    ids: dict[tuple[str, bool], list[int] | None] = field(default_factory=dict)
-    logits: list[tuple[Tensor, int]] = field(default_factory=list)
-    fed: tuple[Tensor, Tensor] | None = None
-    ended: int = 0
-    is_broken: bool = False
-
-    @property
-    def length(self) -> int:
-        """How many tokens went into a cache."""
-        layers = (layer for stack in self.layers.values() for layer in stack.values())
-        return max((layer.queries for layer in layers if layer.is_cached), default=0)
-
-    def without_last(self, tokens: int) -> _Sequence:
-        """Copy it without the last tokens; layers that no cache goes on with stay as they are."""
-        layers = {
-            stack: {
-                n: layer.without_last(tokens) if layer.is_cached else layer
-                for n, layer in some.items()
-            }
-            for stack, some in self.layers.items()
-        }
-        length = self.length - tokens
-        logits = [(some[: len(some) - max(end - length, 0)], end) for some, end in self.logits]
-        logits = [(some, min(end, length)) for some, end in logits if len(some)]
-        ids = {
-            (stack, is_query): some[:length] if some and self._grows(stack, is_query) else some
-            for (stack, is_query), some in self.ids.items()
-        }
-        return _Sequence(self.owner, self.row, layers, ids, logits, self.fed, length)
-
-    def whole(self) -> _Sequence:
-        """Copy it without what a call that did not end added to some layers."""
-        layers = {
-            stack: {
-                n: layer.without_last(max(layer.queries - self.ended, 0))
-                for n, layer in some.items()
-                if layer.is_cached
-            }
-            for stack, some in self.layers.items()
-        }
-        layers = {stack: self.layers[stack] | some for stack, some in layers.items()}
-        return replace(self, layers=layers)
-
-    def _grows(self, stack: str, is_query: bool) -> bool:
-        """Say whether a stack's ids go on with a cache: the keys of cross-attention stay."""
-        is_cached = any(layer.is_cached for layer in self.layers.get(stack, {}).values())
-        return is_cached and (is_query or not stack.endswith("cross"))
-
-    @property
-    def generated(self) -> int:
-        """How many tokens came step by step; those of cross-attention come again."""
-        own = (layers for stack, layers in self.layers.items() if stack != "cross")
-        return max((layer.generated for layers in own for layer in layers.values()), default=0)
-
-
 class Recording(Context):
     """What the calls of a model attended to, while a context was open; see `capturing`."""
 
@@ -191,16 +87,12 @@ class Recording(Context):
         self._layers, self._heads, self._scores = layers, heads, scores
         self._contributions, self._keeps_logits = contributions, keeps_logits
         self._projections = Projections(self)
-        self.encodings: list[Encoding] | None = None
-        self._sequences: list[_Sequence] = []
-        self._run: list[_Sequence] | None = None
-        self._unfinished: list[_Sequence] = []
-        self._searched: list[_Sequence] | None = None
-        self._run_of: WeakKeyDictionary[Progress, list[_Sequence]] = WeakKeyDictionary()
+        self.encodings: Sequence[Encoding] | None = None
+        self._sequences = Sequences()
+        self._lock = Lock()
         self._depth: dict[str, int] = {}
-        self._was_called = False
+        self._was_called = self._broke = False
         self._size = 0
-        self._progress = Progress()
 
     def watching_projections(self, model: PreTrainedModel) -> AbstractContextManager[None]:
         """Watch the output projections, where contributions are wanted."""
@@ -209,62 +101,16 @@ class Recording(Context):
     # What happens while the model runs
 
     def begin(self, tracker: Tracker) -> None:
-        """Refuse a model whose attention is random, and forget a call that failed halfway."""
+        """Refuse a model whose attention is random, and find what a call goes on with."""
         refuse_training(tracker.model)
         self._was_called = True
-        self._projections.forget()
-        self._drop_unfinished()
-        self._progress = tracker.progress
-        self._run = self._going_on(tracker.progress, tracker.seen)
-        self._touch(self._run or ())
+        self._sequences.begin(tracker)
 
-    def _touch(self, run: Iterable[_Sequence]) -> None:
-        """Note what a search runs."""
-        if self._searched is not None:
-            self._searched += [one for one in run if one not in self._searched]
-
-    def _going_on(self, progress: Progress, seen: int) -> list[_Sequence] | None:
-        """Find the sequences that a call goes on with, each cut to where it does.
-
-        What nothing else goes on with is taken over; of all else a copy goes on.
-        """
-        run = self._run_of.get(progress)
-        source = Origin(progress, list(range(len(run or ()))), True)
-        if run is None and progress.origin is not None:
-            source = progress.origin
-            run = self._run_of.get(source.progress)
-        if (
-            run is None
-            or len(run) <= max(source.rows, default=-1)
-            or any(one.is_broken for one in run)
-        ):
-            return None
-        if not seen:
-            return run
-        found: list[_Sequence] = []
-        for row, number in enumerate(source.rows):
-            sequence, length = run[number], progress.tokens(row, seen)
-            surplus = 0 if length is None else max(sequence.length - length, 0)
-            is_free = number not in source.rows[:row]
-            is_free &= not surplus or (source.is_own and sequence.owner is source.progress)
-            if surplus or not is_free:
-                copied = sequence.without_last(surplus)
-                self._list(copied, after=sequence if is_free else found[-1] if found else None)
-                if is_free and sequence in self._sequences:
-                    self._sequences.remove(sequence)
-                sequence = copied
-            elif sequence not in self._sequences:
-                self._list(sequence)
-            sequence.owner, sequence.row = progress, row
-            found.append(sequence)
-        self._run_of[progress] = found
-        return found
-
-    def _list(self, sequence: _Sequence, after: _Sequence | None = None) -> None:
-        """List a sequence after another that is listed, or last."""
-        known = after is not None and after in self._sequences
-        place = self._sequences.index(after) + 1 if after is not None and known else None
-        self._sequences.insert(len(self._sequences) if place is None else place, sequence)
+    def broke(self, tracker: Tracker) -> None:
+        """Forget what a call added that broke off: the trace stays as it was before."""
+        self._broke = True
+        self._projections.forget(tracker)
+        self._sequences.broke(tracker)
 
     def wants(self, place: Place) -> bool:
         """Say whether a layer was chosen."""
@@ -272,32 +118,21 @@ class Recording(Context):
 
     def see(self, call: RoutedCall, place: Place, readings: list[Reading]) -> None:
         """Keep the edges of a call."""
-        self._projections.check(attention=call.module)
-        if self._run is None or self._starts_anew(self._run, place, readings):
-            self._run = self._run_of[self._progress] = []
-            self._extend(self._run, len(set(place.sequences)))
-        self._unfinished = self._run
+        tracker = tracker_of(self)
+        now = self._sequences[tracker]
+        now.generates = tracker.generates(call.query.shape[2])
+        self._projections.check(tracker, call.module)
+        if now.run is None or self._starts_anew(now.run, place, readings):
+            self._sequences.begin_anew(tracker)
+            self._sequences.extend(tracker, len(set(place.sequences)))
         with torch.no_grad():
             for reading in readings:
                 if len(reading.queries):
-                    self._keep_edges(call, place, reading)
+                    self._keep_edges(call, place, reading, tracker)
 
-    def _extend(self, run: list[_Sequence], count: int) -> None:
-        """Begin further sequences, until there are so many."""
-        more = [_Sequence(self._progress, row) for row in range(len(run), count)]
-        run += more
-        self._sequences += more
-        self._touch(more)
-
-    def _drop_unfinished(self) -> None:
-        """Forget what a call that did not end was about to add to."""
-        for sequence in self._unfinished:
-            sequence.is_broken = not sequence.ended
-            sequence.layers = sequence.whole().layers
-        self._sequences = [one for one in self._sequences if not one.is_broken]
-        self._unfinished = []
-
-    def _starts_anew(self, run: list[_Sequence], place: Place, readings: list[Reading]) -> bool:
+    def _starts_anew(
+        self, run: list[RecordedSequence], place: Place, readings: list[Reading]
+    ) -> bool:
         for reading in readings:
             for sequence in reading.sequences:
                 known = sequence < len(run) and place.layer in run[sequence].layers.get(
@@ -307,7 +142,9 @@ class Recording(Context):
                     return True
         return False
 
-    def _keep_edges(self, call: RoutedCall, place: Place, reading: Reading) -> None:
+    def _keep_edges(
+        self, call: RoutedCall, place: Place, reading: Reading, tracker: Tracker
+    ) -> None:
         heads = range(reading.heads) if self._heads is None else self._heads
         if missing := [head for head in heads if not 0 <= head < reading.heads]:
             raise SelectionError(
@@ -318,7 +155,7 @@ class Recording(Context):
                 f"{call.name} shows only its softmax, not its values, so contributions are not "
                 "known: leave out contributions."
             )
-        layers = [self._layer(place, reading, sequence) for sequence in reading.sequences]
+        layers = [self._layer(place, reading, sequence, tracker) for sequence in reading.sequences]
         for part in parts(reading, heads):
             self._check_size(part, len(layers))
             stores = [self._store(layer, part, place) for layer in layers]
@@ -338,26 +175,30 @@ class Recording(Context):
             for layer, norms in zip(layers, value_norms(reading), strict=True):
                 layer.add_norms(norms, reading.keys.first)
         elif self._contributions:
-            self._projections.expect(call, reading, layers)
+            self._projections.expect(tracker, call, reading, layers)
 
-    def _layer(self, place: Place, reading: Reading, sequence: int) -> _Layer:
-        run = self._run
-        assert run is not None
-        self._extend(run, sequence + 1)
-        stack = run[sequence].layers.setdefault(place.stack, {})
+    def _layer(
+        self, place: Place, reading: Reading, sequence: int, tracker: Tracker
+    ) -> RecordedLayer:
+        now = self._sequences[tracker]
+        stacks = self._sequences.extend(tracker, sequence + 1)[sequence].layers
+        if place.stack not in stacks:
+            stacks[place.stack] = {}
+            now.undo[id(stacks), place.stack] = partial(stacks.pop, place.stack)
+        stack, queries = stacks[place.stack], reading.queries
+        if place.layer in stack and id(stack[place.layer]) not in now.undo:
+            now.undo[id(stack[place.layer])] = stack[place.layer].going_back()
         if place.layer not in stack:
-            if reading.queries.first:
-                raise CaptureError(
-                    f"The model goes on with a cache of {reading.queries.first} tokens that were "
-                    "not recorded: they ran before gattn.capturing was opened, its keys were "
-                    "changed since, or it is compressed and does not show them. Open the context "
-                    "before the prompt runs, and use a cache that keeps keys as they are."
-                )
-            is_cached = place.stack in self._progress.cached or place.stack.endswith("cross")
-            stack[place.layer] = _Layer(groups=reading.groups, is_cached=is_cached)
-        elif len(reading.queries) == 1:
-            stack[place.layer].generated += 1
-        layer, queries = stack[place.layer], reading.queries
+            if queries.first:
+                raise CaptureError(_unrecorded(queries.first, now.progress))
+            is_cached = place.stack in now.progress.cached or place.stack.endswith("cross")
+            stack[place.layer] = RecordedLayer(groups=reading.groups, is_cached=is_cached)
+            now.undo[id(stack[place.layer])] = partial(stack.pop, place.layer)
+        elif now.generates:
+            stack[place.layer].generated += len(queries)
+        else:
+            stack[place.layer].generated = 0
+        layer = stack[place.layer]
         if not place.is_bipartite and queries.first != layer.queries:
             raise CaptureError(
                 f"The model goes on after {queries.first} tokens of a text of which "
@@ -372,10 +213,11 @@ class Recording(Context):
         if not self._is_default:
             return
         numbers = sequences * len(part.heads) * part.graph.num_edges
-        self._size += 4 * numbers * (1 + self._scores + bool(self._contributions))
+        with self._lock:
+            self._size += 4 * numbers * (1 + self._scores + bool(self._contributions))
         check_default_size(self._size)
 
-    def _store(self, layer: _Layer, part: Part, place: Place) -> KeptEdges:
+    def _store(self, layer: RecordedLayer, part: Part, place: Place) -> KeptEdges:
         heads = tuple(part.heads)
         if heads not in layer.stores:
             if any(set(heads) & set(others) for others in layer.stores):
@@ -396,57 +238,36 @@ class Recording(Context):
 
     def end(self, tracker: Tracker, result: Any) -> None:
         """Note the tokens and the logits of a call."""
-        tracker.check_layers()
-        self._projections.check()
-        self._unfinished = []
+        self._projections.check(tracker)
+        now = self._sequences.end(tracker)
         for stack, layers in tracker.depth.items():
             self._depth[stack] = max(self._depth.get(stack, 0), layers)
-        if self._run is None:
+        if now.run is None:
             return
-        logits = getattr(result, "logits", None)
-        if not self._keeps_logits or not isinstance(logits, Tensor) or logits.dim() not in (2, 3):
+        for number, sequence in enumerate(now.run):
+            sequence.edits = union((sequence.edits, open_edits(tracker.model, number)))
+        logits = getattr(result, "logits", None) if self._keeps_logits else None
+        if not isinstance(logits, Tensor) or logits.dim() not in (2, 3):
             logits = None
-        for number, sequence in enumerate(self._run):
+        # Those of a multiple choice have one row for all choices of a text.
+        logits = None if logits is None or len(logits) != tracker.batch else logits
+        for number, sequence in enumerate(now.run):
             for stack in tracker.depth:
                 sequence.ids[stack, False] = tracker.ids(stack, number)
                 if stack == "cross":
                     sequence.ids[stack, True] = tracker.ids(stack, number, is_query=True)
-            sequence.fed, sequence.ended = tracker.fed(number), sequence.length
+            sequence.fed = tracker.fed(number)
             if logits is not None and number < len(logits):
                 some = tracker.real_rows(logits[number].detach(), number)
                 sequence.logits.append((some, sequence.length))
 
-    def search(self) -> None:
+    def search(self, tracker: Tracker) -> None:
         """Note which sequences a search runs."""
-        self._searched = []
+        self._sequences.search(tracker)
 
-    def returned(self, sequences: Tensor, prompts: Tensor, beams: int) -> None:
-        """Keep what a search returned of what it ran, each up to its last token but one.
-
-        Raises
-        ------
-        CaptureError
-            Where it ran nothing of the kind.
-        """
-        run, self._searched = self._searched or [], None
-        texts = max(len(prompts) // beams, 1)
-        share = max(len(sequences) // texts, 1)
-        chosen = []
-        for number, ids in enumerate(sequences.cpu()):
-            of_text = [one for one in run if one.row // beams == number // share]
-            best, surplus = _returned(of_text, ids, prompts.shape[1])
-            chosen.append(best.without_last(surplus))
-            if beams == 1:  # The cache that is left goes on from here.
-                self._replace(best, chosen[-1])
-        places = [n for n, one in enumerate(self._sequences) if one in run]
-        start = places[0] if places else len(self._sequences)
-        self._sequences[start:] = [*chosen, *self._sequences[start:]]
-        self._sequences = [one for one in self._sequences if one not in run]
-
-    def _replace(self, old: _Sequence, new: _Sequence) -> None:
-        """Let whatever goes on with a sequence go on with another."""
-        for known in self._run_of.values():
-            known[:] = [new if one is old else one for one in known]
+    def returned(self, tracker: Tracker, sequences: Tensor, prompts: Tensor, beams: int) -> None:
+        """Keep what a search returned of what it ran."""
+        self._sequences.returned(tracker, sequences, prompts, beams)
 
     # What was recorded
 
@@ -465,6 +286,10 @@ class Recording(Context):
                 f"{self._kind} was not called: call the model that the context was opened on, "
                 "inside of the context and in its thread."
             )
+        if not self._depth and self._broke:
+            raise CaptureError(
+                f"Every call of {self._kind} within the context failed, so nothing was recorded."
+            )
         if not self._depth:
             raise CaptureError(
                 f"The attention of {self._kind} is not to be seen: it was not called, does not "
@@ -478,18 +303,11 @@ class Recording(Context):
             )
 
     @property
-    def _whole(self) -> list[_Sequence]:
-        """The sequences as they are without a call that has not ended."""
-        return [
-            one.whole() if one in self._unfinished else one
-            for one in self._sequences
-            if one not in self._unfinished or one.ended
-        ]
-
-    @property
     def traces(self) -> list[AttentionTrace]:
         """The trace of each sequence that ran, in order."""
-        return [self._trace(sequence, n) for n, sequence in enumerate(self._whole)]
+        if is_open(self):
+            tracker_of(self)  # A call that broke off is forgotten.
+        return [self._trace(sequence, n) for n, sequence in enumerate(self._sequences.whole)]
 
     @property
     def trace(self) -> AttentionTrace:
@@ -507,21 +325,21 @@ class Recording(Context):
             )
         return traces[0]
 
-    def _trace(self, sequence: _Sequence, number: int) -> AttentionTrace:
+    def _trace(self, sequence: RecordedSequence, number: int) -> AttentionTrace:
         stacks = {}
         for stack, layers in sequence.layers.items():
             names = self._names(sequence, stack, number)
             heads = {
                 (layer, graph.head or 0): graph
                 for layer, known in layers.items()
-                for graph in self._graphs(known, names)
+                for graph in self._graphs(known, names | {"edits": sequence.edits})
             }
             stacks[stack] = Stack(stack, dict(sorted(heads.items())))
         logits = torch.cat([some for some, _ in sequence.logits]) if sequence.logits else None
         text = self.encodings[number].text if self.encodings else ""
         return AttentionTrace(stacks, self._name, sequence.generated, logits, text)
 
-    def _names(self, sequence: _Sequence, stack: str, number: int) -> dict[str, Any]:
+    def _names(self, sequence: RecordedSequence, stack: str, number: int) -> dict[str, Any]:
         if self.encodings is not None:
             return self.encodings[number].names(stack)
         ids = {
@@ -536,7 +354,7 @@ class Recording(Context):
             names["words"] = words_of_run(own, sequence.generated, self._tokenizer)
         return names
 
-    def _graphs(self, layer: _Layer, names: dict[str, Any]) -> list[AttentionGraph]:
+    def _graphs(self, layer: RecordedLayer, names: dict[str, Any]) -> list[AttentionGraph]:
         found = []
         for heads, store in layer.stores.items():
             for graph in store.graphs(**layer.attributes[heads]):
@@ -552,23 +370,22 @@ class Recording(Context):
         return found
 
 
-def _returned(run: Sequence[_Sequence], ids: Tensor, prompt: int) -> tuple[_Sequence, int]:
-    """Find a sequence among those that a search ran, and how many tokens it ran too many."""
-    best, most, surplus = None, -1, 0
-    for one in run:
-        if one.fed is not None:
-            fed, real = one.fed
-            size = min(len(fed), len(ids) - 1)
-            same = int((fed[:size] == ids[:size]).long().cumprod(0).sum())
-            if same > most:
-                best, most, surplus = one, same, int(real[same:].sum())
-    if best is None or most < prompt or len(ids[most + 1 :].unique()) > 1:
-        raise CaptureError(
-            "A sequence that the search returned is not among those that it ran, as far as their "
-            "token ids tell: call generate with input_ids and with a cache, or else with "
-            "num_beams=1 and without an assistant."
+def _unrecorded(tokens: int, progress: Progress) -> str:
+    """Say why the tokens that a call goes on with are not recorded, as far as that is known."""
+    said = f"The model goes on with a cache of {tokens} tokens that were not recorded: "
+    if progress.left is not None:
+        return (
+            f"{said}the calls that ended left {progress.left} in it, and a call that failed put "
+            "tokens into it, or something that gattn did not see. Crop it to these, or run the "
+            "prompt again."
         )
-    return best, surplus
+    return (
+        f"{said}gattn.capturing has not seen this cache or what was copied into it. They ran "
+        "before it was opened or in a thread of their own, its keys were changed since, they are "
+        "compressed and not to be seen, or something else than the model's calls put them there, "
+        "such as a trained prefix. Open it before the prompt runs, and use a cache that keeps "
+        "keys as they are."
+    )
 
 
 def _fitting(graph: AttentionGraph, names: dict[str, Any]) -> dict[str, Any]:
@@ -578,4 +395,4 @@ def _fitting(graph: AttentionGraph, names: dict[str, Any]) -> dict[str, Any]:
         "words": graph.graph.num_tokens,
         "query_tokens": graph.graph.num_queries,
     }
-    return {name: some for name, some in names.items() if len(some) == sizes[name]}
+    return {name: some for name, some in names.items() if len(some) == sizes.get(name, len(some))}

@@ -5,6 +5,7 @@ to call. While a context is open, what it answers is wrapped: the function that 
 chose still computes the output, with its own arguments and its own mask; where edits apply, the
 rows that they change are then replaced; at last the open contexts are shown the call. Nothing of
 the model or its configuration is touched but hooks that tell when a call of the model begins.
+Compiled code is bypassed meanwhile.
 """
 
 from __future__ import annotations
@@ -26,13 +27,15 @@ from torch import Tensor, nn
 
 from gattn.errors import ModelError
 from gattn.models import generating
+from gattn.models.calls import Calls
+from gattn.models.compiling import as_written, bypass_compiled, restore_compiled
+from gattn.models.loading import META
 from gattn.models.tracking import Place, Tracker
 
 if TYPE_CHECKING:
     from gattn.models.edits import Edit
+    from gattn.models.encoding import Encoding
     from gattn.models.reading import Reading
-
-META = "The model is on the device 'meta', which holds shapes and no numbers: load its weights."
 
 
 _QUERIES = ("query", "q_proj", "q_lin", "q", "to_q", "qkv", "query_key_value", "c_attn", "q_attn")
@@ -58,12 +61,19 @@ class RoutedCall:
     options: dict[str, Any]
     output: Tensor
     weights: Tensor | None = None
+    is_own: bool = False
 
 
 class Context:
     """What an open context does; the base does nothing."""
 
     is_closed = False
+    depth = 0
+    """Within how many calls of the model it was opened."""
+    reads_one_call = False
+    """Whether it takes no part in calls within the one that it reads."""
+    encodings: Sequence[Encoding] | None = None
+    """The sequences that run, where they are known as texts, in the order of the batch."""
 
     def begin(self, tracker: Tracker) -> None:
         """Learn that a call of the model begins."""
@@ -85,14 +95,17 @@ class Context:
     def end(self, tracker: Tracker, result: Any) -> None:
         """Learn what a call of the model gave."""
 
-    def search(self) -> None:
+    def broke(self, tracker: Tracker) -> None:
+        """Learn that a call of the model broke off: it raised, or was interrupted."""
+
+    def search(self, tracker: Tracker) -> None:
         """Learn that a search begins, which runs more sequences than it will return."""
 
-    def returned(self, sequences: Tensor, prompts: Tensor, beams: int) -> None:
+    def returned(self, tracker: Tracker, sequences: Tensor, prompts: Tensor, beams: int) -> None:
         """Learn which sequences a search of so many beams a text returned, (sequences, tokens)."""
 
 
-_open: ContextVar[tuple[tuple[Tracker, Context], ...]] = ContextVar("contexts", default=())
+_open: ContextVar[tuple[tuple[Calls, Context], ...]] = ContextVar("contexts", default=())
 _lock = Lock()
 _number = 0
 _original: Callable[..., Any] | None = None
@@ -100,13 +113,13 @@ _hooks: WeakKeyDictionary[nn.Module, tuple[int, list[Any]]] = WeakKeyDictionary(
 
 
 @contextmanager
-def opened(model: nn.Module, context: Context, *, proves: bool = True) -> Iterator[Tracker]:
+def opened(model: nn.Module, context: Context, *, proves: bool = True) -> Iterator[Calls]:
     """Let a context take part in each call of the model.
 
-    Contexts nest, and take part only in calls of their own thread or task. A model that is not
-    routed is first proved, unless told otherwise.
+    Contexts nest, and take part only in calls of their own thread or task, and of those that copy
+    its context variables. A model that is not routed is first proved, unless told otherwise.
     """
-    _check(model)
+    model = as_written(model)
     if proves and not routes(model):
         from gattn.models.preflight import prove
 
@@ -117,25 +130,27 @@ def opened(model: nn.Module, context: Context, *, proves: bool = True) -> Iterat
             _open.reset(around)
     if proves and (missed := unseen(model)):
         warnings.warn(
-            f"{len(missed)} modules of {type(model).__name__} do not route their attention through "
-            f"transformers' interface, such as {missed[0]}: gattn neither shows nor edits it.",
+            f"{len(missed)} modules of {type(model).__name__} do not show their attention, such as "
+            f"{missed[0]}: gattn neither shows nor edits it.",
             stacklevel=4,
         )
-    known = [tracker for tracker, _ in present() if tracker.model is model]
-    tracker = known[0] if known else Tracker(model)
+    known = [calls for calls, _ in present() if calls.model is model]
+    calls = known[0] if known else Calls(model, routes(model))
+    settle(calls)
+    context.depth = calls.depth
     with ExitStack() as stack:
-        _open.set((*present(), (tracker, context)))
-        stack.callback(_close, context)
+        _open.set((*present(), (calls, context)))
+        stack.callback(_close, calls, context)
         _install(model)
         stack.callback(_uninstall, model)
-        if not routes(model):
+        if not calls.is_routed:
             from gattn.models.softmaxes import SoftmaxMode
 
             stack.enter_context(SoftmaxMode())
-        yield tracker
+        yield calls
 
 
-def present() -> tuple[tuple[Tracker, Context], ...]:
+def present() -> tuple[tuple[Calls, Context], ...]:
     """Give the contexts that are open in this thread or task, the outermost first.
 
     Contexts may close in any order, and a task goes on with those of the task that began it, which
@@ -144,7 +159,21 @@ def present() -> tuple[tuple[Tracker, Context], ...]:
     return tuple(entry for entry in _open.get() if not entry[1].is_closed)
 
 
-def _close(context: Context) -> None:
+def names_shown(
+    tracker: Tracker, stack: str, sequence: int, *, is_query: bool
+) -> Sequence[str] | None:
+    """Name a sequence's tokens as the text has them, where a context that runs it knows it."""
+    for calls, context in present():
+        encodings = context.encodings if calls.tracker is tracker else None
+        if encodings is not None and sequence < len(encodings):
+            names = encodings[sequence].names(stack)
+            found: Sequence[str] = names.get("query_tokens" if is_query else "", names["tokens"])
+            return found
+    return None
+
+
+def _close(calls: Calls, context: Context) -> None:
+    settle(calls)
     context.is_closed = True
     _open.set(present())
 
@@ -154,15 +183,28 @@ def is_open(context: Context) -> bool:
     return any(known is context for _, known in present())
 
 
-def _check(model: nn.Module) -> None:
-    for module in model.modules():
-        is_compiled = getattr(module, "_compiled_call_impl", None) is not None
-        if is_compiled or "_orig_mod" in module._modules:
-            what = "The model" if module is model else f"{type(module).__name__} in the model"
-            raise ModelError(
-                f"{what} is compiled, and compiled code does not ask how attention is computed: "
-                "pass the model as it was before torch.compile."
-            )
+def takes_part(context: Context) -> bool:
+    """Say whether a context is open in this thread or task, and reads the present call."""
+    for calls, known in present():
+        if known is context:
+            settle(calls)
+            return calls.has(context)
+    return False
+
+
+def tracker_of(context: Context) -> Tracker:
+    """Give what follows the present call of an open context's model."""
+    calls = next(calls for calls, known in present() if known is context)
+    settle(calls)
+    return calls.tracker
+
+
+def settle(calls: Calls) -> None:
+    """Tell the contexts which calls of this thread broke off."""
+    for tracker, contexts in calls.settle():
+        for _, context in present():
+            if any(known is context for known in contexts):
+                context.broke(tracker)
 
 
 def routes(model: nn.Module) -> bool:
@@ -172,18 +214,31 @@ def routes(model: nn.Module) -> bool:
 
 
 def unseen(model: nn.Module) -> list[str]:
-    """Name the modules of a routed model that attend without asking the interface how."""
-    if not routes(model):
-        return []
+    """Name the modules of a model whose attention is not seen.
+
+    In a routed model those are the ones that do not ask the interface how to attend; in any model
+    torch's own multi-head attention, which shows neither queries nor a softmax.
+    """
     kinds = {kind for kind in {type(module) for module in model.modules()} if _asks(kind)}
     asking = [f"{name}." for name, module in model.named_modules() if type(module) in kinds]
+    is_routed = routes(model)
     return [
         f"{name} ({type(module).__name__})"
         for name, module in model.named_modules()
-        if "Attention" in type(module).__name__
-        and any(hasattr(module, query) for query in _QUERIES)
-        and not any(f"{name}.".startswith(one) or one.startswith(f"{name}.") for one in asking)
+        if isinstance(module, nn.MultiheadAttention)
+        or (is_routed and _attends(module) and not _is_near(f"{name}.", asking))
     ]
+
+
+def _attends(module: nn.Module) -> bool:
+    """Say whether a module looks as if it attended."""
+    is_named = "Attention" in type(module).__name__
+    return is_named and any(hasattr(module, query) for query in _QUERIES)
+
+
+def _is_near(path: str, others: Sequence[str]) -> bool:
+    """Say whether a module is inside of another, or the other inside of it."""
+    return any(path.startswith(one) or one.startswith(path) for one in others)
 
 
 def _asks(kind: type[nn.Module]) -> bool:
@@ -202,6 +257,7 @@ def _install(model: nn.Module) -> None:
 
     global _number, _original
     with _lock:
+        bypass_compiled(lambda: _number > 0)
         if _number == 0:
             _original = AttentionInterface.get_interface
             AttentionInterface.get_interface = _routed(_original)  # type: ignore[method-assign]
@@ -220,6 +276,7 @@ def _uninstall(model: nn.Module) -> None:
         if _number == 0:
             AttentionInterface.get_interface = _original  # type: ignore[method-assign, assignment]
             generating.leave()
+            restore_compiled()
         count, handles = _hooks.pop(model)
         if count > 1:
             _hooks[model] = count - 1, handles
@@ -232,17 +289,40 @@ def _hooked(model: nn.Module) -> list[Any]:
     """Tell the contexts when the model is called, or a model inside it by itself."""
     from transformers import PreTrainedModel
 
+    def entries() -> list[tuple[Calls, Context]]:
+        found = [(calls, context) for calls, context in present() if calls.model is model]
+        if found:
+            settle(found[0][0])
+        return found
+
     def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        entries = [entry for entry in present() if entry[0].model is model]
-        if entries and entries[0][0].enter(module, args, kwargs):
-            for tracker, context in entries:
-                context.begin(tracker)
+        found = entries()
+        tracker = found[0][0].enter(module, sys._getframe(1)) if found else None
+        if tracker is None:
+            return
+        depth = found[0][0].depth - 1
+        contexts = [one for _, one in found if not one.reads_one_call or one.depth == depth]
+        found[0][0].begin(contexts)
+        _watch_softmaxes(found[0][0])
+        tracker.begin(module, args, kwargs)
+        for context in contexts:
+            context.begin(tracker)
 
     def leave(module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
-        entries = [entry for entry in present() if entry[0].model is model]
-        if entries and entries[0][0].leave(result) and result is not None:
-            for tracker, context in entries:
-                context.end(tracker, result)
+        found = entries()
+        ended = found[0][0].leave(sys._getframe(1)) if found else None
+        if ended is not None:
+            tracker, contexts = ended
+            some = [one for _, one in found if any(known is one for known in contexts)]
+            try:
+                tracker.end(result)
+                tracker.check_layers()
+                for context in some:
+                    context.end(tracker, result)
+            except BaseException:
+                for context in some:
+                    context.broke(tracker)
+                raise
 
     handles = []
     for module in model.modules():
@@ -250,6 +330,14 @@ def _hooked(model: nn.Module) -> list[Any]:
             handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
             handles.append(module.register_forward_hook(leave, always_call=True))
     return handles
+
+
+def _watch_softmaxes(calls: Calls) -> None:
+    """Watch softmaxes in a thread that a context was handed to: modes stay where they began."""
+    from gattn.models.softmaxes import SoftmaxMode
+
+    if not calls.is_routed and not SoftmaxMode.is_on():
+        calls.hold(SoftmaxMode())
 
 
 def _routed(get_interface: Callable[..., Any]) -> Callable[..., Any]:
@@ -262,6 +350,8 @@ def _routed(get_interface: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _wrapped(function: Callable[..., Any], implementation: str) -> Callable[..., Any]:
+    is_own = not (getattr(function, "__module__", None) or "").startswith("transformers.")
+
     @wraps(function)
     def call(
         module: nn.Module,
@@ -272,11 +362,12 @@ def _wrapped(function: Callable[..., Any], implementation: str) -> Callable[...,
         **options: Any,
     ) -> Any:
         result = function(module, query, key, value, attention_mask, **options)
-        if not any(tracker.owns(module) for tracker, _ in present()):
+        if not any(calls.owns(module) for calls, _ in present()):
             return result
         routed = RoutedCall(
             "", module, implementation, query, key, value, attention_mask, options, *result[:2]
         )
+        routed.is_own = is_own
         take_part(routed)
         return routed.output, routed.weights, *result[2:]
 
@@ -292,7 +383,9 @@ def take_part(call: RoutedCall) -> None:
         raise ModelError(META)
     # What gattn computes is its own affair, not a part of the model's autocast.
     with torch.autocast(call.query.device.type, enabled=False):
-        entries = [entry for entry in present() if entry[0].owns(call.module)]
+        entries = _entries(call.module)
+        if not entries:
+            return
         call.name = entries[0][0].name(call.module)
         places: dict[Tracker, Place] = {}
         for tracker, _ in entries:
@@ -317,3 +410,11 @@ def take_part(call: RoutedCall) -> None:
         apply(call, readings)
         for context, place in watching:
             context.see(call, place, readings)
+
+
+def _entries(module: nn.Module) -> list[tuple[Tracker, Context]]:
+    """List the contexts of a module's models, with what follows the present call of each."""
+    found = [(calls, context) for calls, context in present() if calls.owns(module)]
+    for calls in {id(calls): calls for calls, _ in found}.values():
+        settle(calls)
+    return [(calls.tracker, context) for calls, context in found if calls.has(context)]

@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from gattn.models.masks import SCORES
+from gattn.models.preflight import check_kind
 from gattn.models.routing import RoutedCall, present, routes, take_part
 from gattn.models.tracking import Tracker
 
@@ -34,6 +35,11 @@ class SoftmaxMode(TorchFunctionMode):
     Modes know no model of their own: one is on for each open context, and whichever comes first
     sees a softmax, so that contexts may close in any order.
     """
+
+    @classmethod
+    def is_on(cls) -> bool:
+        """Say whether this thread is watched."""
+        return any(isinstance(mode, cls) for mode in _get_current_function_mode_stack())
 
     def __torch_function__(
         self,
@@ -57,17 +63,19 @@ def _seen(attention: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> An
     """Let the open contexts take part, where a softmax is a model's attention."""
     scores = args[0] if args else given.get("input")
     dim = given.get("dim", args[1] if len(args) > 1 else None)
-    trackers = [tracker for tracker, _ in present() if tracker.is_calling]
+    trackers = [calls.tracker for calls, _ in present() if calls.depth]
     if not isinstance(scores, Tensor) or dim not in (-1, scores.dim() - 1) or not trackers:
         return attention
     module, tracker = _owner(trackers)
     if module is None or tracker is None or routes(tracker.model):
         return attention
-    if scores.dim() == 4:
-        return _take_part(module, scores, attention)
     batch = tracker.batch
+    if scores.dim() == 4:
+        check_kind(tracker.model, module)
+        return _take_part(module, scores, attention)
     if scores.dim() != 3 or batch is None or len(scores) % batch or len(scores) <= batch:
         return attention
+    check_kind(tracker.model, module)
     split = (x.unflatten(0, (batch, -1)) for x in (scores, attention))
     return _take_part(module, *split).reshape(attention.shape)
 

@@ -1,8 +1,8 @@
 """Finds what a layer's attention adds to the residual stream, from what its modules did.
 
-The layer's input is the residual stream. The output projection is the linear module that takes the
-call's output; what stands on the way from there to the sum is a norm or a scale; the sum is what a
-later module reads or gives.
+The layer's input is the residual stream. The output projection is the outermost module that takes
+the call's output; what stands on the way from there to the sum is a norm or a scale; the sum is
+what a later module reads or gives.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError
-from gattn.models.projections import head_weights, takes
+from gattn.models.projections import linear_map, takes
 from gattn.models.rounding import factor_of, is_half, tolerance
 from gattn.models.sublayers import FixedNorm, Sublayer
 from gattn.normalizers.base import widened
@@ -101,25 +101,20 @@ def _projected(
     events: list[Event],
 ) -> tuple[Sublayer, list[Event]]:
     """Find the output projection: the sublayer up to it, and what ran from it on."""
-    from transformers.pytorch_utils import Conv1D
-
     rows = call.output[0, reading.queries.slots.to(call.output.device)].flatten(1)
-    found = [
-        n
-        for n, event in enumerate(events)
-        if isinstance(event.module, (nn.Linear, Conv1D)) and takes(event.given, rows)
-    ]
-    if not found:
+    # The outermost that takes them ends last: an adapter is around the module that it adapts.
+    found = [n for n, event in enumerate(events) if event.is_alone and takes(event.given, rows)]
+    last = events[found[-1]] if found else None
+    projection = None if last is None else linear_map(last.module, last.given, last.output)
+    if projection is None:
         raise CaptureError(
             f"The output of {call.name} is not projected as it is, such as a gate or norm stands "
             "between: what its edges add is not known."
         )
-    module, value = events[found[0]].module, reading.attention.value
+    value = reading.attention.value
     assert value is not None
     residual = widened(given).to(value.dtype)
-    bias = torch.zeros_like(residual)
-    if module.bias is not None:
-        bias = bias + module.get_parameter("bias").detach()
+    bias = torch.zeros_like(residual) + projection.bias.to(residual)
     part = Sublayer(
         stack=place.stack,
         layer=place.layer,
@@ -127,13 +122,13 @@ def _projected(
         reading=reading,
         residual=residual,
         values=value[0],
-        weights=head_weights(module, reading.heads).to(value.dtype).transpose(1, 2),
+        weights=projection.heads(reading.heads).to(value.dtype).transpose(1, 2),
         factor=torch.ones_like(residual[:, 0]),
         bias=bias,
         after=residual,
         end=widened(end).to(value.dtype),
     )
-    return part, events[found[0] :]
+    return part, events[found[-1] :]
 
 
 def _behind_norms(part: Sublayer, events: list[Event]) -> tuple[Sublayer, Tensor]:

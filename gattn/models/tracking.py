@@ -7,29 +7,25 @@ position counts the real tokens of a sequence from 0.
 from __future__ import annotations
 
 import inspect
-from collections import deque
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
-from weakref import WeakKeyDictionary, ref
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import TensorWeakRef
 
 from gattn.errors import CaptureError
 from gattn.models import caches
+from gattn.models.following import Progress, Texts, rows_of
+from gattn.models.generating import Step, present_step
 from gattn.models.masks import Mask
+from gattn.models.media import Batch, Belonging, generated_from, modality
+from gattn.models.stacks import home, kind_of, kinds, stack_name
 
 if TYPE_CHECKING:
     from gattn.models.routing import RoutedCall
-
-_CROSS = ("cross", "encoder_attn", "encdecattention")
-_MODALITIES = {
-    "qformer": ("qformer",),
-    "vision": ("vision", "visual", "image"),
-    "audio": ("audio", "speech"),
-}
-_MOST_RECENT = 32
 
 
 @dataclass(frozen=True)
@@ -67,74 +63,40 @@ class _Last(NamedTuple):
     stop: int
 
 
-@dataclass(eq=False)
-class Progress:
-    """What is known of the texts that a call goes on with: their ids, and which tokens are real.
-
-    `stop` counts their slots so far and `held` is what their cache holds; `cached` names the stacks
-    that go on with it. `origin` says where they come from.
-    """
-
-    ids: dict[str, Tensor | None] = field(default_factory=dict)
-    real: dict[str, Tensor] = field(default_factory=dict)
-    read: dict[str, Tensor] = field(default_factory=dict)
-    cached: set[str] = field(default_factory=set)
-    held: caches.Held | None = None
-    stop: int = 0
-    count: int | None = None
-    origin: Origin | None = None
-
-    def taken(self, rows: list[int], stop: int, side: str, is_own: bool) -> Progress:
-        """Take some sequences up to a slot; `side` names the ids that go on with the cache."""
-        count = None if self.held is None else len(self.held.codes)
-
-        def take(values: Tensor | None) -> Tensor | None:
-            is_known = values is not None and len(values) == count
-            return values[rows][:, :stop] if values is not None and is_known else None
-
-        ids = {n: take(x) if n == side else x for n, x in self.ids.items()}
-        real = {n: take(x) if n in self.cached else x for n, x in self.real.items()}
-        known = {n: x for n, x in real.items() if x is not None}
-        return Progress(ids, known, cached=set(self.cached), origin=Origin(self, rows, is_own))
-
-    def tokens(self, row: int, stop: int) -> int | None:
-        """Count the real tokens of a sequence before a slot, where they are known."""
-        real = next((self.real[name] for name in self.cached if name in self.real), None)
-        return None if real is None or row >= len(real) else int(real[row, :stop].sum())
-
-
-class Origin(NamedTuple):
-    """The sequences that others go on from, and whether in the same cache, which held them."""
-
-    progress: Progress
-    rows: list[int]
-    is_own: bool
-
-
 class Tracker:
     """What is known of a model's present call, and of the sequence that it goes on with."""
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, known: Tracker | None = None) -> None:
         self.model = model
-        self._names: dict[int, str] = {id(part): name for name, part in model.named_modules()}
         self._config: Any = getattr(model, "config", None)
         self._is_encoder_decoder = bool(getattr(self._config, "is_encoder_decoder", False))
-        self._depth = 0
+        # What is known of the model and of texts serves all its calls, in any thread.
+        of = known or self
+        if known is None:
+            self._names: dict[int, str] = {id(part): name for name, part in model.named_modules()}
+            self._kinds: dict[tuple[str, str, type[nn.Module]], list[str]] = kinds(model)
+            self._texts = Texts("decoder_input_ids" if self._is_encoder_decoder else "input_ids")
+            self._stacks: dict[str, str] = {}
+            self._homes: dict[str, str] = {}
+            self._foreign: set[str] = set()
+        self._names, self._kinds, self._texts = of._names, of._kinds, of._texts
+        self._stacks, self._homes, self._foreign = of._stacks, of._homes, of._foreign
+        # What follows is of the present call.
+        self.is_calling = False
         self._seen = 0
         self._cache: Any = None
-        self.reorders = False
+        self._encodes = self._is_encoding = False
+        self._generating: Tensor | None = None
         self._has_own_mask = False
         self._padding: dict[str, Tensor] = {}
         self.progress = Progress()
-        self._of_cache: WeakKeyDictionary[Any, Progress] = WeakKeyDictionary()
-        self._recent: deque[Progress] = deque(maxlen=_MOST_RECENT)
-        self._batches: dict[str, int] = {}
+        self._batch = Batch({}, None)
         self._calls: dict[str, int] = {}
         self._layers: dict[str, list[int]] = {}
-        self._stacks: dict[str, str] = {}
-        self._homes: dict[str, str] = {}
         self._masks: dict[Any, tuple[Any, Mask]] = {}
         self._last: _Last | None = None
+        self._step = Step()
+        self._encoded: Tensor | None = None
 
     def owns(self, module: nn.Module) -> bool:
         """Say whether a module is a part of the model."""
@@ -144,95 +106,52 @@ class Tracker:
         """Give a module's qualified name."""
         return self._names[id(module)]
 
-    @property
-    def seen(self) -> int:
-        """How many slots the present call's cache held before."""
-        return self._seen
+    def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Note that a call of the model, or of a model inside it, begins."""
+        self._step = present_step()
+        self._begin(_arguments(module, args, kwargs))
+        self.is_calling = True
 
-    @property
-    def is_calling(self) -> bool:
-        """Whether a call of the model is under way."""
-        return self._depth > 0
-
-    def enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
-        """Note that the model or a model inside it is called; say whether it is the outermost."""
-        if module is self.model:
-            self._depth = 0
-        self._depth += 1
-        if self._depth == 1:
-            self._begin(_arguments(module, args, kwargs))
-        return self._depth == 1
-
-    def leave(self, result: Any) -> bool:
-        """Note what such a call gave; say whether it was the outermost."""
-        self._depth = max(self._depth - 1, 0)
-        if self._depth:
-            return False
+    def end(self, result: Any) -> None:
+        """Note what the call gave."""
         self._last = None
         self._masks.clear()
         if result is not None:
-            given = getattr(result, "past_key_values", None)
-            self._note(self._cache if given is None else given)
+            cache = getattr(result, "past_key_values", None)
+            self._texts.end(self._cache if cache is None else cache, self.progress, self.batch)
         self._cache = None
-        return True
-
-    def _note(self, cache: Any) -> None:
-        """Note what a call left in its cache."""
-        if cache is None or not isinstance(cache, Hashable):
-            return
-        known = self.progress
-        known.stop, known.count = caches.length(cache), self.batch
-        known.held, known.origin = caches.held(cache, known.stop), None
-        self._of_cache[cache] = known
-        if known not in self._recent:
-            self._recent.append(known)
-
-    def _going_on(self, cache: Any) -> Progress:
-        """Find the sequences that a cache holds; they may be others, in another order, than last.
-
-        Without keys to tell them by, a cache is trusted to hold what it held.
-        """
-        own, now = self._of_cache.get(cache), caches.held(cache, self._seen)
-        if now is None:
-            is_same = own is not None and (own.stop, own.count) == (self._seen, self.batch)
-            return own if own is not None and is_same and not self.reorders else Progress()
-        first = [] if own is None else [own]
-        known = dict.fromkeys([*first, *reversed(self._recent), *self._of_cache.values()])
-        for one in sorted(known, key=lambda one: one.stop > self._seen):
-            rows = None if one.held is None else now.rows_of(one.held)
-            if rows is not None and one.held is not None:
-                whole = one is own and one.stop == self._seen
-                if whole and rows == list(range(len(one.held.codes))):
-                    return one
-                return one.taken(rows, self._seen, self._own_ids, one is own)
-        return Progress()
-
-    @property
-    def _own_ids(self) -> str:
-        """The name of the ids that go on with a cache."""
-        return "decoder_input_ids" if self._is_encoder_decoder else "input_ids"
+        encoded = getattr(result, "encoder_last_hidden_state", None)
+        if encoded is None and self._is_encoding:
+            encoded = _first(result)
+        if self._encodes and isinstance(encoded, Tensor):
+            self._texts.encode(encoded, self.progress)
+            self._encoded = encoded  # It stays, to know the copies that samples go on with.
 
     def _begin(self, given: Mapping[str, Any]) -> None:
         self._calls.clear()
         self._layers.clear()
         self._masks.clear()
         self._last = None
+        self._encodes = self._is_encoding = False
+        self._batch = self._batched(given)
         cache: Any = given.get("past_key_values")
         self._cache = cache
         self._seen = 0 if cache is None else caches.length(cache)
-        self._batches = _batches(given)
         if self._seen:
-            self.progress = self._going_on(cache)
-        elif given.get("encoder_outputs") is None or not self._is_encoder_decoder:
-            self.progress = Progress()
-        if isinstance(cache, Hashable) and cache is not None:
-            self._of_cache[cache] = self.progress
+            self.progress = self._texts.in_cache(cache, self._seen, self.batch, self._step.reorders)
+        else:
+            self.progress = self._from_encoder(given) or self._from_media(given) or Progress()
+            if self._generating is not None and not self._batch.has_text:
+                self.progress.awaits = TensorWeakRef(self._generating)
+        self._texts.begin(cache, self.progress)
         self._has_own_mask = any(x.dim() == 4 for n, x in given.items() if _is_mask(n, x))
         self._padding = {n: x.detach() != 0 for n, x in given.items() if _is_mask(n, x)}
+        if getattr(given.get("input_ids"), "ndim", 2) == 3:
+            self._padding = {name: _of_choices(mask) for name, mask in self._padding.items()}
         for side in ("input_ids", "decoder_input_ids"):
-            ids = given.get(side)
+            ids = _of_choices(given.get(side))
             before = self.progress.ids.get(side)
-            goes_on = self._seen > 0 and side == self._own_ids
+            goes_on = self._seen > 0 and side == self._texts.side
             if not isinstance(ids, Tensor) or ids.dim() != 2:
                 # A decoder's call follows its encoder's, whose tokens stay.
                 if goes_on or given.get("encoder_outputs") is None or side != "input_ids":
@@ -241,11 +160,42 @@ class Tracker:
                 self.progress.ids[side] = ids
             else:
                 known = _repeated(before, len(ids))
-                if known is not None:
-                    known = torch.cat([known, ids], 1) if known.shape[1] == self._seen else None
+                if known is not None:  # It may hold tokens of a call that failed.
+                    known = torch.cat([known[:, : self._seen], ids], 1)
+                    known = known if known.shape[1] == self._seen + ids.shape[1] else None
                 self.progress.ids[side] = known
         if not self._seen:
             self.progress.real.clear()
+
+    def _from_encoder(self, given: Mapping[str, Any]) -> Progress | None:
+        """Find the call that encoded what a decoder is given, repeated for samples of it, say."""
+        decodes = any(
+            given.get(f"decoder_{name}") is not None for name in ("input_ids", "inputs_embeds")
+        )
+        taken = _first(given.get("encoder_outputs"))
+        self._encodes = self._is_encoder_decoder and taken is None
+        self._is_encoding = self._encodes and not decodes
+        if not self._is_encoder_decoder or taken is None:
+            return None
+        return self._texts.in_encoded(taken)
+
+    def _batched(self, given: Mapping[str, Any]) -> Batch:
+        """Read what a call is given; images that `generate` encodes first belong to its texts."""
+        self._generating = None
+        if not self._is_encoder_decoder:
+            self._generating = generated_from(self.model)
+        return Batch(given, self._config, self._generating)
+
+    def _from_media(self, given: Mapping[str, Any]) -> Progress | None:
+        """Find what is known of the images that `generate` encoded, or of their texts."""
+        known, texts, ids = self.progress, self._generating, given.get("input_ids")
+        if known.awaits is None or texts is None or known.awaits() is not texts:
+            return None
+        if not self._batch.has_text:
+            return known
+        known.awaits = None
+        rows = rows_of(ids, texts) if isinstance(ids, Tensor) else None
+        return None if rows is None else known.encoded(rows)
 
     def place(self, call: RoutedCall) -> Place:
         """Say where a call of the model's attention is.
@@ -270,19 +220,30 @@ class Tracker:
             self._cache is None and call.query.shape[2] != call.key.shape[2]
         )
         mask = self.mask(call)
+        belonging = self._belonging(call, stack, start)
         find = self._cross_sides if is_bipartite else self._own_sides
-        queries, keys = find(call, mask, stack)
+        queries, keys = find(call, mask, stack, belonging)
         if start:
             queries, keys = (
-                [Side(side.slots, side.first + start) for side in sides]
+                [
+                    Side(side.slots, side.first + start - self._batch.origin(sequence))
+                    for side, sequence in zip(sides, belonging.sequences, strict=True)
+                ]
                 for sides in (queries, keys)
             )
         self._last = _Last(call.module, ref(call.query), start + call.query.shape[2])
-        count = call.query.shape[0]
-        windows = self.windows(stack, count)
-        return Place(
-            stack, layer, is_bipartite, queries, keys, [n // windows for n in range(count)]
-        )
+        return Place(stack, layer, is_bipartite, queries, keys, belonging.sequences)
+
+    def _belonging(self, call: RoutedCall, stack: str, start: int) -> Belonging:
+        count, _, length, _ = call.query.shape
+        found = self._batch.belonging(stack, count, start, length)
+        if found is None:
+            raise CaptureError(
+                f"{call.name} attends in {count} sequences, and the model was given "
+                f"{self._batch.texts} texts: which belongs to which is not known. Run texts one "
+                "by one."
+            )
+        return found
 
     def mask(self, call: RoutedCall) -> Mask:
         """Read a call's mask, once for all layers that share it."""
@@ -294,6 +255,19 @@ class Tracker:
             self._masks[name] = call.mask, mask
         return self._masks[name][1]
 
+    def generates(self, length: int) -> bool:
+        """Say whether a call goes on with tokens that were generated, rather than with a prompt.
+
+        Outside of `generate` these come one by one.
+        """
+        is_prompt = self._step.is_prompt
+        return self._seen > 0 and (length == 1 if is_prompt is None else not is_prompt)
+
+    @property
+    def seen(self) -> int:
+        """How many tokens of its cache the present call goes on with."""
+        return self._seen
+
     @property
     def depth(self) -> dict[str, int]:
         """How many layers of each stack the present call went through so far."""
@@ -302,21 +276,7 @@ class Tracker:
     @property
     def batch(self) -> int | None:
         """How many sequences the present call has."""
-        return next(iter(self._batches.values()), None)
-
-    def windows(self, stack: str, count: int) -> int:
-        """Say how many elements of a batch belong to each sequence: windows of an image, say.
-
-        An image is a sequence of its own, but where a text holds places for its images.
-        """
-        words = stack.lower()
-        modality = next(
-            (name for name, some in _MODALITIES.items() if any(word in words for word in some)), ""
-        )
-        batch = self.batch
-        if not any(hasattr(self._config, f"{kind}_token_id") for kind in ("image", "audio")):
-            batch = self._batches.get(modality, batch)
-        return max(count // batch, 1) if batch else 1
+        return self._batch.size
 
     def _start_of_split(self, call: RoutedCall) -> int:
         """Say where the tokens of a call begin that goes on with those of the last.
@@ -350,17 +310,21 @@ class Tracker:
         others go by their own paths in the model.
         """
         if name not in self._stacks:
-            short = _stack_name(call.module, name, self._is_encoder_decoder)
+            short = stack_name(call.module, name, self._is_encoder_decoder)
             if short is None:
                 is_step = call.query.shape[2] == 1
                 short = "encoder" if not is_step and self.mask(call).sees_ahead else "decoder"
-            home = _home(name)
-            if self._homes.setdefault(short, home) != home:
-                short = home if short != "cross" else f"{home} cross"
+            place = home(name)
+            if self._homes.setdefault(short, place) != place:
+                short = place if short != "cross" else f"{place} cross"
             self._stacks[name] = short
+            if modality(name):
+                self._foreign.add(short)
         return self._stacks[name]
 
-    def _own_sides(self, call: RoutedCall, mask: Mask, stack: str) -> tuple[list[Side], list[Side]]:
+    def _own_sides(
+        self, call: RoutedCall, mask: Mask, stack: str, belonging: Belonging
+    ) -> tuple[list[Side], list[Side]]:
         """Find the real tokens of self-attention: those that may attend to themselves."""
         count, _, length, _ = call.query.shape
         slots = call.key.shape[2]
@@ -378,42 +342,43 @@ class Tracker:
         else:
             now = mask.reads_itself(count, start - dropped, length)
             now = now if told is None else now | told[:, start:]
+        unfinished = self._step.unfinished
+        if start and unfinished is not None and len(unfinished) == count:
+            now = now & unfinished[:, None]
         real = now if before is None or not start else torch.cat([before, now], dim=1)
         self.progress.real[stack] = real
         queries = _sides(real, start, length)
         keys = _sides(real, dropped, total - dropped)
-        windows = self.windows(stack, count)
-        if windows > 1:
-            queries = [Side(x.slots, n % windows * length) for n, x in enumerate(queries)]
-            keys = [Side(x.slots, n % windows * slots) for n, x in enumerate(keys)]
+        if not belonging.is_alone:
+            ranks = belonging.ranks
+            queries = [Side(x.slots, n * length) for n, x in zip(ranks, queries, strict=True)]
+            keys = [Side(x.slots, n * slots) for n, x in zip(ranks, keys, strict=True)]
         return queries, keys
 
     def _is_cached(self, stack: str) -> bool:
         """Say whether a stack goes on with the call's cache: encoders run anew each time."""
-        if stack.startswith(tuple(_MODALITIES)):
-            return False
-        if self._is_encoder_decoder and "encoder" in stack.split("."):
+        if modality(stack) or (self._is_encoder_decoder and "encoder" in stack.split(".")):
             return False
         self.progress.cached.add(stack)
         return self._cache is not None
 
     def _told(self, stack: str, count: int, total: int) -> Tensor | None:
         """Say which tokens the caller's mask calls real: sparse attention may read none of them."""
-        if stack.startswith(tuple(_MODALITIES)):
+        if modality(stack):
             return None
         of_decoder = self._is_encoder_decoder and stack == "decoder"
         told = self._padding.get("decoder_attention_mask" if of_decoder else "attention_mask")
         return told.cpu() if told is not None and told.shape == (count, total) else None
 
     def _cross_sides(
-        self, call: RoutedCall, mask: Mask, stack: str
+        self, call: RoutedCall, mask: Mask, stack: str, belonging: Belonging
     ) -> tuple[list[Side], list[Side]]:
         """Find the real tokens of cross-attention: a key that nobody may read is padding."""
         count, _, length, _ = call.query.shape
-        if self.windows(stack, count) > 1:
+        if not belonging.is_alone:
             raise CaptureError(
                 f"{call.name} attends from {count} groups of queries to keys of their own, for "
-                f"{count // self.windows(stack, count)} sequences; expected one group a sequence. "
+                f"{len(set(belonging.sequences))} sequences; expected one group a sequence. "
                 "Several images a sequence are not read here."
             )
         self.progress.read[stack] = mask.is_read(count, call.key.shape[2])
@@ -425,6 +390,8 @@ class Tracker:
 
     def ids(self, stack: str, sequence: int, is_query: bool = False) -> list[int] | None:
         """Give the real token ids of a sequence so far, where they are known."""
+        if stack in self._foreign or (stack.endswith("cross") and not self._knows_keys(is_query)):
+            return None
         of_decoder = self._is_encoder_decoder and (stack == "decoder" or is_query)
         ids = self.progress.ids.get("decoder_input_ids" if of_decoder else "input_ids")
         if self._is_encoder_decoder and stack == "decoder" and ids is None:
@@ -441,9 +408,13 @@ class Tracker:
             return None
         return [int(i) for i in row[real[sequence]]]
 
+    def _knows_keys(self, is_query: bool) -> bool:
+        """Whether the tokens of cross-attention are texts: its keys are those of an encoder."""
+        return is_query or self._is_encoder_decoder
+
     def fed(self, sequence: int) -> tuple[Tensor, Tensor] | None:
         """Give the ids of all of a sequence's slots that go on with a cache, and which are real."""
-        ids = self.progress.ids.get(self._own_ids)
+        ids = self.progress.ids.get(self._texts.side)
         real = next((self.progress.real.get(name) for name in self.progress.cached), None)
         if ids is None or real is None or real.shape != ids.shape or sequence >= len(ids):
             return None
@@ -458,16 +429,27 @@ class Tracker:
         return rows if len(some) != len(rows) or bool(some.all()) else rows[some.to(rows.device)]
 
     def check_layers(self) -> None:
-        """Refuse layers that mix several attentions: one module may serve each layer only once.
+        """Refuse a call whose layers cannot be numbered by their order.
 
         Raises
         ------
         CaptureError
-            Where modules are called several times a layer.
+            Where the attention of some layers was not seen, or modules are called several times a
+            layer.
         """
         config = self._config
         text = config.get_text_config() if hasattr(config, "get_text_config") else config
         layers = getattr(text, "num_hidden_layers", None)
+        for seen, alike in self._alike():
+            # Models of fewer layers than they hold say so.
+            if len(seen) < len(alike) and seen != alike[:layers]:
+                missing = next(name for name in alike if name not in seen)
+                raise CaptureError(
+                    f"The attention of {missing} was not seen, but that of {seen[0]} was: the "
+                    "model skipped it, or computed it in code that does not ask transformers' "
+                    "interface, such as a graph or a replaced forward. Layers cannot be numbered, "
+                    "so this call is refused."
+                )
         for stack, calls in self._calls.items():
             modules = sum(self._stacks[name] == stack for name in self._layers)
             if layers is not None and modules < calls > layers:
@@ -477,21 +459,24 @@ class Tracker:
                     "gattn does not read."
                 )
 
+    def _alike(self) -> Iterator[tuple[list[str], list[str]]]:
+        """List the modules seen in this call with all that are alike, one in each layer."""
+        seen = {(*kind_of(name), type(self.model.get_submodule(name))) for name in self._layers}
+        for kind in seen:
+            alike = self._kinds[kind]
+            yield [name for name in alike if name in self._layers], alike
 
-def _batches(given: Mapping[str, Any]) -> dict[str, int]:
-    """Find how many texts, images and sounds are given; what is not known by name comes last."""
-    names = {
-        "": ("input_ids", "inputs_embeds", "decoder_input_ids", "decoder_inputs_embeds"),
-        "vision": ("pixel_values", "flattened_patches", "pixel_values_videos"),
-        "audio": ("input_features", "input_values"),
-    }
-    sizes = {n: len(x) for n, x in given.items() if isinstance(x, Tensor) and x.dim()}
-    found = {
-        kind: next(sizes[name] for name in some if name in sizes)
-        for kind, some in names.items()
-        if any(name in sizes for name in some)
-    }
-    return found or {"": next(iter(sizes.values()))} if sizes else {}
+
+def _of_choices(values: Any) -> Any:
+    """Read the choices of multiple choice models, (texts, choices, tokens), as texts."""
+    return values.flatten(0, 1) if isinstance(values, Tensor) and values.dim() == 3 else values
+
+
+def _first(outputs: Any) -> Tensor | None:
+    """Find the first tensor of a model's outputs: an encoder's last hidden states."""
+    some = list(outputs.values()) if isinstance(outputs, Mapping) else outputs
+    first = some[0] if isinstance(some, (tuple, list)) and len(some) else some
+    return first if isinstance(first, Tensor) and first.dim() > 1 else None
 
 
 def _is_mask(name: str, given: Any) -> bool:
@@ -522,28 +507,3 @@ def _arguments(
         return kwargs
     names = list(inspect.signature(module.forward).parameters)
     return {**dict(zip(names, args, strict=False)), **kwargs}
-
-
-def _home(name: str) -> str:
-    """Give the path of the list of layers that a module is in."""
-    parts = name.split(".")
-    number = next((n for n, part in enumerate(parts) if part.isdigit()), len(parts) - 1)
-    return ".".join(parts[:number])
-
-
-def _stack_name(module: nn.Module, name: str, is_encoder_decoder: bool) -> str | None:
-    """Name a module's stack by its path, or give None where the name does not tell."""
-    parts = name.lower().split(".")
-    if any(word in part for part in parts for word in _CROSS) or getattr(
-        module, "is_cross_attention", False
-    ):
-        return "cross"
-    for modality, words in _MODALITIES.items():
-        if any(word in part for part in parts for word in words):
-            return modality
-    if is_encoder_decoder:
-        return next((part for part in parts if part in ("encoder", "decoder")), "decoder")
-    if parts[0] == "text_model":
-        return "text"
-    is_causal = getattr(module, "is_causal", None)
-    return None if is_causal is None else "decoder" if is_causal else "encoder"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gattn.checks import finite_number
 from gattn.normalizers.base import Normalizer, neighbourhood_sums, on_each_edge, widened
 
 
@@ -54,7 +55,7 @@ class Sigmoid(Normalizer):
 
     def __init__(self, bias: float | None = None) -> None:
         super().__init__()
-        self.bias = bias
+        self.bias = None if bias is None else finite_number("bias", bias)
 
     def forward(self, scores: Tensor) -> Tensor:
         """Squash each score."""

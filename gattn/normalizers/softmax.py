@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gattn.checks import finite_number
 from gattn.errors import ContractError
 from gattn.normalizers.base import (
     Normalizer,
@@ -38,13 +39,14 @@ class Softmax(Normalizer):
 
     def __init__(self, temperature: float = 1.0, sink: float | Tensor | None = None) -> None:
         super().__init__()
-        if not temperature > 0:
+        if not finite_number("temperature", temperature) > 0:
             raise ContractError(f"temperature must be above 0, not {temperature!r}.")
         self.temperature = temperature
         if type(sink) is Tensor:
             self.register_buffer("sink", sink)  # Unlike nn.Buffer it lets gradients through.
         else:
-            self.sink = sink
+            is_number = not (sink is None or isinstance(sink, Tensor))
+            self.sink = finite_number("sink", sink) if is_number else sink  # type: ignore[arg-type]
         self.has_sink = sink is not None
 
     def forward(self, scores: Tensor) -> Tensor:
@@ -83,7 +85,8 @@ class Softmax(Normalizer):
     def _logit(self, wide: Tensor) -> Tensor:
         """Scale the sink's logit to broadcast against (..., heads, queries)."""
         logit = torch.as_tensor(self.sink, dtype=wide.dtype, device=wide.device)
-        return logit.reshape(-1, 1) / self.temperature
+        # A sink of -inf takes nothing; beside a row without edges it would give NaN.
+        return logit.reshape(-1, 1).clamp_min(torch.finfo(wide.dtype).min) / self.temperature
 
     def extra_repr(self) -> str:
         """Show what differs from the plain softmax."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from gattn.checks import finite
 from gattn.errors import ContractError
 from gattn.normalizers.base import Normalizer, widened
 
@@ -32,6 +33,7 @@ class Entmax(Normalizer):
 
     def __init__(self, alpha: float | Tensor) -> None:
         super().__init__()
+        alpha = finite("alpha", alpha)
         if bool((torch.as_tensor(alpha) <= 1).any()):
             raise ContractError(f"alpha must be above 1, not {alpha!r}; 1 is Softmax().")
         self.alpha = nn.Buffer(alpha) if type(alpha) is Tensor else alpha
@@ -42,13 +44,16 @@ class Entmax(Normalizer):
             return scores
         wide = widened(scores)
         alpha = self._alpha(wide)
-        empty = (wide == -torch.inf).all(-1, keepdim=True)
-        wide = wide.masked_fill(empty, 0.0)
-        wide = wide - wide.detach().amax(-1, keepdim=True)
+        top = wide.detach().amax(-1, keepdim=True)
+        # The solvers sort: of NaN and infinity they would make errors, or numbers like others.
+        empty, broken = top == -torch.inf, ~(top < torch.inf)
+        wide = wide.masked_fill(empty | broken, 0.0)
+        wide = wide - top.masked_fill(empty | broken, 0.0)
         # Below this a score gets 0 whatever the others are: the sums stay finite and exact.
         least = -1 / (alpha.detach() - 1) - 1
         attention = self._sparse(torch.maximum(wide, least), alpha)
-        return attention.masked_fill(empty, 0.0).to(scores.dtype)
+        attention = attention.masked_fill(empty, 0.0).masked_fill(broken, torch.nan)
+        return attention.to(scores.dtype)
 
     def _alpha(self, wide: Tensor) -> Tensor:
         """Shape alpha to broadcast against (..., heads, queries, keys)."""

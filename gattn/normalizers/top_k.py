@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from gattn.errors import ContractError
+from gattn.checks import whole
 from gattn.normalizers.base import Normalizer
 from gattn.normalizers.softmax import Softmax
 
@@ -29,9 +29,7 @@ class TopKSoftmax(Normalizer):
 
     def __init__(self, k: int) -> None:
         super().__init__()
-        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            raise ContractError(f"k must be a whole number >= 1, not {k!r}.")
-        self.k = k
+        self.k = whole("k", k, 1)
         self.softmax = Softmax()
 
     def forward(self, scores: Tensor) -> Tensor:

@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from gattn import rules
+from gattn.edit_records import to_text
 from gattn.errors import CaptureError
 from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph
@@ -37,6 +38,7 @@ TEXTS = pa.schema(
         ("num_tokens", pa.int32()),
         ("num_edges", pa.int64()),
         ("metadata", pa.string()),
+        ("edits", pa.string()),
     ]
 )
 FAILURES = pa.schema(
@@ -98,6 +100,7 @@ def text_row(
         metadata,
         num_tokens=first.num_keys,
         num_edges=len(columns["edges"]["key"]),
+        edits=to_text(trace.edits) if trace.edits else None,
         lists=columns,
     )
 
@@ -121,6 +124,7 @@ def _row(
     *,
     num_tokens: int | None = None,
     num_edges: int | None = None,
+    edits: str | None = None,
     reason: str | None = None,
     lists: Mapping[str, Columns] | None = None,
 ) -> pa.Table:
@@ -131,6 +135,7 @@ def _row(
         "reason": pa.array([reason], pa.string()),
         "num_tokens": pa.array([num_tokens], pa.int32()),
         "num_edges": pa.array([num_edges], pa.int64()),
+        "edits": pa.array([edits], pa.string()),
     }
     for name, columns in (lists or {}).items():
         struct = pa.StructArray.from_arrays(list(columns.values()), list(columns))

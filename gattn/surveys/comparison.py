@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from gattn.analysis.results import Table, table
+from gattn.edit_records import between
 from gattn.errors import SelectionError
 from gattn.surveys.resampling import mean_intervals, means, spreads
-from gattn.surveys.statistics import Scores
+from gattn.surveys.statistics import Scores, of_texts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -124,11 +125,12 @@ def compare_heads(
         "texts": (~np.isnan(change)).sum(0),
     }
     tested = int((~np.isnan(p)).sum())
+    edits = between(*(side.edits for side in sides))
     made = HeadComparison(pd.DataFrame(columns, index=sides[0].places))
     made.attrs = table(
         (),
         name=score,
-        computed_from=f"after - before, {len(texts):,} text" + "s" * (len(texts) != 1),
+        computed_from=", ".join(filter(None, [f"after - before, {of_texts(len(texts))}", edits])),
         notes=[
             f"mean over texts, with its {confidence * 100:.3g} % interval",
             f"{_TESTS[test]}, {_CORRECTIONS[correction]} for {tested:,} heads",

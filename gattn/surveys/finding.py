@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from gattn.errors import SelectionError
+from gattn.errors import FileError, SelectionError
 from gattn.surveys import queue
 from gattn.surveys.columns import LISTS
 from gattn.surveys.parts import part_of, part_path, parts_in, read_rows
+from gattn.surveys.tables import check_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,6 +44,7 @@ def rows_of(folder: Path, text_id: int, place: Mapping[str, Any] = _ANYWHERE) ->
     rows = {"texts": texts}
     for name in LISTS:
         path = part_path(folder, name, first)
+        check_table(name, path)
         rows[name] = read_rows(path, filters=of_text if name == "tokens" else of_place)
     return rows
 
@@ -50,12 +52,22 @@ def rows_of(folder: Path, text_id: int, place: Mapping[str, Any] = _ANYWHERE) ->
 def all_rows(folder: Path) -> Iterator[tuple[int, Rows]]:
     """Walk all texts and their rows, of which those of one part are in memory at a time."""
     for first in parts_in(folder):
+        check_table("texts", part_path(folder, "texts", first))
         texts = read_rows(part_path(folder, "texts", first))
         if not len(texts):
             continue
+        for name in LISTS:
+            check_table(name, part_path(folder, name, first))
         tables = {name: read_rows(part_path(folder, name, first)) for name in LISTS}
         tables["texts"] = texts
         numbers = {name: table["text_id"].to_numpy() for name, table in tables.items()}
+        for name, column in numbers.items():
+            least = 1 if name == "texts" else 0
+            if tables[name]["text_id"].null_count or (np.diff(column) < least).any():
+                raise FileError(
+                    f"{part_path(folder, name, first)}: its text_id are out of order; write the "
+                    "survey again."
+                )
         for text_id in texts["text_id"].to_pylist():
             yield (
                 text_id,
@@ -73,6 +85,7 @@ def _row(folder: Path, table: str, first: int | None, text_id: int) -> pa.Table 
     """Read the only row that a table has of a text, where it has one."""
     if first is None or not (path := part_path(folder, table, first)).exists():
         return None
+    check_table(table, path)
     rows = read_rows(path)
     numbers = rows["text_id"].to_pylist()
     return rows.slice(numbers.index(text_id), 1) if text_id in numbers else None

@@ -20,6 +20,8 @@ from gattn.surveys.input_formats import SUFFIXES, Rows, kinds, rows_in
 
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _WILDCARD = re.compile(r"[*?\[]")
+_PATIENCE = 10
+"""The seconds for which storage in the network is tried, in each of two steps."""
 _DAMAGES = (pa.ArrowException, OSError, EOFError, UnicodeError, zlib.error, lzma.LZMAError)
 
 
@@ -88,8 +90,15 @@ def _place(path: str) -> tuple[pyarrow.fs.FileSystem, str]:
     if not is_uri(path):
         return pyarrow.fs.LocalFileSystem(), Path(path).as_posix()
     with _readable(path):
-        filesystem, place = pyarrow.fs.FileSystem.from_uri(path)
+        filesystem, place = pyarrow.fs.FileSystem.from_uri(_patient(path))
         return filesystem, place
+
+
+def _patient(uri: str) -> str:
+    """Say how long Google's storage is tried, where it is not said: by itself for minutes."""
+    if not uri.startswith(("gs://", "gcs://")) or "retry_limit_seconds=" in uri:
+        return uri
+    return f"{uri}{'&' if '?' in uri else '?'}retry_limit_seconds={_PATIENCE}"
 
 
 def _listed(
@@ -129,8 +138,9 @@ def _readable(name: str) -> Iterator[None]:
         yield
     except _DAMAGES as error:
         fault = error.strerror if isinstance(error, OSError) and error.strerror else error
+        way_out = "Check the network and your access" if is_uri(name) else "Repair it"
         raise FileError(
-            f"{name} cannot be read: {fault}. Repair it, or leave it out, and run again."
+            f"{name} cannot be read: {fault!s:.500}. {way_out}, or leave it out, and run again."
         ) from error
 
 

@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from functools import partial
 from hashlib import file_digest, sha256
 from pathlib import Path
-from types import CodeType, FunctionType
-from typing import TYPE_CHECKING, Any, cast
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from gattn import __version__
 from gattn.errors import FileError
-from gattn.files.paths import whole_file
+from gattn.files.paths import replacing
+from gattn.files.plain import parsed
+from gattn.models.digests import ADDRESS, about_function
+from gattn.models.editing import open_edits
 from gattn.models.edits import Edit
 from gattn.models.loading import (
     EMBEDDED,
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 MANIFEST = "manifest.json"
-_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_CHECKSUM = "sha256"
+_NEEDED: Mapping[str, type] = {"model": str, "keep": str, "num_texts": int}
+"""What reading a survey takes for granted."""
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
@@ -48,21 +51,40 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
     if not path.is_file():
         return None
     try:
-        manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        schema = manifest["schema"]
-    except (ValueError, LookupError, TypeError) as error:
-        raise FileError(f"{path} is no manifest of a survey ({error!r}).") from error
+        manifest: dict[str, Any] = parsed(path.read_text(encoding="utf-8"))
+        schema, checksum = manifest["schema"], manifest.pop(_CHECKSUM, None)
+    except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
+        raise FileError(f"{path} is no manifest of a survey ({error!r:.400}).") from error
     if schema != SCHEMA:
         raise FileError(
-            f"{path} has schema {schema}, and this gattn reads {SCHEMA}: upgrade gattn."
+            f"{path} has schema {schema!r:.80}, and this gattn reads {SCHEMA}: upgrade gattn."
         )
+    if checksum not in (None, _checksum(manifest)):
+        raise FileError(
+            f"{path} is damaged: its content does not have its checksum. If you changed it "
+            f"yourself, remove its {_CHECKSUM!r}."
+        )
+    for name, kind in _NEEDED.items():
+        value = manifest.get(name)
+        if type(value) is not kind or (isinstance(value, int) and value < 0):
+            raise FileError(
+                f"{path} is no manifest of a survey: {name!r} must be a {kind.__name__}, not "
+                f"{value!r:.80}."
+            )
     return manifest
+
+
+def _checksum(manifest: Mapping[str, Any]) -> str:
+    """Digest what a manifest says, however it is laid out."""
+    return sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     """Write it; with it, a folder is a survey."""
-    with whole_file(folder / MANIFEST) as part:
-        part.write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    with replacing(folder / MANIFEST) as part:
+        known = dict(manifest)
+        text = json.dumps(known | {_CHECKSUM: _checksum(known)}, indent=2)
+        part.write_text(text + "\n", encoding="utf-8")
 
 
 _DIGESTS = {
@@ -103,11 +125,14 @@ def settings(
     ModelError
         Where there is no such model.
     """
+    around: dict[str, Any] = {}
+    if isinstance(model, torch.nn.Module) and (edits := open_edits(model)):
+        around["edits"] = [*edits, *(options.get("edits") or ())]
     return {
         "schema": SCHEMA,
         "gattn": __version__,
         **_described(model),
-        **{name: _written(value) for name, value in sorted(options.items())},
+        **{name: _written(value) for name, value in sorted({**options, **around}.items())},
     }
 
 
@@ -118,14 +143,14 @@ def _written(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_written(one) for one in value]
     if isinstance(value, partial):
-        return _ADDRESS.sub("", f"{_written(value.func)}{value.args}{value.keywords}")
+        return ADDRESS.sub("", f"{_written(value.func)}{value.args}{value.keywords}")
     if isinstance(value, FunctionType):
         return _written_function(value)
     if callable(value) and hasattr(value, "__qualname__"):
         return f"{value.__module__}.{value.__qualname__}"
     if isinstance(value, Edit):
-        return _written_edit(value)
-    return _ADDRESS.sub("", str(value))
+        return value.record.identity
+    return ADDRESS.sub("", str(value))
 
 
 def _written_function(function: FunctionType) -> str:
@@ -136,26 +161,8 @@ def _written_function(function: FunctionType) -> str:
     name = f"{function.__module__}.{function.__qualname__}"
     if name.startswith("gattn."):
         return name
-    held = [cell.cell_contents for cell in function.__closure__ or ()]
-    about = [*_code(function.__code__), function.__defaults__, function.__kwdefaults__, held]
-    return f"{name} {sha256(_ADDRESS.sub('', repr(about)).encode()).hexdigest()[:12]}"
-
-
-def _code(code: CodeType) -> list[Any]:
-    """List what a function does, wherever it is written."""
-    constants = [_code(one) if isinstance(one, CodeType) else one for one in code.co_consts]
-    return [code.co_code, code.co_names, constants]
-
-
-def _written_edit(edit: Edit) -> str:
-    """Write an edit, and what tells its weights from others of the same shape."""
-    weights = [
-        module.state_dict()
-        for one in fields(cast("Any", edit))
-        if isinstance(module := getattr(edit, one.name), torch.nn.Module)
-    ]
-    digests = [f", {_bits_digest(state)}" for state in weights if state]
-    return _ADDRESS.sub("", f"{edit}{''.join(digests)}")
+    about = about_function(function)
+    return f"{name} {sha256(ADDRESS.sub('', repr(about)).encode()).hexdigest()[:12]}"
 
 
 def _described(model: str | Path | PreTrainedModel | None) -> dict[str, Any]:

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gattn.errors import FileError
-from gattn.files.paths import UNNAMED, whole_file
+from gattn.files.paths import UNNAMED, replacing
+from gattn.surveys.checksums import check_file, sign
 from gattn.surveys.columns import LISTS
 
 FOLDERS = ("texts", *LISTS, "failures")
@@ -41,14 +42,23 @@ def write_part(folder: Path, first: int, tables: Mapping[str, pa.Table]) -> None
         for name in names:
             path = part_path(folder, name, first)
             path.parent.mkdir(exist_ok=True)
-            with whole_file(path) as unnamed:
-                options = _packing(tables[name])
-                pq.write_table(tables[name], unnamed, row_group_size=_ROWS, **options)
+            with replacing(path) as unnamed:
+                write_file(tables[name], unnamed, **_packing(tables[name]))
     except BaseException:
         if not part_path(folder, _MARK, first).exists():
             for name in names:
                 part_path(folder, name, first).unlink(missing_ok=True)
         raise
+
+
+def write_file(table: pa.Table, path: Path, **packing: Any) -> None:
+    """Write a table, with the checksum that `read_rows` holds it against.
+
+    Its pages have checksums too, for readers other than gattn.
+    """
+    options = {"compression": "zstd", "write_page_checksum": True} | packing
+    pq.write_table(table, path, row_group_size=_ROWS, **options)
+    sign(path)
 
 
 def _packing(table: pa.Table) -> dict[str, Any]:
@@ -60,7 +70,6 @@ def _packing(table: pa.Table) -> dict[str, Any]:
     encoding = dict.fromkeys(numbers, "BYTE_STREAM_SPLIT")
     encoding |= dict.fromkeys(whole, "DELTA_BINARY_PACKED")
     return {
-        "compression": "zstd",
         "compression_level": 3,
         "use_dictionary": texts,
         "column_encoding": encoding,
@@ -125,18 +134,21 @@ def read_rows(path: Path, **options: Any) -> pa.Table:
     FileError
         Where it is missing or damaged.
     """
-    with _reading(path):
+    with reading(path):
+        check_file(path)
         return pq.read_table(path, partitioning=None, **options)
 
 
 def count_rows(path: Path) -> int:
     """Count the rows of a file of a survey, from its footer; errors are those of `read_rows`."""
-    with _reading(path):
+    with reading(path):
+        check_file(path)
         return int(pq.read_metadata(path).num_rows)
 
 
 @contextmanager
-def _reading(path: Path) -> Iterator[None]:
+def reading(path: Path) -> Iterator[None]:
+    """Say of a file that cannot be read what to do."""
     try:
         yield
     except (pa.ArrowException, OSError) as error:

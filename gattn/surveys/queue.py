@@ -15,8 +15,9 @@ import pyarrow.parquet as pq
 
 from gattn.errors import FileError
 from gattn.files.paths import sync_folder
+from gattn.surveys.checksums import check_file
 from gattn.surveys.inputs import Inputs, InputText
-from gattn.surveys.parts import count_rows, is_part, part_path
+from gattn.surveys.parts import count_rows, is_part, part_path, write_file
 
 SCHEMA = pa.schema(
     [
@@ -141,6 +142,7 @@ def read(folder: Path, first: int) -> pa.Table:
     """
     path = part_path(folder, FOLDER, first)
     try:
+        check_file(path)
         return pq.ParquetFile(path).read()
     except FileNotFoundError as error:
         raise FileError(f"{path} is not there: expected a part that is still to do.") from error
@@ -203,9 +205,8 @@ def _write(folder: Path, cut_texts: Iterable[list[InputText]]) -> int:
 
 def _write_part(path: Path, part: Sequence[InputText]) -> None:
     columns = {name: [getattr(text, name) for text in part] for name in SCHEMA.names}
-    with path.open("wb") as file:
-        pq.write_table(pa.table(columns, SCHEMA), file, compression="zstd")
-        file.flush()
+    write_file(pa.table(columns, SCHEMA), path)
+    with path.open("rb+") as file:
         os.fsync(file.fileno())
 
 

@@ -8,6 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gattn.edit_records import in_words
 from gattn.errors import FileError, SelectionError
 from gattn.head import AttentionGraph
 from gattn.surveys.finding import all_rows, rows_of
@@ -102,10 +103,15 @@ class Survey:
         left = int(self.manifest["num_texts"]) - texts - failures
         failed = f", {failures:,} failed" if failures else ""
         todo = f", {left:,} to do" if left else ""
+        edits = "".join(f"; {said}" for said in [in_words(self._edits)] if said)
         return (
             f"Survey({self.manifest['model']}: {texts:,} texts{failed}{todo}; "
-            f"keep={self.manifest['keep']}; {self.folder})"
+            f"keep={self.manifest['keep']}{edits}; {self.folder})"
         )
+
+    @property
+    def _edits(self) -> list[str]:
+        return list(self.manifest.get("edits") or ())
 
     # Traces
 
@@ -171,7 +177,7 @@ class Survey:
 
         Some 300 bytes a row; `sql` loads chosen columns or rows alone.
         """
-        return self._ask(["heads"], "SELECT * FROM heads")
+        return self._told(self._ask(["heads"], "SELECT * FROM heads"))
 
     @property
     def texts(self) -> pd.DataFrame:
@@ -283,7 +289,13 @@ class Survey:
                 f"No score {score!r:.200} in {self.folder}; its heads have {', '.join(known)}."
             )
         columns = ", ".join(map(quoted, ["text_id", *PLACE, score]))
-        return self._ask(["heads"], f"SELECT {columns} FROM heads")
+        return self._told(self._ask(["heads"], f"SELECT {columns} FROM heads"))
+
+    def _told(self, heads: pd.DataFrame) -> pd.DataFrame:
+        """Let a table say which edits the model ran with."""
+        if self._edits:
+            heads.attrs["edits"] = self._edits
+        return heads
 
     # Files
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+from pandas.api.types import is_numeric_dtype
 
 from gattn.errors import SelectionError
 from gattn.trace import AttentionTrace
@@ -51,7 +52,13 @@ def scores_of(tables: Sequence[pd.DataFrame], trace: AttentionTrace) -> dict[Pla
         places = list(table.index)
         if len(names) == 2:
             places = [(trace.only_stack.name, *place) for place in places]
-        rows = table.astype(object).to_numpy(copy=True, na_value=np.nan).tolist()
+        # Missing numbers are NaN and missing words None, so that the kind of a column is known.
+        missing: list[Any] = [np.nan if is_numeric_dtype(kind) else None for kind in table.dtypes]
+        columns = [
+            one.astype(object).to_numpy(copy=True, na_value=none).tolist()
+            for none, (_, one) in zip(missing, table.items(), strict=True)
+        ]
+        rows = list(zip(*columns, strict=True)) or [()] * len(places)
         for place, row in zip(places, rows, strict=True):
             scores.setdefault(place, {}).update(zip(table.columns, row, strict=True))
     return scores
@@ -60,11 +67,13 @@ def scores_of(tables: Sequence[pd.DataFrame], trace: AttentionTrace) -> dict[Pla
 def score_column(values: Sequence[Any]) -> pa.Array:
     """Write a column of scores: numbers as float64, anything else as text; none is null, not NaN.
 
-    SQL takes means of what is not null.
+    SQL takes means of what is not null. Words that no head of a text has are of the kind that those
+    of other texts have.
     """
     known = [None if value is None or value != value else value for value in values]
     if all(value is None for value in known):
-        return pa.nulls(len(known))  # of the kind that the scores of other texts have
+        is_number = any(value is not None for value in values)
+        return pa.nulls(len(known), pa.float64() if is_number else pa.null())
     if all(value is None or isinstance(value, (Real, np.bool_)) for value in known):
         return pa.array([None if value is None else float(value) for value in known], pa.float64())
     texts = [None if value is None else encodable(str(value)) for value in known]

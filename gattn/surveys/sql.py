@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,7 +12,7 @@ from uuid import uuid4
 
 from gattn.errors import FileError, SelectionError
 from gattn.surveys.parts import read_rows
-from gattn.surveys.tables import TABLES
+from gattn.surveys.tables import TABLES, check_tables
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,6 +53,7 @@ def ask(folder: Path, files: Files, query: str, values: Sequence[Any] = ()) -> p
     """
     import duckdb
 
+    check_tables(files)
     with _connected(folder, files) as connection:
         try:
             _check_reads(connection, query)
@@ -89,7 +91,9 @@ def _connected(folder: Path, files: Files) -> Iterator[DuckDBPyConnection]:
         "temp_directory": str(Path(tempfile.gettempdir()) / f"gattn-{uuid4().hex}"),
     }
     with duckdb.connect(":memory:", config=settings) as connection:
-        connection.execute(f"SET allowed_directories = [{_literal(folder.absolute())}]")
+        own = folder.absolute()
+        allowed = ", ".join(map(_literal, (own, _as_pattern(own))))
+        connection.execute(f"SET allowed_directories = [{allowed}]")
         connection.execute("SET enable_external_access = false")
         for name, paths in files.items():
             try:
@@ -113,14 +117,19 @@ def _select(name: str, paths: Sequence[Path]) -> str:
     if not paths:
         columns = [f"NULL::{_KINDS[str(field.type)]} AS {field.name}" for field in TABLES[name]]
         return f"SELECT {', '.join(columns)} WHERE false"
-    listed = ", ".join(_literal(path.absolute()) for path in paths)
+    listed = ", ".join(_literal(_as_pattern(path.absolute())) for path in paths)
     return (
         f"SELECT * FROM read_parquet([{listed}], union_by_name = true, hive_partitioning = false)"
     )
 
 
-def _literal(path: Path) -> str:
-    return "'" + str(path).replace("'", "''") + "'"
+def _as_pattern(path: Path) -> str:
+    """Write a path as the pattern that matches nothing else."""
+    return re.sub(r"([*?\[])", r"[\1]", str(path))
+
+
+def _literal(text: object) -> str:
+    return "'" + str(text).replace("'", "''") + "'"
 
 
 def quoted(name: str) -> str:

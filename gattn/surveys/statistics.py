@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pandas.api.types import is_numeric_dtype
 
 from gattn.analysis.results import Table, table
+from gattn.edit_records import in_words
 from gattn.errors import SelectionError
 from gattn.surveys.resampling import mean_intervals, means, spreads
 
@@ -101,7 +102,8 @@ def head_statistics(
     made.attrs = table(
         (),
         name=score,
-        computed_from=f"{len(scores.texts):,} text" + "s" * (len(scores.texts) != 1),
+        computed_from=of_texts(len(scores.texts), scores.edits),
+        edits=scores.edits,
         notes=[f"mean over texts, with its {confidence * 100:.3g} % interval", *scores.notes],
     ).attrs
     return made
@@ -121,17 +123,20 @@ class Scores:
         The heads, by ``stack``, ``layer`` and ``head``, sorted.
     notes : sequence of str
         What was left out.
+    edits : sequence of str
+        The edits that the model ran with.
     """
 
     values: NDArray[np.float64]
     texts: pd.Index[Any]
     places: pd.MultiIndex
     notes: Sequence[str]
+    edits: Sequence[str] = ()
 
     @classmethod
     def of(cls, heads: pd.DataFrame, score: str) -> Scores:
         """Spread a table's rows over texts and heads."""
-        rows = _with_columns(heads, score)
+        rows, edits = _with_columns(heads, score), heads.attrs.get("edits", ())
         texts = pd.Index(rows[_TEXT].unique()).sort_values()
         column, found = _head_numbers(rows)
         values = np.full((len(texts), len(found)), np.nan)
@@ -147,7 +152,12 @@ class Scores:
         left = int(infinite.sum())
         notes = [f"infinite scores left out: {left:,}"] if left else []
         places = pd.MultiIndex.from_tuples(found, names=PLACE) if found else _NO_PLACES
-        return cls(values, texts, places, notes)
+        return cls(values, texts, places, notes, tuple(edits))
+
+
+def of_texts(count: int, edits: Sequence[str] = ()) -> str:
+    """Write "1 text", or "5 texts, edited by Cut(layer=0)"."""
+    return ", ".join(filter(None, [f"{count:,} text" + "s" * (count != 1), in_words(edits)]))
 
 
 _NO_PLACES = pd.MultiIndex.from_arrays([[], [], []], names=PLACE)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,8 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gattn.errors import FileError, SelectionError
+from gattn.surveys.checksums import Once, check_file
 from gattn.surveys.columns import FAILURES, LISTS, TEXTS
-from gattn.surveys.parts import count_rows, part_of, part_path, parts_in
+from gattn.surveys.parts import count_rows, part_of, part_path, parts_in, reading
 
 if TYPE_CHECKING:
     import polars as pl
@@ -82,6 +84,41 @@ def _there(name: str, files: Mapping[str, list[Path]]) -> list[Path]:
     ]
 
 
+_right = Once()
+
+
+def check_tables(files: Mapping[str, Sequence[Path]]) -> None:
+    """Check the files of tables before DuckDB or polars reads them, which check nothing.
+
+    Raises
+    ------
+    FileError
+        Where one is missing or damaged, or lacks a column that its table always has.
+    """
+    todo = [(name, path) for name, paths in files.items() for path in paths]
+    with ThreadPoolExecutor() as pool:
+        for _ in pool.map(lambda one: check_table(*one), todo):
+            pass
+
+
+def check_table(name: str, path: Path) -> None:
+    """Check a file of a table; errors are those of `check_tables`."""
+    with reading(path):
+        check_file(path)
+        if not _right.is_new(path):
+            return
+        found = pq.read_schema(path)
+    for field in TABLES[name]:
+        place = found.get_field_index(field.name)
+        kind = None if place < 0 else found.field(place).type
+        if kind != field.type and not (kind == pa.float64() and field.type == pa.float32()):
+            _right.forget(path)
+            raise FileError(
+                f"{path} is no file of the table {name!r}: its column {field.name!r} must be "
+                f"{field.type}, and {'is not there' if kind is None else f'is {kind}'}."
+            )
+
+
 def named_in(query: str) -> list[str]:
     """List the tables that a query can read: those that it names, or all where it names none."""
     words = set(re.findall(r"\w+", query.lower()))
@@ -94,6 +131,7 @@ def scan(table: str, files: list[Path]) -> pl.LazyFrame:
         import polars as pl
     except ImportError as error:
         raise SelectionError("This needs polars: pip install 'gattn[polars]'.") from error
+    check_tables({table: files})
     try:
         found = [pq.read_schema(path) for path in files]
         schema = pa.unify_schemas([TABLES[table], *found], promote_options="permissive")

@@ -151,6 +151,23 @@ def _prepares_tokens(case: _Scoring) -> None:
         map_tree(hold, side)
 
 
+def _scores_are_numbers(case: _Scoring) -> None:
+    """Let -inf stand for no edge; +inf and NaN make NaN of what a query reads."""
+    try:
+        scores = case.all_edges().detach()
+    except ContractError:
+        return  # The next clause judges what is no score.
+    wrong = scores.isnan() | (scores == torch.inf)
+    if bool(wrong.any()):
+        place = wrong.nonzero()[0].tolist()
+        query, key = (int(p[i]) for p, i in zip(case.positions, place[2:], strict=True))
+        raise AssertionError(
+            f"expected finite scores, or -inf for no edge; it scores {float(scores[tuple(place)])} "
+            f"for the query at position {query} and the key at {key} (offset {key - query}), which "
+            "makes NaN of all that this query reads"
+        )
+
+
 def _tile_agrees(case: _Scoring) -> None:
     agree(case.tile(), case.all_edges(), "the tile, expected from the edge list,")
 
@@ -189,7 +206,10 @@ def _has_gradients(case: _Scoring) -> None:
     scores = live.all_edges()
     _reaches(live, leaves, scores)
     if scores.requires_grad:
-        torch.autograd.gradcheck(lambda *_: live.all_edges(), [*leaves.values()], fast_mode=True)
+        some = scores.detach().isfinite()
+        torch.autograd.gradcheck(
+            lambda *_: live.all_edges()[some], [*leaves.values()], fast_mode=True
+        )
 
 
 def _reaches(live: _Scoring, leaves: Mapping[str, Tensor], scores: Tensor) -> None:
@@ -220,7 +240,8 @@ def _keeps_half_precision(case: _Scoring) -> None:
             raise AssertionError(
                 f"{name}: expected torch.bfloat16 (or torch.float32), got {scores.dtype}"
             )
-        scale = 1 + float(expected.abs().max())
+        finite = expected[expected.isfinite()]
+        scale = 1 + float(finite.abs().max()) if finite.numel() else 1.0
         agree(scores.double(), expected, f"the {name} in bfloat16", 0.03 * scale)
 
 
@@ -234,6 +255,7 @@ def _takes_empty_neighbourhoods(case: _Scoring) -> None:
 _CLAUSES: Mapping[str, Callable[[_Scoring], None]] = {
     "it runs on the given sizes": _runs,
     "prepare keeps tokens apart": _prepares_tokens,
+    "scores are finite, or -inf for no edge": _scores_are_numbers,
     "an edge list scores as a tile does": _tile_agrees,
     "the dot form is the score": _dot_form_agrees,
     "a pair's score depends on that pair alone": _pair_alone_counts,

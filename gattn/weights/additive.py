@@ -7,6 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from gattn.checks import finite_number
 from gattn.weights.base import Pairs, Positions, Tree, WeightFunction
 from gattn.weights.parameters import expect_features, learned
 
@@ -73,7 +74,7 @@ class GAT(WeightFunction):
         super().__init__()
         self.query_vector = learned(heads, dim, fan_in=dim)
         self.key_vector = learned(heads, dim, fan_in=dim)
-        self.negative_slope = negative_slope
+        self.negative_slope = finite_number("negative_slope", negative_slope)
 
     def prepare(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tree, Tree]:
         """Reduce each side to one number a token."""
@@ -116,7 +117,7 @@ class GATv2(WeightFunction):
         self.key_matrix = learned(heads, dim, hidden, fan_in=dim)
         self.bias = nn.Parameter(torch.zeros(heads, hidden))
         self.vector = learned(heads, hidden, fan_in=hidden)
-        self.negative_slope = negative_slope
+        self.negative_slope = finite_number("negative_slope", negative_slope)
 
     def prepare(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tree, Tree]:
         """Project both sides to the hidden features."""

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, TypeAlias, cast
+from functools import partial
+from inspect import signature
+from numbers import Real
+from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
 from torch import Tensor, nn
 
+from gattn.checks import finite
 from gattn.errors import ContractError
 from gattn.weights.parameters import a_head, scaled, shown_factor
 
@@ -56,6 +60,21 @@ class DotForm(NamedTuple):
     scale: float = 1.0
 
 
+def _check_arguments(function: Callable[..., object], name: str) -> None:
+    """Refuse what cannot be called with a query, a key and their pairs."""
+    try:
+        known = signature(function)
+    except (TypeError, ValueError):  # such as a function written in C
+        return
+    try:
+        known.bind(None, None, None)
+    except TypeError as error:
+        raise ContractError(
+            f"A weight function is called with (query, key, pairs), but {name} takes {known}: "
+            "write it as `lambda query, key, pairs: ...`, even where it does not read pairs."
+        ) from error
+
+
 class WeightFunction(nn.Module):
     r"""What the edge j -> i scores before normalising: :math:`w(q_i, k_j)`, for a single pair.
 
@@ -72,6 +91,10 @@ class WeightFunction(nn.Module):
     ...     def forward(self, query, key, pairs):
     ...         return torch.cosine_similarity(query, key, dim=-1)
     """
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        _check_arguments(partial(cast("Any", cls.forward), None), cls.__name__)
 
     def prepare(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tree, Tree]:
         """Do once per token what does not depend on the pair: projections, rotations, norms.
@@ -135,9 +158,9 @@ class WeightFunction(nn.Module):
 
     def __mul__(self, factor: float | Tensor) -> Scaled:
         """Scale scores: an inverse temperature."""
-        if not isinstance(factor, (int, float, Tensor)):
+        if not isinstance(factor, (Real, Tensor)):
             return NotImplemented
-        return Scaled(factor, self)
+        return Scaled(finite("A factor", cast("float | Tensor", factor)), self)
 
     __rmul__ = __mul__
 
@@ -265,7 +288,13 @@ class PositionWeight(WeightFunction):
 
 
 def as_weight_function(weight: WeightFunction | PairFunction) -> WeightFunction:
-    """Take a weight function as it is and wrap a plain callable."""
+    """Take a weight function as it is and wrap a plain callable.
+
+    Raises
+    ------
+    ContractError
+        Where it is neither, or does not take a query, a key and their pairs.
+    """
     if isinstance(weight, WeightFunction):
         return weight
     if isinstance(weight, type) or not callable(weight):
@@ -273,7 +302,9 @@ def as_weight_function(weight: WeightFunction | PairFunction) -> WeightFunction:
             "weight must be a WeightFunction or a callable (query, key, pairs) -> scores, not "
             f"{weight!r}{'; give an instance of it' if isinstance(weight, type) else ''}."
         )
-    return PairWeight(weight)
+    made = PairWeight(weight)
+    _check_arguments(weight.forward if isinstance(weight, nn.Module) else weight, repr(made))
+    return made
 
 
 def map_tree(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:

@@ -7,6 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
+from gattn.checks import finite
+from gattn.normalizers.base import widened
 from gattn.weights.base import Positions, Tree
 from gattn.weights.dot import Dot
 from gattn.weights.parameters import scaled, shown_factor
@@ -23,6 +25,7 @@ class Cosine(Dot):
 
     def __init__(self, tau: float | Tensor = 1.0) -> None:
         super().__init__()
+        tau = finite("tau", tau)
         self.tau = nn.Buffer(tau) if type(tau) is Tensor else tau
 
     def prepare(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tree, Tree]:
@@ -62,5 +65,18 @@ class SwinCosine(Dot):
 
 
 def _unit(vectors: Tensor) -> Tensor:
-    least = torch.finfo(vectors.dtype).tiny
-    return torch.nn.functional.normalize(vectors, dim=-1, eps=least)
+    """Bring vectors to length 1; zero vectors stay, with a gradient of 0.
+
+    Vectors far below `_LEAST` are shorter, so that no gradient is larger than 1 / `_LEAST`.
+    """
+    if not vectors.shape[-1]:
+        return vectors
+    wide = widened(vectors)
+    largest = wide.detach().abs().amax(-1, keepdim=True)
+    # Squares of numbers that are 1 at most neither overflow nor, but for those vectors, vanish.
+    wide = wide / largest.clamp_min(max(_LEAST, torch.finfo(vectors.dtype).tiny))
+    unit = wide / wide.square().sum(-1, keepdim=True).clamp_min(1.0).sqrt()
+    return unit.masked_fill(largest == 0, 0.0).to(vectors.dtype)
+
+
+_LEAST = 1e-12

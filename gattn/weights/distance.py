@@ -7,6 +7,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
+from gattn.checks import finite
 from gattn.weights.base import DotForm, Pairs, Tree, WeightFunction
 from gattn.weights.parameters import scaled, shown_factor
 
@@ -25,6 +26,7 @@ class SquaredDistance(WeightFunction):
 
     def __init__(self, c: float | Tensor = 1.0) -> None:
         super().__init__()
+        c = finite("c", c)
         self.c = nn.Buffer(c) if type(c) is Tensor else c
 
     def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
@@ -61,6 +63,7 @@ class L1Distance(WeightFunction):
 
     def __init__(self, c: float | Tensor = 1.0) -> None:
         super().__init__()
+        c = finite("c", c)
         self.c = nn.Buffer(c) if type(c) is Tensor else c
 
     def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:

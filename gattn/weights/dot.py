@@ -6,6 +6,7 @@ from typing import cast
 
 from torch import Tensor
 
+from gattn.checks import finite_number
 from gattn.errors import ShapeError
 from gattn.weights.base import DotForm, Pairs, Positions, Tree, WeightFunction
 from gattn.weights.parameters import expect_features, learned
@@ -48,7 +49,7 @@ class ScaledDotProduct(Dot):
 
     def __init__(self, scale: float | None = None) -> None:
         super().__init__()
-        self.scale = scale
+        self.scale = None if scale is None else finite_number("scale", scale)
 
     def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
         """Score pairs."""

@@ -8,7 +8,7 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from gattn.errors import ContractError
+from gattn.checks import finite_number, whole
 from gattn.weights.base import Pairs, Positions, Tree, WeightFunction
 from gattn.weights.dot import Dot
 
@@ -26,10 +26,8 @@ class Polynomial(WeightFunction):
 
     def __init__(self, degree: int, c: float = 0.0) -> None:
         super().__init__()
-        if isinstance(degree, bool) or not isinstance(degree, int) or degree < 1:
-            raise ContractError(f"degree must be a whole number >= 1, not {degree!r}.")
-        self.degree = degree
-        self.c = c
+        self.degree = whole("degree", degree, 1)
+        self.c = finite_number("c", c)
 
     def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
         """Score pairs."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gattn.checks import finite_number
 from gattn.errors import ContractError, ShapeError
 from gattn.weights.base import (
     DotForm,
@@ -49,6 +50,8 @@ class Rotary(WeightFunction):
         super().__init__()
         if dim is not None and (dim < 2 or dim % 2):
             raise ContractError(f"dim must be an even number >= 2, not {dim!r}.")
+        if not finite_number("base", base) > 0:
+            raise ContractError(f"base must be above 0, not {base!r}.")
         self.weight = as_weight_function(weight)
         self.base = base
         self.interleaved = interleaved

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from gattn.checks import finite_number
 from gattn.errors import ContractError
 from gattn.weights.base import (
     PairFunction,
@@ -36,7 +37,7 @@ class Softcap(WeightFunction):
 
     def __init__(self, weight: WeightFunction | PairFunction, cap: float) -> None:
         super().__init__()
-        if not cap > 0:
+        if not finite_number("cap", cap) > 0:
             raise ContractError(f"cap must be above 0, not {cap!r}.")
         self.weight = as_weight_function(weight)
         self.cap = cap

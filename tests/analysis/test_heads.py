@@ -27,6 +27,7 @@ from gattn.trace import AttentionTrace, Stack
 
 TOKENS = ("a", "b", "a", "b", "b", "a")
 OF_TOKENS = ("same_token", "duplicate_token", "induction", "punctuation")
+OF_REPEATS = ("duplicate_token", "induction")
 
 
 def by_loops(matrix, tokens=None, words=None):
@@ -54,20 +55,31 @@ def by_loops(matrix, tokens=None, words=None):
             found["next_token"] += one * (j == i + 1) / total
             found["locality"] += one * (abs(i - j) <= 2) / total
             if tokens:
-                same = tokens[j] == tokens[i]
-                follows = 0 < j <= i and tokens[j - 1] == tokens[i]
-                found["same_token"] += one * same / total
-                found["duplicate_token"] += one * (same and j < i) / total
-                found["induction"] += one * follows / total
+                found["same_token"] += one * (tokens[j] == tokens[i]) / total
                 found["punctuation"] += one * (not tokens[j].isalnum()) / total
             if words:
                 found["special_tokens"] += one * (words[j] is None) / total
+    if tokens:
+        found |= repeats_by_loops(matrix, tokens, rows)
     found |= {"sink_mass": found["first_token"], "outside_sink": math.nan, "kept": 1.0}
     if not tokens:
         found |= dict.fromkeys(OF_TOKENS, math.nan)
     if not words:
         found["special_tokens"] = math.nan
     return found
+
+
+def repeats_by_loops(matrix, tokens, rows):
+    """Means over the queries whose token came before, as the field defines them."""
+    again = {
+        i: [j for j in range(i) if tokens[j] == tokens[i]] for i in rows if tokens[i] in tokens[:i]
+    }
+    earlier = [sum(matrix[i][j] for j in places) for i, places in again.items()]
+    after = [sum(matrix[i][j + 1] for j in places) for i, places in again.items()]
+    return {
+        "duplicate_token": sum(earlier) / len(earlier) if earlier else math.nan,
+        "induction": sum(after) / len(after) if after else math.nan,
+    }
 
 
 def same(expected):
@@ -127,11 +139,16 @@ def test_a_head_on_what_followed_the_same_token():
     tokens = (*"xyzw", *"xyzw")
     # The second saying looks one behind the first: 4 -> 1, 5 -> 2, 6 -> 3, 7 -> 4.
     found = one_key([0, 0, 0, 0, 1, 2, 3, 4], tokens)
-    assert found["induction"] == pytest.approx(4 / 8)
-    others = one_key([0, 0, 0, 0, 1, 2, 3, 4], tuple("abcdefgh"))
-    assert others["induction"] == 0.0
+    assert found["induction"] == 1.0
+    assert found["duplicate_token"] == 0.0
     duplicates = one_key([0, 0, 0, 0, 0, 1, 2, 3], tokens)
     assert duplicates["induction"] == 0.0
+    assert duplicates["duplicate_token"] == 1.0
+    half = one_key([0, 0, 0, 0, 1, 2, 0, 0], tokens)
+    assert half["induction"] == 0.5
+    others = one_key([0, 0, 0, 0, 1, 2, 3, 4], tuple("abcdefgh"))
+    assert math.isnan(others["induction"])  # no token came before
+    assert math.isnan(others["duplicate_token"])
 
 
 def test_an_even_head_has_the_entropy_of_its_neighbourhoods():
@@ -300,7 +317,7 @@ def test_edges_for_90_are_those_of_top_mass(seed, size, is_even):
 
 @pytest.mark.parametrize("keep", [Threshold(0.05), Threshold(0.3), TopK(1), TopMass(0.7)])
 def test_shares_are_no_further_from_those_of_all_edges_than_was_dropped(keep):
-    names = ["previous_token", "next_token", "locality", "special_tokens", *OF_TOKENS]
+    names = ["previous_token", "next_token", "locality", "special_tokens", "same_token"]
     words = (None, 0, 1, 2, 3, 4)
     for seed in range(20):
         matrix = random_matrix(seed, causal=bool(seed % 2))
@@ -309,6 +326,9 @@ def test_shares_are_no_further_from_those_of_all_edges_than_was_dropped(keep):
         assert part["kept"] < 1
         for name in names:
             assert abs(whole[name] - part[name]) <= 1 - part["kept"] + 1e-12, name
+        for name in OF_REPEATS:  # means over 4 of 6 queries
+            lacking = whole[name] - part[name]
+            assert -1e-12 <= lacking <= (1 - part["kept"]) * 6 / 4 + 1e-12, name
 
 
 def test_what_was_dropped_is_in_the_notes():
@@ -373,7 +393,7 @@ def test_labels_say_what_heads_do():
     fours = letters[:5] * 4
     earlier, after = ([n - back if n > 4 else n for n in range(20)] for back in (5, 4))
     assert label_of(earlier, fours) == "duplicate token, 1.00"
-    assert label_of(after, fours) == "induction, .75"
+    assert label_of(after, fours) == "induction, 1.00"
     assert label_of([max(n - 2, 0) for n in range(20)], letters) == "nearby tokens, 1.00"
     assert label_of(before, letters, share=0.0) == "even"
     assert label_of([n // 2 for n in range(20)], letters) == "mixed"
@@ -474,7 +494,7 @@ def test_scores_of_even_attention_are_those_of_an_even_head(graph, sink):
     )
     head = replace(head, words=words)
     scores, even = describe(head), even_scores(head)
-    assert len(even) == (3 if graph.is_bipartite else 9 + (sink is not None))
+    assert len(even) == (3 if graph.is_bipartite else 10 + (sink is not None))
     for name, value in even.items():
         assert value == pytest.approx(scores[name], abs=1e-6), name
     assert head_table(head).label.item() == "even"
@@ -488,12 +508,17 @@ def test_labels_come_from_scores_alone():
         row | {"punctuation": 0.61},
         row | {"outside_sink": 0.4, "first_token": 0.35},
         row | {"same_token": 0.6, "duplicate_token": 0.4},
+        row | {"same_token": 0.6, "duplicate_token": 0.3},
+        row | {"induction": 0.73, "first_token": 0.63, "previous_token": 0.34},
+        row | {"induction": 0.73, "even_induction": 0.7, "first_token": 0.63},
         row | {"edges": math.nan},
         row | {"previous_token": 0.33},
     ]
     assert head_labels(pd.DataFrame(more)).tolist() == [
-        "mixed", "special tokens, .70", "punctuation, .61", "sink outside of the text, .40",
-        "duplicate token, .60", "no attention", "mixed",
+        "mixed", "special tokens, .70", "punctuation, .61",
+        "sink outside of the text, .40; first token (sink), .35", "duplicate token, .40",
+        "same token, .60", "induction, .73; previous token, .34", "first token (sink), .63",
+        "no attention", "mixed",
     ]  # fmt: skip
 
 
@@ -503,11 +528,75 @@ def test_labels_of_the_embedded_model():
     said = torch.randint(1, 2560, (50,), generator=torch.Generator().manual_seed(1))
     tokens = torch.cat([torch.tensor([tokenizer.bos_token_id]), said, said])
     labels = head_table(gattn.capture(tokens, model, tokenizer)).label.loc["decoder"]
-    words = labels.str.rpartition(",")[0]
+    words = labels.str.partition(",")[0]
     assert words[1, 1] == words[2, 2] == "previous token"
     assert words[2, 0] == words[2, 1] == "induction"
     assert words[1, 0] == words[1, 2] == words[1, 3] == "first token (sink)"
     assert words[0, 0] == words[0, 1] == "same token"
+
+
+def test_induction_is_that_of_the_field_on_random_tokens_said_twice():
+    """The mean of the diagonal from the second saying to what followed in the first."""
+    model, tokenizer = gattn.load_model()
+    count = 40
+    said = torch.randperm(2500, generator=torch.Generator().manual_seed(0))[:count] + 20
+    tokens = torch.cat([torch.tensor([tokenizer.bos_token_id]), said, said])
+    trace = gattn.capture(tokens, model, tokenizer)
+    assert len(set(trace.tokens)) == count + 1
+    table = head_table(trace)
+    for (layer, head), graph in trace["decoder"].items():
+        matrix = torch.from_numpy(graph.to_dense()).double()
+        after = matrix.diagonal(1 - count)[-count:].mean()
+        earlier = matrix.diagonal(-count)[-count:].mean()
+        row = table.loc["decoder", layer, head]
+        assert row.induction == pytest.approx(float(after), abs=1e-6)
+        assert row.duplicate_token == pytest.approx(float(earlier), abs=1e-6)
+    assert table.induction.loc["decoder", 2, 0:1].min() > 0.6
+
+
+def test_the_heads_that_the_pictures_call_induction_heads_are_labelled_so():
+    text = "The river tall green lamp river tall green lamp river tall green"
+    labels = gattn.capture(text).summary().label.loc["decoder"]
+    for head in (0, 1):
+        assert labels[2, head].startswith("induction, ")
+        assert "; first token (sink), " in labels[2, head]
+    assert labels[1, 1].startswith("previous token, ")
+
+
+def test_a_head_may_have_two_labels():
+    eight = tuple("abcdefgh")
+    keys = [0] * 8 + [1, 2, 3]
+    assert label_of(keys, (*eight, *"abc")) == "induction, 1.00; first token (sink), .73"
+    assert label_of([0] * 16, eight * 2) == "first token (sink), 1.00"
+
+
+def test_plain_patterns_are_not_taken_for_specific_ones():
+    twos = tuple("ab") * 6  # what followed the same token is the previous token
+    before = [max(n - 1, 0) for n in range(12)]
+    assert label_of(before, twos) == "previous token, .92"
+    # the first token is an earlier one of the same text
+    assert label_of([0] * 12, ("a", *"bcda" * 3)[:12]) == "first token (sink), 1.00"
+    pairs = tuple("aabbccddeeff")  # what followed the same token is the token itself
+    assert label_of(range(12), pairs) == "same token, 1.00"
+
+
+def test_a_text_without_repeats_has_no_induction():
+    table = gattn.capture("A tall green lamp").summary()
+    assert table[list(OF_REPEATS)].isna().all(axis=None)
+    assert not table.label.str.contains("induction|duplicate").any()
+    with pytest.raises(SelectionError, match="'induction'"):
+        gattn.capture("A tall green lamp").draw(sort="induction")
+
+
+def test_labels_of_anything_else_are_refused():
+    trace = gattn.capture("The dog chased the cat")
+    for thing, message in [
+        (trace, r"head_labels\(trace.summary\(\)\), not AttentionTrace"),
+        (trace.summary().label, "not Series"),
+        (trace.summary()[["induction"]], "'edges' is not there"),
+    ]:
+        with pytest.raises(SelectionError, match=message):
+            head_labels(thing)
 
 
 # Pictures

@@ -357,7 +357,7 @@ def test_a_sink_outside_of_the_text_is_left_out_and_said():
         (lambda: pagerank(KNOWN, np.nan), SelectionError, "damping"),
         (lambda: bounces(KNOWN, 3), SelectionError, r"query is a token's position, here 0 \.\. 2"),
         (lambda: bounces(KNOWN, -4), SelectionError, "query is a token's position"),
-        (lambda: bounces(KNOWN, "0"), SelectionError, "query is a token's position"),
+        (lambda: bounces(KNOWN, "dog"), SelectionError, "No query 'dog'; the 3 tokens are '0'"),
         (lambda: bounces(KNOWN, False), SelectionError, "query is a token's position"),
         (lambda: bounces(KNOWN, 0, steps=True), SelectionError, "steps"),
         (lambda: bounces(KNOWN, 0, steps=0), SelectionError, "steps"),

@@ -90,8 +90,8 @@ def test_a_product_of_zero_has_equal_rows():
 
 def test_weights_of_heads_are_written_down():
     attention = random_attention(2, 3, 4)
-    assert rank_collapse(attention, heads=np.array([1, 2, 3])).attrs["heads"] == [1, 2, 3]
-    assert rank_collapse(attention, heads="max").attrs["heads"] == "max"
+    assert rank_collapse(attention, reduce=np.array([1, 2, 3])).attrs["reduce"] == [1, 2, 3]
+    assert rank_collapse(attention, reduce="max").attrs["reduce"] == "max"
     assert rank_collapse(attention, heads=np.int64(1)).attrs["heads"] == 1
 
 

@@ -204,12 +204,12 @@ def test_attention_is_rolled_out(trace):
 
 
 def test_heads_become_one_as_in_rollouts(trace):
-    for heads in ("max", 2, [1, 0, 0, 3]):
-        found = oversquashing(trace, 9, heads=heads)
-        known = rollout(trace, heads=heads)[-1, 9].sel(key=found.index.to_numpy())
+    for how in ({"reduce": "max"}, {"heads": 2}, {"reduce": [1, 0, 0, 3]}):
+        found = oversquashing(trace, 9, **how)
+        known = rollout(trace, **how)[-1, 9].sel(key=found.index.to_numpy())
         np.testing.assert_allclose(found["influence"], known)
         np.testing.assert_array_equal(found["walks"], oversquashing(trace, 9)["walks"])
-    mixed = [oversquashing(trace, heads=heads)["influence"] for heads in ("mean", 2)]
+    mixed = [oversquashing(trace, heads=heads)["influence"] for heads in (None, 2)]
     assert abs(mixed[0] - mixed[1]).max() > 0.01
     with pytest.raises(SelectionError, match="No head 4"):
         oversquashing(trace, heads=4)
@@ -381,7 +381,7 @@ def test_a_list_of_no_layers_is_refused():
         (lambda: reach([np.eye(3), TokenGraph.causal(3)]), "a ndarray among them"),
         (lambda: reach(TokenGraph.causal(4), layers=True), "layers is a whole number"),
         (lambda: reach(TokenGraph.causal(4), layers=2.0), "layers is a whole number"),
-        (lambda: oversquashing(TokenGraph.causal(3), layers=2, heads="max"), "has no heads"),
+        (lambda: oversquashing(TokenGraph.causal(3), layers=2, reduce="max"), "has no heads"),
         (lambda: walks(TokenGraph.causal(4)), "how many layers"),
         (lambda: oversquashing(TokenGraph.causal(4)), "how many layers"),
         (lambda: reach(TokenGraph.causal(4), layers=0), "layers is a whole number"),

@@ -89,7 +89,7 @@ def test_single_precision_and_half_are_read_in_single_where_they_are(attention):
 @pytest.mark.parametrize("heads", ["mean", "max", "min"])
 def test_heads_are_reduced(attention, heads):
     expected = getattr(attention.numpy(), heads)(axis=1)
-    for n, matrix in enumerate(Layers.of(attention).reduced(heads)):
+    for n, matrix in enumerate(Layers.of(attention).reduced(reduce=heads)):
         np.testing.assert_allclose(matrix, expected[n])
 
 
@@ -100,24 +100,30 @@ def test_one_head_or_weights_of_heads(attention):
     for weight in (weights, weights[0]):
         shares = np.broadcast_to(weight, (3, 2)) / weight.sum(-1, keepdims=True)
         expected = np.einsum("lh,lhqk->lqk", shares, attention)
-        for n, matrix in enumerate(Layers.of(attention).reduced(weight)):
+        for n, matrix in enumerate(Layers.of(attention).reduced(reduce=weight)):
             np.testing.assert_allclose(matrix, expected[n])
 
 
 @pytest.mark.parametrize(
-    "heads", ["median", 7, True, [1, 2, 3], [-1, 2], [0, 0], [np.nan, 1], object()]
+    "how",
+    [
+        *({"heads": heads} for heads in ("median", 7, True, [-1, 2], [0, 0], object())),
+        *({"reduce": weights} for weights in ("median", 7, [1, 2, 3], [-1, 2], [0, 0], object())),
+        {"reduce": [np.nan, 1]},
+    ],
+    ids=str,
 )
-def test_wrong_reductions_are_refused(attention, heads):
+def test_wrong_reductions_are_refused(attention, how):
     with pytest.raises(SelectionError):
-        Layers.of(attention).reduced(heads)
+        Layers.of(attention).reduced(**how)
 
 
 def test_dropped_mass_is_known_and_whole_rows_keep_their_sums(attention, trace):
     layers = Layers.of(kept(trace, Threshold(0.3)))
     expected = torch.where(attention < 0.3, attention, 0).sum(-1)
     torch.testing.assert_close(layers.dropped, expected)
-    for heads in ("mean", 0, [1, 2]):
-        for matrix, mass in layers.reduced_with_mass(heads):
+    for how in ({}, {"heads": 0}, {"reduce": [1, 2]}):
+        for matrix, mass in layers.reduced_with_mass(**how):
             torch.testing.assert_close(mass, torch.ones(4, dtype=torch.float64))
             assert bool((matrix.sum(-1) < 1 + 1e-12).all())
     share = float(expected.sum()) / 24
@@ -193,9 +199,9 @@ def test_what_is_no_attention_is_refused(attention, trace):
 @pytest.mark.parametrize("heads", ["max", "min"])
 @pytest.mark.parametrize("limit", [0.1, 0.3, 0.5])
 def test_reductions_of_kept_edges_are_bounded(attention, trace, heads, limit):
-    whole = Layers.of(trace).reduced(heads)
+    whole = Layers.of(trace).reduced(reduce=heads)
     for exact, (matrix, mass) in zip(
-        whole, Layers.of(kept(trace, Threshold(limit))).reduced_with_mass(heads), strict=True
+        whole, Layers.of(kept(trace, Threshold(limit))).reduced_with_mass(reduce=heads), strict=True
     ):
         assert bool((matrix <= exact + 1e-12).all())
         assert bool((exact.sum(-1) <= mass + 1e-12).all())

@@ -1,3 +1,5 @@
+from functools import partial
+
 import numpy as np
 import pytest
 import torch
@@ -6,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gattn
-from gattn.analysis import contributions, flow, rollout
+from gattn.analysis import contributions, flow, oversquashing, rank_collapse, rollout
 from gattn.analysis.results import array
 from gattn.errors import SelectionError, ShapeError
 from gattn.head import AttentionGraph
@@ -75,11 +77,15 @@ REDUCTIONS = {
 }
 
 
+def chosen(heads):
+    return {"heads": heads} if isinstance(heads, int) else {"reduce": heads}
+
+
 @pytest.mark.parametrize("heads", REDUCTIONS)
 @pytest.mark.parametrize("residual", [0, 0.3, 0.5, 1])
 def test_plain_loops_give_the_same(heads, residual):
     attention = drawn(0, 3, 3, 5)
-    found = rollout(attention, heads=heads, residual=residual)
+    found = rollout(attention, **chosen(heads), residual=residual)
     expected = by_hand(attention, REDUCTIONS[heads], residual)
     np.testing.assert_allclose(found, expected, atol=1e-12)
     np.testing.assert_allclose(found.sum("key"), 1)
@@ -87,17 +93,63 @@ def test_plain_loops_give_the_same(heads, residual):
 
 def test_weights_of_heads_of_each_layer():
     attention = drawn(1, 2, 3, 4)
-    found = rollout(attention, heads=WEIGHTS)
+    found = rollout(attention, reduce=WEIGHTS)
     shares = WEIGHTS / WEIGHTS.sum(1, keepdims=True)
     one = np.einsum("lh,lhij->lij", shares, attention)[:, None]
     np.testing.assert_allclose(found, by_hand(one, lambda layer: layer[0]), atol=1e-12)
+
+
+CHOICES = {
+    "two numbers": ([0, 2], [[0, 2]] * 3),
+    "places": ([(0, 1), (2, 0), (2, 2)], [[1], [], [0, 2]]),
+    "a tuple of three": ((2, 1, 0), [[0, 1, 2]] * 3),
+}
+
+
+@pytest.mark.parametrize(("heads", "read"), CHOICES.values(), ids=CHOICES)
+@pytest.mark.parametrize("reduce", ["mean", "max"])
+def test_heads_say_which_are_read(heads, read, reduce):
+    attention = drawn(5, 3, 3, 4)
+    none = np.zeros((1, 4, 4))
+    layers = [
+        getattr(attention[n, some] if some else none, reduce)(0) for n, some in enumerate(read)
+    ]
+    expected = by_hand(np.stack(layers)[:, None], lambda layer: layer[0])
+    found = rollout(attention, heads=heads, reduce=reduce)
+    np.testing.assert_allclose(found, expected, atol=1e-12)
+    assert f"{reduce} of heads" in found.computed_from
+    weighted = rollout(attention, heads=[2, 0], reduce=[1, 3])
+    one = (attention[:, 2] + 3 * attention[:, 0]) / 4
+    np.testing.assert_allclose(weighted, by_hand(one[:, None], lambda layer: layer[0]), atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("how", "hint"),
+    [
+        ({"heads": "mean"}, "reduce='mean'"),
+        ({"heads": [0.5, 0.5, 0.0]}, "weights are given as reduce="),
+        ({"heads": np.array([1.0, 2.0, 3.0])}, "weights are given as reduce="),
+        ({"heads": (2, 1)}, r"write \[\(2, 1\)\] for head 1 of layer 2, or \[2, 1\]"),
+        ({"heads": [0, 0]}, "each once"),
+        ({"heads": []}, "at least one"),
+        ({"heads": [0, 7]}, "No head 7"),
+        ({"heads": [(1, 0), 2]}, "which heads"),
+        ({"heads": [True, False, True]}, "which heads"),
+        ({"heads": [(0, 1), (2, 0), (2, 2)], "reduce": [1, 2]}, "same number of heads"),
+        ({"heads": [0, 1], "reduce": [1, 2, 3]}, r"\(2,\) or \(3, 2\) here"),
+    ],
+)
+def test_choices_of_heads_that_may_mean_something_else_are_refused(how, hint):
+    for analysis in (rollout, partial(flow, targets=1), rank_collapse, oversquashing):
+        with pytest.raises(SelectionError, match=hint):
+            analysis(drawn(5, 3, 3, 4), **how)
 
 
 def test_maxima_are_divided_by_their_rows_sum_with_the_residual():
     attention = drawn(2, 1, 4, 4)
     largest = attention[0].max(0) + np.eye(4)
     expected = largest / largest.sum(1, keepdims=True)
-    np.testing.assert_allclose(rollout(attention, heads="max")[0], expected)
+    np.testing.assert_allclose(rollout(attention, reduce="max")[0], expected)
 
 
 def test_the_models_own_eager_attention_gives_the_same():
@@ -177,8 +229,8 @@ def test_tokens_in_another_order_are_rolled_out_in_that_order(seed, tokens):
 @settings(max_examples=60, deadline=None)
 def test_what_was_dropped_bounds_the_error(seed, heads, keep, residual):
     attention = drawn(seed, 3, 2, 5)
-    whole = rollout(attention, heads=heads, residual=residual)
-    part = rollout(trace_of(attention, keep), heads=heads, residual=residual)
+    whole = rollout(attention, **chosen(heads), residual=residual)
+    part = rollout(trace_of(attention, keep), **chosen(heads), residual=residual)
     lack = (whole - part).to_numpy()
     assert (lack >= -1e-9).all()
     assert (lack.sum(-1) <= part.error_bound.to_numpy() + 1e-9).all()
@@ -244,10 +296,10 @@ def test_it_says_how_heads_and_residual_were_mixed():
         ({}, "mean of heads, residual 0.5"),
         ({"heads": 1, "residual": 0}, "head 1, residual 0"),
         (
-            {"heads": [1, 2], "residual": np.full((2, 4), 0.2)},
+            {"reduce": [1, 2], "residual": np.full((2, 4), 0.2)},
             "weighted mean of heads, residual 0.2",
         ),
-        ({"heads": "max", "residual": np.eye(4)[:2]}, "max of heads, residual by token"),
+        ({"reduce": "max", "residual": np.eye(4)[:2]}, "max of heads, residual by token"),
     ):
         assert rollout(attention, **options).computed_from.endswith(f"; {said}")
 
@@ -280,8 +332,8 @@ def test_lengths_have_no_residual_beside_them():
         (PAPER, {"residual": "half"}, SelectionError, "not 'half'"),
         (PAPER, {"residual": [0.5, 0.5]}, SelectionError, r"\(2, 3\) here"),
         (PAPER, {"heads": 3}, SelectionError, "No head 3"),
-        (PAPER, {"heads": "median"}, SelectionError, "'mean', 'max', 'min'"),
-        (PAPER, {"heads": [-1.0]}, SelectionError, "at least 0"),
+        (PAPER, {"reduce": "median"}, SelectionError, "'mean', 'max', 'min'"),
+        (PAPER, {"reduce": [-1.0]}, SelectionError, "at least 0"),
         (-PAPER, {}, ShapeError, "needs attention >= 0"),
         (PAPER[..., :2], {}, SelectionError, "self-attention"),
     ],

@@ -421,7 +421,7 @@ def test_what_cannot_be_is_refused(models):
         SelectionError, match=r"position is a token.s position, here 0 \.\. 5, .* not 6"
     ):
         routes(IDS, model, position=6)
-    with pytest.raises(SelectionError, match=r"position is a token.s position"):
+    with pytest.raises(SelectionError, match=r"No position 'lamp'; the 6 tokens are"):
         routes(IDS, model, position="lamp")
     for threshold in (-0.1, 1, "high"):
         with pytest.raises(SelectionError, match="threshold"):

@@ -32,14 +32,18 @@ def trace_of(*, seed=0, keep=None, is_causal=True):
     return AttentionTrace({"decoder": Stack("decoder", heads)}, "toy")
 
 
+def chosen(heads):
+    return {"reduce": heads} if isinstance(heads, str) else {"heads": heads}
+
+
 @pytest.mark.parametrize("heads", ["mean", "max", 1])
 @pytest.mark.parametrize("target", [-1, 2])
 def test_a_rollout_passes_all_of_the_target_over_each_layer(heads, target):
     trace = trace_of()
-    passed = trace.unroll(heads=heads, residual=0.3).rollout(target=target)
+    passed = trace.unroll(**chosen(heads), residual=0.3).rollout(target=target)
     matrices = passed.matrices("passes")
     np.testing.assert_allclose(matrices.sum((1, 2)), 1)
-    rolled = rollout(trace, heads=heads, residual=0.3)[-1, target]
+    rolled = rollout(trace, **chosen(heads), residual=0.3)[-1, target]
     np.testing.assert_allclose(matrices[0].sum(0), rolled)
     at_input = [passed.nodes[0, position]["passes"] for position in range(TOKENS)]
     np.testing.assert_allclose(at_input, rolled)
@@ -111,7 +115,7 @@ def test_chosen_heads_are_a_mean_and_other_layers_pass_the_stream_alone():
     edge = graph.edges[(1, 0), (2, 3)]
     assert edge["head_0"] == pytest.approx(float(trace[1, 0].to_dense()[3, 0]))
     assert "head_0" not in graph.edges[(2, 0), (3, 3)]
-    assert "heads 1.0, 1.1, 2.1, residual 0.4" in graph.computed_from
+    assert "mean of heads 1.0, 1.1, 2.1, residual 0.4" in graph.computed_from
     with pytest.raises(SelectionError, match="no layer and head"):
         trace.unroll(heads=[(1, 7)])
 
@@ -119,14 +123,14 @@ def test_chosen_heads_are_a_mean_and_other_layers_pass_the_stream_alone():
 @pytest.mark.parametrize("heads", ["mean", "max", 1])
 def test_of_half_kept_heads_rollouts_and_flows_are_those_of_the_analyses(heads):
     trace = trace_of(keep=TopK(2))
-    graph = trace.unroll(heads=heads, residual=0.3)
-    rolled = rollout(trace, heads=heads, residual=0.3)[-1]
+    graph = trace.unroll(**chosen(heads), residual=0.3)
+    rolled = rollout(trace, **chosen(heads), residual=0.3)[-1]
     for target in range(TOKENS):
         passed = graph.rollout(target=target)
         at_input = [passed.nodes[0, position]["passes"] for position in range(TOKENS)]
         np.testing.assert_allclose(at_input, rolled[target], atol=1e-12)
     assert float(rolled[-1].sum()) < 0.99
-    flows = flow(trace, heads=heads, residual=0.3, targets=4, sources=0, progress=False)
+    flows = flow(trace, **chosen(heads), residual=0.3, targets=4, sources=0, progress=False)
     found = graph.flow(source=0, target=4)
     assert found.nodes[LAYERS, 4]["passes"] == pytest.approx(flows.item(), abs=1e-7)
 
@@ -156,7 +160,7 @@ def test_heads_are_known_by_their_place_in_the_stack():
         {place: replace(head, layer=None, head=None) for place, head in trace["decoder"].items()},
     )
     for heads in ("mean", "max", [(0, 0), (0, 1), (1, 1)]):
-        expected, found = trace.unroll(heads=heads), nameless.unroll(heads=heads)
+        expected, found = trace.unroll(**chosen(heads)), nameless.unroll(**chosen(heads))
         assert dict(found.edges) == dict(expected.edges)
 
 

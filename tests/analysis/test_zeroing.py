@@ -180,14 +180,15 @@ def test_the_model_stays_as_it_was(models):
 def test_neither_a_later_token_nor_a_cut_edge_makes_a_difference():
     text = "The dog chased the cat, and the cat chased the dog"
     found = value_zeroing(text, progress=False)
-    np.testing.assert_array_equal(np.triu(found.max("layer"), 1), 0)
+    # A distance is the square of what rounding does to a direction, about 1e-12 in float32.
+    np.testing.assert_allclose(np.triu(found.max("layer"), 1), 0, atol=1e-9)
     np.testing.assert_allclose(found.sum("key"), 1, atol=1e-12)
     assert found.coords["key_token"].to_numpy()[1] == "The"
     model, tokenizer = gattn.load_model()
     with gattn.edited(model, gattn.Cut(layer=1, query=5, key=4)):
         cut = value_zeroing(text, model, tokenizer, progress=False)
-    assert cut.sel(layer=1, query=5, key=4) < 1e-12 < 1e-3 < found.sel(layer=1, query=5, key=4)
-    np.testing.assert_array_equal(cut.sel(layer=0), found.sel(layer=0))
+    assert cut.sel(layer=1, query=5, key=4) < 1e-9 < 1e-3 < found.sel(layer=1, query=5, key=4)
+    np.testing.assert_allclose(cut.sel(layer=0), found.sel(layer=0), atol=1e-9)
 
 
 def test_rollout_adds_no_residual_stream_to_it():
@@ -201,13 +202,13 @@ def test_rollout_adds_no_residual_stream_to_it():
 
 def test_what_cannot_be_is_refused(models):
     model = models["Llama"][0]
-    with pytest.raises(SelectionError, match=r"tokens has 6, but there are 0 \.\. 5"):
+    with pytest.raises(SelectionError, match=r"tokens is a token's position, here 0 \.\. 5"):
         value_zeroing(IDS, model, tokens=[6])
     with pytest.raises(SelectionError, match=r"layers has -1"):
         value_zeroing(IDS, model, layers=[-1])
-    with pytest.raises(SelectionError, match="whole numbers"):
+    with pytest.raises(SelectionError, match="No tokens"):
         value_zeroing(IDS, model, tokens=["the"])
-    with pytest.raises(SelectionError, match="twice"):
+    with pytest.raises(SelectionError, match="each once"):
         value_zeroing(IDS, model, tokens=[1, 1])
     with pytest.raises(CaptureError, match="batch_size"):
         value_zeroing(IDS, model, batch_size=0)

@@ -211,8 +211,8 @@ def test_heads_are_sorted_by_their_distance():
     assert f"{layer}.{head}: distance {largest}" in found
     assert {f"{layer}.{head}", f"{layer}.{head}: {distances.iloc[0]:.3f}"} <= set(found)
     assert "sorted by distance, written above, from the largest on" in said(figure)
-    by_entropy = draw_compare(before, after, sort="induction", within_layers=True)
-    assert "sorted by induction, written above, in each layer" in said(by_entropy)
+    by_entropy = draw_compare(before, after, sort="entropy", within_layers=True)
+    assert "sorted by entropy, written above, in each layer" in said(by_entropy)
 
 
 def test_two_weight_functions_are_named():

@@ -245,7 +245,7 @@ def test_dropped_edges_count_as_no_attention():
         (([causal_head(3), causal_head(4)],), "of several texts"),
         ((AttentionGraph.from_dense(np.zeros((0, 0))),), "nothing to draw"),
         ((causal_head(3), 3), "query is a token's position"),
-        ((causal_head(3), "word0"), "query is a token's position"),
+        ((causal_head(3), "word7"), "No query 'word7'; the"),
     ],
 )
 def test_what_cannot_be_drawn_is_refused(arguments, message):

@@ -69,7 +69,7 @@ def test_a_failure_leaves_nothing_behind(
     for name in ("replace", "fsync"):
         with monkeypatch.context() as patch:
             patch.setattr(os, name, fail)
-            with pytest.raises(OSError, match="the disk is full"):
+            with pytest.raises(FileError, match=r"cannot be written: the disk is full\. Make room"):
                 save(whole_head(), path)
         assert list(tmp_path.iterdir()) == ([path] if existing else [])
         assert not existing or path.read_text() == "before"

@@ -1,6 +1,7 @@
 """The lengths of what edges add: ||A_ij W_O v_j||, from the model's own values and projection."""
 
 import contextlib
+import copy
 import gc
 import weakref
 
@@ -154,7 +155,7 @@ def test_a_gate_between_attention_and_projection_is_named(tiny):
             self.inner = inner
 
         def forward(self, x):
-            return self.inner(x * 0.5)
+            return self.inner(torch.tanh(x))
 
     model.model.layers[1].self_attn.o_proj = Gated(model.model.layers[1].self_attn.o_proj)
     with pytest.raises(CaptureError, match=r"layers\.1\.self_attn is not projected.*\"value\""):
@@ -163,6 +164,120 @@ def test_a_gate_between_attention_and_projection_is_named(tiny):
     assert trace[1, 0].value_norm is not None
     hooks = [len(module._forward_pre_hooks) for module in model.modules()]
     assert not any(hooks)
+
+
+class Adapted(torch.nn.Module):
+    """A low-rank adapter around a linear module, as LoRA has it."""
+
+    def __init__(self, base, rank=2):
+        super().__init__()
+        self.base_layer = base
+        self.lora_A = torch.nn.Linear(base.in_features, rank, bias=False)
+        self.lora_B = torch.nn.Linear(rank, base.out_features, bias=False)
+
+    def forward(self, x):
+        return self.base_layer(x) + 2 * self.lora_B(self.lora_A(x))
+
+
+class Doubled(torch.nn.Linear):
+    """A linear module that does not do as its weight says."""
+
+    def forward(self, x):
+        return 2 * super().forward(x.flip(-1))
+
+
+class Twice(torch.nn.Module):
+    def forward(self, weight):
+        return 2 * weight.flip(0)
+
+
+def changed(module, how):
+    if how == "adapter":
+        return Adapted(module)
+    if how == "adapter of an adapter":
+        return Adapted(module_with_sizes(Adapted(module), module))
+    if how == "subclass":
+        other = Doubled(module.in_features, module.out_features, bias=False)
+        other.load_state_dict(module.state_dict())
+        return other
+    if how == "parametrization":
+        torch.nn.utils.parametrize.register_parametrization(module, "weight", Twice())
+    elif how == "weight norm":
+        torch.nn.utils.parametrizations.weight_norm(module)
+        module.parametrizations.weight.original0.data.mul_(3)
+    elif how == "sequence":
+        return torch.nn.Sequential(module, torch.nn.Linear(32, 32), torch.nn.Dropout(0.5))
+    return module
+
+
+def module_with_sizes(module, like):
+    module.in_features, module.out_features = like.in_features, like.out_features
+    return module
+
+
+LINEAR = ["adapter", "adapter of an adapter", "subclass", "parametrization", "weight norm"]
+
+
+@pytest.mark.parametrize("how", [*LINEAR, "sequence", "as it was"])
+def test_what_the_projection_does_is_what_counts(tiny, dense, how):
+    """Whatever its weight says: the module itself is asked what it makes of each value."""
+    torch.manual_seed(0)
+    model = tiny("llama")
+    for layer in model.model.layers:
+        layer.self_attn.o_proj = changed(layer.self_attn.o_proj, how)
+        for parameter in layer.self_attn.o_proj.parameters():
+            torch.nn.init.normal_(parameter, std=0.3)
+    model.eval()
+    trace = capture(IDS, model, contributions=True)
+    for number, (attention, values) in enumerate(oracle(dense, model, "decoder")):
+        projection = copy.deepcopy(model.model.layers[number].self_attn.o_proj).double()
+        for head in range(4):
+            padded = torch.zeros(9, 4, 8, dtype=torch.float64)
+            padded[:, head] = values[head]
+            with torch.no_grad():
+                moved = projection(padded.flatten(1)) - projection(torch.zeros(9, 32).double())
+            expected = attention[head] * moved.norm(dim=-1)
+            graph = trace[number, head]
+            found = np.zeros((9, 9))
+            found[graph.query, graph.key] = graph.contribution
+            np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_an_adapter_beside_the_projection_is_refused(tiny):
+    model = tiny("llama")
+    attention = model.model.layers[1].self_attn
+
+    class Beside(torch.nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner, self.more = inner, torch.nn.Linear(32, 32)
+
+        def forward(self, x, scale=None):
+            return self.inner(x) + self.more(x)
+
+    class Given(Beside):
+        def forward(self, x):
+            return super().forward(x)
+
+    attention.o_proj = Given(attention.o_proj)
+    capture(IDS, model, contributions=True)  # One module around both.
+    model = tiny("bert")
+    output = model.encoder.layer[1].attention.output
+    output.more = torch.nn.Linear(32, 32)
+    plain = output.forward
+    output.forward = lambda hidden, given: plain(hidden, given) + output.more(hidden)
+    with pytest.raises(CaptureError, match="projected twice"):
+        capture(IDS, model, contributions=True)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2", "bert"])
+def test_a_hook_that_changes_what_a_projection_gives_is_refused(tiny, name):
+    model = tiny(name)
+    modules = dict(model.named_modules())
+    (path,) = [n for n in modules if n.endswith(PROJECTIONS[name]) and ".1." in n]
+    modules[path].register_forward_hook(lambda module, given, output: 1.5 * output)
+    with pytest.raises(CaptureError, match="no linear map"):
+        capture(IDS, model, contributions=True)
 
 
 @pytest.mark.parametrize("wrong", ["norm", 2, None])
@@ -258,8 +373,8 @@ def test_a_step_that_fails_leaves_its_text_as_it_was(tiny):
         with pytest.raises(ZeroDivisionError):
             model(torch.tensor([[3]]), past_key_values=cache)
         handle.remove()
-        assert [len(trace.only_stack.tokens) for trace in found.traces] == [5, 9]
-        with pytest.raises(CaptureError):
+        assert [len(trace.only_stack.tokens) for trace in found.traces] == [5, len(IDS)]
+        with pytest.raises(CaptureError, match="a call that failed put tokens into it"):
             model(torch.tensor([[3]]), past_key_values=cache)
         model(torch.tensor([IDS[:3]]))
-    assert [len(trace.only_stack.tokens) for trace in found.traces] == [5, 9, 3]
+    assert [len(trace.only_stack.tokens) for trace in found.traces] == [5, len(IDS), 3]

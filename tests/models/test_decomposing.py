@@ -442,7 +442,7 @@ def test_a_bend_behind_the_projection(build):
     model = replaced(
         build("llama"), "model.layers.1.self_attn.o_proj", lambda m: Wrapped(m, after=torch.tanh)
     )
-    refused(model, r"layers\.1\.self_attn adds to the residual stream is not to be found")
+    refused(model, r"layers\.1\.self_attn is not projected as it is")
 
 
 def test_a_projection_that_adds_something_else(build):
@@ -458,18 +458,27 @@ def test_a_projection_that_adds_something_else(build):
         return twin
 
     model = replaced(build("llama"), "model.layers.0.self_attn.o_proj", strange)
-    refused(model, r"What the edges of model\.layers\.0\.self_attn add.*do not sum to")
+    refused(model, r"layers\.0\.self_attn is not projected as it is")
 
 
-def test_a_number_on_the_branch_is_measured(build):
-    def scaled(linear):
-        return Wrapped(linear, after=lambda x: 0.37 * x)
+def test_what_is_wrapped_around_a_projection_counts(build):
+    """An adapter, say: the projection is the outermost module that takes the output."""
+    torch.manual_seed(0)
+    down, up = torch.randn(2, 32).double(), torch.randn(32, 2).double()
 
-    model = replaced(build("llama", dtype=torch.float64), "model.layers.1.self_attn.o_proj", scaled)
+    class Adapted(Wrapped):
+        def forward(self, x):
+            return 0.37 * self.inner(x) + x @ down.T @ up.T
+
+    model = replaced(
+        build("llama", dtype=torch.float64), "model.layers.1.self_attn.o_proj", Adapted
+    )
     plain, found = taken_apart(IDS, build("llama", dtype=torch.float64)), taken_apart(IDS, model)
-    torch.testing.assert_close(found.results[0].factor, plain.results[0].factor)
-    torch.testing.assert_close(found.results[1].factor, 0.37 * plain.results[1].factor)
+    torch.testing.assert_close(found.results[0].weights, plain.results[0].weights)
+    more = (up @ down).T.unflatten(0, (4, 8))
+    torch.testing.assert_close(found.results[1].weights, 0.37 * plain.results[1].weights + more)
     check_sum(found.results[1], 1e-12)
+    check_stream(found, model, {"input_ids": torch.tensor([IDS])})
 
 
 def test_models_that_hide_their_values_or_attend_in_windows():

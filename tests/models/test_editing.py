@@ -207,6 +207,154 @@ def test_a_text_that_cannot_be_found_is_refused(tiny, tokenizer):
         model(inputs_embeds=vectors)
 
 
+CASED = "The dog chased the cat"
+
+
+def test_edits_take_the_names_that_traces_show(tiny, tokenizer):
+    model = tiny("bert")
+    plain = capture(CASED, model, tokenizer)
+    assert plain.tokens == ["[CLS]", "The", "dog", "chased", "the", "cat", "[SEP]"]
+    for token, places in (("The", [1]), ("the", [4]), ("Dog", [2]), ("[SEP]", [6])):
+        with edited(model, Cut(0, 1, key=token), tokenizer=tokenizer):
+            trace = capture(CASED, model, tokenizer)
+        assert sorted(np.flatnonzero(trace[0, 1].to_dense().sum(0) == 0)) == places
+        shown = trace[0, 1].subgraph([token]).node_positions.tolist()
+        assert shown == places
+
+
+def test_what_the_tokenizer_calls_a_token_names_it_where_that_is_clear(tiny, tokenizer):
+    model = tiny("bert")
+    with edited(model, Cut(0, 1, key="the"), tokenizer=tokenizer):
+        trace = capture("The dog", model, tokenizer)
+    assert (trace[0, 1].to_dense()[:, 1] == 0).all()
+    # To the model that was called with ids, "The" may be either.
+    with (
+        pytest.raises(EditError, match=r"'THE' may mean several tokens, 1 'the', 4 'the'"),
+        edited(model, Cut(0, 1, key="THE"), tokenizer=tokenizer),
+    ):
+        run(model, tokenizer(CASED).input_ids)
+
+
+def test_several_names_and_positions_go_together(tiny, tokenizer):
+    model = tiny("bert")
+    ids = tokenizer("the dog chased the cat").input_ids
+    with edited(model, Cut(0, 1, key=["dog", -2, 3]), tokenizer=tokenizer):
+        found = run(model, ids)
+    with edited(model, Cut(0, 1, key=[2, 5, 3])):
+        assert torch.equal(run(model, ids), found)
+    with (
+        pytest.raises(EditError, match=r"had nothing to edit at key 'cta': .*most alike are 'cat'"),
+        edited(model, Cut(0, 1, key=["dog", "cta"]), tokenizer=tokenizer),
+    ):
+        run(model, ids)
+
+
+# From the end
+
+
+def test_positions_count_from_the_end_of_each_text(tiny):
+    model = tiny("llama")
+    for edit, plain in (
+        (Cut(0, 1, query=-1, key=0), Cut(0, 1, query=8, key=0)),
+        (Scale(2.0, 1, query=[-2, 3], key=-9), Scale(2.0, 1, query=[7, 3], key=0)),
+        (Cut(0, 1, query=slice(-3, -1), key=1), Cut(0, 1, query=slice(6, 8), key=1)),
+        (Cut(0, 1, query=slice(-3, None), key=1), Cut(0, 1, query=slice(6, 9), key=1)),
+    ):
+        with edited(model, plain):
+            expected = run(model)
+        with edited(model, edit):
+            assert torch.equal(run(model), expected)
+    for side in ("left", "right"):
+        ids, mask = padded([IDS, FEW], side)
+        with torch.no_grad(), edited(model, Cut(0, 1, query=-1, key=0)), capturing(model) as given:
+            model(ids, attention_mask=mask)
+        for trace, last in zip(given.traces, (8, 3), strict=True):
+            dense = trace[0, 1].to_dense()
+            assert dense[last, 0] == 0
+            assert (dense[:last, 0] > 0).all()
+
+
+def test_the_end_is_that_of_the_prompt_while_more_is_generated(tiny):
+    model = tiny("llama")
+    with edited(model, Cut(0, 1, key=-1)), capturing(model) as given:
+        generate(model, IDS)
+    with edited(model, Cut(0, 1, key=8)), capturing(model) as expected:
+        generate(model, IDS)
+    dense = given.trace[0, 1].to_dense()
+    np.testing.assert_array_equal(dense, expected.trace[0, 1].to_dense())
+    assert len(dense) > 9
+    assert not dense[:, 8].any()
+    assert dense[9:, 7].all()
+
+
+def test_an_end_that_moves_is_refused(tiny):
+    model = tiny("llama")
+    edit = Cut(0, 1, query=-1, key=0)
+    with pytest.raises(EditError, match="so that the end moves"), edited(model, edit):
+        generate(model, IDS, use_cache=False)
+    with pytest.raises(EditError, match="comes in chunks"), edited(model, edit):
+        generate(model, IDS, prefill_chunk_size=4)
+    with torch.no_grad(), edited(model, edit):
+        cache = model(torch.tensor([IDS]), use_cache=True).past_key_values
+        with pytest.raises(EditError, match="came in several calls"):
+            model(torch.tensor([FEW]), past_key_values=cache)
+    with torch.no_grad():
+        cache = model(torch.tensor([IDS]), use_cache=True).past_key_values
+        with pytest.raises(EditError, match="came in several calls"), edited(model, edit):
+            model(torch.tensor([FEW[:1]]), past_key_values=cache)
+    with edited(model, edit):  # texts that do not go on
+        run(model, FEW)
+        run(model, IDS)
+    model = tiny("bart")
+    last = Cut(0, 1, query=-1, stack="decoder")
+    with pytest.raises(EditError, match="so that the end moves"), edited(model, last):
+        generate(model, IDS, use_cache=False)
+    with edited(model, Cut(0, 1, query=-1, stack="encoder")), capturing(model) as given:
+        generate(model, IDS, use_cache=False)
+    dense = given.traces[0]["encoder"][0, 1].to_dense()
+    assert not dense[8].any()
+    assert dense[:8].any(1).all()
+
+
+def test_a_position_before_the_first_is_not_there(tiny):
+    with (
+        pytest.raises(EditError, match=r"at query -10: the text has the queries 0 \.\. 8"),
+        edited(model := tiny("llama"), Cut(0, query=-10)),
+    ):
+        run(model)
+
+
+# What was not there
+
+
+@pytest.mark.parametrize(
+    ("edit", "says"),
+    [
+        (Cut(layer=2), r"there is no layer 2, but 'decoder' \(layers 0 \.\. 1\)"),
+        (Cut(layer=0, key=9), r"the text has the keys 0 \.\. 8"),
+        (Cut(query=slice(20, 30)), r"the text has 9 tokens, 0 \.\. 8"),
+        (Cut(layer=0, query=3, key=5), r"no edge from key 5, which comes later: in a causal"),
+        (Scale(2.0, query=2, key=[4, 6]), "none of these queries has an edge"),
+        (Cut(layer=0, stack="cross"), r"no stack 'cross', but 'decoder'"),
+        (Restrict(TokenGraph.causal(20)), "has all of these edges as they are"),
+    ],
+    ids=repr,
+)
+def test_it_is_told_what_is_there_instead(tiny, edit, says):
+    model = tiny("llama")
+    with pytest.raises(EditError, match="had nothing to edit.*: .*" + says), edited(model, edit):
+        run(model)
+
+
+def test_all_stacks_are_told(tiny):
+    model = tiny("bart")
+    with (
+        pytest.raises(EditError, match=r"'encoder' \(.*\) and 'decoder' \(.*\) and 'cross' \("),
+        edited(model, Cut(0, stack="crosss")),
+    ):
+        run(model)
+
+
 # Batches
 
 
@@ -319,12 +467,12 @@ def test_cross_attention_is_cut_between_queries_and_keys(tiny, dense):
 def test_an_edit_of_several_stacks_must_name_one(tiny):
     model = tiny("bart")
     with (
-        pytest.raises(EditError, match=r"does not say which stack.*'encoder'.*'decoder'"),
+        pytest.raises(EditError, match=r"does not say which stack.*'encoder', 'decoder', 'cross'"),
         edited(model, Cut(layer=0, head=1)),
     ):
         run(model)
     with (
-        pytest.raises(EditError, match=r"'decoder' and\s+'cross'"),
+        pytest.raises(EditError, match="'encoder', 'decoder', 'cross': name one"),
         edited(model, Cut(layer=2, head=1)),  # The encoder has two layers.
     ):
         run(model)
@@ -630,13 +778,15 @@ def test_located_edits_do_not_pile_up_while_generating(tiny, tokenizer):
     context = Editing([[Cut(0, key=name), Cut(1, query=name)]], tokenizer)
     with opened(model, context):
         model.generate(ids, attention_mask=mask, max_new_tokens=8, do_sample=False)
-    assert len(context._located) == len(context._given) == 4
-    assert all(of == "decoder" for _, of, _ in context._located)
+    (call,) = context._calls.values()
+    assert len(call.located) == len(call.given) == 4
+    assert all(of == "decoder" for _, of, _ in call.located)
     context = Editing([[Cut(0, key=name), Cut(1, query=name)]], tokenizer)
     with opened(model, context), torch.no_grad():
         model(torch.tensor([[5, 7, 8], [6, 7, 9], [7, 7, 7]]))
-    assert len(context._located) == 6
-    assert len(set(map(id, context._located.values()))) == len(context._given) == 4
+    (call,) = context._calls.values()
+    assert len(call.located) == 6
+    assert len(set(map(id, call.located.values()))) == len(call.given) == 4
 
 
 def test_a_given_graph_must_reach_as_far_as_the_text_that_is_generated(tiny):

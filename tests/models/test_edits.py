@@ -627,15 +627,71 @@ def test_what_cannot_be_swapped_is_refused():
 # Wrong arguments
 
 
-@pytest.mark.parametrize("wrong", [-1, 1.5, "one", [], [0, -2], True, [1.5]], ids=repr)
+@pytest.mark.parametrize("wrong", [-1, 1.5, [], [0, -2], True, [1.5]], ids=repr)
 @pytest.mark.parametrize("name", ["layer", "head"])
 def test_a_layer_or_head_is_a_number(name, wrong):
     with pytest.raises(SelectionError, match=f"{name} is a number that counts from 0"):
         Cut(**{name: wrong})
 
 
+PLACES = [
+    ((2, 1), {"layer": 2, "head": 1}),
+    ("2.1", {"layer": 2, "head": 1}),
+    ([(2, 1)], {"layer": 2, "head": 1}),
+    ((np.int64(2), 1), {"layer": 2, "head": 1}),
+]
+
+
+@pytest.mark.parametrize(("place", "named"), PLACES, ids=str)
+def test_a_pair_or_its_text_is_a_head(place, named):
+    for made, plain in (
+        (Cut(place), Cut(**named)),
+        (Scale(2.0, place), Scale(2.0, **named)),
+        (Swap(place, weight=Dot()), Swap(**named, weight=Dot())),
+        (Restrict(TokenGraph.causal(4), place), Restrict(TokenGraph.causal(4), **named)),
+    ):
+        assert repr(made) == repr(plain)
+        assert made == plain
+        assert (made.layer, made.head) == (2, 1)
+    graph = AttentionGraph.from_dense(np.eye(4))
+    assert repr(Use(graph, place)) == repr(Use(graph, **named))
+
+
+def test_places_cut_their_heads_and_no_others(tiny):
+    model = tiny("gpt2", "sdpa", torch.float64)
+    expected = run(model, Cut(0, 1), Cut(0, 3), Cut(1, 2))
+    for places in ([(0, 1), (0, 3), (1, 2)], ((0, 1), (0, 3), (1, 2)), ["0.1", (1, 2), "0.3"]):
+        assert torch.equal(run(model, Cut(places)), expected)
+    both = run(model, Cut(0), Cut(1))
+    assert torch.equal(run(model, Cut([0, 1])), both)
+    assert torch.equal(run(model, Cut((0, 1))), run(model, Cut(layer=0, head=1)))
+    with pytest.raises(EditError, match=r"had nothing to edit in layer 7"):
+        run(model, Cut([(0, 1), (7, 1)]))
+    with pytest.raises(SelectionError, match="names head 9"):
+        run(model, Cut([(0, 1), (1, 9)]))
+
+
 @pytest.mark.parametrize(
-    "wrong", [-1, 1.5, [], [0, -2], True, slice(-3, None), slice(0, 4, 2), [None]], ids=repr
+    ("wrong", "head", "says"),
+    [
+        ((2, 1), 0, r"write a list, as in layer=\[2, 1\]"),
+        ("2.1", 0, "names heads already"),
+        ("one", None, "written as LAYER.HEAD"),
+        ("2", None, "written as LAYER.HEAD"),
+        ((2, -1), None, "count from 0"),
+        ([2, (3, 1)], None, "names layers, such as"),
+        ([(2, 1, 0)], None, "names layers, such as"),
+    ],
+)
+def test_what_may_be_layers_or_heads_is_refused(wrong, head, says):
+    with pytest.raises(SelectionError, match=says):
+        Cut(wrong, head)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [1.5, [], True, range(-2, 3), slice(0, 4, 2), slice("a", None), [None], [0, 1.5]],
+    ids=repr,
 )
 @pytest.mark.parametrize("name", ["query", "key"])
 def test_a_token_is_a_position_or_a_text(name, wrong):

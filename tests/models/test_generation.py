@@ -5,6 +5,7 @@ from threading import Thread
 import numpy as np
 import pytest
 import torch
+from transformers import DynamicCache
 
 from gattn import All, Threshold, TopK, TopMass, capture, capturing
 from gattn.errors import CaptureError
@@ -70,10 +71,13 @@ def generate(model, ids, count=6, mask=None, **options):
 def reported(model, inputs):
     """What the model itself reports, under eager, in one pass: layers of (heads, N, N)."""
     chosen = model.config._attn_implementation
-    model.set_attn_implementation("eager")
+    parts = [module for module in model.modules() if hasattr(module, "config")]
+    for part in parts:  # older transformers leave out T5's encoder
+        part.config._attn_implementation = "eager"
     with torch.no_grad():
         output = model(**inputs, output_attentions=True, use_cache=False)
-    model.set_attn_implementation(chosen)
+    for part in parts:
+        part.config._attn_implementation = chosen
     return output
 
 
@@ -235,16 +239,90 @@ def test_several_samples_of_a_prompt_have_a_trace_each(build):
 
 
 def test_samples_of_one_encoded_text_share_its_encoder(tiny):
-    """The text is encoded once, and so the encoder is in the first trace alone."""
+    """The text is encoded once, and its encoder is in the trace of each sample."""
     model = tiny("t5")
     options = {"do_sample": True, "num_return_sequences": 2, "decoder_start_token_id": 0}
     with capturing(model) as run:
         generate(model, IDS, **options)
         generate(tiny("t5"), FEW, **options)  # Another model of the same kind.
-    assert [list(trace.stacks) for trace in run.traces] == [
-        ["encoder", "decoder", "cross"],
-        ["decoder", "cross"],
-    ]
+    assert [list(trace.stacks) for trace in run.traces] == [["encoder", "decoder", "cross"]] * 2
+
+
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_samples_of_several_encoded_texts_keep_their_text(tiny, name):
+    """Each sample's cross-attention and encoder are those of its own text."""
+    model = tiny(name, "eager")
+    ids = torch.tensor([[5, 17, 42, 8, 1], [9, 21, 33, 0, 0], [7, 7, 50, 11, 0]])
+    mask = (ids > 0).long()
+    options = {"do_sample": True, "num_return_sequences": 2, "decoder_start_token_id": 0}
+    torch.manual_seed(3)
+    with capturing(model) as run:
+        found = model.generate(ids, attention_mask=mask, max_new_tokens=4, **options)
+    assert len(run.traces) == 6
+    for number, trace in enumerate(run.traces):
+        text = ids[number // 2][mask[number // 2].bool()]
+        decoder = found[number][: trace["decoder"][0, 0].graph.num_tokens]
+        assert trace["encoder"].tokens == trace["cross"].tokens == [str(int(i)) for i in text]
+        assert trace["cross"][0, 0].query_tokens == tuple(str(int(i)) for i in decoder)
+        with torch.no_grad():
+            own = model(text[None], decoder_input_ids=decoder[None], output_attentions=True)
+        for stack, layers in {
+            "encoder": own.encoder_attentions,
+            "decoder": own.decoder_attentions,
+            "cross": own.cross_attentions,
+        }.items():
+            for (layer, head), graph in trace[stack].items():
+                expected = layers[layer][0, head].numpy()
+                np.testing.assert_allclose(graph.to_dense(), expected, atol=1e-5)
+
+
+def test_encoder_outputs_in_another_order_keep_their_text(tiny):
+    model, start = tiny("t5"), torch.zeros(3, 1, dtype=torch.long)
+    ids = torch.tensor([[5, 17, 42, 8, 1], [9, 21, 33, 4, 6]])
+    with capturing(model) as run, torch.no_grad():
+        encoded = model.encoder(ids).last_hidden_state
+        model(encoder_outputs=(encoded[[1, 0, 1]],), decoder_input_ids=start)
+    names = [[str(int(i)) for i in ids[n]] for n in (1, 0, 1)]
+    assert [trace["cross"].tokens for trace in run.traces] == names
+    assert [trace["encoder"].tokens for trace in run.traces] == names
+
+
+def test_encoder_outputs_of_another_text_have_no_names(tiny):
+    model, start = tiny("t5"), torch.zeros(1, 1, dtype=torch.long)
+    with torch.no_grad():
+        encoded = model.encoder(torch.tensor([[9, 21, 33, 4, 6]])).last_hidden_state
+        with capturing(model) as run:
+            model.encoder(torch.tensor([[5, 17, 42, 8, 1]]))
+            model(encoder_outputs=(encoded,), decoder_input_ids=start)
+    first, second = run.traces
+    assert first["encoder"].tokens == ["5", "17", "42", "8", "1"]
+    assert list(second.stacks) == ["decoder", "cross"]
+    assert second["cross"][0, 0].tokens == ()
+
+
+@pytest.mark.parametrize("name", ["t5", "bart"])
+def test_a_decoder_goes_on_with_the_text_whose_encoder_it_is_given(tiny, name):
+    """Whatever was encoded in between: another text, or one in another order."""
+    model = tiny(name, "eager")
+    texts, starts = [torch.tensor([row]) for row in (IDS, FEW)], torch.tensor([[2, 7, 9]])
+    with capturing(model) as run, torch.no_grad():
+        encoded = [model.get_encoder()(text) for text in texts]
+        for one in encoded:
+            model(encoder_outputs=one, decoder_input_ids=starts)
+    assert len(run.traces) == 2
+    for text, trace in zip(texts, run.traces, strict=True):
+        output = reported(model, {"input_ids": text, "decoder_input_ids": starts})
+        assert list(trace.stacks) == ["encoder", "decoder", "cross"]
+        assert trace["cross"].tokens == trace["encoder"].tokens == [str(int(i)) for i in text[0]]
+        for (layer, h), head in trace["cross"].items():
+            expected = output.cross_attentions[layer][0, h]
+            np.testing.assert_allclose(head.to_dense(), expected, atol=1e-5)
+    with capturing(model) as run, torch.no_grad():
+        model.get_encoder()(texts[0])
+        unknown = (torch.randn_like(encoded[0][0]),)
+        model(encoder_outputs=unknown, decoder_input_ids=starts)
+    assert [list(trace.stacks) for trace in run.traces] == [["encoder"], ["decoder", "cross"]]
+    assert run.traces[1]["cross"].tokens != run.traces[0]["encoder"].tokens
 
 
 def test_without_a_cache_each_step_is_a_pass_of_its_own(build):
@@ -277,6 +355,113 @@ def test_a_prompt_in_pieces_is_one_pass(build):
     with capturing(model) as run:
         ids = generate(model, IDS, 4, prefill_chunk_size=5)[0]
     same_as_one_pass(model, run.trace, ids[:-1])
+
+
+@pytest.mark.parametrize("cache", [None, "static"])
+@pytest.mark.parametrize("chunk", [1, 2, 5, 6, 11, 12, 20])
+def test_the_pieces_of_a_prompt_are_not_generated(build, chunk, cache):
+    model = build("llama")
+    options = {"cache_implementation": cache} if cache else {}
+    with capturing(model) as run:
+        ids = generate(model, IDS, 4, prefill_chunk_size=chunk, **options)[0]
+    assert run.trace.generated == 3
+    assert {head.generated for head in run.trace.heads()} == {3}
+    assert run.trace.only_stack.tokens == [str(int(i)) for i in ids[:-1]]
+    assert run.trace.logits[-4:].argmax(-1).tolist() == ids[-4:].tolist()
+    same_as_one_pass(model, run.trace, ids[:-1])
+
+
+def test_what_came_after_the_last_prompt_is_generated(build):
+    """A second turn begins with the text so far and what its reader says."""
+    model = build("llama")
+    cache = DynamicCache(config=model.config)
+    with capturing(model) as run:
+        one = generate(model, IDS, 4, past_key_values=cache)[0]
+        assert run.trace.generated == 3
+        text = [*one.tolist(), *FEW]
+        whole = torch.ones(1, len(text), dtype=torch.long)
+        two = generate(model, text, 3, whole, past_key_values=cache)[0]
+    assert run.trace.generated == 2
+    assert run.trace.only_stack.tokens == [str(int(i)) for i in two[:-1]]
+    same_as_one_pass(model, run.trace, two[:-1])
+
+
+def ending(model, rows, **options):
+    """Sample until each text ends by itself, at its own length: the text of each, its logits."""
+    width = max(map(len, rows))
+    ids = torch.tensor([[0] * (width - len(row)) + row for row in rows])
+    mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows])
+    found = model.generate(
+        ids, attention_mask=mask, output_logits=True, return_dict_in_generate=True, **options
+    )
+    texts = []
+    for row, new in zip(rows, found.sequences[:, width:].tolist(), strict=True):
+        stop = new.index(2) + 1 if 2 in new else len(new)
+        texts.append(row + new[:stop])
+    return texts, torch.stack(found.logits, 1)
+
+
+ROWS = [IDS, FEW, [9], [3, 3, 3], [50, 40, 30, 20, 10], [7]]
+ENDS = {"do_sample": True, "max_new_tokens": 16, "temperature": 3.0}
+
+
+@pytest.mark.parametrize("cache", [None, "static"])
+@pytest.mark.parametrize("name", ["llama", "mistral", "bloom"])
+@pytest.mark.parametrize("pad", [0, 2], ids=["pad", "eos"])
+def test_texts_that_end_early_have_the_traces_that_they_have_alone(build, name, cache, pad):
+    """What `generate` feeds of a text that has ended is padding, whatever its mask says."""
+    model = build(name, "eager", vocab_size=6)
+    rows = [[token % 3 + 3 for token in row] for row in ROWS]
+    options = ENDS | {"pad_token_id": pad, "eos_token_id": 2}
+    if cache and name != "bloom":
+        options["cache_implementation"] = cache
+    torch.manual_seed(5)
+    with capturing(model) as run:
+        texts, logits = ending(model, rows, **options)
+    lengths = [len(text) - len(row) for text, row in zip(texts, rows, strict=True)]
+    assert len(set(lengths)) > 2
+    assert min(lengths) < 5
+    for number, (row, text, trace) in enumerate(zip(rows, texts, run.traces, strict=True)):
+        count = lengths[number]
+        assert trace.only_stack.tokens == [str(i) for i in text[:-1]]
+        assert trace.generated == count - 1
+        assert {head.generated for head in trace.heads()} == {count - 1}
+        assert torch.equal(trace.logits, logits[number, :count])
+        same_as_one_pass(model, trace, torch.tensor(text[:-1]))
+        assert len(trace.only_stack.tokens) == len(row) + count - 1
+
+
+def test_texts_of_an_encoder_decoder_that_end_early(tiny):
+    model = tiny("bart", "eager", vocab_size=6)
+    rows = torch.tensor([[3, 4, 5, 3], [5, 5, 4, 3], [4, 3, 3, 3], [4, 4, 4, 4]])
+    torch.manual_seed(4)
+    with capturing(model) as run:
+        found = model.generate(rows, decoder_start_token_id=1, forced_eos_token_id=None, **ENDS)
+    ends = [[*row.tolist(), 2].index(2, 1) for row in found]
+    assert len(set(ends)) > 1
+    for row, decoded, stop, trace in zip(rows, found, ends, run.traces, strict=True):
+        decoder = decoded[: min(stop, len(decoded) - 1)]
+        inputs = {"input_ids": row[None], "decoder_input_ids": decoder[None]}
+        output = reported(model, inputs)
+        for stack in ("decoder", "cross"):
+            for (layer, h), head in trace[stack].items():
+                expected = output[f"{stack}_attentions"][layer][0, h]
+                np.testing.assert_allclose(head.to_dense(), expected, atol=1e-5)
+        assert trace.generated == len(decoder) - 1
+        assert trace["decoder"].tokens == [str(int(i)) for i in decoder]
+
+
+def test_tokens_after_an_end_that_nobody_heeds_are_real(build):
+    """In a loop of one's own, and where a text is told to go on, an end is a token like others."""
+    model = build("llama")
+    ids = [5, 2, 0, 0, 7, 2]
+    with torch.no_grad(), capturing(model) as run:
+        cache = None
+        for token in ids:
+            output = model(torch.tensor([[token]]), past_key_values=cache, use_cache=True)
+            cache = output.past_key_values
+    assert run.trace.only_stack.tokens == [str(i) for i in ids]
+    same_as_one_pass(model, run.trace, torch.tensor(ids))
 
 
 def test_vectors_in_place_of_tokens_have_no_names(build):
@@ -314,6 +499,26 @@ def test_a_cache_from_before_is_refused(tiny, stack):
         torch.no_grad(),
     ):
         model(**more, past_key_values=output.past_key_values)
+
+
+def test_going_on_after_a_prompt_that_failed_says_so(build):
+    model = build("llama")
+    cache = DynamicCache(config=model.config)
+    handle = model.lm_head.register_forward_pre_hook(lambda module, given: 1 / 0)
+    with torch.no_grad(), capturing(model):
+        with pytest.raises(ZeroDivisionError):
+            model(torch.tensor([IDS]), past_key_values=cache)
+        handle.remove()
+        with pytest.raises(CaptureError, match=r"ended left 0 in it, and a call that failed put"):
+            model(torch.tensor([[4]]), past_key_values=cache)
+        model(torch.tensor([IDS]))
+    with pytest.raises(CaptureError, match=r"Every call of LlamaForCausalLM .* failed"):
+        one_that_fails(model)
+
+
+def one_that_fails(model):
+    with torch.no_grad(), capturing(model), pytest.raises(IndexError):
+        model(torch.tensor([[10**6]]))
 
 
 def test_text_generated_by_another_thread_is_not_seen_and_that_is_said(build):

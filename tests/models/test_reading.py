@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from gattn import Cut, capturing, edited
 from gattn.errors import CaptureError
 from gattn.graph import TokenGraph
 from gattn.models.masks import Mask
@@ -247,10 +248,61 @@ def test_nan_in_the_output_is_named(randn, row):
         read_call(call)
 
 
-@pytest.mark.parametrize("implementation", ["flash_attention_2", "flex_attention"])
-def test_a_mask_of_another_kind_is_refused(randn, implementation):
+@pytest.mark.parametrize("implementation", ["flash_attention_2", "flex_attention", "eager"])
+@pytest.mark.parametrize("mask", [torch.zeros(1, 5), "blocks"], ids=["flat", "blocks"])
+def test_a_mask_of_another_kind_is_refused(randn, implementation, mask):
     call, _ = routed(randn, torch.zeros(1, 1, 5, 5), implementation)
-    with pytest.raises(CaptureError, match=rf"{implementation}.*'eager', 'sdpa'"):
-        read_call(call)
-    with pytest.raises(CaptureError, match="does not read"):
-        read_call(replace(call, implementation="eager", mask=torch.zeros(1, 5)))
+    read_call(call)
+    with pytest.raises(CaptureError, match=rf"{implementation}.*does not read.*'eager', 'sdpa'"):
+        read_call(replace(call, mask=mask))
+
+
+# Queries whose mask holds all keys.
+
+
+def held(row, kind, heads=1, count=9):
+    """A causal mask that holds one query back from all keys, in the last of its heads."""
+    allowed = torch.ones(1, heads, count, count, dtype=torch.bool).tril()
+    allowed[:, -1, row] = False
+    if kind == "boolean":
+        return allowed
+    least = torch.finfo(torch.float32).min if kind == "least" else -1e5
+    return torch.zeros(allowed.shape).masked_fill(~allowed, least)
+
+
+@pytest.mark.parametrize("row", range(1, 9))
+@pytest.mark.parametrize("heads", [1, 4])
+@pytest.mark.parametrize("kind", ["least", "large"])
+@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+def test_even_attention_is_no_empty_row(tiny, row, heads, kind, implementation):
+    """Others read what the query makes of all keys, so that it is no padding."""
+    model, ids = tiny("llama", implementation), torch.tensor([list(range(3, 12))])
+    mask = held(row, kind, heads)
+    match = f"attends at query {row}, head {heads - 1 if heads > 1 else 0}, though its mask holds"
+    if row == 8 and heads == 1:  # Nobody reads the last query, nor does it read: it is padding.
+        with capturing(model) as run, torch.no_grad():
+            model(ids, attention_mask=mask)
+        assert run.trace[0, 0].graph.num_tokens == 8
+        return
+    with pytest.raises(CaptureError, match=match), capturing(model), torch.no_grad():
+        model(ids, attention_mask=mask)
+    with (
+        pytest.raises(CaptureError, match=match),
+        edited(model, Cut(layer=0, head=0, key=0)),
+        torch.no_grad(),
+    ):
+        model(ids, attention_mask=mask)
+
+
+@pytest.mark.parametrize("row", range(1, 8))
+def test_a_query_that_reads_nothing_is_an_empty_row(tiny, row):
+    """What booleans hold back, torch's kernel gives no output: the oracle is its own."""
+    model, outputs = tiny("llama", "sdpa"), []
+    ids = torch.tensor([list(range(3, 12))])
+    model.model.layers[0].self_attn.o_proj.register_forward_pre_hook(
+        lambda module, given: outputs.append(given[0])
+    )
+    with capturing(model) as run, torch.no_grad():
+        model(ids, attention_mask=held(row, "boolean"))
+    assert not outputs[0][0, row].any()
+    assert run.trace[0, 0].to_dense().any(1).tolist() == [n != row for n in range(9)]

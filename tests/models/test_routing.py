@@ -16,6 +16,7 @@ from transformers import (
     RemBertConfig,
 )
 
+from benchmarks import zoo
 from gattn.errors import CaptureError, EditError, ModelError
 from gattn.models.capturing import capture, capturing
 from gattn.models.editing import edited
@@ -265,19 +266,36 @@ def test_a_task_does_not_keep_what_the_task_that_began_it_has_closed(tiny):
 # Refusals
 
 
-@pytest.mark.parametrize("part", ["", "model", "model.layers.1"])
-def test_compiled_models_are_refused_with_a_reason(tiny, part):
-    model = tiny("llama")
-    model.get_submodule(part).compile()
-    whole = torch.compile(tiny("llama"))
-    for compiled in (model, whole):
-        for context in (edited(compiled, CUT), capturing(compiled)):
-            with pytest.raises(ModelError, match=r"compiled.*before torch\.compile"):
-                context.__enter__()
-    mixed = tiny("llama")
-    mixed.model.layers[0] = torch.compile(mixed.model.layers[0])
-    with pytest.raises(ModelError, match=r"OptimizedModule in the model is compiled"):
-        capture([5, 6], mixed)
+class Plain(torch.nn.Module):
+    """Attention that asks nobody how."""
+
+    def forward(self, hidden_states, **options):
+        return hidden_states, None
+
+
+@pytest.mark.parametrize("layer", [0, 1, 2])
+def test_a_layer_that_is_not_seen_is_refused_and_the_others_keep_their_numbers(tiny, layer):
+    """A graph in place of code does so: what it computes asks nobody."""
+    model = tiny("llama", num_hidden_layers=3)
+    attention = model.model.layers[layer].self_attn
+    attention.forward = Plain().forward
+    says = rf"attention of model\.layers\.{layer}\.self_attn was not seen"
+    cut = edited(model, Cut(layer=1, head=0))
+    for context in (capturing(model), cut):
+        with pytest.raises(CaptureError, match=says), context:
+            forward(model)
+    del attention.forward
+    with capturing(model) as run:
+        forward(model)
+    assert run.trace.only_stack.layers == [0, 1, 2]
+
+
+def test_a_model_that_is_told_to_run_fewer_layers_has_fewer(tiny):
+    model = tiny("llama", num_hidden_layers=3)
+    model.config.num_hidden_layers = 2
+    with capturing(model) as run:
+        forward(model)
+    assert run.trace.only_stack.layers == [0, 1]
 
 
 def test_a_model_without_numbers_is_refused(tiny):
@@ -374,9 +392,9 @@ def test_images_and_texts_of_their_own_number_are_sequences_of_their_own():
     texts = torch.tensor([[5, 6, 7], [1, 2, 3], [7, 8, 9]])
     with torch.no_grad(), capturing(model) as run:
         model(pixel_values=torch.randn(2, 3, 20, 20), input_ids=texts)
-    vision = [trace["vision"][0, 0].graph.num_queries for trace in run.traces[:2]]
+    assert [list(trace.stacks) for trace in run.traces] == [["text"]] * 3 + [["vision"]] * 2
+    vision = [trace["vision"][0, 0].graph.num_queries for trace in run.traces[3:]]
     assert vision == [5, 5]
-    assert len(run.traces) == 3
 
 
 def test_parts_that_do_not_route_are_named(tiny):
@@ -393,3 +411,32 @@ def test_parts_that_do_not_route_are_named(tiny):
         model(input_ids=IDS, decoder_input_ids=IDS)
     assert list(run.trace.stacks) == ["encoder"]
     assert unseen(tiny("t5")) == unseen(tiny("llama")) == unseen(tiny("bloom", "eager")) == []
+
+
+@pytest.mark.parametrize(
+    ("family", "module"),
+    [
+        ("siglip", r"vision_model\.head\.attention \(MultiheadAttention\)"),
+        ("bridgetower", r"vision_model.*attn \(MultiheadAttention\)"),
+    ],
+)
+def test_torchs_own_attention_is_named(family, module):
+    specimen = zoo.specimen(family)
+    assert any(isinstance(m, torch.nn.MultiheadAttention) for m in specimen.model.modules())
+    with pytest.warns(UserWarning, match=module), capturing(specimen.model):
+        specimen.run()
+    with pytest.warns(UserWarning, match=module), edited(specimen.model, Scale(0.5, stack="text")):
+        specimen.run()
+
+
+def test_torchs_own_attention_is_named_where_only_softmaxes_are_seen(tiny):
+    model = tiny("bloom", "eager")
+
+    model.pool = torch.nn.MultiheadAttention(60, 2, batch_first=True).eval()
+    with (
+        pytest.warns(UserWarning, match=r"pool \(MultiheadAttention\)"),
+        torch.no_grad(),
+        capturing(model) as run,
+    ):
+        model.pool(*[model(IDS).logits] * 3)
+    assert list(run.trace.stacks) == ["decoder"]

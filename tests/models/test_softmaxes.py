@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from benchmarks import zoo
 from gattn import (
     ALiBi,
     Cut,
@@ -308,3 +309,70 @@ def test_a_proof_leaves_random_numbers_as_they_were(models, monkeypatch):
     state = torch.random.get_rng_state()
     capture(IDS, copy.deepcopy(models["bloom"]))
     assert torch.equal(torch.random.get_rng_state(), state)
+
+
+# Models of images.
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("family", ["layoutlmv3", "glpn"])
+def test_images_are_proved_in_any_precision(family, dtype):
+    model = zoo.specimen(family).eager().model.to(dtype)
+    inputs = {
+        name: value[:1].to(dtype) if value.is_floating_point() else value[:1]
+        for name, value in zoo.specimen(family).inputs.items()
+        if value is not None and name != "attention_mask"
+    }
+    with torch.no_grad():
+        plain = model(**inputs)
+        with capturing(model) as found:
+            watched = model(**inputs, output_attentions=True)
+    assert torch.equal(plain[0], watched[0])
+    layers = watched.attentions
+    assert len(layers) == max(layer for layer, _ in found.trace["encoder"]) + 1
+    for (layer, head), graph in found.trace["encoder"].items():
+        expected = layers[layer][0, head].double().numpy()
+        atol = 2 * torch.finfo(dtype).eps
+        np.testing.assert_allclose(graph.to_dense(), expected, atol=atol)
+
+
+@pytest.mark.parametrize("size", [32, 48])
+def test_the_size_of_images_is_the_configurations(size):
+    import transformers
+
+    parts = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    parts |= {"num_attention_heads": 4}
+    vision = transformers.BlipVisionConfig(**parts, image_size=size, patch_size=16)
+    text = transformers.BlipTextConfig(**parts, vocab_size=60, encoder_hidden_size=32)
+    config = transformers.BlipConfig(
+        text_config=text.to_dict(), vision_config=vision.to_dict(), image_text_hidden_size=16
+    )
+    blip = transformers.BlipModel(config).eval()
+    pixels = torch.randn(1, 3, size, size)
+    with torch.no_grad(), capturing(blip) as found:
+        blip(input_ids=torch.tensor([IDS]), pixel_values=pixels)
+        expected = blip.vision_model(pixels, output_attentions=True).attentions
+    for (layer, head), graph in found.traces[0]["vision"].items():
+        np.testing.assert_allclose(graph.to_dense(), expected[layer][0, head], atol=1e-5)
+    config = transformers.LayoutLMv3Config(
+        **SIZES, **parts, input_size=size, coordinate_size=6, shape_size=4, pad_token_id=0
+    )
+    model = transformers.LayoutLMv3Model(config).eval()
+    inputs = {"input_ids": torch.tensor([IDS]), "bbox": torch.ones(1, 9, 4, dtype=torch.long)}
+    with torch.no_grad(), capturing(model) as found:
+        said = model(**inputs, pixel_values=pixels, output_attentions=True).attentions
+    for (layer, head), graph in found.trace["encoder"].items():
+        np.testing.assert_allclose(graph.to_dense(), said[layer][0, head], atol=1e-5)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("family", ["falcon", "data2vec-vision"])
+def test_where_eager_code_would_do_the_error_says_so(family):
+    specimen = zoo.specimen(family)
+    match = 'load the model with attn_implementation="eager"'
+    with pytest.raises(CaptureError, match=match), capturing(specimen.model):
+        specimen.run()
+    eager = specimen.eager()
+    with capturing(eager.model):
+        eager.run()

@@ -46,7 +46,8 @@ def to_html(
     other : AttentionTrace or AttentionGraph, optional
         A second run on the same tokens to compare with: what came after the first.
     edits : str
-        What was edited between the two.
+        What was edited between the two, in your words; by default the page names the edits that
+        the runs know of.
     keep : Keep, optional
         Which edges the page keeps, of those that the graphs have; by default all.
 

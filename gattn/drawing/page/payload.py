@@ -1,10 +1,11 @@
 """What a page holds: a header that says what there is, and a block of numbers for each graph.
 
 The header is JSON. It has ``format``, which the script must know; ``levels`` (see `packing`);
-``ramps``, the colours of attention; ``notes``; ``edits``, what was edited between two traces;
-``traces``; and ``thumbnails``, the block of the small pictures of all graphs in the header's order,
-where there are two traces followed by those of what changed. A trace has ``stacks``; a stack has
-its tokens and ``graphs``; a graph says in which ``block`` its numbers are.
+``ramps``, the colours of attention; ``notes``; ``edits``, what was edited between two traces, in a
+caller's words; ``edited``, the edits that the traces know of; ``traces``; and ``thumbnails``, the
+block of the small pictures of all graphs in the header's order, where there are two traces followed
+by those of what changed. A trace has ``stacks``; a stack has its tokens and ``graphs``; a graph
+says in which ``block`` its numbers are.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from gattn.analysis.heads import Place, head_table
 from gattn.drawing.colours import RAMPS
 from gattn.drawing.page.packing import LEVELS, block, deflated, pack
 from gattn.drawing.page.thumbnails import SIZE, Shades, thumbnail, thumbnail_of_change
+from gattn.edit_records import between, in_words
 from gattn.errors import FileError, SelectionError, ShapeError
 from gattn.head import AttentionGraph
 from gattn.pieces import joined
@@ -84,6 +86,7 @@ def payload(traces: Sequence[AttentionTrace], edits: str) -> Payload:
         "levels": levels,
         "ramps": RAMPS,
         "edits": edits,
+        "edited": _edited(traces, edits),
         "notes": [_precision([entry for entry, *_ in packed], levels)],
         "traces": [
             _trace(trace, entries, found) for trace, found in zip(traces, described, strict=True)
@@ -98,7 +101,16 @@ def payload(traces: Sequence[AttentionTrace], edits: str) -> Payload:
 def title(trace: AttentionTrace) -> str:
     """Name a page by the beginning of its text, and the model."""
     text = trace.text or _text(next(trace.heads()))
-    return " · ".join(filter(None, [text[:80].strip(), trace.model]))
+    edited = "edited" if trace.edits else ""
+    return " · ".join(filter(None, [text[:80].strip(), trace.model, edited]))
+
+
+def _edited(traces: Sequence[AttentionTrace], said: str) -> str:
+    """Say which edits the runs had, but where the caller's words do."""
+    if len(traces) == 1:
+        return in_words(traces[0].edits)
+    before, after = (trace.edits for trace in traces)
+    return between(before, after) if before or not said else ""
 
 
 def _text(head: AttentionGraph) -> str:

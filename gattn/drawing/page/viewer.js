@@ -2517,7 +2517,7 @@ class Page {
 
   get savedScene() {
     const { model } = this.traces[0];
-    const title = [$("head-title").textContent, model && visible(model, 60), ...(this.traces.length > 1 ? [this.parts.join(", "), this.editsText] : [])];
+    const title = [$("head-title").textContent, model && visible(model, 60), this.traces.length > 1 && this.parts.join(", "), this.editsText];
     const hover = this.hover;
     this.hover = null;
     const scene = this.wholeScene(Math.max(560, $("view").clientWidth), 620);
@@ -2562,7 +2562,8 @@ class Page {
   // Beginning
 
   get editsText() {
-    return this.header.edits && `edits: ${visible(this.header.edits, 200)}`;
+    const { edits, edited } = this.header;
+    return [edits && `edits: ${visible(edits, 200)}`, edited && visible(edited, 200)].filter(Boolean).join(" · ");
   }
 
   /** Say what the text and the shown graphs are; where two differ, what both are. */

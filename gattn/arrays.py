@@ -1,0 +1,252 @@
+"""One's own numbers as attention graphs: lists of edges, and arrays of whole layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gattn.errors import GraphError, ShapeError
+from gattn.graph import TokenGraph
+from gattn.head import AttentionGraph, Floats
+from gattn.keep import All, Keep, as_keep
+from gattn.trace import AttentionTrace, Stack
+
+_SIZES = "(layers, heads, queries, keys)"
+
+
+def from_edges(
+    edge_index: Any,
+    attention: Any,
+    tokens: Sequence[str] = (),
+    *,
+    query_tokens: Sequence[str] = (),
+    num_tokens: int | None = None,
+    num_queries: int | None = None,
+    num_keys: int | None = None,
+    score: Any = None,
+    contribution: Any = None,
+    value_norm: Any = None,
+    **attributes: Any,
+) -> AttentionGraph:
+    """Build a head from edges and their numbers; see `AttentionGraph.from_edges`."""
+    tokens, query_tokens = texts(tokens, "tokens"), texts(query_tokens, "query_tokens")
+    if num_tokens is None and (query_tokens or num_queries is not None or num_keys is not None):
+        num_queries = len(query_tokens) if num_queries is None else num_queries
+        num_keys = len(tokens) if num_keys is None else num_keys
+        graph = TokenGraph.from_edge_index(edge_index, num_queries=num_queries, num_keys=num_keys)
+    elif query_tokens or num_queries is not None or num_keys is not None:
+        raise GraphError("num_tokens is for self-attention; leave it out in cross-attention.")
+    elif tokens or num_tokens is not None:
+        graph = TokenGraph.from_edge_index(
+            edge_index, len(tokens) if num_tokens is None else num_tokens
+        )
+    else:
+        raise GraphError(
+            "Give tokens= or num_tokens=, or for cross-attention num_queries= and num_keys=: the "
+            "edges do not say how many tokens there are."
+        )
+    index = _edge_index(edge_index)
+    order = np.lexsort(index)  # by query, then key
+    _refuse_doubles(index, order)
+    given = {
+        "attention": attention,
+        "score": score,
+        "contribution": contribution,
+        "value_norm": value_norm,
+    }
+    numbers: dict[str, Any] = {
+        name: _of_edges(values, name, len(order))[order]
+        for name, values in given.items()
+        if values is not None
+    }
+    found = numbers["attention"]
+    mass = np.bincount(index[1][order], np.abs(found), graph.num_queries)
+    return AttentionGraph(
+        graph.to("cpu").sorted(),
+        total_mass=mass.astype(found.dtype),
+        total_edges=graph.in_degree.cpu().numpy(),
+        tokens=tokens,
+        query_tokens=query_tokens,
+        **numbers,
+        **attributes,
+    )
+
+
+def _edge_index(edge_index: Any) -> NDArray[np.int64]:
+    values = edge_index.detach().cpu() if isinstance(edge_index, Tensor) else edge_index
+    return np.asarray(values).astype(np.int64)
+
+
+def _refuse_doubles(index: NDArray[np.int64], order: NDArray[np.int64]) -> None:
+    same = (np.diff(index[:, order]) == 0).all(0)
+    if same.any():
+        first, second = sorted(order[np.flatnonzero(same)[0] :][:2].tolist())
+        key, query = index[:, first].tolist()
+        raise GraphError(
+            f"The edge from key {key} to query {query} is there twice, as edges {first} and "
+            f"{second}: give each edge once, with one attention (their sum, say)."
+        )
+
+
+def _of_edges(values: Any, name: str, edges: int) -> Floats:
+    numbers: Floats = as_floats(values, name).cpu().numpy()
+    if numbers.shape != (edges,):
+        raise ShapeError(
+            f"{name} must hold one number for each of the {edges} edges, not {numbers.shape}."
+        )
+    return numbers
+
+
+def from_arrays(
+    attention: Any,
+    tokens: Sequence[str] = (),
+    *,
+    query_tokens: Sequence[str] = (),
+    graph: TokenGraph | None = None,
+    keep: Keep = All(),  # noqa: B008
+    stack: str = "attention",
+    model: str = "",
+) -> AttentionTrace:
+    """Build a trace from arrays; see `AttentionTrace.from_arrays`."""
+    keep = as_keep(keep)
+    tokens, query_tokens = texts(tokens, "tokens"), texts(query_tokens, "query_tokens")
+    layers = list(_layers(attention))
+    for n, layer in enumerate(layers):
+        _check_layer(layer, n, layers[0])
+    if graph is None:
+        graph = _graph_of(layers, is_bipartite=bool(query_tokens))
+    graph = graph.to("cpu").sorted()
+    heads = {
+        (n, head): _head(
+            matrix,
+            graph,
+            keep,
+            tokens=tokens,
+            query_tokens=query_tokens,
+            layer=n,
+            head=head,
+            model=model,
+        )
+        for n, layer in enumerate(layers)
+        for head, matrix in enumerate(layer)
+    }
+    return AttentionTrace({stack: Stack(stack, heads)}, model)
+
+
+def _head(matrix: Tensor, graph: TokenGraph, keep: Keep, **attributes: Any) -> AttentionGraph:
+    head = AttentionGraph.from_dense(matrix, graph, **attributes)
+    dense = matrix.cpu().numpy()
+    if np.count_nonzero(dense) > np.count_nonzero(head.attention):
+        query, key = np.argwhere((dense != 0) & (head.to_dense() == 0))[0].tolist()
+        raise GraphError(
+            f"Layer {head.layer}, head {head.head} has attention {dense[query, key]:.3g} of query "
+            f"{query} to key {key}, where {graph} has no edge: give the token graph of the model."
+        )
+    return head if isinstance(keep, All) else head.keep(keep)
+
+
+def _layers(attention: Any) -> Iterator[Tensor]:
+    """Walk the layers, each (heads, queries, keys)."""
+    if isinstance(attention, (list, tuple)):
+        for n, part in enumerate(attention):
+            yield _one_layer(part, n)
+        return
+    if hasattr(attention, "attentions"):
+        raise ShapeError(f"Pass the .attentions of the {type(attention).__name__}.")
+    axes = tuple(getattr(attention, "dims", ()))
+    values = as_floats(attention, "attention")
+    if values.dim() != 4 or axes not in ((), ("layer", "head", "query", "key")):
+        raise ShapeError(
+            f"Attention is an array {_SIZES}, or a list of layers (heads, queries, keys), not "
+            f"{axes or tuple(values.shape)}; for one matrix there is AttentionGraph.from_dense."
+        )
+    yield from values
+
+
+def _one_layer(part: Any, n: int) -> Tensor:
+    if part is None:
+        raise ShapeError(f"Layer {n} has no attention: leave such layers out.")
+    if isinstance(part, tuple):
+        raise ShapeError(
+            f"Layer {n} is a tuple of {len(part)}: what generate() gives are steps of layers. Pass "
+            "one step's layers, or capture(prompt, ..., generate=...) for all of them."
+        )
+    values = as_floats(part, "attention")
+    if values.dim() == 4 and len(values) != 1:
+        raise ShapeError(
+            f"Layer {n} holds a batch of {len(values)} texts: choose one, as in "
+            "[layer[0] for layer in attentions], and leave out its padding."
+        )
+    values = values[0] if values.dim() == 4 else values
+    if values.dim() != 3:
+        raise ShapeError(
+            f"A layer is (heads, queries, keys), but layer {n} is {tuple(values.shape)}."
+        )
+    return values
+
+
+def _check_layer(layer: Tensor, n: int, first: Tensor) -> None:
+    if layer.shape[1:] != first.shape[1:]:
+        raise ShapeError(
+            f"Layer {n} has queries and keys {tuple(layer.shape[1:])}, layer 0 has "
+            f"{tuple(first.shape[1:])}: a trace is of one text."
+        )
+    if 0 in layer.shape:
+        raise ShapeError(f"Layer {n} is empty: {tuple(layer.shape)}.")
+    if not bool(torch.isfinite(layer).all()):
+        head, query, key = (~torch.isfinite(layer)).nonzero()[0].tolist()
+        raise ShapeError(
+            f"Layer {n}, head {head} gives query {query} and key {key} "
+            f"{float(layer[head, query, key])}: attention is finite. Leave out padding and rows "
+            "that attend to nothing."
+        )
+
+
+def _graph_of(layers: Sequence[Tensor], *, is_bipartite: bool) -> TokenGraph:
+    """Say who may attend: all, or where no head of any layer looks ahead nobody to the future."""
+    if not layers:
+        raise ShapeError("There are no layers.")
+    queries, keys = layers[0].shape[1:]
+    if is_bipartite or queries != keys:
+        return TokenGraph.bipartite(queries, keys)
+    ahead = any(bool(layer.triu(1).any()) for layer in layers)
+    return TokenGraph.complete(keys) if ahead else TokenGraph.causal(keys)
+
+
+def as_floats(values: Any, name: str) -> Tensor:
+    """Take numbers of any kind, on any device: double where they are, half as single."""
+    try:
+        found = values.detach() if isinstance(values, Tensor) else torch.from_numpy(_array(values))
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise ShapeError(f"{name} must hold numbers, not {type(values).__name__}.") from error
+    if found.is_complex() or found.dtype == torch.bool:
+        raise ShapeError(f"{name} must hold real numbers, not {found.dtype}.")
+    if not found.is_floating_point():
+        return found.double()
+    return found if found.dtype == torch.float64 else found.float()
+
+
+def _array(values: Any) -> NDArray[Any]:
+    found = np.array(values, order="C")
+    if found.dtype.byteorder not in "=|":
+        found = found.astype(found.dtype.newbyteorder("="))
+    return found.astype(np.float64) if found.size == 0 or found.dtype == np.longdouble else found
+
+
+def texts(tokens: Sequence[str], name: str) -> tuple[str, ...]:
+    """Take the texts of tokens.
+
+    Raises
+    ------
+    ShapeError
+        Where they are no list of texts.
+    """
+    found = () if isinstance(tokens, str) else tuple(tokens)
+    if isinstance(tokens, str) or not all(isinstance(token, str) for token in found):
+        raise ShapeError(f"{name} is a list of texts, one for each token, not {tokens!r:.80}.")
+    return tuple(map(str, found))

@@ -1,0 +1,62 @@
+"""How arguments are read: numbers, and what is said of what is none of them."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from math import isfinite, nan
+from typing import NoReturn
+
+from gattn.errors import SelectionError
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose errors are those of the other commands: one line."""
+
+    def error(self, message: str) -> NoReturn:
+        """Say what is wrong, and where help is.
+
+        Raises
+        ------
+        SelectionError
+            Always.
+        """
+        if "expected one argument" in message:
+            message += ", and one that begins with - is written after =, as in --target=-x"
+        if re.search("required: .*TEXT", message):
+            message += ", and a text that begins with - is written after --, as in -- -x"
+        raise SelectionError(f"{message}. See {self.prog} --help.")
+
+
+def whole(text: str, least: int | None = None) -> int:
+    """Read a whole number.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        Where the text is not one, or it is too small or too large to count anything.
+    """
+    is_number = re.fullmatch(r"[-+]?\d{1,12}", text.strip())
+    if not is_number or (least is not None and int(text) < least):
+        range_ = f"of at least {least}" if least is not None else "of at most 12 digits"
+        raise argparse.ArgumentTypeError(
+            f"expected a whole number {range_}, such as {max(2, least or 0)}, not {text!r}"
+        )
+    return int(text)
+
+
+def real(text: str) -> float:
+    """Read a number.
+
+    Raises
+    ------
+    argparse.ArgumentTypeError
+        Where the text is not one, or not finite.
+    """
+    try:
+        number = float(text)
+    except ValueError:
+        number = nan
+    if not isfinite(number):
+        raise argparse.ArgumentTypeError(f"expected a number such as 0.5, not {text!r}")
+    return number

@@ -1,0 +1,181 @@
+"""What a run says of its edits, wherever its attention is kept: in traces, files and surveys."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+Numbers: TypeAlias = int | str | slice | tuple[Any, ...] | None
+
+_SHOWN = 2
+_FIELDS = ("text", "kind", "stack", "layer", "head", "query", "key", "factor", "digest")
+
+
+class Described:
+    """What has a record; two are equal where their records are."""
+
+    @property
+    def record(self) -> EditRecord:
+        """What it says of itself."""
+        raise NotImplementedError
+
+    def __eq__(self, other: object) -> bool:
+        """Compare what they say of themselves."""
+        if not isinstance(other, Described):
+            return NotImplemented
+        return self is other or self.record.identity == other.record.identity
+
+    def __hash__(self) -> int:
+        return hash(self.record.identity)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class EditRecord(Described):
+    """What a file keeps of an edit: enough to show it and to compare it, not to run it.
+
+    Parameters
+    ----------
+    text : str
+        The edit as it is written, such as ``"Cut(layer=5, head=1)"``.
+    kind : str
+        Its class, such as "Cut".
+    stack, layer, head, query, key : optional
+        Where, as the edit has it; None for all, and for what is no number, text or span.
+    factor : float, optional
+        The factor of a `Scale`.
+    digest : str
+        What tells a graph, or a function's parameters, from others that are written alike.
+    """
+
+    text: str
+    kind: str
+    stack: str | None = None
+    layer: Numbers = None
+    head: Numbers = None
+    query: Numbers = None
+    key: Numbers = None
+    factor: float | None = None
+    digest: str = ""
+
+    @property
+    def record(self) -> EditRecord:
+        """Itself."""
+        return self
+
+    @property
+    def identity(self) -> str:
+        """The text, and the digest where there is one."""
+        return f"{self.text} #{self.digest}" if self.digest else self.text
+
+    def __repr__(self) -> str:
+        """Show the edit as it is written."""
+        return self.text
+
+
+Edits: TypeAlias = tuple[Described, ...]
+"""The edits of a run: `gattn.models.edits.Edit`, or read from a file `EditRecord`."""
+
+
+def in_words(edits: Iterable[object]) -> str:
+    """Write "edited by Cut(layer=5), Cut(layer=6) and 7 more edits", or "" where there are none."""
+    texts = [str(edit) for edit in edits]
+    more = len(texts) - _SHOWN
+    if more > 0:
+        texts = [*texts[:_SHOWN], f"{more} more edit{'s' * (more > 1)}"]
+    *first, last = texts or [""]
+    return f"edited by {', '.join(first)}{' and ' * bool(first)}{last}" if last else ""
+
+
+def between(before: Sequence[object], after: Sequence[object]) -> str:
+    """Say which edits two runs had, before and after; "" where both ran without."""
+    one, other = in_words(before), in_words(after)
+    if not one:
+        return other and f"after {other}"
+    if list(before) == list(after):
+        return f"both {one}"
+    return f"before {one}, after {other or 'without edits'}"
+
+
+def identities(edits: Iterable[Described]) -> list[str]:
+    """Give texts that are equal where edits are."""
+    return [edit.record.identity for edit in edits]
+
+
+def union(several: Iterable[Edits]) -> Edits:
+    """Give the edits of some heads: mostly one tuple, which they share."""
+    different = list({id(some): some for some in several}.values())
+    if len(different) == 1:
+        return different[0]
+    return tuple(dict.fromkeys(edit for some in different for edit in some))
+
+
+def checked(edits: Iterable[Any]) -> Edits:
+    """Refuse what is no edit.
+
+    Raises
+    ------
+    TypeError
+        Where there is such a thing.
+    """
+    found = tuple(edits)
+    if wrong := [edit for edit in found if not isinstance(edit, Described)]:
+        raise TypeError(f"edits holds edits, such as gattn.Cut(layer=0), not {wrong[0]!r:.60}")
+    return found
+
+
+def to_text(edits: Iterable[Described]) -> str:
+    """Write edits as a JSON list."""
+    return json.dumps([written(edit) for edit in edits])
+
+
+def from_text(text: str) -> tuple[EditRecord, ...]:
+    """Read what `to_text` wrote.
+
+    Raises
+    ------
+    ValueError
+        Where it is something else.
+    """
+    listed = json.loads(text)
+    if not isinstance(listed, list):
+        raise ValueError(f"edits must be a JSON list, not {text!r:.60}")
+    return tuple(map(read, listed))
+
+
+def written(edit: Described) -> dict[str, Any]:
+    """Write an edit as JSON, in which what is not said is left out."""
+    values = {name: getattr(edit.record, name) for name in _FIELDS}
+    return {
+        name: {"slice": [value.start, value.stop]} if isinstance(value, slice) else value
+        for name, value in values.items()
+        if value not in (None, "")
+    }
+
+
+def read(found: Any) -> EditRecord:
+    """Read what `written` wrote.
+
+    Raises
+    ------
+    ValueError
+        Where it is something else.
+    """
+    if not isinstance(found, dict) or not set(found) <= set(_FIELDS):
+        raise ValueError(f"an edit has the fields {', '.join(_FIELDS)}, not {found!r:.200}")
+    values = {name: _value(value) for name, value in found.items()}
+    texts = [values.get(name, "") for name in ("text", "kind", "stack", "digest")]
+    if not {"text", "kind"} <= set(values) or not all(isinstance(text, str) for text in texts):
+        raise ValueError(f"an edit has a text and a kind, not {found!r:.200}")
+    factor = values.get("factor", 0.0)
+    if isinstance(factor, bool) or not isinstance(factor, (int, float)):
+        raise ValueError(f"an edit's factor is a number, not {factor!r:.60}")
+    return EditRecord(**values)
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, dict):
+        start, stop = value["slice"]
+        return slice(start, stop)
+    return tuple(map(_value, value)) if isinstance(value, list) else value

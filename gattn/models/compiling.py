@@ -1,0 +1,107 @@
+"""Makes compiled models run uncompiled while contexts are open.
+
+Code compiled by `torch.compile` ignores hooks and never asks which attention function to call.
+While a context is open, the compiler's stance is ``force_eager``: compiled functions run as
+written. What was compiled is kept, and runs again after the last context closes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, cast
+
+import torch
+from torch import nn
+from torch._dynamo import eval_frame
+
+from gattn.errors import ModelError
+
+
+class Stance:
+    """A compiler stance that is ``force_eager`` while contexts are open, else the one before it.
+
+    PyTorch has one stance for all threads. Contexts and the user's own stances may end in any
+    order; if this one is put back after its contexts closed, it changes nothing.
+
+    Parameters
+    ----------
+    before : Stance
+        The stance that was set before.
+    is_on : callable
+        Says whether a context is open.
+    """
+
+    def __init__(self, before: Any, is_on: Callable[[], bool]) -> None:
+        self.before, self._is_on = before, is_on
+
+    @property
+    def stance(self) -> str:
+        """The name of the stance."""
+        return "force_eager" if self._is_on() else str(self.before.stance)
+
+    @property
+    def skip_guard_eval_unsafe(self) -> bool:
+        """Whether guards are skipped."""
+        return bool(self.before.skip_guard_eval_unsafe)
+
+    @property
+    def backend(self) -> Any:
+        """The backend that is forced, if any."""
+        return None if self._is_on() else self.before.backend
+
+
+def _bypass(is_on: Callable[[], bool]) -> None:
+    stance: Any = eval_frame._stance
+    try:
+        stance = stance if isinstance(stance, Stance) else Stance(stance, is_on)
+        eval_frame._set_stance(stance)
+    except RuntimeError as error:
+        raise ModelError(
+            "A context was opened inside a function that torch.compile compiles, so the model "
+            "would still run compiled: open the context outside, around the call of that function."
+        ) from error
+
+
+# The compiler refuses to trace code that sets its stance.
+_uncompiled = cast("Callable[..., None]", torch.compiler.disable(_bypass, recursive=False))
+
+
+def bypass_compiled(is_on: Callable[[], bool]) -> None:
+    """Run compiled code as written while `is_on` says so.
+
+    Raises
+    ------
+    ModelError
+        Where this thread is inside compiled code, which cannot be bypassed any more.
+    """
+    _uncompiled(is_on)
+
+
+def restore_compiled() -> None:
+    """Restore the stance that was set before, if ours is still set."""
+    current: Any = eval_frame._stance
+    if isinstance(current, Stance):
+        with suppress(RuntimeError):  # Inside compiled code it stays set, and changes nothing.
+            eval_frame._set_stance(current.before)
+
+
+def as_written(model: nn.Module) -> nn.Module:
+    """Return the model that `torch.compile` wrapped, or the model itself.
+
+    Raises
+    ------
+    ModelError
+        Where a graph replaces its code: scripted, traced or exported models.
+    """
+    while "_orig_mod" in model._modules:
+        model = model.get_submodule("_orig_mod")
+    for name, module in model.named_modules():
+        if isinstance(module, (torch.jit.ScriptModule, torch.fx.GraphModule)):
+            what = f"{name} in the model" if name else "The model"
+            raise ModelError(
+                f"{what} was scripted, traced or exported: its code is now a graph of operations, "
+                "which never asks how to compute attention. Pass the model as it was before; "
+                "torch.compile is fine."
+            )
+    return model

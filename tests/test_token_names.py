@@ -1,0 +1,117 @@
+"""Tokens have the same names everywhere: their text, positions, and -1 from the end."""
+
+import numpy as np
+import pytest
+
+import gattn
+from gattn.analysis import (
+    bottlenecks,
+    flow,
+    head_distances,
+    oversquashing,
+    rollout,
+    routes,
+    value_zeroing,
+    without_tokens,
+)
+from gattn.errors import SelectionError
+from gattn.parsing import read_place
+from gattn.token_names import find_text, find_token, find_tokens
+
+TEXT = "The dog chased the cat"
+TOKENS = ["<|endoftext|>", "The", "dog", "chased", "the", "cat"]
+
+
+@pytest.fixture(scope="module")
+def trace():
+    found = gattn.capture(TEXT)
+    assert found.tokens == TOKENS
+    return found
+
+
+@pytest.mark.parametrize(
+    ("wanted", "tokens", "found"),
+    [
+        ("dog", ["dog", "cat", "dog"], [0, 2]),
+        ("dog", [" dog", "cat", "dog"], [0, 2]),
+        (" dog", ["dog", "cat"], [0]),
+        (" dog", [" dog", "dog"], [0]),
+        ("the", ["The", "the"], [1]),
+        ("The", ["The", "the"], [0]),
+        ("THE", ["the", "cat"], [0]),
+        ("##ing", ["ing", "cat"], [0]),
+        ("Ġcat", ["ing", "cat"], [1]),
+        ("▁cat", ["ing", "cat"], [1]),
+        ("##", ["##", "cat"], [0]),
+        ("", ["", "cat"], [0]),
+        ("zebra", ["the", "cat"], []),
+    ],
+)
+def test_texts_are_found_as_they_are_shown_then_as_they_are_called(wanted, tokens, found):
+    assert find_text(wanted, tokens) == found
+
+
+def test_what_the_tokenizer_says_settles_which_are_meant():
+    tokens, raw = ["dog", "dog", "cat"], ["dog", "Ġdog", "Ġcat"]
+    assert find_text("dog", tokens, (raw,)) == [0, 1]
+    assert find_text("Ġcat", tokens, (raw,)) == [2]
+    with pytest.raises(SelectionError, match="'Ġdog' may mean several tokens, 0 'dog', 1 'dog'"):
+        find_text("Ġdog", tokens, (raw,))
+    assert find_text("the", ["The", "dog", "THE"], (["the", "dog", "the"],)) == [0, 2]
+    with pytest.raises(SelectionError, match="'tHe' may mean several tokens, 0 'The', 2 'THE'"):
+        find_text("tHe", ["The", "dog", "THE"])
+
+
+def test_one_token_is_found_by_position_end_or_text():
+    positions, tokens = [3, 4, 8], ["a", "b", "a"]
+    assert [find_token(n, positions, tokens) for n in (3, 8, -1, -3, "b")] == [0, 2, 2, 0, 1]
+    assert find_tokens("a", positions, tokens) == [0, 2]
+    with pytest.raises(SelectionError, match="'a' stands at the positions 3, 8"):
+        find_token("a", positions, tokens)
+    for wrong in (0, -4, 1.5, None, True):
+        with pytest.raises(SelectionError, match=r"position, here 3 \.\. 8, from the end"):
+            find_token(wrong, positions, tokens)
+    with pytest.raises(SelectionError, match="No token 'c'; the 3 tokens are 'a', 'b', 'a'"):
+        find_token("c", positions, tokens)
+    with pytest.raises(SelectionError, match="most alike are 'chased'"):
+        find_token("chase", range(6), TOKENS)
+
+
+@pytest.mark.parametrize("name", ["dog", "Dog", " dog", -4, 2], ids=str)
+def test_every_door_takes_the_same_names(trace, name):
+    assert trace[0, 0].subgraph([name]).labels() == ["dog"]
+    assert without_tokens(trace[0, 0], [name]).labels() == [t for t in TOKENS if t != "dog"]
+    flows = flow(trace, targets=-1, sources=name, progress=False)
+    assert flows["key"].to_numpy().tolist() == [2]
+    known = oversquashing(trace, 2)
+    np.testing.assert_array_equal(oversquashing(trace, name)["influence"], known["influence"])
+    assert trace.draw_text(name).figure is not None
+    assert "query 2" in " ".join(t.get_text() for t in trace.draw_text(name).texts)
+    passed = trace.unroll().rollout(target=name)
+    assert passed.end("target") == trace.unroll().rollout(target=2).end("target")
+    np.testing.assert_array_equal(
+        head_distances(trace, queries=[name]), head_distances(trace, queries=[2])
+    )
+    assert routes(TEXT, position=name, progress=False).graph["position"] == 2
+    zeroed = value_zeroing(TEXT, tokens=[name], progress=False)
+    assert zeroed["key"].to_numpy().tolist() == [2]
+    cut = gattn.effect(TEXT, [gattn.Cut(0, key=name)], progress=False)["edited"][0]
+    assert cut == gattn.effect(TEXT, [gattn.Cut(0, key=2)], progress=False)["edited"][0]
+
+
+def test_the_ends_of_a_part_are_its_own(trace):
+    part = trace[0, 0].subgraph([1, 2, 4])
+    assert part.subgraph([-1]).node_positions.tolist() == [4]
+    assert rollout(trace)[-1].sel(query=5).shape == (6,)
+    assert len(bottlenecks(trace, "dog", -1, cut="edges")) >= 0
+    with pytest.raises(SelectionError, match="No token -7"):
+        trace[0, 0].subgraph([-7])
+
+
+def test_places_on_the_command_line_count_from_the_end_too():
+    found = {"layer": 5, "head": 1, "query": -1, "key": 0}
+    assert read_place("5.1:-1<-0") == found
+    assert read_place('*:-2<-"The"') == {"query": -2, "key": "The"}
+    for wrong in ("-1.2:3<-4", "5.-1", "5.1:--1<-0", "5.1:-1-3<-0"):
+        with pytest.raises(gattn.errors.EditError):
+            read_place(wrong)
