@@ -100,7 +100,7 @@ def encode(
 
 
 def _check_ids(name: str, ids: Tensor, model: PreTrainedModel) -> None:
-    limit = _longest(model)
+    limit = longest(model)
     if limit is not None and len(ids) > limit:
         raise CaptureError(
             f"The text has {len(ids)} tokens, but the model takes at most {limit}; shorten or "
@@ -268,7 +268,8 @@ def _byte_alphabet() -> dict[str, int]:
 _BYTES = _byte_alphabet()
 
 
-def _longest(model: PreTrainedModel) -> int | None:
+def longest(model: PreTrainedModel) -> int | None:
+    """Say how many tokens a model takes at most; None where it does not say."""
     size = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     limit = size if isinstance(size, int) and size > 0 else None
     for name, table in model.named_modules():
