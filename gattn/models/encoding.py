@@ -100,7 +100,7 @@ def encode(
 
 
 def _check_ids(name: str, ids: Tensor, model: PreTrainedModel) -> None:
-    limit = longest(model)
+    limit = _longest(model)
     if limit is not None and len(ids) > limit:
         raise CaptureError(
             f"The text has {len(ids)} tokens, but the model takes at most {limit}; shorten or "
@@ -268,8 +268,13 @@ def _byte_alphabet() -> dict[str, int]:
 _BYTES = _byte_alphabet()
 
 
-def longest(model: PreTrainedModel) -> int | None:
-    """Say how many tokens a model takes at most; None where it does not say."""
+def room_after(encoding: Encoding, model: PreTrainedModel) -> int | None:
+    """Say how many tokens a model takes after these; None where it does not say."""
+    limit = _longest(model)
+    return None if limit is None else max(0, limit - len(encoding))
+
+
+def _longest(model: PreTrainedModel) -> int | None:
     size = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     limit = size if isinstance(size, int) and size > 0 else None
     for name, table in model.named_modules():
