@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 Make: TypeAlias = "Callable[[int, int], Edit]"
 """Makes an edit for a model with so many heads a layer, and a text of so many tokens."""
 
-MOST = 1_000_000
+MOST = 100_000
 """How many layers, heads or tokens can be listed."""
 _DIGITS = 12
 _NUMBERS = r"\*|\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*"

@@ -79,12 +79,19 @@ def captured(
 def _generate(
     text: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tokens: int
 ) -> None:
-    from gattn.models.encoding import encode, pad
+    from gattn.models.encoding import encode, pad, room_after
 
     if not model.can_generate():
         raise CaptureError(f"{type(model).__name__} does not go on with texts: no --generate.")
     # The last token that is generated never enters the model, and so is in no trace.
-    inputs = pad([encode(text, model, tokenizer)], tokenizer.pad_token_id or 0)
+    encoding = encode(text, model, tokenizer)
+    room = room_after(encoding, model)
+    if room is not None and tokens > room:
+        raise CaptureError(
+            f"--generate {tokens} is more than the model takes after the {len(encoding)} tokens of "
+            f"the text: generate at most {room}."
+        )
+    inputs = pad([encoding], tokenizer.pad_token_id or 0)
     generate = cast("Callable[..., object]", model.generate)
     generate(**inputs, max_new_tokens=tokens + 1, do_sample=False)
 

@@ -64,8 +64,10 @@ def _run(arguments: Sequence[str] | None) -> None:
 
 
 def _check_unicode(options: argparse.Namespace) -> None:
-    """Refuse what is not valid Unicode, but for files to write."""
+    """Refuse what is not valid Unicode, but for files to write, and NUL in the names of files."""
     for name, value in vars(options).items():
+        if isinstance(value, Path) and "\0" in str(value):
+            raise SelectionError(f"{value} is no name of a file: it has a NUL.")
         for text in () if name == "output" else _texts(value):
             try:
                 text.encode()

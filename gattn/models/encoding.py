@@ -327,6 +327,12 @@ def _byte_alphabet() -> dict[str, int]:
 _BYTES = _byte_alphabet()
 
 
+def room_after(encoding: Encoding, model: PreTrainedModel) -> int | None:
+    """Say how many tokens a model takes after these; None where it does not say."""
+    limit = _longest(model)
+    return None if limit is None else max(0, limit - len(encoding))
+
+
 def _longest(model: PreTrainedModel) -> int | None:
     size = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     limit = size if isinstance(size, int) and size > 0 else None

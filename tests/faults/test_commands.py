@@ -124,6 +124,7 @@ QUICK = [
     ["view", "a", "--generate", "9" * 5000],
     ["survey", "texts.txt", "-o", "made", "--layers", "0-99999999999"],
     ["survey", "texts.txt", "-o", "\udcff"],
+    ["survey", "texts.txt", "-o", "nul\0"],
     ["survey", "texts.txt", "-o", "made", "--seed=-1"],
     ["survey", "texts.txt", "-o", "made", "--num-gpus", "nan"],
     ["query", "\udcff", "select 1"],

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from gattn import Cut, capture, capturing, edited, effect
-from gattn.errors import CaptureError, ModelError
+from gattn.errors import ModelError
 from gattn.models.copying import LayerCopies
 
 IDS = [5, 17, 42, 17, 8]
