@@ -16,9 +16,10 @@ from gattn.models.editing import Editing
 from gattn.models.edits import Edit
 from gattn.models.encoding import Encoding, Inputs, encode, is_text, names_of, pad
 from gattn.models.loading import input_device
+from gattn.models.places import Place
 from gattn.models.recording import refuse_training
 from gattn.models.routing import Context, RoutedCall, opened, takes_part
-from gattn.models.tracking import Place, Tracker
+from gattn.models.tracking import Tracker
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

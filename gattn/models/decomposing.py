@@ -41,12 +41,13 @@ from gattn.models.capturing import check_decoder, choice, resolved
 from gattn.models.editing import open_edits
 from gattn.models.encoding import Inputs, encode, is_text, names_of, pad
 from gattn.models.loading import input_device, model_name
+from gattn.models.places import Place
 from gattn.models.reading import Reading
 from gattn.models.recording import refuse_training
 from gattn.models.routing import Context, RoutedCall, opened, takes_part
 from gattn.models.streams import RunningLayer
 from gattn.models.sublayers import Sublayer
-from gattn.models.tracking import Place, Tracker
+from gattn.models.tracking import Tracker
 from gattn.progress import announce
 
 if TYPE_CHECKING:

@@ -22,9 +22,10 @@ from gattn.models.edits import Edit, KnownTokens, Restrict, Swap, Use
 from gattn.models.encoding import names_of, spellings_of
 from gattn.models.ends import Ends
 from gattn.models.loading import find_tokenizer
+from gattn.models.places import Place
 from gattn.models.reading import Reading
 from gattn.models.routing import Context, RoutedCall, names_shown, opened, present, tracker_of
-from gattn.models.tracking import Place, Tracker
+from gattn.models.tracking import Tracker
 from gattn.models.unmet import Seen, Unmet
 from gattn.normalizers import Normalizer, Softmax
 from gattn.rules import list_keys

@@ -19,7 +19,7 @@ from gattn.errors import ContractError, EditError, SelectionError
 from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph
 from gattn.models.digests import ADDRESS, digest_of
-from gattn.models.tracking import Place, Side
+from gattn.models.places import Place, Side
 from gattn.normalizers import Normalizer
 from gattn.rules import Crossing, Edges, list_keys
 from gattn.token_names import find_text

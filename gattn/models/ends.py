@@ -12,7 +12,8 @@ from torch import Tensor
 from gattn.errors import EditError
 from gattn.models.edits import Edit, counts_from_end
 from gattn.models.following import Progress
-from gattn.models.tracking import Place, Tracker
+from gattn.models.places import Place
+from gattn.models.tracking import Tracker
 
 _IDS = ("decoder_input_ids", "input_ids")
 

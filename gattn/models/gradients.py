@@ -13,9 +13,9 @@ from gattn.errors import CaptureError, ContractError, EditError, ModelError, Sel
 from gattn.models.effects import Runner
 from gattn.models.encoding import Inputs
 from gattn.models.metrics import Measure, Metric, Token
+from gattn.models.places import Place
 from gattn.models.reading import Reading
 from gattn.models.routing import Context, RoutedCall, routes
-from gattn.models.tracking import Place
 from gattn.normalizers.base import widened
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from gattn.graph import TokenGraph
 from gattn.rules import Causal, Complete, Edges, Rule, Window
 
 if TYPE_CHECKING:
+    from gattn.models.places import Side
     from gattn.models.routing import RoutedCall
-    from gattn.models.tracking import Side
 
 _READABLE = ("eager", "sdpa")
 SCORES = "softmax"

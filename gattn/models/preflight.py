@@ -22,9 +22,10 @@ from torch import Tensor, nn
 from gattn.errors import CaptureError
 from gattn.models.edits import Cut, Edit
 from gattn.models.loading import input_device
+from gattn.models.places import Place
 from gattn.models.reading import Reading
 from gattn.models.routing import Context, RoutedCall, opened
-from gattn.models.tracking import Place, Tracker
+from gattn.models.tracking import Tracker
 
 _TOKENS = 7
 _FEW_TOKENS = 50

@@ -16,7 +16,7 @@ from gattn.engines.base import AttentionCall
 from gattn.errors import CaptureError
 from gattn.graph import TokenGraph
 from gattn.models.masks import SCORES, Mask, taken
-from gattn.models.tracking import Place, Side
+from gattn.models.places import Place, Side
 from gattn.normalizers import Normalizer, Softmax
 from gattn.normalizers.base import widened
 from gattn.weights.base import Pairs, PositionWeight, Tree, WeightFunction

@@ -19,11 +19,12 @@ from gattn.models.editing import Part, open_edits, parts
 from gattn.models.encoding import Encoding, names_of
 from gattn.models.following import Progress
 from gattn.models.loading import model_name
+from gattn.models.places import Place
 from gattn.models.projections import Projections, value_norms
 from gattn.models.reading import Reading
 from gattn.models.routing import Context, RoutedCall, is_open, tracker_of
 from gattn.models.sequences import RecordedLayer, RecordedSequence, Sequences
-from gattn.models.tracking import Place, Tracker
+from gattn.models.tracking import Tracker
 from gattn.models.wording import words_of_run
 from gattn.store import KeptEdges
 from gattn.trace import AttentionTrace, Stack

@@ -30,7 +30,8 @@ from gattn.models import generating
 from gattn.models.calls import Calls
 from gattn.models.compiling import as_written, bypass_compiled, restore_compiled
 from gattn.models.loading import META
-from gattn.models.tracking import Place, Tracker
+from gattn.models.places import Place
+from gattn.models.tracking import Tracker
 
 if TYPE_CHECKING:
     from gattn.models.edits import Edit

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
+
 from torch import Tensor, nn
 
+from gattn.errors import CaptureError
 from gattn.models.media import callers, modality
 
 _CROSS = ("cross", "encoder_attn", "encdecattention")
@@ -62,3 +65,41 @@ def _reads_other_tokens(module: nn.Module) -> bool:
             others = [frame.f_locals.get(name) for name in _OTHER_TOKENS if name in arguments]
             return any(isinstance(x, Tensor) and x is not own for x in others)
     return False
+
+
+def check_seen(
+    model: nn.Module,
+    known: Mapping[tuple[str, str, type[nn.Module]], Sequence[str]],
+    names: Iterable[str],
+    layers: int | None,
+) -> None:
+    """Refuse a call in which the attention of some layers was not seen.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The model.
+    known : mapping
+        Its modules that are alike, one in each layer; see `kinds`.
+    names : iterable of str
+        The modules that were seen.
+    layers : int, optional
+        How many layers run: models of fewer than they hold say so.
+
+    Raises
+    ------
+    CaptureError
+        Where layers cannot be numbered by their order.
+    """
+    names = set(names)
+    for kind in {(*kind_of(name), type(model.get_submodule(name))) for name in names}:
+        alike = list(known[kind])
+        seen = [name for name in alike if name in names]
+        if len(seen) < len(alike) and seen != alike[:layers]:
+            missing = next(name for name in alike if name not in seen)
+            raise CaptureError(
+                f"The attention of {missing} was not seen, but that of {seen[0]} was: the "
+                "model skipped it, or computed it in code that does not ask transformers' "
+                "interface, such as a graph or a replaced forward. Layers cannot be numbered, "
+                "so this call is refused."
+            )

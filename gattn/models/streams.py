@@ -21,9 +21,9 @@ from gattn.models.sublayers import FixedNorm, Sublayer
 from gattn.normalizers.base import widened
 
 if TYPE_CHECKING:
+    from gattn.models.places import Place
     from gattn.models.reading import Reading
     from gattn.models.routing import RoutedCall
-    from gattn.models.tracking import Place
 
 
 class Event(NamedTuple):

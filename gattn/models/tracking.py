@@ -1,14 +1,9 @@
-"""Follows the calls of a model: which stack and layer an attention call is, and which tokens.
-
-A slot is a place in the tensors of a call, padding and unused places of a cache included; a
-position counts the real tokens of a sequence from 0.
-"""
+"""Follows the calls of a model: which stack and layer an attention call is, and which tokens."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
 
@@ -22,37 +17,11 @@ from gattn.models.following import Progress, Texts, rows_of
 from gattn.models.generating import Step, present_step
 from gattn.models.masks import Mask
 from gattn.models.media import Batch, Belonging, generated_from, modality
-from gattn.models.stacks import home, kind_of, kinds, stack_name
+from gattn.models.places import Place, Side, sides
+from gattn.models.stacks import check_seen, home, kinds, stack_name
 
 if TYPE_CHECKING:
     from gattn.models.routing import RoutedCall
-
-
-@dataclass(frozen=True)
-class Side:
-    """The real tokens of one sequence on one side of a call.
-
-    `slots` are their places in the call's tensor; they stand at the positions `first`,
-    `first` + 1, and so on.
-    """
-
-    slots: Tensor
-    first: int
-
-    def __len__(self) -> int:
-        return len(self.slots)
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where in the model an attention call is, and for each element of its batch, its tokens."""
-
-    stack: str
-    layer: int
-    is_bipartite: bool
-    queries: list[Side]
-    keys: list[Side]
-    sequences: list[int]
 
 
 class _Last(NamedTuple):
@@ -227,9 +196,9 @@ class Tracker:
             queries, keys = (
                 [
                     Side(side.slots, side.first + start - self._batch.origin(sequence))
-                    for side, sequence in zip(sides, belonging.sequences, strict=True)
+                    for side, sequence in zip(some, belonging.sequences, strict=True)
                 ]
-                for sides in (queries, keys)
+                for some in (queries, keys)
             )
         self._last = _Last(call.module, ref(call.query), start + call.query.shape[2])
         return Place(stack, layer, is_bipartite, queries, keys, belonging.sequences)
@@ -347,8 +316,8 @@ class Tracker:
             now = now & unfinished[:, None]
         real = now if before is None or not start else torch.cat([before, now], dim=1)
         self.progress.real[stack] = real
-        queries = _sides(real, start, length)
-        keys = _sides(real, dropped, total - dropped)
+        queries = sides(real, start, length)
+        keys = sides(real, dropped, total - dropped)
         if not belonging.is_alone:
             ranks = belonging.ranks
             queries = [Side(x.slots, n * length) for n, x in zip(ranks, queries, strict=True)]
@@ -382,11 +351,11 @@ class Tracker:
                 "Several images a sequence are not read here."
             )
         self.progress.read[stack] = mask.is_read(count, call.key.shape[2])
-        keys = _sides(self.progress.read[stack], 0, call.key.shape[2])
+        keys = sides(self.progress.read[stack], 0, call.key.shape[2])
         real, start = self.progress.real.get("decoder"), self._seen
         if stack != "cross" or real is None or real.shape != (count, start + length):
             real, start = torch.ones(count, length, dtype=torch.bool), 0
-        return _sides(real, start, length), keys
+        return sides(real, start, length), keys
 
     def ids(self, stack: str, sequence: int, is_query: bool = False) -> list[int] | None:
         """Give the real token ids of a sequence so far, where they are known."""
@@ -440,16 +409,7 @@ class Tracker:
         config = self._config
         text = config.get_text_config() if hasattr(config, "get_text_config") else config
         layers = getattr(text, "num_hidden_layers", None)
-        for seen, alike in self._alike():
-            # Models of fewer layers than they hold say so.
-            if len(seen) < len(alike) and seen != alike[:layers]:
-                missing = next(name for name in alike if name not in seen)
-                raise CaptureError(
-                    f"The attention of {missing} was not seen, but that of {seen[0]} was: the "
-                    "model skipped it, or computed it in code that does not ask transformers' "
-                    "interface, such as a graph or a replaced forward. Layers cannot be numbered, "
-                    "so this call is refused."
-                )
+        check_seen(self.model, self._kinds, self._layers, layers)
         for stack, calls in self._calls.items():
             modules = sum(self._stacks[name] == stack for name in self._layers)
             if layers is not None and modules < calls > layers:
@@ -458,13 +418,6 @@ class Tracker:
                     "layers: the attention of a layer is a combination of several softmaxes, which "
                     "gattn does not read."
                 )
-
-    def _alike(self) -> Iterator[tuple[list[str], list[str]]]:
-        """List the modules seen in this call with all that are alike, one in each layer."""
-        seen = {(*kind_of(name), type(self.model.get_submodule(name))) for name in self._layers}
-        for kind in seen:
-            alike = self._kinds[kind]
-            yield [name for name in alike if name in self._layers], alike
 
 
 def _of_choices(values: Any) -> Any:
@@ -488,15 +441,6 @@ def _repeated(rows: Tensor | None, count: int) -> Tensor | None:
     if rows is None or len(rows) == count:
         return rows
     return None if count % len(rows) else rows.repeat_interleave(count // len(rows), dim=0)
-
-
-def _sides(real: Tensor, start: int, length: int) -> list[Side]:
-    """Find each sequence's real tokens among the slots from `start` on."""
-    first = real[:, :start].sum(1).tolist()
-    return [
-        Side(row.nonzero()[:, 0], before)
-        for row, before in zip(real[:, start : start + length], first, strict=True)
-    ]
 
 
 def _arguments(

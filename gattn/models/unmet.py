@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gattn.models.edits import Edit
-from gattn.models.tracking import Place
+from gattn.models.places import Place
 from gattn.token_names import described
 
 if TYPE_CHECKING:

@@ -10,9 +10,10 @@ from gattn import Cut, capturing, edited
 from gattn.errors import CaptureError
 from gattn.graph import TokenGraph
 from gattn.models.masks import Mask
+from gattn.models.places import Place, Side
 from gattn.models.reading import read
 from gattn.models.routing import RoutedCall
-from gattn.models.tracking import Place, Side, Tracker
+from gattn.models.tracking import Tracker
 from gattn.rules import Complete
 
 SMALLEST = torch.finfo(torch.float32).min
