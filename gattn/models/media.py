@@ -218,8 +218,11 @@ def _ranked(sequences: list[int]) -> Belonging:
 
 
 def callers() -> Iterator[FrameType]:
-    """Walk up the stack of calls."""
-    frame: FrameType | None = sys._getframe(1)
+    """Walk up the stack of calls, from the caller of the function that asks.
+
+    A frame whose own variables are read while one of them is the frame would never be freed.
+    """
+    frame: FrameType | None = sys._getframe(1).f_back
     while frame is not None:
         yield frame
         frame = frame.f_back
