@@ -96,8 +96,10 @@ class Calls:
         if not entries:
             return []
         frame: FrameType | None = sys._getframe(1)
-        running = set()
+        innermost, running = entries[-1].frame, set()
         while frame is not None:
+            if frame is innermost:
+                return []  # Then those around it run as well.
             running.add(id(frame))
             frame = frame.f_back
         broken = []
