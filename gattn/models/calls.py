@@ -9,12 +9,16 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from types import FrameType
-from typing import Any
 
 from torch import nn
+from torch.overrides import (
+    TorchFunctionMode,
+    _get_current_function_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
 
 from gattn.models.tracking import Tracker
 
@@ -28,7 +32,7 @@ class _Entry:
     tracker: Tracker
     is_outermost: bool
     contexts: Sequence[object] = ()
-    mode: AbstractContextManager[Any] | None = None
+    mode: TorchFunctionMode | None = None
 
 
 class _Thread(threading.local):
@@ -96,8 +100,10 @@ class Calls:
         if not entries:
             return []
         frame: FrameType | None = sys._getframe(1)
-        running = set()
+        innermost, running = entries[-1].frame, set()
         while frame is not None:
+            if frame is innermost:
+                return []  # Then those around it run as well.
             running.add(id(frame))
             frame = frame.f_back
         broken = []
@@ -125,7 +131,7 @@ class Calls:
         outer = [entry for entry in self._thread.entries if entry.is_outermost]
         return not outer or any(known is context for known in outer[-1].contexts)
 
-    def hold(self, mode: AbstractContextManager[Any]) -> None:
+    def hold(self, mode: TorchFunctionMode) -> None:
         """Enter a mode until the call that has just begun ends."""
         mode.__enter__()
         self._thread.entries[-1].mode = mode
@@ -144,7 +150,21 @@ class Calls:
     def _pop(self) -> _Entry:
         entry = self._thread.entries.pop()
         if entry.mode is not None:
-            entry.mode.__exit__(None, None, None)
+            _take_out(entry.mode)
         if entry.is_outermost:
             entry.tracker.is_calling = False
         return entry
+
+
+def _take_out(mode: TorchFunctionMode) -> None:
+    """Leave a mode, wherever among the modes of this thread it is.
+
+    What was interrupted may have left it there, and others have been entered or left since.
+    """
+    above: list[TorchFunctionMode] = []
+    if not any(known is mode for known in _get_current_function_mode_stack()):
+        return
+    while (top := _pop_mode()) is not mode:
+        above.append(top)
+    for other in reversed(above):
+        _push_mode(other)

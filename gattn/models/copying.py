@@ -15,6 +15,7 @@ from gattn.models.capturing import check_decoder
 from gattn.models.editing import Editing
 from gattn.models.edits import Edit
 from gattn.models.encoding import Encoding, Inputs, encode, is_text, names_of, pad
+from gattn.models.hooks import Hook
 from gattn.models.loading import input_device
 from gattn.models.places import Place
 from gattn.models.recording import refuse_training
@@ -202,8 +203,10 @@ class LayerCopies:
         handles: list[Any] = []
         try:
             for module in dict.fromkeys(self._modules):
-                handles.append(module.register_forward_pre_hook(begin, with_kwargs=True))
-                handles.append(module.register_forward_hook(end))
+                handles.append(
+                    module.register_forward_pre_hook(Hook(module, begin), with_kwargs=True)
+                )
+                handles.append(module.register_forward_hook(Hook(module, end)))
             yield
         finally:
             for handle in handles:

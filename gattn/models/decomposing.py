@@ -40,6 +40,7 @@ from gattn.errors import CaptureError, SelectionError
 from gattn.models.capturing import check_decoder, choice, resolved
 from gattn.models.editing import open_edits
 from gattn.models.encoding import Inputs, encode, is_text, names_of, pad
+from gattn.models.hooks import Hook
 from gattn.models.loading import input_device, model_name
 from gattn.models.places import Place
 from gattn.models.reading import Reading
@@ -195,9 +196,11 @@ class _Decomposing(Context, Generic[R]):
         handles: list[Any] = []
         for module in model.modules():
             if id(module) in layers:
-                hook = module.register_forward_pre_hook(self._enter, with_kwargs=True)
+                hook = module.register_forward_pre_hook(Hook(module, self._enter), with_kwargs=True)
                 handles.append(hook)
-            handles.append(module.register_forward_hook(self._leave, with_kwargs=True))
+            handles.append(
+                module.register_forward_hook(Hook(module, self._leave), with_kwargs=True)
+            )
         try:
             with self._bar:
                 yield

@@ -149,7 +149,18 @@ def _like(model: nn.Module) -> nn.Module:
         for value in (*module._buffers.values(), *vars(module).values()):
             if isinstance(value, Tensor) and id(value) not in memory:
                 memory[id(value)] = value.detach().clone()
-    return copy.deepcopy(model, memory)
+    twin = copy.deepcopy(model, memory)
+    for module in twin.modules():
+        for hooks in (module._forward_pre_hooks, module._forward_hooks):
+            for number in [number for number, hook in hooks.items() if _is_users(hook)]:
+                del hooks[number]  # The user called nothing.
+    return twin
+
+
+def _is_users(hook: Any) -> bool:
+    """Say whether a hook is no part of how torch or transformers compute, as weight norms are."""
+    home = getattr(getattr(hook, "func", hook), "__module__", None) or ""
+    return not home.startswith(("torch.", "transformers."))
 
 
 def _difference(model: nn.Module, inputs: dict[str, Tensor]) -> str | _Kinds:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, cast
@@ -233,8 +233,8 @@ def _verify(call: RoutedCall, reading: Reading) -> None:
     A few rows are compared; all of them where the function is the user's own.
     """
     count = len(reading.queries)
-    some = {0, count // 3, 2 * count // 3, count - 1}
-    rows = list(range(count)) if call.is_own else sorted(some)
+    few = {0, count // 3, 2 * count // 3, count - 1}
+    rows = list(range(count)) if call.is_own else sorted(few)
     elements, attention = slice(reading.elements[0], reading.elements[-1] + 1), reading.attention
     slots = reading.queries.slots[rows].to(call.query.device)
     is_output = attention.value is not None and attention.value.shape[-1] > 0
@@ -244,7 +244,7 @@ def _verify(call: RoutedCall, reading: Reading) -> None:
         assert call.weights is not None
         given = widened(call.weights[elements][:, :, slots])
         expected = taken(given, 3, reading.keys)
-    found = torch.cat([_row(attention, row, is_output) for row in rows], dim=2)
+    found = torch.cat([_rows(attention, some, is_output) for some in _blocks(attention, rows)], 2)
     broken = ~torch.isfinite(expected) | ~torch.isfinite(found)
     if bool(broken.any()):
         _, head, row, _ = broken.nonzero()[0].tolist()
@@ -266,10 +266,21 @@ def _verify(call: RoutedCall, reading: Reading) -> None:
         )
 
 
-def _row(call: AttentionCall, row: int, is_output: bool) -> Tensor:
+def _blocks(call: AttentionCall, rows: list[int]) -> Iterator[slice]:
+    """Split rows into runs of neighbours whose scores take a block of memory at most."""
+    most = max(1, tiles.BLOCK_BYTES // (8 * call.batch_heads * max(1, call.key.shape[2])))
+    first = 0
+    for n in range(1, len(rows) + 1):
+        if n == len(rows) or rows[n] != rows[n - 1] + 1 or n - first == most:
+            yield slice(rows[first], rows[n - 1] + 1)
+            first = n
+
+
+def _rows(call: AttentionCall, rows: slice, is_output: bool) -> Tensor:
     assert isinstance(call.graph, TokenGraph)
     assert call.value is not None
-    keys = torch.arange(call.graph.num_keys, device=call.query.device)
-    allowed = call.graph.allowed(torch.tensor([row], device=call.query.device), keys)
-    one = tiles.row_block(call, slice(row, row + 1), slice(0, len(keys)), allowed)
-    return one.attention @ call.value if is_output else one.attention
+    device = call.query.device
+    keys = torch.arange(call.graph.num_keys, device=device)
+    allowed = call.graph.allowed(torch.arange(rows.start, rows.stop, device=device), keys)
+    some = tiles.row_block(call, rows, slice(0, len(keys)), allowed)
+    return some.attention @ call.value if is_output else some.attention

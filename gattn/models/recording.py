@@ -22,7 +22,7 @@ from gattn.models.loading import model_name
 from gattn.models.places import Place
 from gattn.models.projections import Projections, value_norms
 from gattn.models.reading import Reading
-from gattn.models.routing import Context, RoutedCall, is_open, tracker_of
+from gattn.models.routing import Context, RoutedCall, takes_part, tracker_of
 from gattn.models.sequences import RecordedLayer, RecordedSequence, Sequences
 from gattn.models.tracking import Tracker
 from gattn.models.wording import words_of_run
@@ -306,8 +306,7 @@ class Recording(Context):
     @property
     def traces(self) -> list[AttentionTrace]:
         """The trace of each sequence that ran, in order."""
-        if is_open(self):
-            tracker_of(self)  # A call that broke off is forgotten.
+        takes_part(self)  # A call that broke off is forgotten.
         return [self._trace(sequence, n) for n, sequence in enumerate(self._sequences.whole)]
 
     @property

@@ -17,10 +17,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import wraps
+from functools import partial, wraps
 from threading import Lock
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +29,7 @@ from gattn.errors import ModelError
 from gattn.models import generating
 from gattn.models.calls import Calls
 from gattn.models.compiling import as_written, bypass_compiled, restore_compiled
+from gattn.models.hooks import Hook
 from gattn.models.loading import META
 from gattn.models.places import Place
 from gattn.models.tracking import Tracker
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
     from gattn.models.encoding import Encoding
     from gattn.models.reading import Reading
 
+
+_TO_TORCH = 2
+"""How many frames the one that runs a hook is from the hook's function."""
 
 _QUERIES = ("query", "q_proj", "q_lin", "q", "to_q", "qkv", "query_key_value", "c_attn", "q_attn")
 
@@ -179,25 +183,18 @@ def _close(calls: Calls, context: Context) -> None:
     _open.set(present())
 
 
-def is_open(context: Context) -> bool:
-    """Say whether a context is open in this thread or task."""
-    return any(known is context for _, known in present())
-
-
-def takes_part(context: Context) -> bool:
-    """Say whether a context is open in this thread or task, and reads the present call."""
+def takes_part(context: Context) -> Tracker | None:
+    """Give what follows the present call, where a context is open here and reads that call."""
     for calls, known in present():
         if known is context:
             settle(calls)
-            return calls.has(context)
-    return False
+            return calls.tracker if calls.has(context) else None
+    return None
 
 
 def tracker_of(context: Context) -> Tracker:
-    """Give what follows the present call of an open context's model."""
-    calls = next(calls for calls, known in present() if known is context)
-    settle(calls)
-    return calls.tracker
+    """Give what follows the present call of a context that is shown its attention."""
+    return next(calls for calls, known in present() if known is context).tracker
 
 
 def settle(calls: Calls) -> None:
@@ -290,47 +287,57 @@ def _hooked(model: nn.Module) -> list[Any]:
     """Tell the contexts when the model is called, or a model inside it by itself."""
     from transformers import PreTrainedModel
 
-    def entries() -> list[tuple[Calls, Context]]:
-        found = [(calls, context) for calls, context in present() if calls.model is model]
-        if found:
-            settle(found[0][0])
-        return found
-
-    def enter(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        found = entries()
-        tracker = found[0][0].enter(module, sys._getframe(1)) if found else None
-        if tracker is None:
-            return
-        depth = found[0][0].depth - 1
-        contexts = [one for _, one in found if not one.reads_one_call or one.depth == depth]
-        found[0][0].begin(contexts)
-        _watch_softmaxes(found[0][0])
-        tracker.begin(module, args, kwargs)
-        for context in contexts:
-            context.begin(tracker)
-
-    def leave(module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
-        found = entries()
-        ended = found[0][0].leave(sys._getframe(1)) if found else None
-        if ended is not None:
-            tracker, contexts = ended
-            some = [one for _, one in found if any(known is one for known in contexts)]
-            try:
-                tracker.end(result)
-                tracker.check_layers()
-                for context in some:
-                    context.end(tracker, result)
-            except BaseException:
-                for context in some:
-                    context.broke(tracker)
-                raise
-
-    handles = []
+    whole, handles = ref(model), []
     for module in model.modules():
         if module is model or isinstance(module, PreTrainedModel):
+            enter, leave = (
+                Hook(module, partial(_enter, whole)),
+                Hook(module, partial(_leave, whole)),
+            )
             handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
             handles.append(module.register_forward_hook(leave, always_call=True))
     return handles
+
+
+def _entries_of(model: nn.Module | None) -> list[tuple[Calls, Context]]:
+    found = [(calls, context) for calls, context in present() if calls.model is model]
+    if found:
+        settle(found[0][0])
+    return found
+
+
+def _enter(
+    model: ref[nn.Module], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    found = _entries_of(model())
+    tracker = found[0][0].enter(module, sys._getframe(_TO_TORCH)) if found else None
+    if tracker is None:
+        return
+    depth = found[0][0].depth - 1
+    contexts = [one for _, one in found if not one.reads_one_call or one.depth == depth]
+    found[0][0].begin(contexts)
+    _watch_softmaxes(found[0][0])
+    tracker.begin(module, args, kwargs)
+    for context in contexts:
+        context.begin(tracker)
+
+
+def _leave(model: ref[nn.Module], module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
+    found = _entries_of(model())
+    ended = found[0][0].leave(sys._getframe(_TO_TORCH)) if found else None
+    if ended is None:
+        return
+    tracker, contexts = ended
+    some = [one for _, one in found if any(known is one for known in contexts)]
+    try:
+        tracker.end(result)
+        tracker.check_layers()
+        for context in some:
+            context.end(tracker, result)
+    except BaseException:
+        for context in some:
+            context.broke(tracker)
+        raise
 
 
 def _watch_softmaxes(calls: Calls) -> None:

@@ -243,6 +243,83 @@ def test_what_the_projection_does_is_what_counts(tiny, dense, how):
             np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
 
 
+class Nudged(torch.nn.Linear):
+    """A linear module with an adapter of 1 % of its weight, about as coarse as bfloat16 is."""
+
+    def forward(self, x):
+        return super().forward(x) + 0.01 * super().forward(x)
+
+
+def nudged(how):
+    """Build a projection that does 1 % more than its weight says."""
+    kind = Nudged if how == "subclass" else torch.nn.Linear
+    module = kind(32, 32, bias=False)
+    plain = module.forward
+    if how == "instance":
+        module.forward = lambda x: plain(x) + 0.01 * plain(x)
+    elif how == "hook":
+        module.register_forward_hook(lambda module, given, output: 1.01 * output)
+    return module
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize("how", ["subclass", "instance", "hook"])
+def test_adapters_as_small_as_the_rounding_count(tiny, how, dtype):
+    torch.manual_seed(0)
+    model = tiny("llama", "eager", dtype=dtype)
+    weights = [torch.nn.init.normal_(torch.empty(32, 32), std=0.3).to(dtype) for _ in range(2)]
+    for layer, weight in zip(model.model.layers, weights, strict=True):
+        layer.self_attn.o_proj = nudged(how).to(dtype)
+        layer.self_attn.o_proj.weight.data.copy_(weight)
+    if how == "hook":
+        with pytest.raises(CaptureError, match="no linear map"):
+            capture(IDS, model, contributions=True)
+        return
+    trace = capture(IDS, model, contributions=True)
+    # In the first layer attention and values are what they were without the adapter.
+    first = model.model.layers[0].self_attn
+    first.o_proj = torch.nn.Linear(32, 32, bias=False).to(dtype)
+    first.o_proj.weight.data.copy_(weights[0])
+    plain = capture(IDS, model, contributions=True)
+    ratios = [trace[0, h].contribution.sum() / plain[0, h].contribution.sum() for h in range(4)]
+    np.testing.assert_allclose(ratios, 1.01, atol=1e-6 if dtype == torch.float64 else 3e-3)
+
+
+def test_a_hook_that_only_looks_is_none_of_its_affair(tiny):
+    model, seen = tiny("llama"), []
+    expected = capture(IDS, model, contributions=True)
+    for layer in model.model.layers:
+        layer.self_attn.o_proj.register_forward_hook(lambda *given: seen.append(1))
+    found = capture(IDS, model, contributions=True)
+    assert len(seen) == 2
+    for place, head in expected.only_stack.items():
+        np.testing.assert_array_equal(found[place].contribution, head.contribution)
+
+
+@pytest.mark.parametrize("name", ["llama", "gpt2"])
+def test_no_copy_of_a_weight_is_kept(tiny, name):
+    model = tiny(name, dtype=torch.bfloat16)
+    with capturing(model, contributions=True) as run, torch.no_grad():
+        model(torch.tensor([IDS]))
+        known = list(run._projections._known.values())
+        assert len(known) == 2
+        assert all(one.probed is None and one.product.shape == (4, 8, 8) for one in known)
+
+
+def test_a_weight_that_changes_between_calls_counts_as_it_is(tiny):
+    model = tiny("llama", dtype=torch.float64)
+    with capturing(model, contributions=True) as run, torch.no_grad():
+        model(torch.tensor([IDS]))
+        for layer in model.model.layers:
+            layer.self_attn.o_proj.weight.mul_(1.00001)
+        model(torch.tensor([IDS]))
+    before, after = run.traces
+    for head in range(4):
+        np.testing.assert_allclose(
+            after[0, head].contribution, 1.00001 * before[0, head].contribution, rtol=1e-6
+        )
+
+
 def test_an_adapter_beside_the_projection_is_refused(tiny):
     model = tiny("llama")
     attention = model.model.layers[1].self_attn
@@ -342,7 +419,7 @@ def test_a_model_goes_though_its_recording_stays(tiny, fails):
     del model
     gc.collect()
     assert [ref() for ref in seen] == [None, None]
-    assert found._projections._products == {}
+    assert found._projections._known == {}
     head = found.trace[1, 2]
     assert found.trace.model == head.model
     assert head.contribution.min() > 0

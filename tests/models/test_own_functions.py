@@ -7,6 +7,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask, sdpa_mask
 
 from gattn import Cut, Scale, capture, capturing, edited
+from gattn.engines import tiles
 from gattn.errors import CaptureError
 
 NAME = "a-function-of-ones-own"
@@ -175,3 +176,33 @@ def test_a_mask_turned_around_is_refused(tiny, register):
     register(around, mask)
     with pytest.raises(CaptureError, match=r"does not compute|NaN|its mask holds all keys"):
         capture(IDS, tiny("llama", NAME))
+
+
+def test_rows_are_proved_in_blocks(tiny, register, monkeypatch):
+    """All rows are proved, some at a time, in memory that does not grow with their number."""
+    sizes, plain = [], tiles.row_block
+
+    def row_block(call, rows, *more):
+        sizes.append((rows.stop - rows.start) * call.key.shape[2] * call.batch_heads * 8)
+        return plain(call, rows, *more)
+
+    monkeypatch.setattr(tiles, "row_block", row_block)
+    monkeypatch.setattr(tiles, "BLOCK_BYTES", 1200)
+    seen = []
+
+    def wrong_at(*args, **options):
+        output, weights = attention(*args, **options)
+        output[:, seen[0]] += 1
+        return output, weights
+
+    for function in (attention, wrong_at):
+        register(function, eager_mask)
+        model = tiny("llama", NAME)
+        for row in range(len(IDS)):
+            seen[:] = [row]
+            if function is attention:
+                capture(IDS, model)
+                break
+            with pytest.raises(CaptureError, match="does not compute softmax attention"):
+                capture(IDS, model)
+    assert 288 < max(sizes) <= 1200

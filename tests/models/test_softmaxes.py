@@ -1,10 +1,15 @@
 """Models that do not route their attention: the softmax of their scores is seen and edited."""
 
 import copy
+import functools
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 
 import numpy as np
 import pytest
 import torch
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from benchmarks import zoo
 from gattn import (
@@ -25,6 +30,8 @@ from gattn import (
     edited,
 )
 from gattn.errors import CaptureError, EditError
+from gattn.models import preflight
+from gattn.models.softmaxes import SoftmaxMode
 
 IDS = [5, 17, 42, 17, 8, 33, 59, 3, 21]
 FEW = [44, 2, 9, 30]
@@ -234,12 +241,14 @@ def test_the_proof_is_none_of_the_contexts_around_it(models):
 def test_a_model_that_lies_about_its_attention_is_refused(models, monkeypatch):
     """Whatever it reports must be what was seen."""
     model = copy.deepcopy(models["bloom"])
-    attention = model.transformer.h[0].self_attention
+    kind = type(model.transformer.h[0].self_attention)
+    honest = kind.forward
 
-    def lie(module, given, output):
+    def lie(module, *given, **named):
+        output = honest(module, *given, **named)
         return (*output[:-1], output[-1].flip(-1)) if output[-1] is not None else output
 
-    attention.register_forward_hook(lie)
+    monkeypatch.setattr(kind, "forward", lie)
     with pytest.raises(CaptureError, match="refused"):
         capture(IDS, model)
     with pytest.raises(CaptureError, match="refused"), edited(model, Cut(0)):
@@ -376,3 +385,70 @@ def test_where_eager_code_would_do_the_error_says_so(family):
     eager = specimen.eager()
     with capturing(eager.model):
         eager.run()
+
+
+@pytest.mark.parametrize("is_partial", [False, True])
+def test_hooks_of_the_users_run_once_a_call(tiny, is_partial):
+    model, count = tiny("bloom", "eager"), []
+    hook = (
+        functools.partial(lambda *_: count.append(1)) if is_partial else lambda *_: count.append(1)
+    )
+    layer = model.transformer.h[1]
+    layer.register_forward_pre_hook(hook)
+    layer.register_forward_hook(hook)
+    capture(IDS, model)
+    assert len(count) == 2
+    capture(IDS, model)
+    assert len(count) == 4
+
+
+def test_hooks_of_torch_itself_run_in_the_proof(tiny):
+    """An old weight norm is a hook that puts the weight in place."""
+    model = tiny("bloom", "eager")
+    expected = capture(IDS, model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)
+        torch.nn.utils.weight_norm(model.transformer.h[1].self_attention.dense)
+    preflight._proved.pop(model)
+    for place, head in capture(IDS, model).only_stack.items():
+        np.testing.assert_allclose(head.attention, expected[place].attention, atol=1e-5)
+
+
+class Passing(TorchFunctionMode):
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("kind", [Passing, lambda: torch.device("meta")], ids=["mode", "device"])
+def test_what_was_interrupted_in_a_thread_leaves_the_modes_of_others(tiny, kind):
+    """The mode that watched softmaxes is taken out, whatever was entered since."""
+    model = tiny("bloom", "eager")
+    expected = capture(IDS, model)
+
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    def modes():
+        return [type(mode) for mode in _get_current_function_mode_stack()]
+
+    def work():
+        before = modes()
+        handle = model.transformer.h[1].register_forward_pre_hook(interrupt)
+        with torch.no_grad(), pytest.raises(KeyboardInterrupt):
+            model(torch.tensor([IDS]))
+        handle.remove()
+        assert SoftmaxMode in modes()
+        with kind():
+            inside = [mode for mode in modes() if mode is not SoftmaxMode]
+            assert run.traces == []
+            assert modes() == inside != before
+        assert modes() == before
+        with torch.no_grad():
+            model(torch.tensor([IDS]))
+        assert modes() == before
+
+    with capturing(model) as run, ThreadPoolExecutor(1) as pool:
+        pool.submit(copy_context().run, work).result()
+        found = run.trace
+    for place, head in expected.only_stack.items():
+        np.testing.assert_array_equal(found[place].attention, head.attention)

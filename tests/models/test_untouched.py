@@ -1,6 +1,9 @@
 """Nothing of a model changes: attributes, hooks, buffers and configurations of all its modules."""
 
+import copy
+import gc
 import random
+import weakref
 from contextlib import suppress
 
 import numpy as np
@@ -162,3 +165,26 @@ def test_a_copy_for_the_proof_holds_the_weights_once(big_bird, monkeypatch):
         assert copy.get_parameter(name) is parameter
     assert copy is not big_bird
     assert copy.encoder.layer[0] is not big_bird.encoder.layer[0]
+
+
+@pytest.mark.parametrize("how", [copy.deepcopy, copy.copy], ids=["deep", "shallow"])
+@pytest.mark.parametrize("options", [{}, {"contributions": True}], ids=str)
+def test_a_copy_made_inside_a_context_is_plain_and_keeps_nothing_alive(tiny, how, options):
+    model, ids = tiny("llama"), torch.tensor([[5, 17, 42]])
+    with gattn.capturing(model, **options) as run, torch.no_grad():
+        other = how(model)
+        expected = model(ids).logits
+        assert len(run.traces) == 1
+        if how is copy.deepcopy:
+            torch.testing.assert_close(other(ids).logits, expected)
+            assert len(run.traces) == 1
+    with torch.no_grad():
+        assert torch.equal(other(ids).logits, expected)
+    assert len(run.traces) == 1
+    seen = weakref.ref(model)
+    del model
+    gc.collect()
+    assert seen() is None
+    with gattn.capturing(other, **options) as run, torch.no_grad():
+        other(ids)
+    assert len(run.traces) == 1
