@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -566,19 +566,17 @@ class Combined(Rule):
 
 
 def combined(operation: str, left: Rule, right: Rule) -> Rule:
-    """Join two rules: each part stands there once, edge sets are merged, and nests stay flat.
+    """Join two rules: each part stands there once, and nests stay flat.
+
+    Sets of edges that were added and taken away are kept as one set each, (rule | added) - taken,
+    however often that is done in turn.
 
     Raises
     ------
     GraphError
         Where so many rules are joined that each pair would be asked of thousands.
     """
-    if operation == "-":
-        if isinstance(left, Combined) and left.operation == "-":
-            return combined("-", left.left, combined("|", left.right, right))
-        rule: Rule = Combined("-", left, right)
-    else:
-        rule = _joined_parts(operation, _parts(operation, left, right))
+    rule = _folded(operation, left, right)
     if isinstance(rule, Combined) and (rule.size > _MOST_RULES or rule.depth > _DEEPEST):
         raise GraphError(
             f"The graph would combine {rule.size:,} rules, {rule.depth} deep; at most "
@@ -586,6 +584,69 @@ def combined(operation: str, left: Rule, right: Rule) -> Rule:
             "TokenGraph.from_edge_index(graph.edge_index, graph.num_tokens)."
         )
     return rule
+
+
+def _folded(operation: str, left: Rule, right: Rule) -> Rule:
+    """Join rules and the sets of edges that each adds and takes away apart from each other."""
+    one, added, taken = _unfolded(left)
+    other, its_added, its_taken = _unfolded(right)
+    if operation == "|":
+        rest = _union_of(_where(taken, right, False), _where(its_taken, left, False))
+        return _fold(_nested("|", one, other), _union_of(added, its_added), rest)
+    if operation == "&":
+        both = _nested("&", one, other) if one is not None and other is not None else None
+        shared = _union_of(_where(added, right, True), _where(its_added, left, True))
+        return _fold(both, shared, _union_of(taken, its_taken))
+    kept = _union_of(_where(added, right, False), _where(its_taken, left, True))
+    cut = _where(its_added, right, True)
+    return _fold(None if one is None else _nested("-", one, other), kept, _union_of(taken, cut))
+
+
+def _unfolded(rule: Rule) -> tuple[Rule | None, Edges | None, Edges | None]:
+    """Take (rule | added) - taken apart; each may be missing."""
+    rule, taken = _split("-", rule)
+    if isinstance(rule, Edges):
+        return None, rule, taken
+    return *_split("|", rule), taken
+
+
+def _split(operation: str, rule: Rule) -> tuple[Rule, Edges | None]:
+    """Take the set of edges apart that an operation ends with."""
+    if isinstance(rule, Combined) and rule.operation == operation:
+        left, right = rule.left, rule.right
+        return (left, right) if isinstance(right, Edges) else (rule, None)
+    return rule, None
+
+
+def _fold(rule: Rule | None, added: Edges | None, taken: Edges | None) -> Rule:
+    """Make (rule | added) - taken: a rule, or where there is none, the edges that are left."""
+    if rule is None and added is not None:
+        return added if taken is None else added.where(taken, False)
+    whole = cast("Rule", rule)
+    if added is not None and len(added.key):
+        whole = Combined("|", whole, added)
+    return Combined("-", whole, taken) if taken is not None and len(taken.key) else whole
+
+
+def _nested(operation: str, left: Rule | None, right: Rule | None) -> Rule | None:
+    """Join rules other than sets of edges."""
+    if left is None or right is None:
+        return right if left is None else left
+    if operation != "-":
+        return _balanced(operation, _parts(operation, left, right))
+    if isinstance(left, Combined) and left.operation == "-":
+        return Combined("-", left.left, _folded("|", left.right, right))
+    return Combined("-", left, right)
+
+
+def _where(edges: Edges | None, rule: Rule, wanted: bool) -> Edges | None:
+    return None if edges is None else edges.where(rule, wanted)
+
+
+def _union_of(left: Edges | None, right: Edges | None) -> Edges | None:
+    if left is None or right is None:
+        return right if left is None else left
+    return _joined(left, right)
 
 
 def _parts(operation: str, *rules: Rule) -> list[Rule]:
@@ -599,16 +660,6 @@ def _parts(operation: str, *rules: Rule) -> list[Rule]:
         else:
             found[rule] = None
     return list(found)
-
-
-def _joined_parts(operation: str, parts: list[Rule]) -> Rule:
-    """Join rules; sets of edges that are added are one set, beside all the others."""
-    edges = [part for part in parts if isinstance(part, Edges)]
-    if operation == "&" or not edges:
-        return _balanced(operation, parts)
-    others = [part for part in parts if not isinstance(part, Edges)]
-    joined = reduce(_joined, edges)
-    return Combined(operation, _balanced(operation, others), joined) if others else joined
 
 
 def _balanced(operation: str, rules: list[Rule]) -> Rule:

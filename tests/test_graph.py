@@ -709,7 +709,7 @@ def test_a_rule_without_edges_is_on_every_device() -> None:
     assert causal.to("meta") is causal
     explicit = TokenGraph.from_mask(torch.eye(2).bool())
     assert (causal.to("meta").edge_index.device.type, explicit.rule.device.type) == ("cpu", "cpu")
-    assert (explicit.to("meta") & TokenGraph.causal(2)).rule.device.type == "meta"
+    assert (explicit.to("meta") | TokenGraph.causal(2)).rule.device.type == "meta"
 
 
 def test_a_graph_combines_with_graphs_alone() -> None:
@@ -723,3 +723,60 @@ def test_repr_says_rule_and_size() -> None:
     )
     assert repr(TokenGraph.bipartite(2, 3)) == "TokenGraph(Complete(), 2 x 3, bipartite)"
     assert repr(TokenGraph.from_mask(torch.eye(2).bool())) == "TokenGraph(Edges(2), 2 x 2)"
+
+
+def test_edges_taken_and_added_in_turn_stay_one_flat_rule():
+    graph = TokenGraph.causal(50)
+    mask = graph.mask()
+    for n in range(100):
+        taken = TokenGraph.from_edge_index(torch.tensor([[n % 7], [n % 50]]), 50)
+        added = TokenGraph.from_edge_index(torch.tensor([[49 - n % 50], [n % 11]]), 50)
+        graph = (graph - taken) | added
+        mask = mask & ~taken.mask() | added.mask()
+    assert torch.equal(graph.mask(), mask)
+    assert graph.rule.depth <= 2
+
+
+@given(
+    start=st.sampled_from(
+        [
+            TokenGraph.causal(6),
+            TokenGraph.window(6, 2),
+            TokenGraph.strided(6, 2),
+            TokenGraph.from_edges([(0, 1)], 6),
+        ]
+    ),
+    changes=st.lists(
+        st.tuples(
+            st.sampled_from("|-&"),
+            st.one_of(
+                st.integers(0, 2**36 - 1),
+                st.sampled_from(
+                    [
+                        TokenGraph.window(6, 3),
+                        TokenGraph.prefix(6, 2),
+                        TokenGraph.complete(6) - TokenGraph.strided(6, 3),
+                    ]
+                ),
+            ),
+        ),
+        max_size=6,
+    ),
+)
+def test_any_chain_of_rules_and_edge_sets_agrees_with_masks(start, changes):
+    graph, mask = start, start.mask()
+    for operation, drawn in changes:
+        other = drawn
+        if isinstance(drawn, int):
+            bits = [bool(drawn >> bit & 1) for bit in range(36)]
+            other = TokenGraph.from_mask(torch.tensor(bits).view(6, 6))
+        sides = (other, graph) if len(changes) % 2 else (graph, other)
+        masks = (other.mask(), mask) if len(changes) % 2 else (mask, other.mask())
+        if operation == "|":
+            graph, mask = sides[0] | sides[1], masks[0] | masks[1]
+        elif operation == "&":
+            graph, mask = sides[0] & sides[1], masks[0] & masks[1]
+        else:
+            graph, mask = sides[0] - sides[1], masks[0] & ~masks[1]
+    assert torch.equal(graph.mask(), mask)
+    assert graph.num_edges == int(mask.sum()) == graph.edge_index.shape[1]
