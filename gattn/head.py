@@ -262,6 +262,8 @@ class AttentionGraph:
         **attributes
             Further fields of `AttentionGraph`, such as ``layer`` and ``head``.
         """
+        if getattr(attention, "dims", ()) == ("key", "query"):
+            raise ShapeError("attention must be (queries, keys), but this one is transposed.")
         if isinstance(attention, torch.Tensor):
             attention = attention.detach().cpu()
             if attention.dtype == torch.bfloat16:  # NumPy has no such dtype
