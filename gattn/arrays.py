@@ -10,10 +10,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gattn.checks import refuse_hidden
 from gattn.edit_records import from_identity
 from gattn.errors import GraphError, ShapeError
 from gattn.graph import TokenGraph
-from gattn.head import AttentionGraph, Floats
+from gattn.head import AttentionGraph, Floats, with_arrays
 from gattn.keep import All, Keep, as_keep
 from gattn.labelled import Labelled, is_labelled, read_labelled
 from gattn.merging import unless_counted
@@ -37,6 +38,12 @@ def from_edges(
     **attributes: Any,
 ) -> AttentionGraph:
     """Build a head from edges and their numbers; see `AttentionGraph.from_edges`."""
+    if counted := sorted({"graph", "total_mass", "total_edges"} & set(attributes)):
+        raise GraphError(
+            f"{counted[0]} follows from the edges and their attention: leave it out, or build "
+            "AttentionGraph(graph, attention, total_mass, total_edges) itself."
+        )
+    attributes = with_arrays(attributes)
     tokens, query_tokens = texts(tokens, "tokens"), texts(query_tokens, "query_tokens")
     if num_tokens is None and (query_tokens or num_queries is not None or num_keys is not None):
         num_queries = len(query_tokens) if num_queries is None else num_queries
@@ -255,6 +262,7 @@ def _graph_of(layers: Sequence[Tensor], *, is_bipartite: bool) -> TokenGraph:
 
 def as_floats(values: Any, name: str) -> Tensor:
     """Take numbers of any kind, on any device: double where they are, half as single."""
+    refuse_hidden(name, values, ShapeError)
     try:
         found = values.detach() if isinstance(values, Tensor) else torch.from_numpy(_array(values))
     except (TypeError, ValueError, RuntimeError) as error:

@@ -313,3 +313,30 @@ def test_labels_that_cannot_be_kept_are_refused():
     ):
         with pytest.raises(ShapeError, match=message):
             AttentionTrace.from_arrays(form, **options)
+
+
+def test_arrays_that_hide_numbers_are_refused():
+    values = np.tril(np.full((1, 1, 3, 3), 0.5))
+    hidden = np.ma.masked_equal(values, 0)
+    for read in (AttentionTrace.from_arrays, gattn.analysis.rollout):
+        for form in (hidden, list(hidden)):
+            with pytest.raises(ShapeError, match="fill it"):
+                read(form)
+        with pytest.raises(ShapeError, match="no numbers"):
+            read(torch.zeros(1, 1, 3, 3, device="meta"))
+        with pytest.raises(ShapeError, match="to_dense"):
+            read(torch.tensor(values).to_sparse())
+    with pytest.raises(ShapeError, match="fill it"):
+        AttentionGraph.from_dense(hidden[0, 0])
+    assert len(AttentionTrace.from_arrays(np.ma.masked_array(values))) == 1
+
+
+def test_what_edges_and_arrays_cannot_take_is_said():
+    for name in ("graph", "total_mass", "total_edges"):
+        with pytest.raises(GraphError, match=f"{name} follows from the edges"):
+            edges_of(**{name: [1.0, 1.0, 1.0]})
+    with pytest.raises(GraphError, match="must be a TokenGraph"):
+        AttentionTrace.from_arrays(softmaxed(1, 1, 3, 3), graph="causal")
+    assert edges_of(positions=[3, 4, 6]).node_ids()[0] == [3, 4, 6]
+    head = AttentionGraph.from_dense(np.eye(2), positions=[3, 4])
+    assert head.node_ids()[0] == [3, 4]

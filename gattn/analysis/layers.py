@@ -21,6 +21,7 @@ from gattn.analysis.reductions import (
     wrong_reduction,
 )
 from gattn.arrays import texts
+from gattn.checks import refuse_hidden
 from gattn.edit_records import identities, in_words
 from gattn.errors import SelectionError, ShapeError
 from gattn.graph import TokenGraph
@@ -515,6 +516,7 @@ def _dense(attention: Any) -> Tensor:
 
 
 def _tensor(values: Any) -> Tensor:
+    refuse_hidden("attention", values, ShapeError)
     if isinstance(values, Tensor):
         found: Tensor = values.detach()
         return found if found.dtype == torch.float64 else found.float()

@@ -168,6 +168,11 @@ def test_files_keep_edits(tmp_path, cut):
             gattn.AttentionGraph.from_networkx(graph)
 
 
+def test_the_table_of_a_head_knows_its_edits(cut, plain):
+    assert edits_of(cut[0, 2].to_pandas()) == ["Cut(layer=1, head=1)"]
+    assert edits_of(plain[0, 2].to_pandas()) == []
+
+
 def test_a_plain_trace_is_written_as_before(tmp_path, plain):
     plain.save(tmp_path / "plain.gattn")
     assert b'"edits"' not in (tmp_path / "plain.gattn").read_bytes()
