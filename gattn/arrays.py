@@ -10,10 +10,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gattn.checks import refuse_hidden
+from gattn.edit_records import from_identity
 from gattn.errors import GraphError, ShapeError
 from gattn.graph import TokenGraph
-from gattn.head import AttentionGraph, Floats
+from gattn.head import AttentionGraph, Floats, with_arrays
 from gattn.keep import All, Keep, as_keep
+from gattn.labelled import Labelled, is_labelled, read_labelled
+from gattn.merging import unless_counted
 from gattn.trace import AttentionTrace, Stack
 
 _SIZES = "(layers, heads, queries, keys)"
@@ -34,6 +38,12 @@ def from_edges(
     **attributes: Any,
 ) -> AttentionGraph:
     """Build a head from edges and their numbers; see `AttentionGraph.from_edges`."""
+    if counted := sorted({"graph", "total_mass", "total_edges"} & set(attributes)):
+        raise GraphError(
+            f"{counted[0]} follows from the edges and their attention: leave it out, or build "
+            "AttentionGraph(graph, attention, total_mass, total_edges) itself."
+        )
+    attributes = with_arrays(attributes)
     tokens, query_tokens = texts(tokens, "tokens"), texts(query_tokens, "query_tokens")
     if num_tokens is None and (query_tokens or num_queries is not None or num_keys is not None):
         num_queries = len(query_tokens) if num_queries is None else num_queries
@@ -114,28 +124,61 @@ def from_arrays(
 ) -> AttentionTrace:
     """Build a trace from arrays; see `AttentionTrace.from_arrays`."""
     keep = as_keep(keep)
+    if graph is not None and not isinstance(graph, TokenGraph):
+        raise GraphError(
+            f"graph must be a TokenGraph, such as TokenGraph.causal(5), not {graph!r}."
+        )
     tokens, query_tokens = texts(tokens, "tokens"), texts(query_tokens, "query_tokens")
-    layers = list(_layers(attention))
+    labels = read_labelled(attention) if is_labelled(attention) else None
+    layers = list(_layers(attention if labels is None else labels.numbers))
     for n, layer in enumerate(layers):
         _check_layer(layer, n, layers[0])
+    names: dict[str, Any] = {"tokens": tokens, "query_tokens": query_tokens}
     if graph is None:
-        graph = _graph_of(layers, is_bipartite=bool(query_tokens))
+        is_bipartite = bool(query_tokens) or (labels is not None and not labels.is_square)
+        graph = _graph_of(layers, is_bipartite=is_bipartite)
     graph = graph.to("cpu").sorted()
-    heads = {
-        (n, head): _head(
-            matrix,
-            graph,
-            keep,
-            tokens=tokens,
-            query_tokens=query_tokens,
-            layer=n,
-            head=head,
-            model=model,
-        )
-        for n, layer in enumerate(layers)
-        for head, matrix in enumerate(layer)
-    }
+    if labels is not None:
+        names = _names_of(labels, graph, names)
+    heads = {}
+    for n, layer in enumerate(layers):
+        for h, matrix in enumerate(layer):
+            place = (n, h) if labels is None else (labels.layers[n], labels.heads[h])
+            heads[place] = _head(
+                matrix, graph, keep, layer=place[0], head=place[1], model=model, **names
+            )
     return AttentionTrace({stack: Stack(stack, heads)}, model)
+
+
+def _names_of(labels: Labelled, graph: TokenGraph, given: dict[str, Any]) -> dict[str, Any]:
+    """Give what heads keep of an array's labels, and refuse what they cannot."""
+    if labels.holds_residual:
+        raise ShapeError(
+            "This array holds the residual stream already, which a trace cannot say: pass the "
+            "array itself to the analyses."
+        )
+    found = {"tokens": labels.key_tokens, "query_tokens": labels.query_tokens}
+    for name, side in (("tokens", "key"), ("query_tokens", "query")):
+        if given[name] and found[name]:
+            raise ShapeError(f"The array names its tokens itself, as {side}_token: no {name}=.")
+    names = {name: given[name] or some for name, some in found.items()}
+    places: dict[str, Any] = {
+        "positions": unless_counted(np.array(labels.keys)),
+        "edits": tuple(map(from_identity, labels.edits)),
+    }
+    if graph.is_bipartite:
+        return places | names | {"query_positions": unless_counted(np.array(labels.queries))}
+    start, stop = graph.query_offset, graph.query_offset + len(labels.queries)
+    queries, keys = labels.queries, labels.keys
+    if labels.is_square and not names["tokens"]:
+        names["tokens"] = names["query_tokens"]
+    rows = names["tokens"][start:stop]
+    if keys[start:stop] != queries or (names["query_tokens"] or rows) != rows:
+        raise ShapeError(
+            "The labels of query and key are of different tokens: where that is so, give graph="
+            f"TokenGraph.bipartite({len(queries)}, {len(keys)})."
+        )
+    return places | {"tokens": names["tokens"]}
 
 
 def _head(matrix: Tensor, graph: TokenGraph, keep: Keep, **attributes: Any) -> AttentionGraph:
@@ -158,12 +201,11 @@ def _layers(attention: Any) -> Iterator[Tensor]:
         return
     if hasattr(attention, "attentions"):
         raise ShapeError(f"Pass the .attentions of the {type(attention).__name__}.")
-    axes = tuple(getattr(attention, "dims", ()))
     values = as_floats(attention, "attention")
-    if values.dim() != 4 or axes not in ((), ("layer", "head", "query", "key")):
+    if values.dim() != 4:
         raise ShapeError(
             f"Attention is an array {_SIZES}, or a list of layers (heads, queries, keys), not "
-            f"{axes or tuple(values.shape)}; for one matrix there is AttentionGraph.from_dense."
+            f"{tuple(values.shape)}; for one matrix there is AttentionGraph.from_dense."
         )
     yield from values
 
@@ -220,6 +262,7 @@ def _graph_of(layers: Sequence[Tensor], *, is_bipartite: bool) -> TokenGraph:
 
 def as_floats(values: Any, name: str) -> Tensor:
     """Take numbers of any kind, on any device: double where they are, half as single."""
+    refuse_hidden(name, values, ShapeError)
     try:
         found = values.detach() if isinstance(values, Tensor) else torch.from_numpy(_array(values))
     except (TypeError, ValueError, RuntimeError) as error:

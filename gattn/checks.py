@@ -10,6 +10,8 @@ from numbers import Real
 from operator import index
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
 from gattn.errors import ContractError, GattnError, GraphError
@@ -60,6 +62,28 @@ def finite_number(name: str, given: float) -> float:
     if number is None or isinstance(number, Tensor):
         raise ContractError(f"{name} must be a plain number, not a tensor: {given!r:.60}.")
     return number
+
+
+def refuse_hidden(name: str, values: Any, error: type[GattnError] = ContractError) -> None:
+    """Refuse arrays of which some numbers are masked, and tensors that hold none or not all.
+
+    Raises
+    ------
+    GattnError
+        Where they are such.
+    """
+    if isinstance(values, Tensor):
+        if values.is_meta:
+            raise error(f"{name} is a tensor on the device meta, which holds no numbers.")
+        if values.layout is not torch.strided:
+            raise error(f"{name} is a tensor of layout {values.layout}: pass its to_dense().")
+        return
+    parts = values if isinstance(values, (list, tuple)) else [values]
+    if any(np.ma.is_masked(part) for part in parts if isinstance(part, np.ma.MaskedArray)):
+        raise error(
+            f"{name} is a masked array, and what its mask hides is no number: fill it, as in "
+            "array.filled(0), and say in graph= who may attend."
+        )
 
 
 _LIMIT: ContextVar[float] = ContextVar("gattn_memory_limit", default=1.0)

@@ -103,6 +103,13 @@ def identities(edits: Iterable[Described]) -> list[str]:
     return [edit.record.identity for edit in edits]
 
 
+def from_identity(identity: str) -> EditRecord:
+    """Make a record of what `identities` gave; it equals the edit."""
+    text, _, digest = identity.rpartition(" #")
+    text, digest = (text, digest) if text and digest else (identity, "")
+    return EditRecord(text, kind=text.partition("(")[0], digest=digest)
+
+
 def union(several: Iterable[Edits]) -> Edits:
     """Give the edits of some heads: mostly one tuple, which they share."""
     different = list({id(some): some for some in several}.values())

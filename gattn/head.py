@@ -11,7 +11,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gattn.edit_records import Edits, checked, in_words
+from gattn.checks import refuse_hidden
+from gattn.edit_records import Edits, checked, identities, in_words
 from gattn.errors import CaptureError, ShapeError
 from gattn.graph import TokenGraph
 from gattn.keep import Keep, as_keep
@@ -262,6 +263,9 @@ class AttentionGraph:
         **attributes
             Further fields of `AttentionGraph`, such as ``layer`` and ``head``.
         """
+        if getattr(attention, "dims", ()) == ("key", "query"):
+            raise ShapeError("attention must be (queries, keys), but this one is transposed.")
+        refuse_hidden("attention", attention, ShapeError)
         if isinstance(attention, torch.Tensor):
             attention = attention.detach().cpu()
             if attention.dtype == torch.bfloat16:  # NumPy has no such dtype
@@ -288,7 +292,7 @@ class AttentionGraph:
             total_mass=np.bincount(query, np.abs(values), graph.num_queries).astype(matrix.dtype),
             total_edges=graph.in_degree.numpy(),
             tokens=tuple(tokens),
-            **attributes,
+            **with_arrays(attributes),
         )
 
     @staticmethod
@@ -471,7 +475,10 @@ class AttentionGraph:
         return csr_array((self.attention, self.key, self.graph.pointer.numpy()), shape=shape)
 
     def to_pandas(self) -> pd.DataFrame:
-        """List the edges: positions and tokens of query and key, and their `edge_values`."""
+        """List the edges: positions and tokens of query and key, and their `edge_values`.
+
+        The edits that the model ran with are in ``attrs["edits"]``, which CSV cannot hold.
+        """
         import pandas as pd
 
         keys, queries = self.node_ids()
@@ -487,7 +494,10 @@ class AttentionGraph:
             **{name: pd.Series(texts, dtype=object) for name, texts in tokens.items()},
             **self.edge_values,
         }
-        return pd.DataFrame(table)
+        made = pd.DataFrame(table)
+        if self.edits:
+            made.attrs["edits"] = identities(self.edits)
+        return made
 
     def node_ids(self) -> tuple[list[int], list[int]]:
         """List the positions of keys and of queries."""
@@ -551,3 +561,13 @@ class AttentionGraph:
         from gattn.drawing import draw_text
 
         return draw_text(self, query, **options)
+
+
+def with_arrays(attributes: dict[str, Any]) -> dict[str, Any]:
+    """Make arrays of positions that are given as lists."""
+    return {
+        name: np.asarray(values)
+        if name in ("positions", "query_positions") and isinstance(values, (list, tuple, range))
+        else values
+        for name, values in attributes.items()
+    }

@@ -17,58 +17,33 @@ from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph, Floats, Ints
 from gattn.pieces import joined
 from gattn.rules import Edges
-from gattn.token_names import described, find_text
+from gattn.token_names import find_tokens, places_of
 
 
 def subgraph(head: AttentionGraph, nodes: Iterable[int | str]) -> AttentionGraph:
     """Keep some tokens; see `AttentionGraph.subgraph`."""
     try:
-        wanted: set[int | str] = {nodes} if isinstance(nodes, str) else set(nodes)
+        wanted: list[int | str] = [nodes] if isinstance(nodes, str) else list(nodes)
     except TypeError as error:
         raise SelectionError(
             f"nodes must be positions and texts, as in [0, 'dog'], not {nodes!r}."
         ) from error
     head = with_all_rows(head)
-    columns, found = find_nodes(wanted, head.node_positions.tolist(), head.labels())
-    rows = columns
-    if head.graph.is_bipartite:
-        rows, more = find_nodes(wanted, head.node_ids()[1], head.query_labels())
-        found |= more
-    if missing := sorted(map(repr, wanted - found)):
-        labels = head.labels()
-        raise SelectionError(
-            f"No token {missing[0]}; {described(labels, next(iter(wanted - found)))}, at positions "
-            f"{head.node_positions[0]} to {head.node_positions[-1]}."
-            if labels
-            else f"No token {missing[0]}: the graph has no tokens."
-        )
-    return selected(head, rows, columns)
-
-
-def find_nodes(
-    wanted: Iterable[int | str], positions: Sequence[int], labels: Sequence[str]
-) -> tuple[Ints, set[int | str]]:
-    """Give the indices of the nodes wanted, and which wishes they fulfil.
-
-    A text names each token of that text.
-
-    Raises
-    ------
-    SelectionError
-        Where a text leaves doubt which tokens are meant.
-    """
-    nodes: set[int] = set()
-    fulfilled: set[int | str] = set()
+    keys, queries = head.node_positions.tolist(), head.node_ids()[1]
+    labels, query_labels = head.labels(), head.query_labels()
+    columns, rows = set[int](), set[int]()
     for one in wanted:
-        if isinstance(one, str):
-            found = find_text(one, labels)
-        elif -len(positions) <= one < 0:
-            found = [len(positions) + one]
-        else:
-            found = [n for n, position in enumerate(positions) if position == one]
-        nodes |= set(found)
-        fulfilled |= {one} if found else set()
-    return np.array(sorted(nodes), dtype=np.int64), fulfilled
+        found = places_of(one, keys, labels)
+        more = places_of(one, queries, query_labels) if head.graph.is_bipartite else found
+        if not found and not more:
+            find_tokens(one, keys, labels)  # says what there is
+        columns |= set(found)
+        rows |= set(more)
+    return selected(head, _sorted(rows), _sorted(columns))
+
+
+def _sorted(places: set[int]) -> Ints:
+    return np.array(sorted(places), dtype=np.int64)
 
 
 def selected(head: AttentionGraph, rows: Ints, columns: Ints) -> AttentionGraph:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from numbers import Real
 from typing import Any
 
 import networkx as nx
@@ -211,6 +212,12 @@ def _attention(edges: list[tuple[Any, Any, dict[str, Any]]], name: str) -> list[
                 f"attention; it has {known or 'none at all'}. Set it on every edge, or say which "
                 'attribute it is, as in from_networkx(graph, weight="attention").'
             )
+        value = edge[name]
+        if isinstance(value, bool) or not isinstance(value, (Real, np.number)):
+            raise GraphError(
+                f"The {name} of the edge ({key!r}, {query!r}) must be a real number, not "
+                f"{value!r:.60}."
+            )
     return [edge[name] for *_, edge in edges]
 
 
@@ -246,7 +253,7 @@ def _read(
     degree = np.bincount(row.numpy(), minlength=len(queries))
     nodes = graph.nodes
     stored = {
-        name: _numbers([edge[name] for *_, edge in found], kind, name)
+        name: _numbers(_attention(named, name), kind, name)
         for name in ("score", "contribution", "value_norm")
         if found and all(name in edge for *_, edge in found)
     }

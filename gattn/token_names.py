@@ -38,7 +38,7 @@ def find_text(
     ------
     SelectionError
         Where some of the tokens that have one text are meant and others are not, or several
-        differ from what was written.
+        different texts differ from what was written.
     """
     if exact := [n for n, token in enumerate(tokens) if wanted in (token, token.strip())]:
         return exact
@@ -54,7 +54,7 @@ def find_text(
     if found := [n for n, token in enumerate(tokens) if _plain(token) == plain]:
         return found
     found = [n for n, token in enumerate(tokens) if _plain(token).casefold() == plain.casefold()]
-    if len(found) > 1:
+    if len({tokens[n] for n in found}) > 1:
         raise _unclear(wanted, found, tokens)
     return found
 
@@ -104,22 +104,37 @@ def find_tokens(
     SelectionError
         Where there is none, or the text leaves doubt which are meant.
     """
+    if found := places_of(wanted, positions, tokens, name):
+        return found
     if isinstance(wanted, str):
-        if found := find_text(wanted, tokens):
-            return found
         raise SelectionError(f"No {name} {wanted!r}; {described(tokens, wanted)}.")
-    if not positions:
-        raise SelectionError(f"{name} is a token's position, but there are no tokens.")
+    raise SelectionError(f"No {name} {wanted!r}: {_no_place(wanted, positions, name)}")
+
+
+def places_of(
+    wanted: int | str, positions: Sequence[int], tokens: Sequence[str], name: str = "token"
+) -> list[int]:
+    """Do what `find_tokens` does, but give no places where there is no such token."""
+    if isinstance(wanted, str):
+        return find_text(wanted, tokens)
     try:
         number = index(wanted)
-        if isinstance(wanted, bool) or number < -len(positions):
-            raise ValueError
-        return [len(positions) + number if number < 0 else positions.index(number)]
+        if isinstance(wanted, bool):
+            raise TypeError
     except (TypeError, ValueError) as error:
-        raise SelectionError(
-            f"{name} is a token's position, here {positions[0]} .. {positions[-1]}, from the end "
-            f"-1, -2 ..., or its text, not {wanted!r}."
-        ) from error
+        raise _no_place(wanted, positions, name) from error
+    if number < 0:
+        return [len(positions) + number] if number >= -len(positions) else []
+    return [n for n, position in enumerate(positions) if position == number]
+
+
+def _no_place(wanted: object, positions: Sequence[int], name: str) -> SelectionError:
+    if not positions:
+        return SelectionError(f"{name} is a token's position, but there are no tokens.")
+    return SelectionError(
+        f"{name} is a token's position, here {positions[0]} .. {positions[-1]}, from the end "
+        f"-1, -2 ..., or its text, not {wanted!r}."
+    )
 
 
 def find_token(

@@ -194,7 +194,9 @@ class AttentionTrace:
         ----------
         attention : array or Tensor (layers, heads, queries, keys), or list of layers
             ``attention[l, h, i, j]`` is what query i gives to key j. Layers in a list are (heads,
-            queries, keys), or (1, heads, queries, keys) as in a model's ``attentions``.
+            queries, keys), or (1, heads, queries, keys) as in a model's ``attentions``. Labelled
+            arrays (`xarray.DataArray`) keep their numbers of layers and heads, positions, tokens
+            (``key_token``, ``query_token``) and edits.
         tokens : sequence of str
             The tokens' texts (of the keys, where `query_tokens` are given).
         query_tokens : sequence of str
@@ -213,7 +215,7 @@ class AttentionTrace:
         Raises
         ------
         ShapeError
-            Where the array is of no such shape, or a number is not finite.
+            Where the array is of no such shape, a number is not finite, or labels cannot be kept.
         GraphError
             Where there is attention that `graph` does not allow.
 

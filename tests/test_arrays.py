@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+import xarray as xr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -255,3 +256,87 @@ def test_a_models_own_attentions_are_its_trace():
 def test_arrays_that_cannot_be_right_are_refused(values, message):
     with pytest.raises(ShapeError, match=message):
         AttentionTrace.from_arrays(values)
+
+
+def labelled(values, **options):
+    names = {"key": [2, 3, 7], "query": [2, 3, 7], "layer": [4, 5], "head": [1, 3]}
+    texts = {"key_token": ("key", ["a", "b", "c"]), "query_token": ("query", ["a", "b", "c"])}
+    options = {"coords": names | texts, "attrs": {"edits": ["Cut(layer=1)"]}} | options
+    return xr.DataArray(values, dims=("layer", "head", "query", "key"), **options)
+
+
+def test_labelled_arrays_keep_their_labels_tokens_and_edits():
+    values = softmaxed(2, 2, 3, 3).numpy()
+    array = labelled(values)
+    for form in (array, list(array), (array[0], array[1])):
+        trace = AttentionTrace.from_arrays(form)
+        assert sorted(trace.only_stack) == [(4, 1), (4, 3), (5, 1), (5, 3)]
+        np.testing.assert_array_equal(trace[5, 1].to_dense(), values[1, 0])
+        assert trace.tokens == ["a", "b", "c"]
+        assert trace[5, 1].node_ids() == ([2, 3, 7], [2, 3, 7])
+        assert trace.edits == (gattn.Cut(layer=1),)
+        xr.testing.assert_equal(gattn.analysis.rollout(trace), gattn.analysis.rollout(form))
+    others = array.isel(query=[1, 2]).assign_coords(query_token=("query", ["x", "y"]))
+    cross = AttentionTrace.from_arrays(others)[4, 3]
+    assert cross.query_tokens == ("x", "y")
+    assert cross.node_ids() == ([2, 3, 7], [3, 7])
+    step = TokenGraph.causal(1, num_keys=3, query_offset=2)
+    last = AttentionTrace.from_arrays(array[:, :, 2:], graph=step)[4, 1]
+    assert last.node_ids() == ([2, 3, 7], [7])
+
+
+def test_labelled_layers_never_swap_queries_and_keys():
+    array = labelled(softmaxed(2, 2, 3, 3).numpy())
+    swapped = [layer.transpose("head", "key", "query") for layer in array]
+    for form in (swapped, array.transpose("layer", "head", "key", "query")):
+        for read in (AttentionTrace.from_arrays, gattn.analysis.rollout):
+            with pytest.raises(ShapeError, match="transpose it"):
+                read(form)
+    with pytest.raises(ShapeError, match="transposed"):
+        AttentionGraph.from_dense(swapped[0][0])
+
+
+def test_labels_that_cannot_be_kept_are_refused():
+    array = labelled(softmaxed(2, 2, 3, 3).numpy())
+    one, other = array
+    for form, options, message in (
+        (array, {"tokens": ["x", "y", "z"]}, "no tokens="),
+        (array.assign_coords(key=["a", "b", "c"]), {}, "key_token"),
+        (array.assign_coords(layer=[1, 1]), {}, "must differ"),
+        (array.assign_coords(key=[0, 1, 2]), {"graph": TokenGraph.complete(3)}, "bipartite"),
+        (array.assign_coords(query_token=("query", ["x", "y", "z"])), {}, "different tokens"),
+        (array.assign_attrs(holds_residual=True), {}, "residual"),
+        ([one, other.to_numpy()], {}, "Layer 1 is a ndarray"),
+        ([one, other.assign_attrs(edits=[])], {}, "different edits"),
+        ([one, other.assign_coords(key_token=("key", ["a", "b", "d"]))], {}, "different tokens"),
+        ([one, other.assign_coords(key=[2, 3, 8])], {}, "same axes and labels"),
+    ):
+        with pytest.raises(ShapeError, match=message):
+            AttentionTrace.from_arrays(form, **options)
+
+
+def test_arrays_that_hide_numbers_are_refused():
+    values = np.tril(np.full((1, 1, 3, 3), 0.5))
+    hidden = np.ma.masked_equal(values, 0)
+    for read in (AttentionTrace.from_arrays, gattn.analysis.rollout):
+        for form in (hidden, list(hidden)):
+            with pytest.raises(ShapeError, match="fill it"):
+                read(form)
+        with pytest.raises(ShapeError, match="no numbers"):
+            read(torch.zeros(1, 1, 3, 3, device="meta"))
+        with pytest.raises(ShapeError, match="to_dense"):
+            read(torch.tensor(values).to_sparse())
+    with pytest.raises(ShapeError, match="fill it"):
+        AttentionGraph.from_dense(hidden[0, 0])
+    assert len(AttentionTrace.from_arrays(np.ma.masked_array(values))) == 1
+
+
+def test_what_edges_and_arrays_cannot_take_is_said():
+    for name in ("graph", "total_mass", "total_edges"):
+        with pytest.raises(GraphError, match=f"{name} follows from the edges"):
+            edges_of(**{name: [1.0, 1.0, 1.0]})
+    with pytest.raises(GraphError, match="must be a TokenGraph"):
+        AttentionTrace.from_arrays(softmaxed(1, 1, 3, 3), graph="causal")
+    assert edges_of(positions=[3, 4, 6]).node_ids()[0] == [3, 4, 6]
+    head = AttentionGraph.from_dense(np.eye(2), positions=[3, 4])
+    assert head.node_ids()[0] == [3, 4]

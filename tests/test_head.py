@@ -228,7 +228,7 @@ def test_a_missing_token_is_named_with_those_there_are() -> None:
     with pytest.raises(SelectionError, match="No token 7"):
         causal_head().subgraph([0, 7])
     for nodes in ([[0]], 3):
-        with pytest.raises(SelectionError, match="nodes must be positions and texts"):
+        with pytest.raises(SelectionError, match="position"):
             causal_head().subgraph(nodes)
     assert causal_head().subgraph("the").node_positions.tolist() == [0, 3]
 

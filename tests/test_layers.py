@@ -19,7 +19,7 @@ LAYERS = [
     {"head", "networks", "merging", "pieces", "store"},
     {"attention", "teaching"},
     {"module"},
-    {"trace", "arrays"},
+    {"trace", "arrays", "labelled"},
     {"files"},
     {"models"},
     {"analysis", "parsing"},

@@ -232,9 +232,14 @@ def test_a_sink_is_no_token_and_has_an_edge_to_each_query() -> None:
 @pytest.mark.parametrize(
     ("edge", "node", "attributes", "message"),
     [
-        ({"weight": "much"}, {}, {}, "weight must hold numbers"),
-        ({"weight": 1.0, "score": [2]}, {}, {}, "score must hold numbers"),
-        ({"weight": 1.0, "contribution": "long"}, {}, {}, "contribution must hold numbers"),
+        ({"weight": "much"}, {}, {}, "weight of the edge .* must be a real number"),
+        ({"weight": 1.0, "score": [2]}, {}, {}, "score of the edge .* must be a real number"),
+        (
+            {"weight": 1.0, "contribution": "long"},
+            {},
+            {},
+            "contribution of the edge",
+        ),
         ({"weight": 1.0}, {"total_mass": "all"}, {}, "total_mass must hold numbers"),
         ({}, {}, {"dtype": "object"}, "dtype must be float16, float32 or float64, not 'object'"),
     ],
@@ -270,3 +275,14 @@ def test_attention_that_was_rounded_above_one_has_no_negative_length() -> None:
     graph = AttentionGraph.from_dense(np.array([[np.float32(1) + np.finfo(np.float32).eps]]))
     (distance,) = (d for *_, d in graph.to_networkx(distance=True).edges.data("distance"))
     assert distance == 0
+
+
+@pytest.mark.parametrize("wrong", [None, "0.5", True, 1j, [0.5]], ids=repr)
+def test_attention_that_is_no_number_is_refused_with_its_edge(wrong) -> None:
+    graph = nx.DiGraph()
+    graph.add_edge(0, 1, weight=0.5)
+    graph.add_edge(0, 2, weight=wrong)
+    with pytest.raises(GraphError, match=r"weight of the edge \(0, 2\) must be a real number"):
+        AttentionGraph.from_networkx(graph)
+    graph.edges[0, 2]["weight"] = np.float32(0.5)
+    assert AttentionGraph.from_networkx(graph).graph.num_edges == 2

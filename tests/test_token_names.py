@@ -115,3 +115,20 @@ def test_places_on_the_command_line_count_from_the_end_too():
     for wrong in ("-1.2:3<-4", "5.-1", "5.1:--1<-0", "5.1:-1-3<-0"):
         with pytest.raises(gattn.errors.EditError):
             read_place(wrong)
+
+
+def test_subgraphs_find_tokens_as_all_else_does():
+    head = gattn.AttentionGraph.from_dense(np.eye(3), tokens=("the", " dog", "##s"))
+    for wrong in (-0.5, 0.5, True, None, [1], np.bool_(True)):
+        with pytest.raises(SelectionError, match="position"):
+            head.subgraph([wrong])
+    assert head.subgraph([np.int64(1), -1]).node_ids()[0] == [1, 2]
+    with pytest.raises(SelectionError, match=r"here 0 \.\. 2"):
+        head.subgraph([3])
+
+
+def test_a_text_in_another_case_names_each_token_of_one_text():
+    tokens = ["a", " dog", "b", " dog"]
+    assert find_text("DOG", tokens) == [1, 3]
+    with pytest.raises(SelectionError, match="may mean several"):
+        find_text("DOG", [*tokens, "Dog"])

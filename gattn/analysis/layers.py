@@ -21,10 +21,12 @@ from gattn.analysis.reductions import (
     wrong_reduction,
 )
 from gattn.arrays import texts
+from gattn.checks import refuse_hidden
 from gattn.edit_records import identities, in_words
 from gattn.errors import SelectionError, ShapeError
 from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph
+from gattn.labelled import is_labelled, read_labelled
 from gattn.token_names import find_token
 from gattn.trace import AttentionTrace, Stack
 
@@ -139,7 +141,7 @@ class Layers:
             found = _of_stack(Stack("", {place: attention}))
         elif isinstance(attention, Stack):
             found = _of_stack(attention)
-        elif isinstance(attention, xr.DataArray):
+        elif is_labelled(attention):
             found = _of_labelled(attention)
         elif isinstance(attention, Named):
             found = _with_texts(_of_dense(_dense(attention.arrays)), attention.tokens)
@@ -462,58 +464,22 @@ def _numbers(word: str, numbers: Sequence[int]) -> str:
     return f"{word}s " + ", ".join(map(str, numbers))
 
 
-def _of_labelled(values: xr.DataArray) -> Layers:
-    known = ("layer", "head", "query", "key")
-    if values.dims != tuple(axis for axis in known if axis in values.dims) or not {
-        "query",
-        "key",
-    } <= set(values.dims):
-        raise ShapeError(
-            f"An array of attention has the axes (layer, head, query, key), of which layer and "
-            f"head may be missing, not {values.dims}."
-        )
-    found = _of_dense(_dense(_with_axes(values)))
-
-    def labels(axis: str, size: int) -> tuple[int, ...]:
-        if axis in values.coords:
-            return tuple(np.atleast_1d(values[axis].to_numpy()).tolist())
-        if (
-            found.is_square
-            and (other := {"query": "key", "key": "query"}.get(axis)) in values.coords
-        ):
-            return tuple(values[other].to_numpy().tolist())
-        return tuple(range(size))
-
-    keys, queries = labels("key", len(found.positions)), labels("query", len(found.query_positions))
-
-    def texts(axis: str, positions: tuple[int, ...]) -> tuple[str, ...]:
-        name = f"{axis}_token"
-        return tuple(map(str, values[name].to_numpy() if name in values.coords else positions))
-
-    return Layers(
-        found.read,
-        labels("layer", len(found.layers)),
-        labels("head", len(found.heads)),
-        found.mass,
-        found.kept_mass,
-        texts("key", keys),
-        texts("query", queries),
-        keys,
-        queries,
-        str(values.attrs.get("computed_from", "")) or found.source,
-        is_square=found.is_square and keys == queries,
-        holds_residual=bool(values.attrs.get("holds_residual", False)),
-        is_signed=found.is_signed,
-        edits=tuple(values.attrs.get("edits", ())),
+def _of_labelled(values: Any) -> Layers:
+    read = read_labelled(values)
+    found = _of_dense(_dense(read.numbers))
+    return replace(
+        found,
+        layers=read.layers,
+        heads=read.heads,
+        tokens=read.key_tokens or tuple(map(str, read.keys)),
+        query_tokens=read.query_tokens or tuple(map(str, read.queries)),
+        positions=read.keys,
+        query_positions=read.queries,
+        source=read.source or found.source,
+        is_square=read.is_square,
+        holds_residual=read.holds_residual,
+        edits=read.edits,
     )
-
-
-def _with_axes(values: xr.DataArray) -> NDArray[Any]:
-    for axis in ("head", "layer"):
-        if axis not in values.dims:
-            values = values.expand_dims(axis)
-    numbers: NDArray[Any] = values.transpose("layer", "head", "query", "key").to_numpy()
-    return numbers
 
 
 def _dense(attention: Any) -> Tensor:
@@ -550,6 +516,7 @@ def _dense(attention: Any) -> Tensor:
 
 
 def _tensor(values: Any) -> Tensor:
+    refuse_hidden("attention", values, ShapeError)
     if isinstance(values, Tensor):
         found: Tensor = values.detach()
         return found if found.dtype == torch.float64 else found.float()

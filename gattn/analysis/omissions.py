@@ -16,8 +16,8 @@ from gattn.analysis.heads import Heads, by_place
 from gattn.analysis.layers import counted, named
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
-from gattn.merging import find_nodes, selected, with_all_rows
-from gattn.token_names import described
+from gattn.merging import selected, with_all_rows
+from gattn.token_names import find_tokens
 from gattn.trace import AttentionTrace, Stack
 
 Arrays: TypeAlias = Union[  # noqa: UP007 - names of classes alone
@@ -141,12 +141,7 @@ def _marked(head: AttentionGraph, which: str | list[int | str]) -> NDArray[np.bo
             f"which is 'special', 'first', or positions and texts, as in [0, ','], not {which!r}."
         )
     labels, positions = head.labels(), head.node_positions.tolist()
-    nodes, found = find_nodes(which, positions, labels)
-    if missing := [token for token in which if token not in found]:
-        raise SelectionError(
-            f"No token {missing[0]!r}; {described(labels, missing[0])}, at positions "
-            f"{positions[0]} to {positions[-1]}."
-        )
     marked = np.zeros(len(labels), dtype=bool)
-    marked[nodes] = True
+    for token in which:
+        marked[find_tokens(token, positions, labels)] = True
     return marked

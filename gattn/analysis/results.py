@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,8 @@ import numpy as np
 import pandas as pd
 import xarray as xr
 from torch import Tensor
+
+from gattn.edit_records import from_identity, from_text, identities, to_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -175,9 +176,9 @@ def edits_of(result: xr.DataArray | pd.DataFrame | pd.Series[Any] | nx.Graph[Any
     """Give the edits that a result was computed under, as far as it says."""
     facts = result.graph if isinstance(result, nx.Graph) else result.attrs
     edits = facts.get("edits", ())
-    return list(json.loads(edits) if isinstance(edits, str) else edits)
+    return identities(from_text(edits)) if isinstance(edits, str) else list(edits)
 
 
 def told_in_graph(edits: Sequence[str]) -> dict[str, Any]:
     """Do the same for a graph, as a text, which every NetworkX writer takes."""
-    return {"edits": json.dumps(list(edits))} if edits else {}
+    return {"edits": to_text(map(from_identity, edits))} if edits else {}

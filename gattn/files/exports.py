@@ -43,7 +43,7 @@ def write_dot(thing: AttentionGraph | nx.DiGraph[Any], path: Path) -> None:
 
 
 def write_csv(thing: AttentionGraph | nx.DiGraph[Any], path: Path) -> None:
-    """Write the edges of a head or directed graph as a table.
+    """Write the edges of a head or directed graph as a table; a model's edits it cannot hold.
 
     Tokens are written as they are. A spreadsheet takes those that start with ``=``, ``+``, ``-``
     or ``@`` for formulas: import such columns as text, or read the file with pandas.

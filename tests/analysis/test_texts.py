@@ -270,7 +270,7 @@ def test_tokens_that_are_not_there_are_refused(embedded):
     head = causal(4, 0)
     with pytest.raises(SelectionError, match="not known which tokens are special"):
         without_tokens(head, "special")
-    with pytest.raises(SelectionError, match="No token 4; the 4 tokens are .*at positions 0 to 3"):
+    with pytest.raises(SelectionError, match=r"No token 4.*here 0 \.\. 3"):
         without_tokens(head, [4])
     with pytest.raises(SelectionError, match="'special', 'first', or positions"):
         without_tokens(head, "padding")

@@ -29,8 +29,9 @@ from gattn.analysis import (
     value_zeroing,
     without_tokens,
 )
+from gattn.analysis.results import edits_of
 from gattn.drawing import draw_compare, draw_head, draw_text
-from gattn.edit_records import EditRecord, from_text, in_words, to_text
+from gattn.edit_records import EditRecord, from_text, identities, in_words, to_text
 from gattn.errors import EditError, GraphError, SelectionError, ShapeError
 
 TEXT = "The dog chased the cat"
@@ -167,6 +168,11 @@ def test_files_keep_edits(tmp_path, cut):
             gattn.AttentionGraph.from_networkx(graph)
 
 
+def test_the_table_of_a_head_knows_its_edits(cut, plain):
+    assert edits_of(cut[0, 2].to_pandas()) == ["Cut(layer=1, head=1)"]
+    assert edits_of(plain[0, 2].to_pandas()) == []
+
+
 def test_a_plain_trace_is_written_as_before(tmp_path, plain):
     plain.save(tmp_path / "plain.gattn")
     assert b'"edits"' not in (tmp_path / "plain.gattn").read_bytes()
@@ -183,11 +189,27 @@ def test_what_is_no_edit_is_refused(embedded):
         gattn.AttentionGraph.from_dense(np.eye(2), edits=["Cut(layer=1)"])
 
 
+OF_ATTENTION = [
+    "barcode", "best_edges", "communities", "effective_rank", "graph_frequencies",
+    "laplacian_eigenvalues", "mixing", "oversquashing", "pagerank", "rank_collapse",
+    "spectral_table", "stationary", "template_distances", "topology_table", "walks",
+]  # fmt: skip
+
+
+def test_the_edits_of_a_tree_are_those_of_its_run_with_their_digests():
+    edits = [CUT, Restrict(TokenGraph.window(6, 2)), Swap(weight=lambda q, k, p: q.sum(-1))]
+    head = gattn.AttentionGraph.from_dense(np.tril(np.ones((6, 6))) / 6, edits=tuple(edits))
+    tree = arborescence(head)
+    assert edits_of(tree) == identities(edits)
+    assert gattn.AttentionGraph.from_networkx(tree).edits == tuple(edits)
+
+
 def test_analyses_say_what_they_were_computed_from(embedded, cut, plain):
     results = [
         rollout(cut), flow(cut, targets=-1, progress=False), reach(cut), head_table(cut),
         head_distances(cut), head_clusters(head_distances(cut), 2), head_map(head_distances(cut)),
         cut.unroll(), arborescence(cut[0, 2]), over_texts([head_table(cut)] * 2).mean,
+        *(getattr(gattn.analysis, name)(cut) for name in OF_ATTENTION),
     ]  # fmt: skip
     model, tokenizer = embedded
     with edited(model, CUT):
@@ -198,8 +220,11 @@ def test_analyses_say_what_they_were_computed_from(embedded, cut, plain):
         ]
     for found in results:
         assert SAID in found.computed_from, found
-        told = found.graph["edits"] if isinstance(found, nx.Graph) else found.attrs["edits"]
-        assert (json.loads(told) if isinstance(told, str) else told) == ["Cut(layer=1, head=1)"]
+        assert edits_of(found) == ["Cut(layer=1, head=1)"]
+        if isinstance(found, nx.Graph):
+            assert from_text(found.graph["edits"]) == (CUT,)
+        found.draw()
+        plt.close("all")
     assert SAID in rollout(contributions_of(results)).computed_from
     both = compare(plain, cut).computed_from
     assert both.count("embedded") == 2
