@@ -25,7 +25,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import Tensor, nn
 
-from gattn.errors import ModelError
+from gattn.errors import CaptureError, ModelError
 from gattn.models import generating
 from gattn.models.calls import Calls
 from gattn.models.compiling import as_written, bypass_compiled, restore_compiled
@@ -387,6 +387,7 @@ def take_part(call: RoutedCall) -> None:
         if not entries:
             return
         call.name = entries[0][0].name(call.module)
+        _refuse_unprovable(call)
         places: dict[Tracker, Place] = {}
         for tracker, _ in entries:
             if tracker not in places:
@@ -410,6 +411,15 @@ def take_part(call: RoutedCall) -> None:
         apply(call, readings)
         for context, place in watching:
             context.see(call, place, readings)
+
+
+def _refuse_unprovable(call: RoutedCall) -> None:
+    """Refuse a user's own function under dropout: who attends to whom is told by its output."""
+    if call.is_own and call.options.get("dropout"):
+        raise CaptureError(
+            f"{call.name} runs the attention function {call.implementation!r} of your own, which "
+            "cannot be proved under dropout: call model.eval() or set attention_dropout=0."
+        )
 
 
 def _entries(module: nn.Module) -> list[tuple[Tracker, Context]]:

@@ -175,3 +175,21 @@ def test_a_mask_turned_around_is_refused(tiny, register):
     register(around, mask)
     with pytest.raises(CaptureError, match=r"does not compute|NaN|its mask holds all keys"):
         capture(IDS, tiny("llama", NAME))
+
+
+@pytest.mark.parametrize("mask", [None, eager_mask])
+def test_a_function_is_refused_under_dropout_where_nothing_can_be_proved(tiny, register, mask):
+    def dropping(*args, dropout=0.0, **options):
+        drop = torch.nn.functional.dropout
+        function = attention if mask else causal
+        return function(*args, change=lambda a: drop(a, dropout), **options)
+
+    register(dropping, mask)
+    model = tiny("llama", NAME, attention_dropout=0.2).train()
+    with edited(model, Scale(0.5, layer=0)):
+        with pytest.raises(CaptureError, match=r"under dropout: call model.eval\(\) or set"):
+            model(**inputs(False))
+        model.eval()(**inputs(False))
+    model = tiny("llama", NAME, attention_dropout=0.0).train()
+    with edited(model, Scale(0.5, layer=0)):
+        model(**inputs(False))
