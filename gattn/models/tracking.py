@@ -274,6 +274,11 @@ class Tracker:
         return self._calls
 
     @property
+    def known(self) -> set[str]:
+        """The names of the modules whose attention was seen in any call."""
+        return set(self._stacks)
+
+    @property
     def batch(self) -> int | None:
         """How many sequences the present call has."""
         return self._batch.size
