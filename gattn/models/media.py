@@ -110,9 +110,9 @@ class Batch:
         name, tensor = self._medium(kind)
         if texts is None:
             return _folded(count, self.size if tensor is None else len(tensor))
-        if not kind and count <= texts:
+        if not kind and count == texts:
             return Belonging(list(range(count)), [0] * count)
-        if not kind and tensor is None:
+        if not kind and (tensor is None or count < texts):
             return None
         tokens = self._tokens(name, kind)
         if texts == 1 and tokens:
@@ -120,6 +120,8 @@ class Batch:
         rows = count if tensor is None else len(tensor)
         if not tokens:
             alike = _folded(count, rows)
+            if alike is None:
+                return None
             first = 0 if rows == texts else texts
             return Belonging([first + n for n in alike.sequences], alike.ranks)
         if tensor is not None and tensor.dim() == 2 and kind == "vision":
@@ -202,9 +204,11 @@ def _rows(name: str, values: Tensor) -> int:
     return values.shape[:-behind].numel() if values.dim() > behind + 1 else len(values)
 
 
-def _folded(count: int, rows: int | None) -> Belonging:
-    """Read elements as so many rows, each of which was cut into windows."""
-    each = max(count // rows, 1) if rows else 1
+def _folded(count: int, rows: int | None) -> Belonging | None:
+    """Read elements as so many rows, each cut into as many windows; None where they are not."""
+    if rows and count % rows:
+        return None
+    each = count // rows if rows else 1
     return Belonging([n // each for n in range(count)], [n % each for n in range(count)])
 
 
