@@ -240,8 +240,9 @@ class Recording(Context):
         """Note the tokens and the logits of a call."""
         self._projections.check(tracker)
         now = self._sequences.end(tracker)
-        for stack, layers in tracker.depth.items():
-            self._depth[stack] = max(self._depth.get(stack, 0), layers)
+        with self._lock:
+            for stack, layers in tracker.depth.items():
+                self._depth[stack] = max(self._depth.get(stack, 0), layers)
         if now.run is None:
             return
         for number, sequence in enumerate(now.run):
