@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from gattn.models.frames import generation_frames
 
 MODALITIES = {
     "qformer": ("qformer",),
@@ -221,18 +221,10 @@ def _ranked(sequences: list[int]) -> Belonging:
     return Belonging(sequences, ranks)
 
 
-def callers() -> Iterator[FrameType]:
-    """Walk up the stack of calls."""
-    frame: FrameType | None = sys._getframe(1)
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
 def generated_from(model: nn.Module) -> Tensor | None:
     """Give the texts that a model is generating from, where it is: tokens (texts, tokens)."""
-    for frame in callers():
-        if frame.f_code.co_name == "generate" and frame.f_locals.get("self") is model:
+    for name, frame in generation_frames(model):
+        if name == "generate" and frame.f_locals["self"] is model:
             some = (frame.f_locals.get(name) for name in ("inputs_tensor", "input_ids", "inputs"))
             known = (x for x in some if isinstance(x, Tensor) and x.dim() == 2)
             return next((x for x in known if not x.is_floating_point()), None)

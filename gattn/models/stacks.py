@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from gattn.models.media import callers, modality
+from gattn.models.frames import callers
+from gattn.models.media import modality
 
 _CROSS = ("cross", "encoder_attn", "encdecattention")
 _OTHER_TOKENS = ("key_value_states", "encoder_hidden_states", "cross_attention_states")

@@ -108,7 +108,7 @@ class Tracker:
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Note that a call of the model, or of a model inside it, begins."""
-        self._step = present_step()
+        self._step = present_step(self.model)
         self._begin(_arguments(module, args, kwargs))
         self.is_calling = True
 
