@@ -93,7 +93,7 @@ class Batch:
         """Say to which sequence each of `count` elements of a stack's call belongs.
 
         Images belong to the text that holds places for them, or where texts hold none, to the text
-        with their number, if there are as many. What belongs to no text that is known comes behind
+        with their number, if there are as many. What belongs to no text that is known comes after
         all texts. None where that is not known.
 
         Parameters

@@ -201,8 +201,8 @@ class Recording(Context):
         layer = stack[place.layer]
         if not place.is_bipartite and queries.first != layer.queries:
             raise CaptureError(
-                f"The model goes on after {queries.first} tokens of a text of which "
-                f"{layer.queries} are recorded: tokens were put into its cache, or taken out, "
+                f"The cache holds {queries.first} tokens, but "
+                f"{layer.queries} were recorded: tokens were put into its cache, or taken out, "
                 "where gattn did not see it. Record each continuation in a context of its own, "
                 "the prompt too."
             )
@@ -293,7 +293,7 @@ class Recording(Context):
             )
         if not self._depth:
             raise CaptureError(
-                f"The attention of {self._kind} is not to be seen: it was not called, does not "
+                f"The attention of {self._kind} is not to be seen: it does not "
                 "route through transformers' attention interface, or computes no softmax of scores "
                 "(batch, heads, queries, keys). There is nothing to capture."
             )

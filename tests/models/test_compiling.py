@@ -296,7 +296,7 @@ def test_a_missing_layer_of_a_compiled_model_is_said(tiny):
 def test_a_call_that_a_stance_of_ones_own_runs_compiled_is_refused(tiny, is_recorded):
     model = compiled(tiny("llama"), "layers", Backend())
     forward(model)
-    with (capturing(model) if is_recorded else edited(model, CUT)):
+    with capturing(model) if is_recorded else edited(model, CUT):
         forward(model)
         with (
             torch.compiler.set_stance("default"),
