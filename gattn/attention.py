@@ -131,7 +131,7 @@ def attention_graphs(
     CaptureError
         Where the attention is NaN, or keeping all edges by default takes very much.
     ContractError
-        Where `weight`, `normalizer` or `engine` is none.
+        Where `weight`, `normalizer` or `engine` is not one.
     """
     is_default, keep = keep is None, All() if keep is None else as_keep(keep)
     call, _ = attention_call(

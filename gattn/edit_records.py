@@ -111,11 +111,16 @@ def from_identity(identity: str) -> EditRecord:
 
 
 def union(several: Iterable[Edits]) -> Edits:
-    """Give the edits of some heads: mostly one tuple, which they share."""
+    """Give the edits of some heads: mostly one tuple, which they share.
+
+    Edits are compared only where they are not the same objects: a digest of parameters takes long.
+    """
     different = list({id(some): some for some in several}.values())
-    if len(different) == 1:
-        return different[0]
-    return tuple(dict.fromkeys(edit for some in different for edit in some))
+    edits = {id(edit): edit for some in different for edit in some}
+    for some in different:
+        if list(map(id, some)) == list(edits):
+            return some
+    return tuple(dict.fromkeys(edits.values()))
 
 
 def checked(edits: Iterable[Any]) -> Edits:

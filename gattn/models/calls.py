@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from types import FrameType
 
@@ -56,10 +57,14 @@ class Calls:
         The model.
     is_routed : bool
         Whether it routes its attention through transformers' interface.
+    attending : set of str
+        The names of the modules that do.
     """
 
-    def __init__(self, model: nn.Module, is_routed: bool) -> None:
-        self.model, self.is_routed = model, is_routed
+    def __init__(
+        self, model: nn.Module, is_routed: bool, attending: AbstractSet[str] = frozenset()
+    ) -> None:
+        self.model, self.is_routed, self.attending = model, is_routed, attending
         self._first = Tracker(model)
         self._thread = _Thread()
 

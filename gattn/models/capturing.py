@@ -81,7 +81,7 @@ def capture(
     SelectionError
         Where there is no such layer or head.
     GraphError
-        Where `keep` is none.
+        Where `keep` is not a rule of what to keep.
     """
     options = Options(keep, layers, heads, scores, contributions)
     model, tokenizer = resolved(model, tokenizer)
@@ -284,7 +284,7 @@ def _run_encoded(
 
 
 def check_decoder(model: PreTrainedModel, encodings: Sequence[Encoding]) -> None:
-    """Refuse texts without the decoder's part, where a model has a decoder behind an encoder.
+    """Refuse texts without the decoder's part, where a model has a decoder after an encoder.
 
     Raises
     ------

@@ -149,7 +149,7 @@ def _check_uses(edits: Sequence[Edit]) -> None:
         raise EditError(
             f"{edits[uses[-1]]} gives a head its attention, so that nothing is left of "
             f"{lost[0]}: edit the graph itself, leave out the other edit, or where it changes "
-            "attention after normalizing, let it come behind."
+            "attention after normalizing, let it come after."
         )
 
 
@@ -253,6 +253,7 @@ class Editing(Context):
 
     def begin(self, tracker: Tracker) -> None:
         """Note whether the backward pass will run the model's layers once more."""
+        self._seen.was_called = True
         self._ends.setdefault(tracker, Ends(self._edits)).begin(tracker)
         is_checkpointed = any(
             getattr(module, "gradient_checkpointing", False) and module.training
@@ -397,7 +398,7 @@ def _holds(model: nn.Module, part: nn.Module) -> bool:
 
 
 def check_edits(edits: Iterable[object]) -> None:
-    """Refuse what is none.
+    """Refuse what is not an edit.
 
     Raises
     ------
@@ -443,7 +444,7 @@ def edited(
     CaptureError
         Where the model's attention cannot be read.
     ModelError
-        Where `model` is none that can be edited.
+        Where `model` cannot be edited.
 
     Examples
     --------

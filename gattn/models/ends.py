@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gattn.errors import EditError
 from gattn.models.edits import Edit, counts_from_end
 from gattn.models.following import Progress
+from gattn.models.frames import generation_frames
 from gattn.models.places import Place
 from gattn.models.tracking import Tracker
 
@@ -49,7 +49,7 @@ class Ends:
         self._now.clear()
         if not self._counting:
             return
-        if _comes_in_chunks():
+        if _comes_in_chunks(tracker.model):
             raise EditError(
                 "An edit counts positions from the end, and the prompt comes in chunks "
                 "(prefill_chunk_size): name positions from 0, or give the whole prompt in one call."
@@ -100,12 +100,10 @@ class Ends:
         return known[sequence]
 
 
-def _comes_in_chunks() -> bool:
+def _comes_in_chunks(model: nn.Module) -> bool:
     """Look up the stack of calls for a generation that cuts its prompt into chunks."""
-    frame = sys._getframe()
-    while frame.f_back is not None:
-        frame = frame.f_back
-        if frame.f_code.co_name == "_prefill":
+    for name, frame in generation_frames(model):
+        if name == "_prefill":
             config = frame.f_locals.get("generation_config")
             return getattr(config, "prefill_chunk_size", None) is not None
     return False

@@ -65,8 +65,8 @@ def estimate(
     query i, the estimate is :math:`\langle g_i, \Delta o_i \rangle`, where
     :math:`\Delta o_i = \frac{A_{ij}}{1 - A_{ij}} (o_i - v_j)` is what the cut exactly makes of the
     output, with a sink too, and :math:`-A_{ij} v_j` where the others do not share out what the
-    edge had. A query's only edge leaves it zero: :math:`\Delta o_i = -o_i`. So what is estimated
-    is how the layers behind take it: to first order.
+    edge had. A query's only edge leaves it zero: :math:`\Delta o_i = -o_i`. Only the
+    effect on later layers is approximated, to first order.
 
     Parameters
     ----------

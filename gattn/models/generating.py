@@ -11,10 +11,10 @@ from collections.abc import Callable
 from functools import wraps
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from gattn.errors import CaptureError
-from gattn.models.media import callers
+from gattn.models.frames import generation_frames
 
 if TYPE_CHECKING:
     from gattn.models.routing import Context
@@ -32,15 +32,14 @@ class Step(NamedTuple):
     reorders: bool = False
 
 
-def present_step() -> Step:
+def present_step(model: nn.Module) -> Step:
     """Look up the stack of calls for what `generate` knows of this one.
 
     It feeds prompts in pieces of any length, and goes on with rows that have ended, as padding.
     Searches take rows from others, and several tokens at once.
     """
     is_prompt = False
-    for frame in callers():
-        name = frame.f_code.co_name
+    for name, frame in generation_frames(model):
         is_prompt |= name.startswith("_prefill")
         if name in _SEARCHES:
             return Step(is_prompt, reorders=True)

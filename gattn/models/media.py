@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
-from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+
+from gattn.models.frames import generation_frames
 
 MODALITIES = {
     "qformer": ("qformer",),
@@ -93,7 +93,7 @@ class Batch:
         """Say to which sequence each of `count` elements of a stack's call belongs.
 
         Images belong to the text that holds places for them, or where texts hold none, to the text
-        with their number, if there are as many. What belongs to no text that is known comes behind
+        with their number, if there are as many. What belongs to no text that is known comes after
         all texts. None where that is not known.
 
         Parameters
@@ -110,9 +110,9 @@ class Batch:
         name, tensor = self._medium(kind)
         if texts is None:
             return _folded(count, self.size if tensor is None else len(tensor))
-        if not kind and count <= texts:
+        if not kind and count == texts:
             return Belonging(list(range(count)), [0] * count)
-        if not kind and tensor is None:
+        if not kind and (tensor is None or count < texts):
             return None
         tokens = self._tokens(name, kind)
         if texts == 1 and tokens:
@@ -120,6 +120,8 @@ class Batch:
         rows = count if tensor is None else len(tensor)
         if not tokens:
             alike = _folded(count, rows)
+            if alike is None:
+                return None
             first = 0 if rows == texts else texts
             return Belonging([first + n for n in alike.sequences], alike.ranks)
         if tensor is not None and tensor.dim() == 2 and kind == "vision":
@@ -202,9 +204,11 @@ def _rows(name: str, values: Tensor) -> int:
     return values.shape[:-behind].numel() if values.dim() > behind + 1 else len(values)
 
 
-def _folded(count: int, rows: int | None) -> Belonging:
-    """Read elements as so many rows, each of which was cut into windows."""
-    each = max(count // rows, 1) if rows else 1
+def _folded(count: int, rows: int | None) -> Belonging | None:
+    """Read elements as so many rows, each cut into as many windows; None where they are not."""
+    if rows and count % rows:
+        return None
+    each = count // rows if rows else 1
     return Belonging([n // each for n in range(count)], [n % each for n in range(count)])
 
 
@@ -217,21 +221,10 @@ def _ranked(sequences: list[int]) -> Belonging:
     return Belonging(sequences, ranks)
 
 
-def callers() -> Iterator[FrameType]:
-    """Walk up the stack of calls, from the caller of the function that asks.
-
-    A frame whose own variables are read while one of them is the frame would never be freed.
-    """
-    frame: FrameType | None = sys._getframe(1).f_back
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
 def generated_from(model: nn.Module) -> Tensor | None:
     """Give the texts that a model is generating from, where it is: tokens (texts, tokens)."""
-    for frame in callers():
-        if frame.f_code.co_name == "generate" and frame.f_locals.get("self") is model:
+    for name, frame in generation_frames(model):
+        if name == "generate" and frame.f_locals["self"] is model:
             some = (frame.f_locals.get(name) for name in ("inputs_tensor", "input_ids", "inputs"))
             known = (x for x in some if isinstance(x, Tensor) and x.dim() == 2)
             return next((x for x in known if not x.is_floating_point()), None)

@@ -284,7 +284,7 @@ class LinearMap:
 
 
 def linear_map(module: nn.Module, given: Tensor, output: Tensor) -> LinearMap | None:
-    """Find the linear map that a module is, or None where it is none.
+    """Find the linear map that a module is, or None where it is not linear.
 
     That is the module's own weight where nothing else runs, and else what the module makes of each
     unit vector: adapters, quantized weights. Either must give some rows of its output.

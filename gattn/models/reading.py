@@ -79,7 +79,7 @@ def read(
 ) -> list[Reading]:
     """Read a call, its padding cut off, and prove on a few rows that it gives the model's output.
 
-    Under dropout nothing can be proved.
+    Under dropout nothing can be proved, and functions of users are refused before.
 
     Parameters
     ----------

@@ -202,8 +202,8 @@ class Recording(Context):
         layer = stack[place.layer]
         if not place.is_bipartite and queries.first != layer.queries:
             raise CaptureError(
-                f"The model goes on after {queries.first} tokens of a text of which "
-                f"{layer.queries} are recorded: tokens were put into its cache, or taken out, "
+                f"The cache holds {queries.first} tokens, but "
+                f"{layer.queries} were recorded: tokens were put into its cache, or taken out, "
                 "where gattn did not see it. Record each continuation in a context of its own, "
                 "the prompt too."
             )
@@ -241,8 +241,9 @@ class Recording(Context):
         """Note the tokens and the logits of a call."""
         self._projections.check(tracker)
         now = self._sequences.end(tracker)
-        for stack, layers in tracker.depth.items():
-            self._depth[stack] = max(self._depth.get(stack, 0), layers)
+        with self._lock:
+            for stack, layers in tracker.depth.items():
+                self._depth[stack] = max(self._depth.get(stack, 0), layers)
         if now.run is None:
             return
         for number, sequence in enumerate(now.run):
@@ -293,7 +294,7 @@ class Recording(Context):
             )
         if not self._depth:
             raise CaptureError(
-                f"The attention of {self._kind} is not to be seen: it was not called, does not "
+                f"The attention of {self._kind} is not to be seen: it does not "
                 "route through transformers' attention interface, or computes no softmax of scores "
                 "(batch, heads, queries, keys). There is nothing to capture."
             )

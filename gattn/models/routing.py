@@ -25,7 +25,7 @@ from weakref import WeakKeyDictionary, ref
 import torch
 from torch import Tensor, nn
 
-from gattn.errors import ModelError
+from gattn.errors import CaptureError, ModelError
 from gattn.models import generating
 from gattn.models.calls import Calls
 from gattn.models.compiling import as_written, bypass_compiled, restore_compiled
@@ -140,7 +140,7 @@ def opened(model: nn.Module, context: Context, *, proves: bool = True) -> Iterat
             stacklevel=4,
         )
     known = [calls for calls, _ in present() if calls.model is model]
-    calls = known[0] if known else Calls(model, routes(model))
+    calls = known[0] if known else Calls(model, routes(model), attending(model))
     settle(calls)
     context.depth = calls.depth
     with ExitStack() as stack:
@@ -217,8 +217,7 @@ def unseen(model: nn.Module) -> list[str]:
     In a routed model those are the ones that do not ask the interface how to attend; in any model
     torch's own multi-head attention, which shows neither queries nor a softmax.
     """
-    kinds = {kind for kind in {type(module) for module in model.modules()} if _asks(kind)}
-    asking = [f"{name}." for name, module in model.named_modules() if type(module) in kinds]
+    asking = [f"{name}." for name in attending(model)]
     is_routed = routes(model)
     return [
         f"{name} ({type(module).__name__})"
@@ -226,6 +225,12 @@ def unseen(model: nn.Module) -> list[str]:
         if isinstance(module, nn.MultiheadAttention)
         or (is_routed and _attends(module) and not _is_near(f"{name}.", asking))
     ]
+
+
+def attending(model: nn.Module) -> frozenset[str]:
+    """Name the modules of a model that ask the interface how to attend."""
+    kinds = {kind for kind in {type(module) for module in model.modules()} if _asks(kind)}
+    return frozenset(name for name, module in model.named_modules() if type(module) in kinds)
 
 
 def _attends(module: nn.Module) -> bool:
@@ -332,12 +337,32 @@ def _leave(model: ref[nn.Module], module: nn.Module, args: tuple[Any, ...], resu
     try:
         tracker.end(result)
         tracker.check_layers()
+        if some:
+            _check_seen(found[0][0], tracker, module)
         for context in some:
             context.end(tracker, result)
     except BaseException:
         for context in some:
             context.broke(tracker)
         raise
+
+
+def _check_seen(calls: Calls, tracker: Tracker, module: nn.Module) -> None:
+    """Refuse a call that showed no attention, of a model or a part that has some.
+
+    That is known of modules that ask the interface, and of those that were seen in earlier calls.
+    """
+    if tracker.depth:
+        return
+    path = f"{name}." if (name := tracker.name(module)) else ""
+    known = [one for one in calls.attending | tracker.known if one.startswith(path)]
+    if known:
+        raise CaptureError(
+            f"A call of {type(module).__name__} showed no attention, though it has some, such as "
+            f"in {min(known)}: it ran as compiled code (torch.compiler.set_stance inside of the "
+            "context), a forward was replaced, or its layers were skipped. Nothing was captured "
+            "or edited, so this call is refused; run the model as it is written."
+        )
 
 
 def _watch_softmaxes(calls: Calls) -> None:
@@ -395,6 +420,7 @@ def take_part(call: RoutedCall) -> None:
         if not entries:
             return
         call.name = entries[0][0].name(call.module)
+        _refuse_unprovable(call)
         places: dict[Tracker, Place] = {}
         for tracker, _ in entries:
             if tracker not in places:
@@ -418,6 +444,15 @@ def take_part(call: RoutedCall) -> None:
         apply(call, readings)
         for context, place in watching:
             context.see(call, place, readings)
+
+
+def _refuse_unprovable(call: RoutedCall) -> None:
+    """Refuse a user's own function under dropout: who attends to whom is told by its output."""
+    if call.is_own and call.options.get("dropout"):
+        raise CaptureError(
+            f"{call.name} runs the attention function {call.implementation!r} of your own, which "
+            "cannot be proved under dropout: call model.eval() or set attention_dropout=0."
+        )
 
 
 def _entries(module: nn.Module) -> list[tuple[Tracker, Context]]:

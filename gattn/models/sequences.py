@@ -192,9 +192,10 @@ class Sequences:
 
     def end(self, tracker: Tracker) -> RecordedCall:
         """Note that a call ended, so that nothing is forgotten."""
-        now = self._calls[tracker]
-        now.is_whole = True
-        now.undo.clear()
+        with self._lock:
+            now = self._calls[tracker]
+            now.is_whole = True
+            now.undo.clear()
         return now
 
     def begin_anew(self, tracker: Tracker) -> None:
@@ -301,7 +302,8 @@ class Sequences:
 
     def search(self, tracker: Tracker) -> None:
         """Note which sequences a search runs."""
-        self._searched[tracker] = []
+        with self._lock:
+            self._searched[tracker] = []
 
     def _touch(self, tracker: Tracker, run: Iterable[RecordedSequence]) -> None:
         """Note what a search runs."""

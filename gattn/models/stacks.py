@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError
-from gattn.models.media import callers, modality
+from gattn.models.frames import callers
+from gattn.models.media import modality
 
 _CROSS = ("cross", "encoder_attn", "encdecattention")
 _OTHER_TOKENS = ("key_value_states", "encoder_hidden_states", "cross_attention_states")

@@ -77,7 +77,7 @@ class Tracker:
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Note that a call of the model, or of a model inside it, begins."""
-        self._step = present_step()
+        self._step = present_step(self.model)
         self._begin(_arguments(module, args, kwargs))
         self.is_calling = True
 
@@ -241,6 +241,11 @@ class Tracker:
     def depth(self) -> dict[str, int]:
         """How many layers of each stack the present call went through so far."""
         return self._calls
+
+    @property
+    def known(self) -> set[str]:
+        """The names of the modules whose attention was seen in any call."""
+        return set(self._stacks)
 
     @property
     def batch(self) -> int | None:

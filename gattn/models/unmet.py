@@ -20,6 +20,7 @@ _SHOWN = 5
 class Seen:
     """What came up while a context was open: layers of each stack, and the texts' tokens."""
 
+    was_called: bool = False
     layers: dict[str, int] = field(default_factory=dict)
     counts: dict[tuple[str, str], int] = field(default_factory=dict)
     names: dict[tuple[str, str], Sequence[str]] = field(default_factory=dict)
@@ -86,8 +87,10 @@ class Unmet:
         return f"{self._edit} had nothing to edit{where}{more}: {'; '.join(self._reasons(seen))}"
 
     def _reasons(self, seen: Seen) -> list[str]:
-        if not seen.layers:
+        if not seen.was_called:
             return ["the model was not called: call the model inside of the context"]
+        if not seen.layers:
+            return ["each call of the model broke off, or showed no attention"]
         if self._edit.stack is not None and self._edit.stack not in seen.layers:
             return [f"the model has no stack {self._edit.stack!r}, but {seen.stacks}"]
         stack = self._edit.stack or next(iter(seen.layers))

@@ -422,9 +422,66 @@ def test_an_edit_that_met_only_calls_that_broke_off_says_so(tiny):
     model = tiny("llama")
     handle = model.model.layers[0].register_forward_pre_hook(Break(KeyboardInterrupt()))
     with (
-        pytest.raises(EditError, match="had nothing to edit"),
+        pytest.raises(EditError, match=r"had nothing to edit.*broke off"),
         edited(model, Cut(layer=0)),
         pytest.raises(KeyboardInterrupt),
     ):
         forward(model, TEXTS[0])
     handle.remove()
+
+
+def test_a_call_that_is_refused_at_its_end_leaves_the_traces_as_they_were(tiny):
+    model = tiny("llama")
+    attention = model.model.layers[1].self_attn
+    ids = torch.tensor([TEXTS[0]])
+    with capturing(model) as run, torch.no_grad():
+        cache = model(ids, use_cache=True).past_key_values
+        before = run.traces
+        for more in ({}, {"past_key_values": cache}):
+            attention.forward = lambda hidden_states, **_: (hidden_states, None)
+            with pytest.raises(CaptureError, match="was not seen"):
+                model(ids[:, :1], **more)
+            del attention.forward
+            (after,) = run.traces
+            same(after, before[0])
+        forward(model, TEXTS[1])
+        assert len(run.traces) == 2
+    same(run.traces[1], capture(TEXTS[1], model))
+
+
+# Calls in which no attention is seen
+
+
+def test_a_call_that_shows_no_attention_is_refused(tiny):
+    model = tiny("llama")
+    ids = torch.tensor([TEXTS[0]])
+    hidden = model.model(ids)
+    for context in (edited(model, Cut(layer=0, head=0, key=0)), capturing(model)):
+        with context, torch.no_grad():
+            model(ids)
+            model.model.forward = lambda *_, **__: hidden
+            for part in (model, model.model):
+                with pytest.raises(CaptureError, match="showed no attention"):
+                    part(ids)
+            del model.model.forward
+            model(ids)
+
+
+def test_a_call_of_an_unrouted_model_that_shows_no_attention_any_more_is_refused(tiny):
+    model = tiny("bloom", "eager")
+    ids = torch.tensor([TEXTS[0]])
+    hidden = model.transformer(ids)
+    with edited(model, Cut(layer=0, head=0, key=0)), torch.no_grad():
+        model(ids)
+        model.transformer.forward = lambda *_, **__: hidden
+        with pytest.raises(CaptureError, match="showed no attention"):
+            model(ids)
+        del model.transformer.forward
+
+
+def test_a_call_of_a_part_without_the_edited_stack_is_not_refused(tiny):
+    model = tiny("t5", "eager")
+    ids = torch.tensor([TEXTS[0]])
+    with edited(model, Cut(layer=0, head=0, key=0, stack="decoder", renormalize=False)):
+        encoded = model.get_encoder()(ids)
+        model(encoder_outputs=encoded, decoder_input_ids=ids)

@@ -731,7 +731,9 @@ def test_a_model_in_training_is_refused(tiny):
 
 @pytest.mark.parametrize("inputs", [None, {3, 4}, {"input_ids": "abc"}], ids=repr)
 def test_something_else_than_an_input_is_refused(tiny, inputs):
-    with pytest.raises(CaptureError, match=r"Expected a text, token|pass the text"):
+    with pytest.raises(
+        CaptureError, match=r"Expected a text, token ids or a mapping|pass the text"
+    ):
         capture(inputs, tiny("bert"))
 
 

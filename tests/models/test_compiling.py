@@ -10,7 +10,7 @@ from torch._dynamo import eval_frame
 from transformers import CompileConfig
 
 from gattn import Cut, Scale, capture, capturing, edited, effect
-from gattn.errors import EditError, ModelError
+from gattn.errors import CaptureError, EditError, ModelError
 
 IDS = torch.tensor([[5, 17, 42, 17, 8]])
 CUT = Cut(layer=1, head=0, key=0, renormalize=False)
@@ -289,4 +289,18 @@ def test_a_missing_layer_of_a_compiled_model_is_said(tiny):
         pytest.raises(EditError, match="had nothing to edit in layer 7"),
         edited(model, Cut(layer=7)),
     ):
+        forward(model)
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_a_call_that_a_stance_of_ones_own_runs_compiled_is_refused(tiny, is_recorded):
+    model = compiled(tiny("llama"), "layers", Backend())
+    forward(model)
+    with capturing(model) if is_recorded else edited(model, CUT):
+        forward(model)
+        with (
+            torch.compiler.set_stance("default"),
+            pytest.raises(CaptureError, match=r"showed no attention.*compiled"),
+        ):
+            forward(model)
         forward(model)

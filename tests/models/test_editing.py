@@ -67,7 +67,7 @@ def test_contexts_nest_and_the_outer_edits_come_first(tiny, densely):
         found = run(model)
     with edited(model, Scale(3.0, 0, 1)):
         torch.testing.assert_close(found, run(model), rtol=0, atol=1e-9)
-        with pytest.raises(EditError, match="let it come behind"), edited(model, graph):
+        with pytest.raises(EditError, match="let it come after"), edited(model, graph):
             run(model)
         run(model)
 

@@ -395,3 +395,21 @@ def test_pieces_of_words_have_one_name_with_a_text_and_with_ids(tiny):
             found = capture(text, model, tokenizer)
         assert np.flatnonzero(found[0, 1].to_dense().sum(0) == 0).tolist() == [place]
         assert trace[0, 1].subgraph([name]).node_positions.tolist() == [place]
+
+
+def test_recorded_steps_do_not_digest_the_parameters_of_edits(tiny, monkeypatch):
+    """The digest of all parameters is made where a record is written or compared."""
+    from gattn.models import edits
+
+    model, digested = tiny("llama"), []
+    digest = edits.digest_of
+    monkeypatch.setattr(edits, "digest_of", lambda held: digested.append(held) or digest(held))
+    swaps = [Swap(weight=Dot(), layer=layer) for layer in (0, 1)]
+    ids = torch.tensor([[5, 17, 42]])
+    with edited(model, swaps[0]), edited(model, swaps[1]), gattn.capturing(model) as run:
+        model.generate(ids, max_new_tokens=4, min_new_tokens=4, do_sample=False)
+    assert not digested
+    assert run.trace.edits == tuple(swaps)
+    assert not digested
+    assert swaps[0].record.digest
+    assert digested

@@ -5,9 +5,9 @@ from threading import Thread
 import numpy as np
 import pytest
 import torch
-from transformers import DynamicCache
+from transformers import DynamicCache, GenerationConfig
 
-from gattn import All, Threshold, TopK, TopMass, capture, capturing
+from gattn import All, Cut, Threshold, TopK, TopMass, capture, capturing, edited
 from gattn.errors import CaptureError
 
 IDS = [5, 17, 42, 17, 8, 33, 59, 3, 21, 11, 12, 13]
@@ -552,3 +552,49 @@ def test_a_model_in_training_does_not_generate_a_trace(build):
     model = build("llama").train()
     with pytest.raises(ModelError, match=r"training mode.*eval\(\)"), capturing(model):
         model(torch.tensor([IDS]))
+
+
+def test_a_function_of_ones_own_is_not_taken_for_a_search(tiny):
+    """Whatever its name, and though it is given the model: its steps are steps, as any others."""
+    model = tiny("llama")
+    prompt = torch.tensor([[5, 17, 42, 17]])
+
+    def decode(self):
+        unfinished_sequences = torch.zeros(1)
+        cache = self(prompt, use_cache=True).past_key_values
+        for token in (8, 33):
+            self(torch.tensor([[token]]), past_key_values=cache)
+        return unfinished_sequences
+
+    def _prefill_and_decode(self):
+        return decode(self)
+
+    def _beam_search(self):
+        return decode(self)
+
+    def _sample(self):
+        unfinished_sequences = torch.zeros(1)
+        decode(self)
+        return unfinished_sequences
+
+    def generate(self):
+        inputs_tensor = prompt + 1
+        decode(self)
+        return inputs_tensor
+
+    def _prefill(self, generation_config):
+        return decode(self)
+
+    traces = []
+    for function in (decode, _prefill_and_decode, _beam_search, _sample, generate):
+        with capturing(model) as run, torch.no_grad():
+            function(model)
+        traces.append(run.trace)
+    for trace in traces:
+        assert trace.generated == 2
+        assert trace.only_stack.tokens == traces[0].only_stack.tokens
+        for place, head in trace.only_stack.items():
+            np.testing.assert_array_equal(head.attention, traces[0][place].attention)
+    chunks = GenerationConfig(prefill_chunk_size=2)
+    with edited(model, Cut(layer=0, head=0, key=-3, renormalize=False)), torch.no_grad():
+        _prefill(model, chunks)

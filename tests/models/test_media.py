@@ -7,6 +7,7 @@ import transformers
 
 import gattn
 from gattn.errors import CaptureError
+from gattn.models.media import Batch
 
 VISION = {
     "hidden_size": 16,
@@ -341,3 +342,30 @@ def test_cross_attention_is_not_told_by_the_name_of_its_layers():
             assert is_square != graph.graph.is_bipartite
         if "cross" in name.split():
             assert stack[0, 0].tokens == ()
+
+
+def test_a_layer_that_runs_on_a_part_of_the_batch_is_refused(tiny):
+    """Its rows need not be the first ones."""
+    model = tiny("llama")
+    ids = torch.tensor([[5, 6, 7], [8, 9, 10], [11, 12, 13]])
+    forward = model.model.layers[1].self_attn.forward
+
+    def last(hidden_states, position_embeddings, **_):
+        given = {"attention_mask": None, "position_embeddings": position_embeddings}
+        return forward(hidden_states[1:], **given)[0].mean(0, keepdim=True) + hidden_states, None
+
+    model.model.layers[1].self_attn.forward = last
+    for context in (gattn.edited(model, gattn.Scale(0.5, layer=1)), gattn.capturing(model)):
+        with (
+            pytest.raises(CaptureError, match="attends in 2 sequences"),
+            torch.no_grad(),
+            context,
+        ):
+            model(ids, use_cache=False)
+
+
+def test_elements_that_rows_do_not_divide_belong_to_none():
+    pixels = {"pixel_values": torch.zeros(4, 3, 8, 8)}
+    assert Batch(pixels, None).belonging("vision", 6) is None
+    assert Batch(pixels, None).belonging("vision", 3) is None
+    assert Batch(pixels, None).belonging("vision", 8).sequences == [0, 0, 1, 1, 2, 2, 3, 3]

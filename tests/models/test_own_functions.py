@@ -206,3 +206,21 @@ def test_rows_are_proved_in_blocks(tiny, register, monkeypatch):
             with pytest.raises(CaptureError, match="does not compute softmax attention"):
                 capture(IDS, model)
     assert 288 < max(sizes) <= 1200
+
+
+@pytest.mark.parametrize("mask", [None, eager_mask])
+def test_a_function_is_refused_under_dropout_where_nothing_can_be_proved(tiny, register, mask):
+    def dropping(*args, dropout=0.0, **options):
+        drop = torch.nn.functional.dropout
+        function = attention if mask else causal
+        return function(*args, change=lambda a: drop(a, dropout), **options)
+
+    register(dropping, mask)
+    model = tiny("llama", NAME, attention_dropout=0.2).train()
+    with edited(model, Scale(0.5, layer=0)):
+        with pytest.raises(CaptureError, match=r"under dropout: call model.eval\(\) or set"):
+            model(**inputs(False))
+        model.eval()(**inputs(False))
+    model = tiny("llama", NAME, attention_dropout=0.0).train()
+    with edited(model, Scale(0.5, layer=0)):
+        model(**inputs(False))
