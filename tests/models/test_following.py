@@ -462,3 +462,15 @@ def test_searches_under_edits(tiny, search, edit):
             whole = capture(torch.tensor(without_end(ids)), model)
         for place, head in whole.only_stack.items():
             np.testing.assert_allclose(trace[place].to_dense(), head.to_dense(), atol=1e-5)
+
+
+def test_decoders_of_one_encoding_each_have_its_encoder(tiny):
+    model = tiny("t5", "eager")
+    with capturing(model) as run, torch.no_grad():
+        encoded = model.get_encoder()(torch.tensor([[5, 6, 7]]))
+        for token in (4, 9):
+            ids = torch.tensor([[0, token]])
+            model(encoder_outputs=encoded, decoder_input_ids=ids, use_cache=False)
+    for trace, token in zip(run.traces, (4, 9), strict=True):
+        assert trace["encoder"].tokens == ["5", "6", "7"]
+        assert trace["decoder"].tokens == ["0", str(token)]
