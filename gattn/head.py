@@ -95,7 +95,8 @@ class AttentionGraph:
         Where the graph's edges were given in another order than its own, so that it is not clear
         which edge has which number; `from_edges` keeps them together.
     CaptureError
-        Where attention is not finite, a score is NaN, or a length is negative or not finite.
+        Where attention is not finite, a score is NaN, a length is negative or not finite, or
+        `total_mass` is less than the kept edges hold.
     """
 
     graph: TokenGraph
@@ -166,11 +167,14 @@ class AttentionGraph:
         for name, kind in (kinds | dict.fromkeys(_WHOLE, "iu")).items():
             values = getattr(self, name)
             if values is None or (
-                isinstance(values, np.ndarray) and values.ndim == 1 and values.dtype.kind in kind
+                isinstance(values, np.ndarray)
+                and values.ndim == 1
+                and values.dtype.kind in kind
+                and values.dtype.itemsize <= 8  # no long doubles
             ):
                 continue
             given = f"{getattr(values, 'dtype', type(values).__name__)} {np.shape(values)}"
-            wanted = "whole numbers" if kind == "iu" else "floats"
+            wanted = "whole numbers" if kind == "iu" else "floats of 16, 32 or 64 bits"
             raise ShapeError(f"{name} must be a NumPy array of {wanted} (n,), not {given}.")
         for name, types in _LISTS.items():
             for found in set(map(type, getattr(self, name))):
@@ -213,11 +217,25 @@ class AttentionGraph:
                 raise CaptureError(
                     f"The {name} of query {query} is {masses[query]}: it must be finite."
                 )
+        self._check_mass()
         if (self.dropped_edges < 0).any():
             query = int(np.flatnonzero(self.dropped_edges < 0)[0])
             raise ShapeError(
                 f"total_edges of query {query} is {self.total_edges[query]}, but it has "
                 f"{self.graph.in_degree[query]} edges."
+            )
+
+    def _check_mass(self) -> None:
+        """Refuse a mass below what the kept edges hold, as far as rounding does not explain it."""
+        kept = np.bincount(self.query, np.abs(self.attention), self.graph.num_queries)
+        kinds = [values.dtype for values in (self.attention, self.total_mass)]
+        rounding = max(float(np.finfo(kind).eps) for kind in kinds if kind.kind == "f")
+        slack = (4 + self.graph.in_degree.numpy()) * rounding * (kept + rounding)
+        if (missing := self.total_mass < kept - slack).any():
+            query = int(np.flatnonzero(missing)[0])
+            raise CaptureError(
+                f"The total_mass of query {query} is {self.total_mass[query]}, but its kept edges "
+                f"hold {kept[query]:.6g}: it is the sum of |attention| before edges were dropped."
             )
 
     def __repr__(self) -> str:
@@ -271,7 +289,7 @@ class AttentionGraph:
             if attention.dtype == torch.bfloat16:  # NumPy has no such dtype
                 attention = attention.float()
         matrix = np.asarray(attention)
-        if matrix.ndim != 2 or not np.issubdtype(matrix.dtype, np.floating):
+        if matrix.ndim != 2 or matrix.dtype.kind != "f" or matrix.dtype.itemsize > 8:
             raise ShapeError(
                 f"attention must be a (queries, keys) array of floats, not {matrix.dtype} "
                 f"{matrix.shape}."

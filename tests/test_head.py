@@ -1,5 +1,6 @@
 """Attention graphs against dense matrices."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import networkx as nx
@@ -415,3 +416,24 @@ def test_generated_tokens_of_cross_attention_are_queries() -> None:
 def test_generated_is_a_number_of_tokens(generated: object) -> None:
     with pytest.raises(ShapeError, match=f"generated .* of the 5 tokens, not {generated!r}"):
         causal_head(generated=generated)
+
+
+def test_a_mass_below_the_kept_attention_is_refused() -> None:
+    head = causal_head()
+    for wrong in (-head.total_mass, head.total_mass * 0.9, np.zeros(len(head.total_mass))):
+        with pytest.raises(CaptureError, match="kept edges hold"):
+            replace(head, total_mass=wrong)
+    rng = np.random.default_rng(0)
+    for kind in (np.float16, np.float32, np.float64):
+        matrix = rng.random((6, 600)).astype(kind)
+        one = AttentionGraph.from_dense(matrix, TokenGraph.bipartite(6, 600))
+        assert replace(one, total_mass=one.total_mass.astype(np.float16)).share_kept > 0.9
+
+
+def test_long_doubles_are_refused() -> None:
+    if np.dtype(np.longdouble).itemsize > 8:
+        head = causal_head()
+        with pytest.raises(ShapeError, match="floats of 16, 32 or 64 bits"):
+            replace(head, attention=head.attention.astype(np.longdouble))
+        with pytest.raises(ShapeError, match="array of floats"):
+            AttentionGraph.from_dense(np.eye(2, dtype=np.longdouble))

@@ -297,8 +297,10 @@ def test_no_number_is_farther_from_the_exact_one_than_the_page_says(spread):
     graph = TokenGraph.complete(40)
     size = graph.num_edges
     scores, sink = spread * rng.normal(size=size), spread * rng.random(40)
-    some = {"total_mass": np.ones(40), "total_edges": np.full(40, 40), "sink": sink}
-    head = AttentionGraph(graph, spread * rng.normal(size=size), score=scores, **some)
+    attention = spread * rng.normal(size=size)
+    mass = np.abs(attention).reshape(40, 40).sum(1)
+    some = {"total_mass": mass, "total_edges": np.full(40, 40), "sink": sink}
+    head = AttentionGraph(graph, attention, score=scores, **some)
     page = Decoded(head.to_html())
     (said,) = page.header["notes"]
     found = page.head("heads", 0, 0)
