@@ -233,8 +233,12 @@ def test_attention_graphs_keep_all_edges_by_default_only_where_few():
     query = torch.zeros(1, 20_000, 1)
     graph = TokenGraph.causal(20_000)
     eight = query.expand(8, -1, -1)
-    with pytest.raises(CaptureError, match=r"8 heads would take .*keep=TopK\(8\) or keep=All\(\)"):
+    with pytest.raises(CaptureError, match=r"8 heads .* would take .*keep=TopK\(8\)"):
         attention_graphs(eight, eight, graph)
+    begun = time.perf_counter()
+    with pytest.raises(CaptureError, match=r"1 heads .* would take 3\.7 GiB.*keep=TopK\(8\)"):
+        attention_graphs(query, query, graph)
+    assert time.perf_counter() - begun < 1
     kept = attention_graphs(query, query, TokenGraph.window(20_000, 3), keep=TopK(1))
     assert kept[0].graph.num_edges == 20_000
     few = query[:, :20]
