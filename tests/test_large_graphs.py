@@ -18,7 +18,7 @@ from gattn.errors import CaptureError, ContractError, GraphError
 from gattn.graph import TokenGraph
 from gattn.keep import All, TopK
 from gattn.rules import Blocks, Causal, Combined, Crossing, Globals, Strided, Window
-from gattn.weights import Polynomial
+from gattn.weights import ALiBi, Polynomial
 
 N = 10**9
 HUGE = (2**31, 2**62, 2**63 - 1, 2**63, 2**64, 10**40)
@@ -355,6 +355,11 @@ def test_whole_numbers_of_numpy_are_taken(kind):
         assert torch.equal(found.mask(), wanted.mask())
     assert gattn.TopKSoftmax(two).k == 2
     assert Polynomial(two).degree == 2
+    assert repr(TopK(two)) == "TopK(k=2)"
+    assert type(gattn.AttentionTrace({}, generated=two).generated) is int
+    assert repr(ALiBi(two)) == "ALiBi(2)"
+    assert gattn.Cut(layer=two) == gattn.Cut(layer=2)
+    assert repr(gattn.Cut(layer=[two], head=five)) == "Cut(layer=[2], head=5)"
 
 
 @pytest.mark.parametrize("wrong", [True, 2.0, "5", None, np.float64(5), np.array([5])])
