@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from gattn.checks import check_memory
 from gattn.engines import edges, tiles
 from gattn.engines.base import attention_call, naming_shapes
 from gattn.engines.choice import choose, choose_for_graphs, named
@@ -18,6 +17,8 @@ from gattn.keep import All, Keep, as_keep
 from gattn.normalizers import Normalizer
 from gattn.store import KeptEdges
 from gattn.weights.base import PairFunction, WeightFunction
+
+_INDEX_BYTES = 16  # of an edge: its key and its query
 
 
 def graph_attention(
@@ -145,9 +146,10 @@ def attention_graphs(
     }
     batch, heads = call.query.shape[:2]
     if is_default:
-        size = 4 * batch * heads * (1 + scores) * graph.num_edges
-        instead = "pass keep=Threshold(0.01), keep=TopK(8) or keep=All()"
-        check_memory(size, f"Keeping all edges of {batch * heads} heads", instead, CaptureError)
+        size = _INDEX_BYTES + 4 * batch * heads * (1 + scores)
+        instead = "pass keep=Threshold(0.01) or keep=TopK(8)"
+        what = f"Keeping all edges of {batch * heads} heads"
+        graph.check_edges(size, what, instead=instead, error=CaptureError)
     stores = [KeptEdges(range(heads), keep, scores, query.dtype) for _ in range(batch)]
     for store in stores:
         store.begin(graph)

@@ -116,6 +116,11 @@ def memory_limit(gib: float) -> Iterator[None]:
         _LIMIT.reset(before)
 
 
+def allowed_memory() -> int:
+    """Give the limit in bytes."""
+    return int(_LIMIT.get() * 2**30)
+
+
 def check_memory(
     size: int, what: str, instead: str = "", error: type[GattnError] = GraphError
 ) -> None:

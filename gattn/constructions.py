@@ -6,13 +6,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gattn.checks import check_memory
 from gattn.errors import GraphError
 from gattn.rules import BLOCK_PAIRS, Blocks, Combined, Edges, Globals, Rule, Window
+
+_DRAWN_BYTES = 256  # of a block's own tensors, about
+_MOST_DRAWN = 10**10
 
 
 def bigbird_rule(num_tokens: int, block_size: int, random_blocks: int, seed: int) -> Rule:
     """Build BigBird's rule; see `TokenGraph.bigbird`."""
     blocks = -(-num_tokens // block_size)
+    random_blocks = min(random_blocks, blocks)
+    size = 8 * blocks * (2 * random_blocks + _DRAWN_BYTES // 8)
+    what = f"BigBird's {random_blocks:,} random blocks for each of {blocks:,} blocks"
+    check_memory(size, what, "take larger blocks")
+    if blocks**2 > _MOST_DRAWN:
+        raise GraphError(
+            f"BigBird draws an order of all {blocks:,} blocks for each of them, {blocks**2:.1e} "
+            f"numbers; at most {_MOST_DRAWN:.0e} are drawn. Take larger blocks."
+        )
     generator = torch.Generator().manual_seed(seed)
     drawn = [torch.zeros(0, 2, dtype=torch.long)]
     for block in range(blocks):
@@ -28,6 +41,12 @@ def bigbird_rule(num_tokens: int, block_size: int, random_blocks: int, seed: int
 
 def expander_rule(num_tokens: int, degree: int, seed: int, max_tries: int) -> Rule:
     """Draw an expander; see `TokenGraph.expander`."""
+    if degree >= num_tokens:
+        raise GraphError(
+            f"degree must be below the number of tokens, {num_tokens:,}, not {degree:,}: more "
+            "permutations reach no more tokens."
+        )
+    check_memory(64 * num_tokens * degree, f"An expander of {num_tokens:,} x {degree:,} edges")
     generator = torch.Generator().manual_seed(seed)
     nodes = torch.arange(num_tokens).repeat(degree)
     wanted = 2 * degree - 2 * (2 * degree - 1) ** 0.5 - 0.1

@@ -13,9 +13,10 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from gattn.caching import cached_property, cached_tensor
-from gattn.checks import check_memory, whole
+from gattn.checks import allowed_memory, check_memory, whole
 from gattn.constructions import bigbird_rule, expander_rule, nearest_rule
-from gattn.errors import GraphError
+from gattn.counting import count_edges
+from gattn.errors import GattnError, GraphError
 from gattn.rules import (
     BLOCK_PAIRS,
     FARTHEST,
@@ -32,7 +33,6 @@ from gattn.rules import (
     Strided,
     Window,
     combined,
-    count_edges,
     count_keys,
     list_keys,
 )
@@ -558,6 +558,43 @@ class TokenGraph:
         found = count_edges(self.rule, self.query_offset, self.num_queries, self.num_keys)
         return int(self.in_degree.sum()) if found is None else found
 
+    def check_edges(
+        self,
+        size: int,
+        what: str,
+        more: int = 0,
+        instead: str = "",
+        error: type[GattnError] = GraphError,
+    ) -> None:
+        """Refuse what takes too much memory for all edges; they are not counted to the end then.
+
+        Parameters
+        ----------
+        size : int
+            What an edge takes, in bytes.
+        what : str
+            What would be made of them, as in "The list".
+        more : int
+            What all else takes, in bytes.
+        instead, error
+            As in `gattn.checks.check_memory`.
+        """
+        most = max((allowed_memory() - more) // size, 0)
+        count = count_edges(self.rule, self.query_offset, self.num_queries, self.num_keys, most)
+        if count is None:
+            count = self._walked_edges(most)
+        whose = f"{what} of the first {count:,} edges" if count > most else what
+        check_memory(size * count + more, f"{whose} of {self}", instead, error)
+
+    def _walked_edges(self, most: int) -> int:
+        """Count the edges pair by pair until there are more than `most`."""
+        count = 0
+        for _, _, allowed in self.row_blocks():
+            count += int(allowed.sum())
+            if count > most:
+                break
+        return count
+
     @cached_tensor
     def edge_index(self) -> Tensor:
         """The edges as torch-geometric's ``[key; query]`` (rows of queries, from 0).
@@ -565,8 +602,7 @@ class TokenGraph:
         Shape (2, edges), sorted by query, then key, so that a neighbourhood is a slice.
         """
         if self.num_queries * self.num_keys > _FEW_PAIRS and not isinstance(self.rule, Edges):
-            what = f"The list of the {self.num_edges:,} edges of {self}"
-            check_memory(16 * self.num_edges, what, "walk them with row_blocks()")
+            self.check_edges(16, "The list", instead="walk them with row_blocks()")
         edges = self.rule.listed()
         if edges is None and isinstance(self.rule, Combined) and self.rule.operation == "|":
             edges = self._joined_edges(self.rule.left, self.rule.right)
@@ -698,8 +734,8 @@ class TokenGraph:
         """
         import networkx as nx
 
-        size = _EDGE_BYTES * self.num_edges + _NODE_BYTES * self.num_tokens
-        check_memory(size, f"The NetworkX graph of {self} with its {self.num_edges:,} edges")
+        check_memory(_NODE_BYTES * self.num_tokens, f"The nodes of {self}")
+        self.check_edges(_EDGE_BYTES, "The NetworkX graph", _NODE_BYTES * self.num_tokens)
         graph: nx.DiGraph[Any] = nx.DiGraph()
         graph.add_nodes_from(self.nodes())
         key, query = self.edge_index.tolist()
@@ -719,6 +755,8 @@ class TokenGraph:
 
     def nodes(self) -> list[tuple[Any, dict[str, Any]]]:
         """List the nodes as NetworkX takes them: (id, attributes), keys before queries."""
+        size = self.num_keys + self.num_queries if self.is_bipartite else self.num_tokens
+        check_memory(_NODE_BYTES * size, f"The list of the {size:,} nodes of {self}")
         if self.is_bipartite:
             sides = (("key", self.num_keys), ("query", self.num_queries))
             return [

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from gattn.checks import whole
 from gattn.errors import GraphError
 
 _CHUNK = 128
@@ -108,14 +109,14 @@ class Threshold(Keep):
         if self.t < torch.finfo(attention.dtype).tiny:  # as good as 0, which absent pairs have
             return super().places(attention, present)
         sizes = sizes_of(attention).flatten()
-        whole = len(sizes) // _CHUNK * _CHUNK
-        chunks = sizes[:whole].view(-1, _CHUNK)
+        full = len(sizes) // _CHUNK * _CHUNK
+        chunks = sizes[:full].view(-1, _CHUNK)
         hit = _flat(chunks.amax(1) >= self.t)
         if 4 * len(hit) > len(chunks):
             return _flat(sizes >= self.t)
         place = _flat(chunks[hit] >= self.t)
         place = hit[place // _CHUNK] * _CHUNK + place % _CHUNK
-        return torch.cat([place, _flat(sizes[whole:] >= self.t) + whole])
+        return torch.cat([place, _flat(sizes[full:] >= self.t) + full])
 
     def __str__(self) -> str:
         return f"Threshold({float(self.t)!r})"
@@ -128,8 +129,7 @@ class TopK(Keep):
     k: int
 
     def __post_init__(self) -> None:
-        if isinstance(self.k, bool) or not isinstance(self.k, int) or self.k < 1:
-            raise GraphError(f"TopK(k) takes a whole number k >= 1, not {self.k!r}.")
+        object.__setattr__(self, "k", whole("The k of TopK(k)", self.k, 1, GraphError))
 
     def select(self, attention: Tensor, present: Tensor) -> Tensor:
         """Mark the places."""

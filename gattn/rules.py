@@ -29,7 +29,9 @@ Keys: TypeAlias = slice | Tensor
 FARTHEST = 1 << 40
 """No position lies beyond: numbers of tokens are smaller, and larger distances mean all."""
 
-_MOST_TERMS = 8
+MOST_TERMS = 8
+"""Each rule joined doubles the work of a count; more of them are counted pair by pair."""
+
 _MOST_RULES, _DEEPEST = 4096, 64
 
 
@@ -244,7 +246,7 @@ class Documents(Rule):
     def count(self, query: Tensor, low: Tensor, high: Tensor) -> Tensor:
         size, codes = len(self.ids), self._codes.to(query.device)
         start = self._start.to(query.device)[query]
-        return _between(codes, start + low.clamp_max(size), start + high.clamp_max(size))
+        return between(codes, start + low.clamp_max(size), start + high.clamp_max(size))
 
 
 @dataclass(frozen=True, eq=False)
@@ -258,21 +260,22 @@ class Globals(Rule):
         return torch.isin(query, positions) | torch.isin(key, positions)
 
     @cached_property
-    def _sorted(self) -> Tensor:
+    def ordered(self) -> Tensor:
+        """The positions, each once."""
         positions: Tensor = torch.unique(self.positions)
         return positions.long()
 
     def reach(self, first: int, last: int, num_keys: int) -> Keys:
-        positions = self._sorted
+        positions = self.ordered
         before, inside = torch.searchsorted(positions, torch.tensor([first, last + 1])).tolist()
         if before < inside:
             return slice(0, num_keys)
         return _as_run(positions[positions < num_keys].cpu())
 
     def count(self, query: Tensor, low: Tensor, high: Tensor) -> Tensor:
-        positions = self._sorted.to(query.device)
+        positions = self.ordered.to(query.device)
         is_full = torch.isin(query, positions)
-        return torch.where(is_full, high - low, _between(positions, low, high))
+        return torch.where(is_full, high - low, between(positions, low, high))
 
 
 @dataclass(frozen=True, eq=False)
@@ -300,7 +303,7 @@ class Crossing(Rule):
 
     def count(self, query: Tensor, low: Tensor, high: Tensor) -> Tensor:
         keys = self._sorted
-        count = high - low if keys is None else _between(keys.to(query.device), low, high)
+        count = high - low if keys is None else between(keys.to(query.device), low, high)
         if self.queries is None:
             return count
         return count * torch.isin(query, self.queries.to(query.device))
@@ -444,7 +447,7 @@ class Edges(Rule):
     def count(self, query: Tensor, low: Tensor, high: Tensor) -> Tensor:
         edges = self if self.key.device == query.device else self.to(query.device)
         start, width = (query - self.first_query) * self._width, self._width
-        return _between(edges._codes, start + low.clamp_max(width), start + high.clamp_max(width))
+        return between(edges._codes, start + low.clamp_max(width), start + high.clamp_max(width))
 
     def degrees(self, query: Tensor, num_keys: int) -> Tensor:
         return self.pointer.to(query.device).diff()[query - self.first_query]
@@ -522,7 +525,7 @@ class Combined(Rule):
             return edges.count(query, low, high)
         if self.operation == "&":
             return self._count_both(query, low, high)
-        if self.terms > _MOST_TERMS:  # each doubles the work below
+        if self.terms > MOST_TERMS:  # each doubles the work below
             return None
         left = self.left.count(query, low, high)
         both = Combined("&", self.left, self.right).count(query, low, high)
@@ -633,7 +636,7 @@ def _nested(operation: str, left: Rule | None, right: Rule | None) -> Rule | Non
     if left is None or right is None:
         return right if left is None else left
     if operation != "-":
-        return _balanced(operation, _parts(operation, left, right))
+        return balanced(operation, parts_of(operation, left, right))
     if isinstance(left, Combined) and left.operation == "-":
         return Combined("-", left.left, _folded("|", left.right, right))
     return Combined("-", left, right)
@@ -649,7 +652,7 @@ def _union_of(left: Edges | None, right: Edges | None) -> Edges | None:
     return _joined(left, right)
 
 
-def _parts(operation: str, *rules: Rule) -> list[Rule]:
+def parts_of(operation: str, *rules: Rule) -> list[Rule]:
     """List the different rules that an operation joins."""
     found: dict[Rule, None] = {}
     waiting = list(reversed(rules))
@@ -662,11 +665,12 @@ def _parts(operation: str, *rules: Rule) -> list[Rule]:
     return list(found)
 
 
-def _balanced(operation: str, rules: list[Rule]) -> Rule:
+def balanced(operation: str, rules: list[Rule]) -> Rule:
+    """Join rules without deep nests."""
     if len(rules) == 1:
         return rules[0]
     middle = (len(rules) + 1) // 2
-    sides = (_balanced(operation, some) for some in (rules[:middle], rules[middle:]))
+    sides = (balanced(operation, some) for some in (rules[:middle], rules[middle:]))
     return Combined(operation, *sides)
 
 
@@ -680,6 +684,10 @@ class Disjoint(Rule):
     rules: tuple[Rule, ...]
     query_starts: tuple[int, ...]
     key_starts: tuple[int, ...]
+
+    def __repr__(self) -> str:
+        shown = ", ".join(map(str, self.rules)) if len(self.rules) < 9 else f"{len(self.rules):,}"
+        return f"Disjoint({shown})"
 
     def allowed(self, query: Tensor, key: Tensor) -> Tensor:
         query_starts = torch.tensor(self.query_starts, device=query.device)
@@ -701,7 +709,8 @@ class Disjoint(Rule):
         for g in range(first_graph, last_graph + 1):
             start, key_start = self.query_starts[g], self.key_starts[g]
             end = self.query_starts[g + 1] - 1 if g < last_graph else last
-            key_end = min((*self.key_starts, num_keys)[g + 1], num_keys)
+            is_last = g + 1 == len(self.rules)
+            key_end = num_keys if is_last else min(self.key_starts[g + 1], num_keys)
             if max(first, start) <= end and key_start < key_end:
                 local = max(first - start, 0), end - start, key_end - key_start
                 keys = self.rules[g].reach(*local)
@@ -715,76 +724,6 @@ class Disjoint(Rule):
     def to(self, device: torch.device) -> Disjoint:
         moved = tuple(rule.to(device) for rule in self.rules)
         return Disjoint(moved, self.query_starts, self.key_starts)
-
-
-def count_edges(rule: Rule, first: int, num_queries: int, num_keys: int) -> int | None:
-    """Count the edges of the queries `first` and on by sums, or give None where none is known.
-
-    Where the keys of a query are an interval, each of its ends stays or moves on by one from a
-    position to the next: where both do the same all along a run of queries, the edges are an
-    arithmetic series, and other runs are halved. Other rules are asked block by block.
-    """
-    if not num_queries or not num_keys:
-        return 0
-    found = (
-        _sum(rule, first, first + num_queries - 1, num_keys) if rule.terms <= _MOST_TERMS else None
-    )
-    if found is not None:
-        return found
-    total = 0
-    for start in range(first, first + num_queries, BLOCK_PAIRS):
-        query = torch.arange(start, min(start + BLOCK_PAIRS, first + num_queries))
-        degrees = rule.degrees(query.to(rule.device or "cpu"), num_keys)
-        if degrees is None:
-            return None
-        total += int(degrees.sum())
-    return total
-
-
-def _sum(rule: Rule, first: int, last: int, num_keys: int) -> int | None:
-    """Count edges by what each rule has and what the other adds or takes."""
-    found = _series(rule, first, last, num_keys)
-    if found is None and (edges := rule.listed()) is not None:
-        return len(edges.key)
-    if found is not None or not isinstance(rule, Combined):
-        return found
-    both = Combined("&", rule.left, rule.right)
-    if rule.operation == "&":
-        return _sum_of_both(rule, first, last, num_keys)
-    left, shared = (_sum(part, first, last, num_keys) for part in (rule.left, both))
-    right = _sum(rule.right, first, last, num_keys) if rule.operation == "|" else 0
-    return None if left is None or shared is None or right is None else left + right - shared
-
-
-def _sum_of_both(rule: Combined, first: int, last: int, num_keys: int) -> int | None:
-    """Take what both have in common part by part."""
-    for some, other in ((rule.left, rule.right), (rule.right, rule.left)):
-        if isinstance(some, Combined) and some.operation != "&":
-            parts = (Combined("&", part, other) for part in (some.left, some.right))
-            return _sum(Combined(some.operation, *parts), first, last, num_keys)
-    return None
-
-
-def _series(rule: Rule, first: int, last: int, num_keys: int) -> int | None:
-    total, runs = 0, [(first, last)]
-    while runs:
-        query = torch.tensor(runs)
-        span = rule.interval(query)
-        if span is None:
-            return None
-        low, high = (torch.clamp(end, 0, num_keys).tolist() for end in span)
-        halves = []
-        for (start, stop), lows, highs in zip(runs, low, high, strict=True):
-            steps = stop - start
-            sizes = [b - a for a, b in zip(lows, highs, strict=True)]
-            is_linear = all(b - a in (0, steps) for a, b in (lows, highs))
-            if is_linear and (min(sizes) >= 0 or max(sizes) <= 0):
-                total += max((steps + 1) * sum(sizes) // 2, 0)
-            else:
-                middle = (start + stop) // 2
-                halves += [(start, middle), (middle + 1, stop)]
-        runs = halves
-    return total
 
 
 def count_keys(keys: Keys) -> int:
@@ -874,7 +813,7 @@ def _moved(keys: Keys, device: torch.device | None) -> Keys:
     return keys if isinstance(keys, slice) else keys.to(device or "cpu")
 
 
-def _between(values: Tensor, low: Tensor, high: Tensor) -> Tensor:
+def between(values: Tensor, low: Tensor, high: Tensor) -> Tensor:
     """Count the sorted values in [low, high)."""
     return torch.searchsorted(values, high) - torch.searchsorted(values, low)
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, overload
 
+from gattn.checks import whole
 from gattn.edit_records import Edits, in_words, union
 from gattn.errors import SelectionError, ShapeError
 from gattn.head import AttentionGraph
@@ -162,9 +163,8 @@ class AttentionTrace:
     text: str = ""
 
     def __post_init__(self) -> None:
-        generated = self.generated
-        if isinstance(generated, bool) or not isinstance(generated, int) or generated < 0:
-            raise ShapeError(f"generated must be a number of tokens, 0 or more, not {generated!r}.")
+        generated = whole("generated, a number of tokens,", self.generated, 0, ShapeError)
+        object.__setattr__(self, "generated", generated)
         if self.logits is not None and self.logits.dim() not in (1, 2):
             raise ShapeError(
                 "logits must be (tokens, vocabulary) or (labels,), those of one sequence, not "

@@ -7,15 +7,18 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import gattn
 from gattn.attention import attention_graphs, graph_attention
 from gattn.checks import check_memory
+from gattn.counting import count_edges
 from gattn.errors import CaptureError, ContractError, GraphError
 from gattn.graph import TokenGraph
 from gattn.keep import All, TopK
-from gattn.rules import Blocks, Causal, Combined, Crossing, Globals, Strided, Window, count_edges
-from gattn.weights import Polynomial
+from gattn.rules import Blocks, Causal, Combined, Crossing, Globals, Strided, Window
+from gattn.weights import ALiBi, Polynomial
 
 N = 10**9
 HUGE = (2**31, 2**62, 2**63 - 1, 2**63, 2**64, 10**40)
@@ -49,6 +52,27 @@ COUNTS = {
         triangle(10**6) + 5 * (10**6) - triangle(5),
     ),
     "few keys": (lambda: TokenGraph.causal(N, num_keys=3), 3 * N - 3),
+    "strided": (
+        lambda: TokenGraph.strided(N, 7),
+        sum((N - r + 6) // 7 * ((N - r + 6) // 7 + 1) // 2 for r in range(7)),
+    ),
+    "dilated": (lambda: TokenGraph.dilated(N, 6, 3), 5 * N - 2 * (3 + 6)),
+    "longformer": (
+        lambda: TokenGraph.longformer(N, 4, [0]),
+        9 * N - 2 * triangle(4) + 2 * (N - 5),
+    ),
+    "side by side": (
+        lambda: TokenGraph.disjoint_union([TokenGraph.causal(N)] * 2),
+        2 * triangle(N),
+    ),
+    "many side by side": (
+        lambda: TokenGraph.disjoint_union([TokenGraph.causal(5)] * 100_000),
+        1_500_000,
+    ),
+    "large blocks": (
+        lambda: TokenGraph.bigbird(10**8, 10**6, random_blocks=0),
+        (100 * 3 - 2 + 4 * 98 - 2) * 10**12,
+    ),
     "no keys": (lambda: TokenGraph.bipartite(N, 0), 0),
 }
 
@@ -56,7 +80,9 @@ COUNTS = {
 @pytest.mark.parametrize("name", COUNTS)
 def test_a_billion_tokens_are_counted(name):
     build, count = COUNTS[name]
+    begun = time.perf_counter()
     assert build().num_edges == count
+    assert time.perf_counter() - begun < 5
 
 
 def drawn(draw, depth=2):
@@ -88,6 +114,17 @@ def test_sums_are_what_the_mask_says():
             counted += 1
             assert found == int(graph.mask().sum()), (seed, graph)
     assert counted > 100
+
+
+@given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 6), st.integers(0, 6)), max_size=5))
+def test_sums_side_by_side_are_what_the_mask_says(parts):
+    graphs = [
+        TokenGraph(drawn(random.Random(seed)), rows, columns) for seed, rows, columns in parts
+    ]
+    graph = TokenGraph.disjoint_union(graphs)
+    assert graph.num_edges == int(graph.mask().sum()) == sum(one.num_edges for one in graphs)
+    found = count_edges(graph.rule, 0, graph.num_queries, graph.num_keys)
+    assert found in (None, graph.num_edges)
 
 
 # Sizes that no number of 64 bits holds
@@ -150,6 +187,15 @@ def test_keys_that_are_too_far_are_not_taken_for_others():
         lambda: TokenGraph.causal(10**6).without_self_loops().edge_index,
         lambda: (TokenGraph.complete(10**5) - TokenGraph.from_edges([(0, 0)], 10**5)).edge_index,
         lambda: TokenGraph.from_edges([(0, 0)], 10**9),
+        lambda: TokenGraph.causal(10**9).nodes(),
+        lambda: TokenGraph.disjoint_union([TokenGraph.causal(10**5)] * 2).edge_index,
+        lambda: (TokenGraph.strided(10**8, 7) - TokenGraph.strided(10**8, 14)).edge_index,
+        lambda: (
+            (
+                TokenGraph.disjoint_union([TokenGraph.causal(10**5)] * 2)
+                & TokenGraph.causal(2 * 10**5)
+            ).edge_index
+        ),
     ],
 )
 def test_what_takes_more_than_a_gibibyte_is_refused(ask):
@@ -161,12 +207,38 @@ def test_what_takes_more_than_a_gibibyte_is_refused(ask):
     assert time.perf_counter() - begun < 10
 
 
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: TokenGraph.expander(100, 10**9),
+        lambda: TokenGraph.expander(10**9, 2),
+        lambda: TokenGraph.bigbird(N, 1),
+        lambda: TokenGraph.bigbird(10**6, 1),
+        lambda: TokenGraph.bigbird(10**5, 1, random_blocks=10**5),
+    ],
+)
+def test_drawings_that_take_too_much_are_refused_at_once(build):
+    begun = time.perf_counter()
+    with pytest.raises(GraphError, match=r"GiB|larger blocks|below the number of tokens"):
+        build()
+    assert time.perf_counter() - begun < 2
+
+
+def test_more_random_blocks_than_there_are_mean_all():
+    many = TokenGraph.bigbird(60, 4, random_blocks=10**9)
+    assert many.num_edges == 60**2
+
+
 def test_attention_graphs_keep_all_edges_by_default_only_where_few():
     query = torch.zeros(1, 20_000, 1)
     graph = TokenGraph.causal(20_000)
     eight = query.expand(8, -1, -1)
-    with pytest.raises(CaptureError, match=r"8 heads would take .*keep=TopK\(8\) or keep=All\(\)"):
+    with pytest.raises(CaptureError, match=r"8 heads .* would take .*keep=TopK\(8\)"):
         attention_graphs(eight, eight, graph)
+    begun = time.perf_counter()
+    with pytest.raises(CaptureError, match=r"1 heads .* would take 3\.7 GiB.*keep=TopK\(8\)"):
+        attention_graphs(query, query, graph)
+    assert time.perf_counter() - begun < 1
     kept = attention_graphs(query, query, TokenGraph.window(20_000, 3), keep=TopK(1))
     assert kept[0].graph.num_edges == 20_000
     few = query[:, :20]
@@ -283,6 +355,11 @@ def test_whole_numbers_of_numpy_are_taken(kind):
         assert torch.equal(found.mask(), wanted.mask())
     assert gattn.TopKSoftmax(two).k == 2
     assert Polynomial(two).degree == 2
+    assert repr(TopK(two)) == "TopK(k=2)"
+    assert type(gattn.AttentionTrace({}, generated=two).generated) is int
+    assert repr(ALiBi(two)) == "ALiBi(2)"
+    assert gattn.Cut(layer=two) == gattn.Cut(layer=2)
+    assert repr(gattn.Cut(layer=[two], head=five)) == "Cut(layer=[2], head=5)"
 
 
 @pytest.mark.parametrize("wrong", [True, 2.0, "5", None, np.float64(5), np.array([5])])

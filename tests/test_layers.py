@@ -13,7 +13,7 @@ ROOT = Path(gattn.__file__).parent
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
 LAYERS = [
     {"errors", "caching", "progress", "checks", "edit_records", "token_names"},
-    {"rules", "constructions", "graph", "neighbourhoods"},
+    {"rules", "constructions", "counting", "graph", "neighbourhoods"},
     {"weights", "normalizers", "keep"},
     {"engines"},
     {"head", "networks", "merging", "pieces", "store"},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from numbers import Integral
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gattn.analysis.results import Array, array
+from gattn.checks import whole
 from gattn.edit_records import identities, in_words
 from gattn.errors import CaptureError, SelectionError
 from gattn.models.capturing import choice, resolved
@@ -101,9 +101,7 @@ def value_zeroing(
     keys = _tokens(tokens, copies.tokens)
     depth = _chosen("layers", layers, copies.num_layers)
     size = copies.batch_size if batch_size is None else batch_size
-    if isinstance(size, bool) or not isinstance(size, Integral) or int(size) < 1:
-        raise CaptureError(f"batch_size must be a whole number of at least 1, not {size!r}.")
-    size = int(size)
+    size = whole("batch_size", size, 1, CaptureError)
     row_of = {layer: row for row, layer in enumerate(depth)}
     scores = np.zeros((len(depth), len(copies), len(keys)))
     batches = [range(at, min(at + size, len(keys))) for at in range(0, len(keys), size)]
@@ -122,8 +120,8 @@ def value_zeroing(
     edits, notes = open_edits(model), []
     source = [model_name(model), f"{copies.stack} stack", f"{len(copies)} tokens", in_words(edits)]
     if len(keys) == len(copies):
-        whole = scores.sum(-1, keepdims=True)
-        scores = np.divide(scores, whole, out=scores, where=whole > 0)
+        sums = scores.sum(-1, keepdims=True)
+        scores = np.divide(scores, sums, out=scores, where=sums > 0)
     else:
         notes.append("rows are not divided by their sum: only some tokens were zeroed")
     return array(

@@ -81,7 +81,11 @@ class Edit(Described):
                 object.__setattr__(self, name, value)
         else:
             for name in ("layer", "head"):
-                _numbers(name, getattr(self, name))
+                given, numbers = getattr(self, name), _numbers(name, getattr(self, name))
+                if numbers is not None and not isinstance(given, Sequence):
+                    object.__setattr__(self, name, numbers[0])
+                elif isinstance(given, (list, tuple)):
+                    object.__setattr__(self, name, type(given)(numbers or ()))
 
     def __repr__(self) -> str:
         """Show what differs from the defaults."""

@@ -15,6 +15,7 @@ from pandas import isna
 from pandas.api.types import is_scalar
 
 from gattn.analysis.heads import head_table
+from gattn.checks import whole
 from gattn.errors import CaptureError, GattnError, ModelError, SelectionError
 from gattn.keep import All, Keep, Threshold, as_keep
 from gattn.models.capturing import Contributions, Options, capture_encoded, resolved
@@ -110,10 +111,7 @@ class CaptureGraphs:
         seen = All() if self._drops else keep
         self._options = Options(seen, layers, heads, scores, contributions)
         self._analyses, self._edits = checked(analyses), list(edits)
-        if isinstance(most_tokens, bool) or not isinstance(most_tokens, int) or most_tokens < 1:
-            raise CaptureError(
-                f"most_tokens must be a whole number of at least 1, not {most_tokens!r}."
-            )
+        most_tokens = whole("most_tokens", most_tokens, 1, CaptureError)
         # An edit of tokens is refused where none of them is there: by each text, not by a batch.
         self._most_tokens = 1 if any(map(_names_tokens, self._edits)) else most_tokens
         self._model, self._tokenizer = resolved(model, None)

@@ -15,7 +15,10 @@ from gattn.weights.parameters import scaled, shown_factor
 
 
 class Cosine(Dot):
-    r"""The cosine similarity :math:`\tau_h \cos(q, k)`. The cosine with a zero vector is 0.
+    r"""The cosine similarity :math:`\tau_h \cos(q, k)`.
+
+    Lengths below 1e-8 count as 1e-8, as in torch's `cosine_similarity`: the cosine with a zero
+    vector is 0. Half precision is computed in float32.
 
     Parameters
     ----------
@@ -30,7 +33,7 @@ class Cosine(Dot):
 
     def prepare(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tree, Tree]:
         """Bring vectors to length 1, the query's to tau."""
-        return scaled(_unit(query), self.tau), _unit(key)
+        return scaled(_unit(query, 1e-8), self.tau), _unit(key, 1e-8)
 
     def extra_repr(self) -> str:
         """Show tau."""
@@ -39,6 +42,9 @@ class Cosine(Dot):
 
 class SwinCosine(Dot):
     r"""The scaled cosine of Swin v2, :math:`e^{\min(\theta_h, \ln 100)} \cos(q, k)`.
+
+    Lengths below 1e-12 count as 1e-12, as in torch's `normalize`. Half precision is computed in
+    float32.
 
     Parameters
     ----------
@@ -57,26 +63,31 @@ class SwinCosine(Dot):
     def prepare(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tree, Tree]:
         """Bring vectors to length 1, the query's to the inverse temperature."""
         tau = self.theta.clamp(max=math.log(100.0)).exp()
-        return scaled(_unit(query), tau), _unit(key)
+        return scaled(_unit(query, 1e-12), tau), _unit(key, 1e-12)
 
     def extra_repr(self) -> str:
         """Show the heads."""
         return str(len(self.theta))
 
 
-def _unit(vectors: Tensor) -> Tensor:
-    """Bring vectors to length 1; zero vectors stay, with a gradient of 0.
+def _unit(vectors: Tensor, least: float) -> Tensor:
+    """Divide vectors by their lengths, or by `least` where that is more.
 
-    Vectors far below `_LEAST` are shorter, so that no gradient is larger than 1 / `_LEAST`.
+    No gradient is larger than 1 / `least`, nor in float16 than its smallest normal length allows.
     """
     if not vectors.shape[-1]:
         return vectors
-    wide = widened(vectors)
-    largest = wide.detach().abs().amax(-1, keepdim=True)
-    # Squares of numbers that are 1 at most neither overflow nor, but for those vectors, vanish.
-    wide = wide / largest.clamp_min(max(_LEAST, torch.finfo(vectors.dtype).tiny))
-    unit = wide / wide.square().sum(-1, keepdim=True).clamp_min(1.0).sqrt()
-    return unit.masked_fill(largest == 0, 0.0).to(vectors.dtype)
+    wide, tiny = widened(vectors), torch.finfo(vectors.dtype).tiny
+    unit = _divided(wide, least)
+    if tiny > least and vectors.requires_grad:
+        smooth = _divided(wide, tiny)
+        unit = unit.detach() + (smooth - smooth.detach())
+    return unit.to(vectors.dtype)
 
 
-_LEAST = 1e-12
+def _divided(vectors: Tensor, least: float) -> Tensor:
+    # Squares of numbers that are 1 at most neither overflow nor, but for short vectors, vanish.
+    largest = vectors.detach().abs().amax(-1, keepdim=True).clamp_min(least)
+    vectors = vectors / largest
+    squares = vectors.square().sum(-1, keepdim=True)
+    return vectors / torch.maximum(squares, (least / largest).square()).sqrt()

@@ -7,6 +7,7 @@ import math
 import torch
 from torch import Tensor, nn
 
+from gattn.checks import whole
 from gattn.errors import ContractError
 from gattn.weights.base import Pairs, PositionWeight, Tree
 
@@ -29,6 +30,7 @@ class ALiBi(PositionWeight):
 
     def __init__(self, heads: int) -> None:
         super().__init__()
+        heads = whole("heads (at least one head)", heads, 1)
         self.slopes = nn.Buffer(torch.tensor(alibi_slopes(heads)), persistent=False)
 
     def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
