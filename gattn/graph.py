@@ -289,13 +289,14 @@ class TokenGraph:
         _inside(edge_index[0], num_keys, "the keys edge_index[0]")
         _inside(edge_index[1], num_queries, "the queries edge_index[1]")
         rule = Edges.from_pairs(edge_index[1], edge_index[0], num_queries)
-        falls = (edge_index[1] * num_keys + edge_index[0]).diff() < 0
+        steps = edge_index.diff()
+        rises = (steps[1] > 0) | ((steps[1] == 0) & (steps[0] > 0))  # no product, which overflows
         return cls(
             rule,
             num_queries,
             num_keys,
             is_bipartite=num_tokens is None,
-            is_reordered=bool(falls.any()),
+            is_reordered=not bool(rises.all()),
         )
 
     @classmethod
@@ -699,12 +700,13 @@ class TokenGraph:
         """
         if self.is_reordered:
             raise GraphError(
-                f"This token graph was built from edges in another order than its own, which is by "
-                f"query, then key: it is not clear which edge has which {name}. {otherwise} Where "
+                "This token graph was built from edges in another order than its own, which is by "
+                "query, then key, or with doubled edges, which merged: it is not clear which edge "
+                f"has which {name}. {otherwise} Where "
                 "they follow graph.edge_index already, pass graph.sorted()."
             )
 
-    def arrange(self, edge_index: Tensor, edge_features: Tensor) -> Tensor:
+    def arrange(self, edge_index: Tensor | ArrayLike, edge_features: Tensor | ArrayLike) -> Tensor:
         """Bring features of the edges of `edge_index` into the order of ``graph.sorted()``.
 
         Raises
@@ -713,13 +715,28 @@ class TokenGraph:
             Where `edge_index` does not hold each edge of this graph once: a doubled edge would
             make it ambiguous whose feature counts.
         """
-        order = torch.argsort(edge_index[1] * self.num_keys + edge_index[0], stable=True)
-        if not torch.equal(edge_index[:, order], self.edge_index):
+        edge_index = _whole_numbers(edge_index, "edge_index")
+        features = _tensor(edge_features, "edge_features")
+        if edge_index.dim() != 2 or len(edge_index) != 2 or not features.dim():
+            raise GraphError(
+                "edge_index must have shape (2, edges), and edge_features a row an edge, not "
+                f"{tuple(edge_index.shape)} and {tuple(features.shape)}."
+            )
+        order = torch.argsort(edge_index[0], stable=True)
+        order = order[torch.argsort(edge_index[1, order], stable=True)]
+        found = edge_index[:, order]
+        same = (found.diff() == 0).all(0)
+        if bool(same.any()) or not torch.equal(found, self.edge_index.to(found.device)):
+            first = int(same.nonzero()[0]) if bool(same.any()) else 0
+            ends = sorted(order[first : first + 2].tolist())
+            twice = f"the edges {ends[0]} and {ends[1]} are the same" if bool(same.any()) else ""
             raise GraphError(
                 f"edge_index must hold each of the graph's {self.num_edges} edges exactly once to "
-                f"say which feature belongs to which; it has {edge_index.shape[1]}."
+                f"say which feature belongs to which; {twice or f'it has {found.shape[1]}'}."
             )
-        return edge_features[order]
+        if len(features) != len(order):
+            raise GraphError(f"There are {len(order)} edges, but {len(features)} features.")
+        return features[order.to(features.device)]
 
     def to(self, device: torch.device | str) -> TokenGraph:
         """Move explicit edges to a device (a rule without edges is on every device)."""

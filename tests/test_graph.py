@@ -780,3 +780,28 @@ def test_any_chain_of_rules_and_edge_sets_agrees_with_masks(start, changes):
             graph, mask = sides[0] - sides[1], masks[0] & ~masks[1]
     assert torch.equal(graph.mask(), mask)
     assert graph.num_edges == int(mask.sum()) == graph.edge_index.shape[1]
+
+
+def test_doubled_edges_are_told_and_arrange_takes_arrays() -> None:
+    graph = TokenGraph.from_edge_index([[0, 0, 1], [1, 1, 1]], 2)
+    assert graph.is_reordered
+    with pytest.raises(GraphError, match="doubled edges"):
+        graph.refuse_numbers("attention", "")
+    with pytest.raises(GraphError, match="edges 0 and 1 are the same"):
+        graph.arrange([[0, 0, 1], [1, 1, 1]], [1.0, 2.0, 3.0])
+    edges = np.array([[1, 0], [1, 1]])
+    for form in (edges, edges.tolist(), torch.tensor(edges)):
+        assert graph.arrange(form, [5.0, 4.0]).tolist() == [4.0, 5.0]
+    with pytest.raises(GraphError, match="2 edges, but 3 features"):
+        graph.arrange(edges, [1.0, 2.0, 3.0])
+
+
+def test_the_order_of_edges_holds_for_sizes_whose_product_overflows() -> None:
+    edges = torch.tensor([[0, 5], [0, 2**23]])
+    size = {"num_queries": 2**23 + 1, "num_keys": 2**40}
+    graph = TokenGraph.from_edge_index(edges, **size)
+    assert not graph.is_reordered
+    assert graph.arrange(edges.flip(1), torch.tensor([7, 6])).tolist() == [6, 7]
+    assert TokenGraph.from_edge_index(
+        edges.flip(1), num_queries=2**23 + 1, num_keys=2**40
+    ).is_reordered

@@ -64,7 +64,7 @@ def save(thing: Thing, path: str | os.PathLike[str]) -> None:
     FileError
         Where the suffix is unknown, or cannot hold such a thing.
     """
-    path = Path(path)
+    path = _as_path(path)
     writer = _WRITERS.get(path.suffix.lower())
     if writer is None:
         known = [".gattn"] if isinstance(thing, AttentionTrace) else list(_WRITERS)
@@ -86,7 +86,7 @@ def load(path: str | os.PathLike[str]) -> Thing:
     FileError
         Where the file is missing, damaged, foreign, newer than this gattn, or a one-way export.
     """
-    path = Path(path)
+    path = _as_path(path)
     suffix = path.suffix.lower()
     if suffix not in _READERS:
         one_way = " is an export for other tools; it" if suffix in _WRITERS else ""
@@ -100,8 +100,15 @@ def load(path: str | os.PathLike[str]) -> Thing:
         raise FileError(f"{_shown(path)} cannot be read: {_reason(error)}.") from error
     if thing is None:
         found = found or f"there is none in {path.parent.absolute()}"
-        raise FileError(f"{path}: expected a file, but {found}.")
+        raise FileError(f"{_shown(path)}: expected a file, but {found}.")
     return thing
+
+
+def _as_path(path: str | os.PathLike[str]) -> Path:
+    try:
+        return Path(path)
+    except TypeError as error:
+        raise FileError(f"A path is a str or a pathlib.Path, not {path!r:.80}.") from error
 
 
 def _kind_of(path: Path) -> str:
@@ -236,6 +243,7 @@ _WAYS_OUT = {
     errno.ENOSPC: "Make room, or save elsewhere.",
     errno.EDQUOT: "Make room, or save elsewhere.",
     errno.ENAMETOOLONG: "Use a shorter name.",
+    errno.ENOENT: "Make the folder first, or save elsewhere.",
 }
 
 

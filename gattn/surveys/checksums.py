@@ -70,7 +70,7 @@ def sign(path: Path) -> None:
 def check_file(path: Path) -> None:
     """Hold a file against its checksum, once in a process while it is not changed.
 
-    Files that an earlier gattn wrote have none.
+    Files of a survey that an earlier gattn wrote have none, and neither has its manifest.
 
     Raises
     ------
@@ -79,7 +79,12 @@ def check_file(path: Path) -> None:
     OSError
         Where it cannot be read.
     """
-    if not _checked.is_new(path) or (place := _place(path)) is None:
+    if not _checked.is_new(path):
+        return
+    if (place := _place(path)) is None:
+        if _is_of_signed(path):
+            _checked.forget(path)
+            raise pa.ArrowInvalid("it is damaged: its checksum is not there")
         return
     with path.open("rb") as file:
         file.seek(place)
@@ -87,6 +92,12 @@ def check_file(path: Path) -> None:
     if found != _digest(path, place):
         _checked.forget(path)
         raise pa.ArrowInvalid("it is damaged: it does not have its checksum")
+
+
+def _is_of_signed(path: Path) -> bool:
+    """Say whether the survey that a file is of was written with checksums, as its manifest was."""
+    manifest = path.parent.parent / "manifest.json"
+    return manifest.is_file() and b'"sha256"' in manifest.read_bytes()
 
 
 def _place(path: Path) -> int | None:

@@ -156,3 +156,12 @@ def test_a_trace_is_saved_whole_or_head_by_head(tmp_path: Path) -> None:
     with pytest.raises(FileError, match=r"trace\[1, 3\].save\('trace.csv'\)"):
         save(small_trace(), tmp_path / "trace.csv")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_paths_that_name_no_file_are_told():
+    for call in (load, lambda path: save(whole_head(), path)):
+        with pytest.raises(FileError, match=r"a str or a pathlib\.Path"):
+            call(b"a.gattn")
+    with pytest.raises(FileError) as told:
+        load("a\0.gattn")
+    assert "\0" not in str(told.value)
