@@ -163,7 +163,7 @@ class AttentionTrace:
     text: str = ""
 
     def __post_init__(self) -> None:
-        generated = whole("generated, a number of tokens,", self.generated, 0, ShapeError)
+        generated = whole("generated", self.generated, 0, ShapeError)
         object.__setattr__(self, "generated", generated)
         if self.logits is not None and self.logits.dim() not in (1, 2):
             raise ShapeError(
