@@ -84,7 +84,10 @@ def check_file(path: Path) -> None:
     if (place := _place(path)) is None:
         if _is_of_signed(path):
             _checked.forget(path)
-            raise pa.ArrowInvalid("it is damaged: its checksum is not there")
+            raise pa.ArrowInvalid(
+                "it is damaged: its checksum is not there; if you wrote it anew yourself, remove "
+                "the 'sha256' of manifest.json"
+            )
         return
     with path.open("rb") as file:
         file.seek(place)

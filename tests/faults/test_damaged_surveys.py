@@ -1,5 +1,6 @@
 """Surveys whose files were damaged or are not gattn's: an error, and never other data."""
 
+import json
 import random
 import shutil
 import time
@@ -13,7 +14,7 @@ import pytest
 import gattn
 from gattn.errors import FileError, GattnError
 from gattn.surveys import queue
-from gattn.surveys.checksums import Once, check_file
+from gattn.surveys.checksums import Once, check_file, sign
 from gattn.surveys.parts import part_path
 from gattn.surveys.running import survey
 
@@ -51,6 +52,12 @@ def everything(folder, reader):
 
 def equal(one, other):
     return one.keys() == other.keys() and all(one[name].equals(other[name]) for name in one)
+
+
+def write_signed(table, path):
+    """Write a file of a survey that has its checksum."""
+    pq.write_table(table, path)
+    sign(path)
 
 
 def flip(path, chance):
@@ -105,6 +112,11 @@ def test_files_of_an_earlier_gattn_and_files_written_anew_are_read(whole, folder
     for name in TABLES:
         path = part_path(folder, name, 0)
         pq.write_table(pq.read_table(path, partitioning=None), path)
+    with pytest.raises(FileError, match="its checksum is not there; if you wrote it anew"):
+        everything(folder, "duckdb")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    del manifest["sha256"]
+    (folder / "manifest.json").write_text(json.dumps(manifest))
     assert equal(everything(whole.folder, "duckdb"), everything(folder, "duckdb"))
 
 
@@ -191,7 +203,7 @@ def test_parts_of_another_schema_are_refused(name, folder):
         other = others(table)[kind]
         if kind == "a column missing" and name in ("heads", "edges"):
             other = table.drop_columns(["head"])
-        pq.write_table(other, path)
+        write_signed(other, path)
         for ask in ASKS:
             if ask == "edges" and name not in ("edges", "tokens"):
                 continue
@@ -219,7 +231,7 @@ def test_odd_token_graphs_are_refused(number, folder):
     path = part_path(folder, "heads", 0)
     heads = pq.read_table(path, partitioning=None)
     place = heads.column_names.index("graph")
-    pq.write_table(heads.set_column(place, "graph", pa.array([GRAPHS[number]] * len(heads))), path)
+    write_signed(heads.set_column(place, "graph", pa.array([GRAPHS[number]] * len(heads))), path)
     began = time.perf_counter()
     with pytest.raises(FileError, match="text 0"):
         gattn.open_survey(folder).trace(0)
@@ -234,14 +246,14 @@ def test_edges_outside_of_the_text_are_refused(column, value, folder):
     numbers = edges[column].to_pylist()
     numbers[3] = value
     place = edges.column_names.index(column)
-    pq.write_table(edges.set_column(place, column, pa.array(numbers, pa.int32())), path)
+    write_signed(edges.set_column(place, column, pa.array(numbers, pa.int32())), path)
     with pytest.raises(FileError, match="text 0"):
         gattn.open_survey(folder).trace(0)
 
 
 def test_a_table_without_the_rows_of_a_head_is_refused(folder):
     path = part_path(folder, "queries", 0)
-    pq.write_table(pq.read_table(path, partitioning=None)[:0], path)
+    write_signed(pq.read_table(path, partitioning=None)[:0], path)
     with pytest.raises(FileError, match="text 0"):
         gattn.open_survey(folder).trace(0)
 
@@ -252,7 +264,7 @@ def test_names_of_folders_are_no_patterns(names, whole, tmp_path):
         shutil.copytree(whole.folder, tmp_path / name / "survey")
         path = part_path(tmp_path / name / "survey", "heads", 0)
         heads = pq.read_table(path, partitioning=None)
-        pq.write_table(heads.append_column("n", pa.array([n] * len(heads))), path)
+        write_signed(heads.append_column("n", pa.array([n] * len(heads))), path)
     for n, name in enumerate(names):
         opened = gattn.open_survey(tmp_path / name / "survey")
         assert len(opened.heads) == len(whole.heads)

@@ -18,6 +18,7 @@ import gattn
 from gattn.analysis import head_table
 from gattn.errors import FileError, SelectionError
 from gattn.surveys import queue, sql
+from gattn.surveys.checksums import sign
 from gattn.surveys.comparison import compare_heads
 from gattn.surveys.inputs import read_inputs
 from gattn.surveys.parts import part_path
@@ -196,6 +197,7 @@ def test_what_is_still_to_do_says_so(survey, tmp_path):
         pa.table({"text_id": list(range(first, 87)), "text": ["x"] * (87 - first)}),
         folder / "inputs" / f"{first:09d}.parquet",
     )
+    sign(folder / "inputs" / f"{first:09d}.parquet")
     (folder / "texts" / f"{first:09d}.parquet").unlink()
     stopped = gattn.open_survey(folder)
     assert not stopped.is_complete
@@ -459,6 +461,7 @@ def test_columns_that_some_parts_lack_are_null_there(survey, tmp_path):
     rows = pq.read_table(path, partitioning=None)
     scores = pa.array(np.arange(len(rows), dtype=np.float32))
     pq.write_table(rows.append_column("score", scores), path)
+    sign(path)
     other = gattn.open_survey(folder)
     edges = other.edges()
     assert edges["score"].notna().sum() == len(rows)
@@ -491,6 +494,7 @@ def test_a_part_whose_texts_all_failed_is_read(survey, tmp_path):
     shutil.copytree(survey.folder, folder)
     path = part_path(folder, "texts", 0)
     pq.write_table(pq.read_table(path, partitioning=None)[:0], path)
+    sign(path)
     for name in ("edges", "queries", "heads", "tokens"):
         part_path(folder, name, 0).unlink()
     rest = gattn.open_survey(folder)
