@@ -217,25 +217,17 @@ class AttentionGraph:
                 raise CaptureError(
                     f"The {name} of query {query} is {masses[query]}: it must be finite."
                 )
-        self._check_mass()
+        if (self.total_mass < 0).any():
+            query = int(np.flatnonzero(self.total_mass < 0)[0])
+            raise CaptureError(
+                f"The total_mass of query {query} is {self.total_mass[query]}: it is a sum of "
+                "|attention|, which is at least 0."
+            )
         if (self.dropped_edges < 0).any():
             query = int(np.flatnonzero(self.dropped_edges < 0)[0])
             raise ShapeError(
                 f"total_edges of query {query} is {self.total_edges[query]}, but it has "
                 f"{self.graph.in_degree[query]} edges."
-            )
-
-    def _check_mass(self) -> None:
-        """Refuse a mass below what the kept edges hold, as far as rounding does not explain it."""
-        kept = np.bincount(self.query, np.abs(self.attention), self.graph.num_queries)
-        kinds = [values.dtype for values in (self.attention, self.total_mass)]
-        rounding = max(float(np.finfo(kind).eps) for kind in kinds if kind.kind == "f")
-        slack = (4 + self.graph.in_degree.numpy()) * rounding * (kept + rounding)
-        if (missing := self.total_mass < kept - slack).any():
-            query = int(np.flatnonzero(missing)[0])
-            raise CaptureError(
-                f"The total_mass of query {query} is {self.total_mass[query]}, but its kept edges "
-                f"hold {kept[query]:.6g}: it is the sum of |attention| before edges were dropped."
             )
 
     def __repr__(self) -> str:

@@ -179,7 +179,8 @@ def _strengths(matrices: Tensor) -> Tensor:
 
 def _deaths(strength: NDArray[np.floating[Any]]) -> list[float]:
     """List the edges of the minimum spanning tree, rising; tokens without edges are at 1."""
-    query, key = np.nonzero(np.triu(strength, 1))
+    # SciPy before 1.17 takes graphs with indices of 32 bits alone.
+    query, key = (side.astype(np.int32) for side in np.nonzero(np.triu(strength, 1)))
     # SciPy takes a distance of 0 for no edge, so that all are one longer.
     longer = csr_array((2.0 - strength[query, key], (query, key)), shape=strength.shape)
     found = np.sort(minimum_spanning_tree(longer).data - 1)
