@@ -95,7 +95,8 @@ class AttentionGraph:
         Where the graph's edges were given in another order than its own, so that it is not clear
         which edge has which number; `from_edges` keeps them together.
     CaptureError
-        Where attention is not finite, a score is NaN, or a length or mass is negative or not finite.
+        Where attention is not finite, a score is NaN, or a length or mass is negative or not
+        finite.
     """
 
     graph: TokenGraph
