@@ -153,6 +153,24 @@ def _position(written: str, tokens: Sequence[str]) -> int:
         raise SelectionError(f"{error} `gattn tokens TEXT` lists them.") from error
 
 
+def _chosen(written: str | None) -> list[int] | list[tuple[int, int]] | None:
+    """Read which heads: numbers, as in 0,2, or places, as in 1.1,2.0; None for all."""
+    from gattn.parsing import read_numbers
+
+    if written is None:
+        return None
+    try:
+        if "." not in written:
+            return read_numbers(written)
+        places = [part.strip().partition(".") for part in written.split(",")]
+        return [(int(layer), int(head)) for layer, _, head in places]
+    except ValueError as error:
+        raise SelectionError(
+            f"--heads says which heads: numbers, as in 0,2, or LAYER.HEAD, as in 1.1,2.0, not "
+            f"{written!r:.80}; how they become one is --reduce mean, max or min."
+        ) from error
+
+
 def _ranked(trace: AttentionTrace, target: int, options: argparse.Namespace) -> Table:
     """Rank the tokens by what flows from them to one."""
     from gattn.analysis.flows import flow
@@ -160,8 +178,7 @@ def _ranked(trace: AttentionTrace, target: int, options: argparse.Namespace) -> 
     from gattn.analysis.results import table
     from gattn.analysis.rollouts import rollout
 
-    one = options.heads.isdecimal() and len(options.heads) < 12
-    which: dict[str, Any] = {"heads": int(options.heads)} if one else {"reduce": options.heads}
+    which: dict[str, Any] = {"heads": _chosen(options.heads), "reduce": options.reduce}
     how: dict[str, Any] = {**which, "residual": options.residual}
     flows = flow(trace, targets=target, progress=sys.stderr.isatty(), **how)
     numbers = flows.to_numpy()[0]

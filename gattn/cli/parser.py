@@ -174,7 +174,13 @@ def _flow(commands: Commands) -> None:
         help="a position, or the text of a token, the last of such (default: -1, the last)",
     )
     parser.add_argument(
-        "--heads", default="mean", metavar="HEADS", help="mean (default), max, min or a number"
+        "--heads", metavar="HEADS", help="read these alone: numbers, as in 0,2, or 1.1,2.0"
+    )
+    parser.add_argument(
+        "--reduce",
+        default="mean",
+        choices=("mean", "max", "min"),
+        help="how a layer's heads become one (default: mean)",
     )
     parser.add_argument(
         "--residual", type=real, metavar="R", help="the residual stream's share (default: 0.5)"
