@@ -8,6 +8,7 @@ from math import isfinite, nan
 from typing import NoReturn
 
 from gattn.errors import SelectionError
+from gattn.parsing import read_number
 
 
 class Parser(argparse.ArgumentParser):
@@ -60,3 +61,19 @@ def real(text: str) -> float:
     if not isfinite(number):
         raise argparse.ArgumentTypeError(f"expected a number such as 0.5, not {text!r}")
     return number
+
+
+def head_places(written: str) -> tuple[str | None, list[tuple[int, int]]]:
+    """Read a stack, where it is named, and heads as LAYER.HEAD."""
+    stack, _, places = written.rpartition(":")
+    found = re.fullmatch(r"\d+\.\d+(,\d+\.\d+)*", places.replace(" ", ""))
+    if not found:
+        raise SelectionError(
+            f"--heads is a list of LAYER.HEAD, as in 1.1,2.0 or decoder:1.1,2.0, not {written!r}."
+        )
+    pairs = [place.split(".") for place in found[0].split(",")]
+    try:
+        heads = [(read_number(layer), read_number(head)) for layer, head in pairs]
+    except ValueError as error:
+        raise SelectionError(f"--heads takes {error}; not {written!r}.") from error
+    return stack or None, heads

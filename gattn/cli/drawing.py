@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import sys
 import webbrowser
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from gattn.cli.arguments import head_places
 from gattn.cli.captures import (
     Loaded,
     captured,
@@ -29,7 +29,6 @@ from gattn.cli.output import (
     without_single_stack,
 )
 from gattn.errors import CaptureError, EditError, SelectionError
-from gattn.parsing import read_number
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,26 +77,10 @@ def _order(options: argparse.Namespace) -> dict[str, Any]:
             "--layer and --head draw one head: for a larger matrix of it say --heads "
             f"{options.layer}.{options.head}; --sort and --label are for several heads."
         )
-    stack, heads = _head_places(options.heads) if options.heads else (None, None)
+    stack, heads = head_places(options.heads) if options.heads else (None, None)
     if is_one:
         heads = [(options.layer, options.head)]
     return {"heads": heads, "stack": stack, "sort": options.sort, "label": options.label}
-
-
-def _head_places(written: str) -> tuple[str | None, list[tuple[int, int]]]:
-    """Read a stack, where it is named, and heads as LAYER.HEAD."""
-    stack, _, places = written.rpartition(":")
-    found = re.fullmatch(r"\d+\.\d+(,\d+\.\d+)*", places.replace(" ", ""))
-    if not found:
-        raise SelectionError(
-            f"--heads is a list of LAYER.HEAD, as in 1.1,2.0 or decoder:1.1,2.0, not {written!r}."
-        )
-    pairs = [place.split(".") for place in found[0].split(",")]
-    try:
-        heads = [(read_number(layer), read_number(head)) for layer, head in pairs]
-    except ValueError as error:
-        raise SelectionError(f"--heads takes {error}; not {written!r}.") from error
-    return stack or None, heads
 
 
 def run_view(options: argparse.Namespace) -> None:

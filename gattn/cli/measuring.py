@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from gattn.cli.arguments import head_places
 from gattn.cli.captures import Loaded, captured, edit_labels, load, made_edits, read_edits
 from gattn.cli.output import PICTURES, print_notes, print_table, save_drawing, save_table, say
 from gattn.errors import EditError, SelectionError
@@ -159,11 +160,10 @@ def _chosen(written: str | None) -> list[int] | list[tuple[int, int]] | None:
 
     if written is None:
         return None
+    if "." in written:
+        return head_places(written)[1]
     try:
-        if "." not in written:
-            return read_numbers(written)
-        places = [part.strip().partition(".") for part in written.split(",")]
-        return [(int(layer), int(head)) for layer, _, head in places]
+        return read_numbers(written)
     except ValueError as error:
         raise SelectionError(
             f"--heads says which heads: numbers, as in 0,2, or LAYER.HEAD, as in 1.1,2.0, not "
