@@ -132,6 +132,7 @@ class Scores:
     bound: object
     is_exact: bool = False  # in half precision: products in float32 of what was given
     features: int = 0
+    is_smooth_at_zero: bool = True  # the angle of a zero vector has no derivative
 
 
 def most(x):
@@ -196,7 +197,7 @@ def scores_of(draw, heads, dim, dtype):
         Scores(a_head * Dot(), lambda q, k, o, f: by_head(a_head) * dot(q, k),
                lambda q, k, *_: by_head(a_head).abs() * size(q, k)),
         Scores(Cosine(tau), lambda q, k, o, f: tau * dot(unit(q), unit(k)),
-               lambda q, k, *_: 2.0 + 0 * size(q, k)),
+               lambda q, k, *_: 2.0 + 0 * size(q, k), is_smooth_at_zero=False),
         Scores(SquaredDistance(0.5),
                lambda q, k, o, f: -0.5 * (q[..., :, None, :] - k[..., None, :, :]).square().sum(-1),
                lambda q, k, *_: 8 * (most(q) ** 2 + most(k) ** 2) * dim + 0 * size(q, k)),
@@ -224,6 +225,7 @@ def scores_of(draw, heads, dim, dtype):
             _sum(found.weight, ALiBi(heads).to(dtype)),
             lambda q, k, o, f: found.dense(q, k, o, f) - by_head(slopes.to(dtype)) * o[0].abs(),
             lambda q, k, o, f: found.bound(q, k, o, f) + o[0].abs(),
+            is_smooth_at_zero=found.is_smooth_at_zero,
         )
     if added < 0.3:
         extra = with_parameter(RelativePosition(heads, far), "bias", bias)
@@ -231,6 +233,7 @@ def scores_of(draw, heads, dim, dtype):
             _sum(found.weight, extra),
             lambda q, k, o, f: found.dense(q, k, o, f) + relative(o[0]),
             lambda q, k, o, f: found.bound(q, k, o, f) + 4,
+            is_smooth_at_zero=found.is_smooth_at_zero,
         )
     if added < 0.4:
         extra = with_parameter(EdgeBias(heads, 2), "matrix", on_features)
@@ -241,6 +244,7 @@ def scores_of(draw, heads, dim, dtype):
             ),
             lambda q, k, o, f: found.bound(q, k, o, f) + 16,
             features=2,
+            is_smooth_at_zero=found.is_smooth_at_zero,
         )
     return found
 
@@ -393,6 +397,8 @@ def case_of(seed):
         features = torch.randn(queries, keys, scored.features, generator=generator).to(dtype)
     has_slope = not isinstance(normalizer, Entmax)  # the formula halves towards its threshold
     learns = dtype == torch.float64 and has_slope and broken is None and draw.random() < 0.3
+    has_zeros = any(not bool(x.any(-1).all()) for x in tensors[:2])
+    learns &= scored.is_smooth_at_zero or not has_zeros
     tensors = [x.requires_grad_(learns) for x in tensors]
 
     lead = torch.broadcast_shapes(*leads)
