@@ -1,4 +1,4 @@
-"""One's own numbers as attention graphs: lists of edges, and arrays of whole layers."""
+"""Arrays of attention as attention graphs, layer by layer."""
 
 from __future__ import annotations
 
@@ -7,122 +7,30 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
-from gattn.checks import refuse_hidden
+from gattn.edge_lists import as_floats, texts
 from gattn.edit_records import from_identity
 from gattn.errors import GraphError, ShapeError
 from gattn.graph import TokenGraph
-from gattn.head import AttentionGraph, Floats, with_arrays
+from gattn.head import AttentionGraph
 from gattn.keep import All, Keep, as_keep
 from gattn.labelled import Labelled, is_labelled, read_labelled
 from gattn.merging import unless_counted
-from gattn.trace import AttentionTrace, Stack
 
 _SIZES = "(layers, heads, queries, keys)"
 
 
-def from_edges(
-    edge_index: Any,
-    attention: Any,
-    tokens: Sequence[str] = (),
-    *,
-    query_tokens: Sequence[str] = (),
-    num_tokens: int | None = None,
-    num_queries: int | None = None,
-    num_keys: int | None = None,
-    score: Any = None,
-    contribution: Any = None,
-    value_norm: Any = None,
-    **attributes: Any,
-) -> AttentionGraph:
-    """Build a head from edges and their numbers; see `AttentionGraph.from_edges`."""
-    if counted := sorted({"graph", "total_mass", "total_edges"} & set(attributes)):
-        raise GraphError(
-            f"{counted[0]} follows from the edges and their attention: leave it out, or build "
-            "AttentionGraph(graph, attention, total_mass, total_edges) itself."
-        )
-    attributes = with_arrays(attributes)
-    tokens, query_tokens = texts(tokens, "tokens"), texts(query_tokens, "query_tokens")
-    if num_tokens is None and (query_tokens or num_queries is not None or num_keys is not None):
-        num_queries = len(query_tokens) if num_queries is None else num_queries
-        num_keys = len(tokens) if num_keys is None else num_keys
-        graph = TokenGraph.from_edge_index(edge_index, num_queries=num_queries, num_keys=num_keys)
-    elif query_tokens or num_queries is not None or num_keys is not None:
-        raise GraphError("num_tokens is for self-attention; leave it out in cross-attention.")
-    elif tokens or num_tokens is not None:
-        graph = TokenGraph.from_edge_index(
-            edge_index, len(tokens) if num_tokens is None else num_tokens
-        )
-    else:
-        raise GraphError(
-            "Give tokens= or num_tokens=, or for cross-attention num_queries= and num_keys=: the "
-            "edges do not say how many tokens there are."
-        )
-    index = _edge_index(edge_index)
-    order = np.lexsort(index)  # by query, then key
-    _refuse_doubles(index, order)
-    given = {
-        "attention": attention,
-        "score": score,
-        "contribution": contribution,
-        "value_norm": value_norm,
-    }
-    numbers: dict[str, Any] = {
-        name: _of_edges(values, name, len(order))[order]
-        for name, values in given.items()
-        if values is not None
-    }
-    found = numbers["attention"]
-    mass = np.bincount(index[1][order], np.abs(found), graph.num_queries)
-    return AttentionGraph(
-        graph.to("cpu").sorted(),
-        total_mass=mass.astype(found.dtype),
-        total_edges=graph.in_degree.cpu().numpy(),
-        tokens=tokens,
-        query_tokens=query_tokens,
-        **numbers,
-        **attributes,
-    )
-
-
-def _edge_index(edge_index: Any) -> NDArray[np.int64]:
-    values = edge_index.detach().cpu() if isinstance(edge_index, Tensor) else edge_index
-    return np.asarray(values).astype(np.int64)
-
-
-def _refuse_doubles(index: NDArray[np.int64], order: NDArray[np.int64]) -> None:
-    same = (np.diff(index[:, order]) == 0).all(0)
-    if same.any():
-        first, second = sorted(order[np.flatnonzero(same)[0] :][:2].tolist())
-        key, query = index[:, first].tolist()
-        raise GraphError(
-            f"The edge from key {key} to query {query} is there twice, as edges {first} and "
-            f"{second}: give each edge once, with one attention (their sum, say)."
-        )
-
-
-def _of_edges(values: Any, name: str, edges: int) -> Floats:
-    numbers: Floats = as_floats(values, name).cpu().numpy()
-    if numbers.shape != (edges,):
-        raise ShapeError(
-            f"{name} must hold one number for each of the {edges} edges, not {numbers.shape}."
-        )
-    return numbers
-
-
-def from_arrays(
+def heads_from(
     attention: Any,
     tokens: Sequence[str] = (),
     *,
     query_tokens: Sequence[str] = (),
     graph: TokenGraph | None = None,
     keep: Keep = All(),  # noqa: B008
-    stack: str = "attention",
     model: str = "",
-) -> AttentionTrace:
-    """Build a trace from arrays; see `AttentionTrace.from_arrays`."""
+) -> dict[tuple[int, int], AttentionGraph]:
+    """Build the heads of a trace, by (layer, head); see `AttentionTrace.from_arrays`."""
     keep = as_keep(keep)
     if graph is not None and not isinstance(graph, TokenGraph):
         raise GraphError(
@@ -147,7 +55,7 @@ def from_arrays(
             heads[place] = _head(
                 matrix, graph, keep, layer=place[0], head=place[1], model=model, **names
             )
-    return AttentionTrace({stack: Stack(stack, heads)}, model)
+    return heads
 
 
 def _names_of(labels: Labelled, graph: TokenGraph, given: dict[str, Any]) -> dict[str, Any]:
@@ -258,38 +166,3 @@ def _graph_of(layers: Sequence[Tensor], *, is_bipartite: bool) -> TokenGraph:
         return TokenGraph.bipartite(queries, keys)
     ahead = any(bool(layer.triu(1).any()) for layer in layers)
     return TokenGraph.complete(keys) if ahead else TokenGraph.causal(keys)
-
-
-def as_floats(values: Any, name: str) -> Tensor:
-    """Take numbers of any kind, on any device: double where they are, half as single."""
-    refuse_hidden(name, values, ShapeError)
-    try:
-        found = values.detach() if isinstance(values, Tensor) else torch.from_numpy(_array(values))
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise ShapeError(f"{name} must hold numbers, not {type(values).__name__}.") from error
-    if found.is_complex() or found.dtype == torch.bool:
-        raise ShapeError(f"{name} must hold real numbers, not {found.dtype}.")
-    if not found.is_floating_point():
-        return found.double()
-    return found if found.dtype == torch.float64 else found.float()
-
-
-def _array(values: Any) -> NDArray[Any]:
-    found = np.array(values, order="C")
-    if found.dtype.byteorder not in "=|":
-        found = found.astype(found.dtype.newbyteorder("="))
-    return found.astype(np.float64) if found.size == 0 or found.dtype == np.longdouble else found
-
-
-def texts(tokens: Sequence[str], name: str) -> tuple[str, ...]:
-    """Take the texts of tokens.
-
-    Raises
-    ------
-    ShapeError
-        Where they are no list of texts.
-    """
-    found = () if isinstance(tokens, str) else tuple(tokens)
-    if isinstance(tokens, str) or not all(isinstance(token, str) for token in found):
-        raise ShapeError(f"{name} is a list of texts, one for each token, not {tokens!r:.80}.")
-    return tuple(map(str, found))

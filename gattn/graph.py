@@ -16,6 +16,7 @@ from gattn.caching import cached_property, cached_tensor
 from gattn.checks import allowed_memory, check_memory, whole
 from gattn.constructions import bigbird_rule, expander_rule, nearest_rule
 from gattn.counting import count_edges
+from gattn.door import draw
 from gattn.errors import GattnError, GraphError
 from gattn.rules import (
     BLOCK_PAIRS,
@@ -766,9 +767,7 @@ class TokenGraph:
 
     def draw(self, layout: Layout = "matrix", *, ax: Axes | None = None, **options: Any) -> Axes:
         """Draw who may attend to whom; see `gattn.drawing.draw_token_graph`."""
-        from gattn.drawing import draw_token_graph
-
-        return draw_token_graph(self, layout, ax=ax, **options)
+        return draw(self, layout, ax=ax, **options)
 
     def nodes(self) -> list[tuple[Any, dict[str, Any]]]:
         """List the nodes as NetworkX takes them: (id, attributes), keys before queries."""

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gattn import door, edge_lists, merging, networks
 from gattn.checks import refuse_hidden
 from gattn.edit_records import Edits, checked, identities, in_words
 from gattn.errors import CaptureError, ShapeError
@@ -302,7 +303,7 @@ class AttentionGraph:
             total_mass=np.bincount(query, np.abs(values), graph.num_queries).astype(matrix.dtype),
             total_edges=graph.in_degree.numpy(),
             tokens=tuple(tokens),
-            **with_arrays(attributes),
+            **edge_lists.with_arrays(attributes),
         )
 
     @staticmethod
@@ -339,9 +340,7 @@ class AttentionGraph:
         >>> AttentionGraph.from_edges(edges, [0.7, 0.3, 1.0], ["the", "dog"]).to_dense().tolist()
         [[1.0, 0.0], [0.3, 0.7]]
         """
-        from gattn.arrays import from_edges
-
-        return from_edges(edge_index, attention, tokens, **attributes)
+        return AttentionGraph(**edge_lists.fields_of(edge_index, attention, tokens, **attributes))
 
     # Edges
 
@@ -436,9 +435,7 @@ class AttentionGraph:
         Nodes keep their positions; edges to other tokens count as dropped. In a bipartite graph a
         position or text chooses among queries and keys alike.
         """
-        from gattn.merging import subgraph
-
-        return subgraph(self, nodes)
+        return merging.subgraph(self, nodes)
 
     def merge(
         self, spans: Iterable[tuple[int, int]], query_spans: Iterable[tuple[int, int]] = ()
@@ -459,15 +456,11 @@ class AttentionGraph:
         carried over: the score of a merged edge is not defined, and the length of a sum is not the
         sum of the lengths.
         """
-        from gattn.merging import merge
-
-        return merge(self, spans, query_spans)
+        return merging.merge(self, spans, query_spans)
 
     def merge_words(self) -> AttentionGraph:
         """Merge the tokens of each word into one node (of the keys, where bipartite)."""
-        from gattn.merging import merge_words
-
-        return merge_words(self)
+        return merging.merge_words(self)
 
     # Other forms
 
@@ -525,9 +518,7 @@ class AttentionGraph:
 
         See `gattn.networks.to_networkx` for its attributes.
         """
-        from gattn.networks import to_networkx
-
-        return to_networkx(self, self_loops=self_loops, distance=distance)
+        return networks.to_networkx(self, self_loops=self_loops, distance=distance)
 
     @staticmethod
     def from_networkx(graph: nx.DiGraph[Any], weight: str = "weight") -> AttentionGraph:
@@ -535,21 +526,15 @@ class AttentionGraph:
 
         See `gattn.networks.from_networkx`; `weight` names the attribute that holds the attention.
         """
-        from gattn.networks import from_networkx
-
-        return from_networkx(graph, weight)
+        return AttentionGraph(**networks.fields_from(graph, weight))
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a file of the kind its suffix says; see `gattn.files.save`."""
-        from gattn.files import save
-
-        save(self, path)
+        door.save(self, path)
 
     def draw(self, layout: Layout = "arcs", *, ax: Axes | None = None, **options: Any) -> Axes:
         """Draw the graph on Axes; see `gattn.drawing.draw_head`."""
-        from gattn.drawing import draw_head
-
-        return draw_head(self, layout, ax=ax, **options)
+        return door.draw(self, layout, ax=ax, **options)
 
     @overload
     def to_html(self, path: None = None, **options: Any) -> str: ...
@@ -557,27 +542,11 @@ class AttentionGraph:
     def to_html(self, path: str | PathLike[str], **options: Any) -> None: ...
     def to_html(self, path: str | PathLike[str] | None = None, **options: Any) -> str | None:
         """Write a page to look at, one HTML file; see `gattn.drawing.page.to_html`."""
-        from gattn.drawing.page import to_html
-
-        return to_html(self, path, **options)
+        return door.to_html(self, path, **options)
 
     def _repr_html_(self) -> str | None:
-        from gattn.drawing.page import notebook_html
-
-        return notebook_html(self)
+        return door.notebook_html(self)
 
     def draw_text(self, query: int | str | None = None, **options: Any) -> Axes:
         """Write the text, shaded by what a query reads of it; see `gattn.drawing.draw_text`."""
-        from gattn.drawing import draw_text
-
-        return draw_text(self, query, **options)
-
-
-def with_arrays(attributes: dict[str, Any]) -> dict[str, Any]:
-    """Make arrays of positions that are given as lists."""
-    return {
-        name: np.asarray(values)
-        if name in ("positions", "query_positions") and isinstance(values, (list, tuple, range))
-        else values
-        for name, values in attributes.items()
-    }
+        return door.draw_text(self, query, **options)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from operator import index
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -14,10 +14,12 @@ from numpy.typing import NDArray
 
 from gattn.errors import SelectionError
 from gattn.graph import TokenGraph
-from gattn.head import AttentionGraph, Floats, Ints
 from gattn.pieces import joined
 from gattn.rules import Edges
 from gattn.token_names import find_tokens, places_of
+
+if TYPE_CHECKING:
+    from gattn.head import AttentionGraph, Floats, Ints
 
 
 def subgraph(head: AttentionGraph, nodes: Iterable[int | str]) -> AttentionGraph:

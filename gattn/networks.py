@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import networkx as nx
 import numpy as np
 import torch
 
@@ -14,9 +13,13 @@ from gattn.checks import check_memory
 from gattn.edit_records import EditRecord, from_text, to_text
 from gattn.errors import GraphError
 from gattn.graph import TokenGraph
-from gattn.head import AttentionGraph
 from gattn.merging import unless_counted
 from gattn.rules import Edges
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+    from gattn.head import AttentionGraph
 
 _ROUNDING = 1e-5
 """How far above 1 rounding leaves attention in single precision, at most."""
@@ -73,6 +76,8 @@ def to_networkx(
         f"The NetworkX graph of {head}",
         "drop faint edges first with head.keep(gattn.Threshold(0.01))",
     )
+    import networkx as nx
+
     graph: nx.DiGraph[Any] = nx.DiGraph(**_graph_attributes(head))
     graph.add_nodes_from(_nodes(head))
     keys, queries = _ids(head)
@@ -152,8 +157,8 @@ def _nodes(head: AttentionGraph) -> list[tuple[Any, dict[str, Any]]]:
     return list(nodes.items())
 
 
-def from_networkx(graph: nx.DiGraph[Any], weight: str = "weight") -> AttentionGraph:
-    """Read an attention graph from a directed graph whose edges run from key to query.
+def fields_from(graph: nx.DiGraph[Any], weight: str = "weight") -> dict[str, Any]:
+    """Read the fields of an `AttentionGraph` from a directed graph whose edges run to the query.
 
     What `to_networkx` wrote comes back whole. In another graph, nodes that are not whole numbers
     take positions in the graph's own order, and nothing counts as dropped.
@@ -170,6 +175,8 @@ def from_networkx(graph: nx.DiGraph[Any], weight: str = "weight") -> AttentionGr
     GraphError
         Where the graph is undirected or a multigraph, or an edge has no such attribute.
     """
+    import networkx as nx
+
     if not isinstance(graph, nx.DiGraph) or graph.is_multigraph():
         raise GraphError(f"An attention graph is read from a nx.DiGraph; {what_else(graph)}")
     sides = {
@@ -192,6 +199,8 @@ def from_networkx(graph: nx.DiGraph[Any], weight: str = "weight") -> AttentionGr
 
 def what_else(thing: object) -> str:
     """Say what a thing is that is no `nx.DiGraph`, and what to do."""
+    import networkx as nx
+
     kind = type(thing).__name__
     if not isinstance(thing, nx.Graph):
         return f"this is a {kind}."
@@ -228,7 +237,7 @@ def _read(
     offset: int,
     bipartite: bool,
     weight: str,
-) -> AttentionGraph:
+) -> dict[str, Any]:
     key_index = {node: index for index, node in enumerate(keys)}
     row_index = {node: index for index, node in enumerate(queries)}
     found = [
@@ -258,36 +267,36 @@ def _read(
         if found and all(name in edge for *_, edge in found)
     }
     words = [nodes[node].get("word") for node in keys]
-    return AttentionGraph(
-        tokens,
-        attention,
-        _numbers(
+    return {
+        **stored,
+        "graph": tokens,
+        "attention": attention,
+        "total_mass": _numbers(
             [nodes[q].get("total_mass", m) for q, m in zip(queries, mass, strict=True)],
             kind,
             "total_mass",
         ),
-        _numbers(
+        "total_edges": _numbers(
             [nodes[q].get("total_edges", d) for q, d in zip(queries, degree, strict=True)],
             np.dtype(np.int64),
             "total_edges",
         ),
-        **stored,
-        sink=_sink(graph, queries, kind, weight),
-        tokens=tuple(str(nodes[node].get("token", node)) for node in keys),
-        query_tokens=tuple(str(nodes[q].get("token", q)) for q in queries) if bipartite else (),
-        words=tuple(words) if any(word is not None for word in words) else (),
-        positions=_positions(keys, bipartite),
-        query_positions=_positions(queries, bipartite) if bipartite else None,
-        layer=graph.graph.get("layer"),
-        head=graph.graph.get("head"),
-        key_value_head=graph.graph.get("key_value_head"),
-        generated=sum(
+        "sink": _sink(graph, queries, kind, weight),
+        "tokens": tuple(str(nodes[node].get("token", node)) for node in keys),
+        "query_tokens": tuple(str(nodes[q].get("token", q)) for q in queries) if bipartite else (),
+        "words": tuple(words) if any(word is not None for word in words) else (),
+        "positions": _positions(keys, bipartite),
+        "query_positions": _positions(queries, bipartite) if bipartite else None,
+        "layer": graph.graph.get("layer"),
+        "head": graph.graph.get("head"),
+        "key_value_head": graph.graph.get("key_value_head"),
+        "generated": sum(
             bool(nodes[node].get("generated")) for node in (queries if bipartite else keys)
         ),
-        kept_by=graph.graph.get("keep", "All()"),
-        edits=_edits(graph.graph.get("edits", "[]")),
+        "kept_by": graph.graph.get("keep", "All()"),
+        "edits": _edits(graph.graph.get("edits", "[]")),
         **{name: graph.graph.get(name, "") for name in _TEXTS},
-    )
+    }
 
 
 def _edits(text: Any) -> tuple[EditRecord, ...]:

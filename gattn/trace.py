@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, overload
 
+from gattn import door
+from gattn.arrays import heads_from
 from gattn.checks import whole
 from gattn.edit_records import Edits, in_words, union
 from gattn.errors import SelectionError, ShapeError
@@ -83,11 +85,7 @@ class Stack(Mapping[tuple[int, int], AttentionGraph]):
 
     def draw(self, *, other: Stack | None = None, **options: Any) -> Figure:
         """Draw its heads at a glance, as `AttentionTrace.draw` does."""
-        from gattn.drawing import draw_compare, draw_heads
-
-        return (
-            draw_heads(self, **options) if other is None else draw_compare(self, other, **options)
-        )
+        return door.draw_heads(self, other, **options)
 
     def unroll(
         self, *, heads: HeadChoice = None, reduce: Reduction = "mean", residual: float = 0.5
@@ -123,9 +121,7 @@ class Stack(Mapping[tuple[int, int], AttentionGraph]):
         ShapeError
             Where attention is negative, or `residual` is no share.
         """
-        from gattn.analysis.unrolled import unroll
-
-        return unroll(self, heads=heads, reduce=reduce, residual=residual)
+        return door.unroll(self, heads=heads, reduce=reduce, residual=residual)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -225,17 +221,10 @@ class AttentionTrace:
         >>> trace[0, 0]
         AttentionGraph(layer 0, head 0, 2 tokens, 3 edges, keep=All(), 100.0% of the attention)
         """
-        from gattn.arrays import from_arrays
-
-        return from_arrays(
-            attention,
-            tokens,
-            query_tokens=query_tokens,
-            graph=graph,
-            keep=keep,
-            stack=stack,
-            model=model,
+        heads = heads_from(
+            attention, tokens, query_tokens=query_tokens, graph=graph, keep=keep, model=model
         )
+        return AttentionTrace({stack: Stack(stack, heads)}, model)
 
     @overload
     def __getitem__(self, place: str) -> Stack: ...
@@ -312,15 +301,11 @@ class AttentionTrace:
 
     def summary(self) -> pd.DataFrame:
         """Describe every head in one row; see `gattn.analysis.heads.head_table`."""
-        from gattn.analysis.heads import head_table
-
-        return head_table(self)
+        return door.head_table(self)
 
     def save(self, path: str | PathLike[str]) -> None:
         """Write a ``.gattn`` file; see `gattn.files.save`."""
-        from gattn.files import save
-
-        save(self, path)
+        door.save(self, path)
 
     def draw(self, *, other: AttentionTrace | None = None, **options: Any) -> Figure:
         """Draw all heads at a glance; see `gattn.drawing.draw_heads`.
@@ -328,11 +313,7 @@ class AttentionTrace:
         With another trace of the same tokens, before, after and what changed; see
         `gattn.drawing.draw_compare`.
         """
-        from gattn.drawing import draw_compare, draw_heads
-
-        return (
-            draw_heads(self, **options) if other is None else draw_compare(self, other, **options)
-        )
+        return door.draw_heads(self, other, **options)
 
     @overload
     def to_html(self, path: None = None, **options: Any) -> str: ...
@@ -340,14 +321,10 @@ class AttentionTrace:
     def to_html(self, path: str | PathLike[str], **options: Any) -> None: ...
     def to_html(self, path: str | PathLike[str] | None = None, **options: Any) -> str | None:
         """Write a page to look at, one HTML file; see `gattn.drawing.page.to_html`."""
-        from gattn.drawing.page import to_html
-
-        return to_html(self, path, **options)
+        return door.to_html(self, path, **options)
 
     def _repr_html_(self) -> str | None:
-        from gattn.drawing.page import notebook_html
-
-        return notebook_html(self)
+        return door.notebook_html(self)
 
     def draw_text(
         self,
@@ -360,7 +337,5 @@ class AttentionTrace:
 
         See `gattn.drawing.draw_text`.
         """
-        from gattn.drawing import draw_text
-
         chosen = self.heads() if heads is None else (self[place] for place in heads)
-        return draw_text(chosen, query, **options)
+        return door.draw_text(chosen, query, **options)

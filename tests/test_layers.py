@@ -5,6 +5,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import networkx as nx
 import pytest
 
 import gattn
@@ -12,11 +13,11 @@ import gattn
 ROOT = Path(gattn.__file__).parent
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
 LAYERS = [
-    {"errors", "caching", "progress", "checks", "edit_records", "token_names"},
+    {"door", "errors", "caching", "progress", "checks", "edit_records", "text", "token_names"},
     {"rules", "constructions", "counting", "graph", "neighbourhoods"},
     {"weights", "normalizers", "keep"},
     {"engines"},
-    {"head", "networks", "merging", "pieces", "store"},
+    {"edge_lists", "head", "networks", "merging", "pieces", "store"},
     {"attention", "teaching"},
     {"module"},
     {"trace", "arrays", "labelled"},
@@ -44,8 +45,8 @@ def place(path: Path) -> str:
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
-def imports(path: Path) -> set[str]:
-    """The modules that a file imports as it is loaded, at any depth but within functions."""
+def imports(path: Path, *, within_functions: bool = False) -> set[str]:
+    """The modules that a file imports: as it is loaded, or also when a function is called."""
     found, waiting = set(), list(ast.parse(path.read_text(encoding="utf-8")).body)
     while waiting:
         node = waiting.pop()
@@ -56,30 +57,44 @@ def imports(path: Path) -> set[str]:
             found |= {f"{node.module}.{name.name}" for name in node.names}
         elif isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
             continue
-        elif not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+        elif within_functions or not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             waiting += ast.iter_child_nodes(node)
     return found
+
+
+def module(path: Path) -> str:
+    parts = path.relative_to(ROOT.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
 def test_modules_import_only_from_their_left(path: Path) -> None:
     assert place(path) in RANK, f"Say in LAYERS where {place(path)} belongs."
-    for name in imports(path):
+    for name in imports(path, within_functions=True):
         if name.startswith("gattn.") and (target := name.split(".")[1]) in RANK:
             assert RANK[target] <= RANK[place(path)], f"{path.name} imports {name}"
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_a_sibling_imports_the_file_that_defines_a_name(path: Path) -> None:
-    package = path.relative_to(ROOT).parent
-    if package.parts and path.name != "__init__.py":
-        for name in imports(path):
-            own = f"gattn.{package.as_posix().replace('/', '.')}."
-            if name.startswith(own):
-                sibling = name.removeprefix(own).split(".")[0]
-                assert (path.parent / sibling).with_suffix(".py").exists() or (
-                    path.parent / sibling
-                ).is_dir(), f"{path.name} imports {name} from its own package"
+def test_only_doors_import_by_name() -> None:
+    """Such imports are seen by no test of layers."""
+    users = {
+        path.relative_to(ROOT).as_posix() for path in FILES if "import_module" in path.read_text()
+    }
+    within = {"engines/choice.py", "engines/explaining.py"}  # their own package
+    packages = {"analysis/__init__.py", "surveys/__init__.py"}  # their own names
+    assert users == {"door.py", "drawing/pictures.py"} | within | packages
+
+
+def test_no_imports_run_in_a_circle() -> None:
+    files = {module(path): path for path in FILES}
+    graph = nx.DiGraph()
+    for name, path in files.items():
+        for found in imports(path, within_functions=True):
+            target = found if found in files else found.rpartition(".")[0]
+            if target in files:
+                graph.add_edge(name, target)
+    circles = [sorted(some) for some in nx.strongly_connected_components(graph) if len(some) > 1]
+    assert circles == []
 
 
 def test_files_of_the_command_import_only_from_their_left() -> None:

@@ -16,6 +16,7 @@ from torch import Tensor
 from gattn.analysis.dropped import at_most, largest_dropped
 from gattn.analysis.layers import Attention, Layers
 from gattn.analysis.results import Table, edits_of, table
+from gattn.door import draw
 from gattn.errors import SelectionError, ShapeError
 from gattn.progress import walk
 
@@ -28,10 +29,6 @@ _ROUNDING = 1e-5
 
 class Barcode(Table):
     """The bars of heads: a table with one row a bar, by ``layer``, ``head`` and ``dimension``."""
-
-    @property
-    def _constructor(self) -> type[Barcode]:
-        return Barcode
 
     def summary(self) -> Table:
         r"""Describe the bars of each head in one row a dimension.
@@ -74,9 +71,7 @@ class Barcode(Table):
         **options: Any,
     ) -> Axes:
         """Draw the bars of one head; see `gattn.drawing.barcodes.draw_barcode`."""
-        from gattn.drawing.barcodes import draw_barcode
-
-        return draw_barcode(self, layer=layer, head=head, ax=ax, **options)
+        return draw(self, layer=layer, head=head, ax=ax, **options)
 
 
 def barcode(attention: Attention, *, dimension: int = 0, progress: bool = True) -> Barcode:

@@ -26,10 +26,6 @@ if TYPE_CHECKING:
 class Comparison(Table):
     """What `compare` gives: a `Table` whose picture shows how far apart heads are."""
 
-    @property
-    def _constructor(self) -> type[Comparison]:
-        return Comparison
-
     def draw(self, *, ax: Axes | None = None, **options: Any) -> Axes:
         """Draw it on Axes; see `gattn.drawing.results.draw_table`."""
         names = [name for name in _NUMBERS if name in self.columns]

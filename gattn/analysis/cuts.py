@@ -15,7 +15,7 @@ from gattn.analysis.results import Table, column, table
 from gattn.errors import SelectionError
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    pass
 
 _ENDLESS = 1 << 30
 _MOST_DRAWN = 2000
@@ -23,16 +23,6 @@ _MOST_DRAWN = 2000
 
 class Bottlenecks(Table):
     """A minimum cut, one row a token or edge of it. Its picture shows it among all that passes."""
-
-    @property
-    def _constructor(self) -> type[Bottlenecks]:
-        return Bottlenecks
-
-    def draw(self, *, ax: Axes | None = None, **options: Any) -> Axes:
-        """Draw it on Axes; see `gattn.drawing.bottlenecks.draw_bottlenecks`."""
-        from gattn.drawing.bottlenecks import draw_bottlenecks
-
-        return draw_bottlenecks(self, ax=ax, **options)
 
 
 def bottlenecks(

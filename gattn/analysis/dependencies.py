@@ -21,7 +21,7 @@ from gattn.progress import walk
 from gattn.trace import AttentionTrace, Stack
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    pass
 
 ALL = "all relations"
 """The name of all relations together; CoNLL-U has none with a space."""
@@ -29,10 +29,6 @@ ALL = "all relations"
 
 class Alignment(Table):
     """How well heads match dependency trees; see `dependency_alignment`."""
-
-    @property
-    def _constructor(self) -> type[Alignment]:
-        return Alignment
 
     def best(self) -> Alignment:
         """Find the best head and direction of each relation, the most frequent relation first.
@@ -56,12 +52,6 @@ class Alignment(Table):
         made = Alignment(rows).set_index("relation").astype({"offset": int, "number": int})
         made.attrs = dict(self.attrs)
         return made
-
-    def draw(self, *, ax: Axes | None = None, **options: Any) -> Axes:
-        """Draw the best heads beside the best offsets; see `gattn.drawing.syntax`."""
-        from gattn.drawing.syntax import draw_alignment
-
-        return draw_alignment(self, ax=ax, **options)
 
 
 def dependency_alignment(

@@ -28,7 +28,6 @@ from gattn.models.encoding import Inputs
 from gattn.models.metrics import Measure, Metric, Token
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
     from transformers import PreTrainedTokenizerBase
 
     from gattn.models.capturing import Model
@@ -43,29 +42,9 @@ class Curves(Table):
     ``attrs["area"]`` has the area under each curve.
     """
 
-    @property
-    def _constructor(self) -> type[Curves]:
-        return Curves
-
-    def draw(self, *, ax: Axes | None = None, **options: Any) -> Axes:
-        """Draw the curves on Axes; see `gattn.drawing.faithful.draw_curves`."""
-        from gattn.drawing.faithful import draw_curves
-
-        return draw_curves(self, ax=ax, **options)
-
 
 class Agreement(Table):
     """How rankings correlate with effects: a row a ranking."""
-
-    @property
-    def _constructor(self) -> type[Agreement]:
-        return Agreement
-
-    def draw(self, *, ax: Axes | None = None, **options: Any) -> Axes:
-        """Draw it on Axes; see `gattn.drawing.faithful.draw_agreement`."""
-        from gattn.drawing.faithful import draw_agreement
-
-        return draw_agreement(self, ax=ax, **options)
 
 
 def deletion_curve(

@@ -13,21 +13,11 @@ from gattn.analysis.results import Table, table, told
 from gattn.errors import SelectionError
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    pass
 
 
 class HeadClusters(Table):
     """What `head_clusters` gives: a `Table` whose picture is the tree of the heads."""
-
-    @property
-    def _constructor(self) -> type[HeadClusters]:
-        return HeadClusters
-
-    def draw(self, *, ax: Axes | None = None, **options: Any) -> Axes:
-        """Draw the tree; see `gattn.drawing.head_maps.draw_head_clusters`."""
-        from gattn.drawing.head_maps import draw_head_clusters
-
-        return draw_head_clusters(self, ax=ax, **options)
 
 
 def head_clusters(distances: xr.DataArray, count: int) -> HeadClusters:
@@ -75,16 +65,6 @@ def head_clusters(distances: xr.DataArray, count: int) -> HeadClusters:
 
 class HeadMap(Table):
     """What `head_map` gives: a `Table` whose picture is the map."""
-
-    @property
-    def _constructor(self) -> type[HeadMap]:
-        return HeadMap
-
-    def draw(self, *, ax: Axes | None = None, **options: Any) -> Axes:
-        """Draw the map; see `gattn.drawing.head_maps.draw_head_map`."""
-        from gattn.drawing.head_maps import draw_head_map
-
-        return draw_head_map(self, ax=ax, **options)
 
 
 def head_map(distances: xr.DataArray) -> HeadMap:

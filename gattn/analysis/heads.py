@@ -19,7 +19,7 @@ from gattn.progress import walk
 from gattn.trace import AttentionTrace, Stack
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    pass
 
 Place: TypeAlias = tuple[str, int, int]
 """A stack's name, a layer and a head."""
@@ -30,16 +30,6 @@ Heads: TypeAlias = Union[Attention, Sequence[AttentionGraph]]  # noqa: UP007 - a
 
 class HeadTable(Table):
     """What `head_table` gives: a `Table` whose picture has the labels beside it."""
-
-    @property
-    def _constructor(self) -> type[HeadTable]:
-        return HeadTable
-
-    def draw(self, *, ax: Axes | None = None, **options: Any) -> Axes:
-        """Draw it on Axes; see `gattn.drawing.head_tables.draw_head_table`."""
-        from gattn.drawing.head_tables import draw_head_table
-
-        return draw_head_table(self, ax=ax, **options)
 
 
 def head_table(attention: Heads, *, tokens: Sequence[str] = (), progress: bool = True) -> HeadTable:

@@ -20,8 +20,8 @@ from gattn.analysis.reductions import (
     shares_of,
     wrong_reduction,
 )
-from gattn.arrays import texts
 from gattn.checks import refuse_hidden
+from gattn.edge_lists import texts
 from gattn.edit_records import identities, in_words
 from gattn.errors import SelectionError, ShapeError
 from gattn.graph import TokenGraph

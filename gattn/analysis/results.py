@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import networkx as nx
 import numpy as np
@@ -11,6 +11,7 @@ import pandas as pd
 import xarray as xr
 from torch import Tensor
 
+from gattn.door import draw
 from gattn.edit_records import from_identity, from_text, identities, to_text
 
 if TYPE_CHECKING:
@@ -37,6 +38,10 @@ class _Told:
         notes = self._facts().get("notes", ())
         return notes.splitlines() if isinstance(notes, str) else list(notes)
 
+    def draw(self, *, ax: Axes | None = None, **options: Any) -> Axes:
+        """Draw it on Axes, as `gattn.drawing.pictures` says for results of its kind."""
+        return draw(self, ax=ax, **options)
+
 
 class Array(_Told, xr.DataArray):  # type: ignore[no-untyped-call]
     """An array with named axes, such as ``layer``, ``query`` and ``key``.
@@ -51,28 +56,16 @@ class Array(_Told, xr.DataArray):  # type: ignore[no-untyped-call]
     def _facts(self) -> Mapping[Any, Any]:
         return self.attrs
 
-    def draw(self, *, ax: Axes | None = None, **options: Any) -> Axes:
-        """Draw it on Axes; see `gattn.drawing.results.draw_array`."""
-        from gattn.drawing.results import draw_array
-
-        return draw_array(self, ax=ax, **options)
-
 
 class Table(_Told, pd.DataFrame):
     """A `pandas.DataFrame` that says what it was computed from, and draws itself."""
 
     @property
-    def _constructor(self) -> type[Table]:
-        return Table
+    def _constructor(self) -> type[Self]:
+        return type(self)
 
     def _facts(self) -> Mapping[Any, Any]:
         return self.attrs
-
-    def draw(self, *, ax: Axes | None = None, **options: Any) -> Axes:
-        """Draw it on Axes; see `gattn.drawing.results.draw_table`."""
-        from gattn.drawing.results import draw_table
-
-        return draw_table(self, ax=ax, **options)
 
 
 class Graph(_Told, nx.DiGraph):  # type: ignore[type-arg]

@@ -16,7 +16,7 @@ from gattn.analysis.results import Graph, Table, edits_of, table
 from gattn.errors import SelectionError
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    pass
 
 Node: TypeAlias = tuple[int, int, str]
 """Layer, position and kind."""
@@ -188,7 +188,7 @@ class Routes(Graph):
 
     def _words(self, nodes: Sequence[Node]) -> str:
         """Write a path: its tokens, the heads between them, and its MLPs."""
-        from gattn.drawing.text import visible
+        from gattn.text import visible
 
         words = [f"{visible(self.nodes[nodes[0]]['token'])} {nodes[0][1]}"]
         for source, target in pairwise(nodes):
@@ -240,12 +240,6 @@ class Routes(Graph):
             notes=self.notes,
             edits=edits_of(self),
         )
-
-    def draw(self, *, ax: Axes | None = None, **options: Any) -> Axes:
-        """Draw it on Axes; see `gattn.drawing.routes.draw_routes`."""
-        from gattn.drawing.routes import draw_routes
-
-        return draw_routes(self, ax=ax, **options)
 
 
 def _place(node: Node) -> tuple[int, int, int]:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from gattn.analysis.layers import Attention, Layers, heads_of, named
 from gattn.analysis.results import Graph, Table, column, table, told_in_graph
 from gattn.analysis.words import Matrix, words_of
+from gattn.door import draw
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
 from gattn.progress import walk
@@ -26,25 +27,13 @@ Direction: TypeAlias = Literal["dependent_to_head", "head_to_dependent"]
 class Tree(Graph):
     """A tree of words, whose edges run from head to dependent; see `arborescence`."""
 
-    def draw(self, *, ax: Axes | None = None, **options: Any) -> Axes:
-        """Draw it as arcs from head to dependent; see `gattn.drawing.syntax.draw_tree`."""
-        from gattn.drawing.syntax import draw_tree
-
-        return draw_tree(self, ax=ax, **options)
-
 
 class BestEdges(Table):
     """The best edges of words in every head; see `best_edges`."""
 
-    @property
-    def _constructor(self) -> type[BestEdges]:
-        return BestEdges
-
     def draw(self, side: str = "key", *, ax: Axes | None = None, **options: Any) -> Axes:
         """Draw it on Axes; see `gattn.drawing.syntax.draw_best_edges`."""
-        from gattn.drawing.syntax import draw_best_edges
-
-        return draw_best_edges(self, side, ax=ax, **options)
+        return draw(self, side, ax=ax, **options)
 
 
 def best_edges(

@@ -18,6 +18,7 @@ from gattn.analysis.arguments import whole_number
 from gattn.analysis.dropped import largest_dropped
 from gattn.analysis.layers import Attention, Layers
 from gattn.analysis.results import Table, table
+from gattn.door import draw
 from gattn.errors import SelectionError
 from gattn.head import Floats, Ints
 from gattn.progress import walk
@@ -32,15 +33,9 @@ THRESHOLDS = (0.025, 0.05, 0.1, 0.25, 0.5, 0.75)
 class TopologyTable(Table):
     """One row a head and threshold; see `topology_table`."""
 
-    @property
-    def _constructor(self) -> type[TopologyTable]:
-        return TopologyTable
-
     def draw(self, column: str = "betti1", *, ax: Axes | None = None, **options: Any) -> Axes:
         """Draw a column, heads by thresholds; see `gattn.drawing.topology.draw_topology`."""
-        from gattn.drawing.topology import draw_topology
-
-        return draw_topology(self, column, ax=ax, **options)
+        return draw(self, column, ax=ax, **options)
 
 
 def topology_table(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from gattn.analysis.layers import Layers, counted, notes_of_mass
 from gattn.analysis.reductions import REDUCTIONS, described, numbers_or_places
 from gattn.analysis.results import Graph, told_in_graph
+from gattn.door import draw
 from gattn.edit_records import identities, in_words
 from gattn.errors import SelectionError, ShapeError
 from gattn.token_names import find_token
@@ -210,9 +211,7 @@ class Unrolled(Graph):
 
     def draw(self, layout: str = "layered", *, ax: Axes | None = None, **options: Any) -> Axes:
         """Draw it on Axes; see `gattn.drawing.unrolled.draw_unrolled`."""
-        from gattn.drawing.unrolled import draw_unrolled
-
-        return draw_unrolled(self, layout, ax=ax, **options)
+        return draw(self, layout, ax=ax, **options)
 
 
 def unroll(

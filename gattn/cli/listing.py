@@ -24,8 +24,8 @@ def run_export(options: argparse.Namespace) -> None:
 
 def run_tokens(options: argparse.Namespace) -> None:
     """List the tokens of a text with their positions."""
-    from gattn.drawing.text import visible
     from gattn.models.encoding import encode
+    from gattn.text import visible
 
     encoding = encode(*load(options))
     say("")

@@ -88,7 +88,7 @@ def run_routes(options: argparse.Namespace) -> None:
 
 
 def _print_routes(found: Routes) -> None:
-    from gattn.drawing.text import visible
+    from gattn.text import visible
 
     layer, position, _ = found.target
     predicted = visible(found.graph["predicted"]) if found.graph["predicted"] else "nothing"
@@ -119,7 +119,7 @@ def _save_routes(found: Routes, path: Path) -> None:
 def run_flow(options: argparse.Namespace) -> None:
     """Rank tokens by what flows from them to one."""
     trace = captured(options)
-    from gattn.drawing.text import visible
+    from gattn.text import visible
 
     target = _position(options.target, trace.tokens)
     ranked = _ranked(trace, target, options)

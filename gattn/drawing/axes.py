@@ -18,7 +18,7 @@ from matplotlib.ticker import MaxNLocator
 from gattn.drawing.colours import given_map, is_dark
 from gattn.drawing.frame import POINTS_PER_INCH, shown_text
 from gattn.drawing.labels import fit, font_size, larger, text_style
-from gattn.drawing.text import wrapped
+from gattn.text import wrapped
 
 LARGEST = 12.0
 """The longest side of a figure in inches, at the usual font size."""

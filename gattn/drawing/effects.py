@@ -22,9 +22,9 @@ from gattn.drawing.frame import shown_text
 from gattn.drawing.heat import draw_matrix, write_cells
 from gattn.drawing.labels import font_size, text_style
 from gattn.drawing.layered import Line, Lines, draw_nodes, lay, layered_axes, set_up
-from gattn.drawing.text import wrapped
 from gattn.edit_records import in_words
 from gattn.errors import SelectionError
+from gattn.text import wrapped
 
 if TYPE_CHECKING:
     from gattn.models.effect_tables import Effects

@@ -19,10 +19,10 @@ from matplotlib.transforms import ScaledTranslation, Transform
 from gattn.drawing import fonts
 from gattn.drawing.colours import Scale
 from gattn.drawing.labels import font_size, text_style
-from gattn.drawing.text import visible, wrapped
 from gattn.edit_records import Edits, between, in_words
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
+from gattn.text import visible, wrapped
 
 POINTS_PER_INCH = 72
 KEY_WIDTH = 5.2

@@ -22,9 +22,9 @@ from gattn.drawing.sheet import (
     line_height,
     small_size,
 )
-from gattn.drawing.text import width
 from gattn.errors import ShapeError
 from gattn.head import AttentionGraph
+from gattn.text import width
 
 Line: TypeAlias = "list[tuple[float, float]]"
 

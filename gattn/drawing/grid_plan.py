@@ -10,8 +10,8 @@ from gattn.drawing.labels import Labels, fit, font_size, larger
 from gattn.drawing.matrix import block_size
 from gattn.drawing.sheet import as_inches, key_width, line_height, small_size
 from gattn.drawing.shown import largest_of
-from gattn.drawing.text import width, wrapped
 from gattn.head import AttentionGraph
+from gattn.text import width, wrapped
 
 _CELLS_PER_INCH = 60
 _THUMBNAIL, _TOKEN, _PANEL = 1.15, 0.24, (1.9, 4.2)

@@ -16,7 +16,7 @@ from gattn.analysis.divergences import FARTHEST
 from gattn.drawing.axes import label_layers, layer_colours, new_axes, pitch, title_of, write_title
 from gattn.drawing.frame import POINTS_PER_INCH
 from gattn.drawing.labels import font_size
-from gattn.drawing.text import width
+from gattn.text import width
 
 if TYPE_CHECKING:
     from gattn.analysis.head_groups import HeadClusters, HeadMap

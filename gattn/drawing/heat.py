@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gattn.drawing.axes import pitch
 from gattn.drawing.colours import Scale, colour_map, ink_on
 from gattn.drawing.labels import font_size, text_style
-from gattn.drawing.text import wrapped
+from gattn.text import wrapped
 
 NONE = "#8884"
 """The colour where there is no number, on light and dark backgrounds."""

@@ -16,7 +16,7 @@ from matplotlib.path import Path
 from gattn.drawing.axes import label_tokens, new_axes, pitch
 from gattn.drawing.colours import Scale, is_dark
 from gattn.drawing.labels import font_size, text_style
-from gattn.drawing.text import width
+from gattn.text import width
 
 MIDDLE = 0.58
 """How high in a layer the stream behind attention lies."""

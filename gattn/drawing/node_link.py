@@ -26,10 +26,10 @@ from gattn.drawing.layouts import Node, Positions
 from gattn.drawing.lines import add_arrowheads, add_edges, lines
 from gattn.drawing.marks import mark_circle, mark_columns, mark_nodes
 from gattn.drawing.shown import Shown
-from gattn.drawing.text import width as width_of
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
 from gattn.networks import SINK
+from gattn.text import width as width_of
 
 _GAP = 5.0
 _LOOP = 14.0

@@ -28,8 +28,8 @@ from gattn.drawing.axes import (
 from gattn.drawing.colours import colour_map, given_map
 from gattn.drawing.heat import NONE, draw_kinds, draw_matrix, write_cells
 from gattn.drawing.labels import font_size
-from gattn.drawing.text import visible
 from gattn.errors import SelectionError
+from gattn.text import visible
 
 
 def draw_array(

@@ -20,8 +20,8 @@ from gattn.drawing.colours import given_map
 from gattn.drawing.heat import KINDS
 from gattn.drawing.labels import font_size, text_style
 from gattn.drawing.layered import name_layers, write_over
-from gattn.drawing.text import visible, width
 from gattn.errors import SelectionError
+from gattn.text import visible, width
 
 Floats = NDArray[np.float64]
 

@@ -25,8 +25,8 @@ from gattn.drawing.layered import (
     layered_axes,
     set_up,
 )
-from gattn.drawing.text import visible
 from gattn.errors import SelectionError
+from gattn.text import visible
 
 _MOST_TOKENS = 64
 _NAMED = 12

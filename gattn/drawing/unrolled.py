@@ -30,8 +30,8 @@ from gattn.drawing.layered import (
 )
 from gattn.drawing.ribbons import draw_ribbons
 from gattn.drawing.shown import even_stride, every, share_of
-from gattn.drawing.text import visible
 from gattn.errors import SelectionError
+from gattn.text import visible
 
 _STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
 _FEW = 60

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib import import_module
 from typing import Any
 
 import networkx as nx
 
+from gattn.door import GRAPHS, graph_of
 from gattn.errors import FileError, GraphError
 from gattn.files.plain import attribute_name
 from gattn.head import AttentionGraph
@@ -15,11 +15,6 @@ from gattn.networks import what_else
 
 _MARK = "gattn"
 _SCHEMA = 1
-_CLASSES = {
-    "Routes": "gattn.analysis.route_graphs",
-    "Unrolled": "gattn.analysis.unrolled",
-}
-"""Directed graphs that come back as what they were, and the modules that define them."""
 
 
 def mapped(
@@ -61,7 +56,7 @@ def marked(thing: Any) -> nx.DiGraph[Any]:
 
 def _class_of(graph: nx.DiGraph[Any]) -> str:
     name = type(graph).__name__
-    return name if _CLASSES.get(name) == type(graph).__module__ else "DiGraph"
+    return name if GRAPHS.get(name) == type(graph).__module__ else "DiGraph"
 
 
 def is_marked(graph: nx.Graph[Any]) -> bool:
@@ -82,16 +77,15 @@ def directed(graph: nx.Graph[Any], place: object) -> nx.DiGraph[Any]:
 def unmarked(graph: nx.DiGraph[Any], place: object) -> AttentionGraph | nx.DiGraph[Any]:
     """Undo `marked`; a graph that gattn did not write is left as it is."""
     kind, _, schema = str(graph.graph.pop(_MARK, "DiGraph 1")).partition(" ")
-    if schema != str(_SCHEMA) or kind not in ("AttentionGraph", "DiGraph", *_CLASSES):
+    if schema != str(_SCHEMA) or kind not in ("AttentionGraph", "DiGraph", *GRAPHS):
         raise FileError(
             f"{place} holds {kind!r} of schema {schema!r}; this gattn reads schema {_SCHEMA}: "
             "a newer gattn may have written it."
         )
     if kind == "DiGraph":
         return graph
-    if kind in _CLASSES:
-        made: nx.DiGraph[Any] = getattr(import_module(_CLASSES[kind]), kind)(graph)
-        return made
+    if kind in GRAPHS:
+        return graph_of(kind, graph)
     try:
         return AttentionGraph.from_networkx(graph)
     except (GraphError, ValueError, KeyError, TypeError) as error:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from gattn.door import draw
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -19,10 +21,8 @@ class Effects(pd.DataFrame):
 
     @property
     def _constructor(self) -> type[Effects]:
-        return Effects
+        return type(self)
 
     def draw(self, layout: str | None = None, *, ax: Axes | None = None, **options: Any) -> Axes:
         """Draw it on Axes; see `gattn.drawing.effects.draw_effects`."""
-        from gattn.drawing.effects import draw_effects
-
-        return draw_effects(self, layout, ax=ax, **options)
+        return draw(self, layout, ax=ax, **options)

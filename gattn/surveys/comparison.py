@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from gattn.analysis.results import Table, table
+from gattn.door import draw
 from gattn.edit_records import between
 from gattn.errors import SelectionError
 from gattn.surveys.resampling import mean_intervals, means, spreads
@@ -31,17 +32,11 @@ _ROUNDING = 1e-12
 class HeadComparison(Table):
     """What `compare_heads` gives: a `Table` whose pictures mark the heads that differ."""
 
-    @property
-    def _constructor(self) -> type[HeadComparison]:
-        return HeadComparison
-
     def draw(
         self, kind: Literal["map", "ranked"] = "map", *, ax: Axes | None = None, **options: Any
     ) -> Axes:
         """Draw all heads as a map, or the largest differences; see `gattn.drawing.intervals`."""
-        from gattn.drawing.intervals import draw_comparison
-
-        return draw_comparison(self, kind, ax=ax, **options)
+        return draw(self, kind, ax=ax, **options)
 
 
 def compare_heads(

@@ -16,8 +16,8 @@ import torch
 
 from gattn import errors
 from gattn.errors import CaptureError, GattnError, ModelError
+from gattn.surveys.local import Done
 from gattn.surveys.ray_worker import GO_ON, CapturePart, Tries
-from gattn.surveys.running import Done
 
 _MOST_TRIES = 3
 """How often a part is begun, where its workers are lost, before the run ends."""

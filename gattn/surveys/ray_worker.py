@@ -16,9 +16,9 @@ from typing import Any
 from gattn.errors import CaptureError, FileError, GattnError
 from gattn.surveys import queue
 from gattn.surveys.capture import CaptureGraphs
+from gattn.surveys.local import Done, finish
 from gattn.surveys.manifest import read_manifest
 from gattn.surveys.parts import count_rows, part_path, read_rows
-from gattn.surveys.running import Done, finish
 
 GO_ON = "What is in the survey is whole; run the same again to go on."
 

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
-
-import pyarrow.compute as pc
+from typing import TYPE_CHECKING, Any, Literal
 
 from gattn.analysis.heads import head_table
 from gattn.errors import CaptureError, FileError
@@ -18,41 +15,26 @@ from gattn.keep import Keep, Threshold, as_keep
 from gattn.models.capturing import Contributions
 from gattn.surveys import queue
 from gattn.surveys.capture import Analysis, CaptureGraphs, checked
-from gattn.surveys.columns import tables_of
 from gattn.surveys.holding import alone, writing
 from gattn.surveys.inputs import Inputs, read_inputs
+from gattn.surveys.local import Done, run_here
 from gattn.surveys.manifest import check_same, read_manifest, settings, write_manifest
 from gattn.surveys.parts import (
     count_texts,
     has_texts,
     parts_in,
     remove_leftovers,
-    write_part,
 )
+from gattn.surveys.ray_pool import RayPool, check_for_ray, run_on_ray
 from gattn.surveys.reading import Survey, open_survey
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from transformers import PreTrainedModel
 
     from gattn.models.edits import Edit
-    from gattn.surveys.ray_pool import RayPool
-
-    Capture = Callable[[pa.Table], pa.Table]
 
 _PATIENCE = 128
 """How many texts the model may fail on before it captures one: then the texts are not to blame."""
-
-
-class Done(NamedTuple):
-    """A part that is in the survey."""
-
-    first: int
-    texts: int
-    reasons: tuple[str, ...]
-    """Why texts failed, one each."""
-    faults: int = 0
-    """How many of these failed in the model or an analysis."""
 
 
 def survey(
@@ -126,8 +108,6 @@ def survey(
         "most_tokens": most_tokens,
     }
     if ray is not None:
-        from gattn.surveys.ray_pool import check_for_ray
-
         check_for_ray({"model": model, **options})
     chosen = {"limit": limit, "sample": sample, "seed": seed}
     inputs = texts if isinstance(texts, Inputs) else read_inputs(texts, column)
@@ -149,8 +129,6 @@ def _running(
     if ray is None:
         yield from run_here(folder, parts, CaptureGraphs(**options))
     else:
-        from gattn.surveys.ray_pool import run_on_ray
-
         yield from run_on_ray(ray, folder, parts, options)
 
 
@@ -195,40 +173,6 @@ def _check_whole(folder: Path, num_texts: int) -> None:
             f"{folder} holds {count:,} of {num_texts:,} texts, and those left to do are no longer "
             f"in {folder / queue.FOLDER}: write the survey again, in another folder."
         )
-
-
-def run_here(folder: Path, parts: Sequence[int], capture: Capture) -> Iterator[Done]:
-    """Capture one part after the other, while the one before is written; yield what is written.
-
-    No more than these two are in memory.
-    """
-    with ThreadPoolExecutor(1) as writer:
-        written: Future[Done] | None = None
-        for first in parts:
-            rows = capture(queue.read(folder, first))
-            if written is not None:
-                yield written.result()
-            written = writer.submit(finish, folder, first, rows)
-        if written is not None:
-            yield written.result()
-
-
-def finish(folder: Path, first: int, rows: pa.Table) -> Done:
-    """Write a part that was captured, and take it from the queue.
-
-    Raises
-    ------
-    FileError
-        Where the disk is full, or the folder cannot be written for another reason.
-    """
-    tables = tables_of(rows)
-    with writing(folder):
-        write_part(folder, first, tables)
-        queue.done(folder, first)
-    texts, failures = tables["texts"], tables.get("failures")
-    reasons = () if failures is None else tuple(failures["reason"].to_pylist())
-    faults = pc.sum(pc.and_(pc.is_valid(rows["reason"]), pc.is_valid(rows["num_tokens"])))
-    return Done(first, len(texts), reasons, faults.as_py() or 0)
 
 
 def _follow(

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from pandas.api.types import is_numeric_dtype
 
 from gattn.analysis.results import Table, table
+from gattn.door import draw
 from gattn.edit_records import in_words
 from gattn.errors import SelectionError
 from gattn.surveys.resampling import mean_intervals, means, spreads
@@ -28,17 +29,11 @@ _ROWS = 2**22
 class HeadStatistics(Table):
     """What `head_statistics` gives: a `Table` whose pictures have the intervals."""
 
-    @property
-    def _constructor(self) -> type[HeadStatistics]:
-        return HeadStatistics
-
     def draw(
         self, kind: Literal["map", "ranked"] = "map", *, ax: Axes | None = None, **options: Any
     ) -> Axes:
         """Draw all heads as a map, or the largest ones ranked; see `gattn.drawing.intervals`."""
-        from gattn.drawing.intervals import draw_statistics
-
-        return draw_statistics(self, kind, ax=ax, **options)
+        return draw(self, kind, ax=ax, **options)
 
 
 def head_statistics(

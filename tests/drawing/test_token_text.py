@@ -1,7 +1,7 @@
 import pytest
 
 from gattn.drawing.fonts import families, has_glyph
-from gattn.drawing.text import visible, width, wrapped
+from gattn.text import visible, width, wrapped
 
 
 @pytest.mark.parametrize(

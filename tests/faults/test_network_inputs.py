@@ -1,6 +1,5 @@
 """Inputs in storage that is not there are given up soon."""
 
-
 import pyarrow.fs
 import pytest
 

@@ -14,7 +14,7 @@ from runs import TEXTS, raiser, run
 import gattn
 from gattn import TopK
 from gattn.errors import FileError
-from gattn.surveys import capture, parts, queue, running
+from gattn.surveys import capture, local, parts, queue, running
 from gattn.surveys.columns import tables_of
 from gattn.surveys.parts import parts_in
 
@@ -93,7 +93,7 @@ def test_a_file_that_is_gone_stops_a_survey_and_harms_nothing(
     path, folder = tmp_path / "texts.jsonl", tmp_path / "survey"
     path.write_text("\n".join(map(json.dumps, TEXTS)))
     with monkeypatch.context() as patch:
-        patch.setattr(running, "write_part", raiser(OSError(errno.ENOSPC, "No space left")))
+        patch.setattr(local, "write_part", raiser(OSError(errno.ENOSPC, "No space left")))
         with pytest.raises(FileError):
             run(path, embedded, folder)
     before = contents(folder)
@@ -207,7 +207,7 @@ def test_a_fault_of_the_writer_ends_the_run_with_the_lock_free(
     calls = []
     call = capture.CaptureGraphs.__call__
     with monkeypatch.context() as patch:
-        patch.setattr(running, "write_part", raiser(RuntimeError("broken")))
+        patch.setattr(local, "write_part", raiser(RuntimeError("broken")))
         patch.setattr(
             capture.CaptureGraphs,
             "__call__",

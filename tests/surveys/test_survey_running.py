@@ -11,11 +11,12 @@ import pytest
 
 import gattn
 from gattn.errors import FileError, GraphError, ModelError, SelectionError
-from gattn.surveys import queue, running
+from gattn.surveys import local, queue
 from gattn.surveys.capture import CaptureGraphs
 from gattn.surveys.inputs import read_inputs
+from gattn.surveys.local import run_here
 from gattn.surveys.parts import parts_in
-from gattn.surveys.running import run_here, survey
+from gattn.surveys.running import survey
 
 TEXTS = [f"The dog number {n} chased the cat. " * (1 + n % 3) for n in range(10)]
 
@@ -108,7 +109,7 @@ def test_a_survey_holds_two_parts_at_once(tmp_path, small_parts):
 
 def test_a_part_is_written_while_the_next_one_is_captured(tmp_path, monkeypatch, small_parts):
     queue.fill(tmp_path, read_inputs(["The dog"] * 8))
-    capture, finish, both = CaptureGraphs(analyses=[]), running.finish, threading.Barrier(2)
+    capture, finish, both = CaptureGraphs(analyses=[]), local.finish, threading.Barrier(2)
 
     def capturing(batch):
         if batch["text_id"][0].as_py():
@@ -120,7 +121,7 @@ def test_a_part_is_written_while_the_next_one_is_captured(tmp_path, monkeypatch,
             both.wait(60)
         return finish(folder, first, rows)
 
-    monkeypatch.setattr(running, "finish", finishing)
+    monkeypatch.setattr(local, "finish", finishing)
     done = list(run_here(tmp_path, queue.parts(tmp_path), capturing))
     assert [part.first for part in done] == parts_in(tmp_path) == [0, 4]
 

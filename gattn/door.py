@@ -1,0 +1,89 @@
+"""The one door upward: what lies below pictures, pages, files and analyses asks for them here.
+
+Modules are loaded by name when first asked for, so that none imports what lies above it.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from os import PathLike
+
+    import networkx as nx
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from gattn.analysis.heads import HeadTable
+    from gattn.analysis.unrolled import Unrolled
+    from gattn.graph import TokenGraph
+    from gattn.head import AttentionGraph
+    from gattn.trace import AttentionTrace, Stack
+
+
+GRAPHS = {
+    "Routes": "gattn.analysis.route_graphs",
+    "Unrolled": "gattn.analysis.unrolled",
+}
+"""The graphs of analyses that a file gives back as what they were, and where they are defined."""
+
+
+def draw(shown: object, *arguments: Any, **options: Any) -> Axes:
+    """Draw anything that one picture shows; see `gattn.drawing.pictures`."""
+    axes: Axes = import_module("gattn.drawing.pictures").draw(shown, *arguments, **options)
+    return axes
+
+
+def draw_heads(shown: AttentionTrace | Stack, other: object = None, **options: Any) -> Figure:
+    """Draw all heads, or those of two runs side by side; see `gattn.drawing.draw_heads`."""
+    drawing = import_module("gattn.drawing")
+    figure: Figure = (
+        drawing.draw_heads(shown, **options)
+        if other is None
+        else drawing.draw_compare(shown, other, **options)
+    )
+    return figure
+
+
+def draw_text(shown: object, query: int | str | None, **options: Any) -> Axes:
+    """Write the text, shaded by attention; see `gattn.drawing.draw_text`."""
+    axes: Axes = import_module("gattn.drawing").draw_text(shown, query, **options)
+    return axes
+
+
+def to_html(
+    shown: AttentionGraph | AttentionTrace, path: str | PathLike[str] | None, **options: Any
+) -> str | None:
+    """Write a page; see `gattn.drawing.page.to_html`."""
+    page: str | None = import_module("gattn.drawing.page").to_html(shown, path, **options)
+    return page
+
+
+def notebook_html(shown: AttentionGraph | AttentionTrace) -> str | None:
+    """Write what a notebook shows; see `gattn.drawing.page.notebook_html`."""
+    page: str | None = import_module("gattn.drawing.page").notebook_html(shown)
+    return page
+
+
+def save(saved: TokenGraph | AttentionGraph | AttentionTrace, path: str | PathLike[str]) -> None:
+    """Write a file of the kind its suffix says; see `gattn.files.save`."""
+    import_module("gattn.files").save(saved, path)
+
+
+def head_table(trace: AttentionTrace) -> HeadTable:
+    """Describe every head in one row; see `gattn.analysis.head_table`."""
+    table: HeadTable = import_module("gattn.analysis").head_table(trace)
+    return table
+
+
+def unroll(stack: Stack, **options: Any) -> Unrolled:
+    """Unroll a stack into one graph; see `gattn.trace.Stack.unroll`."""
+    unrolled: Unrolled = import_module("gattn.analysis.unrolled").unroll(stack, **options)
+    return unrolled
+
+
+def graph_of(kind: str, graph: nx.DiGraph[Any]) -> nx.DiGraph[Any]:
+    """Make one of `GRAPHS` again of a directed graph that a file held."""
+    made: nx.DiGraph[Any] = getattr(import_module(GRAPHS[kind]), kind)(graph)
+    return made
