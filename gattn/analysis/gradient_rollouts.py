@@ -14,8 +14,8 @@ from gattn.engines import tiles
 from gattn.engines.base import AttentionCall
 from gattn.errors import SelectionError
 from gattn.keep import TopK
+from gattn.models.applying import parts
 from gattn.models.capturing import capturing, resolved
-from gattn.models.editing import parts
 from gattn.models.encoding import Inputs
 from gattn.models.gradients import Backward, LayerOutput, Outputs
 from gattn.models.metrics import Metric, Token

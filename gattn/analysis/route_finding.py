@@ -14,9 +14,10 @@ from gattn.analysis.results import Array, array, told_in_graph
 from gattn.analysis.route_building import Builder, add_layer
 from gattn.analysis.route_graphs import Routes
 from gattn.errors import SelectionError
+from gattn.models.contexts import Context
 from gattn.models.decomposing import Decomposition, decompose
 from gattn.models.encoding import Inputs, names_of
-from gattn.models.routing import Context, opened
+from gattn.models.opening import opened
 from gattn.models.sublayers import Sublayer
 from gattn.progress import walk
 from gattn.token_names import find_token

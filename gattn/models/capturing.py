@@ -17,8 +17,8 @@ from gattn.keep import Keep, as_keep
 from gattn.models.compiling import as_written
 from gattn.models.encoding import Encoding, Inputs, encode, is_text, pad
 from gattn.models.loading import find_tokenizer, input_device, load_model
+from gattn.models.opening import opened
 from gattn.models.recording import Recording, check_default_size
-from gattn.models.routing import opened
 from gattn.trace import AttentionTrace
 
 if TYPE_CHECKING:

@@ -12,14 +12,16 @@ from torch import Tensor, nn
 
 from gattn.errors import CaptureError, ModelError, SelectionError
 from gattn.models.capturing import check_decoder
+from gattn.models.contexts import Context, takes_part
 from gattn.models.editing import Editing
 from gattn.models.edits import Edit
 from gattn.models.encoding import Encoding, Inputs, encode, is_text, names_of, pad
 from gattn.models.hooks import Hook
 from gattn.models.loading import input_device
+from gattn.models.opening import opened
 from gattn.models.places import Place
 from gattn.models.recording import refuse_training
-from gattn.models.routing import Context, RoutedCall, opened, takes_part
+from gattn.models.routed_call import RoutedCall
 from gattn.models.tracking import Tracker
 
 if TYPE_CHECKING:

@@ -38,14 +38,16 @@ from torch import Tensor, nn
 from gattn.edit_records import identities, in_words
 from gattn.errors import CaptureError, SelectionError
 from gattn.models.capturing import check_decoder, choice, resolved
+from gattn.models.contexts import Context, takes_part
 from gattn.models.editing import open_edits
 from gattn.models.encoding import Inputs, encode, is_text, names_of, pad
 from gattn.models.hooks import Hook
 from gattn.models.loading import input_device, model_name
+from gattn.models.opening import opened
 from gattn.models.places import Place
 from gattn.models.reading import Reading
 from gattn.models.recording import refuse_training
-from gattn.models.routing import Context, RoutedCall, opened, takes_part
+from gattn.models.routed_call import RoutedCall
 from gattn.models.streams import RunningLayer
 from gattn.models.sublayers import Sublayer
 from gattn.models.tracking import Tracker

@@ -17,14 +17,15 @@ from gattn.checks import whole
 from gattn.edit_records import identities
 from gattn.errors import CaptureError, EditError, ModelError, SelectionError
 from gattn.models.capturing import check_decoder, resolved
+from gattn.models.contexts import Context
 from gattn.models.editing import Editing, check_edits, open_edits
 from gattn.models.edits import Edit
 from gattn.models.effect_tables import Effects
 from gattn.models.encoding import Encoding, Inputs, encode, is_text, pad
 from gattn.models.loading import input_device
 from gattn.models.metrics import Measure, Metric, Token
+from gattn.models.opening import opened
 from gattn.models.recording import refuse_training
-from gattn.models.routing import Context, opened
 from gattn.progress import announce
 
 if TYPE_CHECKING:

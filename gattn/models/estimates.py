@@ -19,8 +19,8 @@ from gattn.engines.tiles import RowBlock
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
 from gattn.keep import Keep
+from gattn.models.applying import parts
 from gattn.models.capturing import capturing, resolved
-from gattn.models.editing import parts
 from gattn.models.edits import Cut
 from gattn.models.effect_tables import Effects
 from gattn.models.effects import Runner, measured, told_edits

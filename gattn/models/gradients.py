@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from gattn.errors import CaptureError, ContractError, EditError, ModelError, SelectionError
+from gattn.models.attending import routes
+from gattn.models.contexts import Context
 from gattn.models.effects import Runner
 from gattn.models.encoding import Inputs
 from gattn.models.metrics import Measure, Metric, Token
 from gattn.models.places import Place
 from gattn.models.reading import Reading
-from gattn.models.routing import Context, RoutedCall, routes
+from gattn.models.routed_call import RoutedCall
 from gattn.normalizers.base import widened
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from gattn.rules import Causal, Complete, Edges, Rule, Window
 
 if TYPE_CHECKING:
     from gattn.models.places import Side
-    from gattn.models.routing import RoutedCall
+    from gattn.models.routed_call import RoutedCall
 
 _READABLE = ("eager", "sdpa")
 SCORES = "softmax"

@@ -12,19 +12,21 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import RLock
-from typing import Any, NoReturn
-from weakref import WeakKeyDictionary
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError
+from gattn.models.contexts import Context
 from gattn.models.edits import Cut, Edit
 from gattn.models.loading import input_device
 from gattn.models.places import Place
+from gattn.models.proofs import Kinds, proved_kinds, refuse
 from gattn.models.reading import Reading
-from gattn.models.routing import Context, RoutedCall, opened
+from gattn.models.routed_call import RoutedCall
+from gattn.models.routing import attached
 from gattn.models.tracking import Tracker
 
 _TOKENS = 7
@@ -33,8 +35,6 @@ _SIDE = 64
 _SAMPLES = 4000
 _TOLERANCE = 1e-5
 
-_Kinds = set[type[nn.Module]]
-_proved: WeakKeyDictionary[nn.Module, str | _Kinds] = WeakKeyDictionary()
 _lock = RLock()  # A model that is proved may call another.
 
 
@@ -69,52 +69,22 @@ def prove(model: nn.Module) -> None:
         changes its output, or cutting them does not.
     """
     with _lock:
-        found = _proved.get(model)
+        found = proved_kinds.get(model)
         if found is None and model.training:
             found = "in training mode its softmaxes cannot be proved to be attention: call eval()"
         elif found is None:
             found = _found(model)
     if isinstance(found, str):
-        _refuse(model, found)
+        refuse(model, found)
 
 
-def check_kind(model: nn.Module, module: nn.Module) -> None:
-    """Refuse the softmax of a kind of module that did not run in the proof of its model.
-
-    Raises
-    ------
-    CaptureError
-        Where it did not.
-    """
-    kinds = _proved.get(model)
-    if isinstance(kinds, set) and type(module) not in kinds:
-        _refuse(
-            model,
-            f"the softmax of a {type(module).__name__} did not run on the small input that proved "
-            "the others",
-        )
-
-
-def _refuse(model: nn.Module, reason: str) -> NoReturn:
-    chosen = getattr(model.config, "_attn_implementation", None)
-    hint = (
-        f" It runs the attention implementation {chosen!r}, which may compute no softmax that can "
-        'be seen: load the model with attn_implementation="eager".'
-    )
-    raise CaptureError(
-        f"{type(model).__name__} does not route its attention through transformers' attention "
-        f"interface, and {reason}. It is refused: what gattn would show could be wrong."
-        + (hint if chosen not in (None, "eager") and not model.training else "")
-    )
-
-
-def _found(model: nn.Module) -> str | _Kinds:
+def _found(model: nn.Module) -> str | Kinds:
     """Say why a model cannot be trusted, or which kinds of modules of it can."""
     try:
         with _random_numbers_kept(model), torch.no_grad():
             inputs = _small_input(model)
             if inputs is None:
-                found: str | _Kinds = (
+                found: str | Kinds = (
                     "gattn has no small input for it, to prove that its softmaxes are attention"
                 )
             else:
@@ -126,7 +96,7 @@ def _found(model: nn.Module) -> str | _Kinds:
     except Exception as error:  # Models fail on small inputs in many ways, and some may pass.
         reason = " ".join(str(error).split())[:200]
         return f"it did not run on a small input to prove its softmaxes ({reason})"
-    _proved[model] = found
+    proved_kinds[model] = found
     return found
 
 
@@ -163,17 +133,17 @@ def _is_users(hook: Any) -> bool:
     return not home.startswith(("torch.", "transformers."))
 
 
-def _difference(model: nn.Module, inputs: dict[str, Tensor]) -> str | _Kinds:
+def _difference(model: nn.Module, inputs: dict[str, Tensor]) -> str | Kinds:
     said = model(**inputs, output_attentions=True)
     given = list(_attentions(said))
     if not given:
         return "it gives no attentions to compare its softmaxes with"
     plain, seen = model(**inputs), _Seen()
-    with opened(model, seen, proves=False):
+    with attached(model, seen):
         watched = model(**inputs)
     if not _are_same(plain, watched):
         return "its output changes while its softmaxes are watched"
-    proved: _Kinds = set()
+    proved: Kinds = set()
     for attention in given:
         kinds = {kind for other, kind in seen.attention if _are_equal(attention, other)}
         if not kinds:
@@ -182,7 +152,7 @@ def _difference(model: nn.Module, inputs: dict[str, Tensor]) -> str | _Kinds:
     # Models may give one attention of several; one kind of module has one kind of softmax.
     if strange := {kind for _, kind in seen.attention} - proved:
         return f"the softmax of a {strange.pop().__name__} is none of the attentions that it gives"
-    with opened(model, _Seen(Cut(layer=0, renormalize=False)), proves=False):
+    with attached(model, _Seen(Cut(layer=0, renormalize=False))):
         cut = model(**inputs)
     if _are_same(plain, cut):
         return "cutting the edges of a layer does not change its output"

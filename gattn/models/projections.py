@@ -17,8 +17,9 @@ from gattn.models.hooks import Hook
 from gattn.normalizers.base import widened
 
 if TYPE_CHECKING:
+    from gattn.models.contexts import Context
     from gattn.models.reading import Reading
-    from gattn.models.routing import Context, RoutedCall
+    from gattn.models.routed_call import RoutedCall
     from gattn.models.tracking import Tracker
 
 
@@ -136,7 +137,7 @@ class Projections:
 
     def _present(self) -> _Expected | None:
         """Find what the present call expects, if anything."""
-        from gattn.models.routing import takes_part
+        from gattn.models.contexts import takes_part
 
         tracker = takes_part(self._owner)
         now = None if tracker is None else self._of_call.get(tracker)

@@ -25,7 +25,7 @@ from gattn.weights.softcap import Softcap
 
 if TYPE_CHECKING:
     from gattn.models.edits import Edit
-    from gattn.models.routing import RoutedCall
+    from gattn.models.routed_call import RoutedCall
 
 _NOTHING = 1e-6
 _UNREAD = ("indices", "block_indices", "cache")

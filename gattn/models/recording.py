@@ -15,14 +15,16 @@ from gattn.edit_records import union
 from gattn.errors import CaptureError, ModelError, SelectionError
 from gattn.head import AttentionGraph
 from gattn.keep import All, Keep
-from gattn.models.editing import Part, open_edits, parts
+from gattn.models.applying import Part, parts
+from gattn.models.contexts import Context, takes_part, tracker_of
+from gattn.models.editing import open_edits
 from gattn.models.encoding import Encoding, names_of
 from gattn.models.following import Progress
 from gattn.models.loading import model_name
 from gattn.models.places import Place
 from gattn.models.projections import Projections, value_norms
 from gattn.models.reading import Reading
-from gattn.models.routing import Context, RoutedCall, takes_part, tracker_of
+from gattn.models.routed_call import RoutedCall
 from gattn.models.sequences import RecordedLayer, RecordedSequence, Sequences
 from gattn.models.tracking import Tracker
 from gattn.models.wording import words_of_run

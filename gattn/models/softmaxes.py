@@ -16,9 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
+from gattn.models.attending import routes
+from gattn.models.contexts import present
 from gattn.models.masks import SCORES
-from gattn.models.preflight import check_kind
-from gattn.models.routing import RoutedCall, present, routes, take_part
+from gattn.models.proofs import check_kind
+from gattn.models.routed_call import RoutedCall
+from gattn.models.taking_part import take_part
 from gattn.models.tracking import Tracker
 
 _SOFTMAXES: frozenset[Callable[..., Any]] = frozenset(

@@ -23,7 +23,7 @@ from gattn.normalizers.base import widened
 if TYPE_CHECKING:
     from gattn.models.places import Place
     from gattn.models.reading import Reading
-    from gattn.models.routing import RoutedCall
+    from gattn.models.routed_call import RoutedCall
 
 
 class Event(NamedTuple):

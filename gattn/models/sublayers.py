@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from gattn.models.editing import parts
+from gattn.models.applying import parts
 from gattn.models.reading import Reading
 from gattn.models.rounding import tolerance
 from gattn.normalizers.base import widened

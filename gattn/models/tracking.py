@@ -21,7 +21,7 @@ from gattn.models.places import Place, Side, sides
 from gattn.models.stacks import check_seen, home, kinds, stack_name
 
 if TYPE_CHECKING:
-    from gattn.models.routing import RoutedCall
+    from gattn.models.routed_call import RoutedCall
 
 
 class _Last(NamedTuple):

@@ -12,7 +12,7 @@ from gattn.graph import TokenGraph
 from gattn.models.masks import Mask
 from gattn.models.places import Place, Side
 from gattn.models.reading import read
-from gattn.models.routing import RoutedCall
+from gattn.models.routed_call import RoutedCall
 from gattn.models.tracking import Tracker
 from gattn.rules import Complete
 

@@ -30,7 +30,7 @@ from gattn import (
     edited,
 )
 from gattn.errors import CaptureError, EditError
-from gattn.models import preflight
+from gattn.models import preflight, proofs
 from gattn.models.softmaxes import SoftmaxMode
 
 IDS = [5, 17, 42, 17, 8, 33, 59, 3, 21]
@@ -279,7 +279,6 @@ class FailureError(Exception):
     "failure", [MemoryError(), torch.OutOfMemoryError("CUDA"), FailureError("x")]
 )
 def test_a_failure_in_the_proof_is_not_held_against_the_model(models, monkeypatch, failure):
-    from gattn.models import preflight
 
     model = copy.deepcopy(models["bloom"])
 
@@ -295,7 +294,6 @@ def test_a_failure_in_the_proof_is_not_held_against_the_model(models, monkeypatc
 
 
 def test_what_the_proof_compared_is_remembered(models, monkeypatch):
-    from gattn.models import preflight
 
     model, compared = copy.deepcopy(models["bloom"]), []
     monkeypatch.setattr(preflight, "_difference", lambda *given: compared.append(1) or "it lies")
@@ -306,7 +304,6 @@ def test_what_the_proof_compared_is_remembered(models, monkeypatch):
 
 
 def test_a_proof_leaves_random_numbers_as_they_were(models, monkeypatch):
-    from gattn.models import preflight
 
     difference = preflight._difference
 
@@ -409,7 +406,7 @@ def test_hooks_of_torch_itself_run_in_the_proof(tiny):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)
         torch.nn.utils.weight_norm(model.transformer.h[1].self_attention.dense)
-    preflight._proved.pop(model)
+    proofs.proved_kinds.pop(model)
     for place, head in capture(IDS, model).only_stack.items():
         np.testing.assert_allclose(head.attention, expected[place].attention, atol=1e-5)
 

@@ -1,0 +1,61 @@
+"""Which modules of a model attend, and which of them ask transformers' interface how to."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Sequence
+
+from torch import nn
+
+_QUERIES = ("query", "q_proj", "q_lin", "q", "to_q", "qkv", "query_key_value", "c_attn", "q_attn")
+
+
+def routes(model: nn.Module) -> bool:
+    """Say whether a model's code routes its attention through transformers' interface."""
+    homes = {type(module).__module__ for module in model.modules()}
+    return any(hasattr(sys.modules.get(home), "ALL_ATTENTION_FUNCTIONS") for home in homes)
+
+
+def unseen(model: nn.Module) -> list[str]:
+    """Name the modules of a model whose attention is not seen.
+
+    In a routed model those are the ones that do not ask the interface how to attend; in any model
+    torch's own multi-head attention, which shows neither queries nor a softmax.
+    """
+    asking = [f"{name}." for name in attending(model)]
+    is_routed = routes(model)
+    return [
+        f"{name} ({type(module).__name__})"
+        for name, module in model.named_modules()
+        if isinstance(module, nn.MultiheadAttention)
+        or (is_routed and _attends(module) and not _is_near(f"{name}.", asking))
+    ]
+
+
+def attending(model: nn.Module) -> frozenset[str]:
+    """Name the modules of a model that ask the interface how to attend."""
+    kinds = {kind for kind in {type(module) for module in model.modules()} if _asks(kind)}
+    return frozenset(name for name, module in model.named_modules() if type(module) in kinds)
+
+
+def _attends(module: nn.Module) -> bool:
+    """Say whether a module looks as if it attended."""
+    is_named = "Attention" in type(module).__name__
+    return is_named and any(hasattr(module, query) for query in _QUERIES)
+
+
+def _is_near(path: str, others: Sequence[str]) -> bool:
+    """Say whether a module is inside of another, or the other inside of it."""
+    return any(path.startswith(one) or one.startswith(path) for one in others)
+
+
+def _asks(kind: type[nn.Module]) -> bool:
+    """Say whether a class asks the interface which function to call."""
+    functions = [
+        inspect.unwrap(function)
+        for base in kind.__mro__[: kind.__mro__.index(nn.Module)]
+        for function in vars(base).values()
+        if inspect.isfunction(function)
+    ]
+    return any("get_interface" in function.__code__.co_names for function in functions)
