@@ -279,7 +279,6 @@ class FailureError(Exception):
     "failure", [MemoryError(), torch.OutOfMemoryError("CUDA"), FailureError("x")]
 )
 def test_a_failure_in_the_proof_is_not_held_against_the_model(models, monkeypatch, failure):
-
     model = copy.deepcopy(models["bloom"])
 
     def fail(model):
