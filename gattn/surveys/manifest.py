@@ -156,11 +156,12 @@ def _written(value: Any) -> Any:
 def _written_function(function: FunctionType) -> str:
     """Write a function's name, and what tells it from another one of that name.
 
-    gattn's own are told by its version.
+    gattn's own are told by its version, in whatever file of their package they are.
     """
+    package, *inner = function.__module__.split(".")
+    if package == "gattn":
+        return ".".join([package, *inner[:1], function.__qualname__])
     name = f"{function.__module__}.{function.__qualname__}"
-    if name.startswith("gattn."):
-        return name
     about = about_function(function)
     return f"{name} {sha256(ADDRESS.sub('', repr(about)).encode()).hexdigest()[:12]}"
 
