@@ -26,7 +26,7 @@ def whole(name: str, given: Any, least: int = 0, error: type[GattnError] = Contr
         Where it is none, or less than `least`.
     """
     try:
-        number = None if isinstance(given, bool) else index(given)
+        number = None if isinstance(given, (bool, np.bool_)) else index(given)
     except TypeError:
         number = None
     if number is None or number < least:

@@ -6,6 +6,8 @@ from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from operator import index
 
+import numpy as np
+
 from gattn.errors import SelectionError
 
 _BEFORE, _AFTER = ("##", "Ġ", "▁"), ("</w>", "@@")
@@ -119,7 +121,7 @@ def places_of(
         return find_text(wanted, tokens)
     try:
         number = index(wanted)
-        if isinstance(wanted, bool):
+        if isinstance(wanted, (bool, np.bool_)):
             raise TypeError
     except (TypeError, ValueError) as error:
         raise _no_place(wanted, positions, name) from error

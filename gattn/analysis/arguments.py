@@ -13,7 +13,7 @@ from gattn.errors import SelectionError
 def whole_number(value: Any, name: str, *, least: int = 1, most: int | None = None) -> int:
     """Take a whole number in some range, of whatever type."""
     try:
-        number = least - 1 if isinstance(value, bool) else index(value)
+        number = least - 1 if isinstance(value, (bool, np.bool_)) else index(value)
     except TypeError:
         number = least - 1
     if number < least or (most is not None and number > most):

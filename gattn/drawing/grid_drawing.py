@@ -51,9 +51,7 @@ def draw_grids(grids: Sequence[Grid], figure: Figure | SubFigure | None) -> Figu
     for plan in plans:
         _Drawing(sheet, plan, top).draw()
         top += plan.height
-    found = figure.get_figure(root=True)
-    assert found is not None
-    return found
+    return figure.figure
 
 
 class _Drawing:

@@ -250,9 +250,8 @@ def _with_room(ax: Axes, positions: Positions, labels: Labels, above: Sequence[b
 
 def _ground(ax: Axes) -> dict[str, Any]:
     """Set text off from the edges behind it; a stroke around it would make it paths in SVG."""
-    figure = ax.get_figure(root=True)
     is_see_through = not ax.patch.get_visible() or not to_rgba(ax.get_facecolor())[3]
-    face = figure.get_facecolor() if is_see_through and figure else ax.get_facecolor()
+    face = ax.figure.figure.get_facecolor() if is_see_through else ax.get_facecolor()
     return {"boxstyle": "square,pad=0.04", "facecolor": face, "alpha": 0.75, "linewidth": 0}
 
 

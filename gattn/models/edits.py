@@ -571,7 +571,7 @@ def _numbers(name: str, chosen: Numbers) -> list[int] | None:
         numbers = [index(n) for n in listed]
     except TypeError:
         numbers = [-1]
-    if not numbers or min(numbers) < 0 or isinstance(chosen, (bool, str)):
+    if not numbers or min(numbers) < 0 or isinstance(chosen, (bool, np.bool_, str)):
         place = ", a head such as (2, 1) or '2.1'" if name == "layer" else ""
         raise SelectionError(
             f"{name} is a number that counts from 0, several of them{place}, or None for all; not "
@@ -675,7 +675,8 @@ def _check_tokens(name: str, where: Tokens) -> None:
         parts = list(where) or [None]
     try:
         is_right = all(
-            isinstance(n, str) or (not isinstance(n, bool) and isinstance(index(n), int))
+            isinstance(n, str)
+            or (not isinstance(n, (bool, np.bool_)) and isinstance(index(n), int))
             for n in parts
         )
         is_right &= not (isinstance(where, range) and min(where) < 0)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from operator import index
 from typing import TYPE_CHECKING, Literal, TypeAlias, get_args
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -110,7 +111,8 @@ class Measure:
             labels: dict[str, int] = getattr(self._model.config, "label2id", None) or {}
             is_label = size == len(labels) and token in labels
             return labels[token] if is_label else self._id(name, token)
-        number = None if isinstance(token, bool) or not hasattr(token, "__index__") else token
+        is_bool = isinstance(token, (bool, np.bool_))
+        number = None if is_bool or not hasattr(token, "__index__") else token
         if number is None or not 0 <= index(number) < size:
             raise SelectionError(
                 f"{name} is a token's id from 0 to {size - 1}, or its text; not {token!r}."

@@ -68,9 +68,14 @@ def ask(folder: Path, files: Files, query: str, values: Sequence[Any] = ()) -> p
 
 
 def _check_reads(connection: DuckDBPyConnection, query: str) -> None:
-    from duckdb import StatementType
+    from duckdb import StatementType, __version__
 
     query.encode()
+    if "\0" in query and int(__version__.partition(".")[0]) < 2:
+        raise SelectionError(
+            f"DuckDB {__version__} reads a query only up to its first NUL character: write chr(0) "
+            "for it, or install DuckDB 2."
+        )
     kinds = [statement.type for statement in connection.extract_statements(query)]
     if kinds != [StatementType.SELECT]:
         found = ", ".join(kind.name for kind in kinds) or "nothing"

@@ -118,7 +118,7 @@ def test_what_lapeigvals_cannot_be():
         laplacian_eigenvalues(-TWO)
     with pytest.raises(SelectionError, match="top is a whole number from 1 to 2, not 3"):
         laplacian_eigenvalues(TWO, top=3)
-    for wrong in (True, 0, 1.5):
+    for wrong in (True, np.bool_(True), 0, 1.5):
         with pytest.raises(SelectionError, match="top is a whole number"):
             laplacian_eigenvalues(TWO, top=wrong)
     with pytest.raises(SelectionError, match="two layers at least"):

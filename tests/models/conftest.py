@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from old_transformers import attention_by
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.masking_utils import eager_mask
 
@@ -47,13 +48,8 @@ class Dense:
 
     def run(self, model, inputs, before=None, after=None):
         self.calls, self.before, self.after = 0, before, after
-        chosen = model.config._attn_implementation
-        model.set_attn_implementation(NAME)
-        try:
-            with torch.no_grad():
-                return model(**inputs)[0]
-        finally:
-            model.set_attn_implementation(chosen)
+        with attention_by(model, NAME), torch.no_grad():
+            return model(**inputs)[0]
 
 
 @pytest.fixture(scope="session")

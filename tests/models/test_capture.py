@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from old_transformers import attention_by
 
 from gattn.engines import tiles
 from gattn.errors import CaptureError, GraphError, ModelError, SelectionError
@@ -54,19 +55,10 @@ def run(model, inputs, **options):
         return model(**batch, **options)
 
 
-def implement(model, name):
-    """Choose the attention of all parts: older transformers leave out T5's encoder."""
-    for module in model.modules():
-        if hasattr(module, "config"):
-            module.config._attn_implementation = name
-
-
 def reported(model, inputs):
     """What the model reports under eager, stack by stack: lists of (heads, queries, keys)."""
-    chosen = model.config._attn_implementation
-    implement(model, "eager")
-    output = run(model, inputs, output_attentions=True)
-    implement(model, chosen)
+    with attention_by(model, "eager"):
+        output = run(model, inputs, output_attentions=True)
     if model.config.is_encoder_decoder:
         names = ("encoder", "decoder", "cross")
         return {name: [a[0] for a in output[f"{name}_attentions"]] for name in names}
@@ -306,8 +298,8 @@ def test_each_sequence_of_a_padded_batch_is_what_the_model_reports(
         watched = model(**batch)[0]
     with torch.no_grad():
         plain = model(**batch)[0]
-        implement(model, "eager")
-        output = model(**batch, output_attentions=True)
+        with attention_by(model, "eager"):
+            output = model(**batch, output_attentions=True)
     assert torch.equal(watched, plain)
     assert len(found.traces) == 3
     for n, trace in enumerate(found.traces):

@@ -627,7 +627,7 @@ def test_what_cannot_be_swapped_is_refused():
 # Wrong arguments
 
 
-@pytest.mark.parametrize("wrong", [-1, 1.5, [], [0, -2], True, [1.5]], ids=repr)
+@pytest.mark.parametrize("wrong", [-1, 1.5, [], [0, -2], True, np.bool_(True), [1.5]], ids=repr)
 @pytest.mark.parametrize("name", ["layer", "head"])
 def test_a_layer_or_head_is_a_number(name, wrong):
     with pytest.raises(SelectionError, match=f"{name} is a number that counts from 0"):

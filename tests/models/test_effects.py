@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from old_transformers import attention_by
 from scipy import stats
 from torch.nn.functional import kl_div
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -73,16 +74,11 @@ def inputs_of(model):
 
 def dense_logits(model, inputs, change=None):
     """Run a model on dense attention, without gattn."""
-    chosen = model.config._attn_implementation
     batch = {name: torch.tensor(values)[None] for name, values in inputs.items()}
-    model.set_attn_implementation("dense")
     DENSE.names = {id(module): place for module, place in named(model)}
     DENSE.change = change
-    try:
-        with torch.no_grad():
-            return model(**batch, use_cache=False).logits[0]
-    finally:
-        model.set_attn_implementation(chosen)
+    with attention_by(model, "dense"), torch.no_grad():
+        return model(**batch, use_cache=False).logits[0]
 
 
 def cutting(*cuts, share=1.0):

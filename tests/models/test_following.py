@@ -10,6 +10,7 @@ import warnings
 import numpy as np
 import pytest
 import torch
+from old_transformers import attention_by, needs
 
 from gattn import Cut, Restrict, Scale, TokenGraph, TopK, capture, capturing, edited
 from gattn.errors import CaptureError
@@ -33,11 +34,8 @@ def attentions(model, ids, text=None):
             "input_ids": torch.as_tensor(text)[None],
             "decoder_input_ids": inputs["input_ids"],
         }
-    chosen = model.config._attn_implementation
-    model.set_attn_implementation("eager")
-    with torch.no_grad():
+    with attention_by(model, "eager"), torch.no_grad():
         output = model(**inputs, output_attentions=True, use_cache=False)
-    model.set_attn_implementation(chosen)
     if text is None:
         return {"decoder": output.attentions}, output.logits[0]
     names = ("encoder", "decoder", "cross")
@@ -365,7 +363,13 @@ def test_beams_of_several_texts(model):
 
 @pytest.mark.parametrize(
     "options",
-    [{"num_beams": 3, "num_return_sequences": 2}, {"prompt_lookup_num_tokens": 2}],
+    [
+        {"num_beams": 3, "num_return_sequences": 2},
+        pytest.param(
+            {"prompt_lookup_num_tokens": 2},
+            marks=needs("5.18", "looks up nothing for some encoder-decoders"),
+        ),
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("name", ["t5", "bart"])

@@ -5,6 +5,7 @@ from threading import Thread
 import numpy as np
 import pytest
 import torch
+from old_transformers import attention_by
 from transformers import DynamicCache, GenerationConfig
 
 from gattn import All, Cut, Threshold, TopK, TopMass, capture, capturing, edited
@@ -70,15 +71,8 @@ def generate(model, ids, count=6, mask=None, **options):
 
 def reported(model, inputs):
     """What the model itself reports, under eager, in one pass: layers of (heads, N, N)."""
-    chosen = model.config._attn_implementation
-    parts = [module for module in model.modules() if hasattr(module, "config")]
-    for part in parts:  # older transformers leave out T5's encoder
-        part.config._attn_implementation = "eager"
-    with torch.no_grad():
-        output = model(**inputs, output_attentions=True, use_cache=False)
-    for part in parts:
-        part.config._attn_implementation = chosen
-    return output
+    with attention_by(model, "eager"), torch.no_grad():
+        return model(**inputs, output_attentions=True, use_cache=False)
 
 
 def same_as_one_pass(model, trace, ids):

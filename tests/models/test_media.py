@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from old_transformers import needs
 
 import gattn
 from gattn.errors import CaptureError
@@ -128,8 +129,11 @@ def test_an_edit_meets_the_image_of_its_text_alone(llava):
     assert second[1, 2]
 
 
+SAMPLED = needs("5.19", "gives samples of a text with several images those of another sample")
+
+
 @pytest.mark.parametrize("name", UNEVEN)
-@pytest.mark.parametrize("samples", [1, 2])
+@pytest.mark.parametrize("samples", [1, pytest.param(2, marks=SAMPLED)])
 def test_generation_attaches_images_to_their_text(llava, name, samples):
     texts, images = UNEVEN[name]
     longest = max(len(text(*one)) for one in texts)

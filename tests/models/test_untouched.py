@@ -9,6 +9,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 import torch
+from old_transformers import needs
 from transformers import BigBirdConfig, BigBirdModel, PreTrainedConfig
 
 import gattn
@@ -30,8 +31,9 @@ ROUTED = [
 ]
 BY_SOFTMAX = [
     *("bloom", "gptj", "gpt_neo", "deberta-v2", "big_bird", "blip", "canine", "convbert", "falcon"),
-    *("fsmt", "rembert", "roformer", "sew-d", "xglm", "xlnet", "data2vec-vision"),
+    *("rembert", "roformer", "sew-d", "xglm", "xlnet", "data2vec-vision"),
 ]
+DRAWS = pytest.param("fsmt", marks=needs("5.23", "draws a number per layer of FSMT in each run"))
 REFUSED = ["diffllama", "longformer", "reformer", "squeezebert", "wavlm", "lxmert"]
 
 
@@ -86,7 +88,7 @@ def contexts(model):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("family", [*ROUTED, *BY_SOFTMAX, *REFUSED])
+@pytest.mark.parametrize("family", [*ROUTED, *BY_SOFTMAX, DRAWS, *REFUSED])
 def test_nothing_of_a_model_changes(family):
     specimen = zoo.specimen(family).eager()
     for _ in range(2):  # What a model itself changes on such an input is changed.

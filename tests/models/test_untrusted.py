@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from old_transformers import needs
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
@@ -191,7 +192,16 @@ def test_checkpoints_of_other_libraries_are_refused(folder):
         load_model(folder)
 
 
-@pytest.mark.parametrize("kind", ["RagRetriever", "AutoTokenizer", "pipeline", "logging", 7, None])
+REFUSES = needs("5.18", "loads no configuration that names what is no text as a model")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("RagRetriever", "AutoTokenizer", "pipeline", "logging"),
+        *(pytest.param(kind, marks=REFUSES, id=str(kind)) for kind in (7, None)),
+    ],
+)
 def test_only_models_are_built(folder, kind):
     """Whatever else of transformers a configuration names, the model is that of its type."""
     change(folder, architectures=[kind])

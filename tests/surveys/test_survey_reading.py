@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
+from packaging.version import Version
 
 import gattn
 from gattn.analysis import head_table
@@ -348,6 +349,16 @@ def test_text_in_queries_is_text(survey):
     found = survey.sql("select text_id from texts where text like '%drop table%'")
     assert found["text_id"].tolist() == [2]
     assert survey.sql("select text from texts where text_id = 2")["text"][0] == TEXTS[2]
+    assert survey.sql("select 'a' || chr(0) || 'b' as x")["x"][0] == "a\x00b"
+
+
+def test_a_query_is_read_to_its_end(survey):
+    """DuckDB before 2 stops at a NUL."""
+    if Version(duckdb.__version__) < Version("2"):
+        with pytest.raises(SelectionError, match="NUL character"):
+            survey.sql("select 1 as x\x00 where false")
+        return
+    assert survey.sql("select 1 as x\x00 where false").empty
     assert survey.sql("select 'a\x00b' as x")["x"][0] == "a\x00b"
 
 
