@@ -59,6 +59,8 @@ def fields(edit):
         ("5.1", {"layer": 5, "head": 1}),
         ("*:*<-4", {"key": 4}),
         ("cross:0.2:3<-*", {"stack": "cross", "layer": 0, "head": 2, "query": 3}),
+        ("cross:1.0-1,2.0:3<-4", {"stack": "cross", "layer": ((1, 0), (1, 1), (2, 0))}
+         | {"query": 3, "key": 4}),
         ('0-2,5.1:"the cat"<-"a:b<-c"', {"layer": [0, 1, 2, 5], "head": 1}
          | {"query": "the cat", "key": "a:b<-c"}),
     ],
