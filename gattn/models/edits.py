@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gattn.checks import finite_number
 from gattn.edit_records import Described, EditRecord
 from gattn.engines.tiles import RowBlock
 from gattn.errors import ContractError, EditError, SelectionError
@@ -335,8 +336,11 @@ class Scale(_AtTokens):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.factor, (int, float)) or not np.isfinite(self.factor):
-            raise EditError(f"Scale takes a finite number as its factor, not {self.factor!r}.")
+        try:
+            factor = finite_number("The factor of Scale", self.factor)
+        except ContractError as error:
+            raise EditError(str(error)) from error
+        object.__setattr__(self, "factor", factor)
 
     def shared(self, attention: Tensor, block: RowBlock, reading: Reading) -> Tensor:
         """Multiply."""

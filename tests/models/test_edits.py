@@ -733,8 +733,14 @@ def test_a_token_is_a_position_or_a_text(name, wrong):
 
 @pytest.mark.parametrize("factor", [None, "2", float("nan"), float("inf")], ids=repr)
 def test_a_factor_is_a_finite_number(factor):
-    with pytest.raises(EditError, match="finite number"):
+    with pytest.raises(EditError, match="The factor of Scale must be a finite number"):
         Scale(factor, key=1)
+
+
+def test_a_factor_may_be_a_numpy_number():
+    made = Scale(np.float32(0.5), key=1)
+    assert made == Scale(0.5, key=1)
+    assert type(made.factor) is float
 
 
 def test_tensors_and_arrays_name_tokens_too(tiny):
