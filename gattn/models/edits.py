@@ -696,6 +696,8 @@ def _check_tokens(name: str, where: Tokens) -> None:
         parts = [n for n in (where.start, where.stop) if n is not None]
         is_plain = where.step in (None, 1) and not any(isinstance(n, str) for n in parts)
         parts = parts if is_plain else [None]
+    elif isinstance(where, range) and where:
+        parts = [where[0], where[-1]]
     elif isinstance(where, (Sequence, Tensor, np.ndarray)):
         parts = list(where) or [None]
     try:
@@ -703,7 +705,7 @@ def _check_tokens(name: str, where: Tokens) -> None:
             isinstance(n, str) or (not isinstance(n, bool) and isinstance(index(n), int))
             for n in parts
         )
-        is_right &= not (isinstance(where, range) and min(where) < 0)
+        is_right &= not (isinstance(where, range) and min(parts) < 0)
     except TypeError:
         is_right = False
     if not is_right:
@@ -715,13 +717,17 @@ def _check_tokens(name: str, where: Tokens) -> None:
 
 def _chosen(side: Side, where: Tokens) -> Tensor:
     """Say which of a side's tokens are meant, as booleans."""
-    positions = torch.arange(side.first, side.first + len(side))
+    end = side.first + len(side)  # numbers beyond may be too large for a tensor
+    positions = torch.arange(side.first, end)
     if where is None:
         return torch.ones(len(side), dtype=torch.bool)
     if isinstance(where, slice):
-        chosen = positions >= (where.start or 0)
-        return chosen if where.stop is None else chosen & (positions < where.stop)
-    return torch.isin(positions, torch.tensor(_listed(where), dtype=torch.long))
+        start, stop = (end if n is None else min(n, end) for n in (where.start or 0, where.stop))
+        return (positions >= start) & (positions < stop)
+    if isinstance(where, range):
+        return torch.tensor([n in where for n in range(side.first, end)], dtype=torch.bool)
+    there = [n for n in _listed(where) if n < end]
+    return torch.isin(positions, torch.tensor(there, dtype=torch.long))
 
 
 def _one_by_one(where: Tokens) -> set[int | str]:

@@ -743,6 +743,17 @@ def test_a_factor_may_be_a_numpy_number():
     assert type(made.factor) is float
 
 
+def test_positions_beyond_all_numbers_of_a_tensor_are_no_tokens(tiny):
+    model = tiny("gpt2", "sdpa", torch.float64)
+    far = 2**63
+    expected = run(model, Cut(0, 0, key=slice(3, None)))
+    for key in (slice(3, far), range(3, far)):
+        assert torch.equal(run(model, Cut(0, 0, key=key)), expected)
+    for key in (far, [far], slice(far, None), range(far, 10**30, 7)):
+        with pytest.raises(EditError, match="had nothing to edit"):
+            run(model, Cut(0, 0, key=key))
+
+
 def test_tensors_and_arrays_name_tokens_too(tiny):
     model = tiny("llama")
     expected = run(model, Cut(0, 0, query=[4, 5], key=[1, 2]))
