@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import gattn
-from gattn.errors import EditError
+from gattn.errors import EditError, GattnError
 from gattn.place_names import DIGITS, NUMBERS, PLACE, read_heads, read_number, read_numbers
 
 if TYPE_CHECKING:
@@ -141,7 +141,16 @@ def _named(option: str, text: str, makers: Mapping[str, Callable[..., Any]]) -> 
         return makers[form]
     is_whole = number.isdecimal() and len(number) <= DIGITS
     given = int(number) if is_whole else float(number)
-    return lambda *sizes: makers[form](*sizes, given)
+    if makers is GRAPHS and not (is_whole and given >= 1):
+        _refuse(option, text, f"{form} with a whole number N of at least 1, such as {name}:8")
+
+    def make(*sizes: int) -> Any:
+        try:
+            return makers[form](*sizes, given)
+        except GattnError as error:
+            raise EditError(f"{option} {text}: {error}") from error
+
+    return make
 
 
 def _is_number(text: str) -> bool:

@@ -175,6 +175,14 @@ def test_every_name_is_tested_above():
         ("--swap", "dot@", "without edges"),
         ("--normalizer", "topk", "topk:K"),
         ("--restrict", "window", "window:N"),
+        (
+            "--restrict",
+            "window:0",
+            "window:N with a whole number N of at least 1, such as window:8",
+        ),
+        ("--restrict", "window:-3", "window:N with a whole number N of at least 1"),
+        ("--restrict", "window:2.5@1", "window:N with a whole number N of at least 1"),
+        ("--restrict", "longformer:0", "longformer:N with a whole number N of at least 1"),
     ],
 )
 def test_errors_say_what_is_expected(option, text, said):
@@ -182,10 +190,13 @@ def test_errors_say_what_is_expected(option, text, said):
         read_edit(option, text)
     assert said in str(error.value)
     assert str(error.value).startswith(f"{option} takes ")
+    assert text.rpartition("@")[0] in str(error.value)
 
 
 def test_numbers_out_of_range_are_refused_by_what_is_named():
-    with pytest.raises(GattnError, match="k must be"):
+    with pytest.raises(EditError, match="--normalizer topk:0: k must be a whole number >= 1"):
         read_edit("--normalizer", "topk:0")(4, 9)
+    with pytest.raises(EditError, match="--swap softcap:0: cap must be above 0, not 0"):
+        read_edit("--swap", "softcap:0")(4, 9)
     with pytest.raises(GattnError, match="factor"):
         read_edit("--scale", "nan:1")(4, 9)
