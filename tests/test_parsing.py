@@ -175,11 +175,7 @@ def test_every_name_is_tested_above():
         ("--swap", "dot@", "without edges"),
         ("--normalizer", "topk", "topk:K"),
         ("--restrict", "window", "window:N"),
-        (
-            "--restrict",
-            "window:0",
-            "window:N with a whole number N of at least 1, such as window:8",
-        ),
+        ("--restrict", "window:0", "N of at least 1, such as window:8; not 'window:0'"),
         ("--restrict", "window:-3", "window:N with a whole number N of at least 1"),
         ("--restrict", "window:2.5@1", "window:N with a whole number N of at least 1"),
         ("--restrict", "longformer:0", "longformer:N with a whole number N of at least 1"),
@@ -190,7 +186,6 @@ def test_errors_say_what_is_expected(option, text, said):
         read_edit(option, text)
     assert said in str(error.value)
     assert str(error.value).startswith(f"{option} takes ")
-    assert text.rpartition("@")[0] in str(error.value)
 
 
 def test_numbers_out_of_range_are_refused_by_what_is_named():
