@@ -109,9 +109,13 @@ def _as_path(path: str | os.PathLike[str]) -> Path:
         made = Path(path)
     except TypeError as error:
         raise FileError(f"A path is a str or a pathlib.Path, not {path!r:.80}.") from error
-    if "\0" in str(made):
-        raise FileError(f"{str(made)!r:.200} cannot be the name of a file: it holds a NUL.")
+    _check_name(made)
     return made
+
+
+def _check_name(path: Path) -> None:
+    if "\0" in str(path):
+        raise FileError(f"{str(path)!r} cannot be the name of a file: it holds a NUL.")
 
 
 def _kind_of(path: Path) -> str:
@@ -134,6 +138,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     FileError
         Where it cannot be written; what was there before still is.
     """
+    _check_name(path)
     try:
         target = path.resolve()
         if target.is_symlink():
