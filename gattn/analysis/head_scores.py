@@ -17,6 +17,12 @@ NEAR = 2
 
 SHARE, ROUNDING = 0.9, 1e-9
 
+DEFINITIONS = 2
+"""The version of the scores' definitions, which a survey notes."""
+
+REDEFINED = {2: ("induction", "duplicate_token", "previous_token", "next_token")}
+"""The scores whose definition changed with a version."""
+
 TEXTS = 4
 """The texts whose tokens are remembered, as all heads of a trace have the same."""
 

@@ -1,12 +1,12 @@
 """Saving over whatever is there, and where it cannot be done."""
 
-from itertools import product
 import os
 import signal
 import stat
 import subprocess
 import sys
 import textwrap
+from itertools import product
 from pathlib import Path
 
 import pytest
