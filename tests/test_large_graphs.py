@@ -213,7 +213,8 @@ def test_what_takes_more_than_a_gibibyte_is_refused(ask):
         lambda: TokenGraph.expander(100, 10**9),
         lambda: TokenGraph.expander(10**9, 2),
         lambda: TokenGraph.bigbird(N, 1),
-        lambda: TokenGraph.bigbird(10**6, 1),
+        lambda: TokenGraph.bigbird(10**7, 1),
+        lambda: TokenGraph.bigbird(200_000, 1, random_blocks=300),
         lambda: TokenGraph.bigbird(10**5, 1, random_blocks=10**5),
     ],
 )
@@ -222,6 +223,14 @@ def test_drawings_that_take_too_much_are_refused_at_once(build):
     with pytest.raises(GraphError, match=r"GiB|larger blocks|below the number of tokens"):
         build()
     assert time.perf_counter() - begun < 2
+
+
+def test_bigbird_of_many_blocks_is_drawn_at_once():
+    begun = time.perf_counter()
+    graph = TokenGraph.bigbird(10**5, 1, random_blocks=3)
+    # The first and the last block, the ends and the band of the others, and what is drawn.
+    assert graph.num_edges == 2 * 10**5 + (10**5 - 2) * (2 + 3 + 3) - 2
+    assert time.perf_counter() - begun < 10
 
 
 def test_more_random_blocks_than_there_are_mean_all():
