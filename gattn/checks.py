@@ -17,20 +17,28 @@ from torch import Tensor
 from gattn.errors import ContractError, GattnError, GraphError
 
 
-def whole(name: str, given: Any, least: int = 0, error: type[GattnError] = ContractError) -> int:
+def whole(
+    name: str,
+    given: Any,
+    least: int = 0,
+    error: type[GattnError] = ContractError,
+    *,
+    most: int | None = None,
+) -> int:
     """Take a whole number, a NumPy one or another that Python counts with too.
 
     Raises
     ------
     GattnError
-        Where it is none, or less than `least`.
+        Where it is not one, less than `least`, or more than `most`.
     """
     try:
         number = None if isinstance(given, (bool, np.bool_)) else index(given)
     except TypeError:
         number = None
-    if number is None or number < least:
-        raise error(f"{name} must be a whole number >= {least}, not {given!r}.")
+    if number is None or number < least or (most is not None and number > most):
+        range_ = f">= {least}" if most is None else f"from {least} to {most}"
+        raise error(f"{name} must be a whole number {range_}, not {given!r:.80}.")
     return number
 
 

@@ -21,22 +21,48 @@ def bigbird_rule(num_tokens: int, block_size: int, random_blocks: int, seed: int
     size = 8 * blocks * (2 * random_blocks + _DRAWN_BYTES // 8)
     what = f"BigBird's {random_blocks:,} random blocks for each of {blocks:,} blocks"
     check_memory(size, what, "take larger blocks")
-    if blocks**2 > _MOST_DRAWN:
+    work = blocks * min(random_blocks**2, blocks)
+    if work > _MOST_DRAWN:
         raise GraphError(
-            f"BigBird draws an order of all {blocks:,} blocks for each of them, {blocks**2:.1e} "
-            f"numbers; at most {_MOST_DRAWN:.0e} are drawn. Take larger blocks."
+            f"Drawing {random_blocks:,} of {blocks:,} blocks for each of them takes {work:.1e} "
+            f"steps; at most {_MOST_DRAWN:.0e} are done. Take larger blocks."
         )
     generator = torch.Generator().manual_seed(seed)
+    draw = _few_far_blocks if random_blocks**2 < blocks else _many_far_blocks
+    query, key = draw(blocks, random_blocks, generator)
+    ends = Globals(torch.tensor([0, max(blocks - 1, 0)]))
+    band = Combined("|", Window(1, 1), ends)
+    return Blocks(block_size, Combined("|", band, Edges.from_pairs(query, key, blocks)))
+
+
+def _few_far_blocks(blocks: int, count: int, generator: torch.Generator) -> Tensor:
+    """Draw some blocks for each that are neither near it nor at an end, as (block, drawn)."""
+    block = torch.arange(blocks)
+    low, high = (block - 1).clamp_min(1), (block + 1).clamp_max(blocks - 2)
+    near = (high - low + 1).clamp_min(0)
+    far = (blocks - 2 - near).clamp_min(0)
+    chosen = torch.zeros(blocks, 0, dtype=torch.long)  # of the far ones, rising
+    for number in range(count):
+        left = (far - number).clamp_min(1)
+        drawn = (torch.rand(blocks, generator=generator, dtype=torch.float64) * left).long()
+        for before in chosen.T:
+            drawn += drawn >= before
+        chosen = torch.cat([chosen, drawn[:, None]], dim=1).sort(1).values
+    key = chosen + 1
+    key += near[:, None] * (key >= low[:, None])
+    there = chosen < far[:, None]
+    return torch.stack([block[:, None].expand_as(key)[there], key[there]])
+
+
+def _many_far_blocks(blocks: int, count: int, generator: torch.Generator) -> Tensor:
+    """Do what `_few_far_blocks` does, in a time that does not grow with their number."""
     drawn = [torch.zeros(0, 2, dtype=torch.long)]
     for block in range(blocks):
         order = torch.randperm(blocks, generator=generator)
         is_far = ((order - block).abs() > 1) & (order > 0) & (order < blocks - 1)
-        far = order[is_far][:random_blocks]
+        far = order[is_far][:count]
         drawn.append(torch.stack([torch.full_like(far, block), far], dim=1))
-    query, key = torch.cat(drawn).T
-    ends = Globals(torch.tensor([0, max(blocks - 1, 0)]))
-    band = Combined("|", Window(1, 1), ends)
-    return Blocks(block_size, Combined("|", band, Edges.from_pairs(query, key, blocks)))
+    return torch.cat(drawn).T
 
 
 def expander_rule(num_tokens: int, degree: int, seed: int, max_tries: int) -> Rule:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from gattn import door, edge_lists, merging, networks
-from gattn.checks import refuse_hidden
+from gattn.checks import refuse_hidden, whole
 from gattn.edit_records import Edits, checked, identities, in_words
 from gattn.errors import CaptureError, ShapeError
 from gattn.graph import TokenGraph
@@ -146,16 +146,11 @@ class AttentionGraph:
         edges = self.graph.num_edges
         self._check_sizes({name: (values, edges) for name, values in self.edge_values.items()})
         for name in ("layer", "head", "key_value_head"):
-            place = getattr(self, name)
-            if isinstance(place, np.integer):
-                object.__setattr__(self, name, int(place))
-            elif place is not None and (isinstance(place, bool) or not isinstance(place, int)):
-                raise ShapeError(f"{name} must be a whole number or None, not {place!r}.")
+            if (place := getattr(self, name)) is not None:
+                object.__setattr__(self, name, whole(name, place, 0, ShapeError))
         nodes = queries if self.graph.is_bipartite else nodes
-        if type(self.generated) is not int or not 0 <= self.generated <= nodes:
-            raise ShapeError(
-                f"generated must be a number of the {nodes} tokens, not {self.generated!r}."
-            )
+        generated = whole("generated", self.generated, 0, ShapeError, most=nodes)
+        object.__setattr__(self, "generated", generated)
         try:
             object.__setattr__(self, "edits", checked(self.edits))
         except TypeError as error:

@@ -151,7 +151,7 @@ class TopK(Keep):
 
     def capacity(self, degree: Tensor) -> int:
         """Count `k` edges a row, or all."""
-        return int(degree.clamp_max(self.k).sum())
+        return int(degree.clamp_max(min(self.k, torch.iinfo(degree.dtype).max)).sum())
 
     def __str__(self) -> str:
         return f"TopK({self.k})"

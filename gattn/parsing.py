@@ -7,7 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import gattn
-from gattn.errors import EditError
+from gattn.errors import EditError, GattnError
+from gattn.place_names import DIGITS, NUMBERS, PLACE, read_heads, read_number, read_numbers
 
 if TYPE_CHECKING:
     from gattn.models.edits import Edit
@@ -15,19 +16,12 @@ if TYPE_CHECKING:
 Make: TypeAlias = "Callable[[int, int], Edit]"
 """Makes an edit for a model with so many heads a layer, and a text of so many tokens."""
 
-MOST = 100_000
-"""How many layers, heads or tokens can be listed."""
-_DIGITS = 12
-_NUMBERS = r"\*|\d+(?:-\d+)?(?:,\d+(?:-\d+)?)*"
-_TOKENS = rf'{_NUMBERS}|-\d+|"[^"]+"'
-_PLACE = re.compile(
-    rf"(?:(?P<stack>[A-Za-z]\w*):)?(?P<layer>{_NUMBERS})(?:\.(?P<head>{_NUMBERS}))?"
-    rf"(?::(?P<query>{_TOKENS})<-(?P<key>{_TOKENS}))?"
-)
+_TOKENS = rf'{NUMBERS}|-\d+|"[^"]+"'
+_EDGES = re.compile(rf"(?P<place>{PLACE})(?::(?P<query>{_TOKENS})<-(?P<key>{_TOKENS}))?")
 GRAMMAR = (
     "[STACK:]LAYER[.HEAD][:QUERY<-KEY], each a number, a range 2-4, a list 1,4 or * for all, and "
     'a token also -1 for the last one, or a word in quotes: 5.1:9<-4, *:-1<-"cat", 5.1 for a whole '
-    "head"
+    "head, 1.1,2.0 for heads of several layers"
 )
 
 WEIGHTS: Mapping[str, Callable[..., Any]] = {
@@ -82,63 +76,28 @@ def read_place(text: str, option: str = "--cut", *, of_edges: bool = True) -> di
     EditError
         Where the text is none of the grammar.
     """
-    found = _PLACE.fullmatch(text.strip())
+    found = _EDGES.fullmatch(text.strip())
     if not of_edges and (found is None or found["query"]):
-        _refuse(option, text, "a place without edges behind @, [STACK:]LAYER[.HEAD], such as @5.1")
+        _refuse(option, text, "a place without edges after @, [STACK:]LAYER[.HEAD], such as @5.1")
     if found is None:
         _refuse(option, text, GRAMMAR)
-    written = {name: part for name, part in found.groupdict().items() if part is not None}
-    return {
-        name: part if name == "stack" else _numbers(part, option, text)
-        for name, part in written.items()
-        if part != "*"
-    }
-
-
-def _numbers(written: str, option: str, text: str) -> int | str | list[int]:
-    if written.startswith('"'):
-        return written[1:-1]
     try:
-        if written.removeprefix("-").isdecimal():
-            number = read_number(written.removeprefix("-"))
-            return -number if written.startswith("-") else number
-        return read_numbers(written)
+        named = read_heads(found["place"])
+        tokens = {name: _tokens(found[name]) for name in ("query", "key")}
     except ValueError as error:
         _refuse(option, text, str(error))
+    place = {"stack": named.stack, "layer": list(named.heads) or named.layer, "head": named.head}
+    return {name: value for name, value in (place | tokens).items() if value is not None}
 
 
-def read_numbers(written: str) -> list[int]:
-    """Read numbers and ranges, such as ``0,2-4``.
-
-    Raises
-    ------
-    ValueError
-        Where a range is empty, or there is more than any model or text has; it says what is
-        expected instead.
-    """
-    numbers: list[int] = []
-    for part in written.split(","):
-        first, _, last = part.partition("-")
-        start, stop = read_number(first), read_number(last or first)
-        if stop < start:
-            raise ValueError(f"ranges that rise: {part} is empty")
-        if stop - start + len(numbers) >= MOST:
-            raise ValueError(f"at most {MOST:,} numbers")
-        numbers += range(start, stop + 1)
-    return numbers
-
-
-def read_number(written: str) -> int:
-    """Read one number of a layer, head or token.
-
-    Raises
-    ------
-    ValueError
-        Where it is larger than any of these; it says what is expected instead.
-    """
-    if len(written) > _DIGITS:
-        raise ValueError(f"numbers of at most {_DIGITS} digits")
-    return int(written)
+def _tokens(written: str | None) -> int | str | list[int] | None:
+    if written is None or written == "*":
+        return None
+    if written.startswith('"'):
+        return written[1:-1]
+    if written.startswith("-"):
+        return -read_number(written[1:])
+    return read_number(written) if written.isdecimal() else read_numbers(written)
 
 
 def read_edit(option: str, text: str, *, renormalize: bool = True) -> Make:
@@ -180,9 +139,18 @@ def _named(option: str, text: str, makers: Mapping[str, Callable[..., Any]]) -> 
         _refuse(option, text, f"one of {forms}, with @LAYER or @LAYER.HEAD where not for all heads")
     if not number:
         return makers[form]
-    is_whole = number.isdecimal() and len(number) <= _DIGITS
+    is_whole = number.isdecimal() and len(number) <= DIGITS
     given = int(number) if is_whole else float(number)
-    return lambda *sizes: makers[form](*sizes, given)
+    if makers is GRAPHS and not (is_whole and given >= 1):
+        _refuse(option, text, f"{form} with a whole number N of at least 1, such as {name}:8")
+
+    def make(*sizes: int) -> Any:
+        try:
+            return makers[form](*sizes, given)
+        except GattnError as error:
+            raise EditError(f"{option} {text}: {error}") from error
+
+    return make
 
 
 def _is_number(text: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 from operator import index
@@ -11,6 +12,8 @@ import numpy as np
 from gattn.errors import SelectionError
 
 _BEFORE, _AFTER = ("##", "Ġ", "▁"), ("</w>", "@@")
+_SHOWN = {"␣": " ", "↵": "\n", "\\t": "\t", "\\r": "\r"}
+_ESCAPE = re.compile(r"\\x([0-9a-f]{2})")
 _LISTED = 20
 
 
@@ -20,7 +23,8 @@ def find_text(
     """Find the tokens of a text, by the names that attention graphs show.
 
     Where no token has the text itself, it may be what the tokenizer calls one ("##believ",
-    " dog", or in lower case "the"), if that leaves no doubt which are meant.
+    " dog", or in lower case "the") or what pictures and tables write ("␣dog"), if that leaves no
+    doubt which are meant.
 
     Parameters
     ----------
@@ -42,6 +46,27 @@ def find_text(
         Where some of the tokens that have one text are meant and others are not, or several
         different texts differ from what was written.
     """
+    found = _find(wanted, tokens, spellings)
+    meant = from_shown(wanted)
+    return found if found or meant == wanted else _find(meant, tokens, spellings)
+
+
+def from_shown(text: str) -> str:
+    """Give the token that pictures and tables write so: ``␣lamp`` is ``" lamp"``.
+
+    Examples
+    --------
+    >>> from_shown("␣lamp")
+    ' lamp'
+    """
+    if text == '""':
+        return ""
+    for shown, meant in _SHOWN.items():
+        text = text.replace(shown, meant)
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text)
+
+
+def _find(wanted: str, tokens: Sequence[str], spellings: Iterable[Sequence[str]]) -> list[int]:
     if exact := [n for n, token in enumerate(tokens) if wanted in (token, token.strip())]:
         return exact
     for spelled in spellings:

@@ -14,6 +14,7 @@ from gattn.edit_records import Edits, in_words, union
 from gattn.errors import SelectionError, ShapeError
 from gattn.head import AttentionGraph
 from gattn.keep import All, Keep
+from gattn.place_names import list_places
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
     from gattn.analysis.unrolled import Unrolled
     from gattn.graph import TokenGraph
 
-HeadChoice: TypeAlias = int | Sequence[int] | Sequence[tuple[int, int]] | None
+HeadChoice: TypeAlias = int | str | Sequence[int] | Sequence[tuple[int, int] | str] | None
+SomeHeads: TypeAlias = str | Iterable[tuple[int, int] | str] | None
 Reduction: TypeAlias = Literal["mean", "max", "min"]
 
 
@@ -99,9 +101,10 @@ class Stack(Mapping[tuple[int, int], AttentionGraph]):
 
         Parameters
         ----------
-        heads : int, sequence of int, or sequence of (layer, head), optional
-            Which heads are read: one or several of every layer, or those at some places; all by
-            default. Through a layer of which none is read, the residual stream passes alone.
+        heads : int, str, sequence of int, or sequence of (layer, head), optional
+            Which heads are read: one or several of every layer, or those at some places, such as
+            ``"2.1"``; all by default. Through a layer of which none is read, the residual stream
+            passes alone.
         reduce : "mean", "max" or "min"
             How the heads of a layer become one A.
         residual : float
@@ -234,7 +237,9 @@ class AttentionTrace:
         """Take a stack by name, or a head by (layer, head) where there is one stack."""
         if isinstance(place, str):
             if place not in self.stacks:
-                raise SelectionError(f"No stack {place!r}; there are {sorted(self.stacks)}.")
+                raise SelectionError(
+                    f"No stack {place!r}; there are {sorted(self.stacks)}.{_hint(place)}"
+                )
             return self.stacks[place]
         return self.only_stack[place]
 
@@ -330,12 +335,30 @@ class AttentionTrace:
         self,
         query: int | str | None = None,
         *,
-        heads: Iterable[tuple[int, int]] | None = None,
+        heads: SomeHeads = None,
         **options: Any,
     ) -> Axes:
         """Write the text, shaded by the mean of all heads or of those at some (layer, head).
 
         See `gattn.drawing.draw_text`.
         """
-        chosen = self.heads() if heads is None else (self[place] for place in heads)
+        chosen = self.heads() if heads is None else iter(self._heads_at(heads))
         return door.draw_text(chosen, query, **options)
+
+    def _heads_at(self, heads: str | Iterable[tuple[int, int] | str]) -> list[AttentionGraph]:
+        try:
+            stack, places = list_places(heads)
+        except ValueError as error:
+            raise SelectionError(f"heads takes {error}; not {heads!r:.80}.") from error
+        of = self.only_stack if stack is None else self[stack]
+        return [of[place] for place in places]
+
+
+def _hint(place: str) -> str:
+    """Say how a head is taken that was named as text."""
+    try:
+        stack, ((layer, head), *_) = list_places(place)
+    except ValueError:
+        return ""
+    of = f"trace[{stack!r}]" if stack else "trace"
+    return f" A head is taken as {of}[{layer}, {head}]."

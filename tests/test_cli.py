@@ -124,7 +124,8 @@ def test_text_comes_from_standard_input(tmp_path, monkeypatch, capsys):
         (["draw", TEXT, "-o", "picture.gif"], "one of .svg, .png, .pdf"),
         (["draw", TEXT, "-o", "no/such/folder/a.svg"], "there is no folder"),
         (["draw", TEXT, "--layout", "circle"], "--layer and --head"),
-        (["draw", TEXT, "--heads", "1,2"], "LAYER.HEAD, as in 1.1,2.0"),
+        (["draw", TEXT, "--heads", "1,2"], "heads with their layers, such as 2.1"),
+        (["draw", TEXT, "--heads", "one"], "[STACK:]LAYER[.HEAD], such as 2.1"),
         (["draw", TEXT, "--heads", "1.1,9.0"], "no (9, 0) among layers [0, 1, 2, 3]"),
         (["draw", TEXT, "--heads", "cross:1.1"], "No stack 'cross'"),
         (["compare", TEXT, "--with", "gpt2", "--sort", "distance"], "a comparison around edits"),
@@ -426,6 +427,13 @@ def test_flow_ranks_tokens_by_what_comes_from_them(options, target, heads, capsy
     assert "flows lack at most" in lines[target + 2]
 
 
+def test_flow_reads_heads_of_a_stack(capsys):
+    assert run("flow", PROMPT, "--heads", "1.1,2.0") == 0
+    plain = capsys.readouterr().out
+    assert run("flow", PROMPT, "--heads", "decoder:1.1,2.0") == 0
+    assert capsys.readouterr().out == plain
+
+
 def test_flow_writes_tables_and_pictures(tmp_path, capsys):
     text = "the dog chased the cat and " * 5
     assert run("flow", text, "-o", tmp_path / "flow.csv") == 0
@@ -470,6 +478,7 @@ def test_tokens_lists_positions(capsys):
         (["flow", TEXT, "--target", "zebra"], "No token 'zebra'"),
         (["flow", TEXT, "--target", "99"], "here 0 .. 12"),
         (["flow", TEXT, "--heads", "9"], "No head 9"),
+        (["flow", TEXT, "--heads", "cross:1.1"], "No stack 'cross'; there are ['decoder']"),
         (["flow", TEXT, "--heads", "mean"], "--reduce mean, max or min"),
         (["flow", TEXT, "--reduce", "median"], "choose from"),
         (["flow", TEXT, "--residual", "2"], "share from 0 to 1"),

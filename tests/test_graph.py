@@ -156,6 +156,23 @@ def test_bigbird_adds_random_blocks_beyond_the_band_and_the_ends() -> None:
     assert (cells | band == cells).all()
 
 
+@pytest.mark.parametrize("drawn", [1, 3, 5])  # few of 12 blocks are drawn otherwise than many
+def test_bigbird_draws_each_far_block_as_often(drawn: int) -> None:
+    blocks, seeds = 12, 2000
+    masks = (
+        TokenGraph.bigbird(blocks, 1, random_blocks=drawn, seed=n).mask() for n in range(seeds)
+    )
+    count = sum(mask.long() for mask in masks)[1:-1]
+    far = torch.ones(blocks, blocks, dtype=torch.bool)[1:-1]
+    row, column = torch.arange(1, blocks - 1)[:, None], torch.arange(blocks)
+    far &= ((row - column).abs() > 1) & (column > 0) & (column < blocks - 1)
+    share = drawn / far.sum(1, keepdim=True)
+    off = (count - seeds * share) / (seeds * share * (1 - share)).sqrt()
+    assert float(off[far].abs().max()) < 5  # standard deviations
+    assert bool(((count == seeds) | far).all())
+    assert torch.equal((count * far).sum(1), torch.full((blocks - 2,), seeds * drawn))
+
+
 def test_bigbird_and_expander_depend_on_their_seeds_alone() -> None:
     for build in (
         lambda seed: TokenGraph.bigbird(40, 2, seed=seed),

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -252,11 +253,21 @@ def test_a_score_may_be_infinite_but_not_nan() -> None:
         causal_head(score=np.where(np.isinf(score) & (score > 0), np.nan, score))
 
 
-@pytest.mark.parametrize("place", ["1", 1.0, True, [1]])
+@pytest.mark.parametrize("place", ["1", 1.0, True, [1], -1])
 def test_a_place_in_the_model_is_a_whole_number(place: object) -> None:
     for name in ("layer", "head", "key_value_head"):
-        with pytest.raises(ShapeError, match=f"{name} must be a whole number or None"):
+        with pytest.raises(ShapeError, match=f"{name} must be a whole number >= 0"):
             causal_head(**{name: place})
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.uint8, torch.tensor])
+def test_numbers_of_any_library_are_taken(kind: Any) -> None:
+    head = causal_head(layer=kind(1), head=kind(0), generated=kind(2))
+    assert head.place() == ["layer 1", "head 0"]
+    assert [type(one) for one in (head.layer, head.head, head.generated)] == [int] * 3
+    for wrong in (-1, 6, 1.0, True):
+        with pytest.raises(ShapeError, match="generated must be a whole number from 0 to 5"):
+            causal_head(generated=wrong)
 
 
 @pytest.mark.parametrize("keep", [3, TopK, "TopK(3)", None])
@@ -414,7 +425,7 @@ def test_generated_tokens_of_cross_attention_are_queries() -> None:
 
 @pytest.mark.parametrize("generated", [-1, 6, True, 1.0, "2"])
 def test_generated_is_a_number_of_tokens(generated: object) -> None:
-    with pytest.raises(ShapeError, match=f"generated .* of the 5 tokens, not {generated!r}"):
+    with pytest.raises(ShapeError, match=f"generated must .* from 0 to 5, not {generated!r}"):
         causal_head(generated=generated)
 
 

@@ -9,7 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from gattn.attention import attention_graphs
 from gattn.errors import GraphError
+from gattn.graph import TokenGraph
 from gattn.keep import All, Keep, Threshold, TopK, TopMass
 
 
@@ -284,3 +286,14 @@ def test_names_are_exact(number: float) -> None:
 def test_errors_name_what_came(build, message: str) -> None:
     with pytest.raises(GraphError, match=message):
         build()
+
+
+@pytest.mark.parametrize("k", [2**63 - 1, 2**63, 10**30])
+def test_more_edges_than_any_row_has_are_all(k: int) -> None:
+    graph = TokenGraph.causal(5)
+    query, key = torch.randn(2, 1, 5, 4, generator=torch.Generator().manual_seed(0))
+    (every,) = attention_graphs(query, key, graph, keep=All())
+    (some,) = attention_graphs(query, key, graph, keep=TopK(k))
+    assert some.graph.num_edges == every.keep(TopK(k)).graph.num_edges == 15
+    assert np.array_equal(some.attention, every.attention)
+    assert TopK(k).capacity(torch.tensor([1, 4])) == 5

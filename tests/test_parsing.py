@@ -59,6 +59,8 @@ def fields(edit):
         ("5.1", {"layer": 5, "head": 1}),
         ("*:*<-4", {"key": 4}),
         ("cross:0.2:3<-*", {"stack": "cross", "layer": 0, "head": 2, "query": 3}),
+        ("cross:1.0-1,2.0:3<-4", {"stack": "cross", "layer": ((1, 0), (1, 1), (2, 0))}
+         | {"query": 3, "key": 4}),
         ('0-2,5.1:"the cat"<-"a:b<-c"', {"layer": [0, 1, 2, 5], "head": 1}
          | {"query": "the cat", "key": "a:b<-c"}),
     ],
@@ -173,6 +175,10 @@ def test_every_name_is_tested_above():
         ("--swap", "dot@", "without edges"),
         ("--normalizer", "topk", "topk:K"),
         ("--restrict", "window", "window:N"),
+        ("--restrict", "window:0", "N of at least 1, such as window:8; not 'window:0'"),
+        ("--restrict", "window:-3", "window:N with a whole number N of at least 1"),
+        ("--restrict", "window:2.5@1", "window:N with a whole number N of at least 1"),
+        ("--restrict", "longformer:0", "longformer:N with a whole number N of at least 1"),
     ],
 )
 def test_errors_say_what_is_expected(option, text, said):
@@ -183,7 +189,9 @@ def test_errors_say_what_is_expected(option, text, said):
 
 
 def test_numbers_out_of_range_are_refused_by_what_is_named():
-    with pytest.raises(GattnError, match="k must be"):
+    with pytest.raises(EditError, match="--normalizer topk:0: k must be a whole number >= 1"):
         read_edit("--normalizer", "topk:0")(4, 9)
+    with pytest.raises(EditError, match="--swap softcap:0: cap must be above 0, not 0"):
+        read_edit("--swap", "softcap:0")(4, 9)
     with pytest.raises(GattnError, match="factor"):
         read_edit("--scale", "nan:1")(4, 9)

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from gattn.drawing.text import visible
 
 import gattn
 from gattn.analysis import (
@@ -45,6 +46,15 @@ def trace():
         ("##", ["##", "cat"], [0]),
         ("", ["", "cat"], [0]),
         ("zebra", ["the", "cat"], []),
+        ("␣cat", ["the", "cat"], [1]),
+        ("␣cat", ["the", " cat"], [1]),
+        ("␣cat", ["␣cat", " cat"], [0]),
+        ("␣␣", [" ", "  ", "␣"], [1]),
+        ("↵", ["\n", "a"], [0]),
+        ("a\\tb", ["a\tb", "a"], [0]),
+        ("\\x00", ["\x00", "x"], [0]),
+        ('""', ["a", ""], [1]),
+        ("␣zebra", ["the", "cat"], []),
     ],
 )
 def test_texts_are_found_as_they_are_shown_then_as_they_are_called(wanted, tokens, found):
@@ -60,6 +70,21 @@ def test_what_the_tokenizer_says_settles_which_are_meant():
     assert find_text("the", ["The", "dog", "THE"], (["the", "dog", "the"],)) == [0, 2]
     with pytest.raises(SelectionError, match="'tHe' may mean several tokens, 0 'The', 2 'THE'"):
         find_text("tHe", ["The", "dog", "THE"])
+
+
+def test_what_is_shown_leaves_no_doubt_or_is_refused():
+    tokens, raw = ["dog", "dog", "cat"], ["dog", "Ġdog", "Ġcat"]
+    assert find_text("␣cat", tokens, (raw, [" ", " dog", " cat"])) == [2]
+    with pytest.raises(SelectionError, match="' dog' may mean several tokens"):
+        find_text("␣dog", tokens, (["dog", " dog", " cat"],))
+    with pytest.raises(SelectionError, match="' tHe' may mean several tokens"):
+        find_text("␣tHe", ["The", "dog", "THE"])
+
+
+@pytest.mark.parametrize("token", [" the", "  ", "a\nb", "a\tb", "\x00", "", "\r", "dog"])
+def test_every_token_is_found_by_what_pictures_write(token):
+    tokens = [token, "other"]
+    assert find_text(visible(token), tokens) == [0]
 
 
 def test_one_token_is_found_by_position_end_or_text():

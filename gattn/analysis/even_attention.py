@@ -14,8 +14,8 @@ from gattn.analysis.head_scores import (
     SHARE,
     TEXTS,
     pattern_sums,
+    patterns,
     punctuation,
-    repeats,
     special_tokens,
     texts,
 )
@@ -53,7 +53,7 @@ def even_scores(head: AttentionGraph) -> dict[str, float]:
     dict of str to float
         The scores that labels read, under their names in `gattn.analysis.head_table`.
     """
-    graph, found_again = head.graph, repeats(head)
+    graph, means = head.graph, patterns(head)
     mass = np.bincount(head.query, head.attention, graph.num_queries).astype(np.float64)
     if not mass.any():
         return {}
@@ -73,7 +73,7 @@ def even_scores(head: AttentionGraph) -> dict[str, float]:
             name: np.bincount(head.query, one.edges & ~one.plain, graph.num_queries).astype(
                 np.float64
             )
-            for name, one in found_again.items()
+            for name, one in means.items()
         }
     else:
         counts = _counts(_Nodes.of(head))
@@ -83,14 +83,14 @@ def even_scores(head: AttentionGraph) -> dict[str, float]:
     found = {
         name: sums[name] / float(mass.sum())
         for name in EVEN_SCORES
-        if name in sums.keys() - found_again.keys()
+        if name in sums.keys() - means.keys()
     }
     found["edges_for_90"] = float(np.ceil(SHARE * size[filled] - ROUNDING).mean())
     if graph.is_bipartite:
         return found
     outside = np.zeros(len(mass)) if head.sink is None else head.sink.astype(np.float64)
     each = (mass + outside) / (size + (head.sink is not None)).clip(1)
-    for name, one in found_again.items():
+    for name, one in means.items():
         if one.rows.any():
             plain = one._replace(edges=one.plain).mean(head.attention.astype(np.float64))
             found[name] = plain + float((each * counts[name])[one.rows].mean())

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 from scipy.integrate import trapezoid
 from scipy.stats import rankdata, spearmanr
 
-from gattn.analysis.arguments import whole_number
 from gattn.analysis.rankings import EdgeSet, Ranking, check_edits, named, order, read
 from gattn.analysis.results import Table, told
 from gattn.analysis.token_rankings import Scores, TokenSet
+from gattn.checks import whole
 from gattn.edit_records import identities, in_words
 from gattn.errors import SelectionError
 from gattn.head import Ints
@@ -246,7 +246,7 @@ class _Study:
         batch_size: int | None,
         progress: bool,
     ) -> None:
-        whole_number(seed, "seed", least=0)
+        whole("seed", seed, 0, SelectionError)
         model, tokenizer = resolved(model, tokenizer)
         self.measure = Measure(answer.metric, answer.target, answer.other, model, tokenizer)
         reads = None if self.measure.reads_all else answer.position
@@ -272,7 +272,7 @@ class _Study:
         insert: bool,
     ) -> Curves:
         """Run the model along each ranking; see `deletion_curve`."""
-        whole_number(random, "random", least=0)
+        whole("random", random, 0, SelectionError)
         found = named(rankings)
         if taken := found.keys() & {_BASELINE, "random_low", "random_high", "count", "share"}:
             raise SelectionError(f"Give the ranking {sorted(taken)[0]!r} another name.")
@@ -315,7 +315,7 @@ class _Study:
         effects: pd.DataFrame | None,
     ) -> Agreement:
         """Correlate rankings with effects; see `rank_agreement`."""
-        whole_number(sample, "sample", least=3)
+        whole("sample", sample, 3, SelectionError)
         found = named(rankings)
         check_edits(found, self.edits, "The ranking")
         if effects is not None:
@@ -329,9 +329,9 @@ class _Study:
             plain, edited = self._measured(cuts, "fewer: sample=")
             known = edited - plain
         else:
-            whole = _known(effects, ranked)
-            some = np.flatnonzero(~np.isnan(whole))
-            known = whole[some]
+            every = _known(effects, ranked)
+            some = np.flatnonzero(~np.isnan(every))
+            known = every[some]
         if len(some) < 3:
             raise SelectionError(
                 f"There are {len(some)} effects of what is ranked; a correlation takes three."
@@ -447,7 +447,7 @@ def _interval(one: Scores, other: Scores, generator: np.random.Generator) -> tup
 
 def _shares(steps: int | Sequence[float]) -> NDArray[np.float64]:
     if isinstance(steps, (int, np.integer)):
-        whole_number(steps, "steps")
+        whole("steps", steps, 1, SelectionError)
         return np.linspace(0, 1, int(steps) + 1)
     wrong = f"steps is a number of steps, or shares from 0 to 1, not {steps!r}."
     try:

@@ -10,6 +10,7 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from gattn.analysis.results import Table, table, told
+from gattn.checks import whole
 from gattn.errors import SelectionError
 
 if TYPE_CHECKING:
@@ -46,10 +47,7 @@ def head_clusters(distances: xr.DataArray, count: int) -> HeadClusters:
     from scipy.spatial.distance import squareform
 
     values = _square(distances)
-    if isinstance(count, np.integer):
-        count = int(count)
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= len(values):
-        raise SelectionError(f"count is a number of groups, 1 to {len(values)}, not {count!r}.")
+    count = whole("count", count, 1, SelectionError, most=len(values))
     tree = average(squareform(values, checks=False)) if len(values) > 1 else np.zeros((0, 4))
     found = fcluster(tree, count, "maxclust") if len(values) > 1 else np.ones(1, int)
     cluster = pd.factorize(found)[0]

@@ -17,6 +17,12 @@ NEAR = 2
 
 SHARE, ROUNDING = 0.9, 1e-9
 
+DEFINITIONS = 2
+"""The version of the scores' definitions, which a survey notes."""
+
+REDEFINED = {2: ("induction", "duplicate_token", "previous_token", "next_token")}
+"""The scores whose definition changed with a version."""
+
 TEXTS = 4
 """The texts whose tokens are remembered, as all heads of a trace have the same."""
 
@@ -43,7 +49,7 @@ def describe(head: AttentionGraph) -> dict[str, float]:
     }
     sums = pattern_sums(head, weight)
     scores |= {name: value / total for name, value in sums.items()}
-    scores |= {name: one.mean(weight) for name, one in repeats(head).items()}
+    scores |= {name: one.mean(weight) for name, one in patterns(head).items()}
     if graph.is_bipartite:
         return scores
     sink = None if head.sink is None else float(head.sink[filled].sum(dtype=np.float64)) / rows
@@ -164,12 +170,9 @@ def _numbered(tokens: tuple[str, ...]) -> NDArray[np.int64]:
 def _sums_of_pairs(head: AttentionGraph, weight: NDArray[np.float64]) -> dict[str, float]:
     node, key = head.query + head.graph.query_offset, head.key
     positions = head.node_positions
-    step = positions[key] - positions[node]
-    distance = np.abs(step)
+    distance = np.abs(positions[key] - positions[node])
     sums = {
         "mean_distance": weight @ distance,
-        "previous_token": weight[step == -1].sum(),
-        "next_token": weight[step == 1].sum(),
         "locality": weight[distance <= NEAR].sum(),
     }
     if not head.tokens:
@@ -178,8 +181,8 @@ def _sums_of_pairs(head: AttentionGraph, weight: NDArray[np.float64]) -> dict[st
     return sums | {"same_token": weight[token[key] == token[node]].sum()}
 
 
-class Repeats(NamedTuple):
-    """Where attention to what came before is looked for.
+class Pattern(NamedTuple):
+    """Where attention to certain keys is looked for, by the queries that have such a key.
 
     Parameters
     ----------
@@ -189,7 +192,7 @@ class Repeats(NamedTuple):
         Those of them that a plainer pattern has as well: the query itself, the token before it, or
         position 0.
     rows : array of bool (queries,)
-        The queries that have attention, kept or not, and whose token came before.
+        The queries that have attention, kept or not, and such a key.
     query : array of int (edges,)
         The row of each edge.
     """
@@ -206,26 +209,44 @@ class Repeats(NamedTuple):
         return float(weight[there].sum()) / rows if rows else np.nan
 
 
-def repeats(head: AttentionGraph) -> dict[str, Repeats]:
-    """Find the edges and queries of duplicate tokens and of induction."""
-    if head.graph.is_bipartite or not head.tokens:
+def patterns(head: AttentionGraph) -> dict[str, Pattern]:
+    """Find the edges and queries of the tokens beside, of duplicate tokens and of induction."""
+    if head.graph.is_bipartite:
         return {}
     rows = np.arange(head.graph.num_queries) + head.graph.query_offset
+    attends = (head.kept_mass > 0) | (head.total_mass > 0)
+    positions = head.node_positions
+    keys = positions[: head.graph.num_keys]
+    step = positions[head.key] - positions[rows[head.query]]
+    beside = {
+        name: Pattern(
+            step == one,
+            np.zeros(len(step), dtype=bool),
+            attends & np.isin(positions[rows] + one, keys),
+            head.query,
+        )
+        for name, one in (("previous_token", -1), ("next_token", 1))
+    }
+    return beside | (_repeats(head, rows, attends) if head.tokens else {})
+
+
+def _repeats(
+    head: AttentionGraph, rows: NDArray[np.int64], attends: NDArray[np.bool_]
+) -> dict[str, Pattern]:
     node, key, positions = rows[head.query], head.key, head.node_positions
     token, before = texts(head.tokens, positions)
     beside = positions[key] == positions[node] - 1
     earlier = (token[key] == token[node]) & (key < node)
     after = (before[key] == token[node]) & (key <= node)
     last = np.minimum(rows, head.graph.num_keys - 1)
-    attends = (head.kept_mass > 0) | (head.total_mass > 0)
     return {
-        "duplicate_token": Repeats(
+        "duplicate_token": Pattern(
             earlier,
             earlier & (beside | (positions[key] == 0)),
             attends & (first_places(token)[token[rows]] < np.minimum(rows, last + 1)),
             head.query,
         ),
-        "induction": Repeats(
+        "induction": Pattern(
             after,
             after & (beside | (key == node)),
             attends & (first_places(before)[token[rows]] <= last),

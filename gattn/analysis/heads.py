@@ -57,7 +57,8 @@ def head_table(attention: Heads, *, tokens: Sequence[str] = (), progress: bool =
         - ``key_value_head``: the head of keys and values that it reads, where queries are grouped;
         - ``entropy``: mean over queries of :math:`-\sum_j p_j \ln p_j`, in nats;
         - ``mean_distance``: :math:`\sum A_{ij} |i - j| / \sum A_{ij}`, in tokens;
-        - ``previous_token``, ``next_token``: shares on the tokens beside the query;
+        - ``previous_token``, ``next_token``: mean over the queries that have such a token of the
+          attention to it;
         - ``first_token``: mean over queries of the attention to position 0;
         - ``same_token``: share on tokens with the query's text, the query itself among them;
         - ``duplicate_token``: mean over the queries whose token came before of the attention to its
@@ -190,7 +191,8 @@ def _notes(heads: Sequence[AttentionGraph]) -> list[str]:
     if total and kept < (1 - 1e-6) * total:
         return [
             f"{1 - kept / total:.2%} of the attention was not kept: a head's shares are at most "
-            "1 - kept from those of all edges; its induction and duplicate_token are lower bounds; "
+            "1 - kept from those of all edges; its induction, duplicate_token, previous_token and "
+            "next_token are lower bounds; "
             "its entropy and edges_for_90 are of the kept ones alone"
         ]
     return []

@@ -7,10 +7,10 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from gattn.analysis.arguments import whole_number
 from gattn.analysis.dropped import at_most, edge_errors, reads_later
 from gattn.analysis.layers import Attention, Layers, named
 from gattn.analysis.results import Array, array
+from gattn.checks import whole
 from gattn.errors import SelectionError, ShapeError
 
 
@@ -69,7 +69,7 @@ def laplacian_eigenvalues(
     attention = named(attention, tokens)
     layers = Layers.of(attention).square()
     if top is not None:
-        top = whole_number(top, "top", most=len(layers.positions))
+        top = whole("top", top, 1, SelectionError, most=len(layers.positions))
     if unrolled and len(layers.consecutive()) < 2:
         raise SelectionError("One layer cannot be unrolled: give two layers at least.")
     later = reads_later(attention, layers)

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, eye_array
 
-from gattn.analysis.arguments import whole_number
 from gattn.analysis.layers import Attention, Layers
+from gattn.checks import whole
 from gattn.errors import SelectionError
 from gattn.graph import TokenGraph
 from gattn.token_names import find_token
@@ -91,7 +91,7 @@ class Layered:
                 "stream is an argument of gattn.analysis.rollout."
             )
         if layers is not None:
-            layers = whole_number(layers, "layers")
+            layers = whole("layers", layers, 1, SelectionError)
         if isinstance(given, TokenGraph):
             numbers = tuple(range(layers or 0))
             return cls._of_graphs([given], numbers, residual, repr(given))

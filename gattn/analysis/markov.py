@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gattn.analysis.arguments import whole_number
 from gattn.analysis.chains import Chain, chain_notes
 from gattn.analysis.layers import Attention, Layers, named
 from gattn.analysis.results import Array, array
+from gattn.checks import whole
 from gattn.errors import SelectionError
 from gattn.progress import walk
 
@@ -180,7 +180,7 @@ def bounces(
     """
     attention = named(attention, tokens)
     layers = Layers.of(attention).square()
-    row, steps = layers.row(query, "query"), whole_number(steps, "steps")
+    row, steps = layers.row(query, "query"), whole("steps", steps, 1, SelectionError)
     found, bounds, empty = [], [], 0
     for n in range(len(layers)):
         chain = Chain.of(layers, n)

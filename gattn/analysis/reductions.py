@@ -12,9 +12,12 @@ from numpy.typing import ArrayLike
 from torch import Tensor
 
 from gattn.errors import SelectionError
+from gattn.place_names import list_places, read_numbers
 
-HeadChoice: TypeAlias = "int | Sequence[int] | Sequence[tuple[int, int]] | None"
-"""Which heads: all (None), one number or several of every layer, or places (layer, head)."""
+HeadChoice: TypeAlias = "int | str | Sequence[int] | Sequence[tuple[int, int] | str] | None"
+"""Which heads: all (None), one number or several of every layer, or places (layer, head).
+
+Places may be text, such as "2.1" or "1.1,2.0", and so may numbers, such as "0,2"."""
 
 Reduction: TypeAlias = "str | ArrayLike"
 """How the heads of a layer become one: "mean", "max", "min", or one weight per head.
@@ -35,19 +38,25 @@ def numbers_or_places(heads: HeadChoice) -> list[int] | list[tuple[int, int]] | 
     """
     if heads is None:
         return None
-    if isinstance(heads, str):
-        hint = f"; how they become one is reduce={heads!r}" if heads in REDUCTIONS else ""
-        raise SelectionError(f"{_expected(heads)}{hint}.")
+    if isinstance(heads, str) and heads in REDUCTIONS:
+        raise SelectionError(f"{_expected(heads)}; how they become one is reduce={heads!r}.")
     try:
+        if isinstance(heads, str) and "." not in heads:
+            return _numbers(heads, read_numbers(heads))
         if _is_number(heads):
             return [index(heads)]  # type: ignore[arg-type]
-        listed: list[Any] = list(heads)  # type: ignore[arg-type]
-        if all(map(_is_number, listed)):
+        listed: Any = heads if isinstance(heads, str) else list(heads)  # type: ignore[arg-type]
+        if not isinstance(heads, str) and all(map(_is_number, listed)):
             return _numbers(heads, listed)
-        places = [(index(layer), index(head)) for layer, head in listed]
+        stack, places = list_places(listed)
     except (TypeError, ValueError) as error:
         raise SelectionError(f"{_expected(heads)}.") from error
-    return list(dict.fromkeys(places))
+    if stack is not None:
+        raise SelectionError(
+            f"heads={heads!r:.80} names a stack, but heads are chosen of one: give that stack, as "
+            f"in trace[{stack!r}], and name heads without it."
+        )
+    return places
 
 
 def _is_number(value: object) -> bool:
@@ -70,7 +79,7 @@ def _numbers(heads: object, listed: list[Any]) -> list[int]:
 def _expected(heads: object) -> str:
     return (
         "heads says which heads: a number, several such as [0, 2], or places such as [(2, 0), "
-        f"(2, 1)], not {heads!r:.80}; weights are given as reduce=[...]"
+        f"(2, 1)] or '2.0,2.1', not {heads!r:.80}; weights are given as reduce=[...]"
     )
 
 

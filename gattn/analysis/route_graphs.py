@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import networkx as nx
 
-from gattn.analysis.arguments import whole_number
 from gattn.analysis.results import Graph, Table, edits_of, table
+from gattn.checks import whole
 from gattn.errors import SelectionError
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ class Routes(Graph):
             Where k is no such number, or the graph has not the form of routes or lacks the node
             from which the prediction is read.
         """
-        count = whole_number(k, "k")
+        count = whole("k", k, 1, SelectionError)
         self.check()
         if self.target not in self:
             raise SelectionError(

@@ -14,10 +14,10 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
-from gattn.analysis.arguments import whole_number
 from gattn.analysis.dropped import largest_dropped
 from gattn.analysis.layers import Attention, Layers
 from gattn.analysis.results import Table, table
+from gattn.checks import whole
 from gattn.door import draw
 from gattn.errors import SelectionError
 from gattn.head import Floats, Ints
@@ -97,7 +97,7 @@ def topology_table(
     """
     least = _rising(thresholds)
     if max_cycles is not None:
-        max_cycles = whole_number(max_cycles, "max_cycles")
+        max_cycles = whole("max_cycles", max_cycles, 1, SelectionError)
     layers = Layers.of(attention).square()
     bound = largest_dropped(attention, self_loops=self_loops)
     rows = []

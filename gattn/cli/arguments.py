@@ -8,7 +8,7 @@ from math import isfinite, nan
 from typing import NoReturn
 
 from gattn.errors import SelectionError
-from gattn.parsing import read_number
+from gattn.place_names import list_places
 
 
 class Parser(argparse.ArgumentParser):
@@ -65,15 +65,7 @@ def real(text: str) -> float:
 
 def head_places(written: str) -> tuple[str | None, list[tuple[int, int]]]:
     """Read a stack, where it is named, and heads as LAYER.HEAD."""
-    stack, _, places = written.rpartition(":")
-    found = re.fullmatch(r"\d+\.\d+(,\d+\.\d+)*", places.replace(" ", ""))
-    if not found:
-        raise SelectionError(
-            f"--heads is a list of LAYER.HEAD, as in 1.1,2.0 or decoder:1.1,2.0, not {written!r}."
-        )
-    pairs = [place.split(".") for place in found[0].split(",")]
     try:
-        heads = [(read_number(layer), read_number(head)) for layer, head in pairs]
+        return list_places(written)
     except ValueError as error:
-        raise SelectionError(f"--heads takes {error}; not {written!r}.") from error
-    return stack or None, heads
+        raise SelectionError(f"--heads takes {error}; not {written!r:.80}.") from error

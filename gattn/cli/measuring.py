@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -14,6 +15,7 @@ from gattn.cli.output import PICTURES, print_notes, print_table, save_drawing, s
 from gattn.errors import EditError, SelectionError
 
 if TYPE_CHECKING:
+    from gattn.analysis.reductions import HeadChoice
     from gattn.analysis.results import Table
     from gattn.analysis.route_graphs import Routes
     from gattn.models.edits import Edit
@@ -118,11 +120,14 @@ def _save_routes(found: Routes, path: Path) -> None:
 
 def run_flow(options: argparse.Namespace) -> None:
     """Rank tokens by what flows from them to one."""
+    stack, heads = _chosen(options.heads)
     trace = captured(options)
     from gattn.text import visible
 
+    if stack is not None:
+        trace = replace(trace, stacks={stack: trace[stack]})
     target = _position(options.target, trace.tokens)
-    ranked = _ranked(trace, target, options)
+    ranked = _ranked(trace, target, heads, options)
     shown = ranked.head(_MOST_ROWS).reset_index()
     shown["token"] = [visible(token) for token in shown["token"]]
     layers = len(trace.only_stack.layers)
@@ -154,16 +159,19 @@ def _position(written: str, tokens: Sequence[str]) -> int:
         raise SelectionError(f"{error} `gattn tokens TEXT` lists them.") from error
 
 
-def _chosen(written: str | None) -> list[int] | list[tuple[int, int]] | None:
-    """Read which heads: numbers, as in 0,2, or places, as in 1.1,2.0; None for all."""
-    from gattn.parsing import read_numbers
+def _chosen(written: str | None) -> tuple[str | None, HeadChoice]:
+    """Read which heads: numbers, as in 0,2, or places, as in 1.1,2.0; None for all.
+
+    First comes the stack, where it is named.
+    """
+    from gattn.place_names import read_numbers
 
     if written is None:
-        return None
+        return None, None
     if "." in written:
-        return head_places(written)[1]
+        return head_places(written)
     try:
-        return read_numbers(written)
+        return None, read_numbers(written)
     except ValueError as error:
         raise SelectionError(
             f"--heads says which heads: numbers, as in 0,2, or LAYER.HEAD, as in 1.1,2.0, not "
@@ -171,14 +179,16 @@ def _chosen(written: str | None) -> list[int] | list[tuple[int, int]] | None:
         ) from error
 
 
-def _ranked(trace: AttentionTrace, target: int, options: argparse.Namespace) -> Table:
+def _ranked(
+    trace: AttentionTrace, target: int, heads: HeadChoice, options: argparse.Namespace
+) -> Table:
     """Rank the tokens by what flows from them to one."""
     from gattn.analysis.flows import flow
     from gattn.analysis.layers import Layers
     from gattn.analysis.results import table
     from gattn.analysis.rollouts import rollout
 
-    which: dict[str, Any] = {"heads": _chosen(options.heads), "reduce": options.reduce}
+    which: dict[str, Any] = {"heads": heads, "reduce": options.reduce}
     how: dict[str, Any] = {**which, "residual": options.residual}
     flows = flow(trace, targets=target, progress=sys.stderr.isatty(), **how)
     numbers = flows.to_numpy()[0]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from gattn.cli.captures import read_edits, read_keep
 from gattn.cli.output import note, say
 from gattn.errors import EditError, GattnError, SelectionError
-from gattn.parsing import read_numbers
+from gattn.place_names import read_numbers
 
 if TYPE_CHECKING:
     from gattn.models.edits import Edit

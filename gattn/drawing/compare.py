@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import pandas as pd
 from matplotlib.colors import Colormap
@@ -21,6 +21,7 @@ from gattn.drawing.scores import HeadScore
 from gattn.drawing.sheet import Colours
 from gattn.edit_records import union
 from gattn.head import AttentionGraph
+from gattn.trace import SomeHeads
 
 PLAIN = "before", "after"
 
@@ -30,7 +31,7 @@ def draw_compare(
     after: Heads,
     *,
     edits: str = "",
-    heads: Iterable[tuple[int, int]] | None = None,
+    heads: SomeHeads = None,
     stack: str | None = None,
     sort: HeadScore | None = None,
     label: HeadScore | None = None,
@@ -57,8 +58,9 @@ def draw_compare(
     edits : str
         What was edited between the two, in your words, for the caption; by default it names the
         edits that the runs know of.
-    heads : iterable of (int, int), optional
-        Some heads, as (layer, head): each in a row of larger matrices with their tokens.
+    heads : str or iterable of (int, int), optional
+        Some heads, as (layer, head) or as text such as ``"1.1,2.0"``: each in a row of
+        larger matrices with their tokens.
     stack : str, optional
         The stack to draw; all of them, one below the other, where not given.
     sort, label : str, mapping or Series, optional

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import TypeAlias, cast
+from typing import TypeAlias
 
 from matplotlib.colors import Colormap
 from matplotlib.figure import Figure, SubFigure
@@ -22,7 +22,8 @@ from gattn.drawing.shown import all_of, kept_by, share_of
 from gattn.edit_records import union
 from gattn.errors import SelectionError
 from gattn.head import AttentionGraph
-from gattn.trace import AttentionTrace
+from gattn.place_names import list_places
+from gattn.trace import AttentionTrace, SomeHeads
 
 Groups: TypeAlias = "tuple[tuple[int, int, int], ...]"
 
@@ -30,7 +31,7 @@ Groups: TypeAlias = "tuple[tuple[int, int, int], ...]"
 def draw_heads(
     attention: Heads,
     *,
-    heads: Iterable[tuple[int, int]] | None = None,
+    heads: SomeHeads = None,
     stack: str | None = None,
     sort: HeadScore | None = None,
     label: HeadScore | None = None,
@@ -50,8 +51,9 @@ def draw_heads(
     ----------
     attention : Heads
         A trace, a stack, or whatever else holds attention, as in `gattn.analysis.head_table`.
-    heads : iterable of (int, int), optional
-        Some heads, as (layer, head): a strip of larger matrices with their tokens.
+    heads : str or iterable of (int, int), optional
+        Some heads, as (layer, head) or as text such as ``"1.1,2.0"``: a strip of
+        larger matrices with their tokens.
     stack : str, optional
         The stack to draw; all of them, one below the other, where not given.
     sort : str, mapping or Series, optional
@@ -154,7 +156,7 @@ class Chosen:
         cls,
         attention: Heads,
         graphs: Graphs,
-        heads: Iterable[tuple[int, int]] | None,
+        heads: SomeHeads,
         stack: str | None,
     ) -> Chosen:
         """Choose from all heads of some attention.
@@ -167,11 +169,12 @@ class Chosen:
         if not graphs:
             raise SelectionError("There is nothing to draw: this trace holds no heads.")
         names = {place[0] for place in graphs}
+        stack, places = (stack, None) if heads is None else _listed(heads, stack)
         if stack is not None and stack not in names:
             raise SelectionError(f"No stack {stack!r} with heads; there are {sorted(names)}.")
         graphs = {place: head for place, head in graphs.items() if stack in (None, place[0])}
-        if heads is not None:
-            graphs = _picked(graphs, list(heads))
+        if places is not None:
+            graphs = _picked(graphs, places)
         is_strip = heads is not None or isinstance(attention, AttentionGraph)
         name = attention.model if isinstance(attention, AttentionTrace) else ""
         name = name or next(iter(graphs.values())).model
@@ -206,10 +209,17 @@ def _count(counts: Sequence[int], one: str, several: str) -> str:
     return f"{number} {one if most == 1 else several}"
 
 
-def _pair(place: object) -> tuple[int, int]:
-    """Give a layer and a head, or what is in no trace."""
-    is_pair = isinstance(place, tuple) and len(place) == 2
-    return cast("tuple[int, int]", place) if is_pair else (-1, -1)
+def _listed(
+    heads: str | Iterable[tuple[int, int] | str], stack: str | None
+) -> tuple[str | None, list[tuple[int, int]]]:
+    """Read which heads of which stack."""
+    try:
+        named, places = list_places(heads)
+    except ValueError as error:
+        raise SelectionError(f"heads takes {error}; not {heads!r:.80}.") from error
+    if named is not None and stack not in (None, named):
+        raise SelectionError(f"heads={heads!r:.80} names a stack, but stack={stack!r} is given.")
+    return named or stack, places
 
 
 def _picked(every: Graphs, heads: Sequence[tuple[int, int]]) -> Graphs:
@@ -219,7 +229,7 @@ def _picked(every: Graphs, heads: Sequence[tuple[int, int]]) -> Graphs:
     name = stacks.pop()
     found: dict[Place, AttentionGraph] = {}
     for place in heads:
-        if (spot := (name, *_pair(place))) not in every:
+        if (spot := (name, *place)) not in every:
             layers, numbers = (sorted({known[side] for known in every}) for side in (1, 2))
             raise SelectionError(
                 f"heads is a list of (layer, head), such as [({layers[0]}, {numbers[0]})]; there "

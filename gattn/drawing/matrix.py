@@ -20,7 +20,7 @@ from gattn.drawing.marks import mark_cells
 from gattn.drawing.shown import Shown
 from gattn.head import AttentionGraph, Ints
 
-_MOST_CELLS = 64, 1024
+FEWEST_CELLS, MOST_CELLS = 64, 1024
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Cells:
 
 def most_cells(ax: Axes) -> int:
     """Tell how many rows and columns axes can show without skipping one: a pixel each."""
-    least, most = _MOST_CELLS
-    return max(least, min(int(0.8 * ax.bbox.width), int(0.8 * ax.bbox.height), most))
+    shown = min(int(0.8 * ax.bbox.width), int(0.8 * ax.bbox.height), MOST_CELLS)
+    return max(FEWEST_CELLS, shown)
 
 
 def block_size(head: AttentionGraph, most: int) -> int:

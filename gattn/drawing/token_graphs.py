@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import matplotlib.pyplot as plt
 import numpy as np
@@ -12,7 +12,7 @@ from matplotlib.colors import Colormap, LinearSegmentedColormap
 
 from gattn.drawing.colours import Scale, colour_map
 from gattn.drawing.frame import Look, add_colour_bar, add_texts
-from gattn.drawing.matrix import Cells, draw_cells, label_cells, most_cells, name_sides
+from gattn.drawing.matrix import MOST_CELLS, Cells, draw_cells, label_cells, most_cells, name_sides
 from gattn.drawing.one_head import Layout, drawing, fitting_axes, fitting_size
 from gattn.drawing.shown import Shown, even_stride, every
 from gattn.errors import SelectionError, ShapeError
@@ -20,8 +20,9 @@ from gattn.graph import TokenGraph
 from gattn.head import AttentionGraph
 from gattn.rules import Edges, list_keys
 
-_MOST_PAIRS = 1 << 33
-_MOST_EDGES = 1 << 22
+_MOST_PAIRS, _MOST_COUNTS = 1 << 31, 1 << 28
+_MOST_TOKENS, _MOST_EDGES = 1 << 17, 1 << 22
+_AT_ONCE = 1 << 20
 _FEW = 400
 _TILE = 64
 
@@ -42,8 +43,8 @@ def draw_token_graph(
         The token graph.
     layout : str, mapping or callable
         "matrix": rows are queries, columns keys, a cell for each edge. Where there are more tokens
-        than pixels a cell is a block of pairs, shaded by the share of them that are edges. It is
-        counted block by block, in bounded memory. Or "arcs", "columns", "circle", and positions,
+        than pixels a cell is a block of pairs, shaded by the share of them that are edges, counted
+        in bounded memory. Or "arcs", "columns", "circle", and positions,
         as for `draw_head`: up to some hundred edges, and of more evenly one in k.
     tokens : sequence of str
         The tokens' texts (the keys', where the graph is bipartite); positions where not given.
@@ -85,15 +86,27 @@ def draw_token_graph(
 
 
 def _check_size(graph: TokenGraph, layout: Layout) -> None:
-    if layout == "matrix" and graph.tile_pairs(_TILE) > _MOST_PAIRS:
-        raise SelectionError(
-            f"This graph has {graph.tile_pairs(_TILE):.0e} pairs to look at; draw one of fewer "
-            "tokens and the same rule."
-        )
-    if layout != "matrix" and graph.num_edges > _MOST_EDGES:
-        raise SelectionError(
-            f"{graph.num_edges:,} edges are too many for lines; draw them with layout='matrix'."
-        )
+    """Refuse what would take more than some ten seconds."""
+    tokens = max(graph.num_queries, graph.num_keys)
+    if layout != "matrix":
+        for count, most, name in ((tokens, _MOST_TOKENS, "tokens"), (None, _MOST_EDGES, "edges")):
+            if (number := graph.num_edges if count is None else count) > most:
+                raise SelectionError(
+                    f"{number:,} {name} are too many for lines; draw them with layout='matrix'."
+                )
+        return
+    if tokens <= _MOST_COUNTS:
+        block = max(1, -(-tokens // MOST_CELLS))
+        if _is_counted(graph, block):
+            is_quick = graph.num_queries * _columns(graph, block) <= _MOST_COUNTS
+        else:
+            is_quick = graph.tile_pairs(_TILE) <= _MOST_PAIRS
+        if is_quick:
+            return
+    raise SelectionError(
+        f"This graph has {graph.num_queries:,} queries and {graph.num_keys:,} keys, too many pairs "
+        "to look at; draw one of fewer tokens and the same rule."
+    )
 
 
 def _draw_matrix(ax: Axes, head: AttentionGraph, graph: TokenGraph, look: Look) -> str:
@@ -117,15 +130,45 @@ def _counts(graph: TokenGraph, block: int) -> tuple[np.ndarray, np.ndarray]:
     """Count the edges and the pairs of each block of pairs."""
     rows, columns = (max(1, -(-size // block)) for size in (graph.num_queries, graph.num_keys))
     edges = torch.zeros(rows, columns, dtype=torch.float64)
-    for part, keys, allowed in graph.row_blocks():
-        across = torch.zeros(len(allowed), columns, dtype=torch.float64)
-        across.index_add_(1, list_keys(keys, None) // block, allowed.double())
+    counted = _counted if _is_counted(graph, block) else _walked
+    for part, across in counted(graph, block):
         edges.index_add_(0, torch.arange(part.start, part.stop) // block, across)
     high, wide = (
         np.minimum(block, size - block * np.arange(count))
         for size, count in ((graph.num_queries, rows), (graph.num_keys, columns))
     )
     return edges.numpy(), np.outer(high, wide)
+
+
+def _walked(graph: TokenGraph, block: int) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Look at all pairs, some rows at a time: these, and their edges in each block of columns."""
+    for part, keys, allowed in graph.row_blocks():
+        across = torch.zeros(len(allowed), _columns(graph, block), dtype=torch.float64)
+        yield part, across.index_add_(1, list_keys(keys, None) // block, allowed.double())
+
+
+def _counted(graph: TokenGraph, block: int) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Ask the rule for the same numbers."""
+    low = torch.arange(0, graph.num_keys, block)
+    high = (low + block).clamp_max(graph.num_keys)
+    for rows in torch.arange(graph.num_queries).split(max(_AT_ONCE // len(low), 1)):
+        query = rows + graph.query_offset
+        asked = torch.broadcast_tensors(query[:, None], low, high)
+        count = graph.rule.count(*(one.contiguous() for one in asked))
+        assert count is not None
+        yield slice(int(rows[0]), int(rows[-1]) + 1), count.double()
+
+
+def _is_counted(graph: TokenGraph, block: int) -> bool:
+    """Say whether the rule knows the numbers, and counting is quicker than looking."""
+    if block == 1 or graph.num_queries * _columns(graph, block) > graph.tile_pairs(_TILE):
+        return False
+    few = torch.arange(graph.query_offset, graph.query_offset + 1)
+    return graph.rule.count(few, torch.zeros(1, dtype=torch.long), few + 1) is not None
+
+
+def _columns(graph: TokenGraph, block: int) -> int:
+    return max(1, -(-graph.num_keys // block))
 
 
 def _some_edges(graph: TokenGraph) -> tuple[torch.Tensor, str]:

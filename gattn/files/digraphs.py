@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container, Iterable
 from typing import Any
 
 import networkx as nx
@@ -62,6 +62,16 @@ def _class_of(graph: nx.DiGraph[Any]) -> str:
 def is_marked(graph: nx.Graph[Any]) -> bool:
     """Whether gattn wrote the graph."""
     return _MARK in graph.graph
+
+
+def check_ends(place: object, nodes: Container[Any], edges: Iterable[tuple[Any, Any]]) -> None:
+    """Refuse edges between nodes that the file does not list, which NetworkX would invent."""
+    for edge in edges:
+        if missing := [end for end in edge if end not in nodes]:
+            raise FileError(
+                f"{place}: the edge from {edge[0]!r:.80} to {edge[1]!r:.80} has the end "
+                f"{missing[0]!r:.80}, but the file lists no such node."
+            )
 
 
 def directed(graph: nx.Graph[Any], place: object) -> nx.DiGraph[Any]:

@@ -16,7 +16,7 @@ from xml.parsers import expat
 import networkx as nx
 
 from gattn.errors import FileError
-from gattn.files.digraphs import directed, is_marked, mapped, marked, unmarked
+from gattn.files.digraphs import check_ends, directed, is_marked, mapped, marked, unmarked
 from gattn.files.plain import DEEPEST_ID, escape, node_id, scalar, unescape
 from gattn.head import AttentionGraph
 
@@ -83,7 +83,7 @@ def _check(path: Path, content: bytes) -> None:
             f"{path} is damaged: its content does not have its checksum. If you changed it "
             "yourself, remove the comment at its end."
         )
-    _refuse_bombs(path, content)
+    _walk(path, content)
 
 
 def _node(written: str) -> Any:
@@ -119,18 +119,28 @@ def _restored(value: Any) -> Any:
     return unescape(value) if isinstance(value, str) else value
 
 
-def _refuse_bombs(path: Path, content: bytes) -> None:
-    """Refuse XML that declares entities, which can grow without bound, or is nested deep."""
+def _walk(path: Path, content: bytes) -> None:
+    """Refuse XML that declares entities, which can grow without bound, or is nested deep.
+
+    Also refuses edges between nodes that are not there.
+    """
     depth = 0
+    nodes: set[str] = set()
+    edges: list[tuple[str, str]] = []
 
     def refuse(*_: Any) -> None:
         raise FileError(f"{path} declares a document type; GraphML needs none: remove <!DOCTYPE>.")
 
-    def start(*_: Any) -> None:
+    def start(name: str, attributes: dict[str, str]) -> None:
         nonlocal depth
         depth += 1
         if depth > _DEEPEST:
             raise FileError(f"{path} is not GraphML: its elements are nested {depth} deep.")
+        kind = name.rpartition(":")[2]
+        if kind == "node":
+            nodes.add(attributes["id"])
+        elif kind == "edge":
+            edges.append((attributes["source"], attributes["target"]))
 
     def end(*_: Any) -> None:
         nonlocal depth
@@ -139,4 +149,14 @@ def _refuse_bombs(path: Path, content: bytes) -> None:
     parser = expat.ParserCreate()
     parser.StartDoctypeDeclHandler = refuse
     parser.StartElementHandler, parser.EndElementHandler = start, end
-    parser.Parse(content, True)
+    try:
+        parser.Parse(content, True)
+    except expat.ExpatError as error:
+        is_bytes = content.startswith(b"<") and content[1:2] != b"\0"  # not UTF-16
+        if is_bytes and (b"\0" in content or b"&#0;" in content):
+            raise FileError(
+                f"{path} is not GraphML: it holds a NUL, which XML cannot; gattn writes it as "
+                f"\\u0000 ({error})."
+            ) from error
+        raise
+    check_ends(path, nodes, edges)

@@ -11,7 +11,7 @@ from typing import Any
 import networkx as nx
 
 from gattn.errors import FileError
-from gattn.files.digraphs import directed, mapped, marked, unmarked
+from gattn.files.digraphs import check_ends, directed, mapped, marked, unmarked
 from gattn.files.plain import DEEPEST_ID, from_json, node_id, parsed, to_json
 from gattn.head import AttentionGraph
 
@@ -73,6 +73,8 @@ def read(path: Path) -> AttentionGraph | nx.DiGraph[Any]:
             edge["source"], edge["target"] = _node(edge["source"]), _node(edge["target"])
         for node in document["nodes"]:
             node["id"] = _node(node["id"])
+        nodes = {node["id"] for node in document["nodes"]}
+        check_ends(path, nodes, ((edge["source"], edge["target"]) for edge in document[links]))
         graph = nx.node_link_graph(document, edges=links)
         return unmarked(directed(graph, path), path)
     except (FileError, OSError):

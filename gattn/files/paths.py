@@ -106,15 +106,22 @@ def load(path: str | os.PathLike[str]) -> Thing:
 
 def _as_path(path: str | os.PathLike[str]) -> Path:
     try:
-        return Path(path)
+        made = Path(path)
     except TypeError as error:
         raise FileError(f"A path is a str or a pathlib.Path, not {path!r:.80}.") from error
+    _check_name(made)
+    return made
+
+
+def _check_name(path: Path) -> None:
+    if "\0" in str(path):
+        raise FileError(f"{str(path)!r} cannot be the name of a file: it holds a NUL.")
 
 
 def _kind_of(path: Path) -> str:
     """Say what a path names: "file", what else it is, or nothing where nothing is there."""
     if not path.exists():
-        return ""
+        return f"it is a link to {path.readlink()}, which is not there" if path.is_symlink() else ""
     if path.is_file():
         return "file"
     return "it is a folder" if path.is_dir() else "it is a device or a pipe"
@@ -131,6 +138,7 @@ def whole_file(path: Path) -> Iterator[Path]:
     FileError
         Where it cannot be written; what was there before still is.
     """
+    _check_name(path)
     try:
         target = path.resolve()
         if target.is_symlink():

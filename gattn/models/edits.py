@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from operator import index
@@ -13,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from gattn.checks import finite_number
 from gattn.edit_records import Described, EditRecord
 from gattn.engines.tiles import RowBlock
 from gattn.errors import ContractError, EditError, SelectionError
@@ -21,6 +21,7 @@ from gattn.head import AttentionGraph
 from gattn.models.digests import ADDRESS, digest_of
 from gattn.models.places import Place, Side
 from gattn.normalizers import Normalizer
+from gattn.place_names import Named, list_places, read_heads
 from gattn.rules import Crossing, Edges, list_keys
 from gattn.token_names import find_text
 from gattn.weights.base import (
@@ -39,11 +40,10 @@ from gattn.weights.softcap import Softcap
 if TYPE_CHECKING:
     from gattn.models.reading import Reading
 
-Numbers: TypeAlias = int | str | Sequence[int] | Sequence[tuple[int, int]] | None
+Numbers: TypeAlias = int | str | Sequence[int] | Sequence[tuple[int, int] | str] | None
 Tokens: TypeAlias = int | str | slice | range | Sequence[int | str] | None
 
 _FEW_PAIRS = 1 << 22
-_PLACE = re.compile(r"(\d{1,9})\.(\d{1,9})")
 
 
 class ModelScore(WeightFunction):
@@ -69,23 +69,36 @@ class Edit(Described):
     """Whether it changes attention after normalizing."""
 
     def __post_init__(self) -> None:
-        places = places_of(self.layer)
-        if places is not None:
-            if self.head is not None:
-                raise SelectionError(
-                    f"layer={self.layer!r} names heads already, so head={self.head!r} may not be "
-                    "given; for several layers write a list, as in layer=[2, 1]."
-                )
-            one = places[0] if len(places) == 1 else (places, None)
-            for name, value in zip(("layer", "head"), one, strict=True):
-                object.__setattr__(self, name, value)
-        else:
-            for name in ("layer", "head"):
-                given, numbers = getattr(self, name), _numbers(name, getattr(self, name))
-                if numbers is not None and not isinstance(given, Sequence):
-                    object.__setattr__(self, name, numbers[0])
-                elif isinstance(given, (list, tuple)):
-                    object.__setattr__(self, name, type(given)(numbers or ()))
+        if (named := named_by(self.layer)) is not None:
+            self._take(named)
+        for name in ("layer", "head"):
+            given = getattr(self, name)
+            if name == "layer" and places_of(given) is not None:
+                continue
+            numbers = _numbers(name, given)
+            if numbers is not None and not isinstance(given, Sequence):
+                object.__setattr__(self, name, numbers[0])
+            elif isinstance(given, (list, tuple)):
+                object.__setattr__(self, name, type(given)(numbers or ()))
+
+    def _take(self, named: Named) -> None:
+        """Take the heads, and the stack, that its layer names."""
+        names_heads = bool(named.heads) or named.head is not None
+        if names_heads and self.head is not None:
+            raise SelectionError(
+                f"layer={self.layer!r} names heads already, so head={self.head!r} may not be "
+                "given; for several layers write a list, as in layer=[2, 1]."
+            )
+        if named.stack is not None and self.stack not in (None, named.stack):
+            raise SelectionError(
+                f"layer={self.layer!r} names a stack already, so stack={self.stack!r} may not be "
+                "given."
+            )
+        values = {"layer": named.heads or named.layer, "stack": named.stack or self.stack}
+        if names_heads:
+            values["head"] = named.head
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
         """Show what differs from the defaults."""
@@ -250,7 +263,8 @@ class Cut(_AtTokens):
     ----------
     layer, head : int or sequence of int, optional
         Where; all by default. A pair ``(2, 1)`` as the layer, or ``"2.1"``, is head 1 of layer 2,
-        and ``[(2, 0), (3, 1)]`` two heads; ``layer=[2, 1]`` are two layers.
+        and ``[(2, 0), (3, 1)]`` or ``"2.0,3.1"`` two heads; ``layer=[2, 1]`` are two layers. Text
+        is what the command line takes: ``"cross:0-2.1"`` names a stack, too.
     query, key : int, str, slice, range or sequence of int or str, optional
         Positions of tokens, a span of them, or a token's text, which stands for each of its
         occurrences; all by default. Texts are those that graphs show, or if it leaves no doubt
@@ -322,8 +336,11 @@ class Scale(_AtTokens):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.factor, (int, float)) or not np.isfinite(self.factor):
-            raise EditError(f"Scale takes a finite number as its factor, not {self.factor!r}.")
+        try:
+            factor = finite_number("The factor of Scale", self.factor)
+        except ContractError as error:
+            raise EditError(str(error)) from error
+        object.__setattr__(self, "factor", factor)
 
     def shared(self, attention: Tensor, block: RowBlock, reading: Reading) -> Tensor:
         """Multiply."""
@@ -580,26 +597,34 @@ def _numbers(name: str, chosen: Numbers) -> list[int] | None:
     return numbers
 
 
-def places_of(layer: Any) -> tuple[tuple[int, int], ...] | None:
-    """Read (layer, head), "2.1", or several of these; None where it is something else."""
+def named_by(layer: Any) -> Named | None:
+    """Read (layer, head), text such as "2.1", or several of these; None where it is else."""
     if isinstance(layer, str):
-        if not (found := _PLACE.fullmatch(layer.strip())):
-            raise SelectionError(f"A head is written as LAYER.HEAD, such as '2.1', not {layer!r}.")
-        return ((int(found[1]), int(found[2])),)
+        try:
+            return read_heads(layer)
+        except ValueError as error:
+            hint = "; tokens are named by query= and key=" if "<-" in layer else ""
+            raise SelectionError(f"layer is {error}; not {layer!r:.80}{hint}.") from error
     if isinstance(layer, tuple) and len(layer) == 2 and all(map(_is_whole, layer)):
-        one = index(layer[0]), index(layer[1])
-        if min(one) < 0:
-            raise SelectionError(f"A place is (layer, head), which count from 0, not {layer!r}.")
-        return (one,)
-    if isinstance(layer, (list, tuple)) and any(isinstance(one, (str, tuple)) for one in layer):
-        some = [None if _is_whole(one) else places_of(one) for one in layer]
-        if not all(some):
-            raise SelectionError(
-                f"A list names layers, such as [2, 3], or heads, such as [(2, 1), (3, 0)], not "
-                f"{layer!r:.80}."
-            )
-        return tuple(dict.fromkeys(place for one in some for place in one or ()))
-    return None
+        layer = [layer]
+    if not isinstance(layer, (list, tuple)) or all(map(_is_whole, layer)):
+        return None
+    if not any(isinstance(one, (str, tuple)) for one in layer):
+        return None
+    try:
+        stack, heads = list_places(layer)
+    except ValueError as error:
+        raise SelectionError(
+            f"A list names layers, such as [2, 3], or heads, such as [(2, 1), '3.0'], not "
+            f"{layer!r:.80}: it takes {error}."
+        ) from error
+    return Named(stack, *heads[0]) if len(heads) == 1 else Named(stack, heads=tuple(heads))
+
+
+def places_of(layer: Any) -> tuple[tuple[int, int], ...] | None:
+    """Give the places (layer, head) that an edit's layer holds, where it holds them."""
+    holds = isinstance(layer, tuple) and bool(layer) and isinstance(layer[0], tuple)
+    return cast("tuple[tuple[int, int], ...]", layer) if holds else None
 
 
 def _is_whole(value: object) -> bool:
@@ -671,6 +696,8 @@ def _check_tokens(name: str, where: Tokens) -> None:
         parts = [n for n in (where.start, where.stop) if n is not None]
         is_plain = where.step in (None, 1) and not any(isinstance(n, str) for n in parts)
         parts = parts if is_plain else [None]
+    elif isinstance(where, range) and where:
+        parts = [where[0], where[-1]]
     elif isinstance(where, (Sequence, Tensor, np.ndarray)):
         parts = list(where) or [None]
     try:
@@ -679,7 +706,7 @@ def _check_tokens(name: str, where: Tokens) -> None:
             or (not isinstance(n, (bool, np.bool_)) and isinstance(index(n), int))
             for n in parts
         )
-        is_right &= not (isinstance(where, range) and min(where) < 0)
+        is_right &= not (isinstance(where, range) and min(parts) < 0)
     except TypeError:
         is_right = False
     if not is_right:
@@ -691,13 +718,17 @@ def _check_tokens(name: str, where: Tokens) -> None:
 
 def _chosen(side: Side, where: Tokens) -> Tensor:
     """Say which of a side's tokens are meant, as booleans."""
-    positions = torch.arange(side.first, side.first + len(side))
+    end = side.first + len(side)  # numbers beyond may be too large for a tensor
+    positions = torch.arange(side.first, end)
     if where is None:
         return torch.ones(len(side), dtype=torch.bool)
     if isinstance(where, slice):
-        chosen = positions >= (where.start or 0)
-        return chosen if where.stop is None else chosen & (positions < where.stop)
-    return torch.isin(positions, torch.tensor(_listed(where), dtype=torch.long))
+        start, stop = (end if n is None else min(n, end) for n in (where.start or 0, where.stop))
+        return (positions >= start) & (positions < stop)
+    if isinstance(where, range):
+        return torch.tensor([n in where for n in range(side.first, end)], dtype=torch.bool)
+    there = [n for n in _listed(where) if n < end]
+    return torch.isin(positions, torch.tensor(there, dtype=torch.long))
 
 
 def _one_by_one(where: Tokens) -> set[int | str]:

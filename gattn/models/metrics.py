@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gattn.errors import ContractError, ModelError, SelectionError
+from gattn.token_names import from_shown
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -122,15 +123,28 @@ class Measure:
     def _id(self, name: str, text: str) -> int:
         if self._tokenizer is None:
             raise ModelError(f"{name}={text!r} needs a tokenizer: pass tokenizer=, or a token id.")
-        ids: list[int] = self._tokenizer(text, add_special_tokens=False)["input_ids"]
-        if len(ids) != 1:
-            pieces = self._tokenizer.convert_ids_to_tokens(ids)
+        for written in (text, from_shown(text)):
+            ids: list[int] = self._tokenizer(written, add_special_tokens=False)["input_ids"]
+            if len(ids) == 1 and (ids[0] != self._unknown or text == self._tokenizer.unk_token):
+                return ids[0]
+        ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        if ids == [self._unknown]:
             raise SelectionError(
-                f"{name}={text!r} must be one token, but the tokenizer makes {len(ids)} of it: "
-                f"{pieces}. Words in a text mostly come with the space before them, as in ' cat'; "
-                "or pass a token id."
+                f"{name}={text!r} is no token of the vocabulary: the tokenizer makes it "
+                f"{self._tokenizer.unk_token!r}. Name another, or pass a token id."
             )
-        return ids[0]
+        pieces = self._tokenizer.convert_ids_to_tokens(ids)
+        raise SelectionError(
+            f"{name}={text!r} must be one token, but the tokenizer makes {len(ids)} of it: "
+            f"{pieces}. Words in a text mostly come with the space before them, as in ' cat'; "
+            "or pass a token id."
+        )
+
+    @property
+    def _unknown(self) -> int | None:
+        """The token that stands for whatever the tokenizer does not know."""
+        number: int | None = getattr(self._tokenizer, "unk_token_id", None)
+        return number
 
 
 def _divergence(plain: Tensor, edited: Tensor) -> Tensor:

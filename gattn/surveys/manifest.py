@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gattn import __version__
+from gattn.analysis.head_scores import DEFINITIONS
 from gattn.errors import FileError
 from gattn.files.paths import replacing
 from gattn.files.plain import parsed
@@ -91,6 +92,7 @@ _DIGESTS = {
     "inputs": "the texts are others",
     "revision": "the model's files or weights are others",
     "tokenizer": "the tokenizer is another",
+    "definitions": "its scores have the definitions of another gattn",
 }
 """What is told of settings that are digests, which say nothing to people."""
 
@@ -131,6 +133,7 @@ def settings(
     return {
         "schema": SCHEMA,
         "gattn": __version__,
+        "definitions": DEFINITIONS,
         **_described(model),
         **{name: _written(value) for name, value in sorted({**options, **around}.items())},
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gattn.analysis.head_scores import REDEFINED
 from gattn.errors import SelectionError
 
 if TYPE_CHECKING:
@@ -40,6 +41,33 @@ def check_same_texts(one: Survey, other: Survey) -> None:
             "Compare surveys of the same input; where texts belong together by their text_id all "
             "the same, such as two wordings of one sentence, use gattn.surveys.compare_heads."
         )
+
+
+def check_same_scores(one: Survey, other: Survey, score: str) -> None:
+    """Compare what a score means in both.
+
+    Raises
+    ------
+    SelectionError
+        Where its definition changed in between.
+    """
+    older, newer = sorted((one, other), key=_definitions)
+    changed = (
+        names
+        for version, names in REDEFINED.items()
+        if _definitions(older) < version <= _definitions(newer)
+    )
+    if any(score.removeprefix("even_") in names for names in changed):
+        raise SelectionError(
+            f"{score!r} in {older.folder} has an older definition than in the other survey: run "
+            "that survey again with this gattn, or compare other scores."
+        )
+
+
+def _definitions(survey: Survey) -> int:
+    """Give the version of its scores' definitions; the first ones did not say."""
+    version = survey.manifest.get("definitions")
+    return version if isinstance(version, int) else 1
 
 
 def _digests(survey: Survey) -> pd.Series[str]:

@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from gattn.checks import whole
 from gattn.errors import FileError
 from gattn.files.paths import sync_folder
 from gattn.surveys.checksums import check_file
@@ -107,8 +108,7 @@ def fill(
         Where the inputs or the folder cannot be used, no text at all can be read, or fewer are
         there than to be drawn.
     """
-    _check_count("limit", limit)
-    _check_count("sample", sample)
+    limit, sample = at_least_one("limit", limit), at_least_one("sample", sample)
     inputs = inputs.first(limit)
     texts = iter(inputs) if sample is None else _sampled(inputs, sample, seed)
     unnamed = folder / _UNNAMED
@@ -221,7 +221,6 @@ def _writing(folder: Path) -> Iterator[None]:
         ) from error
 
 
-def _check_count(name: str, count: int | None) -> None:
-    whole = isinstance(count, int) and not isinstance(count, bool)
-    if count is not None and not (whole and count > 0):
-        raise FileError(f"{name} must be a whole number of at least 1, not {count!r}.")
+def at_least_one(name: str, count: int | None) -> int | None:
+    """Take how many texts are asked for; None for all."""
+    return None if count is None else whole(name, count, 1, FileError)

@@ -273,11 +273,13 @@ class Survey:
         Raises
         ------
         SelectionError
-            Where texts that have the same number are not the same.
+            Where texts that have the same number are not the same, or the score has another
+            definition in one of them.
         """
         from gattn.surveys.comparison import compare_heads
-        from gattn.surveys.pairing import check_same_texts
+        from gattn.surveys.pairing import check_same_scores, check_same_texts
 
+        check_same_scores(self, other, score)
         check_same_texts(self, other)
         return compare_heads(self._scores(score), other._scores(score), score, **options)
 

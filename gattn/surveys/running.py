@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from gattn.analysis.heads import head_table
+from gattn.checks import whole
 from gattn.errors import CaptureError, FileError
 from gattn.keep import Keep, Threshold, as_keep
-from gattn.models.capturing import Contributions
+from gattn.models.capturing import Contributions, choice
 from gattn.surveys import queue
 from gattn.surveys.capture import Analysis, CaptureGraphs, checked
 from gattn.surveys.holding import alone, writing
@@ -98,18 +99,22 @@ def survey(
     """
     options: dict[str, Any] = {
         "keep": as_keep(keep),
-        "layers": layers,
-        "heads": heads,
+        "layers": choice("layers", layers),
+        "heads": choice("heads", heads),
         "scores": scores,
         "contributions": contributions,
         "analyses": checked(analyses),
         "analyse": analyse,
         "edits": list(edits),
-        "most_tokens": most_tokens,
+        "most_tokens": whole("most_tokens", most_tokens, 1, CaptureError),
     }
     if ray is not None:
         check_for_ray({"model": model, **options})
-    chosen = {"limit": limit, "sample": sample, "seed": seed}
+    chosen = {
+        "limit": queue.at_least_one("limit", limit),
+        "sample": queue.at_least_one("sample", sample),
+        "seed": whole("seed", seed, 0, FileError),
+    }
     inputs = texts if isinstance(texts, Inputs) else read_inputs(texts, column)
     asked = settings(model, options) | {"column": column, **chosen}
     folder = Path(out)

@@ -26,7 +26,7 @@ class Polynomial(WeightFunction):
 
     def __init__(self, degree: int, c: float = 0.0) -> None:
         super().__init__()
-        self.degree = whole("degree", degree, 1)
+        self.degree = whole("degree", degree, 1, most=2**31 - 1)
         self.c = finite_number("c", c)
 
     def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:

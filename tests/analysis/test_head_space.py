@@ -212,6 +212,10 @@ def test_clusters_of_points_that_lie_apart(randn):
     assert alone.cluster.tolist() == list(range(12))
     assert alone.distance.isna().all()
     assert (head_clusters(distances, 1).cluster == 0).all()
+    assert head_clusters(distances, np.int64(3)).equals(found)
+    for wrong in (0, 13, 2.0, True):
+        with pytest.raises(SelectionError, match="count must be a whole number from 1 to 12"):
+            head_clusters(distances, wrong)
 
 
 def test_a_map_of_points_in_the_plane_has_their_distances(randn):

@@ -30,7 +30,7 @@ OF_TOKENS = ("same_token", "duplicate_token", "induction", "punctuation")
 OF_REPEATS = ("duplicate_token", "induction")
 
 
-def by_loops(matrix, tokens=None, words=None):
+def by_loops(matrix, tokens=None, words=None, keys=None):
     """All the numbers of one self-attention matrix, in plain loops."""
     size = len(matrix)
     total = sum(matrix[i][j] for i in range(size) for j in range(size))
@@ -51,14 +51,15 @@ def by_loops(matrix, tokens=None, words=None):
                 found["entropy"] -= one / mass * math.log(one / mass) / len(rows)
             found["first_token"] += one * (j == 0) / len(rows)
             found["mean_distance"] += one * abs(i - j) / total
-            found["previous_token"] += one * (j == i - 1) / total
-            found["next_token"] += one * (j == i + 1) / total
             found["locality"] += one * (abs(i - j) <= 2) / total
             if tokens:
                 found["same_token"] += one * (tokens[j] == tokens[i]) / total
                 found["punctuation"] += one * (not tokens[j].isalnum()) / total
             if words:
                 found["special_tokens"] += one * (words[j] is None) / total
+    for name, step in (("previous_token", -1), ("next_token", 1)):
+        pairs = [(i, i + step) for i in rows if i + step in (range(size) if keys is None else keys)]
+        found[name] = sum(matrix[i][j] for i, j in pairs) / len(pairs) if pairs else math.nan
     if tokens:
         found |= repeats_by_loops(matrix, tokens, rows)
     found |= {"sink_mass": found["first_token"], "outside_sink": math.nan, "kept": 1.0}
@@ -123,7 +124,8 @@ def one_key(keys, tokens=TOKENS):
 
 def test_a_head_on_the_previous_token():
     found = one_key([0, 0, 1, 2, 3, 4])
-    assert found["previous_token"] == pytest.approx(5 / 6)
+    assert found["previous_token"] == 1.0  # the first token has none before it
+    assert found["next_token"] == 0.0
     assert found["mean_distance"] == pytest.approx(5 / 6)
     assert found["entropy"] == 0.0
 
@@ -131,8 +133,20 @@ def test_a_head_on_the_previous_token():
 def test_a_head_on_the_first_token():
     found = one_key([0] * 6)
     assert found["first_token"] == 1.0
-    assert found["previous_token"] == pytest.approx(1 / 6)
+    assert found["previous_token"] == pytest.approx(1 / 5)
     assert found["mean_distance"] == pytest.approx(15 / 6)
+
+
+def test_a_head_on_the_next_token():
+    matrix = np.zeros((5, 5))
+    matrix[np.arange(4), np.arange(1, 5)] = 1.0
+    matrix[4, 0] = 1.0
+    found = describe(AttentionGraph.from_dense(matrix))
+    assert found["next_token"] == 1.0  # the last token has none after it
+    assert found["previous_token"] == 0.0
+    alone = describe(AttentionGraph.from_dense(np.ones((1, 1))))
+    assert math.isnan(alone["previous_token"])
+    assert math.isnan(alone["next_token"])
 
 
 def test_a_head_on_what_followed_the_same_token():
@@ -173,7 +187,7 @@ def test_positions_are_those_in_the_text(randn):
     part = np.zeros_like(matrix)
     places = np.ix_([0, 1, 3, 4], [0, 1, 3, 4])
     part[places] = matrix[places]
-    expected = by_loops(part, TOKENS)
+    expected = by_loops(part, TOKENS, keys=[0, 1, 3, 4])
     for name in ("mean_distance", "previous_token", "first_token"):
         assert found[name] == pytest.approx(expected[name], abs=1e-12), name
 
@@ -317,7 +331,8 @@ def test_edges_for_90_are_those_of_top_mass(seed, size, is_even):
 
 @pytest.mark.parametrize("keep", [Threshold(0.05), Threshold(0.3), TopK(1), TopMass(0.7)])
 def test_shares_are_no_further_from_those_of_all_edges_than_was_dropped(keep):
-    names = ["previous_token", "next_token", "locality", "special_tokens", "same_token"]
+    names = ["locality", "special_tokens", "same_token"]
+    means = dict.fromkeys(OF_REPEATS, 4) | {"previous_token": 5, "next_token": 5}
     words = (None, 0, 1, 2, 3, 4)
     for seed in range(20):
         matrix = random_matrix(seed, causal=bool(seed % 2))
@@ -326,9 +341,9 @@ def test_shares_are_no_further_from_those_of_all_edges_than_was_dropped(keep):
         assert part["kept"] < 1
         for name in names:
             assert abs(whole[name] - part[name]) <= 1 - part["kept"] + 1e-12, name
-        for name in OF_REPEATS:  # means over 4 of 6 queries
+        for name, queries in means.items():  # means over some of 6 queries
             lacking = whole[name] - part[name]
-            assert -1e-12 <= lacking <= (1 - part["kept"]) * 6 / 4 + 1e-12, name
+            assert -1e-12 <= lacking <= (1 - part["kept"]) * 6 / queries + 1e-12, name
 
 
 def test_what_was_dropped_is_in_the_notes():
@@ -387,7 +402,7 @@ def label_of(keys, tokens=TOKENS, share=1.0):
 def test_labels_say_what_heads_do():
     letters = tuple("abcdefghijklmnopqrst")
     before = [max(n - 1, 0) for n in range(20)]
-    assert label_of(before, letters) == "previous token, .95"
+    assert label_of(before, letters) == "previous token, 1.00"
     assert label_of([0] * 20, letters) == "first token (sink), 1.00"
     assert label_of(range(20), letters) == "same token, 1.00"
     fours = letters[:5] * 4
@@ -449,7 +464,7 @@ def test_narrow_windows_have_labels():
     matrix[0, 0] = 1
     for graph in (None, TokenGraph.window(20, 2)):
         head = AttentionGraph.from_dense(matrix, graph)
-        assert head_table(head).label.item() == "previous token, .94"
+        assert head_table(head).label.item() == "previous token, .99"
 
 
 @pytest.mark.parametrize("is_array", [True, False])
@@ -573,7 +588,7 @@ def test_a_head_may_have_two_labels():
 def test_plain_patterns_are_not_taken_for_specific_ones():
     twos = tuple("ab") * 6  # what followed the same token is the previous token
     before = [max(n - 1, 0) for n in range(12)]
-    assert label_of(before, twos) == "previous token, .92"
+    assert label_of(before, twos) == "previous token, 1.00"
     # the first token is an earlier one of the same text
     assert label_of([0] * 12, ("a", *"bcda" * 3)[:12]) == "first token (sink), 1.00"
     pairs = tuple("aabbccddeeff")  # what followed the same token is the token itself

@@ -103,6 +103,10 @@ CHOICES = {
     "two numbers": ([0, 2], [[0, 2]] * 3),
     "places": ([(0, 1), (2, 0), (2, 2)], [[1], [], [0, 2]]),
     "a tuple of three": ((2, 1, 0), [[0, 1, 2]] * 3),
+    "numbers as text": ("0,2", [[0, 2]] * 3),
+    "places as text": ("0.1,2.0-2", [[1], [], [0, 1, 2]]),
+    "layers of one head": ("0,2.1", [[1], [], [1]]),
+    "texts and places": (["0.1", (2, 0)], [[1], [], [0]]),
 }
 
 
@@ -131,6 +135,9 @@ def test_heads_say_which_are_read(heads, read, reduce):
         ({"heads": np.array([1.0, 2.0, 3.0])}, "weights are given as reduce="),
         ({"heads": (2, 1)}, r"write \[\(2, 1\)\] for head 1 of layer 2, or \[2, 1\]"),
         ({"heads": [0, 0]}, "each once"),
+        ({"heads": "0,0"}, "each once"),
+        ({"heads": "2.*"}, r"places such as .* or '2.0,2.1', not '2.\*'"),
+        ({"heads": "decoder:2.1"}, r"names a stack.*give that stack, as in trace\['decoder'\]"),
         ({"heads": []}, "at least one"),
         ({"heads": [0, 7]}, "No head 7"),
         ({"heads": [(1, 0), 2]}, "which heads"),

@@ -116,10 +116,10 @@ def test_what_lapeigvals_cannot_be():
         laplacian_eigenvalues(T)
     with pytest.raises(ShapeError, match=">= 0"):
         laplacian_eigenvalues(-TWO)
-    with pytest.raises(SelectionError, match="top is a whole number from 1 to 2, not 3"):
+    with pytest.raises(SelectionError, match="top must be a whole number from 1 to 2, not 3"):
         laplacian_eigenvalues(TWO, top=3)
     for wrong in (True, np.bool_(True), 0, 1.5):
-        with pytest.raises(SelectionError, match="top is a whole number"):
+        with pytest.raises(SelectionError, match="top must be a whole number"):
             laplacian_eigenvalues(TWO, top=wrong)
     with pytest.raises(SelectionError, match="two layers at least"):
         laplacian_eigenvalues(TWO, unrolled=True)

@@ -211,9 +211,20 @@ def test_a_sink_is_named():
     assert name.get_position()[0] == pytest.approx(right - (right - left) / 12)
 
 
-@pytest.mark.parametrize("chosen", [[(0, 7)], [0, 1], [(0,)], (0, 1), ["01"], []])
-def test_heads_that_are_not_there_are_refused(chosen):
-    with pytest.raises(SelectionError, match="list of \\(layer, head\\)"):
+@pytest.mark.parametrize(
+    ("chosen", "says"),
+    [
+        ([(0, 7)], r"list of \(layer, head\), such as \[\(0, 0\)\]; there is no \(0, 7\)"),
+        ([0, 1], r"each head as \(layer, head\)"),
+        ([(0,)], r"each head as \(layer, head\)"),
+        ((0, 1), r"each head as \(layer, head\)"),
+        (3, "several heads"),
+        (["01"], "heads with their layers, such as 2.1"),
+        ([], r"empty list of \(layer, head\)"),
+    ],
+)
+def test_heads_that_are_not_there_are_refused(chosen, says):
+    with pytest.raises(SelectionError, match=says):
         draw_heads(trace(), heads=chosen)
 
 
@@ -224,6 +235,20 @@ def test_heads_of_several_stacks_take_the_name_of_one():
     figure = draw_heads(several, heads=[(0, 0)], stack="encoder")
     assert "m · encoder · 6 tokens" in words(figure)
     assert order(figure) == [(0, 0)]
+
+
+def test_heads_are_named_as_text_as_on_the_command_line():
+    several = trace("encoder", "decoder")
+    figure = draw_heads(several, heads="encoder:1.2,0.0-1")
+    assert "m · encoder · 6 tokens" in words(figure)
+    assert order(figure) == [(1, 2), (0, 0), (0, 1)]
+    assert order(draw_heads(trace(), heads=["1.2", (0, 1)])) == [(1, 2), (0, 1)]
+    with pytest.raises(SelectionError, match="names a stack, but stack='decoder'"):
+        draw_heads(several, heads="encoder:1.2", stack="decoder")
+    with pytest.raises(SelectionError, match="No stack 'cross'"):
+        draw_heads(several, heads="cross:1.2")
+    with pytest.raises(SelectionError, match=r"heads takes heads with their layers, such as 2\.1"):
+        draw_heads(trace(), heads="1")
 
 
 def test_stacks_lists_of_heads_arrays_and_single_heads_are_drawn():

@@ -157,7 +157,7 @@ def test_what_was_dropped_and_the_sink_are_said():
 def test_several_heads_are_shown_by_their_mean():
     heads = [causal_head(6, seed=seed, head=seed) for seed in (0, 1)]
     trace = AttentionTrace({"decoder": Stack("decoder", {(1, n): h for n, h in enumerate(heads)})})
-    for ax in (draw_text(heads), trace.draw_text(), trace.draw_text(heads=[(1, 0), (1, 1)])):
+    for ax in (draw_text(heads), trace.draw_text(), trace.draw_text(heads="decoder:1.0-1")):
         assert ax.get_title() == "layer 1 · mean of heads 0, 1"
         assert caption(ax) == "query 5 “word5” reads: all 12 edges"
     mean = AttentionGraph.from_dense(

@@ -112,8 +112,17 @@ def test_tokens_are_written_where_they_are_given():
 
 
 def test_what_is_too_large_is_refused_before_a_figure_is_made():
-    with pytest.raises(SelectionError, match=r"5e\+11 pairs to look at"):
-        TokenGraph.causal(1_000_000).draw()
+    documents = torch.arange(200_000) // 3
+    for graph in (
+        TokenGraph.causal(1_000_000),
+        TokenGraph.causal(2**40),
+        TokenGraph.documents(documents) | TokenGraph.strided(200_000, 7),
+    ):
+        said = f"{graph.num_queries:,} queries and .* keys, too many pairs to look at; draw one of"
+        with pytest.raises(SelectionError, match=said):
+            graph.draw()
+    with pytest.raises(SelectionError, match=r"1,000,000 tokens are too many for lines"):
+        TokenGraph.self_loops(1_000_000).draw("arcs")
     with pytest.raises(SelectionError, match="too many for lines"):
         TokenGraph.causal(10_000).draw("arcs")
     with pytest.raises(SelectionError, match="No layout 'spiral'"):
@@ -124,6 +133,40 @@ def test_what_is_too_large_is_refused_before_a_figure_is_made():
 def test_a_window_over_a_hundred_thousand_tokens_is_drawn():
     ax = TokenGraph.window(100_000, 64).draw(ax=axes())
     assert "of 10,000,000,000 pairs are edges" in caption(ax)
+
+
+N = 3000
+LARGE = {
+    "causal": TokenGraph.causal(N),
+    "complete": TokenGraph.complete(N),
+    "window": TokenGraph.window(N, 700, causal=False),
+    "strided": TokenGraph.strided(N, 3),
+    "documents": TokenGraph.documents(torch.arange(N) // 900),
+    "without": TokenGraph.causal(N) - TokenGraph.window(N, 600),
+    "step": TokenGraph.causal(1500, num_keys=N, query_offset=N - 1500),
+    "bipartite": TokenGraph.bipartite(2500, 1500),
+}
+
+
+@pytest.mark.parametrize("graph", LARGE.values(), ids=LARGE)
+def test_blocks_hold_the_share_of_their_pairs_that_are_edges(graph):
+    ax = graph.draw(ax=axes())
+    block = int(re.search(r"a cell is (\d+)", caption(ax))[1])
+    mask = graph.mask().double()
+    rows, columns = (torch.arange(size) // block for size in mask.shape)
+    sums = torch.zeros(int(rows[-1]) + 1, mask.shape[1], dtype=mask.dtype).index_add_(0, rows, mask)
+    sums = torch.zeros(len(sums), int(columns[-1]) + 1, dtype=mask.dtype).index_add_(
+        1, columns, sums
+    )
+    shares = sums / torch.outer(rows.bincount(), columns.bincount())
+    shown = np.ma.filled(ax.images[0].get_array().astype(float), np.nan)
+    np.testing.assert_allclose(np.nan_to_num(shown), shares, rtol=1e-12)
+    assert f"{int(mask.sum()):,}" in caption(ax)
+
+
+def test_causal_attention_over_a_hundred_thousand_tokens_is_drawn():
+    ax = TokenGraph.causal(100_000).draw(ax=axes())
+    assert "5,000,050,000 of 10,000,000,000 pairs are edges" in caption(ax)
 
 
 def test_no_tokens_are_drawn_too():

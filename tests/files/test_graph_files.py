@@ -182,6 +182,31 @@ def test_foreign_graphml_is_refused(content: bytes, tmp_path: Path) -> None:
         load(tmp_path / "g.graphml")
 
 
+@pytest.mark.parametrize("weighted", [True, False])
+def test_an_edge_to_a_node_that_is_not_listed_is_refused(weighted: bool, tmp_path: Path) -> None:
+    edge = {"source": "a", "target": 7} | ({"weight": 0.5} if weighted else {})
+    document = {"directed": True, "multigraph": False, "graph": {}}
+    document |= {"nodes": [{"id": "a"}, {"id": 1}], "edges": [edge]}
+    (tmp_path / "g.json").write_text(json.dumps(document))
+    with pytest.raises(FileError, match="from 'a' to 7 has the end 7, but the file lists no such"):
+        load(tmp_path / "g.json")
+    document["nodes"].append({"id": 7})
+    (tmp_path / "g.json").write_text(json.dumps(document))
+    assert set(load(tmp_path / "g.json").edges) == {("a", 7)}
+    save(nx.DiGraph([(0, 1), (1, 2)]), tmp_path / "g.graphml")
+    edit(tmp_path / "g.graphml", 'target="2"', 'target="9"')
+    with pytest.raises(FileError, match="from '1' to '9' has the end '9', but the file lists no"):
+        load(tmp_path / "g.graphml")
+
+
+@pytest.mark.parametrize("nul", ["\0", "&#0;"])
+def test_a_nul_in_graphml_is_told(nul: str, tmp_path: Path) -> None:
+    save(nx.DiGraph([("here", "b")]), tmp_path / "g.graphml")
+    edit(tmp_path / "g.graphml", "'here'", f"'{nul}'")
+    with pytest.raises(FileError, match=r"it holds a NUL, which XML cannot; gattn writes it as"):
+        load(tmp_path / "g.graphml")
+
+
 @pytest.mark.parametrize("node", ["[1]", "-" * 20_000 + "1", "{1: 2}", "1.5", "None", "a b", ""])
 def test_ids_that_gattn_does_not_write_are_refused(node: str, tmp_path: Path) -> None:
     path = tmp_path / "g.graphml"

@@ -91,6 +91,18 @@ def _umask() -> int:
     return mask
 
 
+@pytest.mark.skipif(os.name != "posix", reason="links are POSIX's")
+@pytest.mark.parametrize("suffix", [".gattn", ".json", ".graphml"])
+def test_a_link_to_nothing_and_a_nul_in_a_name_are_told(suffix: str, tmp_path: Path) -> None:
+    link = tmp_path / f"link{suffix}"
+    link.symlink_to(tmp_path / "nowhere")
+    with pytest.raises(FileError, match=r"it is a link to .*nowhere, which is not there"):
+        load(link)
+    for act in (load, lambda path: save(whole_head(), path)):
+        with pytest.raises(FileError, match=r"a\\x00b.* it holds a NUL"):
+            act(tmp_path / f"a\0b{suffix}")
+
+
 def test_a_link_is_written_through(tmp_path: Path) -> None:
     (tmp_path / "link.json").symlink_to(tmp_path / "real.json")
     save(whole_head(), tmp_path / "link.json")

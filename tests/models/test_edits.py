@@ -32,6 +32,7 @@ from gattn import (
     edited,
 )
 from gattn.errors import ContractError, EditError, SelectionError
+from gattn.parsing import read_edit
 
 IDS = [5, 17, 42, 17, 8, 33, 59, 3, 21]
 OTHERS = [44, 2, 9, 9, 30]
@@ -639,6 +640,7 @@ PLACES = [
     ("2.1", {"layer": 2, "head": 1}),
     ([(2, 1)], {"layer": 2, "head": 1}),
     ((np.int64(2), 1), {"layer": 2, "head": 1}),
+    (["2.1"], {"layer": 2, "head": 1}),
 ]
 
 
@@ -655,6 +657,31 @@ def test_a_pair_or_its_text_is_a_head(place, named):
         assert (made.layer, made.head) == (2, 1)
     graph = AttentionGraph.from_dense(np.eye(4))
     assert repr(Use(graph, place)) == repr(Use(graph, **named))
+
+
+WRITTEN = ["2", "0-2", "1,3", "2.1", "2.0-1", "0-2,5.1", "*.1", "*", "cross:2.1", "1.1,2.0"]
+WRITTEN += ["cross:1.0-1,2.0", "layers.blocks:0.1", "1.1, 2.0"]
+
+
+@pytest.mark.parametrize("text", WRITTEN)
+def test_python_reads_places_as_the_command_line_does(text):
+    assert Cut(text) == read_edit("--cut", text)(4, 9)
+    assert Scale(0.5, text, query=9, key=4) == read_edit("--scale", f"0.5:{text}:9<-4")(4, 9)
+    assert Swap(text, weight=Dot()) == read_edit("--swap", f"dot@{text}")(4, 9)
+
+
+def test_text_names_heads_and_their_stack():
+    assert Cut("cross:0-2.1") == Cut([0, 1, 2], 1, stack="cross")
+    assert Cut("cross:2.1", stack="cross") == Cut(["cross:2.1"]) == Cut(2, 1, stack="cross")
+    assert Cut("1.1,2.0") == Cut([(1, 1), (2, 0)]) == Cut(["1.1", (2, 0)])
+    assert Cut("1.0-1,2.0") == Cut([(1, 0), (1, 1), (2, 0)])
+    assert Cut("2", 1) == Cut(2, 1)
+    with pytest.raises(SelectionError, match="names a stack already, so stack='encoder'"):
+        Cut("cross:2.1", stack="encoder")
+    with pytest.raises(SelectionError, match="heads of one stack"):
+        Cut(["cross:2.1", "decoder:2.0"])
+    with pytest.raises(SelectionError, match="tokens are named by query= and key="):
+        Cut("2.1:9<-4")
 
 
 def test_places_cut_their_heads_and_no_others(tiny):
@@ -676,8 +703,11 @@ def test_places_cut_their_heads_and_no_others(tiny):
     [
         ((2, 1), 0, r"write a list, as in layer=\[2, 1\]"),
         ("2.1", 0, "names heads already"),
-        ("one", None, "written as LAYER.HEAD"),
-        ("2", None, "written as LAYER.HEAD"),
+        ("one", None, r"a place \[STACK:\]LAYER\[.HEAD\], such as 2.1"),
+        ("-2", None, r"a place \[STACK:\]LAYER\[.HEAD\], such as 2.1"),
+        ("3-2.1", None, "ranges that rise"),
+        (["2"], None, "heads with their layers"),
+        ("0-99999.0-99999,1.1", None, "at most 100,000 heads"),
         ((2, -1), None, "count from 0"),
         ([2, (3, 1)], None, "names layers, such as"),
         ([(2, 1, 0)], None, "names layers, such as"),
@@ -703,8 +733,25 @@ def test_a_token_is_a_position_or_a_text(name, wrong):
 
 @pytest.mark.parametrize("factor", [None, "2", float("nan"), float("inf")], ids=repr)
 def test_a_factor_is_a_finite_number(factor):
-    with pytest.raises(EditError, match="finite number"):
+    with pytest.raises(EditError, match="The factor of Scale must be a finite number"):
         Scale(factor, key=1)
+
+
+def test_a_factor_may_be_a_numpy_number():
+    made = Scale(np.float32(0.5), key=1)
+    assert made == Scale(0.5, key=1)
+    assert type(made.factor) is float
+
+
+def test_positions_beyond_all_numbers_of_a_tensor_are_no_tokens(tiny):
+    model = tiny("gpt2", "sdpa", torch.float64)
+    far = 2**63
+    expected = run(model, Cut(0, 0, key=slice(3, None)))
+    for key in (slice(3, far), range(3, far)):
+        assert torch.equal(run(model, Cut(0, 0, key=key)), expected)
+    for key in (far, [far], slice(far, None), range(far, 10**30, 7)):
+        with pytest.raises(EditError, match="had nothing to edit"):
+            run(model, Cut(0, 0, key=key))
 
 
 def test_tensors_and_arrays_name_tokens_too(tiny):

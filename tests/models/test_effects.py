@@ -363,8 +363,28 @@ def test_tokens_are_named_by_text():
     )
     np.testing.assert_allclose(by_text["effect"], by_id["effect"])
     assert abs(by_text["effect"][0]) > 0.1
+    shown = gattn.effect(
+        text, [Cut(key="␣dog")], metric="logit_difference", target="␣dog", other="␣cat"
+    )
+    np.testing.assert_array_equal(shown["effect"], by_text["effect"])
     with pytest.raises(SelectionError, match=r"one token.*makes \d of it.*'Ġ"):
         gattn.effect(text, [Cut(layer=0)], metric="probability", target=" dog chased")
+
+
+def test_a_text_that_the_vocabulary_lacks_is_no_target(tiny, tokenizer):
+    model = tiny("llama")
+
+    def effect(target):
+        return gattn.effect(
+            "the dog", [Cut(layer=0)], model, tokenizer, metric="probability", target=target
+        )
+
+    unknown = "☃"
+    assert tokenizer(unknown, add_special_tokens=False)["input_ids"] == [tokenizer.unk_token_id]
+    with pytest.raises(SelectionError, match=r"'☃' is no token .* makes it '\[UNK\]'"):
+        effect(unknown)
+    by_text, by_id = effect("[UNK]"), effect(tokenizer.unk_token_id)
+    np.testing.assert_array_equal(by_text["effect"], by_id["effect"])
 
 
 def test_a_text_is_a_label_only_where_logits_are_of_labels(tiny, tokenizer):

@@ -195,7 +195,13 @@ def test_other_heads_are_refused_and_named(runs):
         compare_heads(rows(before), rows(many), SCORE)
 
 
-@pytest.mark.parametrize("options", [{"test": "u\x00"}, {"correction": "none"}])
-def test_unknown_tests_and_corrections_are_refused_with_those_there_are(runs, options):
-    with pytest.raises(SelectionError, match=r"is one of '(wilcoxon', 't'|holm', 'fdr')"):
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"test": "u\x00"}, "test is one of 'wilcoxon', 't'"),
+        ({"correction": "none"}, "correction is one of 'holm', 'fdr'"),
+    ],
+)
+def test_unknown_tests_and_corrections_are_refused_with_those_there_are(runs, options, says):
+    with pytest.raises(SelectionError, match=says):
         compare_heads(rows(runs[0]), rows(runs[1]), SCORE, **options)

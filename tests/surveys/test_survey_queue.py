@@ -178,6 +178,8 @@ def test_samples_are_fair(tmp_path: Path) -> None:
 def test_a_sample_of_the_first_texts(tmp_path: Path) -> None:
     fill(tmp_path, read_inputs([str(n) for n in range(1000)]), limit=20, sample=20)
     assert text_ids(tmp_path) == list(range(20))
+    fill(tmp_path, read_inputs([str(n) for n in range(1000)]), limit=np.int64(20))
+    assert text_ids(tmp_path) == list(range(20))
 
 
 def test_samples_that_cannot_be_drawn(tmp_path: Path) -> None:
@@ -193,9 +195,7 @@ def test_samples_that_cannot_be_drawn(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["limit", "sample"])
 @pytest.mark.parametrize("count", [0, -1, 2.0, True, "3"])
 def test_counts_are_whole_and_not_zero(name: str, count: object, tmp_path: Path) -> None:
-    with pytest.raises(
-        FileError, match=f"{name} must be a whole number of at least 1, not {count!r}"
-    ):
+    with pytest.raises(FileError, match=f"{name} must be a whole number >= 1, not {count!r}"):
         fill(tmp_path, read_inputs(["a"]), **{name: count})
 
 

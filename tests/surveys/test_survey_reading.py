@@ -540,6 +540,22 @@ def test_surveys_of_other_texts_are_not_compared(survey, tmp_path):
     assert survey.compare(few, "entropy", resamples=100)["texts"].tolist() == [2] * 16
 
 
+def test_scores_of_other_definitions_are_not_compared(survey, tmp_path):
+    older = tmp_path / "older"
+    shutil.copytree(survey.folder, older)
+    manifest = json.loads((older / "manifest.json").read_text())
+    assert manifest.pop("definitions") == 2
+    manifest.pop("sha256")
+    (older / "manifest.json").write_text(json.dumps(manifest))
+    other = gattn.open_survey(older)
+    for score in ("induction", "previous_token", "even_next_token"):
+        for one, two in ((survey, other), (other, survey)):
+            with pytest.raises(SelectionError, match=rf"{score}' in .*older has an older defini"):
+                one.compare(two, score, resamples=100)
+    assert len(survey.compare(other, "entropy", resamples=100)) == 16
+    assert len(survey.compare(survey, "induction", resamples=100)) == 16
+
+
 def test_token_ids_are_compared_by_their_tokens(tmp_path):
     rows = [{"input_ids": ids} for ids in IDS]
     surveys = [

@@ -145,6 +145,15 @@ def test_what_cannot_be_asked_is_refused_before_anything_is_written(
     assert len(run(TEXTS[1:], embedded, tmp_path / "survey")) == 9
 
 
+def test_numbers_of_numpy_are_those_of_python(tmp_path, embedded):
+    plain = {"layers": [0, 1], "limit": 3, "sample": 2, "seed": 1, "most_tokens": 64}
+    numpy = {name: np.array(value)[()] for name, value in plain.items()}
+    run(TEXTS, embedded, tmp_path, analyses=[], **numpy)
+    assert len(run(TEXTS, embedded, tmp_path, analyses=[], **plain)) == 2
+    with pytest.raises(FileError, match=r"seed must be .* >= 0, not 1\.5"):
+        run(TEXTS, embedded, tmp_path / "other", seed=1.5)
+
+
 def test_a_model_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(ModelError, match="could not be loaded"):
         run(TEXTS, tmp_path / "nowhere", tmp_path / "survey")
