@@ -2,7 +2,6 @@
 
 import numpy as np
 import pytest
-from gattn.drawing.text import visible
 
 import gattn
 from gattn.analysis import (
@@ -17,6 +16,7 @@ from gattn.analysis import (
 )
 from gattn.errors import SelectionError
 from gattn.parsing import read_place
+from gattn.text import visible
 from gattn.token_names import find_text, find_token, find_tokens
 
 TEXT = "The dog chased the cat"
