@@ -102,7 +102,16 @@ def _hooked(model: nn.Module) -> list[Any]:
             )
             handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
             handles.append(module.register_forward_hook(leave, always_call=True))
+    for name in attending(model):
+        module = model.get_submodule(name)
+        handles.append(module.register_forward_pre_hook(Hook(module, partial(_ran, whole, name))))
     return handles
+
+
+def _ran(model: ref[nn.Module], name: str, module: nn.Module, args: tuple[Any, ...]) -> None:
+    """Note that a module runs that should show its attention."""
+    for calls, _ in _entries_of(model()):
+        calls.tracker.ran.add(name)
 
 
 def _entries_of(model: nn.Module | None) -> list[tuple[Calls, Context]]:
@@ -151,9 +160,17 @@ def _leave(model: ref[nn.Module], module: nn.Module, args: tuple[Any, ...], resu
 def _check_seen(calls: Calls, tracker: Tracker, module: nn.Module) -> None:
     """Refuse a call that showed no attention, of a model or a part that has some.
 
+    So is one in which a module that ran showed none beside others.
+
     That is known of modules that ask the interface, and of those that were seen in earlier calls.
     """
     if tracker.depth:
+        if silent := sorted(tracker.ran - tracker.shown):
+            raise CaptureError(
+                f"{silent[0]} ran and showed no attention, though other layers did: its forward "
+                "was replaced, or it ran as compiled code. A stack would be missing or its layers "
+                "misnumbered, so this call is refused; run the model as it is written."
+            )
         return
     path = f"{name}." if (name := tracker.name(module)) else ""
     known = [one for one in calls.attending | tracker.known if one.startswith(path)]

@@ -62,6 +62,7 @@ class Tracker:
         self._batch = Batch({}, None)
         self._calls: dict[str, int] = {}
         self._layers: dict[str, list[int]] = {}
+        self.ran: set[str] = set()
         self._masks: dict[Any, tuple[Any, Mask]] = {}
         self._last: _Last | None = None
         self._step = Step()
@@ -99,6 +100,7 @@ class Tracker:
     def _begin(self, given: Mapping[str, Any]) -> None:
         self._calls.clear()
         self._layers.clear()
+        self.ran.clear()
         self._masks.clear()
         self._last = None
         self._encodes = self._is_encoding = False
@@ -241,6 +243,11 @@ class Tracker:
     def depth(self) -> dict[str, int]:
         """How many layers of each stack the present call went through so far."""
         return self._calls
+
+    @property
+    def shown(self) -> set[str]:
+        """The names of the modules whose attention was seen in this call."""
+        return set(self._layers)
 
     @property
     def known(self) -> set[str]:

@@ -292,6 +292,30 @@ def test_a_layer_that_is_not_seen_is_refused_and_the_others_keep_their_numbers(t
     assert run.trace.only_stack.layers == [0, 1, 2]
 
 
+@pytest.mark.parametrize(
+    "missing", ["encoder.layers.0.self_attn", "decoder.layers.0.self_attn", "encoder_attn"]
+)
+def test_a_stack_that_is_not_seen_beside_others_is_refused(tiny, missing):
+    model = tiny("bart")
+    some = [
+        module
+        for name, module in model.named_modules()
+        if name.endswith(missing.rpartition(".")[2]) and missing.partition(".")[0] in name
+    ]
+    assert len(some) >= 2
+    for attention in some:
+        attention.forward = Plain().forward
+    inputs = {"input_ids": torch.arange(5, 9)[None], "decoder_input_ids": torch.arange(5, 8)[None]}
+    for context in (capturing(model), edited(model, Cut(key=0, stack="cross"))):
+        with pytest.raises(CaptureError, match="attn ran and showed no attention"), context:
+            model(**inputs)
+    for attention in some:
+        del attention.forward
+    with capturing(model) as run:
+        model(**inputs)
+    assert set(run.trace.stacks) == {"encoder", "decoder", "cross"}
+
+
 def test_a_model_that_is_told_to_run_fewer_layers_has_fewer(tiny):
     model = tiny("llama", num_hidden_layers=3)
     model.config.num_hidden_layers = 2
