@@ -27,8 +27,9 @@ def executable():
     return os.environ.get("GATTN_CHROMIUM") or shutil.which("chromium")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser():
+    """Start a browser, whose event loop other modules' tests must not meet."""
     found = executable()
     if not found:
         reason = "no chromium: install Debian's, or name one in GATTN_CHROMIUM"

@@ -18,7 +18,7 @@ def read(page, which):
     for name, value in readings(page, which).items():
         place = int(re.search(r" (\d+)(?: ·|$)", name).group(1))
         written = value.replace("−", "-").replace("< 0.001", "0").replace(",", "")
-        found[place] = float(written) if re.fullmatch(r"-?[\d.]+", written) else value
+        found[place] = float(written) if re.fullmatch(r"-?[\d.]+(e-?\d+)?", written) else value
     return found
 
 
@@ -79,7 +79,10 @@ def test_a_cut_edge_has_no_change_of_score(look_at):
         after = gattn.capture(LAMP, model, tokenizer, scores=True)
     before = gattn.capture(LAMP, scores=True)
     page = look_at(before, "layer=2&head=1&token=5&weight=score", other=after)
-    assert read(page, "is read by") == {12: "no edge"}
+    changes = read(page, "is read by")
+    assert changes.pop(12) == "no edge"
+    # What is left of two runs' scores is rounding.
+    assert max(map(abs, changes.values()), default=0) < 1e-5
     page.evaluate("location.hash = '#layer=2&head=1&token=5'")
     settle(page)
     expect(page.locator("#numbers caption", has_text="is read by")).to_be_visible()

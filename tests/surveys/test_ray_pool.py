@@ -81,14 +81,6 @@ def wait_until(is_so, seconds: float = 60) -> None:
         time.sleep(0.02)
 
 
-@pytest.mark.parametrize("address", ["127.0.0.1:9", "ray://127.0.0.1:9", "no.such:1", ":x"])
-def test_a_cluster_that_is_not_there_is_said_at_once(tmp_path, address):
-    assert not ray.is_initialized()
-    with pytest.raises(CaptureError, match=f"no Ray cluster to be reached at '{address}': "):
-        run(tmp_path, ray=RayPool(address))
-    assert not ray.is_initialized()
-
-
 def test_a_worker_that_does_not_see_the_folder_says_so(tmp_path):
     worker = CapturePart(tmp_path / "elsewhere", {"model": None}, 0, None)
     (answer,) = worker({"first": [0]})["answer"]
