@@ -15,8 +15,8 @@ import torch
 
 from benchmarks.measure import Row, Side
 from gattn import TokenGraph
-from gattn.head import AttentionGraph
-from gattn.trace import AttentionTrace, Stack
+from gattn.heads.head import AttentionGraph
+from gattn.heads.trace import AttentionTrace, Stack
 
 LAYERS = HEADS = 12
 PEER_BYTES = 300

@@ -25,7 +25,7 @@ import pandas as pd
 
 import gattn
 from gattn import Cut
-from gattn.analysis.results import array
+from gattn.analysis.reading.results import array
 
 model, tokenizer = gattn.load_model()
 text = "The river tall green lamp river tall green lamp river tall green"

@@ -11,11 +11,11 @@ from gattn.engines import edges, tiles
 from gattn.engines.base import attention_call, naming_shapes
 from gattn.engines.choice import choose, choose_for_graphs, named
 from gattn.errors import CaptureError
-from gattn.graph import TokenGraph
-from gattn.head import AttentionGraph
+from gattn.graph.token_graph import TokenGraph
+from gattn.heads.head import AttentionGraph
+from gattn.heads.store import KeptEdges
 from gattn.keep import All, Keep, as_keep
 from gattn.normalizers import Normalizer
-from gattn.store import KeptEdges
 from gattn.weights.base import PairFunction, WeightFunction
 
 _INDEX_BYTES = 16  # of an edge: its key and its query

@@ -15,16 +15,16 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from gattn.analysis.heads import HeadTable
-    from gattn.analysis.unrolled import Unrolled
-    from gattn.graph import TokenGraph
-    from gattn.head import AttentionGraph
-    from gattn.trace import AttentionTrace, Stack
+    from gattn.analysis.heads.head_table import HeadTable
+    from gattn.analysis.propagation.unrolled import Unrolled
+    from gattn.graph.token_graph import TokenGraph
+    from gattn.heads.head import AttentionGraph
+    from gattn.heads.trace import AttentionTrace, Stack
 
 
 GRAPHS = {
-    "Routes": "gattn.analysis.route_graphs",
-    "Unrolled": "gattn.analysis.unrolled",
+    "Routes": "gattn.analysis.vectors.route_graphs",
+    "Unrolled": "gattn.analysis.propagation.unrolled",
 }
 """The graphs of analyses that a file gives back as what they were, and where they are defined."""
 
@@ -78,8 +78,9 @@ def head_table(trace: AttentionTrace) -> HeadTable:
 
 
 def unroll(stack: Stack, **options: Any) -> Unrolled:
-    """Unroll a stack into one graph; see `gattn.trace.Stack.unroll`."""
-    unrolled: Unrolled = import_module("gattn.analysis.unrolled").unroll(stack, **options)
+    """Unroll a stack into one graph; see `gattn.heads.trace.Stack.unroll`."""
+    module = import_module("gattn.analysis.propagation.unrolled")
+    unrolled: Unrolled = module.unroll(stack, **options)
     return unrolled
 
 

@@ -35,6 +35,10 @@ class CaptureError(GattnError, ValueError):
     """Attention cannot be captured, or what was captured cannot be trusted."""
 
 
+class DependencyError(GattnError, ImportError):
+    """A package is missing that only some users need."""
+
+
 class EditError(GattnError, ValueError):
     """An edit cannot be applied, or has nothing to edit."""
 

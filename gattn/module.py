@@ -14,8 +14,8 @@ from gattn.engines.base import EdgeList, attention_call, naming_shapes
 from gattn.engines.choice import choose, named
 from gattn.engines.message_passing import EdgeAttention
 from gattn.errors import ContractError, ShapeError
-from gattn.graph import TokenGraph
-from gattn.head import AttentionGraph
+from gattn.graph.token_graph import TokenGraph
+from gattn.heads.head import AttentionGraph
 from gattn.keep import Keep
 from gattn.normalizers import Normalizer, Softmax
 from gattn.weights.base import PairFunction, WeightFunction, as_weight_function

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from gattn.attention import attention_graphs
 from gattn.errors import SelectionError, ShapeError
-from gattn.graph import TokenGraph
-from gattn.head import AttentionGraph
+from gattn.graph.token_graph import TokenGraph
+from gattn.heads.head import AttentionGraph
 
 if TYPE_CHECKING:
     import pandas as pd

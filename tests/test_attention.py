@@ -12,7 +12,7 @@ from torch.nn.functional import scaled_dot_product_attention
 from gattn.attention import attention_graphs, graph_attention
 from gattn.engines import tiles
 from gattn.errors import CaptureError, ContractError, GraphError, ShapeError
-from gattn.graph import TokenGraph
+from gattn.graph.token_graph import TokenGraph
 from gattn.keep import All, Threshold, TopK, TopMass
 from gattn.normalizers import Entmax15, Identity, Sigmoid, Softmax, TopKSoftmax
 from gattn.weights import ALiBi, EdgeBias, EdgeProduct, ScaledDotProduct, SquaredDistance

@@ -13,7 +13,7 @@ import torch
 import gattn
 from gattn import Threshold, TopK, TopMass
 from gattn.analysis import flow, rollout
-from gattn.analysis.comparisons import compare
+from gattn.analysis.heads.compare import compare
 from gattn.cli import main
 from gattn.cli.captures import read_keep
 from gattn.errors import GattnError

@@ -12,10 +12,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from scipy.linalg import block_diag
 
-from gattn.constructions import second_laplacian_eigenvalue
 from gattn.errors import GraphError
-from gattn.graph import TokenGraph
-from gattn.rules import (
+from gattn.graph.constructions import second_laplacian_eigenvalue
+from gattn.graph.rules import (
     Blocks,
     Causal,
     Combined,
@@ -32,6 +31,7 @@ from gattn.rules import (
     count_keys,
     list_keys,
 )
+from gattn.graph.token_graph import TokenGraph
 
 N = 13
 IDS = [0, 0, 0, 1, 1, 0, 2, 2, 2, 2, 1, 0, 3]

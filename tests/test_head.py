@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gattn.errors import CaptureError, GraphError, SelectionError, ShapeError
-from gattn.graph import TokenGraph
-from gattn.head import AttentionGraph
+from gattn.graph.token_graph import TokenGraph
+from gattn.heads.head import AttentionGraph
 from gattn.keep import All, Threshold, TopK, TopMass
 
 TOKENS = ("the", " cat", " saw", " the", " dog")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from gattn.attention import attention_graphs
 from gattn.errors import GraphError
-from gattn.graph import TokenGraph
+from gattn.graph.token_graph import TokenGraph
 from gattn.keep import All, Keep, Threshold, TopK, TopMass
 
 

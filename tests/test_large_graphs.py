@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 import gattn
 from gattn.attention import attention_graphs, graph_attention
 from gattn.checks import check_memory
-from gattn.counting import count_edges
 from gattn.errors import CaptureError, ContractError, GraphError
-from gattn.graph import TokenGraph
+from gattn.graph.counting import count_edges
+from gattn.graph.rules import Blocks, Causal, Combined, Crossing, Globals, Strided, Window
+from gattn.graph.token_graph import TokenGraph
 from gattn.keep import All, TopK
-from gattn.rules import Blocks, Causal, Combined, Crossing, Globals, Strided, Window
 from gattn.weights import ALiBi, Polynomial
 
 N = 10**9

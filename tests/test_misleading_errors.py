@@ -7,7 +7,7 @@ from torch import nn
 import gattn
 from gattn import GraphAttention, ScaledDotProduct, TokenGraph, graph_attention
 from gattn.errors import CaptureError, ContractError, SelectionError
-from gattn.head import AttentionGraph
+from gattn.heads.head import AttentionGraph
 from gattn.testing import check_weight_function
 from gattn.weights.base import WeightFunction
 

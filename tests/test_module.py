@@ -12,7 +12,7 @@ from torch_geometric.nn import GATv2Conv, Sequential, TransformerConv
 
 from gattn.engines.message_passing import EdgeAttention
 from gattn.errors import ContractError, ShapeError
-from gattn.graph import TokenGraph
+from gattn.graph.token_graph import TokenGraph
 from gattn.keep import TopK
 from gattn.module import GraphAttention
 from gattn.normalizers import Entmax15, Softmax

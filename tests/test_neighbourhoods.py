@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gattn.neighbourhoods import padded_rows
+from gattn.graph.neighbourhoods import padded_rows
 
 
 @given(st.lists(st.integers(0, 6), max_size=40))

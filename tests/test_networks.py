@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gattn.errors import CaptureError, GraphError
-from gattn.graph import TokenGraph
-from gattn.head import AttentionGraph
+from gattn.graph.token_graph import TokenGraph
+from gattn.heads.head import AttentionGraph
 from gattn.keep import TopK
 
 A = np.array([[1.0, 0, 0, 0], [0.25, 0.75, 0, 0], [0.5, 0.125, 0.375, 0], [0.1, 0.2, 0.3, 0.4]])

@@ -1,5 +1,7 @@
 import ast
 import inspect
+import subprocess
+import sys
 from pathlib import Path
 
 import networkx as nx
@@ -28,7 +30,7 @@ def test_every_public_name_is_a_concept_of_the_glossary():
             is_concept = issubclass(thing, CONCEPTS) or name in NOUNS | FEATURE_MAPS
             assert is_concept, f"{name} is none of the glossary's words"
         else:
-            assert inspect.isfunction(thing), name
+            assert inspect.isfunction(thing) or inspect.ismodule(thing), name
         assert inspect.getdoc(thing), f"{name} has no docstring"
 
 
@@ -45,19 +47,25 @@ def test_glossary_names_the_concepts():
         assert f"`{word}`" in (gattn.__doc__ or ""), word
 
 
-def test_the_three_lists_of_public_names_agree():
-    tree = ast.parse(Path(gattn.__file__).read_text())
-    typed = {
-        alias.name: node.module
-        for block in tree.body
-        if isinstance(block, ast.If)
-        for node in block.body
-        if isinstance(node, ast.ImportFrom) and node.module != "gattn"
-        for alias in node.names
-    }
-    homes = {name: home for home, names in gattn._HOMES.items() for name in names}
-    assert typed == homes
-    assert sorted(gattn.__all__) == sorted(homes)
+def test_dir_lists_every_name_and_package():
+    assert set(gattn.__all__) <= set(dir(gattn))
+    assert set(dir(gattn)) >= {"analysis", "drawing", "engines", "surveys", "testing"}
+
+
+def test_type_checkers_and_users_see_the_same_names():
+    stub = ast.parse(Path(gattn.__file__).with_suffix(".pyi").read_text())
+    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
+    names = [alias.asname for node in imports for alias in node.names]
+    assert sorted(names) == sorted(gattn.__all__)
+
+
+def test_surveys_without_their_packages_say_in_one_line_how_to_get_them():
+    code = "import sys; sys.modules['duckdb'] = None; import gattn; gattn.survey"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    last = run.stderr.splitlines()[-1]
+    assert last.endswith(
+        "Surveys need pyarrow, DuckDB and filelock: pip install 'gattn[survey]'."
+    ), run.stderr
 
 
 def test_an_unknown_name_is_an_attribute_error():

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gattn.errors import CaptureError
-from gattn.graph import TokenGraph
-from gattn.head import AttentionGraph
+from gattn.graph.rules import Edges, Window
+from gattn.graph.token_graph import TokenGraph
+from gattn.heads.head import AttentionGraph
+from gattn.heads.store import KeptEdges
 from gattn.keep import All, Keep, Threshold, TopK, TopMass
-from gattn.rules import Edges, Window
-from gattn.store import KeptEdges
 
 HEADS = [4, 0, 7]
 KEEPS = [All(), Threshold(0.0), Threshold(0.2), TopK(1), TopK(3), TopMass(0.6)]

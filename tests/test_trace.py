@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from gattn.errors import SelectionError, ShapeError
-from gattn.graph import TokenGraph
-from gattn.head import AttentionGraph
+from gattn.graph.token_graph import TokenGraph
+from gattn.heads.head import AttentionGraph
+from gattn.heads.trace import AttentionTrace, Stack
 from gattn.keep import TopK
-from gattn.trace import AttentionTrace, Stack
 
 FIRST = np.array([[0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.25, 0.25, 0.5]])
 SECOND = np.array([[0.2, 0.2, 0.6], [0.3, 0.4, 0.3], [0.6, 0.1, 0.3]])

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.measure import Row, Side
-from gattn.analysis.syntax import tree_heads
+from gattn.analysis.syntax.trees import tree_heads
 
 HEADS = 4
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from benchmarks.analyses.spectral import HEADS, drawn
 from benchmarks.measure import Row, Side
 from gattn.analysis import barcode, topology_table
-from gattn.analysis.topology import THRESHOLDS
+from gattn.analysis.shape.topology import THRESHOLDS
 
 LAYERS = 12
 COLUMNS = ["edges", "strong_components", "betti0", "betti1"]

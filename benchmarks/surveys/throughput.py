@@ -57,7 +57,7 @@ def on_ray(
         import ray
     except ModuleNotFoundError:
         return {"skipped": "Ray is not installed"}
-    from gattn.surveys.ray_pool import RayPool
+    from gattn.surveys.run.ray_pool import RayPool
 
     start = time.perf_counter()
     options = {"log_to_driver": False, "logging_level": logging.ERROR, "include_dashboard": False}

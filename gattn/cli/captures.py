@@ -16,10 +16,10 @@ from gattn.parsing import Make, read_edit
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from gattn.head import AttentionGraph
+    from gattn.heads.head import AttentionGraph
+    from gattn.heads.trace import AttentionTrace
     from gattn.keep import Keep
-    from gattn.models.edits import Edit
-    from gattn.trace import AttentionTrace
+    from gattn.models.edit.edits import Edit
 
 Loaded: TypeAlias = "tuple[str, PreTrainedModel, PreTrainedTokenizerBase]"
 
@@ -33,7 +33,7 @@ def load(options: argparse.Namespace) -> Loaded:
     from huggingface_hub.utils.logging import set_verbosity
 
     set_verbosity(logging.ERROR)
-    from gattn.models.loading import EMBEDDED, load_model
+    from gattn.models.load.loading import EMBEDDED, load_model
 
     say(f"loading the model {options.model or EMBEDDED} ...")
     model, tokenizer = load_model(options.model)
@@ -58,7 +58,7 @@ def captured(
     """Capture the layer, the head and the edges that are asked for."""
     keep = read_keep(options.keep) if options.keep else None
     text, model, tokenizer = loaded or load(options)
-    from gattn.models.capturing import capture, capturing
+    from gattn.models.run.capturing import capture, capturing
 
     say("capturing ...")
     what: dict[str, Any] = extras | {
@@ -79,7 +79,7 @@ def captured(
 def _generate(
     text: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase, tokens: int
 ) -> None:
-    from gattn.models.encoding import encode, pad, room_after
+    from gattn.models.load.encoding import encode, pad, room_after
 
     if not model.can_generate():
         raise CaptureError(f"{type(model).__name__} does not go on with texts: no --generate.")
@@ -145,7 +145,7 @@ def edit_labels(options: argparse.Namespace) -> list[str]:
 
 def made_edits(makes: Sequence[Make], loaded: Loaded) -> list[Edit]:
     """Make the edits for a model and a text."""
-    from gattn.models.encoding import encode
+    from gattn.models.load.encoding import encode
 
     config = loaded[1].config.get_text_config()
     heads = int(getattr(config, "num_attention_heads", 0) or 0)
@@ -154,7 +154,7 @@ def made_edits(makes: Sequence[Make], loaded: Loaded) -> list[Edit]:
 
 def edited_model(makes: Sequence[Make], loaded: Loaded) -> AbstractContextManager[object]:
     """Open the edits in the model."""
-    from gattn.models.editing import edited
+    from gattn.models.run.editing import edited
 
     _, model, tokenizer = loaded
     return edited(model, *made_edits(makes, loaded), tokenizer=tokenizer)

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from gattn.trace import AttentionTrace
+    from gattn.heads.trace import AttentionTrace
 
 HEAD_COLUMNS = (
     "key_value_head",
@@ -106,7 +106,7 @@ def run_view(options: argparse.Namespace) -> None:
 
 def _extras(options: argparse.Namespace, loaded: Loaded) -> dict[str, Any]:
     """Choose scores and contributions, where they are known and the page stays small."""
-    from gattn.models.encoding import encode
+    from gattn.models.load.encoding import encode
 
     text, model, tokenizer = loaded
     config = model.config.get_text_config()
@@ -140,7 +140,7 @@ def _has_display() -> bool:
 
 def run_heads(options: argparse.Namespace) -> None:
     """Describe every head in one row."""
-    from gattn.analysis.heads import head_table
+    from gattn.analysis.heads.head_table import head_table
 
     table = head_table(captured(options), progress=sys.stderr.isatty())
     shown = table if options.all else table[[n for n in HEAD_COLUMNS if n in table]]
@@ -169,7 +169,7 @@ def run_compare(options: argparse.Namespace) -> None:
         return
     makes = read_edits(options)
     loaded = load(options)
-    from gattn.analysis.comparisons import compare
+    from gattn.analysis.heads.compare import compare
 
     before = captured(options, loaded)
     with edited_model(makes, loaded):
@@ -183,8 +183,8 @@ def run_compare(options: argparse.Namespace) -> None:
 
 def _match(options: argparse.Namespace) -> None:
     """Find for each head the nearest one of another model."""
-    from gattn.analysis.head_space import head_distances
-    from gattn.analysis.heads import head_table
+    from gattn.analysis.heads.head_distances import head_distances
+    from gattn.analysis.heads.head_table import head_table
 
     other_options = argparse.Namespace(**vars(options) | {"model": options.other_model})
     one, other = captured(options), captured(other_options)
@@ -205,7 +205,7 @@ def _match(options: argparse.Namespace) -> None:
 
 
 def _print_comparison(table: pd.DataFrame, keep: str | None) -> None:
-    from gattn.analysis.divergences import FARTHEST
+    from gattn.analysis.heads.divergences import FARTHEST
     from gattn.text import visible
 
     shown = without_single_stack(table).reset_index()

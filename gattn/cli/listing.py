@@ -24,7 +24,7 @@ def run_export(options: argparse.Namespace) -> None:
 
 def run_tokens(options: argparse.Namespace) -> None:
     """List the tokens of a text with their positions."""
-    from gattn.models.encoding import encode
+    from gattn.models.load.encoding import encode
     from gattn.text import visible
 
     encoding = encode(*load(options))
@@ -35,6 +35,6 @@ def run_tokens(options: argparse.Namespace) -> None:
 
 def run_models(options: argparse.Namespace) -> None:
     """List the models that load without network."""
-    from gattn.models.loading import offline_models
+    from gattn.models.load.loading import offline_models
 
     print("\n".join(offline_models()))

@@ -15,11 +15,11 @@ from gattn.cli.output import PICTURES, print_notes, print_table, save_drawing, s
 from gattn.errors import EditError, SelectionError
 
 if TYPE_CHECKING:
-    from gattn.analysis.reductions import HeadChoice
-    from gattn.analysis.results import Table
-    from gattn.analysis.route_graphs import Routes
-    from gattn.models.edits import Edit
-    from gattn.trace import AttentionTrace
+    from gattn.analysis.reading.reductions import HeadChoice
+    from gattn.analysis.reading.results import Table
+    from gattn.analysis.vectors.route_graphs import Routes
+    from gattn.heads.trace import AttentionTrace
+    from gattn.models.edit.edits import Edit
 
 _MOST_ROWS = 20
 
@@ -33,7 +33,7 @@ def run_effect(options: argparse.Namespace) -> None:
         )
     makes = read_edits(options)
     loaded = load(options)
-    from gattn.models.effects import effect
+    from gattn.models.effects.effect import effect
 
     rows: list[Any]
     if options.each_head:
@@ -64,8 +64,8 @@ def run_effect(options: argparse.Namespace) -> None:
 def _each_head(loaded: Loaded) -> tuple[list[str], list[Edit]]:
     """Cut each head that a capture finds."""
     from gattn.keep import TopK
-    from gattn.models.capturing import capture
-    from gattn.models.edits import Cut
+    from gattn.models.edit.edits import Cut
+    from gattn.models.run.capturing import capture
 
     trace = capture(*loaded, keep=TopK(1))
     places = [(name, *place) for name, stack in trace.stacks.items() for place in sorted(stack)]
@@ -78,7 +78,7 @@ def _each_head(loaded: Loaded) -> tuple[list[str], list[Edit]]:
 def run_routes(options: argparse.Namespace) -> None:
     """Find the routes of information to a prediction."""
     loaded = load(options)
-    from gattn.analysis.route_finding import routes
+    from gattn.analysis.vectors.routes import routes
 
     say("taking layers apart ...")
     found = routes(*loaded, position=options.position, threshold=options.threshold, progress=False)
@@ -183,10 +183,10 @@ def _ranked(
     trace: AttentionTrace, target: int, heads: HeadChoice, options: argparse.Namespace
 ) -> Table:
     """Rank the tokens by what flows from them to one."""
-    from gattn.analysis.flows import flow
-    from gattn.analysis.layers import Layers
-    from gattn.analysis.results import table
-    from gattn.analysis.rollouts import rollout
+    from gattn.analysis.propagation.flow import flow
+    from gattn.analysis.propagation.rollout import rollout
+    from gattn.analysis.reading.layers import Layers
+    from gattn.analysis.reading.results import table
 
     which: dict[str, Any] = {"heads": heads, "reduce": options.reduce}
     how: dict[str, Any] = {**which, "residual": options.residual}

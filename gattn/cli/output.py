@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-    from gattn.analysis.results import Table
-    from gattn.models.effect_tables import Effects
+    from gattn.analysis.reading.results import Table
+    from gattn.models.effects.effect_tables import Effects
 
 PICTURES = (".svg", ".png", ".pdf")
 PAGES = (".html", ".htm")

@@ -23,7 +23,7 @@ _MOST_CHARACTERS = 60
 
 def run_query(options: argparse.Namespace) -> None:
     """Answer a query over a survey: print the first rows, and write all of them."""
-    from gattn.surveys.reading import open_survey
+    from gattn.surveys.ask.reading import open_survey
 
     found = open_survey(options.folder).sql(options.query)
     _print_rows(found)
@@ -34,7 +34,7 @@ def run_query(options: argparse.Namespace) -> None:
 
 def run_statistics(options: argparse.Namespace) -> None:
     """Print what each head does on average over a survey, or how two surveys differ."""
-    from gattn.surveys.reading import open_survey
+    from gattn.surveys.ask.reading import open_survey
 
     survey = open_survey(options.folder)
     if options.other_folder is None:

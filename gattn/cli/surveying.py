@@ -17,12 +17,12 @@ from gattn.errors import EditError, GattnError, SelectionError
 from gattn.place_names import read_numbers
 
 if TYPE_CHECKING:
-    from gattn.models.edits import Edit
-    from gattn.surveys.ray_pool import RayPool
-    from gattn.surveys.reading import Survey
+    from gattn.models.edit.edits import Edit
+    from gattn.surveys.ask.reading import Survey
+    from gattn.surveys.run.ray_pool import RayPool
 
 ANALYSES = ("heads", "mixing", "ranks", "spectral", "templates", "topology")
-"""The names in `gattn.surveys.analyses`, which is not loaded for --help."""
+"""The names in `gattn.surveys.run.analyses`, which is not loaded for --help."""
 
 _NUMBERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 _MOST_REASONS = 3
@@ -45,8 +45,8 @@ def run_survey(options: argparse.Namespace) -> None:
     }
     _refuse_restrict(options)
     say("loading the libraries ...")
-    from gattn.surveys.inputs import read_files
-    from gattn.surveys.running import survey
+    from gattn.surveys.inputs.inputs import read_files
+    from gattn.surveys.run.running import survey
 
     chosen["analyses"] = _analyses(chosen["analyses"])
     chosen |= {"edits": _made_edits(options), "ray": _pool(options)}
@@ -84,7 +84,7 @@ def _read_names(text: str) -> list[str]:
 
 
 def _analyses(names: Sequence[str]) -> list[Any]:
-    from gattn.surveys import analyses
+    from gattn.surveys.run import analyses
 
     return [analyses.ANALYSES[name] for name in names]
 
@@ -102,7 +102,7 @@ def _made_edits(options: argparse.Namespace) -> list[Edit]:
     makes = read_edits(options)
     if not makes:
         return []
-    from gattn.surveys.manifest import read_config
+    from gattn.surveys.store.manifest import read_config
 
     config = read_config(options.model)[0].get_text_config()
     return [make(int(getattr(config, "num_attention_heads", 0) or 0), 0) for make in makes]
@@ -116,7 +116,7 @@ def _pool(options: argparse.Namespace) -> RayPool | None:
                 "or --ray local for one on this machine."
             )
         return None
-    from gattn.surveys.ray_pool import RayPool
+    from gattn.surveys.run.ray_pool import RayPool
 
     address = None if options.ray == "local" else options.ray
     return RayPool(address, options.workers, options.num_gpus or 0)
@@ -124,8 +124,8 @@ def _pool(options: argparse.Namespace) -> RayPool | None:
 
 def _stopped(folder: Path) -> str:
     """Say what is in a survey that was stopped."""
-    from gattn.surveys.manifest import read_manifest
-    from gattn.surveys.parts import count_texts
+    from gattn.surveys.store.manifest import read_manifest
+    from gattn.surveys.store.parts import count_texts
 
     try:
         manifest = read_manifest(folder)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from gattn.caching import cached_operand, cached_property, cached_tensor
 from gattn.errors import ContractError, ShapeError
-from gattn.graph import TokenGraph
-from gattn.neighbourhoods import Neighbourhoods
+from gattn.graph.neighbourhoods import Neighbourhoods
+from gattn.graph.token_graph import TokenGraph
 from gattn.normalizers import Normalizer, Softmax
 from gattn.normalizers.base import widened
 from gattn.weights.base import (

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from gattn.engines.base import AttentionCall
 from gattn.engines.memory import Runs, take
-from gattn.graph import TokenGraph
-from gattn.rules import Keys, count_keys, list_keys
+from gattn.graph.rules import Keys, count_keys, list_keys
+from gattn.graph.token_graph import TokenGraph
 from gattn.weights.base import Pairs, Tree, map_tree
 
 HEIGHT = 64

@@ -12,7 +12,7 @@ from gattn.engines.base import AttentionCall
 from gattn.engines.memory import Pasted, Recomputed, keep_freed_memory, uncompiled
 from gattn.engines.scoring import PIECE_NUMBERS, score_edges
 from gattn.engines.sparse import GROUPED_EDGES, neighbour_sums
-from gattn.neighbourhoods import Neighbourhoods
+from gattn.graph.neighbourhoods import Neighbourhoods
 from gattn.normalizers.base import widened
 
 BLOCK_EDGES = 1 << 22

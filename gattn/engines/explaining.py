@@ -9,7 +9,7 @@ from torch import Tensor
 from gattn.engines import tiles
 from gattn.engines.base import AttentionCall, attention_call, naming_shapes
 from gattn.engines.choice import NAMES, choose, choose_for_graphs
-from gattn.graph import TokenGraph
+from gattn.graph.token_graph import TokenGraph
 from gattn.normalizers import Normalizer
 from gattn.weights.base import PairFunction, WeightFunction
 

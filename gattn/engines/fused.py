@@ -6,9 +6,9 @@ from torch import Tensor
 
 from gattn.engines.base import AttentionCall
 from gattn.engines.kernel import attend
-from gattn.graph import TokenGraph
+from gattn.graph.rules import Causal, Complete
+from gattn.graph.token_graph import TokenGraph
 from gattn.normalizers import Softmax
-from gattn.rules import Causal, Complete
 
 
 def can_run(call: AttentionCall) -> str | None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn.functional import embedding_bag
 
-from gattn.neighbourhoods import Neighbourhoods
+from gattn.graph.neighbourhoods import Neighbourhoods
 
 GROUPED_EDGES = 1 << 20
 """How many edges of all copies are listed side by side."""

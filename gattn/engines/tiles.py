@@ -22,10 +22,10 @@ from gattn.engines.memory import (
     with_dtypes_of,
 )
 from gattn.engines.scoring import PIECE_NUMBERS, score_tile, tile_bias
-from gattn.graph import TokenGraph
+from gattn.graph.rules import Keys
+from gattn.graph.token_graph import TokenGraph
 from gattn.normalizers import Softmax
 from gattn.normalizers.base import widened
-from gattn.rules import Keys
 from gattn.weights.base import Tree, map_tree
 
 BLOCK_BYTES = 1 << 24

@@ -20,14 +20,15 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
-from gattn import edit_records, rules
+from gattn import edit_records
 from gattn.edit_records import Described
 from gattn.errors import FileError, GraphError
 from gattn.files.checking import DEEPEST, check_graph
 from gattn.files.plain import from_json, parsed, to_json
-from gattn.graph import TokenGraph
-from gattn.head import AttentionGraph
-from gattn.trace import AttentionTrace, Stack
+from gattn.graph import rules
+from gattn.graph.token_graph import TokenGraph
+from gattn.heads.head import AttentionGraph
+from gattn.heads.trace import AttentionTrace, Stack
 
 _KEY = "gattn"
 _SCHEMA = 1

@@ -12,9 +12,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from gattn import rules
 from gattn.errors import GraphError
-from gattn.graph import TokenGraph
+from gattn.graph import rules
+from gattn.graph.token_graph import TokenGraph
 
 DEEPEST = 100
 """How deep rules may be nested."""

@@ -14,7 +14,7 @@ import networkx as nx
 from gattn.errors import FileError
 from gattn.files.digraphs import as_digraph, mapped
 from gattn.files.plain import printable, scalar
-from gattn.head import AttentionGraph
+from gattn.heads.head import AttentionGraph
 
 _READ_BY_GRAPHVIZ = ("layer", "layers", "model")
 """Attributes by which Graphviz chooses what to draw, and how it lays it out."""

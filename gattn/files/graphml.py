@@ -18,7 +18,7 @@ import networkx as nx
 from gattn.errors import FileError
 from gattn.files.digraphs import check_ends, directed, is_marked, mapped, marked, unmarked
 from gattn.files.plain import DEEPEST_ID, escape, node_id, scalar, unescape
-from gattn.head import AttentionGraph
+from gattn.heads.head import AttentionGraph
 
 _TAKEN = {"id", "node_default", "edge_default"}
 _DIGEST = re.compile(rb"[0-9a-f]{64} -->\s*\Z")

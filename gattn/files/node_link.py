@@ -13,7 +13,7 @@ import networkx as nx
 from gattn.errors import FileError
 from gattn.files.digraphs import check_ends, directed, mapped, marked, unmarked
 from gattn.files.plain import DEEPEST_ID, from_json, node_id, parsed, to_json
-from gattn.head import AttentionGraph
+from gattn.heads.head import AttentionGraph
 
 _CHECKSUM = "sha256"
 _DIGEST = re.compile("[0-9a-f]{64}")

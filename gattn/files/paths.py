@@ -19,8 +19,8 @@ from safetensors import SafetensorError
 
 from gattn.errors import FileError
 from gattn.files import archive, exports, graphml, node_link
-from gattn.head import AttentionGraph
-from gattn.trace import AttentionTrace
+from gattn.heads.head import AttentionGraph
+from gattn.heads.trace import AttentionTrace
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -1,11 +1,11 @@
 """Live Hugging Face models: load by name, capture, edit; the embedded model lives here."""
 
-from gattn.models.capturing import capture, capture_many, capturing
-from gattn.models.editing import edited
-from gattn.models.edits import Cut, ModelScore, Restrict, Scale, Swap, Use
-from gattn.models.effects import effect
-from gattn.models.estimates import estimate
-from gattn.models.loading import load_model, offline_models
+from gattn.models.edit.edits import Cut, ModelScore, Restrict, Scale, Swap, Use
+from gattn.models.effects.effect import effect
+from gattn.models.effects.estimates import estimate
+from gattn.models.load.loading import load_model, offline_models
+from gattn.models.run.capturing import capture, capture_many, capturing
+from gattn.models.run.editing import edited
 
 __all__ = [
     "Cut",

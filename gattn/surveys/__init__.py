@@ -1,22 +1,12 @@
 """Surveys: a model over a corpus, every head's graph and scores in a folder of Parquet files."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING
+from importlib.util import find_spec
 
-if TYPE_CHECKING:
-    from gattn.surveys.comparison import compare_heads
-    from gattn.surveys.statistics import head_statistics
+import lazy_loader
 
-_HOME_OF = {"compare_heads": "comparison", "head_statistics": "statistics"}
+from gattn.errors import DependencyError
 
-__all__ = ["compare_heads", "head_statistics"]
+if any(find_spec(name) is None for name in ("duckdb", "filelock", "pyarrow")):
+    raise DependencyError("Surveys need pyarrow, DuckDB and filelock: pip install 'gattn[survey]'.")
 
-
-def __getattr__(name: str) -> object:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module 'gattn.surveys' has no attribute {name!r}")
-    return getattr(import_module(f"gattn.surveys.{_HOME_OF[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

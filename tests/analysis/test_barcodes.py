@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import gattn
 from gattn.analysis import barcode, topology_table
-from gattn.analysis.barcodes import Barcode
+from gattn.analysis.shape.barcode import Barcode
 from gattn.errors import SelectionError, ShapeError
 
 T = np.array(

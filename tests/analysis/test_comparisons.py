@@ -10,11 +10,11 @@ from scipy.stats import entropy
 
 import gattn
 from gattn import AttentionGraph, AttentionTrace, TokenGraph, TopK
-from gattn.analysis.comparisons import compare, compare_head, difference
-from gattn.analysis.divergences import FARTHEST, dropped_distance
-from gattn.drawing.colours import colour_map
+from gattn.analysis.heads.compare import compare, compare_head, difference
+from gattn.analysis.heads.divergences import FARTHEST, dropped_distance
+from gattn.drawing.canvas.colours import colour_map
 from gattn.errors import SelectionError, ShapeError
-from gattn.trace import Stack
+from gattn.heads.trace import Stack
 
 TEXT = "The dog chased the cat, and the cat chased the"
 

@@ -24,10 +24,10 @@ from gattn.analysis import (
     rank_agreement,
     routes,
 )
-from gattn.analysis.rankings import order
+from gattn.analysis.faithfulness.rankings import order
 from gattn.errors import SelectionError, ShapeError
-from gattn.head import AttentionGraph
-from gattn.trace import AttentionTrace, Stack
+from gattn.heads.head import AttentionGraph
+from gattn.heads.trace import AttentionTrace, Stack
 
 IDS = [5, 17, 42, 17, 8, 33]
 QUIET = {"progress": False, "batch_size": 7}
@@ -367,7 +367,7 @@ def test_tokens_agree_with_their_effects(llama):
 
 
 def test_the_interval_covers_the_truth_about_as_often_as_it_says():
-    from gattn.analysis.faithful import _interval
+    from gattn.analysis.faithfulness.curves import _interval
 
     generator = np.random.default_rng(0)
     rho, hits = 0.6, 0

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 import gattn
 from gattn.analysis import flow, rollout
 from gattn.errors import SelectionError, ShapeError
-from gattn.head import AttentionGraph
+from gattn.heads.head import AttentionGraph
+from gattn.heads.trace import AttentionTrace, Stack
 from gattn.keep import Threshold, TopK
-from gattn.trace import AttentionTrace, Stack
 
 FIRST = [[0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.25, 0.25, 0.5]]
 SECOND = [[0.2, 0.2, 0.6], [0.3, 0.4, 0.3], [0.6, 0.1, 0.3]]

@@ -14,9 +14,10 @@ from scipy.spatial.distance import jensenshannon, pdist, squareform
 
 import gattn
 from gattn import AttentionGraph, AttentionTrace, TokenGraph, TopK, TopMass
-from gattn.analysis import compare, head_clusters, head_distances, head_map, head_space
+from gattn.analysis import compare, head_clusters, head_distances, head_map
+from gattn.analysis.heads import head_distances as head_space
 from gattn.errors import SelectionError, ShapeError
-from gattn.trace import Stack
+from gattn.heads.trace import Stack
 
 FARTHEST = math.sqrt(math.log(2))
 

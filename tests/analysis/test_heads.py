@@ -12,18 +12,18 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gattn
-from gattn.analysis.even_attention import EVEN_SCORES, even_scores
-from gattn.analysis.head_scores import SCORES, describe, is_punctuation, mean_entropy
-from gattn.analysis.heads import by_place, head_table
-from gattn.analysis.labelling import head_labels
+from gattn.analysis.heads.even_attention import EVEN_SCORES, even_scores
+from gattn.analysis.heads.head_labels import head_labels
+from gattn.analysis.heads.head_scores import SCORES, describe, is_punctuation, mean_entropy
+from gattn.analysis.heads.head_table import by_place, head_table
 from gattn.attention import attention_graphs
-from gattn.drawing.colours import colour_map
+from gattn.drawing.canvas.colours import colour_map
 from gattn.errors import SelectionError, ShapeError
-from gattn.graph import TokenGraph
-from gattn.head import AttentionGraph
+from gattn.graph.token_graph import TokenGraph
+from gattn.heads.head import AttentionGraph
+from gattn.heads.trace import AttentionTrace, Stack
 from gattn.keep import Threshold, TopK, TopMass
 from gattn.normalizers import Softmax
-from gattn.trace import AttentionTrace, Stack
 
 TOKENS = ("a", "b", "a", "b", "b", "a")
 OF_TOKENS = ("same_token", "duplicate_token", "induction", "punctuation")

@@ -10,10 +10,10 @@ from dense_sublayers import build, dense
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gattn.analysis import interactions
-from gattn.analysis.interactions import alti
-from gattn.analysis.layers import Layers
-from gattn.models.decomposing import decompose
+from gattn.analysis.reading.layers import Layers
+from gattn.analysis.vectors import alti as interactions
+from gattn.analysis.vectors.alti import alti
+from gattn.models.stream.decomposing import decompose
 
 IDS = [5, 17, 42, 17, 8, 33, 59, 3, 21, 40, 11]
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import gattn
 from gattn.analysis import bounces, mixing, pagerank, stationary
-from gattn.analysis.layers import heads_of
+from gattn.analysis.reading.layers import heads_of
 from gattn.errors import SelectionError, ShapeError
 
 KNOWN = np.array([[0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.25, 0.25, 0.5]])
@@ -41,7 +41,7 @@ def encoder(keep=None):
     for head, matrix in enumerate(softmax(3, layers=1)[0]):
         graph = gattn.AttentionGraph.from_dense(matrix, layer=0, head=head)
         heads[0, head] = graph if keep is None else graph.keep(keep)
-    return gattn.AttentionTrace({"encoder": gattn.trace.Stack("encoder", heads)})
+    return gattn.AttentionTrace({"encoder": gattn.heads.trace.Stack("encoder", heads)})
 
 
 def drawn_words(ax):

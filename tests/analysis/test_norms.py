@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gattn
-from gattn.analysis.norms import contributions, residual_shares
+from gattn.analysis.vectors.contributions import contributions, residual_shares
 from gattn.errors import CaptureError, SelectionError
 
 IDS = [5, 17, 42, 17, 8, 33, 59, 3, 21, 40, 11]
@@ -113,7 +113,7 @@ def test_sums_are_no_longer_than_their_parts(ids):
 
 
 def test_many_keys_are_taken_some_at_a_time(case, monkeypatch):
-    from gattn.analysis import norms
+    from gattn.analysis.vectors import contributions as norms
 
     _, model, _ = case
     whole = [measured(model, of=of) for of in ("head", "residual")]
@@ -141,7 +141,7 @@ def test_tokens_are_named_and_results_draw_themselves():
 
 
 def test_rollout_takes_what_holds_the_residual():
-    from gattn.analysis.layers import Layers
+    from gattn.analysis.reading.layers import Layers
 
     text = "The dog chased the cat"
     assert Layers.of(contributions(text, of="residual")).holds_residual

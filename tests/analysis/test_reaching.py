@@ -15,14 +15,8 @@ from hypothesis import strategies as st
 
 import gattn
 from gattn import TokenGraph
-from gattn.analysis import (
-    bottlenecks,
-    oversquashing,
-    reach,
-    reaching,  # a module
-    rollout,
-    walks,
-)
+from gattn.analysis import bottlenecks, oversquashing, reach, rollout, walks
+from gattn.analysis.propagation import reach as reaching
 from gattn.errors import SelectionError, ShapeError
 
 TEXT = "The dog chased the cat, and the cat chased the dog"
@@ -158,7 +152,7 @@ def test_layers_that_differ_are_walked_to_the_end(monkeypatch):
 def test_long_sequences_take_blocks_of_rows(monkeypatch):
     graph = TokenGraph.window(300, 20) | TokenGraph.strided(300, 64)
     known = reach(graph)
-    monkeypatch.setattr("gattn.analysis.reaching._BLOCK_BYTES", 200)
+    monkeypatch.setattr("gattn.analysis.propagation.reach._BLOCK_BYTES", 200)
     np.testing.assert_array_equal(reach(graph), known)
 
 
@@ -227,7 +221,7 @@ def test_influence_sums_to_1_beside_a_sink_and_to_less_where_nothing_is_attended
 
 
 def test_positions_count_from_the_end_where_negative(trace):
-    part = gattn.trace.Stack(
+    part = gattn.heads.trace.Stack(
         "decoder", {place: head.subgraph(range(3, 11)) for place, head in trace.only_stack.items()}
     )
     for given_, key, query in ((trace, 2, 12), (part, 4, 10)):

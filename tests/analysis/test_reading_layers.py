@@ -4,12 +4,12 @@ import torch
 import xarray as xr
 
 import gattn
-from gattn.analysis.layers import Layers, heads_of
-from gattn.analysis.results import array
+from gattn.analysis.reading.layers import Layers, heads_of
+from gattn.analysis.reading.results import array
 from gattn.errors import SelectionError, ShapeError
-from gattn.head import AttentionGraph
+from gattn.heads.head import AttentionGraph
+from gattn.heads.trace import AttentionTrace, Stack
 from gattn.keep import Threshold
-from gattn.trace import AttentionTrace, Stack
 
 TOKENS = ("a", "b", "a", "$c")
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import gattn.analysis
-from gattn.analysis.results import Array, Table, array, table
+from gattn.analysis.reading.results import Array, Table, array, table
 from gattn.errors import SelectionError
 from gattn.progress import walk
 

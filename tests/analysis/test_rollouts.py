@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 import gattn
 from gattn.analysis import contributions, flow, oversquashing, rank_collapse, rollout
-from gattn.analysis.results import array
+from gattn.analysis.reading.results import array
 from gattn.errors import SelectionError, ShapeError
-from gattn.head import AttentionGraph
+from gattn.heads.head import AttentionGraph
+from gattn.heads.trace import AttentionTrace, Stack
 from gattn.keep import Threshold, TopK
-from gattn.trace import AttentionTrace, Stack
 
 TEXT = "The dog chased the cat, and the cat chased the dog"
 FIRST = [[0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.25, 0.25, 0.5]]

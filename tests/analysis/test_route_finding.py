@@ -16,11 +16,11 @@ from hypothesis.extra import numpy as hnp
 
 import gattn
 from gattn.analysis import routes
-from gattn.analysis.importances import FLOOR, _nearness, importances, kept, proximity
-from gattn.analysis.route_finding import route_importances
-from gattn.analysis.route_graphs import Routes
+from gattn.analysis.vectors.importances import FLOOR, _nearness, importances, kept, proximity
+from gattn.analysis.vectors.route_graphs import Routes
+from gattn.analysis.vectors.routes import route_importances
 from gattn.errors import CaptureError, SelectionError
-from gattn.models.decomposing import decompose
+from gattn.models.stream.decomposing import decompose
 
 IDS = [5, 17, 42, 17, 8, 33]
 SMALL = {

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import gattn
 from gattn.analysis import graph_frequencies, laplacian_eigenvalues, spectral_table
-from gattn.analysis.spectral import normalized_laplacian
+from gattn.analysis.shape.spectral import normalized_laplacian
 from gattn.errors import SelectionError, ShapeError
 
 T = np.array(

@@ -14,11 +14,11 @@ from hypothesis.extra import numpy as hnp
 
 import gattn
 from gattn.analysis import arborescence, best_edges, dependency_alignment, read_conllu
-from gattn.analysis.conllu import Sentence
-from gattn.analysis.syntax import tree_heads
+from gattn.analysis.syntax.conllu import Sentence
+from gattn.analysis.syntax.trees import tree_heads
 from gattn.errors import FileError, SelectionError, ShapeError
-from gattn.head import AttentionGraph
-from gattn.trace import Stack
+from gattn.heads.head import AttentionGraph
+from gattn.heads.trace import Stack
 
 
 def conllu(rows, text=None):

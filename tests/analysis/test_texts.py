@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 import gattn
 from gattn import AttentionGraph, AttentionTrace, TokenGraph, TopK, TopMass
 from gattn.analysis import compare, head_distances, head_table, over_texts, without_tokens
-from gattn.analysis.results import array, table
+from gattn.analysis.reading.results import array, table
 from gattn.errors import SelectionError
-from gattn.trace import Stack
+from gattn.heads.trace import Stack
 
 TEXTS = ["The dog chased the cat.", "Anna has a red ball, and Tom has a blue book.", "Hello there!"]
 

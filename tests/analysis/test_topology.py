@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 
 import gattn
 from gattn.analysis import topology_table
-from gattn.analysis.dropped import edge_errors, largest_dropped
-from gattn.analysis.layers import Layers
-from gattn.analysis.topology import THRESHOLDS
+from gattn.analysis.reading.dropped import edge_errors, largest_dropped
+from gattn.analysis.reading.layers import Layers
+from gattn.analysis.shape.topology import THRESHOLDS
 from gattn.errors import SelectionError, ShapeError
 
 T = np.array(

@@ -9,12 +9,12 @@ import torch
 
 from gattn import Softmax, TokenGraph, attention_graphs
 from gattn.analysis import flow, rollout
-from gattn.analysis.unrolled import Unrolled
+from gattn.analysis.propagation.unrolled import Unrolled
 from gattn.errors import SelectionError
 from gattn.files import load, save
-from gattn.head import AttentionGraph
+from gattn.heads.head import AttentionGraph
+from gattn.heads.trace import AttentionTrace, Stack
 from gattn.keep import TopK
-from gattn.trace import AttentionTrace, Stack
 
 LAYERS, HEADS, TOKENS = 3, 2, 5
 

@@ -192,7 +192,7 @@ def test_neither_a_later_token_nor_a_cut_edge_makes_a_difference():
 
 
 def test_rollout_adds_no_residual_stream_to_it():
-    from gattn.analysis.layers import Layers
+    from gattn.analysis.reading.layers import Layers
 
     read = Layers.of(value_zeroing("The dog chased the cat", progress=False))
     assert read.holds_residual

@@ -5,7 +5,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 
-from gattn.drawing.colours import colour_map
+from gattn.drawing.canvas.colours import colour_map
 
 STEPS = np.linspace(0, 1, 21)
 DEUTERANOPIA = np.array(

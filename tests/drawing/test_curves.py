@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from gattn.drawing import curves
+from gattn.drawing.canvas import curves
 
 ANGLES = np.linspace(0, 2 * np.pi, 7)[:-1]
 CIRCLE = np.stack([np.cos(ANGLES), np.sin(ANGLES)], axis=1)

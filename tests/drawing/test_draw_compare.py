@@ -9,12 +9,12 @@ from matplotlib.figure import Figure
 from sample_heads import bipartite_head, causal_head, decoding_step, signed_head
 from test_draw_heads import box, images, lines, overlaps, said, words
 
-from gattn.analysis.comparisons import compare, compare_head
-from gattn.analysis.divergences import FARTHEST
-from gattn.drawing.compare import distance_text, draw_compare
+from gattn.analysis.heads.compare import compare, compare_head
+from gattn.analysis.heads.divergences import FARTHEST
+from gattn.drawing.many_heads.compare import distance_text, draw_compare
 from gattn.errors import SelectionError, ShapeError
+from gattn.heads.trace import AttentionTrace, Stack
 from gattn.keep import TopK
-from gattn.trace import AttentionTrace, Stack
 
 
 def trace(seed, *, layers=2, heads=3, size=6, stacks=("decoder",), **fields):

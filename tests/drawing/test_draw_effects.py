@@ -8,7 +8,7 @@ import pytest
 
 import gattn
 from gattn.errors import SelectionError
-from gattn.models.effect_tables import Effects
+from gattn.models.effects.effect_tables import Effects
 
 pytestmark = pytest.mark.filterwarnings("error")
 TOKENS = ["The", "dog", "chased", "the", "cat"]

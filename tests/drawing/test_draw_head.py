@@ -19,8 +19,8 @@ from sample_heads import (
 
 from gattn.drawing import draw_head
 from gattn.errors import SelectionError
-from gattn.graph import TokenGraph
-from gattn.head import AttentionGraph
+from gattn.graph.token_graph import TokenGraph
+from gattn.heads.head import AttentionGraph
 
 LINKS = ("arcs", "columns", "circle")
 LAYOUTS = (*LINKS, "matrix")

@@ -14,9 +14,9 @@ from sample_heads import bipartite_head, causal_head, decoding_step, signed_head
 
 from gattn.drawing import draw_heads, notebook_svg
 from gattn.errors import SelectionError, ShapeError
-from gattn.graph import TokenGraph
-from gattn.head import AttentionGraph
-from gattn.trace import AttentionTrace, Stack
+from gattn.graph.token_graph import TokenGraph
+from gattn.heads.head import AttentionGraph
+from gattn.heads.trace import AttentionTrace, Stack
 
 
 def one_stack(head, **places):

@@ -11,11 +11,11 @@ import pytest
 from matplotlib.figure import Figure
 
 from gattn.analysis import best_edges, communities, graph_frequencies
-from gattn.analysis.faithful import Agreement
-from gattn.analysis.results import array, table
-from gattn.drawing.colours import Scale
-from gattn.drawing.head_tables import draw_head_table
-from gattn.drawing.heat import KINDS, _short
+from gattn.analysis.faithfulness.curves import Agreement
+from gattn.analysis.reading.results import array, table
+from gattn.drawing.canvas.colours import Scale
+from gattn.drawing.canvas.heat import KINDS, _short
+from gattn.drawing.results.head_tables import draw_head_table
 from gattn.errors import SelectionError
 
 pytestmark = pytest.mark.filterwarnings("error")

@@ -7,7 +7,8 @@ import pytest
 from matplotlib.figure import Figure
 from sample_heads import bipartite_head, causal_head
 
-from gattn.drawing import draw_head, layouts
+from gattn.drawing import draw_head
+from gattn.drawing.canvas import layouts
 from gattn.errors import SelectionError
 
 

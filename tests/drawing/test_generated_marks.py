@@ -5,9 +5,10 @@ import pytest
 from matplotlib.figure import Figure
 from sample_heads import bipartite_head, causal_head, decoding_step
 
-from gattn.drawing import draw_head, layouts
-from gattn.graph import TokenGraph
-from gattn.head import AttentionGraph
+from gattn.drawing import draw_head
+from gattn.drawing.canvas import layouts
+from gattn.graph.token_graph import TokenGraph
+from gattn.heads.head import AttentionGraph
 
 LAYOUTS = ("arcs", "columns", "circle", "matrix")
 

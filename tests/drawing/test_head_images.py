@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from sample_heads import bipartite_head, causal_head, decoding_step, signed_head, uniform_head
 
 from gattn.drawing import draw_head
-from gattn.head import AttentionGraph
+from gattn.heads.head import AttentionGraph
 from gattn.keep import TopK
 
 LAYOUTS = ("arcs", "columns", "circle", "matrix")

@@ -10,11 +10,11 @@ import xarray as xr
 from sample_heads import bipartite_head, causal_head, signed_head
 from test_draw_heads import box, images, overlaps, said, words
 
-from gattn.analysis.heads import head_table
+from gattn.analysis.heads.head_table import head_table
 from gattn.drawing import draw_heads
-from gattn.drawing.scores import Score
+from gattn.drawing.many_heads.scores import Score
 from gattn.errors import SelectionError
-from gattn.trace import AttentionTrace, Stack
+from gattn.heads.trace import AttentionTrace, Stack
 
 PLACES = [(layer, head) for layer in range(2) for head in range(3)]
 

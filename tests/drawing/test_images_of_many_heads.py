@@ -8,7 +8,7 @@ from matplotlib import pyplot as plt
 from sample_heads import bipartite_head, causal_head, signed_head
 
 from gattn.drawing import draw_compare, draw_heads
-from gattn.trace import AttentionTrace, Stack
+from gattn.heads.trace import AttentionTrace, Stack
 
 image = pytest.mark.mpl_image_compare(savefig_kwargs={"dpi": 60})
 

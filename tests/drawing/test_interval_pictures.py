@@ -8,10 +8,10 @@ import pytest
 from matplotlib.collections import LineCollection
 from matplotlib.patches import Rectangle
 
-from gattn.drawing.colours import colour_map
+from gattn.drawing.canvas.colours import colour_map
 from gattn.errors import SelectionError
-from gattn.surveys.comparison import compare_heads
-from gattn.surveys.statistics import head_statistics
+from gattn.surveys.ask.comparison import compare_heads
+from gattn.surveys.ask.statistics import head_statistics
 
 pytestmark = pytest.mark.filterwarnings("error")
 HOSTILE = "in\x00d$x_1$\n'\"<b>\u202e very long " + "very long " * 6

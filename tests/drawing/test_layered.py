@@ -11,10 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.path import Path
 
 from gattn.analysis import routes
-from gattn.drawing.axes import new_axes
-from gattn.drawing.colours import Scale
-from gattn.drawing.layered import Line, Lines
-from gattn.drawing.routes import draw_routes
+from gattn.drawing.canvas.axes import new_axes
+from gattn.drawing.canvas.colours import Scale
+from gattn.drawing.layers.layered import Line, Lines
+from gattn.drawing.layers.routes import draw_routes
 from gattn.errors import SelectionError
 
 TEXT = "The river tall green lamp river tall green lamp river tall green"

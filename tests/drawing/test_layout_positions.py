@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from sample_heads import bipartite_head, causal_head, decoding_step
 
-from gattn.drawing import layouts
+from gattn.drawing.canvas import layouts
 
 
 def with_sink(head):

@@ -10,12 +10,12 @@ from matplotlib.figure import Figure
 from sample_heads import bipartite_head, causal_head, decoding_step, signed_head, uniform_head
 
 from gattn.drawing import draw_text
-from gattn.drawing.setting import Words
+from gattn.drawing.canvas.setting import Words
 from gattn.errors import SelectionError
-from gattn.graph import TokenGraph
-from gattn.head import AttentionGraph
+from gattn.graph.token_graph import TokenGraph
+from gattn.heads.head import AttentionGraph
+from gattn.heads.trace import AttentionTrace, Stack
 from gattn.keep import TopK
-from gattn.trace import AttentionTrace, Stack
 
 PROSE = (
     *("The", "anti", "dis", "establish", "ment", "wizard", "(", "of", "course", ")"),

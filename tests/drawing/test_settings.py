@@ -13,7 +13,7 @@ from matplotlib.texmanager import TexManager
 from sample_heads import causal_head
 
 from gattn.drawing import notebook_svg
-from gattn.graph import TokenGraph
+from gattn.graph.token_graph import TokenGraph
 
 SVG = "{http://www.w3.org/2000/svg}text"
 TOKENS = ["The", "quick", "brown", "fox", "jumps", "ünder", "a", "$dog$"]

@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from sample_heads import causal_head, signed_head, uniform_head
 
-from gattn.drawing.shown import all_edges, edges_from, readable_edges
-from gattn.graph import TokenGraph
-from gattn.head import AttentionGraph
+from gattn.drawing.canvas.shown import all_edges, edges_from, readable_edges
+from gattn.graph.token_graph import TokenGraph
+from gattn.heads.head import AttentionGraph
 from gattn.keep import TopK
 
 

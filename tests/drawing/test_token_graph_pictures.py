@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from gattn.drawing import draw_token_graph
 from gattn.errors import SelectionError, ShapeError
-from gattn.graph import TokenGraph
+from gattn.graph.token_graph import TokenGraph
 
 GRAPHS = {
     "complete": TokenGraph.complete(12),

@@ -1,6 +1,6 @@
 import pytest
 
-from gattn.drawing.fonts import families, has_glyph
+from gattn.drawing.canvas.fonts import families, has_glyph
 from gattn.text import visible, width, wrapped
 
 

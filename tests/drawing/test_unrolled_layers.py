@@ -10,9 +10,9 @@ import pytest
 from sample_heads import causal_head, uniform_head
 
 from gattn.errors import SelectionError
-from gattn.head import AttentionGraph
+from gattn.heads.head import AttentionGraph
+from gattn.heads.trace import Stack
 from gattn.keep import TopK
-from gattn.trace import Stack
 
 pytestmark = pytest.mark.filterwarnings("error")
 HOSTILE = ["$x^2$", "a\nb", "\0", "注意", "😀", "שלום", "\u202eabc", "x" * 80, "", "<b>"]

@@ -15,7 +15,7 @@ from torch.nn.functional import elu
 from gattn.attention import graph_attention
 from gattn.engines import NAMES, blocks, edges, scoring, tiles
 from gattn.engines.base import EdgeList, attention_call
-from gattn.graph import TokenGraph
+from gattn.graph.token_graph import TokenGraph
 from gattn.normalizers import (
     Entmax,
     Entmax15,

@@ -24,7 +24,7 @@ from problems import (
 
 from gattn.engines import NAMES, tiles
 from gattn.engines.base import EdgeList
-from gattn.graph import TokenGraph
+from gattn.graph.token_graph import TokenGraph
 
 SOME_GRAPHS = ["complete", "causal with an offset", "window", "rows without edges", "few queries"]
 ON_TOKENS = ["tiles", "edges", "message_passing"]  # run whatever the graph and the weight

@@ -6,7 +6,7 @@ import torch
 from gattn.attention import attention_graphs, graph_attention
 from gattn.engines.base import AttentionCall, EdgeList, checked_scores
 from gattn.errors import ContractError, ShapeError
-from gattn.graph import TokenGraph
+from gattn.graph.token_graph import TokenGraph
 from gattn.normalizers import Softmax
 from gattn.weights import ALiBi, Cosine, Dot, ScaledDotProduct, T5RelativeBias
 

@@ -17,7 +17,7 @@ from gattn.engines import (
 )
 from gattn.engines.base import EdgeList
 from gattn.errors import ContractError
-from gattn.graph import TokenGraph
+from gattn.graph.token_graph import TokenGraph
 from gattn.module import GraphAttention
 from gattn.normalizers import Entmax15, Softmax
 from gattn.weights import ALiBi, Cosine, EdgeBias, Rotary, ScaledDotProduct, SquaredDistance

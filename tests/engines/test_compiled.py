@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from gattn.attention import graph_attention
-from gattn.graph import TokenGraph
+from gattn.graph.token_graph import TokenGraph
 from gattn.module import GraphAttention
 from gattn.weights import ALiBi, L1Distance
 

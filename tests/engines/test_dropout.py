@@ -6,7 +6,7 @@ from problems import GRAPHS, Problem, by_engine, small_pieces
 
 from gattn.attention import graph_attention
 from gattn.engines import NAMES
-from gattn.graph import TokenGraph
+from gattn.graph.token_graph import TokenGraph
 from gattn.module import GraphAttention
 
 PIECES = {"numbers": 40, "block_bytes": 1500, "height": 2}

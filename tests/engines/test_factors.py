@@ -10,7 +10,7 @@ from gattn.attention import graph_attention
 from gattn.engines import NAMES, fused
 from gattn.engines.base import attention_call
 from gattn.errors import ContractError
-from gattn.graph import TokenGraph
+from gattn.graph.token_graph import TokenGraph
 from gattn.normalizers import Entmax, Sigmoid, Softmax
 from gattn.weights import (
     GAT,

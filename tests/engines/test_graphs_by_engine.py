@@ -8,7 +8,7 @@ from problems import GRAPHS, NEEDS_FEATURES, NORMALIZERS, WIDE, Problem, small_p
 
 from gattn.attention import attention_graphs
 from gattn.errors import ContractError
-from gattn.graph import TokenGraph
+from gattn.graph.token_graph import TokenGraph
 from gattn.keep import All, Threshold, TopK, TopMass
 from gattn.weights.base import WeightFunction
 

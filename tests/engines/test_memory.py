@@ -6,7 +6,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from gattn.attention import attention_graphs, graph_attention
-from gattn.graph import TokenGraph
+from gattn.graph.token_graph import TokenGraph
 from gattn.keep import TopK
 
 TOKENS, HEADS, DIM = 512, 4, 16

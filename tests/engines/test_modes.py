@@ -19,7 +19,7 @@ from problems import (
 
 from gattn.attention import graph_attention
 from gattn.engines import NAMES
-from gattn.graph import TokenGraph
+from gattn.graph.token_graph import TokenGraph
 from gattn.weights import Dot, SquaredDistance
 
 PIECES = {"numbers": 40, "block_bytes": 1500, "block_edges": 7, "height": 2}

@@ -9,7 +9,7 @@ from problems import GRAPHS, Problem, by_engine, by_oracle, small_pieces
 
 from gattn.attention import graph_attention
 from gattn.engines import NAMES
-from gattn.graph import TokenGraph
+from gattn.graph.token_graph import TokenGraph
 
 ULP = {torch.bfloat16: 2.0**-8, torch.float16: 2.0**-11, torch.float32: 2.0**-24}
 WEIGHTS = ["scaled dot", "relative", "squared distance", "lambda", "cosine"]

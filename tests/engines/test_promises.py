@@ -7,7 +7,7 @@ from torch import nn
 from gattn.attention import attention_graphs, graph_attention
 from gattn.engines import explain, tiles
 from gattn.errors import ContractError
-from gattn.graph import TokenGraph
+from gattn.graph.token_graph import TokenGraph
 from gattn.keep import Threshold
 from gattn.module import GraphAttention
 from gattn.normalizers import Entmax15

@@ -5,7 +5,7 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 from gattn.engines.sparse import edge_products, neighbour_sums
-from gattn.neighbourhoods import Neighbourhoods
+from gattn.graph.neighbourhoods import Neighbourhoods
 
 EDGES = {
     "some": [(0, 2), (0, 4), (1, 0), (1, 2), (3, 2), (3, 3)],

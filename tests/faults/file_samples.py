@@ -11,10 +11,10 @@ from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from gattn.files import archive
-from gattn.graph import TokenGraph
-from gattn.head import AttentionGraph
+from gattn.graph.token_graph import TokenGraph
+from gattn.heads.head import AttentionGraph
+from gattn.heads.trace import AttentionTrace, Stack
 from gattn.keep import TopK
-from gattn.trace import AttentionTrace, Stack
 
 WORDS = ("The", " dog", " chased", " the", " cat", ".")
 

@@ -33,11 +33,11 @@ from file_samples import (
 import gattn
 from gattn.errors import FileError, GattnError
 from gattn.files import load, save
-from gattn.head import AttentionGraph
-from gattn.surveys.inputs import read_inputs
-from gattn.surveys.parts import part_path, write_file
-from gattn.surveys.running import survey
-from gattn.trace import AttentionTrace
+from gattn.heads.head import AttentionGraph
+from gattn.heads.trace import AttentionTrace
+from gattn.surveys.inputs.inputs import read_inputs
+from gattn.surveys.run.running import survey
+from gattn.surveys.store.parts import part_path, write_file
 
 SECONDS = 60
 """How long a damaged file may take."""

@@ -8,11 +8,11 @@ import pytest
 import torch
 from file_samples import added, assemble, dismantled, kept_head, same, sample_head, sample_trace
 
-from gattn import rules
 from gattn.errors import FileError, GraphError, ShapeError
 from gattn.files import checking, load
-from gattn.graph import TokenGraph
-from gattn.head import AttentionGraph
+from gattn.graph import rules
+from gattn.graph.token_graph import TokenGraph
+from gattn.heads.head import AttentionGraph
 
 
 @pytest.fixture

@@ -13,10 +13,10 @@ import pytest
 
 import gattn
 from gattn.errors import FileError, GattnError
-from gattn.surveys import queue
-from gattn.surveys.checksums import Once, check_file, sign
-from gattn.surveys.parts import part_path
-from gattn.surveys.running import survey
+from gattn.surveys.run.running import survey
+from gattn.surveys.store import queue
+from gattn.surveys.store.checksums import Once, check_file, sign
+from gattn.surveys.store.parts import part_path
 
 TEXTS = ["The dog chased the cat.", "Dogs and cats", "", "The cat ran."]
 TABLES = ("texts", "edges", "queries", "heads", "tokens", "failures")

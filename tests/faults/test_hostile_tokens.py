@@ -14,10 +14,10 @@ import pytest
 from file_samples import same
 
 from gattn.files import load, save
-from gattn.head import AttentionGraph
-from gattn.surveys.columns import tables_of, text_row
-from gattn.surveys.parts import part_path, read_rows, write_part
-from gattn.trace import AttentionTrace, Stack
+from gattn.heads.head import AttentionGraph
+from gattn.heads.trace import AttentionTrace, Stack
+from gattn.surveys.store.columns import tables_of, text_row
+from gattn.surveys.store.parts import part_path, read_rows, write_part
 
 CONTROLS = [chr(n) for n in (*range(32), 127, *range(128, 160, 8))]
 INVISIBLE = (0xAD, 0x61C, 0x180E, *range(0x200B, 0x2010), *range(0x2028, 0x202F), 0x2060)
@@ -157,7 +157,7 @@ def test_dot_is_read_by_its_grammar(head, tmp_path):
 
 def test_surveys_keep_them(head, tmp_path):
     """But lone surrogates, which Parquet cannot hold: such a text is refused before."""
-    from gattn.surveys.rebuilding import trace_of
+    from gattn.surveys.store.rebuilding import trace_of
 
     kept = [token for token in TOKENS if not re.search("[\ud800-\udfff]", token)]
     one = AttentionGraph.from_dense(

@@ -4,8 +4,8 @@ import pyarrow.fs
 import pytest
 
 from gattn.errors import FileError
-from gattn.surveys import input_files
-from gattn.surveys.inputs import read_inputs
+from gattn.surveys.inputs import files as input_files
+from gattn.surveys.inputs.inputs import read_inputs
 
 
 def test_storage_of_google_is_tried_for_some_seconds_and_not_for_minutes(monkeypatch):

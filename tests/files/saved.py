@@ -6,10 +6,10 @@ import networkx as nx
 import numpy as np
 import torch
 
-from gattn.graph import TokenGraph
-from gattn.head import AttentionGraph
+from gattn.graph.token_graph import TokenGraph
+from gattn.heads.head import AttentionGraph
+from gattn.heads.trace import AttentionTrace, Stack
 from gattn.keep import TopK
-from gattn.trace import AttentionTrace, Stack
 
 TOKENS = ('"a"\\', "<b>&amp;", "\x00\x1b\r\n\t", "\ud83d", "\ude00\ud83d\ude00", "", "😀 猫")
 

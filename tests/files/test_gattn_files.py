@@ -13,13 +13,13 @@ from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
 from saved import HEADS, assert_same_head, attention, small_trace, whole_head
 
-from gattn import rules
 from gattn.errors import FileError
 from gattn.files import archive, load
-from gattn.graph import TokenGraph
-from gattn.head import AttentionGraph
+from gattn.graph import rules
+from gattn.graph.token_graph import TokenGraph
+from gattn.heads.head import AttentionGraph
+from gattn.heads.trace import AttentionTrace, Stack
 from gattn.keep import TopK
-from gattn.trace import AttentionTrace, Stack
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from saved import HEADS, TOKENS, assert_same_graph, assert_same_head, small_trac
 
 from gattn.errors import FileError
 from gattn.files import load, save
-from gattn.head import AttentionGraph
+from gattn.heads.head import AttentionGraph
 
 pytestmark = pytest.mark.filterwarnings("error")
 CHECKSUM = re.compile(r', "sha256": "[0-9a-f]{64}"|<!-- gattn sha256:[0-9a-f]{64} -->')

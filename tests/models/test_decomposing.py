@@ -10,8 +10,8 @@ import transformers
 import gattn
 from benchmarks import zoo
 from gattn.errors import CaptureError, ModelError, SelectionError
-from gattn.models.decomposing import decompose
-from gattn.models.sublayers import FixedNorm
+from gattn.models.stream.decomposing import decompose
+from gattn.models.stream.sublayers import FixedNorm
 
 IDS = [5, 17, 42, 17, 8, 33, 59, 3, 21]
 SEQUENTIAL = ["modernbert", "gpt2", "opt", "llama", "mistral", "qwen2", "gemma2", "gpt-oss"]

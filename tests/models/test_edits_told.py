@@ -29,7 +29,7 @@ from gattn.analysis import (
     value_zeroing,
     without_tokens,
 )
-from gattn.analysis.results import edits_of
+from gattn.analysis.reading.results import edits_of
 from gattn.drawing import draw_compare, draw_head, draw_text
 from gattn.edit_records import EditRecord, from_text, identities, in_words, to_text
 from gattn.errors import EditError, GraphError, SelectionError, ShapeError
@@ -399,7 +399,7 @@ def test_pieces_of_words_have_one_name_with_a_text_and_with_ids(tiny):
 
 def test_recorded_steps_do_not_digest_the_parameters_of_edits(tiny, monkeypatch):
     """The digest of all parameters is made where a record is written or compared."""
-    from gattn.models import edits
+    from gattn.models.edit import edits
 
     model, digested = tiny("llama"), []
     digest = edits.digest_of

@@ -15,7 +15,7 @@ from transformers.masking_utils import eager_mask
 import gattn
 from gattn import Cut, Scale, Swap, TokenGraph, TopK
 from gattn.errors import CaptureError, ContractError, EditError, ModelError, SelectionError
-from gattn.models.effects import Runner
+from gattn.models.effects.effect import Runner
 
 IDS = [5, 17, 42, 17, 8, 33]
 OTHERS = [44, 2, 9, 30]
@@ -755,7 +755,7 @@ def test_layers_in_front_of_an_edited_one_are_estimated(tiny):
 
 def test_effects_say_first_what_they_will_take(llama, monkeypatch, capsys):
     clock = iter(float(second) for second in range(100))
-    monkeypatch.setattr("gattn.models.effects.time.perf_counter", lambda: next(clock))
+    monkeypatch.setattr("gattn.models.effects.effect.time.perf_counter", lambda: next(clock))
     gattn.effect(IDS, EDITS, llama)
     # The first four edits took a second.
     assert "effects: 7 x edit, about 2 s; for less time, try fewer edits" in capsys.readouterr().err

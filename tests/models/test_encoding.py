@@ -6,9 +6,9 @@ from transformers import AutoTokenizer
 
 import gattn
 from gattn.errors import CaptureError, ModelError
-from gattn.models.encoding import Encoding, encode, pad
-from gattn.models.loading import EMBEDDED_PATH
-from gattn.models.wording import words_of_run
+from gattn.models.load.encoding import Encoding, encode, pad
+from gattn.models.load.loading import EMBEDDED_PATH
+from gattn.models.load.words import words_of_run
 
 TEXTS = [
     "The dog chased the cat",

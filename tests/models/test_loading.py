@@ -10,15 +10,15 @@ import pytest
 import torch
 
 from gattn.errors import ModelError
-from gattn.models import loading
-from gattn.models.capturing import capture
-from gattn.models.loading import (
+from gattn.models.load import loading
+from gattn.models.load.loading import (
     EMBEDDED_PATH,
     find_tokenizer,
     load_model,
     model_name,
     offline_models,
 )
+from gattn.models.run.capturing import capture
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from old_transformers import needs
 
 import gattn
 from gattn.errors import CaptureError
-from gattn.models.media import Batch
+from gattn.models.follow.media import Batch
 
 VISION = {
     "hidden_size": 16,
@@ -373,3 +373,24 @@ def test_elements_that_rows_do_not_divide_belong_to_none():
     assert Batch(pixels, None).belonging("vision", 6) is None
     assert Batch(pixels, None).belonging("vision", 3) is None
     assert Batch(pixels, None).belonging("vision", 8).sequences == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_a_tower_by_itself_takes_all_patches_as_one_sequence():
+    from benchmarks import zoo
+
+    specimen = zoo.specimen("qwen2_vl_vision")
+    with gattn.capturing(specimen.model) as run, torch.no_grad():
+        specimen.model(**specimen.inputs)
+    assert [list(trace.stacks) for trace in run.traces] == [["encoder"]]
+    for head in run.trace.heads():
+        np.testing.assert_allclose(head.total_mass, 1, rtol=1e-5)
+
+
+def test_codebooks_of_one_sound_are_one_sequence():
+    from benchmarks import zoo
+
+    specimen = zoo.specimen("musicgen_decoder")
+    assert len(specimen.inputs["input_ids"]) == 2
+    with gattn.capturing(specimen.model) as run, torch.no_grad():
+        specimen.model(**specimen.inputs)
+    assert len(run.traces) == 1

@@ -8,7 +8,7 @@ import torch
 
 from gattn import Cut, capture, capturing, edited, effect
 from gattn.errors import ModelError
-from gattn.models.copying import LayerCopies
+from gattn.models.effects.copying import LayerCopies
 
 IDS = [5, 17, 42, 17, 8]
 

@@ -8,13 +8,13 @@ from torch import nn
 
 from gattn import Cut, capturing, edited
 from gattn.errors import CaptureError
-from gattn.graph import TokenGraph
-from gattn.models.masks import Mask
-from gattn.models.places import Place, Side
-from gattn.models.reading import read
-from gattn.models.routed_call import RoutedCall
-from gattn.models.tracking import Tracker
-from gattn.rules import Complete
+from gattn.graph.rules import Complete
+from gattn.graph.token_graph import TokenGraph
+from gattn.models.read.masks import Mask
+from gattn.models.read.places import Place, Side
+from gattn.models.read.reading import read
+from gattn.models.read.routed_call import RoutedCall
+from gattn.models.read.tracking import Tracker
 
 SMALLEST = torch.finfo(torch.float32).min
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gattn.models.rounding import factor_of
+from gattn.models.stream.rounding import factor_of
 
 DTYPES = [torch.bfloat16, torch.float16, torch.float32]
 

@@ -18,12 +18,12 @@ from transformers import (
 
 from benchmarks import zoo
 from gattn.errors import CaptureError, EditError, ModelError
-from gattn.models.attending import routes, unseen
-from gattn.models.capturing import capture, capturing
-from gattn.models.contexts import Context
-from gattn.models.editing import edited
-from gattn.models.edits import Cut, Scale, Swap
-from gattn.models.opening import opened
+from gattn.models.edit.edits import Cut, Scale, Swap
+from gattn.models.run.capturing import capture, capturing
+from gattn.models.run.editing import edited
+from gattn.models.watch.attending import routes, unseen
+from gattn.models.watch.contexts import Context
+from gattn.models.watch.opening import opened
 from gattn.weights import ScaledDotProduct
 
 IDS = torch.tensor([[5, 17, 42, 17, 8]])

@@ -12,8 +12,8 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from gattn.errors import ModelError
-from gattn.models import trusting
-from gattn.models.loading import load_model
+from gattn.models.load import trusting
+from gattn.models.load.loading import load_model
 
 
 class Payload:

@@ -2,7 +2,7 @@ import { deflateRawSync } from "node:zlib";
 import { readFileSync } from "node:fs";
 import { lookOf, tokensOf, withTokens } from "../../gattn/drawing/page/viewer.js";
 
-const stops = readFileSync(new URL("../../gattn/drawing/colours.py", import.meta.url), "utf8").match(/#[0-9a-f]{6}/g);
+const stops = readFileSync(new URL("../../gattn/drawing/canvas/colours.py", import.meta.url), "utf8").match(/#[0-9a-f]{6}/g);
 const [light, dark] = [0, 14].map((at) => ({ unsigned: stops.slice(at, at + 7), signed: stops.slice(at + 7, at + 14) }));
 
 /** The looks of the page, with the colours of all pictures of gattn. */

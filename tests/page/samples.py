@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from gattn.graph import TokenGraph
-from gattn.head import AttentionGraph
-from gattn.trace import AttentionTrace, Stack
+from gattn.graph.token_graph import TokenGraph
+from gattn.heads.head import AttentionGraph
+from gattn.heads.trace import AttentionTrace, Stack
 
 HOSTILE = [
     "<script>window.pwned=1</script>",

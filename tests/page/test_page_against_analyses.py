@@ -9,7 +9,7 @@ from looking import LAMP, VIEWS, readings, settle
 from playwright.sync_api import expect
 
 import gattn
-from gattn.graph import TokenGraph
+from gattn.graph.token_graph import TokenGraph
 
 
 def read(page, which):

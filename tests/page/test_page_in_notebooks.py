@@ -8,9 +8,9 @@ from playwright.sync_api import expect
 
 import gattn
 from gattn.drawing.page import page
-from gattn.graph import TokenGraph
-from gattn.head import AttentionGraph
-from gattn.trace import AttentionTrace, Stack
+from gattn.graph.token_graph import TokenGraph
+from gattn.heads.head import AttentionGraph
+from gattn.heads.trace import AttentionTrace, Stack
 
 TEXT = "The dog chased the cat, and the cat chased the dog"
 

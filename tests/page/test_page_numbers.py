@@ -9,13 +9,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gattn
-from gattn.drawing.colours import RAMPS
+from gattn.drawing.canvas.colours import RAMPS
 from gattn.drawing.page import payload
 from gattn.drawing.page.page import to_html
 from gattn.errors import FileError, SelectionError
-from gattn.graph import TokenGraph
-from gattn.head import AttentionGraph
-from gattn.trace import AttentionTrace, Stack
+from gattn.graph.token_graph import TokenGraph
+from gattn.heads.head import AttentionGraph
+from gattn.heads.trace import AttentionTrace, Stack
 
 LAMP = "The river tall green lamp river tall green lamp river tall green"
 

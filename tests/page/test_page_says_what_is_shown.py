@@ -12,9 +12,9 @@ from samples import trace_of, words
 
 import gattn
 from gattn.drawing.page import payload
-from gattn.graph import TokenGraph
-from gattn.head import AttentionGraph
-from gattn.trace import AttentionTrace, Stack
+from gattn.graph.token_graph import TokenGraph
+from gattn.heads.head import AttentionGraph
+from gattn.heads.trace import AttentionTrace, Stack
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@ import pytest
 from runs import TEXTS, run
 
 import gattn
-from gattn.surveys import queue
+from gattn.surveys.store import queue
 
 
 @pytest.fixture(scope="session")

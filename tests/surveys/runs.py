@@ -1,6 +1,6 @@
 """What the tests of surveys run."""
 
-from gattn.surveys.running import survey
+from gattn.surveys.run.running import survey
 
 TEXTS = [f"The dog number {n} chased the cat. " * (1 + n % 3) for n in range(10)]
 

@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 import gattn
 from gattn.analysis import head_table, spectral_table
 from gattn.errors import CaptureError, ModelError, SelectionError
-from gattn.surveys import capture as capture_module
-from gattn.surveys.capture import CaptureGraphs
-from gattn.surveys.columns import tables_of
-from gattn.surveys.memory import give_back
-from gattn.surveys.rebuilding import trace_of
-from gattn.trace import AttentionTrace
+from gattn.heads.trace import AttentionTrace
+from gattn.surveys.run import capture_graphs as capture_module
+from gattn.surveys.run.capture_graphs import CaptureGraphs
+from gattn.surveys.run.memory import give_back
+from gattn.surveys.store.columns import tables_of
+from gattn.surveys.store.rebuilding import trace_of
 
 TEXTS = [
     "The dog chased the cat, and the cat chased the dog",

@@ -6,8 +6,8 @@ import pytest
 from scipy import stats
 
 from gattn.errors import SelectionError
-from gattn.surveys.comparison import HeadComparison, compare_heads
-from gattn.surveys.statistics import head_statistics
+from gattn.surveys.ask.comparison import HeadComparison, compare_heads
+from gattn.surveys.ask.statistics import head_statistics
 
 SCORE = "induction"
 

@@ -9,8 +9,8 @@ from scipy import stats
 
 import gattn
 from gattn.errors import SelectionError, ShapeError
-from gattn.surveys import resampling, statistics
-from gattn.surveys.statistics import HeadStatistics, head_statistics
+from gattn.surveys.ask import resampling, statistics
+from gattn.surveys.ask.statistics import HeadStatistics, head_statistics
 
 HOSTILE = "in\x00duct\u202eion\n'\"; DROP TABLE heads; -- $x_1$"
 

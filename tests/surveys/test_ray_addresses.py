@@ -3,8 +3,8 @@
 import pytest
 
 from gattn.errors import CaptureError
-from gattn.surveys.ray_pool import RayPool
-from gattn.surveys.running import survey
+from gattn.surveys.run.ray_pool import RayPool
+from gattn.surveys.run.running import survey
 
 ray = pytest.importorskip("ray")
 

@@ -17,12 +17,13 @@ import pytest
 import gattn
 from gattn.analysis import head_table
 from gattn.errors import CaptureError, ModelError, SelectionError
-from gattn.surveys import queue, ray_pool, ray_worker
-from gattn.surveys.capture import CaptureGraphs
-from gattn.surveys.inputs import read_inputs
-from gattn.surveys.ray_pool import RayPool
-from gattn.surveys.ray_worker import CapturePart
-from gattn.surveys.running import survey
+from gattn.surveys.inputs.inputs import read_inputs
+from gattn.surveys.run import ray_pool, ray_worker
+from gattn.surveys.run.capture_graphs import CaptureGraphs
+from gattn.surveys.run.ray_pool import RayPool
+from gattn.surveys.run.ray_worker import CapturePart
+from gattn.surveys.run.running import survey
+from gattn.surveys.store import queue
 
 ray = pytest.importorskip("ray")
 duckdb = pytest.importorskip("duckdb")
@@ -189,7 +190,7 @@ def test_no_more_than_two_parts_a_worker_are_under_way(cluster, tmp_path):
     log = tmp_path / "log"
 
     def slow_to_write(trace):
-        from gattn.surveys import ray_worker
+        from gattn.surveys.run import ray_worker
 
         finish = ray_worker.finish
         if finish.__name__ == "finish":
@@ -251,8 +252,8 @@ SCRIPT = """
 import os, sys, time
 import gattn
 from gattn.surveys import queue
-from gattn.surveys.ray_pool import RayPool
-from gattn.surveys.running import survey
+from gattn.surveys.run.ray_pool import RayPool
+from gattn.surveys.run.running import survey
 
 queue.MOST_TEXTS = 4
 pause = float(sys.argv[2])

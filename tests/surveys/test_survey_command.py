@@ -14,8 +14,9 @@ import pytest
 
 import gattn
 from gattn.cli import main, surveying
-from gattn.surveys import analyses, capture, running
-from gattn.surveys.reading import open_survey
+from gattn.surveys.ask.reading import open_survey
+from gattn.surveys.run import analyses, running
+from gattn.surveys.run import capture_graphs as capture
 
 TEXTS = [f"The dog number {n} chased the cat." for n in range(10)]
 

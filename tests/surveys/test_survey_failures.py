@@ -7,8 +7,10 @@ from runs import TEXTS, raiser, run
 
 import gattn
 from gattn.errors import CaptureError, ModelError
-from gattn.surveys import capture, queue, running
-from gattn.surveys.reading import open_survey
+from gattn.surveys.ask.reading import open_survey
+from gattn.surveys.run import capture_graphs as capture
+from gattn.surveys.run import running
+from gattn.surveys.store import queue
 
 
 def bad_head_table(trace):

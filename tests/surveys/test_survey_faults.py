@@ -14,9 +14,11 @@ from runs import TEXTS, raiser, run
 import gattn
 from gattn import TopK
 from gattn.errors import FileError
-from gattn.surveys import capture, local, parts, queue, running
-from gattn.surveys.columns import tables_of
-from gattn.surveys.parts import parts_in
+from gattn.surveys.run import capture_graphs as capture
+from gattn.surveys.run import local, running
+from gattn.surveys.store import parts, queue
+from gattn.surveys.store.columns import tables_of
+from gattn.surveys.store.parts import parts_in
 
 # Stopped
 
@@ -259,7 +261,7 @@ def test_a_survey_of_another_gattn_is_not_gone_on_with(whole, tmp_path, embedded
 
 def test_other_weights_and_other_tokenizers_are_other_surveys(whole, tmp_path, monkeypatch):
     model, tokenizer = gattn.load_model()
-    monkeypatch.setattr("gattn.surveys.manifest.find_tokenizer", lambda _: tokenizer)
+    monkeypatch.setattr("gattn.surveys.store.manifest.find_tokenizer", lambda _: tokenizer)
     tokenizer("called before", truncation=True, max_length=2)
     run(TEXTS, model, tmp_path / "whole")
     with torch.no_grad():

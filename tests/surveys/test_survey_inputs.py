@@ -27,8 +27,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gattn.errors import FileError
-from gattn.surveys import input_formats
-from gattn.surveys.inputs import Inputs, InputText, read_files, read_inputs
+from gattn.surveys.inputs import formats as input_formats
+from gattn.surveys.inputs.inputs import Inputs, InputText, read_files, read_inputs
 
 TEXTS = ["The dog", "", "a\0b", "'; drop table heads; --", '"x"\n\r\n\ty', "😀 猫", " \u2028 "]
 ROWS = [{"text": text, "n": n, "odd": math.nan} for n, text in enumerate(TEXTS)]
@@ -579,7 +579,7 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
     (tmp_path / "a.txt").write_text("x")
     inputs = read_inputs(tmp_path / "a.txt")
-    monkeypatch.setattr("gattn.surveys.input_files.rows_in", refuse)
+    monkeypatch.setattr("gattn.surveys.inputs.files.rows_in", refuse)
     with pytest.raises(FileError, match=r"a\.txt cannot be read: Permission denied\. Repair it"):
         list(inputs)
 

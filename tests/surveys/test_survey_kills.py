@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gattn.surveys import parts
-from gattn.surveys.parts import part_path, parts_in
-from gattn.surveys.reading import open_survey
+from gattn.surveys.ask.reading import open_survey
+from gattn.surveys.store import parts
+from gattn.surveys.store.parts import part_path, parts_in
 
 
 class Victim:

@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gattn.errors import FileError
-from gattn.surveys import queue
-from gattn.surveys.inputs import InputText, read_inputs
-from gattn.surveys.queue import (
+from gattn.surveys.inputs.inputs import InputText, read_inputs
+from gattn.surveys.store import queue
+from gattn.surveys.store.queue import (
     SCHEMA,
     Queued,
     characters_of_a_part,
@@ -244,8 +244,8 @@ def test_a_process_that_is_killed_leaves_no_queue(tmp_path: Path) -> None:
     code = """
         import os, signal, sys
         from pathlib import Path
-        from gattn.surveys.inputs import read_inputs
-        from gattn.surveys.queue import fill
+        from gattn.surveys.inputs.inputs import read_inputs
+        from gattn.surveys.store.queue import fill
 
         def texts():
             yield from map(str, range(150))

@@ -18,13 +18,14 @@ from packaging.version import Version
 import gattn
 from gattn.analysis import head_table
 from gattn.errors import FileError, SelectionError
-from gattn.surveys import queue, sql
-from gattn.surveys.checksums import sign
-from gattn.surveys.comparison import compare_heads
-from gattn.surveys.inputs import read_inputs
-from gattn.surveys.parts import part_path
-from gattn.surveys.statistics import head_statistics
-from gattn.surveys.tables import TABLES
+from gattn.surveys.ask import sql
+from gattn.surveys.ask.comparison import compare_heads
+from gattn.surveys.ask.statistics import head_statistics
+from gattn.surveys.inputs.inputs import read_inputs
+from gattn.surveys.store import queue
+from gattn.surveys.store.checksums import sign
+from gattn.surveys.store.parts import part_path
+from gattn.surveys.store.tables import TABLES
 
 TEXTS = [
     "The dog chased the cat, and the cat chased the dog",

@@ -11,12 +11,13 @@ import pytest
 
 import gattn
 from gattn.errors import FileError, GraphError, ModelError, SelectionError
-from gattn.surveys import local, queue
-from gattn.surveys.capture import CaptureGraphs
-from gattn.surveys.inputs import read_inputs
-from gattn.surveys.local import run_here
-from gattn.surveys.parts import parts_in
-from gattn.surveys.running import survey
+from gattn.surveys.inputs.inputs import read_inputs
+from gattn.surveys.run import local
+from gattn.surveys.run.capture_graphs import CaptureGraphs
+from gattn.surveys.run.local import run_here
+from gattn.surveys.run.running import survey
+from gattn.surveys.store import queue
+from gattn.surveys.store.parts import parts_in
 
 TEXTS = [f"The dog number {n} chased the cat. " * (1 + n % 3) for n in range(10)]
 

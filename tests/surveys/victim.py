@@ -11,8 +11,8 @@ import torch
 
 import gattn
 from gattn.errors import GattnError
-from gattn.surveys import queue
-from gattn.surveys.running import survey
+from gattn.surveys.run.running import survey
+from gattn.surveys.store import queue
 
 TEXTS = [f"The dog number {n} chased the cat. " * (1 + n % 3) for n in range(60)]
 TEXTS[3] = ""

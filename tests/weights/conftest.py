@@ -3,8 +3,8 @@ import torch
 
 from gattn.engines.base import attention_call
 from gattn.engines.scoring import score_edges
-from gattn.graph import TokenGraph
-from gattn.rules import Complete
+from gattn.graph.rules import Complete
+from gattn.graph.token_graph import TokenGraph
 
 
 @pytest.fixture

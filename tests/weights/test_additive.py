@@ -5,7 +5,7 @@ from torch_geometric.nn import GATConv, GATv2Conv
 
 from gattn.attention import graph_attention
 from gattn.errors import ShapeError
-from gattn.graph import TokenGraph
+from gattn.graph.token_graph import TokenGraph
 from gattn.testing import check_weight_function
 from gattn.weights import GAT, Additive, GATv2
 

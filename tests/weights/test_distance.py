@@ -6,7 +6,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from gattn.attention import graph_attention
-from gattn.graph import TokenGraph
+from gattn.graph.token_graph import TokenGraph
 from gattn.testing import check_weight_function
 from gattn.weights import L1Distance, SquaredDistance
 from gattn.weights.base import tile_scores

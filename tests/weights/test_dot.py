@@ -5,7 +5,7 @@ from torch.testing import assert_close
 from gattn.engines import edges, fused, message_passing, tiles
 from gattn.engines.base import attention_call
 from gattn.errors import ShapeError
-from gattn.graph import TokenGraph
+from gattn.graph.token_graph import TokenGraph
 from gattn.testing import check_weight_function
 from gattn.weights import Bilinear, Dot, ScaledDotProduct
 

@@ -7,7 +7,7 @@ from torch.testing import assert_close
 
 from gattn.attention import graph_attention
 from gattn.errors import ShapeError
-from gattn.graph import TokenGraph
+from gattn.graph.token_graph import TokenGraph
 from gattn.testing import check_weight_function
 from gattn.weights import Dot, EdgeBias, EdgeProduct
 

@@ -5,7 +5,7 @@ from torch_geometric.nn.attention.performer import generalized_kernel, linear_at
 
 from gattn.attention import graph_attention
 from gattn.errors import ContractError
-from gattn.graph import TokenGraph
+from gattn.graph.token_graph import TokenGraph
 from gattn.normalizers import Proportional
 from gattn.testing import check_weight_function
 from gattn.weights import KernelFeatures, PerformerFeatures, Polynomial

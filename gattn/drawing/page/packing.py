@@ -22,8 +22,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gattn.head import AttentionGraph, Floats
-from gattn.rules import Causal
+from gattn.graph.rules import Causal
+from gattn.heads.head import AttentionGraph, Floats
 
 LEVELS = 65534
 """The finest code has so many steps from the least to the largest value."""

@@ -10,13 +10,13 @@ from importlib.resources import files
 from os import PathLike
 from pathlib import Path
 
-from gattn.drawing.notebook import notebook_svg
+from gattn.drawing.many_heads.notebook import notebook_svg
 from gattn.drawing.page.payload import Payload, estimated_bytes, payload
 from gattn.errors import SelectionError
 from gattn.files.paths import whole_file
-from gattn.head import AttentionGraph
+from gattn.heads.head import AttentionGraph
+from gattn.heads.trace import AttentionTrace, Stack
 from gattn.keep import Keep
-from gattn.trace import AttentionTrace, Stack
 
 _LARGEST_FRAME = 4_000_000
 """The characters up to which a notebook holds a page."""

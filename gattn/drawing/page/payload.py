@@ -22,17 +22,17 @@ from typing import Any
 import numpy as np
 
 from gattn import __version__
-from gattn.analysis.comparisons import pairs
-from gattn.analysis.head_scores import SCORES
-from gattn.analysis.heads import Place, head_table
-from gattn.drawing.colours import RAMPS
+from gattn.analysis.heads.compare import pairs
+from gattn.analysis.heads.head_scores import SCORES
+from gattn.analysis.heads.head_table import Place, head_table
+from gattn.drawing.canvas.colours import RAMPS
 from gattn.drawing.page.packing import LEVELS, block, deflated, pack
 from gattn.drawing.page.thumbnails import SIZE, Shades, thumbnail, thumbnail_of_change
 from gattn.edit_records import between, in_words
 from gattn.errors import FileError, SelectionError, ShapeError
-from gattn.head import AttentionGraph
-from gattn.pieces import joined
-from gattn.trace import AttentionTrace, Stack
+from gattn.heads.head import AttentionGraph
+from gattn.heads.pieces import joined
+from gattn.heads.trace import AttentionTrace, Stack
 
 _FORMAT, _TITLE = 1, 80
 _LONGEST = 400

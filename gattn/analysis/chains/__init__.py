@@ -1,0 +1,1 @@
+"""Heads as Markov chains and as networks."""

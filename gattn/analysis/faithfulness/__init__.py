@@ -1,0 +1,1 @@
+"""How far to trust a ranking of edges or tokens."""

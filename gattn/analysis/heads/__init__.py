@@ -1,0 +1,1 @@
+"""Describes and compares heads."""

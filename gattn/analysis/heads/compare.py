@@ -1,0 +1,217 @@
+"""Compares two runs on the same tokens, such as before and after an edit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from gattn.analysis.heads.divergences import Joined, distance_notes, dropped_distance
+from gattn.analysis.heads.head_scores import mean_entropy
+from gattn.analysis.heads.head_table import Heads, Place, by_place, described
+from gattn.analysis.reading.layers import named
+from gattn.analysis.reading.results import Table, column, table
+from gattn.errors import SelectionError
+from gattn.graph.rules import Edges
+from gattn.heads.head import AttentionGraph
+from gattn.progress import walk
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+class Comparison(Table):
+    """What `compare` gives: a `Table` whose picture shows how far apart heads are."""
+
+    def draw(self, *, ax: Axes | None = None, **options: Any) -> Axes:
+        """Draw it on Axes; see `gattn.drawing.results.arrays_and_tables.draw_table`."""
+        names = [name for name in _NUMBERS if name in self.columns]
+        return super().draw(ax=ax, **{"columns": names, **options})
+
+
+_NUMBERS = ("distance", "entropy_before", "entropy_after", "change")
+
+
+def compare(
+    before: Heads, after: Heads, *, tokens: Sequence[str] = (), progress: bool = True
+) -> Comparison:
+    r"""Compare two runs on the same tokens, head by head.
+
+    Such as before and after an edit, two checkpoints of a model, or two weight functions on the
+    same queries and keys. Heads of models of different sizes are matched by
+    `gattn.analysis.head_distances` instead.
+
+    The Jensen-Shannon distance of two distributions p and q is
+
+    .. math::
+
+        d(p, q) = \sqrt{\tfrac12 D(p \| m) + \tfrac12 D(q \| m)}, \quad m = \tfrac12 (p + q), \quad
+        D(p \| m) = \sum_j p_j \ln \frac{p_j}{m_j},
+
+    0 where they are equal, and :math:`\sqrt{\ln 2} \approx 0.833` where they have nothing in
+    common. A query's distribution is its attention to the keys, and, as one more outcome, what is
+    left of 1 (if not just by rounding): what it gave to a sink, to edges that were not kept, or to
+    nothing. Where attention sums to more than 1 it is divided by its sum.
+
+    Parameters
+    ----------
+    before, after : Heads
+        Two traces with the same tokens, stacks and heads; or two of what else holds attention, as
+        in `gattn.analysis.head_table`.
+    tokens : sequence of str
+        The tokens' texts, where both are arrays, which do not know them.
+    progress : bool
+        Whether to show a progress bar on stderr, after the first second.
+
+    Returns
+    -------
+    Table
+        One row a head, by ``stack``, ``layer`` and ``head``, with
+
+        - ``distance``: the Jensen-Shannon distance of the two, mean over queries;
+        - ``entropy_before``, ``entropy_after``: as `gattn.analysis.head_table` has it;
+        - ``change``: the largest change of an edge's attention, after - before;
+        - ``query``, ``key``, ``query_token``, ``key_token``: that edge; none where nothing changed.
+
+    Raises
+    ------
+    SelectionError
+        Where the traces have other stacks, heads or tokens.
+    ShapeError
+        Where attention is negative.
+
+    References
+    ----------
+    Lin (1991), Divergence measures based on the Shannon entropy. Clark et al. (2019), What does
+    BERT look at?, compares heads by it.
+    """
+    before, after = named(before, tokens), named(after, tokens)
+    found = list(pairs(before, after))
+    index = ["stack", "layer", "head"]
+    rows = [
+        dict(zip(index, place, strict=True)) | compare_head(one, other)
+        for place, one, other in walk(found, "comparing", "head", progress=progress)
+    ]
+    sides = (described(side) for side in ([one for _, one, _ in found], [x for *_, x in found]))
+    made = table(
+        columns_of(rows) if rows else dict.fromkeys(index, ()),
+        name="comparison",
+        computed_from=" and ".join(dict.fromkeys(sides)),
+        notes=_notes(found),
+        index=index,
+    )
+    compared = Comparison(made.astype({"query": "Int64", "key": "Int64"} if rows else {}))
+    compared.attrs = made.attrs
+    return compared
+
+
+def _notes(found: Sequence[tuple[Place, AttentionGraph, AttentionGraph]]) -> list[str]:
+    return distance_notes(
+        max((dropped_distance(one) + dropped_distance(other) for _, one, other in found), default=0)
+    )
+
+
+def compare_head(before: AttentionGraph, after: AttentionGraph) -> dict[str, Any]:
+    """Compare two graphs of one head; see `compare`."""
+    joined = Joined.of(before, after)
+    row: dict[str, Any] = {
+        "distance": joined.mean_distance,
+        "entropy_before": mean_entropy(before),
+        "entropy_after": mean_entropy(after),
+        "change": 0.0,
+        **dict.fromkeys(("query", "key", "query_token", "key_token")),
+    }
+    if not joined.change.any():
+        return row
+    edge = int(np.abs(joined.change).argmax())
+    query, key = int(joined.query[edge]), int(joined.key[edge])
+    keys, queries = before.node_ids()
+    return row | {
+        "change": float(joined.change[edge]),
+        "query": queries[query],
+        "key": keys[key],
+        "query_token": before.query_labels()[query],
+        "key_token": before.labels()[key],
+    }
+
+
+def columns_of(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Write rows of `compare_head` as columns."""
+    columns: dict[str, Any] = {name: [row[name] for row in rows] for name in rows[0]}
+    return columns | {name: column(columns[name]) for name in ("query_token", "key_token")}
+
+
+def mean_distance(before: AttentionGraph, after: AttentionGraph) -> float:
+    """Compute the distance of two graphs of one head alone; see `compare`."""
+    return Joined.of(before, after).mean_distance
+
+
+def difference(before: AttentionGraph, after: AttentionGraph) -> AttentionGraph:
+    """Subtract one head's attention from another's: a graph with signed attention.
+
+    Its edges are those of either graph, its attention is after - before, and so is its sink.
+
+    Raises
+    ------
+    SelectionError
+        Where their tokens differ.
+    ShapeError
+        Where attention is negative.
+    """
+    joined = Joined.of(before, after)
+    queries = joined.num_queries
+    degrees = np.bincount(joined.query, minlength=queries)
+    graph = before.graph
+    if len(joined.query) > graph.num_edges:
+        pointer = torch.from_numpy(np.concatenate([[0], degrees.cumsum()]))
+        edges = Edges(pointer, torch.from_numpy(joined.key), graph.query_offset)
+        graph = replace(graph, rule=edges)
+    sink = None
+    if before.sink is not None or after.sink is not None:
+        one, other = (0.0 if head.sink is None else head.sink for head in (before, after))
+        sink = np.asarray(other - one)
+    return replace(
+        before,
+        graph=graph,
+        attention=joined.change,
+        total_mass=np.bincount(joined.query, np.abs(joined.change), queries).astype(np.float64),
+        total_edges=degrees,
+        score=None,
+        contribution=None,
+        value_norm=None,
+        sink=sink,
+        weight_function="",
+        normalizer="",
+    )
+
+
+def pairs(before: Heads, after: Heads) -> Iterator[tuple[Place, AttentionGraph, AttentionGraph]]:
+    """Walk the heads of two runs together, by stack, layer and head.
+
+    Raises
+    ------
+    SelectionError
+        Where they have other stacks, heads or tokens.
+    """
+    one, other = by_place(before), by_place(after)
+    names = [{stack for stack, *_ in some} for some in (one, other)]
+    if names[0] != names[1] and {""} in names and len(names[0] | names[1]) == 2:
+        one, other = _without_stack(one), _without_stack(other)
+    if lone := sorted(one.keys() ^ other.keys()):
+        stack, layer, head = lone[0]
+        side = "before" if lone[0] in one else "after"
+        raise SelectionError(
+            f"Only the trace {side} has head {head} of layer {layer}"
+            f"{f' in its {stack} stack' if stack else ''}: capture both with the same layers= and "
+            "heads=, or match heads by head_distances(before, after)."
+        )
+    for place in one:
+        yield place, one[place], other[place]
+
+
+def _without_stack(heads: dict[Place, AttentionGraph]) -> dict[Place, AttentionGraph]:
+    """Drop the name of the only stack: a head alone and an array have none."""
+    return {("", layer, head): one for (_, layer, head), one in heads.items()}

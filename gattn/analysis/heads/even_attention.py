@@ -1,0 +1,200 @@
+"""What even attention would give each pattern, so that labels tell a head from its token graph."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gattn.analysis.heads.head_scores import (
+    NEAR,
+    ROUNDING,
+    SHARE,
+    TEXTS,
+    pattern_sums,
+    patterns,
+    punctuation,
+    special_tokens,
+    texts,
+)
+from gattn.graph.rules import Causal, Complete, Edges
+from gattn.heads.head import AttentionGraph
+
+Numbers = NDArray[np.float64]
+
+EVEN_SCORES = (
+    "previous_token",
+    "next_token",
+    "first_token",
+    "outside_sink",
+    "same_token",
+    "duplicate_token",
+    "induction",
+    "special_tokens",
+    "punctuation",
+    "locality",
+    "edges_for_90",
+)
+"""What labels compare with even attention."""
+
+
+def even_scores(head: AttentionGraph) -> dict[str, float]:
+    """Score a head that gives each query's attention to all its keys alike.
+
+    Its keys are those of the token graph. Where that is not known, as of an array, or of a graph
+    that lost edges, they are all keys, and where no edge leads ahead, all up to the query. What the
+    head itself gives to duplicate tokens and to what followed them counts where these are the
+    query, the token before it, or position 0: plainer patterns say that already.
+
+    Returns
+    -------
+    dict of str to float
+        The scores that labels read, under their names in `gattn.analysis.head_table`.
+    """
+    graph, means = head.graph, patterns(head)
+    mass = np.bincount(head.query, head.attention, graph.num_queries).astype(np.float64)
+    if not mass.any():
+        return {}
+    is_known = not head.dropped_edges.any() and (
+        not isinstance(graph.rule, Edges) or bool(head.weight_function)
+    )
+    size: NDArray[Any]
+    has_first: NDArray[Any]
+    counts: dict[str, Numbers]
+    if is_known and not isinstance(graph.rule, (Causal, Complete)):
+        size = graph.in_degree.numpy().astype(np.float64)
+        first = head.key == (-1 if graph.is_bipartite else _first(head))
+        has_first = np.bincount(head.query, first * 1.0, graph.num_queries)
+        weight = (mass / np.maximum(size, 1))[head.query]
+        sums = pattern_sums(head, weight)
+        counts = {
+            name: np.bincount(head.query, one.edges & ~one.plain, graph.num_queries).astype(
+                np.float64
+            )
+            for name, one in means.items()
+        }
+    else:
+        counts = _counts(_Nodes.of(head))
+        size, has_first = counts["size"], counts.get("first_token", np.zeros(len(mass)))
+        sums = {name: float(mass @ (count / size.clip(1))) for name, count in counts.items()}
+    filled = mass > 0
+    found = {
+        name: sums[name] / float(mass.sum())
+        for name in EVEN_SCORES
+        if name in sums.keys() - means.keys()
+    }
+    found["edges_for_90"] = float(np.ceil(SHARE * size[filled] - ROUNDING).mean())
+    if graph.is_bipartite:
+        return found
+    outside = np.zeros(len(mass)) if head.sink is None else head.sink.astype(np.float64)
+    each = (mass + outside) / (size + (head.sink is not None)).clip(1)
+    for name, one in means.items():
+        if one.rows.any():
+            plain = one._replace(edges=one.plain).mean(head.attention.astype(np.float64))
+            found[name] = plain + float((each * counts[name])[one.rows].mean())
+    found["first_token"] = float((each * has_first)[filled].mean())
+    if head.sink is not None:
+        found["outside_sink"] = float(each[filled].mean())
+    return found
+
+
+def _first(head: AttentionGraph) -> int:
+    found = np.flatnonzero(head.node_positions == 0)
+    return int(found[0]) if len(found) else -1
+
+
+class _Nodes(NamedTuple):
+    """All that even attention knows of a head, which is the same for most heads of a trace."""
+
+    tokens: tuple[str, ...]
+    words: tuple[int | None, ...]
+    positions: tuple[int, ...] | None
+    num_queries: int
+    num_keys: int
+    query_offset: int
+    is_bipartite: bool
+    is_causal: bool
+
+    @classmethod
+    def of(cls, head: AttentionGraph) -> _Nodes:
+        graph = head.graph
+        return cls(
+            head.tokens,
+            head.words,
+            None if head.positions is None else tuple(head.positions.tolist()),
+            graph.num_queries,
+            graph.num_keys,
+            graph.query_offset,
+            graph.is_bipartite,
+            not graph.is_bipartite and bool((head.key <= head.query + graph.query_offset).all()),
+        )
+
+
+@lru_cache(TEXTS)
+def _counts(nodes: _Nodes) -> dict[str, Numbers]:
+    """Count each query's keys, and those of each pattern, among all or all up to the query.
+
+    Edges are not listed: there may be too many.
+    """
+    keys = nodes.num_keys
+    node = np.arange(nodes.num_queries) + nodes.query_offset
+    last = np.minimum(node, keys - 1) if nodes.is_causal else np.full(len(node), keys - 1)
+
+    def marked(marks: NDArray[np.bool_]) -> Numbers:
+        return np.cumsum(marks[:keys])[last].astype(np.float64)
+
+    counts: dict[str, Any] = {"size": last + 1.0}
+    if nodes.tokens:
+        counts["punctuation"] = marked(punctuation(nodes.tokens))
+    if nodes.words:
+        counts["special_tokens"] = marked(special_tokens(nodes.words))
+    if nodes.is_bipartite:
+        return counts
+    known = nodes.positions
+    positions = np.arange(max(keys, node[-1] + 1)) if known is None else np.array(known)
+    counts["first_token"] = marked(positions == 0)
+    steps = range(-NEAR, 1 if nodes.is_causal else NEAR + 1)
+    beside = {step: np.isin(positions[node] + step, positions[:keys]) * 1.0 for step in steps}
+    counts["locality"] = np.sum(list(beside.values()), axis=0)
+    counts["previous_token"] = beside[-1]
+    counts["next_token"] = beside.get(1, np.zeros(len(node)))
+    if nodes.tokens:
+        token, before = texts(nodes.tokens, positions)
+        counts["same_token"] = _equal(token[:keys], token[node], last)
+        counts |= _counts_of_repeats(token, before, positions, node, keys)
+    return counts
+
+
+def _counts_of_repeats(
+    token: NDArray[np.int64],
+    before: NDArray[np.int64],
+    positions: NDArray[np.int64],
+    node: NDArray[np.int64],
+    keys: int,
+) -> dict[str, Numbers]:
+    """Count the edges of duplicate tokens and of induction that no plainer pattern has."""
+    own, here = token[node], np.minimum(node, keys - 1)
+    previous = node - 1
+    beside = (node > 0) & (previous < keys) & (positions[node] - 1 == positions[previous])
+    repeated = beside & (token[previous] == own)
+    at_start = (node > 0) & (positions[0] == 0) & (token[0] == own) & ~(repeated & (previous == 0))
+    earlier = _equal(token[:keys], own, np.minimum(node - 1, keys - 1))
+    after = _equal(before[:keys], own, here)
+    return {
+        "duplicate_token": earlier - repeated - at_start,
+        "induction": after
+        - (beside & (before[previous] == own))
+        - ((before[node] == own) & (node < keys)),
+    }
+
+
+def _equal(
+    values: NDArray[np.int64], wanted: NDArray[np.int64], last: NDArray[np.int64]
+) -> Numbers:
+    """Count for each query the keys up to its last one that have the value it wants."""
+    codes = np.sort(values * len(values) + np.arange(len(values)))
+    start = wanted * len(values)
+    found = np.searchsorted(codes, start + last, "right") - np.searchsorted(codes, start, "left")
+    return np.asarray(found, dtype=np.float64)

@@ -1,0 +1,234 @@
+"""How far heads are from each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import log
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gattn.analysis.heads.divergences import ROUNDING, check_same, distance_notes, dropped_distance
+from gattn.analysis.heads.head_scores import refuse_negative
+from gattn.analysis.heads.head_table import Heads, by_place, described, is_graphs
+from gattn.analysis.reading.layers import Layers
+from gattn.analysis.reading.results import Array, array
+from gattn.edit_records import identities, union
+from gattn.errors import SelectionError
+from gattn.heads.head import AttentionGraph
+from gattn.heads.trace import AttentionTrace, Stack
+from gattn.progress import walk
+from gattn.token_names import find_token
+
+_BLOCK, _BLOCK_OF_GPU = 1 << 21, 1 << 26
+"""How many numbers are read at once."""
+
+_IN_CACHE = 1 << 18
+"""How many numbers are worked on at once on the CPU."""
+
+_EQUAL = 1e-13
+"""Divergences that rounding leaves where two distributions are equal."""
+
+
+_LEAST = 1e-300
+"""In place of 0, whose logarithm times 0 is no number."""
+
+
+def head_distances(
+    attention: Heads,
+    other: Heads | None = None,
+    *,
+    queries: Sequence[int] | None = None,
+    progress: bool = True,
+) -> Array:
+    r"""Compute the Jensen-Shannon distance of every pair of heads, mean over queries.
+
+    .. math::
+
+        d(p, q) = \sqrt{H(\tfrac{p + q}2) - \tfrac12 (H(p) + H(q))}, \quad
+        H(p) = -\sum_j p_j \ln p_j,
+
+    0 where two heads share out their attention alike, :math:`\sqrt{\ln 2} \approx 0.833` where
+    they have no key in common. A query's distribution is its attention to the keys and, as one
+    more outcome, what is left of 1, as in `gattn.analysis.compare`. It is a metric.
+
+    Parameters
+    ----------
+    attention : Heads
+        The heads of one stack. Tensors are computed where they are.
+    other : Heads, optional
+        The heads that they are compared with, on the same tokens, such as those of another model;
+        the same ones where not given. ``distances.idxmin("other")`` is then each head's match.
+    queries : sequence of int, optional
+        The queries whose mean is taken, by position; all by default. Some of them say nearly as
+        much for less.
+    progress : bool
+        Whether to show a progress bar on stderr, after the first second.
+
+    Returns
+    -------
+    Array
+        Axes ``head`` and ``other``, labelled "layer.head" as in "1.3".
+
+    Raises
+    ------
+    SelectionError
+        Where a trace has several stacks, the tokens differ, or there is no such query.
+    ShapeError
+        Where attention is negative.
+
+    References
+    ----------
+    Clark et al. (2019), What does BERT look at?; Lin (1991), Divergence measures based on the
+    Shannon entropy.
+    """
+    one = _Side.of(attention)
+    two = one if other is None else _Side.of(other)
+    for what, some, others in zip(("keys", "queries"), one.tokens, two.tokens, strict=True):
+        check_same(what, *some, *others)
+    rows = _rows_of(queries, *one.tokens[1])
+    total = torch.zeros(len(one.names), len(two.names), dtype=torch.float64, device=one.device)
+    budget = _BLOCK if one.device.type == "cpu" else _BLOCK_OF_GPU
+    step = max(1, budget // max(len(two.names) * len(one.tokens[0][0]), 1))
+    blocks = [rows[start : start + step] for start in range(0, len(rows), step)]
+    fewer = "choose some queries, as in queries=range(0, 512, 8)"
+    for block in walk(blocks, "head distances", "block", progress=progress, fewer=fewer):
+        mine = _distributions(one.read(block))
+        theirs = mine if other is None else _distributions(two.read(block).to(mine.device))
+        _add_distances(total, *_used(mine, theirs), is_symmetric=other is None)
+    if other is None:
+        total = total + total.T
+    notes = distance_notes(one.bound + two.bound)
+    if len(rows) < len(one.tokens[1][0]):
+        notes.append(f"mean over {len(rows)} of {len(one.tokens[1][0])} queries")
+    return array(
+        total / max(len(rows), 1),
+        {"head": one.names, "other": two.names},
+        name="distance",
+        computed_from=" and ".join(dict.fromkeys((one.source, two.source))),
+        notes=notes,
+        edits=one.edits if other is None else (),
+    )
+
+
+@dataclass(frozen=True)
+class _Side:
+    """Heads that are compared.
+
+    `read` gives the attention of some rows, (heads, rows, keys); `tokens` are positions and texts
+    of keys and of queries; `bound` is how far a head may be from itself with all edges.
+    """
+
+    names: list[str]
+    read: Callable[[Sequence[int]], Tensor]
+    tokens: tuple[tuple[Sequence[int], Sequence[str]], tuple[Sequence[int], Sequence[str]]]
+    source: str
+    device: torch.device
+    bound: float = 0.0
+    edits: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, attention: Heads) -> _Side:
+        if isinstance(attention, AttentionTrace):
+            attention = attention.only_stack
+        if isinstance(attention, (Stack, AttentionGraph)) or is_graphs(attention):
+            return cls._of_graphs(by_place(attention))
+        layers = Layers.of(attention)  # type: ignore[arg-type] # no list of graphs
+        texts = [
+            names if names != tuple(map(str, positions)) else ()
+            for names, positions in (
+                (layers.tokens, layers.positions),
+                (layers.query_tokens, layers.query_positions),
+            )
+        ]
+
+        def read(rows: Sequence[int]) -> Tensor:
+            parts = [layers.read(n)[:, rows] for n in range(len(layers))]
+            return torch.cat(parts).double()
+
+        return cls(
+            [f"{layer}.{head}" for layer in layers.layers for head in layers.heads],
+            read,
+            ((layers.positions, texts[0]), (layers.query_positions, texts[1])),
+            layers.source,
+            layers.mass.device,
+            edits=layers.edits,
+        )
+
+    @classmethod
+    def _of_graphs(cls, placed: dict[tuple[str, int, int], AttentionGraph]) -> _Side:
+        heads = list(placed.values())
+        if not heads:
+            raise SelectionError("There are no heads to compare: capture at least one.")
+        for head in heads:
+            refuse_negative(head)
+            if _size(head) != _size(heads[0]):
+                raise SelectionError("Heads of other tokens have no distance: take one stack.")
+        matrices = [head.to_scipy() for head in heads]
+
+        def read(rows: Sequence[int]) -> Tensor:
+            parts = np.stack([matrix[rows].toarray() for matrix in matrices])
+            return torch.from_numpy(parts.astype(np.float64))
+
+        keys, queries = heads[0].node_ids()
+        texts = heads[0].query_labels() if heads[0].tokens or heads[0].query_tokens else ()
+        return cls(
+            [f"{layer}.{head}" for _, layer, head in placed],
+            read,
+            ((keys, heads[0].tokens), (queries, texts)),
+            described(heads),
+            torch.device("cpu"),
+            max(map(dropped_distance, heads)),
+            tuple(identities(union(head.edits for head in heads))),
+        )
+
+
+def _size(head: AttentionGraph) -> tuple[int, int]:
+    return head.graph.num_queries, head.graph.num_keys
+
+
+def _rows_of(
+    queries: Sequence[int | str] | None, positions: Sequence[int], tokens: Sequence[str]
+) -> list[int]:
+    if queries is None:
+        return list(range(len(positions)))
+    if not len(queries):
+        raise SelectionError("queries is empty: choose one at least.")
+    return [find_token(query, positions, tokens, "query") for query in queries]
+
+
+def _distributions(attention: Tensor) -> Tensor:
+    """Add what is left of 1 as one more outcome."""
+    mass = attention.sum(-1, keepdim=True)
+    left = torch.where(mass < 1 - ROUNDING, 1 - mass, 0)
+    return torch.cat([attention, left], -1) / (mass + left)
+
+
+def _used(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
+    """Leave out the keys that no head reads."""
+    used = one.amax((0, 1)) + other.amax((0, 1)) > 0
+    return (one, other) if bool(used.all()) else (one[..., used], other[..., used])
+
+
+def _add_distances(total: Tensor, one: Tensor, other: Tensor, *, is_symmetric: bool) -> None:
+    one, other = one.clamp_min(_LEAST), other.clamp_min(_LEAST)
+    size = other.shape[0] * other.shape[2]
+    step = max(1, _IN_CACHE // max(size, 1)) if one.device.type == "cpu" else one.shape[1]
+    for mine, theirs in zip(one.split(step, 1), other.split(step, 1), strict=True):
+        _add_block(total, mine, theirs, is_symmetric=is_symmetric)
+
+
+def _add_block(total: Tensor, one: Tensor, other: Tensor, *, is_symmetric: bool) -> None:
+    mine, theirs = _sums_of_logarithms(one), _sums_of_logarithms(other)
+    for row in range(len(one)):
+        start = row + 1 if is_symmetric else 0
+        both = _sums_of_logarithms(one[row] + other[start:])
+        divergence = (mine[row] + theirs[start:] - both) / 2 + log(2)
+        total[row, start:] += torch.where(divergence > _EQUAL, divergence, 0).sqrt().sum(-1)
+
+
+def _sums_of_logarithms(values: Tensor) -> Tensor:
+    """Compute the sum of x ln x over the keys."""
+    return values.log().mul_(values).sum(-1)

@@ -1,0 +1,1 @@
+"""What passes through all layers."""

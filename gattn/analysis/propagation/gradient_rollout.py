@@ -1,0 +1,150 @@
+"""Gradient rollout: which tokens matter for a metric of the answer, through all layers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from gattn.analysis.reading.layers import Layers
+from gattn.analysis.reading.results import Array, array
+from gattn.engines import tiles
+from gattn.engines.base import AttentionCall
+from gattn.errors import SelectionError
+from gattn.graph.rules import list_keys
+from gattn.keep import TopK
+from gattn.models.edit.applying import parts
+from gattn.models.effects.gradients import Backward, LayerOutput, Outputs
+from gattn.models.effects.metrics import Metric, Token
+from gattn.models.load.encoding import Inputs
+from gattn.models.read.reading import Reading
+from gattn.models.run.capturing import capturing, resolved
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from gattn.models.run.capturing import Model
+
+_FEWEST = TopK(1)
+"""What is captured for the names of layers and tokens alone."""
+
+
+def gradient_rollout(
+    text: Inputs,
+    model: Model = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    metric: Metric = "logit_difference",
+    position: int = -1,
+    target: Token = None,
+    other: Token = None,
+    from_layer: int | None = None,
+    stack: str | None = None,
+) -> Array:
+    r"""Roll out attention weighted by the gradient of a metric: which tokens raise it.
+
+    .. math::
+
+        R_l = R_{l-1} + \bar C_l R_{l-1}, \quad R_{\text{from\_layer}-1} = I, \quad
+        \bar C_{ij} = \frac1H \sum_h \Bigl(\frac{\partial m}{\partial A^h_{ij}}
+        A^h_{ij}\Bigr)^+, \quad
+        \frac{\partial m}{\partial A^h_{ij}} = \langle g^h_i, v^h_j \rangle
+
+    with g the gradient of the metric m at a head's output, from one backward pass. Gradients
+    multiply before heads are averaged, and nothing is renormalised. The row of the token whose
+    prediction is measured, at the last layer, says how relevant each token is; its own entry holds
+    1 for itself.
+
+    Parameters
+    ----------
+    text, model, tokenizer, metric, position, target, other
+        As in `gattn.estimate`.
+    from_layer : int, optional
+        The layer that it begins with; the first where not given.
+    stack : str, optional
+        Which stack of self-attention, where the model has several, such as "encoder".
+
+    Returns
+    -------
+    Array (layer, query, key)
+        R after each layer from `from_layer` on.
+
+    Raises
+    ------
+    SelectionError, ModelError, EditError, CaptureError, ContractError
+        As `gattn.estimate` does; also where there is no such layer or stack, or it is no
+        self-attention.
+
+    References
+    ----------
+    Chefer, Gur and Wolf (2021), Generic attention-model explainability for interpreting bi-modal
+    and encoder-decoder transformers.
+    """
+    model, tokenizer = resolved(model, tokenizer)
+    backward = Backward(text, model, tokenizer, metric, position, target, other)
+    outputs = Outputs(_Layer.read, lambda place: stack is None or place.stack == stack)
+    with capturing(model, tokenizer, keep=_FEWEST) as run:
+        encoding = backward.runner.encoding
+        run.encodings = None if encoding is None else [encoding]
+        number = backward.run(outputs)
+    chosen = run.trace.only_stack if stack is None else run.trace[stack]
+    layers = Layers.of(chosen).square()
+    first = layers.layers[0] if from_layer is None else from_layer
+    if first not in layers.layers:
+        raise SelectionError(f"No layer {first} to start from; there are {list(layers.layers)}.")
+    found = outputs.differentiate(number)
+    state = torch.eye(len(layers.positions))
+    rolled = []
+    for layer in layers.layers[layers.layers.index(first) :]:
+        relevance = found[chosen.name, layer].relevance()
+        state = state.to(relevance)
+        state = state + relevance @ state
+        rolled.append(state)
+    axes = layers.axes("layer", "query", "key") | {"layer": range(first, layers.layers[-1] + 1)}
+    source = layers.source.replace(f", kept by {_FEWEST}", "")
+    return array(
+        torch.stack(rolled),
+        axes,
+        name="gradient_rollout",
+        computed_from=source,
+        edits=layers.edits,
+        notes=["not renormalised: rows do not sum to 1"],
+        tokens=layers.texts("query", "key"),
+        is_rolled_out=True,
+        holds_residual=True,
+        metric=metric if isinstance(metric, str) else getattr(metric, "__name__", repr(metric)),
+        **{
+            name: value
+            for name, value in (("target", target), ("other", other))
+            if value is not None
+        },
+    )
+
+
+@dataclass(eq=False)
+class _Layer(LayerOutput):
+    """A layer's attention, to be computed once more, a block at a time."""
+
+    call: AttentionCall
+
+    @classmethod
+    def read(cls, reading: Reading) -> _Layer:
+        """Read a call."""
+        heads = list(range(reading.heads))
+        return cls(heads, reading.queries.slots, parts(reading, heads)[0].attention)
+
+    @torch.no_grad()
+    def relevance(self) -> Tensor:
+        """Average over heads what of each edge raises the metric, (queries, keys)."""
+        assert self.gradient is not None
+        assert self.call.value is not None
+        value = self.call.value[0]
+        gradient = self.gradient.to(value)
+        relevance = value.new_zeros(gradient.shape[1], value.shape[1])
+        for block in tiles.row_blocks(self.call, scores=False):
+            keys = list_keys(block.columns, value.device)
+            slope = gradient[:, block.rows] @ value[:, keys].transpose(1, 2)
+            relevance[block.rows, keys] = (slope * block.attention[0]).clamp_min(0).mean(0)
+        return relevance

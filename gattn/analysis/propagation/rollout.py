@@ -1,0 +1,277 @@
+"""Rollout: how much of each token's state comes from each token of the text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+import xarray as xr
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from gattn.analysis.reading.layers import Attention, Layers, named
+from gattn.analysis.reading.reductions import HeadChoice, Reduction, described, facts_of
+from gattn.analysis.reading.results import Array, array
+from gattn.errors import SelectionError
+
+Residual: TypeAlias = "float | ArrayLike | xr.DataArray | None"
+"""The share of the residual stream: a number, (layers, tokens), or None for the usual one."""
+
+NOTED = 1e-6
+"""From which share on something is said."""
+
+_WHOLE = 0.05
+"""How far from 1 the sums of whole rows are at most, rounded to half precision."""
+
+
+def rollout(
+    attention: Attention,
+    *,
+    tokens: Sequence[str] = (),
+    heads: HeadChoice = None,
+    reduce: Reduction = "mean",
+    residual: Residual = None,
+    from_layer: int | None = None,
+) -> Array:
+    r"""Roll attention out: how much of each token's state comes from each token of the text.
+
+    .. math::
+
+        R_l = \tilde A_l R_{l-1}, \quad R_{\text{from\_layer}-1} = I, \quad
+        \tilde A_{ij} = \frac{(1 - r_i) A_{ij} + r_i \delta_{ij}}{(1 - r_i) \sum_k A_{ik} + r_i}
+
+    with A a layer's attention, its heads made one, and r the share of the residual stream. Each
+    row sums to 1, or to 0 where a token attends to nothing and r = 0.
+
+    Parameters
+    ----------
+    attention : Attention
+        A trace, stack, head, or array, of self-attention in consecutive layers.
+    tokens : sequence of str
+        The tokens' texts, where `attention` is an array, which does not know them.
+    heads : int, sequence of int, or sequence of (layer, head), optional
+        Which heads are read: one or several of every layer, or those at some places; all by
+        default. Through a layer of which none is read, the residual stream passes alone.
+    reduce : str or array
+        How a layer's heads become one: "mean", "max", "min", or one weight per head, (heads,) or
+        (layers, heads).
+    residual : float or array (layers, tokens), optional
+        The share r, from 0 (none) to 1; for one of each layer and token see
+        `gattn.analysis.residual_shares`. By default 0.5, or 0 where the numbers hold the residual
+        already, as those of `alti` and of ``contributions(..., of="residual")`` do: it is never
+        added twice.
+    from_layer : int, optional
+        The layer that it begins with; the first where not given.
+
+    Returns
+    -------
+    Array (layer, query, key)
+        R after each layer from `from_layer` on. Where edges were dropped each number is a lower
+        bound, and the coordinate ``error_bound`` (layer, query) says how much a row's numbers may
+        lack, each and all together.
+
+    Raises
+    ------
+    ShapeError
+        Where attention is negative, or is none.
+    SelectionError
+        Where there is no such head, layer or share, layers are missing in between, the numbers are
+        rolled out already, or are lengths of vectors, which the residual stream has no share of.
+
+    References
+    ----------
+    Abnar and Zuidema (2020), Quantifying attention flow in transformers.
+    """
+    attention = named(attention, tokens)
+    mixed = Mixed.of(attention, heads, reduce, residual, from_layer)
+    rolled, bounds = [], []
+    state: Tensor | None = None
+    bound: Tensor | None = None
+    for matrix, lost in mixed:
+        bound = lost if bound is None else lost + matrix @ bound
+        state = matrix if state is None else matrix @ state
+        rolled.append(state)
+        bounds.append(bound)
+    error = torch.stack(bounds)
+    notes = mixed.notes()
+    if (worst := float(error.max())) > NOTED:
+        notes.append(f"lower bounds: they lack at most {worst:.2g}, see error_bound")
+    rows = range(len(error[0]))
+    found = mixed.array(torch.stack(rolled), "rollout", notes, {"query": rows, "key": rows})
+    return found.assign_coords(error_bound=(("layer", "query"), error.cpu().numpy()))
+
+
+@dataclass(frozen=True, eq=False)
+class Mixed:
+    r"""Layers with the residual stream in them, as rollout and flow walk them.
+
+    Parameters
+    ----------
+    layers : Layers
+        What they were made of.
+    numbers : tuple of int
+        Which layers of the model they are.
+    matrices : list of Tensor
+        :math:`\tilde A` of each, (queries, keys), as `rollout` has it; lower bounds where edges
+        were dropped.
+    lost : list of Tensor
+        What of each row is not in them at most, (queries,).
+    facts : dict
+        How they were made.
+    which : str
+        Which heads were made one, and how, in words.
+    """
+
+    layers: Layers
+    numbers: tuple[int, ...]
+    matrices: list[Tensor]
+    lost: list[Tensor]
+    facts: dict[str, Any]
+    which: str
+
+    @classmethod
+    def of(
+        cls,
+        attention: Attention,
+        heads: HeadChoice,
+        reduce: Reduction,
+        residual: Residual,
+        from_layer: int | None,
+    ) -> Mixed:
+        """Mix attention with the residual stream; see `rollout`."""
+        layers = Layers.of(attention).square().consecutive()
+        first = layers.layers[0] if from_layer is None else from_layer
+        if first not in layers.layers:
+            known = list(layers.layers)
+            raise SelectionError(f"No layer {first} to start from; there are {known}.")
+        shares = _shares(residual, layers)
+        if isinstance(attention, xr.DataArray):
+            _check(attention.attrs, layers, bool(shares.any()))
+        matrices, lost = [], []
+        for n, (matrix, mass) in enumerate(layers.reduced_with_mass(heads, reduce)):
+            if layers.layers[n] < first:
+                continue
+            mixed, some = _mixed(matrix, mass, torch.from_numpy(shares[n]).to(matrix))
+            matrices.append(mixed)
+            lost.append(some)
+        facts: dict[str, Any] = {"is_rolled_out": True}
+        facts["holds_residual"] = layers.holds_residual or bool(shares.any())
+        facts |= facts_of(heads, reduce)
+        facts["residual"] = float(shares.flat[0]) if np.ptp(shares) == 0 else "by token"
+        numbers = tuple(range(first, layers.layers[-1] + 1))
+        return cls(layers, numbers, matrices, lost, facts, described(heads, reduce))
+
+    def notes(self) -> list[str]:
+        """Say what to mind."""
+        notes = self.layers.mass_notes()
+        empty = sum(int((matrix.sum(-1) + lost <= 0).sum()) for matrix, lost in self)
+        if empty:
+            notes.append(f"{empty} rows of layers are empty: nothing goes through them")
+        return notes
+
+    def _described(self) -> str:
+        """Say in words how heads and the residual stream were mixed."""
+        named, residual = self.which, self.facts["residual"]
+        share = residual if isinstance(residual, str) else f"{residual:g}"
+        return named if self.layers.holds_residual else f"{named}, residual {share}"
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        return zip(self.matrices, self.lost, strict=True)
+
+    def array(
+        self,
+        values: Tensor | NDArray[Any],
+        name: str,
+        notes: Sequence[str],
+        rows: Mapping[str, Sequence[int]],
+    ) -> Array:
+        """Name the axes of a result; of tokens some rows."""
+        axes: dict[str, Sequence[Any]] = {"layer": self.numbers} if values.ndim > 2 else {}
+        tokens = {}
+        for axis, chosen in rows.items():
+            (positions,) = self.layers.axes(axis).values()
+            (texts,) = self.layers.texts(axis).values()
+            axes[axis] = [positions[row] for row in chosen]
+            tokens[axis] = [texts[row] for row in chosen]
+        source = f"{self.layers.source}; {self._described()}"
+        return array(
+            values,
+            axes,
+            name=name,
+            computed_from=source,
+            notes=notes,
+            tokens=tokens,
+            edits=self.layers.edits,
+            **self.facts,
+        )
+
+
+def _mixed(matrix: Tensor, mass: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+    """Mix kept attention, of rows of a whole mass, with the residual; say what rows lost."""
+    whole = (1 - share) * mass + share
+    whole = torch.where(whole > 0, whole, 1)
+    dropped = (mass - matrix.sum(-1)).clamp_min(0)
+    mixed = ((1 - share[:, None]) * matrix + share.diag()) / whole[:, None]
+    return mixed, (1 - share) * dropped / whole
+
+
+def _check(facts: Mapping[Any, Any], layers: Layers, adds_residual: bool) -> None:
+    """Refuse numbers that cannot go through the layers."""
+    if facts.get("is_rolled_out"):
+        raise SelectionError(
+            "These numbers went through the layers already: pass the attention that they were "
+            "computed from."
+        )
+    away = float((layers.mass - 1).abs().max())
+    if facts.get("is_length") and adds_residual and away > _WHOLE:
+        raise SelectionError(
+            "These are lengths of vectors, of which the residual stream has no share. Pass "
+            'contributions(..., of="residual") or alti(...), which hold the residual stream, or '
+            "residual=0 to do without it."
+        )
+
+
+def _shares(residual: Residual, layers: Layers) -> NDArray[np.float64]:
+    """Give the residual stream's share in each row, (layers, tokens)."""
+    if residual is None:
+        residual = 0.0 if layers.holds_residual else 0.5
+    if isinstance(residual, xr.DataArray):
+        residual = _aligned(residual, layers)
+    try:
+        shares = np.asarray(residual, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise SelectionError(_wrong_residual(residual, layers)) from error
+    size = (len(layers), len(layers.positions))
+    if shares.ndim and shares.shape != size:
+        raise SelectionError(_wrong_residual(f"an array {shares.shape}", layers))
+    if not bool(((shares >= 0) & (shares <= 1)).all()):
+        raise SelectionError(_wrong_residual(residual, layers))
+    if layers.holds_residual and shares.any():
+        raise SelectionError(
+            "These numbers hold the residual stream already, and it must not be added again: leave "
+            "residual= out."
+        )
+    return np.array(np.broadcast_to(shares, size))
+
+
+def _aligned(shares: xr.DataArray, layers: Layers) -> NDArray[np.float64]:
+    """Take the shares of these layers and tokens by their numbers."""
+    try:
+        some = shares.sel(layer=list(layers.layers), query=list(layers.query_positions))
+        found: NDArray[np.float64] = some.transpose("layer", "query").to_numpy()
+    except (KeyError, ValueError) as error:
+        raise SelectionError(
+            f"residual is of layers and queries {dict(shares.sizes)} which do not hold layers "
+            f"{list(layers.layers)} with {len(layers.positions)} queries."
+        ) from error
+    return found
+
+
+def _wrong_residual(residual: object, layers: Layers) -> str:
+    return (
+        "residual is a share from 0 to 1, or an array of them (layers, tokens), "
+        f"({len(layers)}, {len(layers.positions)}) here, not {residual!r:.80}."
+    )

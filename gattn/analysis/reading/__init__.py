@@ -1,0 +1,1 @@
+"""What analyses read, and what they return."""

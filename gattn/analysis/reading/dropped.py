@@ -1,0 +1,101 @@
+"""Bounds on what half-kept heads lack: how much one dropped edge can have had, and from where."""
+
+from __future__ import annotations
+
+import re
+from decimal import ROUND_CEILING, Context
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gattn.analysis.reading.layers import Attention, Layers, heads_of
+from gattn.heads.head import AttentionGraph, Floats
+from gattn.heads.trace import AttentionTrace, Stack
+
+
+def largest_dropped(attention: Attention, *, self_loops: bool = False) -> Floats | None:
+    """Bound each head's largest dropped attention, shape (layers, heads); None for arrays.
+
+    Every dropped edge has less than what a `Threshold` asked for, at most what the weakest edge has
+    that a `TopK` or `TopMass` kept of its row, and at most all the attention that its row lost.
+
+    Parameters
+    ----------
+    attention : Attention
+        Whatever holds it.
+    self_loops : bool
+        Whether self-loops count, where these were dropped.
+    """
+    if isinstance(attention, AttentionTrace):
+        attention = attention.only_stack
+    if isinstance(attention, AttentionGraph):
+        return np.array([[_largest(attention, self_loops)]])
+    if not isinstance(attention, Stack):
+        return None
+    return np.array(
+        [
+            [_largest(attention[layer, head], self_loops) for head in attention.head_numbers]
+            for layer in attention.layers
+        ]
+    )
+
+
+def edge_errors(layers: Layers, attention: Attention) -> Tensor:
+    """Bound how much attention an edge of each query may lack, (layers, heads, queries)."""
+    dropped = layers.dropped.cpu()
+    largest = largest_dropped(attention, self_loops=True)
+    if largest is None:
+        return dropped
+    return torch.minimum(dropped, torch.from_numpy(largest).to(dropped)[..., None])
+
+
+def reads_later(attention: Attention, layers: Layers) -> bool | None:
+    """Say whether tokens attend to later ones; None where edges that were dropped could do so.
+
+    Which keys were dropped is not known, but how many: a token with more edges than tokens up to it
+    had a later one, and one with just as many is taken to be causal.
+    """
+    if not isinstance(attention, (AttentionTrace, Stack, AttentionGraph)):
+        return any(bool(layers.read(n).triu(1).any()) for n in range(len(layers)))
+    found: list[bool | None] = [_reads_later(head) for head in heads_of(attention)]
+    return True if True in found else None if None in found else False
+
+
+def _reads_later(head: AttentionGraph) -> bool | None:
+    if head.attention[head.key > head.query].any():
+        return True
+    if not _largest(head, self_loops=False):
+        return False
+    if "merged" in head.kept_by:
+        return None
+    seen = head.node_positions + 1
+    if (head.total_edges > seen).any():
+        return True
+    return None if (head.total_edges < seen)[head.dropped_edges > 0].any() else False
+
+
+def at_most(bound: float) -> str:
+    """Write a bound in two digits, rounded up."""
+    return f"{float(Context(2, ROUND_CEILING).create_decimal(repr(float(bound)))):g}"
+
+
+def _largest(head: AttentionGraph, self_loops: bool) -> float:
+    lost = (head.dropped_edges > 0) * np.maximum(head.total_mass - head.kept_mass, 0)
+    if not lost.any():
+        return 0.0
+    limits = [_limit(head, rule, self_loops) for rule in head.kept_by.split(", ")]
+    return float(np.minimum(lost, np.max(limits, axis=0)).max())
+
+
+def _limit(head: AttentionGraph, rule: str, self_loops: bool) -> Floats:
+    """Bound what one rule dropped of each row."""
+    rows = head.graph.num_queries
+    if rule == "All()" or (rule == "no self-loops" and not self_loops):
+        return np.zeros(rows)
+    if found := re.fullmatch(r"Threshold\((.+)\)", rule):
+        return np.full(rows, np.nextafter(float(found[1]), 0))
+    limit = np.full(rows, np.inf)
+    if rule.startswith(("TopK(", "TopMass(")):
+        np.minimum.at(limit, head.query, head.attention)
+    return limit

@@ -1,0 +1,1 @@
+"""The shape of heads: spectra, ranks, topology, templates."""

@@ -1,0 +1,180 @@
+"""Ranks: how many directions attention and hidden states have, and how depth takes them away."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gattn.analysis.reading.arguments import share
+from gattn.analysis.reading.hidden_states import Hidden, read_hidden
+from gattn.analysis.reading.layers import Attention, Layers
+from gattn.analysis.reading.reductions import HeadChoice, Reduction, facts_of
+from gattn.analysis.reading.results import Array, Table, array, table
+from gattn.errors import SelectionError
+from gattn.progress import walk
+
+
+def effective_rank(attention: Attention, *, progress: bool = True) -> Array:
+    r"""Compute the effective rank of each head's attention matrix.
+
+    With the singular values' shares :math:`p_k = \sigma_k / \sum_l \sigma_l` it is
+
+    .. math:: \exp\left(-\sum_k p_k \ln p_k\right),
+
+    from 1, where all queries attend alike, to the number of tokens, where each one attends to a
+    token of its own; 0 where there is no attention.
+
+    Parameters
+    ----------
+    attention : Attention
+        Any attention; negative, too.
+    progress : bool
+        Whether to show how far it is, where it takes longer than a second.
+
+    Returns
+    -------
+    Array
+        (layer, head).
+
+    References
+    ----------
+    Roy and Vetterli (2007), The effective rank: a measure of effective dimensionality.
+    """
+    layers = Layers.of(attention, signed=True)
+    steps = walk(
+        range(len(layers)),
+        "effective rank",
+        "layer",
+        progress=progress,
+        fewer="take fewer layers or heads, as in capture(text, layers=[0, 1])",
+    )
+    return array(
+        torch.stack([_effective_rank(layers.read(n)) for n in steps]),
+        layers.axes("layer", "head"),
+        name="effective_rank",
+        computed_from=layers.source,
+        edits=layers.edits,
+        notes=layers.mass_notes(),
+    )
+
+
+def rank_collapse(
+    attention: Attention,
+    *,
+    heads: HeadChoice = None,
+    reduce: Reduction = "mean",
+    residual: float = 0.0,
+) -> Array:
+    r"""Measure how far the layers' product is from mixing all tokens into one.
+
+    Attention alone makes tokens alike: the rows of :math:`P_l = A_l \cdots A_0` approach each
+    other. What is left of their differences is
+
+    .. math:: \frac{\|P_l - 1 p^T\|_F}{\|P_l\|_F}, \quad p = \text{the mean of the rows},
+
+    0 where all rows are equal, and never more than 1. Where a product is 0, its rows are equal: so
+    they are from some layer on where tokens attend to earlier ones alone.
+
+    Parameters
+    ----------
+    attention : Attention
+        Self-attention of consecutive layers.
+    heads, reduce : optional
+        Which heads of a layer become one A, and how, as in `gattn.analysis.rollout`.
+    residual : float
+        The share r of the residual stream: A becomes (1 - r) A + r I. At 0, attention alone.
+
+    Returns
+    -------
+    Array
+        (layer,): the product up to this layer.
+
+    Raises
+    ------
+    SelectionError
+        Where queries and keys are not the same tokens, layers are missing, `residual` is no share,
+        or the residual stream is in the numbers already.
+    ShapeError
+        Where attention is negative.
+
+    References
+    ----------
+    Dong et al. (2021), Attention is not all you need: pure attention loses rank doubly
+    exponentially with depth, which takes the norm :math:`\sqrt{\|\cdot\|_1 \|\cdot\|_\infty}`.
+    """
+    residual = share(residual, "residual")
+    layers = Layers.of(attention).square().consecutive()
+    if residual and layers.holds_residual:
+        raise SelectionError("These numbers hold the residual stream already: take residual=0.")
+    product, left = None, []
+    for matrix in layers.reduced(heads, reduce):
+        mixed = (1 - residual) * matrix + residual * torch.eye(len(matrix)).to(matrix)
+        product = mixed if product is None else mixed @ product
+        left.append(_residual(product))
+    notes = layers.mass_notes()
+    if bool((layers.dropped > 1e-6).any()):
+        notes.append("the product is of the kept edges")
+    if product is not None and not product.any():
+        notes.append("the product of all layers is 0: no path of attention runs through them")
+    return array(
+        torch.stack(left),
+        layers.axes("layer"),
+        name="residual_of_rank_one",
+        computed_from=layers.source,
+        edits=layers.edits,
+        notes=notes,
+        residual=residual,
+        **facts_of(heads, reduce),
+    )
+
+
+def hidden_ranks(hidden: Hidden) -> Table:
+    r"""Follow the rank of hidden states over depth.
+
+    Parameters
+    ----------
+    hidden : Hidden
+        Hidden states, such as a model's ``hidden_states`` of one text.
+
+    Returns
+    -------
+    Table
+        One row a ``state``, the one that layer ``state`` reads, with
+
+        - ``effective_rank``: as `effective_rank` has it, of the matrix X (tokens, dim);
+        - ``residual``: :math:`\|X - 1 x^T\|_F / \|X\|_F`, x being the mean of the tokens: 0 where
+          all tokens are the same, as `rank_collapse` has it, and where all are 0.
+
+    Raises
+    ------
+    ShapeError
+        Where these are no hidden states of one text.
+
+    References
+    ----------
+    Roy and Vetterli (2007), The effective rank. Dong et al. (2021), Attention is not all you need.
+    """
+    states = read_hidden(hidden)
+    count, tokens, dim = states.shape
+    rows = {
+        "state": range(count),
+        "effective_rank": _effective_rank(states).cpu().numpy(),
+        "residual": _residual(states).cpu().numpy(),
+    }
+    source = f"{count} hidden states of {tokens} tokens, {dim} numbers each"
+    return table(rows, name="ranks of hidden states", computed_from=source, index=("state",))
+
+
+def _effective_rank(matrices: Tensor) -> Tensor:
+    sizes = torch.linalg.svdvals(matrices)
+    whole = sizes.sum(-1, keepdim=True)
+    shares = sizes / torch.where(whole > 0, whole, 1)
+    rank: Tensor = torch.special.entr(shares).sum(-1).exp() * (whole[..., 0] > 0)
+    return rank
+
+
+def _residual(matrices: Tensor) -> Tensor:
+    whole = torch.linalg.matrix_norm(matrices)
+    rest = torch.linalg.matrix_norm(matrices - matrices.mean(-2, keepdim=True))
+    left: Tensor = rest / torch.where(whole > 0, whole, 1)
+    return left

@@ -1,0 +1,176 @@
+"""Templates: how far a head is from a simple rule of whom to attend to."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from gattn.analysis.reading.dropped import at_most, edge_errors, reads_later
+from gattn.analysis.reading.layers import Attention, Layers, named
+from gattn.analysis.reading.results import Table, table
+from gattn.errors import ShapeError
+
+_SPREAD = ("punctuation", "uniform")
+"""The templates that depend on whether tokens attend to later ones."""
+
+
+def template_distances(
+    attention: Attention,
+    templates: Mapping[str, ArrayLike] | None = None,
+    *,
+    tokens: Sequence[str] = (),
+) -> Table:
+    r"""Measure how far each head's attention A is from templates M.
+
+    The distance is
+
+    .. math:: \frac{\|A - M\|_F}{\sqrt{\|A\|_F^2 + \|M\|_F^2}},
+
+    0 where they are equal and 1 where they have no edge in common.
+
+    Parameters
+    ----------
+    attention : Attention
+        Self-attention.
+    tokens : sequence of str
+        The tokens' texts, where `attention` is an array, which does not know them.
+    templates : mapping of str to array (tokens, tokens), optional
+        Templates to measure beside those that are always there.
+
+    Returns
+    -------
+    Table
+        One row a ``layer`` and ``head``, one column a template:
+
+        - ``self``, ``first``, ``previous``, ``next``: all attention to the query itself, to the
+          first token, to the one before, and to the one after. Where there is none before or
+          after, the row is 0;
+        - ``punctuation``: the same to each token of punctuation, NaN where the text has none;
+        - ``uniform``: the same to each token.
+
+        Where nothing attends to later tokens, the last two spread over the tokens up to each query
+        alone. Where only edges that were dropped could do so, they are taken not to, and the notes
+        say what that may change.
+
+    Raises
+    ------
+    ShapeError
+        Where attention is negative, or a template has another shape or name, or is no attention.
+    SelectionError
+        Where queries and keys are not the same tokens.
+
+    References
+    ----------
+    Kushnareva et al. (2021), Artificial text detection via examining the topology of attention
+    maps, which has comma and full stop apart, and no uniform template. The patterns are those of
+    Clark et al. (2019), What does BERT look at?
+    """
+    attention = named(attention, tokens)
+    layers = Layers.of(attention).square()
+    later = reads_later(attention, layers)
+    count = len(layers.tokens)
+    known = _templates(layers.tokens, not later) | _given(templates or {}, count)
+    whole = _templates(layers.tokens, is_causal=False) if later is None else {}
+    stacked = torch.stack([*known.values(), *(whole[name] for name in _SPREAD if whole)])
+    spread = [list(known).index(name) for name in _SPREAD]
+    rows: list[dict[str, Any]] = []
+    lost = (layers.dropped.cpu() * edge_errors(layers, attention)).sum(-1).sqrt()
+    error = apart = 0.0
+    for n in range(len(layers)):
+        matrix = layers.read(n)
+        distances, scale = _distances(matrix, stacked.to(matrix))
+        error = max(error, _largest(2 * lost[n, :, None] / scale.cpu()))
+        if whole:
+            apart = max(apart, _largest(distances[:, spread] - distances[:, len(known) :]))
+        rows += [
+            {"layer": layers.layers[n], "head": head, **dict(zip(known, row, strict=False))}
+            for head, row in zip(layers.heads, distances.tolist(), strict=True)
+        ]
+    notes = layers.mass_notes()
+    if error > 1e-6:
+        notes.append(f"for what was not kept each distance may be off by up to {at_most(error)}")
+    if not later and count > 1:
+        notes.append("uniform and punctuation spread over the tokens up to each query")
+    if whole:
+        bound = at_most(min(error + apart, 1))
+        notes.append(f"if edges to later tokens were not kept, these two are off by up to {bound}")
+    return table(
+        rows,
+        name="distances from templates",
+        computed_from=layers.source,
+        edits=layers.edits,
+        notes=notes,
+        index=("layer", "head"),
+    )
+
+
+def _largest(errors: Tensor) -> float:
+    """Give the largest error; no distance is off by more than 1, and NaN is no distance."""
+    return min(float(errors.abs().nan_to_num(0).max()), 1.0)
+
+
+def _templates(tokens: Sequence[str], is_causal: bool) -> dict[str, Tensor]:
+    count = len(tokens)
+    ones = torch.ones(count, count, dtype=torch.float64)
+    first = torch.zeros_like(ones)
+    first[:, 0] = 1
+    reach = ones.tril() if is_causal else ones
+    marks = torch.tensor([_is_punctuation(token) for token in tokens], dtype=ones.dtype)
+    return {
+        "self": torch.eye(count, dtype=ones.dtype),
+        "first": first,
+        "previous": ones.diagonal()[1:].diag(-1),
+        "next": ones.diagonal()[1:].diag(1),
+        "punctuation": _spread(reach * marks) if marks.any() else ones * torch.nan,
+        "uniform": _spread(reach),
+    }
+
+
+def _spread(reach: Tensor) -> Tensor:
+    return reach / reach.sum(-1, keepdim=True).clamp_min(1)
+
+
+def _is_punctuation(token: str) -> bool:
+    text = token.strip(" Ġ▁")
+    return bool(text) and all(unicodedata.category(letter)[0] == "P" for letter in text)
+
+
+def _given(templates: Mapping[str, ArrayLike], count: int) -> dict[str, Tensor]:
+    made = {name: _template(name, given) for name, given in templates.items()}
+    for name, template in made.items():
+        if template.shape != (count, count):
+            raise ShapeError(
+                f"The template {name!r} is {tuple(template.shape)}: templates are (tokens, tokens),"
+                f" {(count, count)} here."
+            )
+    if taken := made.keys() & _templates([""], is_causal=True).keys() | made.keys() & {
+        "layer",
+        "head",
+    }:
+        raise ShapeError(f"There is a column {min(taken)!r} already: name the template otherwise.")
+    return made
+
+
+def _template(name: str, given: ArrayLike) -> Tensor:
+    try:
+        if isinstance(given, Tensor):
+            given = given.detach().cpu()
+        made = torch.from_numpy(np.array(given, dtype=np.float64))
+    except (TypeError, ValueError) as error:
+        raise ShapeError(f"The template {name!r} is no array of numbers.") from error
+    if not bool(((made >= 0) & made.isfinite()).all()):
+        raise ShapeError(f"The template {name!r} is no attention: numbers of at least 0.")
+    return made
+
+
+def _distances(matrix: Tensor, templates: Tensor) -> tuple[Tensor, Tensor]:
+    """Give the distances (heads, templates), and the square root that divides them."""
+    sizes = matrix.square().sum((-2, -1))[:, None] + templates.square().sum((-2, -1))
+    apart = [torch.linalg.matrix_norm(matrix - template) for template in templates]
+    return torch.stack(apart, -1) / sizes.sqrt(), sizes.sqrt()

@@ -1,0 +1,1 @@
+"""Words, and trees of them."""

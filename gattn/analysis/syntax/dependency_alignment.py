@@ -1,0 +1,220 @@
+"""How well heads match dependency trees, beside the best fixed offset."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gattn.analysis.reading.layers import Layers
+from gattn.analysis.reading.results import Table, told
+from gattn.analysis.syntax.conllu import Sentence
+from gattn.analysis.syntax.trees import Direction, largest, tree_heads
+from gattn.analysis.syntax.words import aligned
+from gattn.errors import SelectionError
+from gattn.heads.trace import AttentionTrace, Stack
+from gattn.progress import walk
+
+if TYPE_CHECKING:
+    pass
+
+ALL = "all relations"
+"""The name of all relations together; CoNLL-U has none with a space."""
+
+
+class Alignment(Table):
+    """How well heads match dependency trees; see `dependency_alignment`."""
+
+    def best(self) -> Alignment:
+        """Find the best head and direction of each relation, the most frequent relation first.
+
+        Returns
+        -------
+        Table
+            By ``relation``: ``layer``, ``head``, ``direction``, ``accuracy``, and
+            ``offset``, ``offset_accuracy`` and ``number`` as they were.
+        """
+        rows = []
+        directions = get_args(Direction)
+        for relation, some in self.groupby(level="relation", sort=False):
+            shares = some[list(directions)].to_numpy()
+            place, column = divmod(int(shares.argmax()), len(directions))
+            layer, head, _ = some.index[place]
+            row = {"relation": relation, "layer": layer, "head": head}
+            row |= {"direction": directions[column], "accuracy": shares[place, column]}
+            rows.append(row | dict(some[["offset", "offset_accuracy", "number"]].iloc[place]))
+        rows.sort(key=lambda row: -row["number"])
+        made = Alignment(rows).set_index("relation").astype({"offset": int, "number": int})
+        made.attrs = dict(self.attrs)
+        return made
+
+
+def dependency_alignment(
+    traces: AttentionTrace | Stack | Sequence[AttentionTrace | Stack],
+    sentences: Sentence | Sequence[Sentence],
+    *,
+    trees: bool = False,
+    progress: bool = True,
+) -> Alignment:
+    r"""Say how often heads connect words as dependency trees do, beside the best fixed offset.
+
+    Tokens are merged to the trees' words: columns are summed, rows averaged. With A without its
+    diagonal and special tokens, a dependency of word d on head h is found where
+
+    - ``dependent_to_head``: :math:`h = \arg\max_j A_{dj}`, the word reads its head most;
+    - ``head_to_dependent``: :math:`h = \arg\max_i A_{id}`, its head reads it most.
+
+    The best fixed offset always names the word o places behind as the head; o is the most frequent
+    one of the relation in these sentences. A head that does no better knows positions, not syntax.
+
+    Parameters
+    ----------
+    traces : AttentionTrace, Stack, or several
+        Self-attention, one for each sentence: ``gattn.capture(sentence.text)``.
+    sentences : Sentence, or several
+        Trees, as `read_conllu` reads them.
+    trees : bool
+        Whether to match maximum spanning arborescences, too: ``tree`` is the share of dependencies
+        that that of ``dependent_to_head`` has. Without causal masks this takes long.
+    progress : bool
+        Whether to show a progress bar on stderr, after the first second.
+
+    Returns
+    -------
+    Alignment
+        By ``layer``, ``head`` and ``relation``, "all relations" for all of them together: the share
+        of dependencies found in each direction; ``offset`` and ``offset_accuracy``; ``number`` of
+        dependencies. `Alignment.best` has the best head of each relation.
+
+    Raises
+    ------
+    SelectionError
+        Where traces and sentences are not as many, or of other texts, heads or layers; where it is
+        no self-attention; or where a relation is called "all relations".
+    ShapeError
+        Where attention is negative.
+
+    References
+    ----------
+    Clark et al. (2019), What does BERT look at? Htut et al. (2019), Do attention heads in BERT
+    track syntactic dependencies?
+    """
+    texts = [sentences] if isinstance(sentences, Sentence) else list(sentences)
+    runs = [traces] if isinstance(traces, (AttentionTrace, Stack)) else list(traces)
+    if not texts or len(runs) != len(texts):
+        raise SelectionError(
+            f"Each trace goes with one sentence, but there are {len(runs)} traces and {len(texts)} "
+            "sentences."
+        )
+    counts = _Counts(trees)
+    pairs = list(zip(runs, texts, strict=True))
+    fewer = "fewer sentences take less, and so does trees=False" if trees else "fewer sentences"
+    for run, sentence in walk(pairs, "alignment", "sentence", progress=progress, fewer=fewer):
+        counts.add(Layers.of(run).square(), sentence)
+    return counts.table()
+
+
+@dataclass(eq=False)
+class _Counts:
+    """Counts what heads find, over sentences."""
+
+    trees: bool
+    found: dict[tuple[str, str], NDArray[np.int64]] = field(default_factory=dict)
+    offsets: dict[str, Counter[int]] = field(default_factory=dict)
+    layers: tuple[int, ...] = ()
+    heads: tuple[int, ...] = ()
+    source: str = ""
+    edits: dict[str, None] = field(default_factory=dict)
+    mass: float = 0.0
+    dropped: float = 0.0
+    sentences: int = 0
+    lost: int = 0
+    before: int = 0
+    is_causal: bool = True
+
+    def add(self, layers: Layers, sentence: Sentence) -> None:
+        """Count a sentence."""
+        if self.sentences and (layers.layers, layers.heads) != (self.layers, self.heads):
+            raise SelectionError("The traces have other layers or heads: capture all alike.")
+        if ALL in sentence.relations:
+            raise SelectionError(f"A relation is called {ALL!r}, as all together are: rename it.")
+        self.layers, self.heads = layers.layers, layers.heads
+        self.edits |= dict.fromkeys(layers.edits)
+        self.source = re.sub(r", \d+ tokens", "", layers.source)
+        self.mass += float(layers.mass.sum())
+        self.dropped += float(layers.dropped.sum())
+        words, unit_of = aligned(layers.tokens, sentence)
+        pairs = []
+        for dependent, parent in enumerate(sentence.heads):
+            if parent is not None and unit_of[dependent] != unit_of[parent]:
+                pairs.append((unit_of[dependent], unit_of[parent], sentence.relations[dependent]))
+            elif parent is not None:
+                self.lost += 1
+        self.sentences += 1
+        for dependent, parent, relation in pairs:
+            self.before += parent < dependent
+            for name in (relation, ALL):
+                self.offsets.setdefault(name, Counter())[parent - dependent] += 1
+        for n in range(len(layers)):
+            matrix = words.matrix(layers.read(n).double().cpu().numpy())
+            self.is_causal &= not np.triu(matrix).any()
+            guesses = {
+                "dependent_to_head": largest(matrix),
+                "head_to_dependent": largest(matrix.swapaxes(1, 2)),
+            }
+            if self.trees:
+                guesses["tree"] = np.stack([tree_heads(one) for one in matrix])
+            for column, guess in guesses.items():
+                self._count(column, n, guess, pairs)
+
+    def _count(
+        self, column: str, n: int, guess: NDArray[np.int64], pairs: list[tuple[int, int, str]]
+    ) -> None:
+        shape = len(self.layers), len(self.heads)
+        for dependent, parent, relation in pairs:
+            hits = guess[:, dependent] == parent
+            for name in (relation, ALL):
+                self.found.setdefault((name, column), np.zeros(shape, dtype=np.int64))[n] += hits
+
+    def table(self) -> Alignment:
+        """Give the shares."""
+        if not self.offsets:
+            raise SelectionError("The sentences have no dependencies between different words.")
+        columns = [*get_args(Direction), *(["tree"] if self.trees else [])]
+        numbers = {name: offsets.total() for name, offsets in self.offsets.items()}
+        rows = []
+        for n, layer in enumerate(self.layers):
+            for h, head in enumerate(self.heads):
+                for name in sorted(numbers, key=lambda name: (name != ALL, -numbers[name], name)):
+                    offset, hits = self.offsets[name].most_common(1)[0]
+                    row: dict[str, Any] = {"layer": layer, "head": head, "relation": name}
+                    for column in columns:
+                        row[column] = int(self.found[name, column][n, h]) / numbers[name]
+                    row |= {"offset": offset, "offset_accuracy": hits / numbers[name]}
+                    rows.append(row | {"number": numbers[name]})
+        made = Alignment(rows).set_index(["layer", "head", "relation"])
+        many = "" if self.sentences == 1 else "s"
+        source = f"{self.sentences} sentence{many}; {self.source}"
+        made.attrs = {
+            "name": "dependency alignment",
+            "computed_from": source,
+            "notes": self._notes(numbers[ALL]),
+            **told(list(self.edits)),
+        }
+        return made
+
+    def _notes(self, number: int) -> list[str]:
+        notes = []
+        if self.is_causal:
+            share = self.before / number
+            notes.append(f"causal: dependent_to_head can find the {share:.0%} of heads in front")
+        if self.dropped > 1e-6 * self.mass:
+            notes.append(f"{self.dropped / self.mass:.2%} of the attention was not kept")
+        if self.lost:
+            notes.append(f"left out, as they lie within a token: {self.lost}")
+        return notes

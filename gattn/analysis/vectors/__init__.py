@@ -1,0 +1,1 @@
+"""What tokens add to each other, in the vectors of a live model."""

@@ -1,0 +1,98 @@
+"""Importance of the vectors that a residual stream is a sum of."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import torch
+from torch import Tensor
+
+from gattn.models.stream.sublayers import Sublayer
+
+Norm: TypeAlias = Literal[1, 2]
+
+FLOOR = 1e-5
+"""The least proximity of a part, so that a whole that is 0 has shares."""
+
+_NUMBERS = 1 << 20
+"""How many numbers of vectors are made at once: they should stay in the cache."""
+
+
+@dataclass(frozen=True, eq=False)
+class Importances:
+    """What the streams of some tokens behind a layer's attention are made of.
+
+    `attention` is (heads, rows, keys), `residual` and, in a parallel block, `mlp` (rows,); they sum
+    to 1 for each of the `rows`. Keys are the first ones, as many as are read.
+    """
+
+    rows: Tensor
+    attention: Tensor
+    residual: Tensor
+    mlp: Tensor | None = None
+
+
+def importances(sublayer: Sublayer, rows: Tensor, norm: Norm) -> Iterator[Importances]:
+    """Compute the importance of each part of some tokens' sums, a block of rows at a time."""
+    part = sublayer.normed() if sublayer.is_post_norm else sublayer
+    for block, attention in part.rows():
+        some = rows[(rows >= block.start) & (rows < block.stop)]
+        if len(some):
+            yield _of_rows(part, some, attention[:, some - block.start], norm)
+
+
+def _of_rows(part: Sublayer, rows: Tensor, attention: Tensor, norm: Norm) -> Importances:
+    where = rows.to(attention.device)
+    read = attention.amax((0, 1)).nonzero()
+    keys = int(read.max()) + 1 if len(read) else 0
+    attention = attention[..., :keys]
+    whole = (part.end if part.is_parallel else part.after)[where]
+    near = torch.empty_like(attention, dtype=torch.float64)
+    for head in range(part.heads):
+        vectors = part.values[head, :keys] @ part.weights[head]
+        near[head] = _nearness(whole, attention[head] * part.factor[where, None], vectors, norm)
+    near = torch.where(attention != 0, near.clamp_min(FLOOR), 0)
+    residual = proximity(part.residual[where], whole, norm)
+    mlp = proximity((part.end - part.after)[where], whole, norm) if part.is_parallel else None
+    total = near.sum((0, 2)) + residual + (0 if mlp is None else mlp)
+    return Importances(
+        rows, near / total[:, None], residual / total, None if mlp is None else mlp / total
+    )
+
+
+def _nearness(whole: Tensor, factors: Tensor, vectors: Tensor, norm: Norm) -> Tensor:
+    """Compute ||y_i|| - ||y_i - a_ij v_j|| of wholes (rows, dim) and vectors (keys, dim)."""
+    if norm == 2:
+        # In double precision, where the difference of squares keeps what single loses.
+        y, v, a = whole.double(), vectors.double(), factors.double()
+        square = y.square().sum(-1)
+        rest = square[:, None] - 2 * a * (y @ v.T) + a.square() * v.square().sum(-1)
+        return square.sqrt()[:, None] - rest.clamp_min(0).sqrt()
+    distance = torch.zeros_like(factors, dtype=torch.float64)
+    for few in range(0, len(whole), step := max(_NUMBERS // max(vectors.numel(), 1), 1)):
+        rows = slice(few, few + step)
+        read = factors[rows].any(0).nonzero()
+        keys = int(read.max()) + 1 if len(read) else 0
+        rest = torch.addcmul(
+            whole[rows, None], factors[rows, :keys, None], vectors[:keys], value=-1
+        )
+        distance[rows, :keys] = rest.abs_().sum(-1).double()
+    return whole.abs().sum(-1, keepdim=True).double() - distance
+
+
+def proximity(part: Tensor, whole: Tensor, norm: Norm) -> Tensor:
+    """Compute how near parts are to their wholes, both (..., dim)."""
+    size = torch.linalg.vector_norm(whole.double(), norm, dim=-1)
+    rest = torch.linalg.vector_norm(whole.double() - part.double(), norm, dim=-1)
+    near: Tensor = size - rest
+    return near.clamp_min(FLOOR)
+
+
+def kept(shares: Tensor, threshold: float) -> Tensor:
+    """Drop shares (parts, rows) that are not above a threshold, and divide by what is left."""
+    stays = shares > threshold
+    stays |= ~stays.any(0) & (shares == shares.amax(0))
+    left = torch.where(stays, shares, 0)
+    return left / left.sum(0)

@@ -1,0 +1,271 @@
+"""The graph of routes to a prediction, and its strongest paths."""
+
+from __future__ import annotations
+
+import heapq
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import networkx as nx
+
+from gattn.analysis.reading.results import Graph, Table, edits_of, table
+from gattn.checks import whole
+from gattn.errors import SelectionError
+
+if TYPE_CHECKING:
+    pass
+
+Node: TypeAlias = tuple[int, int, str]
+"""Layer, position and kind."""
+
+RANKS = {"residual": 0, "attention": 1, "middle": 2, "mlp": 3}
+"""In which order a layer goes through the kinds of nodes."""
+
+
+class Routes(Graph):
+    """The routes to a prediction, a `networkx.DiGraph` whose edges run the way information does.
+
+    Nodes are ``(layer, position, kind)``, with these kinds:
+
+    - "residual": the stream of a token where a layer begins; ``(layers, position, "residual")`` is
+      the last, from which the prediction is read, and those of layer 0 are the embeddings;
+    - "attention": what a token's attention adds to its stream;
+    - "middle": the stream behind attention; there is none where attention and MLP are parallel;
+    - "mlp": what the MLP adds.
+
+    Nodes have ``layer``, ``position``, ``kind``, ``token``, and ``strength``: the strength of all
+    paths from there to the prediction together. That of the embeddings sums to 1.
+
+    Edges have
+
+    - ``kind``: "residual" along the stream, "attention" from another token, "self" from the token
+      itself by attention, "mlp" into the MLP, "output" from attention or MLP into the stream;
+    - ``importance``: the share that it has in the stream behind attention, or behind the MLP;
+    - ``weight``: its share among all edges into its target; these sum to 1, and the strength of a
+      path is the product of its weights;
+    - ``head_0``, ``head_1`` ...: the importance by each head, where it is attention; ``head``: the
+      most important one.
+
+    The graph has ``position``, ``predicted``, ``threshold``, ``norm``, ``layers``, ``tokens`` (a
+    JSON list), ``computed_from`` and ``notes``. All are plain numbers and texts, which NetworkX
+    writes. Tokens may hold control characters, which its GraphML and GEXF cannot: `gattn.save`
+    escapes them, and `gattn.load` gives such routes back from ``.json`` and ``.graphml``.
+
+    A subgraph keeps the weights and strengths of the whole; its paths are those that lie in it from
+    an embedding to the prediction.
+    """
+
+    @property
+    def tokens(self) -> tuple[str, ...]:
+        """The texts of all tokens, on a route or not."""
+        return tuple(json.loads(self.graph.get("tokens", "[]")))
+
+    def weigh(self) -> None:
+        """Give each node the strength of all paths from it, over their weights."""
+        for node in sorted(self, key=_place, reverse=True):
+            strengths = [
+                self.nodes[target]["strength"] * facts["weight"]
+                for target, facts in self.succ[node].items()
+            ]
+            self.nodes[node]["strength"] = float(sum(strengths)) if strengths else 1.0
+
+    def check(self) -> None:
+        """Refuse what is not, or no longer, a graph of routes, such as a reversed one."""
+        for node, facts in self.nodes(data=True):
+            is_node = isinstance(node, tuple) and len(node) == 3 and node[2] in RANKS
+            if not is_node or not {"strength", "token"} <= set(facts):
+                raise SelectionError(
+                    f"Routes have nodes (layer, position, kind) with a strength and a token, not "
+                    f"{node!r} with {sorted(facts)}: take networkx.DiGraph(graph) for other graphs."
+                )
+        for source, target, facts in self.edges(data=True):
+            if _place(source) >= _place(target):
+                raise SelectionError(
+                    f"Routes run up to the prediction, not from {source} to {target}: read them as "
+                    "`routes` gives them, not reversed."
+                )
+            if not {"kind", "importance", "weight"} <= set(facts):
+                raise SelectionError(
+                    f"Edges of routes have a kind, importance and weight; {source} to {target} has "
+                    f"{sorted(facts)}: take networkx.DiGraph(graph) for other graphs."
+                )
+
+    def paths(self, k: int = 10, *, mlp: bool = False) -> Table:
+        """Rank the paths from the embeddings to the prediction by their strength.
+
+        Parameters
+        ----------
+        k : int
+            How many, at most.
+        mlp : bool
+            Whether ways through an MLP and past it are paths of their own; by default their
+            strengths are added up.
+
+        Returns
+        -------
+        Table
+            One row a path, the strongest first: ``strength``; ``from`` and ``token`` where it
+            begins; ``path`` in words, with ``2.1,0→`` for attention by the heads 1 and 0 of layer
+            2, the most important first, and ``2.1↺`` for a token's to itself; ``nodes``.
+
+        Notes
+        -----
+        Each node keeps its k best paths, in one pass over the graph.
+
+        Raises
+        ------
+        SelectionError
+            Where k is no such number, or the graph has not the form of routes or lacks the node
+            from which the prediction is read.
+        """
+        count = whole("k", k, 1, SelectionError)
+        self.check()
+        if self.target not in self:
+            raise SelectionError(
+                f"The graph lacks {self.target}, from which the prediction is read, so no path "
+                "ends there: keep this node."
+            )
+        graph: nx.DiGraph[Node] = self if mlp else self._without_mlps()
+        best: dict[Node, list[_Path]] = {}
+        for node in sorted(self, key=_place):
+            if node in graph:
+                known = (
+                    _Path(facts["weight"] * path.strength, node, path)
+                    for source, facts in graph.pred[node].items()
+                    for path in best[source]
+                )
+                best[node] = heapq.nlargest(count, known, key=lambda path: path.strength)
+                if node[0] == 0 and node[2] == "residual":
+                    best[node] = [_Path(1.0, node, None)]
+        rows = []
+        for path in best[self.target]:
+            nodes = path.nodes()
+            rows.append(
+                {
+                    "strength": path.strength,
+                    "from": nodes[0][1],
+                    "token": self.nodes[nodes[0]]["token"],
+                    "path": self._words(nodes),
+                    "nodes": tuple(nodes),
+                }
+            )
+        none: dict[str, list[Any]] = {
+            name: [] for name in ("strength", "from", "token", "path", "nodes")
+        }
+        return table(
+            rows or none,
+            name="paths",
+            computed_from=self.computed_from,
+            notes=self.notes,
+            edits=edits_of(self),
+        )
+
+    @property
+    def target(self) -> Node:
+        """The node from which the prediction is read."""
+        try:
+            return self.graph["layers"], self.graph["position"], "residual"
+        except KeyError as error:
+            raise SelectionError(
+                f"Routes say how many layers there are and for which position they are: this graph "
+                f"has no {error}, so it is not one of `routes`."
+            ) from error
+
+    def _without_mlps(self) -> nx.DiGraph[Node]:
+        """Add the ways through MLPs to those past them."""
+        graph: nx.DiGraph[Node] = nx.DiGraph()
+        for source, target, facts in self.edges(data=True):
+            if target[2] == "mlp":
+                continue
+            for begin in self.pred[source] if source[2] == "mlp" else [source]:
+                known = graph.get_edge_data(begin, target, {"weight": 0.0})["weight"]
+                graph.add_edge(begin, target, weight=known + facts["weight"])
+        graph.add_node(self.target)
+        return graph
+
+    def _words(self, nodes: Sequence[Node]) -> str:
+        """Write a path: its tokens, the heads between them, and its MLPs."""
+        from gattn.text import visible
+
+        words = [f"{visible(self.nodes[nodes[0]]['token'])} {nodes[0][1]}"]
+        for source, target in pairwise(nodes):
+            if target[2] == "attention":
+                heads = heads_of_edge(self.edges[source, target])
+                name = (
+                    f"{source[0]}.{','.join(map(str, sorted(heads, key=heads.__getitem__)[::-1]))}"
+                )
+                if source[1] == target[1]:
+                    words.append(f"{name}↺")
+                else:
+                    words.append(f"{name}→ {visible(self.nodes[target]['token'])} {target[1]}")
+            elif target[2] == "mlp":
+                words.append(f"mlp {target[0]}")
+        return " ".join(words)
+
+    def attention_edges(self) -> Table:
+        """List the edges of attention, by head, the strongest first.
+
+        Returns
+        -------
+        Table
+            One row an edge and head: ``layer``, ``head``, ``query``, ``key``, ``query_token``,
+            ``key_token``, ``importance``, and ``strength``: that of all paths over it.
+        """
+        self.check()
+        rows = []
+        for source, target, facts in self.edges(data=True):
+            if facts["kind"] in ("attention", "self"):
+                through = self.nodes[target]["strength"] * facts["weight"]
+                rows += [
+                    {
+                        "layer": source[0],
+                        "head": head,
+                        "query": target[1],
+                        "key": source[1],
+                        "query_token": self.nodes[target]["token"],
+                        "key_token": self.nodes[source]["token"],
+                        "importance": share,
+                        "strength": through * share / facts["importance"],
+                    }
+                    for head, share in heads_of_edge(facts).items()
+                ]
+        rows.sort(key=lambda row: (-row["strength"], row["layer"], row["head"]))
+        return table(
+            rows,
+            name="edges of routes",
+            computed_from=self.computed_from,
+            notes=self.notes,
+            edits=edits_of(self),
+        )
+
+
+def _place(node: Node) -> tuple[int, int, int]:
+    """Say where a node comes in the order that a layer goes through."""
+    return node[0], RANKS[node[2]], node[1]
+
+
+def heads_of_edge(facts: Mapping[str, Any]) -> dict[int, float]:
+    """Read an edge's importance by each head."""
+    named = {name.removeprefix("head_"): share for name, share in facts.items()}
+    return {int(name): share for name, share in named.items() if name.isdigit()}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Path:
+    """A path to a node, and the path that it goes on."""
+
+    strength: float
+    node: Node
+    before: _Path | None
+
+    def nodes(self) -> list[Node]:
+        """List its nodes from the first on."""
+        path: _Path | None = self
+        found = []
+        while path is not None:
+            found.append(path.node)
+            path = path.before
+        return found[::-1]

@@ -1,0 +1,259 @@
+"""Information flow routes: which edges and residual streams lead to a prediction, and how much."""
+
+from __future__ import annotations
+
+import json
+from numbers import Real
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gattn.analysis.reading.results import Array, array, told_in_graph
+from gattn.analysis.vectors.importances import Norm, importances
+from gattn.analysis.vectors.route_building import Builder, add_layer
+from gattn.analysis.vectors.route_graphs import Routes
+from gattn.errors import SelectionError
+from gattn.models.load.encoding import Inputs, names_of
+from gattn.models.stream.decomposing import Decomposition, decompose
+from gattn.models.stream.sublayers import Sublayer
+from gattn.models.watch.contexts import Context
+from gattn.models.watch.opening import opened
+from gattn.progress import walk
+from gattn.token_names import find_token
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from gattn.models.read.tracking import Tracker
+    from gattn.models.run.capturing import Model
+
+
+def routes(
+    text: Inputs,
+    model: Model = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    position: int = -1,
+    threshold: float = 0.04,
+    norm: Norm = 1,
+    stack: str | None = None,
+    progress: bool = True,
+) -> Routes:
+    r"""Find the routes by which information flows to a prediction.
+
+    Every residual stream of a model is a sum of vectors: behind attention, of the stream before it
+    and of what each token adds by each head; behind the MLP, of the stream before it and of the
+    MLP's output. The proximity of a part x of a sum y, and its importance, are
+
+    .. math::
+
+        p(x, y) = \max(\|y\| - \|y - x\|, 10^{-5}), \qquad
+        c(x) = \frac{p(x, y)}{\sum_{x'} p(x', y)}.
+
+    Parts of an importance not above `threshold` are dropped, and the others divided by their sum;
+    where all would be dropped the most important stays. From the last stream of the token whose
+    prediction is asked for this is walked back, layer by layer: only what is still on a route is
+    computed.
+
+    Parameters
+    ----------
+    text : str, sequence of int, Tensor, or mapping
+        One text, or what else `gattn.capture` takes.
+    model, tokenizer
+        As in `gattn.capture`.
+    position : int
+        The token whose prediction is asked for; from the end where negative.
+    threshold : float
+        The importance that a part must exceed, from 0 to below 1. With 0 the graph has an edge for
+        nearly each pair of tokens and layer; `route_importances` gives these as an array.
+    norm : 1 or 2
+        Of the vectors; the paper's is 1, the sum of absolute values.
+    stack : str, optional
+        Which stack of self-attention; needed where the model has several.
+    progress : bool
+        Whether to show a progress bar, after the first second.
+
+    Returns
+    -------
+    Routes
+        A `networkx.DiGraph` that says which of its paths are strong.
+
+    Raises
+    ------
+    SelectionError
+        Where there is no such position, norm, threshold or stack.
+    CaptureError, ModelError
+        As `gattn.capture` does; also where the parts of a layer cannot be found, or do not sum to
+        its output.
+
+    Notes
+    -----
+    Biases are no part, as in the paper. Where layers end in a norm of their sum, as in BERT, the
+    vectors are those behind the norm, its statistics fixed, and what the last norm changes counts
+    as the MLP's.
+
+    References
+    ----------
+    Ferrando and Voita (2024), Information flow routes: automatically interpreting language models
+    at scale.
+
+    Examples
+    --------
+    >>> found = gattn.analysis.routes("red green lamp, red green lamp, red green")  # lamp
+    >>> found.paths(5)
+    >>> found.draw()
+    """
+    _check(norm, threshold)
+    found, predicted = _decomposed(text, model, tokenizer, stack, progress)
+    count = len(found.tokens)
+    target = find_token(position, range(count), found.tokens, "position")
+    builder = Builder(found.tokens, found.layers[-1] + 1, target)
+    reached = torch.tensor([target])
+    device = found.results[0].residual.device.type
+    with torch.no_grad(), torch.autocast(device, enabled=False):
+        for sublayer in walk(found.results[::-1], "routes", "layer", progress=progress):
+            reached = add_layer(builder, sublayer, reached, float(threshold), norm)
+    graph = builder.graph
+    graph.weigh()
+    graph.graph.update(
+        computed_from=found.source,
+        **told_in_graph(found.edits),
+        notes="\n".join(_notes(found, threshold, norm)),
+        position=target,
+        threshold=float(threshold),
+        norm=int(norm),
+        layers=len(found.layers),
+        predicted=predicted(target),
+        tokens=json.dumps(found.tokens),
+    )
+    return graph
+
+
+def route_importances(
+    text: Inputs,
+    model: Model = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    norm: Norm = 1,
+    heads: bool = False,
+    layers: list[int] | None = None,
+    stack: str | None = None,
+    progress: bool = True,
+) -> Array:
+    """Compute the importance of every edge, as `routes` defines it, before any threshold.
+
+    Parameters
+    ----------
+    text, model, tokenizer, norm, stack, progress
+        As in `routes`.
+    heads : bool
+        Whether to give each head by itself, rather than their sum.
+    layers : list of int, optional
+        Which layers; all by default.
+
+    Returns
+    -------
+    Array
+        Axes ``layer``, ``head`` where asked for, ``query`` and ``key``. What a row, over heads,
+        lacks of 1 is the importance of the residual stream.
+
+    Raises
+    ------
+    SelectionError, CaptureError, ModelError
+        As `routes` does.
+    """
+    _check(norm, 0.0)
+
+    def read(sublayer: Sublayer) -> Tensor:
+        count, kind = len(sublayer), sublayer.values.dtype
+        whole = torch.zeros(sublayer.heads if heads else 1, count, count, dtype=kind)
+        for some in importances(sublayer, torch.arange(count), norm):
+            share = some.attention if heads else some.attention.sum(0, keepdim=True)
+            whole[:, some.rows, : share.shape[2]] = share.to(kind).cpu()
+        return whole
+
+    found = decompose(
+        text, model, tokenizer, read=read, layers=layers, stack=stack, progress=progress
+    )
+    values = torch.stack(found.results)
+    positions = range(values.shape[-1])
+    axes: dict[str, Any] = {"layer": found.layers, "head": range(values.shape[1])}
+    axes |= {"query": positions, "key": positions}
+    if not heads:
+        values = values[:, 0]
+        del axes["head"]
+    return array(
+        values,
+        axes,
+        name="importance",
+        computed_from=found.source,
+        edits=found.edits,
+        notes=[*found.notes, "what a row lacks of 1 is the residual stream's"],
+        tokens={"query": found.tokens, "key": found.tokens},
+    )
+
+
+class _Prediction(Context):
+    """Reads what the model predicts behind each token."""
+
+    reads_one_call = True
+
+    def __init__(self) -> None:
+        self.ids: list[int] = []
+
+    def end(self, tracker: Tracker, result: Any) -> None:
+        logits = getattr(result, "logits", None)
+        if isinstance(logits, Tensor) and logits.dim() == 3:
+            self.ids = tracker.real_rows(logits[0], 0).argmax(-1).tolist()
+
+
+def _decomposed(
+    text: Inputs,
+    model: Model,
+    tokenizer: PreTrainedTokenizerBase | None,
+    stack: str | None,
+    progress: bool,
+) -> tuple[Decomposition[Sublayer], Any]:
+    """Take all layers apart, and tell how to name what is predicted behind a token."""
+    from gattn.models.run.capturing import resolved
+
+    model, tokenizer = resolved(model, tokenizer)
+    prediction = _Prediction()
+    with opened(model, prediction):
+        found = decompose(text, model, tokenizer, read=_itself, stack=stack, progress=progress)
+
+    def predicted(position: int) -> str:
+        is_read = found.stack == "decoder" or not model.config.is_encoder_decoder
+        if not is_read or len(prediction.ids) != len(found.tokens) or not _speaks(model):
+            return ""
+        return names_of([prediction.ids[position]], tokenizer)[0]
+
+    return found, predicted
+
+
+def _itself(sublayer: Sublayer) -> Sublayer:
+    return sublayer
+
+
+def _speaks(model: PreTrainedModel) -> bool:
+    """Say whether a model's logits are of tokens."""
+    return bool(model.get_output_embeddings() is not None)
+
+
+def _notes(found: Decomposition[Sublayer], threshold: float, norm: Norm) -> list[str]:
+    notes = [*found.notes, f"parts of importance <= {threshold:g} dropped, L{norm} norm"]
+    if any(sublayer.is_post_norm for sublayer in found.results):
+        notes.append("the last norm of a layer counts as its MLP's")
+    pairs = zip(found.results, found.results[1:], strict=False)
+    if any(not torch.equal(one.end, other.residual) for one, other in pairs):
+        notes.append("between layers the stream is changed, which is in no edge")
+    return notes
+
+
+def _check(norm: object, threshold: object) -> None:
+    if norm not in (1, 2) or isinstance(norm, bool):
+        raise SelectionError(f"norm is 1 or 2, not {norm!r}.")
+    is_number = isinstance(threshold, Real) and not isinstance(threshold, bool)
+    if not is_number or not 0 <= float(threshold) < 1:  # type: ignore[arg-type]
+        raise SelectionError(f"threshold is a number from 0 to below 1, not {threshold!r}.")

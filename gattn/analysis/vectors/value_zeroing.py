@@ -1,0 +1,163 @@
+"""Value zeroing: how much a layer's output would turn, were a token's value not there."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gattn.analysis.reading.results import Array, array
+from gattn.checks import whole
+from gattn.edit_records import identities, in_words
+from gattn.errors import CaptureError, SelectionError
+from gattn.models.edit.edits import Cut
+from gattn.models.effects.copying import LayerCopies
+from gattn.models.load.encoding import Inputs
+from gattn.models.load.loading import model_name
+from gattn.models.run.capturing import choice, resolved
+from gattn.models.run.editing import open_edits
+from gattn.progress import walk
+from gattn.token_names import find_tokens
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from gattn.models.run.capturing import Model
+
+
+def value_zeroing(
+    text: Inputs,
+    model: Model = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    tokens: Sequence[int | str] | None = None,
+    layers: Sequence[int] | None = None,
+    stack: str | None = None,
+    batch_size: int | None = None,
+    progress: bool = True,
+) -> Array:
+    r"""Measure how much each layer needs each token's value.
+
+    In one layer at a time the value of token t is zeroed in all heads, the attention staying as it
+    is, and the layer runs on to its end, the MLP included. With its output :math:`y_i` for token i,
+
+    .. math::
+
+        C_{it} = 1 - \cos(y_i, y_i^{\text{without } t}),
+
+    each row divided by its sum. It is the only measure of mixing here that takes the whole layer in
+    account: attention, values, residual stream, norms and MLP. T tokens take T runs of the model,
+    for all layers together, in batches.
+
+    Parameters
+    ----------
+    text : str, sequence of int, Tensor, or mapping
+        One text, or what else `gattn.capture` takes.
+    model, tokenizer
+        As in `gattn.capture`.
+    tokens : sequence of int or str, optional
+        The tokens whose values are zeroed, one after another: positions, from the end where
+        negative, or texts, which name every token of that text; all by default. Of some, rows are
+        not divided by their sum, which is not known.
+    layers : sequence of int, optional
+        In which layers; all by default.
+    stack : str, optional
+        Which stack, such as "encoder"; needed where the model has several.
+    batch_size : int, optional
+        How many tokens run at once; by default as many as fit in 1 GiB, or in half of a GPU's
+        free memory.
+    progress : bool
+        Whether to show a progress bar, and an estimate where it takes over a second.
+
+    Returns
+    -------
+    Array
+        Axes ``layer``, ``query`` and ``key``. A row in which no value makes a difference is 0. The
+        residual stream is in the numbers: `gattn.analysis.rollout` adds none.
+
+    Raises
+    ------
+    SelectionError
+        Where there is no such token, layer or stack.
+    ModelError
+        Where the model cannot be loaded, or its layers are not to be found.
+    CaptureError
+        As `gattn.capture` does.
+
+    References
+    ----------
+    Mohebbi et al. (2023), Quantifying context mixing in transformers.
+
+    Examples
+    --------
+    >>> mixing = gattn.analysis.value_zeroing("The keys to the cabinet", "bert-base-uncased")
+    >>> gattn.analysis.rollout(mixing).draw()
+    """
+    model, tokenizer = resolved(model, tokenizer)
+    copies = LayerCopies(text, model, tokenizer, stack)
+    keys = _tokens(tokens, copies.tokens)
+    depth = _chosen("layers", layers, copies.num_layers)
+    size = copies.batch_size if batch_size is None else batch_size
+    size = whole("batch_size", size, 1, CaptureError)
+    row_of = {layer: row for row, layer in enumerate(depth)}
+    scores = np.zeros((len(depth), len(copies), len(keys)))
+    batches = [range(at, min(at + size, len(keys))) for at in range(0, len(keys), size)]
+    fewer = "choose some with tokens="
+    for columns in walk(batches, "value zeroing", "batch", progress=progress, fewer=fewer):
+
+        def see(layer: int, output: Tensor, columns: range = columns) -> None:
+            if layer in row_of:
+                turned = _turned(output[:1], output[1:]).T
+                scores[row_of[layer], :, columns.start : columns.stop] = turned.cpu().numpy()
+
+        cuts = [
+            [Cut(layer=depth, key=keys[n], renormalize=False, stack=copies.stack)] for n in columns
+        ]
+        copies.run(cuts, see)
+    edits, notes = open_edits(model), []
+    source = [model_name(model), f"{copies.stack} stack", f"{len(copies)} tokens", in_words(edits)]
+    if len(keys) == len(copies):
+        sums = scores.sum(-1, keepdims=True)
+        scores = np.divide(scores, sums, out=scores, where=sums > 0)
+    else:
+        notes.append("rows are not divided by their sum: only some tokens were zeroed")
+    return array(
+        scores,
+        {"layer": depth, "query": range(len(copies)), "key": keys},
+        name="value_zeroing",
+        computed_from=", ".join(filter(None, source)),
+        edits=identities(edits),
+        notes=notes,
+        tokens={"query": copies.tokens, "key": [copies.tokens[key] for key in keys]},
+        holds_residual=True,
+    )
+
+
+def _turned(plain: Tensor, changed: Tensor) -> Tensor:
+    """Compute 1 - cos; as half the squared distance on the sphere, which rounding spares."""
+    one, other = (torch.nn.functional.normalize(x.double(), dim=-1) for x in (plain, changed))
+    return (one - other).square().sum(-1) / 2
+
+
+def _tokens(chosen: Sequence[int | str] | None, tokens: Sequence[str]) -> list[int]:
+    places = range(len(tokens))
+    if chosen is None:
+        return list(places)
+    if isinstance(chosen, (int, str)):
+        raise SelectionError(f"tokens is a list, such as [{chosen!r}], not {chosen!r}.")
+    found = [place for one in chosen for place in find_tokens(one, places, tokens, "tokens")]
+    if not found or len(set(found)) < len(found):
+        raise SelectionError(f"tokens names at least one, and each once, not {chosen!r:.80}.")
+    return found
+
+
+def _chosen(name: str, chosen: Sequence[int] | None, count: int) -> list[int]:
+    numbers = choice(name, chosen)
+    if numbers is None:
+        return list(range(count))
+    if wrong := [number for number in numbers if not 0 <= number < count]:
+        raise SelectionError(f"{name} has {wrong[0]}, but there are 0 .. {count - 1}.")
+    return numbers

@@ -1,0 +1,125 @@
+"""Colours and widths of attention: fixed scales, which every picture states."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.colors import Colormap, FuncNorm, LinearSegmentedColormap, Normalize, to_rgb
+from numpy.typing import NDArray
+
+from gattn.errors import SelectionError
+from gattn.heads.head import AttentionGraph
+
+RAMPS = {
+    "light": {
+        "unsigned": ["#f1f6f0", "#b9dccb", "#79c6bb", "#41a2c4", "#2471b1", "#253c94", "#0a1a4f"],
+        "signed": ["#602602", "#bd5f14", "#eab37c", "#dedee2", "#9dbfe0", "#3a7ab9", "#0b2f6b"],
+    },
+    "dark": {
+        "unsigned": ["#1c2033", "#2a3f6e", "#2b6499", "#3290b4", "#61bcbb", "#a9e2c0", "#f4fce3"],
+        "signed": ["#ffc878", "#ee8f2e", "#8a5222", "#3a3a40", "#2f5f92", "#4f9fe6", "#a8d6ff"],
+    },
+}
+"""Colours from the weakest attention to the strongest, on a light and on a dark background."""
+
+
+@dataclass(frozen=True)
+class Scale:
+    """How attention becomes colour (on a square-root scale) and line width (on a linear one).
+
+    Parameters
+    ----------
+    top : float
+        The end of the scale: 1, or the largest size where attention exceeds 1.
+    is_signed : bool
+        Whether the scale runs from -top.
+    pen : float
+        The width of the widest line in points.
+    """
+
+    top: float
+    is_signed: bool
+    pen: float
+
+    @classmethod
+    def of(cls, *heads: AttentionGraph) -> Scale:
+        """Find the scale that some heads share; lines are thinner in longer texts."""
+        values = [part for h in heads for part in (h.attention, h.sink) if part is not None]
+        sizes = [float(np.abs(part).max()) for part in values if len(part)]
+        top = max([1.0, *sizes])
+        is_signed = any(bool((part < 0).any()) for part in values)
+        tokens = max((h.graph.num_tokens for h in heads), default=1)
+        return cls(top if top > 1 + 1e-4 else 1.0, is_signed, pen=6.5 / max(tokens, 5) ** 0.25)
+
+    @property
+    def norm(self) -> Normalize:
+        """The square-root scale as matplotlib takes it."""
+        bottom = -self.top if self.is_signed else 0.0
+        return FuncNorm((_signed_root, _signed_square), vmin=bottom, vmax=self.top)
+
+    @property
+    def ticks(self) -> list[float]:
+        """Round values to label the scale at."""
+        above = [0.05, 0.25, 0.5, 1.0]
+        if self.top > 1:
+            above = [float(f"{self.top * share:.2g}") for share in (0.05, 0.25, 0.5)] + [self.top]
+        return [-tick for tick in reversed(above)] + [0.0, *above] if self.is_signed else above
+
+    def widths(self, attention: NDArray[Any]) -> NDArray[np.float64]:
+        """Compute line widths in points."""
+        widths: NDArray[np.float64] = self.pen * (0.12 + 0.88 * np.abs(attention) / self.top)
+        return widths
+
+
+def _signed_root(values: Any) -> Any:
+    return np.sign(values) * np.sqrt(np.abs(values))
+
+
+def _signed_square(values: Any) -> Any:
+    return np.sign(values) * np.square(values)
+
+
+def colour_map(cmap: str | Colormap | None, *, is_signed: bool, is_area: bool = False) -> Colormap:
+    """Take the given colour map, or one whose weak end still shows on the background.
+
+    Lightness falls (on a dark background: rises) evenly with attention, so that it reads in grey
+    and with any colour vision. Areas start closer to the background than lines.
+    """
+    if cmap is not None:
+        return given_map(cmap)
+    ramps = RAMPS["dark" if is_dark() else "light"]
+    if is_signed:
+        return LinearSegmentedColormap.from_list("attention", ramps["signed"])
+    colours = LinearSegmentedColormap.from_list("attention", ramps["unsigned"])
+    start = 0.08 if is_area else 0.25
+    return LinearSegmentedColormap.from_list("attention", colours(np.linspace(start, 1, 256)))
+
+
+def given_map(cmap: str | Colormap) -> Colormap:
+    """Find a colour map by its name, where it is not one."""
+    if isinstance(cmap, Colormap):
+        return cmap
+    if not isinstance(cmap, str) or cmap not in mpl.colormaps:
+        raise SelectionError(
+            f"No colours {cmap!r:.200}; give the name of one of matplotlib's colour maps, such as "
+            "'viridis', or a Colormap."
+        )
+    return mpl.colormaps[cmap]
+
+
+def is_dark() -> bool:
+    """Say whether the current style writes light text, which takes a dark background."""
+    return _is_light(mpl.rcParams["text.color"])
+
+
+def ink_on(fill: Any) -> str:
+    """Choose black or white text, whichever stands out from a fill."""
+    return "black" if _is_light(fill) else "white"
+
+
+def _is_light(colour: Any) -> bool:
+    red, green, blue = to_rgb(colour)
+    return 0.3 * red + 0.6 * green + 0.1 * blue > 0.5

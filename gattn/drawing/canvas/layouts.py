@@ -1,0 +1,105 @@
+"""Layouts: pure functions from an attention graph to the positions of its nodes.
+
+Positions are a dict from node to (x, y), as NetworkX uses them; nodes are named as by
+`AttentionGraph.to_networkx`: positions, ``("key", j)`` and ``("query", i)``, and -1 for a sink.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from typing import TypeAlias
+
+from gattn.heads.head import AttentionGraph
+from gattn.heads.networks import SINK
+
+Node: TypeAlias = Hashable
+Positions: TypeAlias = dict[Node, tuple[float, float]]
+
+
+def ends(head: AttentionGraph, *, split: bool = False) -> tuple[list[Node], list[Node]]:
+    """List the node of each key and the node of each row of queries.
+
+    Parameters
+    ----------
+    head : AttentionGraph
+        The head.
+    split : bool
+        Whether a token is two nodes, one as key and one as query, as it always is where bipartite.
+    """
+    keys, queries = head.node_ids()
+    if split or head.graph.is_bipartite:
+        return [("key", j) for j in keys], [("query", i) for i in queries]
+    return list(keys), list(queries)
+
+
+def node_labels(head: AttentionGraph, *, split: bool = False) -> dict[Node, str]:
+    """Map each node, keys before queries, to its token's text; the sink is not among them."""
+    keys, queries = ends(head, split=split)
+    if split or head.graph.is_bipartite:
+        texts = [*head.labels()[: len(keys)], *head.query_labels()]
+        return dict(zip([*keys, *queries], texts, strict=True))
+    every = range(head.graph.num_tokens) if head.positions is None else head.positions.tolist()
+    return dict(zip(every, head.labels(), strict=True))
+
+
+def generated(head: AttentionGraph, *, split: bool = False) -> list[Node]:
+    """List the nodes of generated tokens; where bipartite, these are queries."""
+    if not (split or head.graph.is_bipartite):
+        return list(node_labels(head))[head.graph.num_tokens - head.generated :]
+    sides = zip(ends(head, split=True), generated_ends(head), strict=True)
+    return [node for nodes, count in sides for node in nodes[len(nodes) - count :]]
+
+
+def generated_ends(head: AttentionGraph) -> tuple[int, int]:
+    """Count the generated tokens among the keys and among the queries: the last ones of each."""
+    graph = head.graph
+    if graph.is_bipartite:
+        return 0, head.generated
+    first = graph.num_tokens - head.generated
+    queries = graph.query_offset + graph.num_queries - first
+    return max(graph.num_keys - first, 0), min(max(queries, 0), graph.num_queries)
+
+
+def arcs(head: AttentionGraph) -> Positions:
+    """Put the tokens on one line, keys before queries where bipartite, a sink apart on the left."""
+    nodes = list(node_labels(head))
+    gap = head.graph.num_keys if head.graph.is_bipartite else len(nodes)
+    placed: Positions = {node: (float(i + (i >= gap)), 0.0) for i, node in enumerate(nodes)}
+    return placed | _sink(head, (-2.0, 0.0))
+
+
+def columns(head: AttentionGraph) -> Positions:
+    """Put keys in a left column and queries in a right one, from top to bottom.
+
+    A token of self-attention stands in both columns, at the same height.
+    """
+    keys, queries = ends(head, split=True)
+    shift = float(head.graph.query_offset)
+    if head.graph.is_bipartite:
+        shift = (len(keys) - len(queries)) / 2
+    placed: Positions = {node: (0.0, -float(i)) for i, node in enumerate(keys)}
+    placed |= {node: (1.0, -float(i) - shift) for i, node in enumerate(queries)}
+    return placed | _sink(head, (0.0, -float(len(keys) + 1)))
+
+
+def circle(head: AttentionGraph) -> Positions:
+    """Put the tokens clockwise on a circle, a gap at the top, a sink in its centre.
+
+    Where bipartite, queries run down the right half and keys down the left one.
+    """
+    nodes = list(node_labels(head))
+    step = math.tau / (len(nodes) + 1)
+    angles = [step * (i + 1) for i in range(len(nodes))]
+    if head.graph.is_bipartite:
+        sizes = head.graph.num_keys, head.graph.num_queries
+        angles = [-math.pi * (i + 1) / (sizes[0] + 1) for i in range(sizes[0])]
+        angles += [math.pi * (i + 1) / (sizes[1] + 1) for i in range(sizes[1])]
+    placed: Positions = {
+        node: (math.sin(angle), math.cos(angle)) for node, angle in zip(nodes, angles, strict=True)
+    }
+    return placed | _sink(head, (0.0, 0.0))
+
+
+def _sink(head: AttentionGraph, place: tuple[float, float]) -> Positions:
+    return {} if head.sink is None else {SINK: place}

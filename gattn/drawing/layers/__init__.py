@@ -1,0 +1,1 @@
+"""Pictures of layers, one above the other."""

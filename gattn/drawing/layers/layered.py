@@ -1,0 +1,230 @@
+"""Layers as pictures: tokens side by side, layers one on the other, what passes as lines."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
+from matplotlib.colors import Colormap
+from matplotlib.lines import Line2D
+from matplotlib.path import Path
+
+from gattn.drawing.canvas.axes import label_tokens, new_axes, pitch
+from gattn.drawing.canvas.colours import Scale, is_dark
+from gattn.drawing.canvas.labels import font_size, text_style
+from gattn.text import width
+
+MIDDLE = 0.58
+"""How high in a layer the stream behind attention lies."""
+_COLOURS = {
+    "stream": {False: "#9aa0a6", True: "#7c8288"},
+    "mlp": {False: "#cc6a1b", True: "#ee8f2e"},
+    "path": {False: "#f3c13a", True: "#9a7a14"},
+}
+"""The colours of what is no attention, by whether the background is dark."""
+_NAMES = {"stream": "stream", "mlp": "MLP"}
+_ORDER = {"stream": 0, "mlp": 1, "self": 2, "attention": 3}
+
+
+@dataclass(frozen=True)
+class Line:
+    """An edge to draw.
+
+    Parameters
+    ----------
+    size : float
+        How much it carries.
+    kind : "attention", "self", "stream" or "mlp"
+        What it is; "self" is a token's attention to itself.
+    path : Path
+        Where it runs.
+    peak : (float, float)
+        Where its name may stand.
+    name : str
+        The heads behind it; "" where it has no name.
+    """
+
+    size: float
+    kind: str
+    path: Path
+    peak: tuple[float, float]
+    name: str = ""
+
+
+class Lines:
+    """Collects edges, to be drawn the weakest first."""
+
+    def __init__(self, ax: Axes, scale: Scale, colours: Colormap) -> None:
+        self._ax, self.scale, self.colours = ax, scale, colours
+        self._found: list[Line] = []
+        self._bright: list[Line] = []
+
+    def add(self, line: Line) -> None:
+        """Add an edge."""
+        self._found.append(line)
+
+    def highlight(self, line: Line) -> None:
+        """Let an edge stand out."""
+        self._bright.append(line)
+
+    def colour_of(self, sizes: Sequence[float]) -> list[Any]:
+        """Give the colours of attention."""
+        return list(self.colours(self.scale.norm(np.array(sizes))))
+
+    def draw(self) -> None:
+        """Draw all, by kind, then size."""
+        dark = is_dark()
+        found = sorted(self._found, key=lambda line: (_ORDER[line.kind], abs(line.size)))
+        plain = {kind: _COLOURS[kind][dark] for kind in ("stream", "mlp")}
+        of_attention = self.colour_of([line.size for line in found])
+        colours = [plain.get(x.kind, colour) for x, colour in zip(found, of_attention, strict=True)]
+        if self._bright:
+            self._add(self._bright, [_COLOURS["path"][dark]] * len(self._bright), 5.0, "paths")
+        self._add(found, colours, 0.0, "edges")
+
+    def _add(self, lines: list[Line], colours: list[Any], more: float, name: str) -> None:
+        sizes = np.array([line.size for line in lines])
+        self._ax.add_collection(
+            PathCollection(
+                [line.path for line in lines],
+                facecolors="none",
+                edgecolors=colours,
+                linewidths=self.scale.widths(sizes) + more if len(sizes) else [],
+                capstyle="round",
+                zorder=1,
+                gid=f"gattn-{name}",
+            ),
+            autolim=False,
+        )
+
+    def name_strongest(self, count: int) -> None:
+        """Write the heads of the strongest edges of attention, where they do not meet."""
+        size = 0.7 * font_size()
+        across, _ = pitch(self._ax, 1, "x")
+        _, high = pitch(self._ax, 1, "y")
+        low, top = self._ax.get_ylim()
+        left, right = self._ax.get_xlim()
+        taken: list[tuple[float, float, float]] = []
+        named = sorted(
+            (line for line in self._found if line.name),
+            key=lambda line: (abs(line.size), line.peak),
+        )
+        for line in named[::-1][:count]:
+            x, y = line.peak
+            spot = x / (right - left) * across, y / (top - low) * high
+            wide = (width(line.name) + 0.5) * size
+            if any(
+                abs(spot[0] - a) < (wide + other) / 2 and abs(spot[1] - b) < 1.5 * size
+                for a, b, other in taken
+            ):
+                continue
+            taken.append((*spot, wide))
+            write_over(self._ax, x, y, line.name, gid="gattn-heads", va="center")
+
+
+def write_over(ax: Axes, x: float, y: float, text: str, **style: Any) -> None:
+    """Write a small text over lines, so that it can be read."""
+    back = "black" if is_dark() else "white"
+    ax.text(
+        x,
+        y,
+        text,
+        size=0.7 * font_size(),
+        ha="center",
+        zorder=4,
+        bbox={"boxstyle": "round,pad=0.12", "fc": back, "ec": "none", "alpha": 0.8},
+        **style,
+    )
+
+
+def heads_named(layer: int, heads: Mapping[int, float]) -> str:
+    """Name the heads of an edge, the most important ones first."""
+    ranked = sorted(heads, key=lambda head: -heads[head])
+    if not ranked:
+        return ""
+    return f"{layer}.{','.join(map(str, ranked[:3]))}" + ("…" if len(ranked) > 3 else "")
+
+
+def lay(
+    kind: str, x: float, y: float, x_end: float, y_end: float
+) -> tuple[Path, tuple[float, float]]:
+    """Lay an edge, and say where its middle is."""
+    if kind == "stream":
+        return Path([(x, y), (x_end, y_end)]), (x, (y + y_end) / 2)
+    high = y_end - y
+    if kind in ("self", "mlp"):
+        out = 0.34 if kind == "self" else -0.34
+        points = [(x, y), (x + out, y + 0.25 * high), (x + out, y + 0.75 * high), (x, y_end)]
+        middle = (x + 0.75 * out, y + 0.5 * high)
+    else:
+        points = [(x, y), (x, y + 0.55 * high), (x_end, y + 0.45 * high), (x_end, y_end)]
+        middle = ((x + x_end) / 2, y + 0.5 * high)
+    return Path(points, [Path.MOVETO, Path.CURVE4, Path.CURVE4, Path.CURVE4]), middle
+
+
+def layered_axes(tokens: int, layers: int) -> Axes:
+    """Make axes in a new figure with room for tokens and layers."""
+    return new_axes(min(16.0, 3.2 + 0.45 * tokens), min(14.0, 1.9 + 0.85 * layers))
+
+
+def set_up(ax: Axes, tokens: Mapping[int, str], layers: Sequence[int], *, labels: bool) -> None:
+    """Set the limits, and write tokens, by position, and layers along the sides."""
+    ax.set(xlim=(-0.7, len(tokens) - 0.3), ylim=(-0.12, len(layers) + 0.42))
+    if labels:
+        label_tokens(ax, list(tokens), list(tokens.values()), "x")
+    else:
+        ax.set_xticks([])
+    step = max(1, int(np.ceil(1.2 * font_size() / max(pitch(ax, len(layers), "y")[0], 1e-9))))
+    shown = range(0, len(layers), step)
+    ax.set_yticks([n + 0.5 for n in shown], [str(layers[n]) for n in shown])
+    ax.tick_params(axis="y", length=0)
+    ax.spines[:].set_visible(False)
+    name_layers(ax)
+
+
+def name_layers(ax: Axes) -> None:
+    """Say which way layers go, and information with them."""
+    ax.set_ylabel("layer: key below → query above", **text_style("→"))
+
+
+def draw_nodes(ax: Axes, where: Sequence[tuple[float, float, bool]]) -> None:
+    """Draw a dot at each (x, y), a larger one where a layer begins."""
+    places = np.array(where, dtype=np.float64).reshape(-1, 3)
+    ink = "white" if is_dark() else "0.2"
+    shrink = min(1.0, 60 / max(len(np.unique(places[:, 0])), 1))
+    sizes = np.where(places[:, 2] > 0, 14.0, 6.0) * shrink
+    ax.scatter(places[:, 0], places[:, 1], s=sizes, lw=0, color=ink, zorder=3, gid="gattn-nodes")
+
+
+def add_key(
+    ax: Axes, lines: Lines, title: str, kinds: Sequence[str], *, paths: bool = False
+) -> None:
+    """Say what widths and colours mean."""
+    scale, dark = lines.scale, is_dark()
+    ticks = scale.ticks if scale.top >= 1 else [scale.top * tick for tick in (0.05, 0.25, 0.5, 1)]
+    ticks = ticks[::-1]
+    widths = scale.widths(np.array(ticks))
+    made = [
+        Line2D([], [], color=colour, lw=width)
+        for colour, width in zip(lines.colour_of(ticks), widths, strict=True)
+    ]
+    names = [f"{tick:.2g}".replace("-", "−") for tick in ticks]
+    for kind in [*kinds, *(["path"] if paths else [])]:
+        made.append(Line2D([], [], color=_COLOURS[kind][dark], lw=scale.pen / 2))
+        names.append(_NAMES.get(kind, "strongest\npaths"))
+    ax.legend(
+        made,
+        names,
+        title=title,
+        loc="upper left",
+        bbox_to_anchor=(1.0, 1.0),
+        frameon=False,
+        fontsize=0.75 * font_size(),
+        title_fontsize=0.75 * font_size(),
+        handlelength=1.6,
+        alignment="left",
+    )

@@ -1,0 +1,174 @@
+"""Pictures of routes to a prediction."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.colors import Colormap
+
+from gattn.analysis.vectors.route_graphs import Node, Routes, heads_of_edge
+from gattn.drawing.canvas import fonts
+from gattn.drawing.canvas.axes import write_title
+from gattn.drawing.canvas.colours import Scale, colour_map
+from gattn.drawing.canvas.frame import shown_text
+from gattn.drawing.canvas.labels import font_size, text_style
+from gattn.drawing.layers.layered import (
+    MIDDLE,
+    Line,
+    Lines,
+    add_key,
+    draw_nodes,
+    heads_named,
+    lay,
+    layered_axes,
+    set_up,
+)
+from gattn.errors import SelectionError
+from gattn.text import visible
+
+_MOST_TOKENS = 64
+_NAMED = 12
+
+
+def draw_routes(
+    routes: Routes,
+    *,
+    ax: Axes | None = None,
+    by: str = "strength",
+    paths: int = 0,
+    cmap: str | Colormap | None = None,
+    labels: bool = True,
+) -> Axes:
+    """Draw routes: tokens from left to right, layers upwards, the prediction on top.
+
+    Streams go straight up, in grey. Attention is a curve from token to token; a token's attention
+    to itself bends to the right of its stream, its MLP, in orange, to the left. The strongest
+    curves are named by their heads. Of long texts only tokens on a route are shown.
+
+    Parameters
+    ----------
+    routes : Routes
+        What to draw.
+    ax : Axes, optional
+        Where to draw; by default in a new pyplot figure, the caller's to show and close.
+    by : "strength" or "importance"
+        What widths and colours show: the strength of all paths over an edge, or its share in the
+        stream that it leads to.
+    paths : int
+        How many of the strongest paths from the embeddings to the prediction to highlight.
+    cmap : str or Colormap, optional
+        The colours of attention.
+    labels : bool
+        Whether to write the tokens' texts.
+
+    Returns
+    -------
+    Axes
+        The axes; their figure is never shown, saved or closed here.
+
+    Raises
+    ------
+    SelectionError
+        Where `by` is none of the two, or the graph has not the form of routes.
+    """
+    routes.check()
+    if by not in ("strength", "importance"):
+        raise SelectionError(f"by is 'strength' or 'importance', not {by!r}.")
+    layers = routes.target[0]
+    tokens = _tokens(routes)
+    place = {position: x for x, position in enumerate(tokens)}
+    ax = ax if ax is not None else layered_axes(len(tokens), layers)
+    scale = Scale(1.0, False, pen=max(3.0, 7.5 / max(len(tokens), 5) ** 0.2))
+    colours = colour_map(cmap, is_signed=False)
+    lines = Lines(ax, scale, colours)
+    bright = _edges_of_paths(routes, paths)
+    for source, target, facts in routes.edges(data=True):
+        if facts["kind"] == "output":  # Part of the edge into attention or MLP.
+            continue
+        size = float(facts["importance"])
+        if by == "strength":
+            size = routes.nodes[target]["strength"] * facts["weight"]
+        line = _line(routes, source, target, facts, place, size)
+        lines.add(line)
+        if (source, target) in bright:
+            lines.highlight(line)
+    lines.draw()
+    where = [
+        (place[position], _height((layer, position, kind)), kind == "residual")
+        for layer, position, kind in routes
+        if kind in ("residual", "middle")
+    ]
+    draw_nodes(ax, where)
+    set_up(ax, tokens, range(layers), labels=labels)
+    if labels:
+        lines.name_strongest(_NAMED)
+        _name_prediction(ax, routes, place)
+    add_key(ax, lines, f"{by}\nof attention", ("stream", "mlp"), paths=bool(bright))
+    predicted = shown_text(str(routes.graph.get("predicted", "")))
+    title = f"routes to {predicted or 'position ' + str(routes.target[1])}"
+    write_title(ax, f"{title} · {routes.computed_from}", routes.notes[1:])
+    return ax
+
+
+def _tokens(routes: Routes) -> dict[int, str]:
+    """Choose the tokens to show, by position."""
+    known = {
+        position: str(routes.nodes[layer, position, kind]["token"])
+        for layer, position, kind in routes
+    }
+    every = [str(token) for token in routes.tokens]
+    if len(every) <= _MOST_TOKENS:
+        return dict(enumerate(every))
+    return dict(sorted(known.items()))
+
+
+def _edges_of_paths(routes: Routes, count: int) -> set[tuple[Node, Node]]:
+    """List the edges of the strongest paths."""
+    if not count:
+        return set()
+    found = routes.paths(count, mlp=True)["nodes"]
+    return {edge for nodes in found for edge in itertools.pairwise(nodes)}
+
+
+def _line(
+    routes: Routes,
+    source: Node,
+    target: Node,
+    facts: dict[str, Any],
+    place: dict[int, int],
+    size: float,
+) -> Line:
+    """Lay an edge; what leads out of attention and MLP is part of the edges into them."""
+    end = target
+    if target[2] in ("attention", "mlp"):  # Of a subgraph the stream may not be there.
+        end = next(iter(routes.successors(target)), (target[0], target[1], "middle"))
+    kind = {"residual": "stream"}.get(facts["kind"], facts["kind"])
+    path, peak = lay(kind, place[source[1]], _height(source), place[end[1]], _height(end))
+    is_attention = kind in ("attention", "self")
+    name = heads_named(source[0], heads_of_edge(facts)) if is_attention else ""
+    return Line(size, kind, path, peak, name)
+
+
+def _height(node: Node) -> float:
+    return node[0] + (MIDDLE if node[2] == "middle" else 0.0)
+
+
+def _name_prediction(ax: Axes, routes: Routes, place: dict[int, int]) -> None:
+    layer, position, _ = routes.target
+    predicted = str(routes.graph.get("predicted", ""))
+    if predicted and position in place:
+        text = f"→ {visible(predicted, has_glyph=fonts.has_glyph)}"
+        ax.annotate(
+            text,
+            (place[position], layer),
+            (0, 7),
+            textcoords="offset points",
+            ha="center",
+            va="bottom",
+            size=0.9 * font_size(),
+            weight="bold",
+            annotation_clip=False,
+            **text_style([text]),
+        )

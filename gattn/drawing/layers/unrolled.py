@@ -1,0 +1,256 @@
+"""Pictures of unrolled layers: their edges by weight, and what passes over them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import Colormap
+from numpy.typing import NDArray
+
+from gattn.analysis.propagation.unrolled import Node, Unrolled
+from gattn.analysis.vectors.route_graphs import heads_of_edge
+from gattn.drawing.canvas import fonts
+from gattn.drawing.canvas.axes import pitch, write_title
+from gattn.drawing.canvas.colours import Scale, colour_map
+from gattn.drawing.canvas.frame import shown_text
+from gattn.drawing.canvas.labels import font_size, text_style
+from gattn.drawing.canvas.shown import even_stride, every, share_of
+from gattn.drawing.layers.layered import (
+    Line,
+    Lines,
+    add_key,
+    draw_nodes,
+    heads_named,
+    lay,
+    layered_axes,
+    set_up,
+    write_over,
+)
+from gattn.drawing.layers.ribbons import draw_ribbons
+from gattn.errors import SelectionError
+from gattn.text import visible
+
+_STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
+_FEW = 60
+"""How many edges of attention a layer shows at least, if it has them."""
+_MOST = 3000
+"""How many of them a picture shows at most."""
+_SIZES = {"weight": "weight of attention", "passes": "what passes by attention"}
+_NAMED = 16
+_SHARES = 9
+
+
+def draw_unrolled(
+    unrolled: Unrolled,
+    layout: str = "layered",
+    *,
+    ax: Axes | None = None,
+    cmap: str | Colormap | None = None,
+    labels: bool = True,
+) -> Axes:
+    """Draw unrolled layers: tokens from left to right, layers upwards.
+
+    Residual streams go straight up, in grey. Attention is a curve from token to token, a token's
+    attention to itself bends to the right. Widths and colours are weights, or what passes where the
+    graph says so (`Unrolled.rollout`, `Unrolled.flow`). Where there are too many edges to see, the
+    weakest ones are left out, and the picture says which.
+
+    Parameters
+    ----------
+    unrolled : Unrolled
+        What to draw.
+    layout : "layered" or "ribbons"
+        Lines, or bands whose widths add up to all that reaches the target of a rollout.
+    ax : Axes, optional
+        Where to draw; by default in a new pyplot figure, the caller's to show and close.
+    cmap : str or Colormap, optional
+        The colours of attention, or, of ribbons, of tokens.
+    labels : bool
+        Whether to write the tokens' texts.
+
+    Returns
+    -------
+    Axes
+        The axes; their figure is never shown, saved or closed here.
+
+    Raises
+    ------
+    SelectionError
+        Where there is no such layout, or it needs a rollout to a target.
+    """
+    if layout not in ("layered", "ribbons"):
+        raise SelectionError(f"layout is 'layered' or 'ribbons', not {layout!r}.")
+    draw = draw_ribbons if layout == "ribbons" else _draw_layered
+    ax, notes = draw(unrolled, ax, cmap, labels=labels)
+    write_title(ax, f"{_title(unrolled)} · {unrolled.computed_from}", [*notes, *unrolled.notes])
+    return ax
+
+
+def _draw_layered(
+    unrolled: Unrolled, ax: Axes | None, cmap: str | Colormap | None, *, labels: bool
+) -> tuple[Axes, list[str]]:
+    tokens = dict(zip(unrolled.positions, unrolled.tokens, strict=True))
+    place = {position: x for x, position in enumerate(tokens)}
+    ax = ax if ax is not None else layered_axes(len(tokens), unrolled.depth)
+    scale = Scale(_whole(unrolled), False, pen=max(1.2, 7.5 / (max(len(tokens), 5) / 5) ** 0.4))
+    lines = Lines(ax, scale, colour_map(cmap, is_signed=False))
+    notes = _add_lines(lines, unrolled, place)
+    lines.draw()
+    draw_nodes(
+        ax,
+        [
+            (place[at], depth, facts.get("passes", 1) > 0)
+            for (depth, at), facts in unrolled.nodes(data=True)
+        ],
+    )
+    first = unrolled.graph.get("first_layer", 0)
+    set_up(ax, tokens, range(first, first + unrolled.depth), labels=labels)
+    _mark_ends(ax, unrolled, place)
+    if labels:
+        lines.name_strongest(_NAMED)
+        _write_shares(ax, unrolled, place)
+    add_key(ax, lines, "what passes" if _kind(unrolled) else "weight", ["stream"])
+    return ax, notes
+
+
+def _whole(unrolled: Unrolled) -> float:
+    """Say how much the widest line stands for: all that passes, or a weight of 1."""
+    node = unrolled.end("target") or unrolled.end("source")
+    return float(unrolled.nodes[node]["passes"] if node else 1.0) or 1.0
+
+
+def _kind(unrolled: Unrolled) -> str:
+    return str(unrolled.graph.get("passes", ""))
+
+
+def _title(unrolled: Unrolled) -> str:
+    """Say what is drawn: "rollout to lamp 5", "flow from The 1 to lamp 5: 0.42"."""
+    kind = _kind(unrolled)
+    if not kind:
+        return "unrolled"
+    source, target = unrolled.end("source"), unrolled.end("target")
+    title = kind
+    if source:
+        title += f" from {_named(unrolled, source, source[0] == 0)}"
+    if target:
+        title += f" to {_named(unrolled, target, target[0] == unrolled.depth)}"
+    if source and target:
+        title += f": {unrolled.nodes[source]['passes']:.3g}"
+    return title
+
+
+def _named(unrolled: Unrolled, node: Node, is_usual: bool) -> str:
+    depth, position = node
+    name = f"{shown_text(str(unrolled.nodes[node]['token']))} {position}"
+    first = unrolled.graph.get("first_layer", 0)
+    return name if is_usual else f"{name} before layer {first + depth}"
+
+
+def _add_lines(lines: Lines, unrolled: Unrolled, place: dict[int, int]) -> list[str]:
+    """Add the edges that can be seen, and say which they are."""
+    # No tuple for each edge: as many make Python look for garbage again and again.
+    starts = [start for start, edges in unrolled.adjacency() for _ in edges]
+    ends = [end for _, edges in unrolled.adjacency() for end in edges]
+    found = [facts for _, edges in unrolled.adjacency() for facts in edges.values()]
+    shown = "passes" if _kind(unrolled) else "weight"
+    whole, weight, residual = (
+        np.array([facts[name] for facts in found], dtype=np.float64)
+        for name in (shown, "weight", "residual")
+    )
+    stream = whole * np.divide(residual, weight, out=np.zeros_like(weight), where=weight > 0)
+    for n in np.flatnonzero(stream):
+        (depth, key), (_, query) = starts[n], ends[n]
+        laid = lay("stream", place[key], depth, place[query], depth + 1)
+        lines.add(Line(float(stream[n]), "stream", *laid))
+    attention = np.flatnonzero(whole > stream)
+    sizes = (whole - stream)[attention]
+    limit = min(unrolled.depth * max(_FEW, 2 * len(place)), _MOST)
+    chosen, notes = _visible_edges(sizes, _SIZES[shown], limit, len(place))
+    first = unrolled.graph.get("first_layer", 0)
+    for n, size in zip(attention[chosen], sizes[chosen].tolist(), strict=True):
+        (depth, key), (_, query) = starts[n], ends[n]
+        kind = "self" if key == query else "attention"
+        path, peak = lay(kind, place[key], depth, place[query], depth + 1)
+        name = heads_named(first + depth, heads_of_edge(found[n]))
+        lines.add(Line(size, kind, path, peak, name))
+    if _kind(unrolled) == "flow":
+        notes.append("one of the maximum flows: how much is certain, mostly not on which ways")
+    return notes
+
+
+def _visible_edges(
+    sizes: NDArray[np.float64], name: str, limit: int, tokens: int
+) -> tuple[NDArray[np.bool_], list[str]]:
+    """Choose the edges of a size from a round one on; where that hides most, some of the rest.
+
+    Without need the weakest ones are left out that have a hundredth together.
+    """
+    whole = sizes.sum()
+    weak = [step for step in _STEPS if sizes[sizes < step].sum() <= 0.01 * whole]
+    steps = _STEPS[len(weak) - 1 :] if weak else (0.0, *_STEPS)
+    step = _first_step(sizes, steps, limit)
+    hides_most = sizes[sizes >= step].sum() < whole / 2
+    if hides_most:
+        step = _first_step(sizes, steps, limit // 2)
+    chosen = sizes >= step
+    rules = [f"{name} ≥ {step:g}"] if np.isfinite(step) else []
+    if hides_most:
+        rest = np.flatnonzero(~chosen)
+        stride = even_stride(len(rest), limit - int(chosen.sum()), tokens)
+        chosen[rest[::stride]] = True
+        rules.append(every(stride) + " of the others" * bool(rules))
+    if chosen.all():
+        return chosen, []
+    mass = share_of(float(sizes[chosen].sum()), float(whole))
+    return chosen, [f"{' and '.join(rules)}: {chosen.sum():,} of {len(sizes):,} edges{mass}"]
+
+
+def _first_step(sizes: NDArray[np.float64], steps: Sequence[float], limit: int) -> float:
+    """Find the least round size from which on there are not too many."""
+    return next((step for step in steps if (sizes >= step).sum() <= limit), np.inf)
+
+
+def _mark_ends(ax: Axes, unrolled: Unrolled, place: dict[int, int]) -> None:
+    """Ring the nodes where what passes begins and ends, and name the target."""
+    for name in ("source", "target"):
+        if node := unrolled.end(name):
+            depth, position = node
+            ring: dict[str, Any] = {"s": 90, "facecolors": "none", "edgecolors": "#d55e00"}
+            ax.scatter([place[position]], [depth], lw=1.6, zorder=5, gid=f"gattn-{name}", **ring)
+    if node := unrolled.end("target"):
+        text = visible(str(unrolled.nodes[node]["token"]), has_glyph=fonts.has_glyph)
+        ax.annotate(
+            text,
+            (place[node[1]], node[0]),
+            (0, 8),
+            textcoords="offset points",
+            ha="center" if place[node[1]] < 0.9 * len(place) or len(place) < 20 else "right",
+            va="bottom",
+            size=0.9 * font_size(),
+            weight="bold",
+            annotation_clip=False,
+            zorder=6,
+            **text_style([text]),
+        )
+
+
+def _write_shares(ax: Axes, unrolled: Unrolled, place: dict[int, int]) -> None:
+    """Write below the input how much of what passes comes from there, largest first."""
+    if not unrolled.end("target") or unrolled.end("source"):
+        return
+    found = [
+        (facts["passes"], place[position])
+        for (depth, position), facts in unrolled.nodes(data=True)
+        if depth == 0 and facts["passes"] >= 0.005
+    ]
+    ax.set_ylim(bottom=-0.34)
+    room = 1.9 * font_size() / pitch(ax, len(place), "x")[0]
+    taken: list[int] = []
+    for share, x in sorted(found, reverse=True):
+        if len(taken) < _SHARES and all(abs(x - other) >= room for other in taken):
+            taken.append(x)
+            text = f"{share:.2f}".removeprefix("0")
+            write_over(ax, x, -0.2, text, gid="gattn-shares", va="center")

@@ -1,0 +1,190 @@
+"""Pictures of two runs on the same tokens: before, after and what changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+from matplotlib.colors import Colormap
+from matplotlib.figure import Figure, SubFigure
+
+from gattn.analysis.heads.compare import columns_of, compare_head, difference, mean_distance, pairs
+from gattn.analysis.heads.divergences import FARTHEST
+from gattn.analysis.heads.head_table import Heads
+from gattn.drawing.canvas.colours import Scale, colour_map
+from gattn.drawing.canvas.frame import edits_between, shown_text
+from gattn.drawing.many_heads.draw_heads import Chosen, edges_shown, key_value_groups, what_is_shown
+from gattn.drawing.many_heads.grid import Block, Grid, Panel
+from gattn.drawing.many_heads.grid_drawing import draw_grids
+from gattn.drawing.many_heads.order import Arranged, Graphs, Order, titled
+from gattn.drawing.many_heads.scores import HeadScore
+from gattn.drawing.many_heads.sheet import Colours
+from gattn.edit_records import union
+from gattn.heads.head import AttentionGraph
+from gattn.heads.trace import SomeHeads
+
+PLAIN = "before", "after"
+
+
+def draw_compare(
+    before: Heads,
+    after: Heads,
+    *,
+    edits: str = "",
+    heads: SomeHeads = None,
+    stack: str | None = None,
+    sort: HeadScore | None = None,
+    label: HeadScore | None = None,
+    within_layers: bool = False,
+    cmap: str | Colormap | None = None,
+    figure: Figure | SubFigure | None = None,
+) -> Figure:
+    """Draw every head before, after, and the change, after - before.
+
+    The three stand side by side, or where there are few layers one below the other, each drawn as
+    by `draw_heads`. Before and after share one scale; the change has another, a square-root one
+    from -1 to 1 around 0 (further where attention exceeds 1). Above a change stands its
+    Jensen-Shannon distance as a number and as a bar, which is as long as the matrix is wide where
+    before and after have nothing in common.
+
+    Where all heads of a side have one weight function or are of one model, and those of the other
+    side another, these stand in for "before" and "after".
+
+    Parameters
+    ----------
+    before, after : Heads
+        Two traces with the same tokens, stacks and heads; or two of what else holds attention,
+        such as what two weight functions make of the same queries and keys.
+    edits : str
+        What was edited between the two, in your words, for the caption; by default it names the
+        edits that the runs know of.
+    heads : str or iterable of (int, int), optional
+        Some heads, as (layer, head) or as text such as ``"1.1,2.0"``: each in a row of
+        larger matrices with their tokens.
+    stack : str, optional
+        The stack to draw; all of them, one below the other, where not given.
+    sort, label : str, mapping or Series, optional
+        Scores to sort heads by and to write above them, as in `draw_heads`: the name of a column
+        of `gattn.analysis.compare`, such as ``"distance"``, or of the head table of `before`, or
+        numbers by (layer, head).
+    within_layers : bool
+        Whether layers stay rows, and `sort` sorts the heads of each.
+    cmap : str or Colormap, optional
+        The colours of the change, their middle standing for 0.
+    figure : Figure or SubFigure, optional
+        Where to draw; by default a new figure that pyplot does not know, as in `draw_heads`.
+
+    Returns
+    -------
+    Figure
+        The figure; never shown, saved or closed here.
+
+    Raises
+    ------
+    SelectionError
+        Where the two have other stacks, heads or tokens, or none.
+    ShapeError
+        Where attention is negative, or the given figure is too small.
+    """
+    found = {place: both for place, *both in pairs(before, after)}
+    chosen = Chosen.of(before, {place: one for place, (one, _) in found.items()}, heads, stack)
+    afters = {place: found[place][1] for place in chosen.graphs}
+    known = _compared(chosen.graphs, afters) if {type(sort), type(label)} & {str} else None
+    order = Order.of(chosen.graphs, sort, label, within_layers=within_layers, known=known)
+    scale = Scale.of(*chosen.graphs.values(), *afters.values())
+    plain = Colours(scale, colour_map(None, is_signed=False, is_area=True))
+    signed = Scale(scale.top, is_signed=True, pen=scale.pen)
+    change = Colours(signed, colour_map(cmap, is_signed=True, is_area=True), "change of attention")
+    grids = []
+    for graphs in chosen.stacks():
+        arranged = order.arrange(graphs, columns=int(chosen.is_strip))
+        groups = key_value_groups(graphs) if arranged.columns else ()
+        sides = _Sides(graphs, {place: afters[place] for place in graphs})
+        said = [shown_text(sides.edits(edits), limit=200), *sides.caption(), *order.said]
+        blocks = sides.blocks(order, arranged, plain, change)
+        title, caption = chosen.title(graphs), "; ".join(filter(None, said))
+        grid = Grid(title, caption, blocks, arranged.rows, groups, chosen.is_strip)
+        rows, columns = grid.size
+        grids += grid.stacked() if columns > 3 * rows else [grid]
+    return draw_grids(grids, figure)
+
+
+def _compared(befores: Graphs, afters: Graphs) -> pd.DataFrame:
+    rows = [compare_head(befores[place], afters[place]) for place in befores]
+    return pd.DataFrame(columns_of(rows)).set_index(pd.MultiIndex.from_tuples(befores))
+
+
+class _Sides:
+    """The heads of a stack before and after, and what the two are called.
+
+    Parameters
+    ----------
+    befores, afters : mapping of (str, int, int) to AttentionGraph
+        The heads by stack, layer and head.
+    """
+
+    def __init__(self, befores: Graphs, afters: Graphs) -> None:
+        self._befores, self._afters = befores, afters
+        self._names = _names(list(befores.values()), list(afters.values()))
+
+    def blocks(
+        self, order: Order, arranged: Arranged, plain: Colours, change: Colours
+    ) -> tuple[Block, ...]:
+        """Give before, after and the change, with the same heads in the same places."""
+        names = *self._names, "after − before" if self._names == PLAIN else "difference"
+        ones, others, changes = {}, {}, {}
+        for spot, place in arranged.spots.items():
+            before, after, named = self._befores[place], self._afters[place], arranged.names[place]
+            ones[spot] = Panel(before, order.labelled(place, named))
+            others[spot] = Panel(after, named[1:])
+            distance = mean_distance(before, after)
+            text = distance_text(distance)
+            said = (titled(named[1], text), text, "")
+            changes[spot] = Panel(difference(before, after), said, distance / FARTHEST)
+        sides = zip((ones, others, changes), (plain, plain, change), names, strict=True)
+        return tuple(Block(*side, arranged.columns) for side in sides)
+
+    def edits(self, said: str) -> str:
+        """Say what was edited, in the caller's words where there are such."""
+        one, other = (
+            union(head.edits for head in side.values()) for side in (self._befores, self._afters)
+        )
+        return edits_between(one, other, said)
+
+    def caption(self) -> list[str]:
+        """Say what is shown."""
+        before, after = self._names
+        named = [] if self._names == PLAIN else [f"difference: {after} − {before}"]
+        return [
+            *named,
+            *what_is_shown(self._befores, self._afters),
+            *_kept({before: self._befores, after: self._afters}),
+            "above a change its Jensen-Shannon distance, mean over queries; a whole bar is "
+            f"{FARTHEST:.3f}, nothing in common",
+        ]
+
+
+def _names(befores: Sequence[AttentionGraph], afters: Sequence[AttentionGraph]) -> tuple[str, str]:
+    """Name two sides by what tells them apart."""
+    for name in ("weight_function", "normalizer", "model"):
+        one, other = ({getattr(head, name) for head in side} for side in (befores, afters))
+        if len(one) == len(other) == 1 and one != other and all(one | other):
+            return shown_text(one.pop()), shown_text(other.pop())
+    return PLAIN
+
+
+def _kept(sides: Mapping[str, Graphs]) -> list[str]:
+    """Say how many edges are shown, where not all."""
+    said = [
+        f"{name} {edges_shown(heads.values())}"
+        for name, heads in sides.items()
+        if any(head.dropped_edges.any() for head in heads.values())
+    ]
+    return [*said, "edges that were not kept count as 0"] if said else []
+
+
+def distance_text(distance: float) -> str:
+    """Write a Jensen-Shannon distance: "0" where there is none at all."""
+    if 0 < distance < 5e-4:
+        return "< 0.001"
+    return f"{distance:.3f}" if distance else "0"

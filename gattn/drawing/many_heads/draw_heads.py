@@ -1,0 +1,257 @@
+"""Pictures of all heads of a trace at a glance, and of chosen ones."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TypeAlias
+
+from matplotlib.colors import Colormap
+from matplotlib.figure import Figure, SubFigure
+
+from gattn.analysis.heads.head_table import Heads, Place, by_place
+from gattn.drawing.canvas.colours import Scale, colour_map
+from gattn.drawing.canvas.frame import edits_said, shown_text
+from gattn.drawing.canvas.shown import all_of, kept_by, share_of
+from gattn.drawing.many_heads.grid import Block, Grid, Panel
+from gattn.drawing.many_heads.grid_drawing import draw_grids
+from gattn.drawing.many_heads.order import Graphs, Order, strip_columns
+from gattn.drawing.many_heads.scores import HeadScore
+from gattn.drawing.many_heads.sheet import Colours
+from gattn.edit_records import union
+from gattn.errors import SelectionError
+from gattn.heads.head import AttentionGraph
+from gattn.heads.trace import AttentionTrace, SomeHeads
+from gattn.place_names import list_places
+
+Groups: TypeAlias = "tuple[tuple[int, int, int], ...]"
+
+
+def draw_heads(
+    attention: Heads,
+    *,
+    heads: SomeHeads = None,
+    stack: str | None = None,
+    sort: HeadScore | None = None,
+    label: HeadScore | None = None,
+    within_layers: bool = False,
+    cmap: str | Colormap | None = None,
+    figure: Figure | SubFigure | None = None,
+) -> Figure:
+    """Draw every head as a small matrix: layers are rows, heads are columns.
+
+    In each matrix rows are queries and columns keys, a sink on the right, and every kept edge is
+    shown. All share one scale from 0 to 1 (further where attention exceeds 1, and from -1 where it
+    is signed). A long text is shown in blocks, each by its largest attention, and the figure says
+    so. With grouped queries, a line above the heads that share a key-value head names it; lines
+    beside the rows and above the columns mark generated tokens.
+
+    Parameters
+    ----------
+    attention : Heads
+        A trace, a stack, or whatever else holds attention, as in `gattn.analysis.head_table`.
+    heads : str or iterable of (int, int), optional
+        Some heads, as (layer, head) or as text such as ``"1.1,2.0"``: a strip of
+        larger matrices with their tokens.
+    stack : str, optional
+        The stack to draw; all of them, one below the other, where not given.
+    sort : str, mapping or Series, optional
+        A score to sort heads by, the largest first: the name of a column of
+        `gattn.analysis.head_table`, or numbers by (layer, head).
+    label : str, mapping or Series, optional
+        A score to write above each head, given likewise, such as ``"label"``, what it does in
+        words; by default the one that sorts them.
+    within_layers : bool
+        Whether layers stay rows, and `sort` sorts the heads of each.
+    cmap : str or Colormap, optional
+        The colours.
+    figure : Figure or SubFigure, optional
+        Where to draw. By default a new figure that pyplot does not know: a notebook shows it where
+        it is the last value of a cell, and nothing has to be closed. Give ``plt.figure()`` for a
+        window with ``plt.show()``.
+
+    Returns
+    -------
+    Figure
+        The figure; never shown, saved or closed here.
+
+    Raises
+    ------
+    SelectionError
+        Where there is no such stack, head or score, or nothing to draw.
+    ShapeError
+        Where the given figure is too small.
+    """
+    chosen = Chosen.of(attention, by_place(attention), heads, stack)
+    order = Order.of(chosen.graphs, sort, label, within_layers=within_layers)
+    scale = Scale.of(*chosen.graphs.values())
+    colours = Colours(scale, colour_map(cmap, is_signed=scale.is_signed, is_area=True))
+    grids = []
+    for graphs in chosen.stacks():
+        places = order.arrange(graphs, strip_columns(graphs) if chosen.is_strip else 0)
+        panels = {
+            spot: Panel(graphs[one], order.labelled(one, places.names[one]))
+            for spot, one in places.spots.items()
+        }
+        block = Block(panels, colours, columns=places.columns)
+        groups = key_value_groups(graphs) if places.columns else ()
+        edits = union(head.edits for head in graphs.values())
+        said = [edges_shown(graphs.values()), *what_is_shown(graphs), *order.said]
+        title, caption = chosen.title(graphs), "; ".join(filter(None, [*said, edits_said(edits)]))
+        grids.append(Grid(title, caption, (block,), places.rows, groups, chosen.is_strip))
+    return draw_grids(grids, figure)
+
+
+def edges_shown(heads: Iterable[AttentionGraph]) -> str:
+    """Say how many edges are shown, and where not all, by which rule and how much of the mass."""
+    heads = list(heads)
+    kept = sum(head.graph.num_edges for head in heads)
+    total = sum(int(head.total_edges.sum()) for head in heads)
+    if kept == total:
+        return all_of(total)
+    mass = sum(float(head.kept_mass.sum()) for head in heads)
+    whole = sum(float(head.total_mass.sum()) for head in heads)
+    some = f"{kept:,} of {total:,} edges{share_of(mass, whole)}"
+    return ": ".join(filter(None, [kept_by(heads), some]))
+
+
+def what_is_shown(*sides: Graphs) -> list[str]:
+    """Say what rows, columns and marks of small matrices are."""
+    heads = [head for side in sides for head in side.values()]
+    said = ["rows are queries, columns keys"]
+    if any(head.sink is not None for head in heads):
+        said[0] += ", the last one the sink"
+    if any(head.generated for head in heads):
+        said.append("lines mark generated tokens")
+    is_grouped = any(head.key_value_head is not None for head in heads)
+    if is_grouped and not key_value_groups(sides[0]):
+        said.append("key-value heads differ between layers")
+    return said
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The heads that are drawn.
+
+    Parameters
+    ----------
+    graphs : mapping of (str, int, int) to AttentionGraph
+        By stack, layer and head, in the order to draw them.
+    model : str
+        The model's name.
+    names_stacks : bool
+        Whether there are other stacks.
+    is_strip : bool
+        Whether they were chosen one by one.
+    """
+
+    graphs: Graphs
+    model: str
+    names_stacks: bool
+    is_strip: bool
+
+    @classmethod
+    def of(
+        cls,
+        attention: Heads,
+        graphs: Graphs,
+        heads: SomeHeads,
+        stack: str | None,
+    ) -> Chosen:
+        """Choose from all heads of some attention.
+
+        Raises
+        ------
+        SelectionError
+            Where there is no such stack or head, or nothing to draw.
+        """
+        if not graphs:
+            raise SelectionError("There is nothing to draw: this trace holds no heads.")
+        names = {place[0] for place in graphs}
+        stack, places = (stack, None) if heads is None else _listed(heads, stack)
+        if stack is not None and stack not in names:
+            raise SelectionError(f"No stack {stack!r} with heads; there are {sorted(names)}.")
+        graphs = {place: head for place, head in graphs.items() if stack in (None, place[0])}
+        if places is not None:
+            graphs = _picked(graphs, places)
+        is_strip = heads is not None or isinstance(attention, AttentionGraph)
+        name = attention.model if isinstance(attention, AttentionTrace) else ""
+        name = name or next(iter(graphs.values())).model
+        return cls(graphs, name, len(names) > 1, is_strip)
+
+    def stacks(self) -> list[Graphs]:
+        """List the heads stack by stack."""
+        listed = groupby(self.graphs.items(), lambda item: item[0][0])
+        return [dict(items) for _, items in listed]
+
+    def title(self, graphs: Graphs) -> str:
+        """Name the model, the stack, where there are several, and count the tokens."""
+        place, head = next(iter(graphs.items()))
+        graph = head.graph
+        counts = [(one.graph.num_tokens, one.graph.num_queries) for one in graphs.values()]
+        keys, queries = zip(*counts, strict=True)
+        tokens = _count(keys, "token", "tokens")
+        if graph.is_bipartite or graph.num_queries != graph.num_keys:
+            tokens = f"{_count(queries, 'query', 'queries')}, {_count(keys, 'key', 'keys')}"
+        if head.generated:
+            tokens += f", {head.generated} generated"
+        stack = place[0] if self.names_stacks else ""
+        edited = "edited" if any(one.edits for one in graphs.values()) else ""
+        parts = [shown_text(self.model), shown_text(stack), tokens, edited]
+        return " · ".join(filter(None, parts))
+
+
+def _count(counts: Sequence[int], one: str, several: str) -> str:
+    """Write "1 token", "5 tokens", "5 to 7 tokens"."""
+    least, most = min(counts), max(counts)
+    number = str(least) if least == most else f"{least} to {most}"
+    return f"{number} {one if most == 1 else several}"
+
+
+def _listed(
+    heads: str | Iterable[tuple[int, int] | str], stack: str | None
+) -> tuple[str | None, list[tuple[int, int]]]:
+    """Read which heads of which stack."""
+    try:
+        named, places = list_places(heads)
+    except ValueError as error:
+        raise SelectionError(f"heads takes {error}; not {heads!r:.80}.") from error
+    if named is not None and stack not in (None, named):
+        raise SelectionError(f"heads={heads!r:.80} names a stack, but stack={stack!r} is given.")
+    return named or stack, places
+
+
+def _picked(every: Graphs, heads: Sequence[tuple[int, int]]) -> Graphs:
+    stacks = {place[0] for place in every}
+    if len(stacks) > 1:
+        raise SelectionError(f"heads are those of one stack: give stack=, one of {sorted(stacks)}.")
+    name = stacks.pop()
+    found: dict[Place, AttentionGraph] = {}
+    for place in heads:
+        if (spot := (name, *place)) not in every:
+            layers, numbers = (sorted({known[side] for known in every}) for side in (1, 2))
+            raise SelectionError(
+                f"heads is a list of (layer, head), such as [({layers[0]}, {numbers[0]})]; there "
+                f"is no {place!r} among layers {layers} with heads {numbers}."
+            )
+        found[spot] = every[spot]
+    if not found:
+        raise SelectionError("heads is an empty list of (layer, head): there is nothing to draw.")
+    return found
+
+
+def key_value_groups(graphs: Graphs) -> Groups:
+    """Find the runs of columns that share a key-value head: the head, first and last column.
+
+    There are none where queries are not grouped, or not alike in all layers.
+    """
+    read: dict[int, set[int | None]] = {}
+    for (_, _, head), graph in graphs.items():
+        read.setdefault(head, set()).add(graph.key_value_head)
+    columns = [read[head] for head in sorted(read)]
+    if any(len(found) > 1 for found in columns):
+        return ()
+    runs = groupby(range(len(columns)), lambda column: next(iter(columns[column])))
+    listed = [(number, list(run)) for number, run in runs]
+    return tuple((number, run[0], run[-1]) for number, run in listed if number is not None)

@@ -1,0 +1,121 @@
+"""What a picture of many heads shows: small matrices in rows and columns, and their names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+from gattn.drawing.many_heads.sheet import Colours
+from gattn.heads.head import AttentionGraph
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One head as a small matrix.
+
+    Parameters
+    ----------
+    head : AttentionGraph
+        The head.
+    names : tuple of str
+        What may stand above it, the fullest first: a block takes what fits above all its panels.
+    bar : float, optional
+        A share that a bar above the matrix shows.
+    """
+
+    head: AttentionGraph
+    names: tuple[str, ...] = ("",)
+    bar: float | None = None
+
+
+@dataclass(frozen=True)
+class Block:
+    """Panels by (row, column), which share their colours.
+
+    Parameters
+    ----------
+    panels : dict of (int, int) to Panel
+        The panels.
+    colours : Colours
+        Their colours.
+    name : str
+        What stands above the block.
+    columns : tuple of str
+        The numbers of heads, where each column is one.
+    """
+
+    panels: dict[tuple[int, int], Panel]
+    colours: Colours
+    name: str = ""
+    columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Grid:
+    """What is drawn of one stack: blocks side by side, with a title and a caption.
+
+    Parameters
+    ----------
+    title, caption : str
+        What stands above; the size of cells is added to the caption.
+    blocks : tuple of Block
+        The blocks, with the same places of panels.
+    rows : tuple of str
+        The names of rows.
+    groups : tuple of (int, int, int)
+        The runs of columns that share a key-value head: its number, the first and last column.
+    is_strip : bool
+        Whether matrices are large, with their tokens where all have the same.
+    """
+
+    title: str
+    caption: str
+    blocks: tuple[Block, ...]
+    rows: tuple[str, ...] = ()
+    groups: tuple[tuple[int, int, int], ...] = ()
+    is_strip: bool = False
+
+    @cached_property
+    def size(self) -> tuple[int, int]:
+        """Count the rows, and the columns of a block."""
+        rows, columns = zip(*self.blocks[0].panels, strict=True)
+        return 1 + max(rows), 1 + max(columns)
+
+    @cached_property
+    def _heads(self) -> list[AttentionGraph]:
+        return [panel.head for block in self.blocks for panel in block.panels.values()]
+
+    @cached_property
+    def head(self) -> AttentionGraph:
+        """The head with the most tokens and a sink, where heads differ in these."""
+        return max(self._heads, key=lambda head: (head.graph.num_keys, head.sink is not None))
+
+    @cached_property
+    def is_labelled(self) -> bool:
+        """Whether tokens are written: where matrices are large and have the same tokens."""
+        if not self.is_strip:
+            return False
+        texts = {(*head.labels(), "", *head.query_labels()) for head in self._heads}
+        return len(texts) == 1
+
+    @cached_property
+    def shape(self) -> tuple[float, float]:
+        """The width and height of a matrix, the longer of them 1."""
+        sides = self.head.graph.num_keys, self.head.graph.num_queries
+        across, down = (max(side / max(*sides, 1), 1 / 3) for side in sides)
+        return across, down
+
+    @cached_property
+    def has_bars(self) -> bool:
+        """Whether there are bars above matrices."""
+        return any(panel.bar is not None for b in self.blocks for panel in b.panels.values())
+
+    @cached_property
+    def keys(self) -> list[Colours]:
+        """The colours that are to be explained."""
+        return list({id(block.colours): block.colours for block in self.blocks}.values())
+
+    def stacked(self) -> list[Grid]:
+        """Put the blocks one below the other, under one title."""
+        first, *others = (replace(self, blocks=(block,)) for block in self.blocks)
+        return [first, *(replace(other, title="", caption="") for other in others)]

@@ -1,0 +1,192 @@
+"""Draws small matrices in rows and columns, with what stands around them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from matplotlib.figure import Figure, SubFigure
+
+from gattn.drawing.canvas.labels import font_size
+from gattn.drawing.many_heads.grid import Block, Grid
+from gattn.drawing.many_heads.grid_plan import BETWEEN, MARGIN, Plan
+from gattn.drawing.many_heads.sheet import (
+    Colours,
+    GridFigure,
+    Sheet,
+    as_inches,
+    inches_of,
+    key_width,
+    line_height,
+    small_size,
+)
+from gattn.drawing.one_head.matrix import add_sink, block_size, cells
+from gattn.errors import ShapeError
+from gattn.heads.head import AttentionGraph
+from gattn.text import width
+
+Line: TypeAlias = "list[tuple[float, float]]"
+
+
+def draw_grids(grids: Sequence[Grid], figure: Figure | SubFigure | None) -> Figure:
+    """Draw grids one below the other, in a new figure of fitting size where none is given."""
+    wide = max(Plan(grid).width for grid in grids)
+    plans = [Plan(grid, wide) for grid in grids]
+    tall = sum(plan.height for plan in plans)
+    usual = wide, tall
+    if figure is None:
+        figure = GridFigure(figsize=usual)
+    else:
+        wide, tall = inches_of(figure)
+        wanted = [Plan(grid, wide).height for grid in grids]
+        heights = [tall * height / sum(wanted) for height in wanted]
+        plans = [Plan(*of) for of in zip(grids, [wide] * len(grids), heights, strict=True)]
+    if not all(plan.has_room for plan in plans):
+        raise ShapeError(
+            f"The heads have no room on a figure of {wide:.1f} x {tall:.1f} inches: give one of "
+            f"about {usual[0]:.1f} x {usual[1]:.1f}, a smaller font, or fewer heads."
+        )
+    sheet, top = Sheet(figure), 0.0
+    for plan in plans:
+        _Drawing(sheet, plan, top).draw()
+        top += plan.height
+    return figure.figure
+
+
+class _Drawing:
+    """Draws a grid on a sheet, some inches below its upper end."""
+
+    def __init__(self, sheet: Sheet, plan: Plan, top: float) -> None:
+        self._sheet, self._plan, self._top, self._grid = sheet, plan, top, plan.grid
+
+    def draw(self) -> None:
+        """Draw the panels and all that stands around them."""
+        plan, grid = self._plan, self._grid
+        x, style = plan.left, {"va": "top", "linespacing": 1.25}
+        self._sheet.write(x, self._top + MARGIN, plan.title, size=font_size(), **style)
+        self._sheet.write(x, self._top + plan.under_title, plan.caption, alpha=0.75, **style)
+        for row, name in enumerate(grid.rows):
+            self._write_aside(name, self._y(row) + plan.panel[1] / 2, va="center")
+        for number, block in enumerate(grid.blocks):
+            self._draw_block(number, block)
+            self._name_columns(number, block)
+            self._name_groups(number)
+        x = self._x(len(grid.blocks) - 1, grid.size[1]) + 0.1
+        for number, colours in enumerate(grid.keys):
+            self._sheet.add_key(x + number * key_width(), self._y(0), plan.key, colours)
+
+    def _x(self, block: int, column: int) -> float:
+        long = self._grid.size[1] * self._plan.step + BETWEEN
+        return self._plan.left + block * long + column * self._plan.step
+
+    def _y(self, row: int) -> float:
+        return self._top + self._plan.top + self._plan.above + row * self._plan.row
+
+    def _write_aside(self, text: str, y: float, **style: Any) -> None:
+        """Write in the left margin."""
+        self._sheet.write(self._plan.left - as_inches(6), y, text, ha="right", **style)
+
+    def _name_columns(self, number: int, block: Block) -> None:
+        """Write "head 3" above each column, or where these do not fit, "head" once and numbers."""
+        plan = self._plan
+        y = self._top + plan.groups - 0.3 * line_height(font_size())
+        self._sheet.write(self._x(number, 0), y, block.name, size=font_size())
+        names = [f"head {column}" for column in block.columns]
+        y = self._top + plan.top - as_inches(2)
+        if names and not _fit(names, plan.step):
+            names = list(block.columns)
+            if number == 0:
+                self._write_aside("head", y)
+        for column, name in enumerate(names):
+            self._sheet.write(self._x(number, column) + plan.panel[0] / 2, y, name, ha="center")
+
+    def _name_groups(self, number: int) -> None:
+        """Draw a line above the columns that share a key-value head, and name it."""
+        plan, groups = self._plan, self._grid.groups
+        if not groups:
+            return
+        y = self._top + plan.columns - as_inches(2)
+        names = [f"key-value head {group}" for group, _, _ in groups]
+        if not _fit(names, plan.step * min(1 + last - first for _, first, last in groups)):
+            names = [str(group) for group, _, _ in groups]
+            if number == 0:
+                self._write_aside("key-value", y - as_inches(3))
+        lines: list[Line] = []
+        for name, (_, first, last) in zip(names, groups, strict=True):
+            left, right = self._x(number, first), self._x(number, last) + plan.panel[0]
+            lines.append([(left, y), (right, y)])
+            self._sheet.write((left + right) / 2, y - as_inches(3), name, ha="center")
+        self._sheet.add_lines(lines, "gattn-key-value-heads", linewidths=0.8, alpha=0.75)
+
+    def _draw_block(self, number: int, block: Block) -> None:
+        plan, names = self._plan, self._plan.names[number]
+        frames: list[Line] = []
+        marks: list[Line] = []
+        bars: list[tuple[float, float, float]] = []
+        for (row, column), panel in block.panels.items():
+            x, y = self._x(number, column), self._y(row)
+            frames.append(self._draw_panel(panel.head, block.colours, x, y))
+            marks += list(self._generated(panel.head, x, y))
+            above, name = y - plan.clear, names.texts[row, column]
+            if name:
+                self._sheet.write(x, above, name, size=names.size, va="bottom", linespacing=1.1)
+            if panel.bar is not None:
+                bars.append((x, above + as_inches(3), panel.bar))
+            if (number, column) == (0, 0):
+                self._label_queries(y)
+            if (row + 1, column) not in block.panels:
+                self._label_keys(panel.head, x, y + plan.panel[1])
+        self._sheet.add_lines(frames, "gattn-frames", linewidths=0.4, alpha=0.35)
+        self._sheet.add_lines(marks, "gattn-generated", linewidths=1.4)
+        self._draw_bars(bars)
+
+    def _draw_bars(self, bars: Sequence[tuple[float, float, float]]) -> None:
+        whole, thick = self._plan.panel[0], {"linewidths": 1.8}
+        wholes: list[Line] = [[(x, y), (x + whole, y)] for x, y, _ in bars]
+        shares: list[Line] = [[(x, y), (x + whole * share, y)] for x, y, share in bars]
+        self._sheet.add_lines(wholes, "gattn-whole-bars", alpha=0.15, **thick)
+        self._sheet.add_lines(shares, "gattn-bars", **thick)
+
+    def _draw_panel(self, head: AttentionGraph, colours: Colours, x: float, y: float) -> Line:
+        """Draw a matrix, and give its frame, which leaves out the sink."""
+        plan, (wide, tall) = self._plan, self._plan.panel
+        found = cells(head, np.arange(head.graph.num_edges), head.attention, plan.most_cells)
+        found = add_sink(found, head, np.arange(head.graph.num_queries))
+        self._sheet.add_image((x, y, wide, tall), found, colours)
+        if head.sink is not None:
+            wide -= 2 * found.block * plan.token(head)[0]
+        return [(x, y), (x + wide, y), (x + wide, y + tall), (x, y + tall), (x, y)]
+
+    def _generated(self, head: AttentionGraph, x: float, y: float) -> Iterator[Line]:
+        """Give lines beside the rows and above the columns of generated tokens."""
+        graph, (across, down), apart = head.graph, self._plan.token(head), as_inches(2.5)
+        last = graph.num_queries if graph.is_bipartite else graph.num_tokens - graph.query_offset
+        row, column = max(last - head.generated, 0), graph.num_tokens - head.generated
+        if row < min(last, graph.num_queries):
+            low = y + graph.num_queries * down
+            yield [(x - apart, y + row * down), (x - apart, low)]
+        if not graph.is_bipartite and column < graph.num_keys:
+            right = x + graph.num_keys * across
+            yield [(x + column * across, y - apart), (right, y - apart)]
+
+    def _label_queries(self, y: float) -> None:
+        labels, down = self._plan.queries, self._plan.token(self._grid.head)[1]
+        for place, text in enumerate(labels.texts):
+            if text:
+                there = y + (place + 0.5) * down
+                self._write_aside(text, there, va="center", size=labels.size)
+
+    def _label_keys(self, head: AttentionGraph, x: float, y: float) -> None:
+        plan, labels, across = self._plan, self._plan.keys, self._plan.token(head)[0]
+        style: dict[str, Any] = {"ha": "center", "va": "top", "rotation": labels.rotation}
+        places = [x + (key + 0.5) * across for key in range(head.graph.num_keys)]
+        if head.sink is not None:
+            places.append(x + plan.panel[0] - across * block_size(head, plan.most_cells) / 2)
+        for place, text in zip(places, labels.texts, strict=False):
+            if text:
+                self._sheet.write(place, y + as_inches(3), text, size=labels.size, **style)
+
+
+def _fit(names: Sequence[str], room: float) -> bool:
+    return as_inches((max(map(width, names)) + 0.5) * small_size()) <= room

@@ -1,0 +1,162 @@
+"""How large the parts of a picture of many heads are, so that all its texts have room."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gattn.drawing.canvas import layouts
+from gattn.drawing.canvas.labels import Labels, fit, font_size, larger
+from gattn.drawing.canvas.shown import largest_of
+from gattn.drawing.many_heads.grid import Block, Grid
+from gattn.drawing.many_heads.sheet import as_inches, key_width, line_height, small_size
+from gattn.drawing.one_head.matrix import block_size
+from gattn.heads.head import AttentionGraph
+from gattn.text import width, wrapped
+
+_CELLS_PER_INCH = 60
+_THUMBNAIL, _TOKEN, _PANEL = 1.15, 0.24, (1.9, 4.2)
+"""Inches of a thumbnail; of a token where tokens are written, and of the panel they are part of."""
+_NARROWEST, _WIDEST, _WIDEST_BLOCKS = 5.0, 14.0, 21.0
+BETWEEN, MARGIN = 0.35, 0.15
+"""Inches between blocks, and around all."""
+_FILLED = 0.92
+"""How much of the distance between panels they fill."""
+_LEAST, _LEAST_KEY = 0.08, 0.4
+"""Inches of a matrix and of a key of colours, at least."""
+_NO_LABELS = Labels([], 0, 0)
+_SMALLEST, _MOST_LINES = 4.0, 2
+"""The font size down to which names shrink, and their lines."""
+
+
+class Plan:
+    """How large the parts of a grid are, in inches.
+
+    Parameters
+    ----------
+    grid : Grid
+        The grid.
+    width : float, optional
+        Its width; what panels of the usual size take where not given.
+    height : float, optional
+        The height to fill; what panels of the usual size take where not given.
+    """
+
+    def __init__(self, grid: Grid, width: float | None = None, height: float | None = None) -> None:
+        self.grid = grid
+        rows, columns = grid.size
+        across, down = grid.shape
+        count, usual = columns * len(grid.blocks), _usual_side(grid)
+        self.left = self._left()
+        around = self.left + BETWEEN * (len(grid.blocks) - 1)
+        around += key_width() * len(grid.keys) + MARGIN
+        if width is None:
+            most = larger() * (_WIDEST if len(grid.blocks) == 1 else _WIDEST_BLOCKS)
+            wanted = around + count * usual * across / _FILLED
+            width = min(max(wanted, _NARROWEST * larger()), most)
+        self.width = width
+        side = max(_FILLED * (width - around) / count / across, 0.05)
+        self._measure(side if height else min(side, usual))
+        if height:
+            row = (height - self.top - self.bottom) / rows - self.above
+            self._measure(min(side, max(_FILLED * row / down, 0.05)))
+        wanted = self.top + rows * self.row + self.bottom
+        self.height = height or max(wanted, self.top + self.above + 1.2 * larger())
+        self.key = min(1.5 * larger(), self.height - self.top - self.above - MARGIN)
+        self.has_room = max(self.panel) >= _LEAST and self.key >= _LEAST_KEY
+
+    def _left(self) -> float:
+        """Find the room that the names of rows, or the tokens of queries, take."""
+        grid, widest = self.grid, 0.0
+        if grid.rows:
+            names = [*grid.rows, "head", *["key-value"] * bool(grid.groups)]
+            widest = max(map(width, names)) * small_size()
+        if grid.is_labelled:
+            tokens = fit(dict(enumerate(grid.head.query_labels())), 99, rotations=(90,))
+            widest = tokens.widest + width("0000 ") * tokens.size
+        return MARGIN + as_inches(widest + 6)
+
+    def _measure(self, side: float) -> None:
+        grid, line = self.grid, line_height(small_size())
+        size = 0.9 * font_size() if grid.is_strip else small_size()
+        self.panel = side * grid.shape[0], side * grid.shape[1]
+        self.most_cells = max(16, int(_CELLS_PER_INCH * side))
+        self.step = self.panel[0] / _FILLED
+        room = (self.width - self.left - MARGIN) / as_inches(1)
+        self.title = wrapped(grid.title, room / font_size())
+        blocks = largest_of(block_size(grid.head, self.most_cells))
+        self.caption = wrapped(grid.caption and grid.caption + blocks, room / small_size())
+        self.names = [Names.fitting(block, self.panel[0], size) for block in grid.blocks]
+        self.clear = as_inches(3 + 5 * grid.has_bars + 3 * bool(grid.head.generated))
+        self.above = self.clear + max(names.height for names in self.names)
+        self.row = self.above + self.panel[1] + (1 - _FILLED) * side
+        self.under_title = MARGIN
+        if self.title:
+            self.under_title += line_height(font_size()) * (1.15 + self.title.count("\n"))
+        self.blocks = self.under_title
+        if self.caption:
+            self.blocks += line * (1.6 + self.caption.count("\n"))
+        self.groups = self.blocks + 1.1 * line_height(font_size()) * bool(grid.blocks[0].name)
+        self.columns = self.groups + 1.6 * line * bool(grid.groups)
+        self.top = self.columns + 1.1 * line * bool(grid.blocks[0].columns)
+        self.keys, self.queries = self._labels() if grid.is_labelled else (_NO_LABELS, _NO_LABELS)
+        self.bottom = MARGIN + as_inches(self.keys.extent)
+
+    def _labels(self) -> tuple[Labels, Labels]:
+        """Fit the tokens of keys, with a sink, and of queries."""
+        head, (across, down) = self.grid.head, self.token(self.grid.head)
+        keys, queries = layouts.ends(head)
+        named = dict(zip(keys, head.labels(), strict=False))
+        if head.sink is not None:
+            named["sink"] = "<sink>"
+        fitted = fit(named, across / as_inches(1), rotations=(0, 90))
+        if head.sink is not None:
+            fitted.texts[-1] = "<sink>"
+        named = dict(zip(queries, head.query_labels(), strict=True))
+        return fitted, fit(named, down / as_inches(1), rotations=(90,))
+
+    def token(self, head: AttentionGraph) -> tuple[float, float]:
+        """Tell how much a key takes across, and a query down."""
+        block, (wide, tall) = block_size(head, self.most_cells), self.panel
+        columns = -(-head.graph.num_keys // block) + 2 * (head.sink is not None)
+        rows = -(-head.graph.num_queries // block)
+        return wide / max(columns, 1) / block, tall / max(rows, 1) / block
+
+
+@dataclass(frozen=True)
+class Names:
+    """What stands above the panels of a block, by place, in one size; the height in inches."""
+
+    texts: dict[tuple[int, int], str]
+    size: float
+    height: float
+
+    @classmethod
+    def fitting(cls, block: Block, room: float, size: float) -> Names:
+        """Take the fullest names that fit in a few lines, or else shrink the shortest."""
+        wide = room / as_inches(1)
+        for level in range(max(len(panel.names) for panel in block.panels.values())):
+            texts = {
+                place: wrapped(panel.names[min(level, len(panel.names) - 1)], wide / size)
+                for place, panel in block.panels.items()
+            }
+            widest = max(width(line) for text in texts.values() for line in text.split("\n"))
+            lines = max(1 + text.count("\n") if text else 0 for text in texts.values())
+            if widest * size <= wide and lines <= _MOST_LINES:
+                break
+        else:
+            size = max(_SMALLEST, min(size, wide / widest))
+        return cls(texts, size, lines * line_height(size))
+
+
+def _usual_side(grid: Grid) -> float:
+    """Tell the longer side of a matrix that is neither too small nor too large."""
+    if not grid.is_strip:
+        return larger() * _THUMBNAIL
+    tokens = max(grid.head.graph.num_keys, grid.head.graph.num_queries)
+    return larger() * min(max(_TOKEN * tokens, _PANEL[0]), _PANEL[1])
+
+
+def most_columns(head: AttentionGraph) -> int:
+    """Tell how many heads with labelled tokens have room side by side."""
+    tokens = max(head.graph.num_keys, head.graph.num_queries)
+    return 6 if _TOKEN * tokens < _PANEL[0] else 4

@@ -1,0 +1,142 @@
+"""In which order and under which names a picture shows many heads."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import pandas as pd
+
+from gattn.analysis.heads.head_table import Place
+from gattn.drawing.many_heads.grid_plan import most_columns
+from gattn.drawing.many_heads.scores import HeadScore, Score
+from gattn.heads.head import AttentionGraph
+
+Graphs: TypeAlias = "Mapping[Place, AttentionGraph]"
+
+
+@dataclass(frozen=True)
+class Arranged:
+    """Where the heads of a stack stand, and what is written beside and above them.
+
+    Parameters
+    ----------
+    spots : dict of (int, int) to (str, int, int)
+        The head in each row and column.
+    names : dict of (str, int, int) to (str, str)
+        The names of heads, in full and short; "" where the row and the column tell.
+    rows, columns : tuple of str
+        The names of rows and columns, where they are layers and heads.
+    """
+
+    spots: dict[tuple[int, int], Place]
+    names: dict[Place, tuple[str, str]]
+    rows: tuple[str, ...] = ()
+    columns: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Order:
+    """By which score heads are sorted, and which one is written above them.
+
+    Parameters
+    ----------
+    sort, label : Score or None
+        The scores.
+    within_layers : bool
+        Whether layers stay rows.
+    """
+
+    sort: Score | None
+    label: Score | None
+    within_layers: bool
+
+    @classmethod
+    def of(
+        cls,
+        graphs: Graphs,
+        sort: HeadScore | None,
+        label: HeadScore | None,
+        *,
+        within_layers: bool,
+        known: pd.DataFrame | None = None,
+    ) -> Order:
+        """Read the scores, by name from `known` or else from the head table."""
+        by = None if sort is None else Score.of(sort, graphs, known)
+        written = by if label is None else Score.of(label, graphs, known)
+        return cls(by, written, within_layers)
+
+    @property
+    def said(self) -> list[str]:
+        """Say what heads are sorted and labelled by."""
+        said = []
+        if self.sort:
+            each = " in each layer" if self.within_layers else ""
+            above = ", written above," if self.label is self.sort else ""
+            first = "" if self.sort.is_text else " from the largest on"
+            said.append(f"sorted by {self.sort.name}{above}{each}{first}")
+        if self.label and self.label is not self.sort:
+            said.append(f"above each head its {self.label.name}")
+        return said
+
+    def arrange(self, graphs: Graphs, columns: int) -> Arranged:
+        """Arrange the heads of one stack, in that many columns where they are a strip."""
+        layers = sorted({layer for _, layer, _ in graphs})
+        numbers = sorted({head for *_, head in graphs})
+        ranked = self.sort.ranked(list(graphs)) if self.sort else list(graphs)
+        if columns or (self.sort and not self.within_layers):
+            wide = columns or len(numbers)
+            spots = {divmod(count, wide): place for count, place in enumerate(ranked)}
+            names = {place: _names(place, graphs[place]) for place in graphs}
+            if not columns:
+                names = {place: (short, short) for place, (_, short) in names.items()}
+            return Arranged(spots, names)
+        rows = tuple(_layer_name(layer, graphs) for layer in layers)
+        if self.sort:
+            in_layer = {layer: [one for one in ranked if one[1] == layer] for layer in layers}
+            spots = {
+                (row, column): place
+                for row, layer in enumerate(layers)
+                for column, place in enumerate(in_layer[layer])
+            }
+            return Arranged(spots, {one: (f"head {one[2]}", str(one[2])) for one in graphs}, rows)
+        spots = {(layers.index(place[1]), numbers.index(place[2])): place for place in graphs}
+        return Arranged(spots, dict.fromkeys(graphs, ("", "")), rows, tuple(map(str, numbers)))
+
+    def labelled(self, place: Place, names: tuple[str, str]) -> tuple[str, ...]:
+        """Write a head's name with its label, from the fullest form to the shortest."""
+        full, short = names
+        text = self.label.text(place) if self.label else ""
+        if self.label is None or not text:
+            return names
+        labels = (text, text) if self.label.is_text else (f"{self.label.name} {text}", text)
+        return tuple(map(titled, (full, short, short), (labels[0], *labels)))
+
+
+def titled(name: str, text: str) -> str:
+    """Write a text after a head's name, where it has one."""
+    return f"{name}: {text}" if name else text
+
+
+def _names(place: Place, head: AttentionGraph) -> tuple[str, str]:
+    """Name a head in full and in short."""
+    numbers = {"layer": place[1], "head": place[2]}
+    if head.layer is None:
+        del numbers["layer"]
+    short = ".".join(map(str, numbers.values()))
+    if head.key_value_head is not None:
+        numbers["key-value head"] = head.key_value_head
+    return " · ".join(f"{name} {number}" for name, number in numbers.items()), short
+
+
+def strip_columns(graphs: Graphs) -> int:
+    """Tell how many heads of a strip stand side by side."""
+    most = most_columns(next(iter(graphs.values())))
+    rows = -(-len(graphs) // most)
+    return -(-len(graphs) // rows)
+
+
+def _layer_name(layer: int, graphs: Graphs) -> str:
+    is_known = any(head.layer is not None for head in graphs.values())
+    return f"layer {layer}" if is_known else ""

@@ -1,0 +1,140 @@
+"""A figure as a sheet measured in inches from its top left corner."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.cm import ScalarMappable
+from matplotlib.collections import LineCollection
+from matplotlib.colors import Colormap, Normalize
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.image import AxesImage
+from matplotlib.transforms import Affine2D
+
+from gattn.drawing.canvas.colours import Scale
+from gattn.drawing.canvas.frame import POINTS_PER_INCH, add_colour_bar
+from gattn.drawing.canvas.labels import font_size, text_style
+from gattn.drawing.one_head.matrix import Cells
+
+_PIXELS = 128
+
+
+class GridFigure(Figure):
+    """A figure without pyplot that a notebook shows where it is the value of a cell."""
+
+    def _repr_png_(self) -> bytes:
+        buffer = io.BytesIO()
+        self.savefig(buffer, format="png")
+        return buffer.getvalue()
+
+
+@dataclass(frozen=True)
+class Colours:
+    """The colours of a scale, and what they stand for."""
+
+    scale: Scale
+    cmap: Colormap
+    values: str = "attention"
+
+    @cached_property
+    def norm(self) -> Normalize:
+        """The scale as matplotlib takes it, one for all that share it."""
+        return self.scale.norm
+
+
+class _Cells(AxesImage):
+    """An image whose cells stay sharp where a viewer blurs the pixels of small images."""
+
+    def make_image(self, renderer: Any, magnification: float = 1.0, unsampled: bool = False) -> Any:
+        """Make the pixels; vector files get cells of several pixels, in the same place."""
+        image, x, y, place = super().make_image(renderer, magnification, unsampled)
+        if unsampled:
+            times = max(1, _PIXELS // max(image.shape[:2]))
+            image = image.repeat(times, 0).repeat(times, 1)
+            return image, x, y, Affine2D().scale(1 / times) + place
+        return image, x, y, place
+
+
+class Sheet:
+    """One Axes all over a figure: drawn sooner than an Axes for each of a thousand matrices.
+
+    Parameters
+    ----------
+    figure : Figure or SubFigure
+        The figure.
+    """
+
+    def __init__(self, figure: Figure | SubFigure) -> None:
+        wide, tall = inches_of(figure)
+        if isinstance(figure, Figure) and not figure.axes:
+            figure.set_layout_engine("none")  # it would warn that there is nothing to lay out
+        self._axes = figure.add_axes((0, 0, 1, 1), gid="gattn-sheet")
+        self._axes.set(xlim=(0, wide), ylim=(-tall, 0), aspect="equal", anchor="NW")
+        self._axes.set_axis_off()
+
+    def write(self, x: float, y: float, text: str, **style: Any) -> None:
+        """Write a small text that starts at a place on its baseline."""
+        plain: dict[str, Any] = {"size": small_size(), "va": "baseline"}
+        self._axes.text(x, -y, text, **plain | text_style([text]) | style)
+
+    def add_image(self, box: Sequence[float], found: Cells, colours: Colours) -> None:
+        """Draw cells in a box: its left and upper end, width and height."""
+        x, y, wide, tall = box
+        image = _Cells(
+            self._axes,
+            cmap=colours.cmap,
+            norm=colours.norm,
+            interpolation="none",  # so that vector files hold the cells themselves
+            extent=(x, x + wide, -y - tall, -y),
+            origin="upper",
+        )
+        image.set_data(found.values)
+        self._axes.add_image(image)
+
+    def add_lines(
+        self, lines: Iterable[Sequence[tuple[float, float]]], gid: str, **style: Any
+    ) -> None:
+        """Draw lines in the colour of texts, where there are any."""
+        found = [[(x, -y) for x, y in line] for line in lines]
+        if found:
+            plain: dict[str, Any] = {"colors": mpl.rcParams["text.color"], "capstyle": "butt"}
+            collection = LineCollection(found, gid=gid, **plain | style)
+            self._axes.add_collection(collection, autolim=False)
+
+    def add_key(self, x: float, y: float, long: float, colours: Colours) -> None:
+        """Show what colours mean."""
+        place = (x, -y - long, 0.09, long)
+        bar = self._axes.inset_axes(place, transform=self._axes.transData)
+        mappable = ScalarMappable(colours.norm, colours.cmap)
+        add_colour_bar(mappable, colours.scale.ticks, colours.values, cax=bar)
+
+
+def inches_of(figure: Figure | SubFigure) -> tuple[float, float]:
+    """Measure the width and height of a figure."""
+    box = figure.bbox
+    return float(box.width / figure.dpi), float(box.height / figure.dpi)
+
+
+def as_inches(points: float) -> float:
+    """Convert points to inches."""
+    return points / POINTS_PER_INCH
+
+
+def small_size() -> float:
+    """Tell the font size of small texts in points."""
+    return 0.75 * font_size()
+
+
+def line_height(size: float) -> float:
+    """Tell the height in inches of a line of text of some size in points."""
+    return as_inches(1.3 * size)
+
+
+def key_width() -> float:
+    """Tell the inches that a key of colours takes."""
+    return 0.15 + as_inches(5.4 * small_size())

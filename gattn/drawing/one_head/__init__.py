@@ -1,0 +1,1 @@
+"""Pictures of one head, and of token graphs."""

@@ -1,0 +1,332 @@
+"""Pictures of what analyses return: arrays with named axes, and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.colors import Colormap, Normalize, to_rgba
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+from gattn.drawing.canvas.axes import (
+    LARGEST,
+    label_layers,
+    label_rows,
+    label_tokens,
+    layer_colours,
+    new_axes,
+    title_of,
+    width_of_tokens,
+    write_title,
+)
+from gattn.drawing.canvas.colours import colour_map, given_map
+from gattn.drawing.canvas.heat import NONE, draw_kinds, draw_matrix, write_cells
+from gattn.drawing.canvas.labels import font_size
+from gattn.errors import SelectionError
+from gattn.text import visible
+
+
+def draw_array(
+    array: xr.DataArray,
+    *,
+    ax: Axes | None = None,
+    title: str | None = None,
+    cmap: str | Colormap | None = None,
+    **options: Any,
+) -> Axes:
+    """Draw an array with named axes: points, lines, or a matrix with its first axis going down.
+
+    Of one number a token, or the like, and head, all heads are drawn: a row each, or a line where
+    it is a spectrum. Of other arrays with more than two axes the last two are drawn, at the last
+    place of the others (mostly the last layer); the title says which. Name another as in
+    ``draw(layer=0)``. Where there is no number it is grey.
+
+    Parameters
+    ----------
+    array : DataArray
+        What to draw.
+    ax : Axes, optional
+        Where to draw; by default in a new pyplot figure, the caller's to show and close.
+    title : str, optional
+        What to write above, in place of what it was computed from and the notes.
+    cmap : str or Colormap, optional
+        The colours of a matrix, or of layers.
+    **options
+        The names of axes select, as in ``layer=0``; others are passed on to ``Axes.plot`` or
+        ``Axes.imshow``.
+
+    Returns
+    -------
+    Axes
+        The axes; their figure is never shown, saved or closed here.
+
+    Raises
+    ------
+    SelectionError
+        Where there is nothing to draw, or no such place or colour map.
+    """
+    cmap = cmap and given_map(cmap)
+    chosen = {str(axis): options.pop(str(axis)) for axis in array.dims if axis in options}
+    array = _selected(array, chosen)
+    if array.size == 0 or array.ndim == 0:
+        raise SelectionError(f"There is nothing to draw in an array of shape {array.shape}.")
+    array = _last_places(array)
+    notes = _notes(array.attrs)
+    if array.attrs.get("are_kinds"):
+        array = array.expand_dims("head") if array.ndim == 1 else array
+        notes.insert(0, "colours compare within a head")
+    if array.ndim == 1:
+        ax = _draw_points(array, ax, options)
+    elif array.dims[-1] == "index":
+        ax = _draw_spectra(array, ax, cmap, options)
+        notes.insert(0, "a line a head")
+    else:
+        ax = _draw_matrix(array, ax, cmap, options)
+    if title is None:
+        write_title(ax, _title(array), notes)
+    else:
+        write_title(ax, title)
+    return ax
+
+
+def _last_places(array: xr.DataArray) -> xr.DataArray:
+    """Leave two axes, or those of heads and one more; of axes with one place none."""
+    for axis in [axis for axis in array.dims if array.sizes[axis] == 1]:
+        if array.ndim > 1:
+            array = array.isel({axis: 0})
+    are_heads = array.dims[:2] == ("layer", "head")
+    while array.ndim > 3 or (array.ndim == 3 and not are_heads):
+        array, are_heads = array[-1], False
+    return array
+
+
+def _draw_points(array: xr.DataArray, ax: Axes | None, options: Mapping[str, Any]) -> Axes:
+    """Draw one number a place: a line over what counts, a stem each over tokens."""
+    (axis,) = map(str, array.dims)
+    values = array.to_numpy()
+    ax = ax if ax is not None else new_axes(max(6.4, _matrix_size(1, array.size)[0]), 3.6)
+    style: dict[str, Any] = {"marker": "o", "ms": 4} | dict(options)
+    if f"{axis}_token" in array.coords or array[axis].dtype.kind in "OUT":
+        style = {"ls": "none"} | style
+        (line,) = ax.plot(np.arange(array.size), values, **style)
+        ax.vlines(np.arange(array.size), 0, values, color=line.get_color(), lw=1.5)
+        ax.axhline(0, color="0.5", lw=0.6)
+    else:
+        ax.plot(np.arange(array.size), values, **style)
+    _label(ax, array, axis, "x", array.size)
+    ax.set_ylabel(_named(array))
+    ax.spines[["top", "right"]].set_visible(False)
+    return ax
+
+
+def _draw_spectra(
+    array: xr.DataArray, ax: Axes | None, cmap: str | Colormap | None, options: Mapping[str, Any]
+) -> Axes:
+    """Draw a line a head, in the colours of layers."""
+    ax = ax if ax is not None else new_axes(6.4, 4.2)
+    heads = array if array.ndim == 3 else array.expand_dims("layer")
+    layers = heads["layer"].to_numpy() if "layer" in heads.coords else np.zeros(1)
+    colours = layer_colours(cmap)
+    norm = Normalize(layers.min(), max(layers.max(), layers.min() + 1))
+    index = array["index"].to_numpy()
+    for layer, some in zip(layers, heads.to_numpy(), strict=True):
+        style: dict[str, Any] = {"color": colours(norm(layer)), "lw": 1, "marker": ".", "ms": 4}
+        ax.plot(index, some.T, **(style | dict(options)))
+    ax.set(xlabel="index", ylabel=_named(array))
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    ax.spines[["top", "right"]].set_visible(False)
+    if len(layers) > 1:
+        label_layers(ax, norm, colours)
+    return ax
+
+
+def _draw_matrix(
+    array: xr.DataArray, ax: Axes | None, cmap: str | Colormap | None, options: Mapping[str, Any]
+) -> Axes:
+    *down, across = map(str, array.dims)
+    values = array.to_numpy().reshape(-1, array.shape[-1])
+    if ax is None:
+        ax = new_axes(*_matrix_size(*values.shape))
+    if array.attrs.get("are_kinds"):
+        draw_kinds(ax, values)
+    else:
+        draw_matrix(ax, values, _named(array), cmap, **options)
+    if "head" in array.dims and not any(f"{axis}_token" in array.coords for axis in array.dims):
+        write_cells(ax, values, ax.images[-1].to_rgba(np.ma.masked_invalid(values)))
+    _label(ax, array, across, "x", array.shape[-1])
+    if len(down) == 2:
+        places = np.ndindex(*array.shape[:2])
+        numbers = [array[axis].to_numpy().tolist() for axis in down]
+        label_rows(ax, [f"{numbers[0][i]}.{numbers[1][j]}" for i, j in places])
+        ax.set_ylabel("head")
+    else:
+        _label(ax, array, down[0], "y", len(values))
+    return ax
+
+
+def draw_table(
+    table: pd.DataFrame,
+    *,
+    ax: Axes | None = None,
+    columns: Sequence[str] | None = None,
+    shares: Sequence[str] = (),
+    cmap: str | Colormap | None = None,
+    **options: Any,
+) -> Axes:
+    """Draw a table of numbers: one row of colours a row, each column on a scale of its own.
+
+    Scales go from 0 to the largest number, and around 0 where there are negative ones.
+
+    Numbers are written in the cells where there is room. A long table is a heat map of its rows in
+    order.
+
+    Parameters
+    ----------
+    table : DataFrame
+        What to draw.
+    ax : Axes, optional
+        Where to draw; by default in a new pyplot figure, the caller's to show and close.
+    columns : sequence of str, optional
+        The columns to show; all that hold numbers where not given.
+    shares : sequence of str
+        The columns that go from 0 to 1, and are drawn on that scale.
+    cmap : str or Colormap, optional
+        The colours.
+    **options
+        Passed on to ``Axes.imshow``.
+
+    Returns
+    -------
+    Axes
+        The axes; their figure is never shown, saved or closed here.
+
+    Raises
+    ------
+    SelectionError
+        Where no column holds numbers, or there is no such colour map.
+    """
+    cmap = cmap and given_map(cmap)
+    table = without_only_stack(table)
+    names = list(columns) if columns is not None else _numeric(table)
+    if not names or not len(table):
+        raise SelectionError("There is nothing to draw: the table has no rows or no numbers.")
+    values = table[names].to_numpy(dtype=np.float64, na_value=np.nan)
+    rows = _row_names(table)
+    if ax is None:
+        ax = new_axes(min(LARGEST, 1.8 + 0.75 * len(names)), min(LARGEST, 1.6 + 0.24 * len(rows)))
+    painted = _painted(values, np.isin(names, shares), cmap)
+    ax.imshow(painted, aspect="auto", **options)
+    label_rows(ax, rows)
+    if table.index.nlevels == 1 and table.index.name:
+        ax.set_ylabel(str(table.index.name))
+    ax.set_xticks(range(len(names)), [name.replace("_", "\n") for name in names])
+    ax.tick_params(axis="x", labelsize=0.75 * font_size(), length=0)
+    write_cells(ax, values, painted)
+    ax.spines[:].set_visible(False)
+    said = "each column on a scale of its own" + ", shares from 0 to 1" * bool(shares)
+    write_title(ax, title_of(table), [said, *_notes(table.attrs)])
+    return ax
+
+
+def without_only_stack(table: pd.DataFrame) -> pd.DataFrame:
+    """Leave the stack out of rows' names where there is but one."""
+    if "stack" in table.index.names and table.index.get_level_values("stack").nunique() == 1:
+        return table.droplevel("stack")
+    return table
+
+
+def _selected(array: xr.DataArray, chosen: Mapping[str, Any]) -> xr.DataArray:
+    try:
+        return array.sel(chosen)
+    except KeyError as error:
+        known = {axis: array[axis].to_numpy().tolist() for axis in chosen}
+        raise SelectionError(f"There is no {dict(chosen)}; there are {known}.") from error
+
+
+def _matrix_size(rows: int, columns: int) -> tuple[float, float]:
+    return width_of_tokens(columns), min(LARGEST, max(3.0, 1.6 + 0.3 * rows))
+
+
+def _label(ax: Axes, array: xr.DataArray, axis: str, side: str, count: int) -> None:
+    texts = array.coords.get(f"{axis}_token")
+    labels = array[axis].to_numpy().tolist() if axis in array.coords else list(range(count))
+    if texts is not None:
+        label_tokens(ax, labels, [str(text) for text in texts.to_numpy()], side)
+    elif labels and all(isinstance(label, str) for label in labels):
+        label_tokens(ax, None, [str(label) for label in labels], side)
+    else:
+        ticks = ax.xaxis if side == "x" else ax.yaxis
+        ticks.set_major_locator(MaxNLocator(integer=True))
+        shown = [int(t) for t in ticks.get_ticklocs() if 0 <= t < count]
+        ticks.set_ticks(shown, [str(labels[i]) for i in shown])
+    name = axis.replace("_", " ")
+    ax.set(**{f"{side}label": name})
+
+
+def _named(array: xr.DataArray) -> str:
+    return str(array.name or "").replace("_", " ")
+
+
+def _title(array: xr.DataArray) -> str:
+    chosen = [
+        f"{axis} {array[axis].item()}"
+        for axis in map(str, array.coords)
+        if array[axis].ndim == 0 and array[axis].dtype.kind in "iu"
+    ]
+    return " · ".join(
+        filter(None, [_named(array), *chosen, str(array.attrs.get("computed_from", ""))])
+    )
+
+
+def _notes(attrs: Any) -> list[str]:
+    return list(attrs.get("notes", ()))
+
+
+def _numeric(table: pd.DataFrame) -> list[str]:
+    return [
+        str(name)
+        for name in table.columns
+        if is_numeric_dtype(table[name]) and not is_bool_dtype(table[name])
+    ]
+
+
+def _row_names(table: pd.DataFrame) -> list[str]:
+    """Name the rows by what they are of, and where that are tokens, by these."""
+    names = [_place(label) for label in table.index]
+    if "token" in table.columns:
+        tokens = [visible(str(token)) for token in table["token"]]
+        return [f"{name} {token}" for name, token in zip(names, tokens, strict=True)]
+    return names
+
+
+def _place(label: Any) -> str:
+    """Name a row; of a head "1.3" as on the command line."""
+    if not isinstance(label, tuple):
+        return str(label)
+    texts = [part for part in label if isinstance(part, str)]
+    numbers = ".".join(str(part) for part in label if not isinstance(part, str))
+    return " ".join([*texts, numbers]).strip()
+
+
+def _painted(
+    values: NDArray[np.float64], are_shares: NDArray[np.bool_], cmap: str | Colormap | None
+) -> NDArray[np.float64]:
+    """Colour each column, from 0 on, or around 0 where there are negative numbers."""
+    painted = np.full((*values.shape, 4), to_rgba(NONE))
+    for column, is_share in enumerate(are_shares):
+        shown = values[:, column]
+        finite = shown[np.isfinite(shown)]
+        if finite.size:
+            signed = bool((finite < 0).any())
+            top = 1.0 if is_share else float(np.abs(finite).max()) or 1.0
+            scale = Normalize(-top if signed else 0.0, top, clip=True)
+            colours = colour_map(cmap, is_signed=signed, is_area=True)
+            is_known = np.isfinite(shown)
+            painted[is_known, column] = colours(scale(shown[is_known]))
+    return painted

@@ -1,0 +1,90 @@
+"""Pictures of barcodes: one bar a component or loop, from where it is born to where it dies."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from gattn.drawing.canvas.axes import new_axes, pitch, write_title
+from gattn.drawing.canvas.labels import font_size
+from gattn.errors import SelectionError
+
+if TYPE_CHECKING:
+    from gattn.analysis.shape.barcode import Barcode
+
+_NAMES = {0: "components", 1: "loops"}
+_COLOURS = {0: "#2471b1", 1: "#cc6a1b"}
+_THICKEST, _THINNEST = 6.0, 0.6
+_MOST = 150
+"""How many bars of a dimension are drawn, the longest ones."""
+
+
+def draw_barcode(
+    bars: Barcode,
+    *,
+    layer: int | None = None,
+    head: int | None = None,
+    ax: Axes | None = None,
+    **options: Any,
+) -> Axes:
+    """Draw the bars of one head, the longest of each dimension on top, and up to 150 of each.
+
+    Parameters
+    ----------
+    bars : Barcode
+        What `gattn.analysis.barcode` returns.
+    layer, head : int, optional
+        Which head; the last one, or the last of this layer, where not given. The title says which.
+    ax : Axes, optional
+        Where to draw; by default in a new pyplot figure, the caller's to show and close.
+    **options
+        Passed on to ``Axes.hlines``.
+
+    Returns
+    -------
+    Axes
+        The axes; their figure is never shown, saved or closed here.
+
+    Raises
+    ------
+    SelectionError
+        Where there is no such head, or there are no bars.
+    """
+    found = list(dict.fromkeys(place[:2] for place in bars.index))
+    places = [
+        place
+        for place in found
+        if (layer is None or place[0] == layer) and (head is None or place[1] == head)
+    ]
+    if not places:
+        raise SelectionError(f"There are no bars of layer {layer}, head {head}; of {found} alone.")
+    shown = bars.xs(places[-1], level=("layer", "head"))
+    parts = {d: shown.loc[[d]] for d in sorted(set(shown.index), reverse=True)}
+    count = sum(min(len(part), _MOST) for part in parts.values())
+    if ax is None:
+        ax = new_axes(6.4, float(np.clip(1.4 + 0.08 * count, 2.4, 8.0)))
+    apart, _ = pitch(ax, count, "y")
+    style: dict[str, Any] = {"linewidth": float(np.clip(0.75 * apart, _THINNEST, _THICKEST))}
+    row = 0
+    for dimension, part in parts.items():
+        lengths = (part["death"] - part["birth"]).to_numpy()
+        some = part.iloc[np.argsort(lengths, kind="stable")[-_MOST:]]
+        rows = np.arange(row, row + len(some))
+        row += len(some)
+        style |= {"color": _COLOURS[dimension], "label": _label(dimension, len(some), len(part))}
+        ax.hlines(rows, some["birth"], some["death"], **style | options)
+    ax.set(ylim=(-1, row), yticks=[], xlabel="distance, 1 − attention", xlim=(0, 1.02))
+    ax.spines[["top", "left", "right"]].set_visible(False)
+    size = 0.75 * font_size()
+    key = ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=size)
+    for line in key.get_lines():
+        line.set_linewidth(_THICKEST / 2)
+    title = f"barcode · layer {places[-1][0]} · head {places[-1][1]} · {bars.computed_from}"
+    write_title(ax, title, bars.notes)
+    return ax
+
+
+def _label(dimension: int, shown: int, count: int) -> str:
+    return f"{_NAMES[dimension]} ({f'{shown} of ' if shown < count else ''}{count})"

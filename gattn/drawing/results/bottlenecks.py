@@ -1,0 +1,59 @@
+"""Pictures of bottlenecks: tokens across, layers up, and what has to go to part two tokens."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+
+from gattn.drawing.canvas.axes import LARGEST, label_tokens, new_axes, width_of_tokens, write_title
+
+_CUT = "#d55e00"
+
+
+def draw_bottlenecks(found: pd.DataFrame, *, ax: Axes | None = None, **options: Any) -> Axes:
+    """Draw a minimum cut among all that information passes from one token to another.
+
+    Parameters
+    ----------
+    found : Bottlenecks
+        What `gattn.analysis.bottlenecks` gave.
+    ax : Axes, optional
+        Where to draw; by default in a new pyplot figure, the caller's to show and close.
+    **options
+        Passed on to the lines of what passes, such as ``color``.
+
+    Returns
+    -------
+    Axes
+        The axes; their figure is never shown, saved or closed here.
+    """
+    tokens, between, cut = (found.attrs[name] for name in ("tokens", "between", "cut"))
+    if ax is None:
+        ax = new_axes(width_of_tokens(len(tokens)), min(LARGEST, 1.8 + 0.5 * len(between)))
+    lines = [((key, depth), (query, depth + 1)) for depth, query, key in found.attrs["edges"]]
+    style: dict[str, Any] = {"color": "#8886", "linewidths": 0.8, "zorder": 1} | options
+    ax.add_collection(LineCollection(lines, **style))
+    places = [(row, depth) for depth, rows in enumerate(between) for row in rows]
+    ax.scatter(*_sides(places), s=14, color="0.45", zorder=2)
+    is_of_tokens = "position" in found.columns
+    if is_of_tokens:
+        ax.scatter(*_sides([(row, depth) for depth, row in cut]), s=60, color=_CUT, zorder=3)
+    else:
+        red = [((key, depth), (query, depth + 1)) for depth, query, key in cut]
+        ax.add_collection(LineCollection(red, color=_CUT, linewidths=2, zorder=3))
+    ax.set(xlim=(-0.5, len(tokens) - 0.5), ylim=(-0.3, len(between) - 0.7), ylabel="layers")
+    label_tokens(ax, range(len(tokens)), tokens, "x")
+    ax.set_yticks(range(len(between)))
+    ax.spines[["top", "right"]].set_visible(False)
+    what = "token" if is_of_tokens else "edge"
+    title = f"bottlenecks · minimum cut: {len(cut)} {what}{'' if len(cut) == 1 else 's'}"
+    source = str(found.attrs.get("computed_from", ""))
+    write_title(ax, f"{title} · {source}", found.attrs.get("notes", ()))
+    return ax
+
+
+def _sides(places: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    return [x for x, _ in places], [y for _, y in places]

@@ -1,0 +1,371 @@
+"""Pictures of what edits change in a model's answer, on the graph itself among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.collections import PathCollection
+from matplotlib.colors import Colormap
+from matplotlib.path import Path
+from numpy.typing import NDArray
+
+from gattn.drawing.canvas.axes import label_tokens, new_axes, pitch, write_title
+from gattn.drawing.canvas.colours import Scale, colour_map
+from gattn.drawing.canvas.curves import half_ellipses, loops
+from gattn.drawing.canvas.frame import shown_text
+from gattn.drawing.canvas.heat import draw_matrix, write_cells
+from gattn.drawing.canvas.labels import font_size, text_style
+from gattn.drawing.layers.layered import Line, Lines, draw_nodes, lay, layered_axes, set_up
+from gattn.edit_records import in_words
+from gattn.errors import SelectionError
+from gattn.text import wrapped
+
+if TYPE_CHECKING:
+    from gattn.models.effects.effect_tables import Effects
+
+_MOST_EDGES = 300
+_MOST_BARS = 40
+_WIDE = 12.0
+_EDGE = ["layer", "head", "query", "key"]
+
+
+@dataclass(frozen=True)
+class _Look:
+    """What all layouts need: the numbers, their name, and their colours."""
+
+    values: NDArray[np.float64]
+    name: str
+    scale: Scale
+    cmap: str | Colormap | None
+
+    @property
+    def colours(self) -> Colormap:
+        """The colours of lines."""
+        return colour_map(self.cmap, is_signed=self.scale.is_signed)
+
+    @classmethod
+    def of(cls, table: pd.DataFrame, tokens: int, cmap: str | Colormap | None) -> _Look:
+        column = "estimate" if "estimate" in table else "effect"
+        values = table[column].to_numpy(dtype=np.float64)
+        finite = values[np.isfinite(values)]
+        top = float(np.abs(finite).max(initial=0)) or 1.0
+        scale = Scale(top, bool((finite < 0).any()), pen=max(1.5, 6.5 / max(tokens, 5) ** 0.25))
+        metric = shown_text(str(table.attrs.get("metric", "")), limit=80)
+        name = "estimated change" if column == "estimate" else "change"
+        return cls(values, f"{name} of the {metric}" if metric else name, scale, cmap)
+
+    def strongest(self) -> NDArray[np.int64]:
+        """Choose the rows that can be seen, the weakest first."""
+        sizes = np.abs(np.nan_to_num(self.values))
+        order = np.argsort(sizes, kind="stable")[-_MOST_EDGES:]
+        found: NDArray[np.int64] = order[sizes[order] > 0]
+        return found
+
+
+def draw_effects(
+    table: Effects,
+    layout: str | None = None,
+    *,
+    ax: Axes | None = None,
+    cmap: str | Colormap | None = None,
+) -> Axes:
+    """Draw what edits change in a metric of the model's answer.
+
+    Colours are the change, around 0 where there are falls, and are labelled with the metric. Of
+    a table of `gattn.estimate` estimates are drawn.
+
+    Parameters
+    ----------
+    table : Effects
+        What `gattn.effect` or `gattn.estimate` gives, or some of its rows.
+    layout : str, optional
+        "edits": a bar an edit. "heads": a matrix, layers by heads. Of single edges: "arcs" and
+        "matrix" for those of one head, and "layered" for those of several, all layers one on the
+        other; between two tokens of a layer the strongest head is drawn. By default the one that
+        fits.
+    ax : Axes, optional
+        Where to draw; by default in a new pyplot figure, the caller's to show and close.
+    cmap : str or Colormap, optional
+        The colours.
+
+    Returns
+    -------
+    Axes
+        The axes; their figure is never shown, saved or closed here.
+
+    Raises
+    ------
+    SelectionError
+        Where there are no rows, or these are not of the kind that the layout shows.
+    """
+    if not len(table) or not {"effect", "layer", "head", "query", "key"} <= set(table.columns):
+        raise SelectionError(
+            "There are no effects to draw: keep at least one row, and the columns layer, head, "
+            "query, key and effect."
+        )
+    layout = _fitting(table) if layout is None else layout
+    if layout not in _DRAW:
+        raise SelectionError(f"layout is one of {', '.join(_DRAW)}, not {layout!r}.")
+    _check(table, layout)
+    tokens = _tokens(table)
+    look = _Look.of(table, len(tokens), cmap)
+    ax, notes = _DRAW[layout](table, look, tokens, ax)
+    write_title(ax, _title(table, layout, look), [*notes, *_around(table)])
+    return ax
+
+
+def _around(table: pd.DataFrame) -> list[str]:
+    """Say which edits the model ran with beside those whose effects these are."""
+    edits = in_words(table.attrs.get("edits", ()))
+    return [f"of the model {edits}"] if edits else []
+
+
+def _are_edges(table: pd.DataFrame) -> bool:
+    return bool(table[_EDGE].notna().all(axis=None)) and _are_unique(table)
+
+
+def _are_heads(table: pd.DataFrame) -> bool:
+    is_whole = table[["query", "key"]].isna().all(axis=None)
+    return bool(is_whole and table[["layer", "head"]].notna().all(axis=None)) and _are_unique(table)
+
+
+def _are_unique(table: pd.DataFrame) -> bool:
+    """Say whether each place is edited once: where no stack is named there is but one."""
+    places = table[[*(["stack"] * (len(_stacks(table)) > 1)), *_EDGE]]
+    return not bool(places.duplicated().any())
+
+
+def _stacks(table: pd.DataFrame) -> list[str]:
+    return sorted(table["stack"].dropna().unique()) if "stack" in table else []
+
+
+def _heads_of(table: pd.DataFrame) -> int:
+    columns = [*(["stack"] * (len(_stacks(table)) > 1)), "layer", "head"]
+    return len(table[columns].drop_duplicates())
+
+
+def _fitting(table: pd.DataFrame) -> str:
+    if _are_edges(table):
+        return "arcs" if _heads_of(table) == 1 else "layered"
+    return "heads" if _are_heads(table) and len(_stacks(table)) < 2 else "edits"
+
+
+def _check(table: pd.DataFrame, layout: str) -> None:
+    if layout == "heads" and not _are_heads(table):
+        raise SelectionError(
+            "layout='heads' shows edits of whole heads, each once: try layout='edits'."
+        )
+    if layout in ("arcs", "matrix", "layered") and not _are_edges(table):
+        raise SelectionError(
+            f"layout={layout!r} shows edits of single edges, with layer, head, query and key, each "
+            "once: try layout='edits'."
+        )
+    if layout in ("arcs", "matrix") and _heads_of(table) > 1:
+        raise SelectionError(
+            f"layout={layout!r} shows the edges of one head, but there are {_heads_of(table)}: "
+            "choose some rows, such as found[(found.layer == 2) & (found['head'] == 0)], or "
+            "layout='layered'."
+        )
+    if layout in ("heads", "layered") and len(stacks := _stacks(table)) > 1:
+        raise SelectionError(
+            f"layout={layout!r} shows one stack, but there are {', '.join(stacks)}: choose one, as "
+            f"in found[found['stack'] == {stacks[0]!r}]."
+        )
+
+
+def _tokens(table: pd.DataFrame) -> dict[int, str]:
+    """Name the tokens by their positions, as far as they are known."""
+    known = dict(enumerate(map(str, table.attrs.get("tokens", ()))))
+    for side in ("query", "key"):
+        places = table[side].dropna().astype(int)
+        texts = table[f"{side}_token"] if f"{side}_token" in table else [""] * len(places)
+        for place, text in zip(places, texts, strict=False):
+            known.setdefault(place, str(text))
+    return dict(sorted(known.items()))
+
+
+def _title(table: pd.DataFrame, layout: str, look: _Look) -> str:
+    is_cut = "estimate" in table or ("kind" in table and bool((table["kind"] == "Cut").all()))
+    parts = list(map(shown_text, _stacks(table))) if layout != "edits" else []
+    if layout in ("arcs", "matrix"):
+        parts += [f"layer {table['layer'].iloc[0]}", f"head {table['head'].iloc[0]}"]
+    what = "heads" if layout == "heads" else "edges"
+    parts.append(
+        "edits" if layout == "edits" else f"cutting {what}" if is_cut else f"edits of {what}"
+    )
+    return f"{' · '.join(parts)}: {look.name}"
+
+
+def _draw_edits(
+    table: pd.DataFrame, look: _Look, tokens: Mapping[int, str], ax: Axes | None
+) -> tuple[Axes, list[str]]:
+    shown = np.arange(len(table))
+    if len(table) > _MOST_BARS:
+        shown = np.sort(np.argsort(-np.abs(np.nan_to_num(look.values)), kind="stable")[:_MOST_BARS])
+    ax = ax if ax is not None else new_axes(7.2, 1.4 + 0.26 * len(shown))
+    values = look.values[shown]
+    rows = np.arange(len(shown))
+    ax.barh(rows, values, color=look.colours(look.scale.norm(values)), edgecolor="0.5", lw=0.4)
+    ax.axvline(0, color=ax.xaxis.label.get_color(), lw=0.8)
+    given = list(table.get("edit", table.index))
+    names = [shown_text(str(given[n]), limit=44) for n in shown]
+    ax.set_yticks(rows, names, size=0.85 * font_size(), **text_style(names))
+    ax.invert_yaxis()
+    ax.set_xlabel(look.name, **text_style([look.name]))
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    ax.tick_params(axis="y", length=0)
+    if len(shown) < len(table):
+        return ax, [f"the {len(shown)} strongest of {len(table):,} edits"]
+    return ax, []
+
+
+def _draw_heads(
+    table: pd.DataFrame, look: _Look, tokens: Mapping[int, str], ax: Axes | None
+) -> tuple[Axes, list[str]]:
+    layers, heads = (sorted(set(table[name].astype(int))) for name in ("layer", "head"))
+    values = np.full((len(layers), len(heads)), np.nan)
+    for layer, head, value in zip(table["layer"], table["head"], look.values, strict=True):
+        values[layers.index(layer), heads.index(head)] = value
+    if ax is None:
+        ax = new_axes(min(_WIDE, 2.6 + 0.55 * len(heads)), min(_WIDE, 1.5 + 0.4 * len(layers)))
+    draw_matrix(ax, values, look.name, look.cmap)
+    write_cells(ax, values, ax.images[-1].to_rgba(np.ma.masked_invalid(values)))
+    ax.set_xticks(range(len(heads)), [str(head) for head in heads])
+    ax.set_yticks(range(len(layers)), [str(layer) for layer in layers])
+    ax.set(xlabel="head", ylabel="layer")
+    ax.tick_params(length=0)
+    return ax, []
+
+
+def _draw_matrix(
+    table: pd.DataFrame, look: _Look, tokens: Mapping[int, str], ax: Axes | None
+) -> tuple[Axes, list[str]]:
+    places = list(tokens)
+    values = np.full((len(places), len(places)), np.nan)
+    row = {place: n for n, place in enumerate(places)}
+    for query, key, value in zip(table["query"], table["key"], look.values, strict=True):
+        values[row[query], row[key]] = value
+    if ax is None:
+        side = min(_WIDE, max(4.4, 2.2 + 0.3 * len(places)))
+        ax = new_axes(side, 0.88 * side)
+    draw_matrix(ax, values, look.name, look.cmap)
+    for side_of, name in (("x", "key"), ("y", "query")):
+        label_tokens(ax, places, list(tokens.values()), side_of)
+        ax.set(**{f"{side_of}label": name})
+    missing = int(np.isnan(values).sum())
+    return ax, ["grey: no such edge, or not measured"] if missing else []
+
+
+def _draw_arcs(
+    table: pd.DataFrame, look: _Look, tokens: Mapping[int, str], ax: Axes | None
+) -> tuple[Axes, list[str]]:
+    row = {place: n for n, place in enumerate(tokens)}
+    if ax is None:
+        wide = min(13.0, max(5.0, 2.2 + 0.42 * len(row)))
+        ax = new_axes(wide, max(3.2, 0.42 * wide))
+    chosen = look.strongest()
+    ends = [np.array([row[place] for place in table[side]])[chosen] for side in ("key", "query")]
+    start, end = (np.stack([x, np.zeros(len(x))], axis=1).astype(float) for x in ends)
+    is_loop = ends[0] == ends[1]
+    up = np.tile([[0.0, 1.0]], (int(is_loop.sum()), 1))
+    paths: NDArray[Any] = np.empty(len(chosen), dtype=object)
+    reach = [float((end - start)[:, 0].max(initial=0)), float((start - end)[:, 0].max(initial=0))]
+    high = max(reach[0] / 2, reach[1] / 2, 1.0)
+    paths[~is_loop] = half_ellipses(start[~is_loop], end[~is_loop])
+    paths[is_loop] = loops(start[is_loop], up, (0.5, 0.22 * high))
+    _add_paths(ax, list(paths), look.values[chosen], look)
+    low = -reach[1] / 2 if reach[1] else -0.06 * high
+    ax.set(xlim=(-0.7, len(row) - 0.3), ylim=(1.08 * low, 1.08 * max(reach[0] / 2, 0.3 * high)))
+    ax.scatter(list(row.values()), np.zeros(len(row)), s=10, color="0.5", zorder=3)
+    label_tokens(ax, list(tokens), list(tokens.values()), "x")
+    ax.set_yticks([])
+    ax.spines[:].set_visible(False)
+    ax.set_xlabel("above: key → query to the right" + "; below: to the left" * bool(reach[1]))
+    _add_bar(ax, look)
+    return ax, _said(look, chosen)
+
+
+def _draw_layered(
+    table: pd.DataFrame, look: _Look, tokens: Mapping[int, str], ax: Axes | None
+) -> tuple[Axes, list[str]]:
+    row = {place: n for n, place in enumerate(tokens)}
+    layers = list(range(int(table["layer"].min()), int(table["layer"].max()) + 1))
+    ax = ax if ax is not None else layered_axes(len(row), len(layers))
+    lines = Lines(ax, look.scale, look.colours)
+    order = look.strongest()
+    drawn: dict[tuple[int, int, int], int] = {}
+    for n in order:  # The strongest head of an edge comes last.
+        layer, query, key = (int(table[name].iloc[n]) for name in ("layer", "query", "key"))
+        drawn[layer, query, key] = n
+    for (layer, query, key), n in drawn.items():
+        depth = layer - layers[0]
+        kind = "self" if query == key else "attention"
+        path, peak = lay(kind, row[key], depth, row[query], depth + 1)
+        name = f"{layer}.{table['head'].iloc[n]}"
+        lines.add(Line(float(look.values[n]), kind, path, peak, name))
+    lines.draw()
+    draw_nodes(ax, [(x, depth, True) for x in row.values() for depth in range(len(layers) + 1)])
+    set_up(ax, tokens, layers, labels=True)
+    lines.name_strongest(12)
+    _add_bar(ax, look)
+    notes = _said(look, order)
+    if len(drawn) < len(order):
+        notes.append("of several heads the strongest")
+    return ax, notes
+
+
+def _said(look: _Look, chosen: NDArray[np.int64]) -> list[str]:
+    if len(chosen) < int((np.nan_to_num(look.values) != 0).sum()):
+        return [f"the {len(chosen)} strongest of {len(look.values):,} edges"]
+    return []
+
+
+def _add_paths(ax: Axes, paths: list[Path], values: NDArray[np.float64], look: _Look) -> None:
+    ax.add_collection(
+        PathCollection(
+            paths,
+            facecolors="none",
+            edgecolors=look.colours(look.scale.norm(values)),
+            linewidths=look.scale.widths(values),
+            zorder=1,
+            gid="gattn-edges",
+        ),
+        autolim=False,
+    )
+
+
+def _add_bar(ax: Axes, look: _Look) -> None:
+    """Label the colours, on a square-root scale as those of attention are."""
+    figure = ax.get_figure()
+    assert figure is not None
+    ends = [-look.scale.top] if look.scale.is_signed else []
+    ticks = [*ends, 0.0, look.scale.top / 4, look.scale.top]
+    ticks += [-look.scale.top / 4] if ends else []
+    bar = figure.colorbar(
+        ScalarMappable(look.scale.norm, look.colours), ax=ax, fraction=0.035, pad=0.02, ticks=ticks
+    )
+    bar.ax.set_yticklabels([f"{tick:.2g}".replace("-", "−") for tick in ticks])
+    name = wrapped(look.name, max(pitch(ax, 1, "y")[1], 60) / font_size())
+    bar.set_label(name, **text_style([name]))
+    bar.outline.set_visible(False)
+
+
+_DRAW: Mapping[
+    str,
+    Callable[
+        [pd.DataFrame, _Look, Mapping[int, str], Axes | None],
+        tuple[Axes, list[str]],
+    ],
+] = {
+    "edits": _draw_edits,
+    "heads": _draw_heads,
+    "arcs": _draw_arcs,
+    "matrix": _draw_matrix,
+    "layered": _draw_layered,
+}

@@ -1,0 +1,147 @@
+"""Pictures of deletion and insertion curves, and of how rankings agree with effects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
+from matplotlib.ticker import PercentFormatter
+
+from gattn.drawing.canvas.axes import new_axes, title_of, write_title
+from gattn.drawing.canvas.colours import is_dark
+from gattn.drawing.canvas.frame import shown_text
+from gattn.drawing.canvas.labels import font_size, text_style
+from gattn.errors import SelectionError
+
+_INKS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9")
+_DARK_INKS = ("#56b4e9", *_INKS[1:5], "#4f8fd6")
+_DASHES = ("-", "--", "-.", ":")
+_BASELINE = "random"
+
+
+def draw_curves(table: pd.DataFrame, *, ax: Axes | None = None, **options: Any) -> Axes:
+    """Draw what a metric becomes as more and more is cut, or given back.
+
+    Parameters
+    ----------
+    table : DataFrame
+        What `gattn.analysis.deletion_curve` or `insertion_curve` gives.
+    ax : Axes, optional
+        Where to draw; by default in a new pyplot figure, the caller's to show and close.
+    **options
+        Passed on to ``Axes.plot`` for each ranking.
+
+    Returns
+    -------
+    Axes
+        The axes; their figure is never shown, saved or closed here.
+
+    Raises
+    ------
+    SelectionError
+        Where there are no curves.
+    """
+    names = [name for name in table.columns if name not in ("count", "random_low", "random_high")]
+    if not names or not len(table):
+        raise SelectionError("There is nothing to draw: the table has no curves.")
+    ax = ax if ax is not None else new_axes(6.4, 4.2)
+    shares = table.index.to_numpy(dtype=np.float64)
+    inks = cycle(_inks())
+    lines: list[Line2D] = []
+    for number, name in enumerate(name for name in names if name != _BASELINE):
+        style: dict[str, Any] = {"color": next(inks), "ls": _DASHES[number // len(_INKS) % 4]}
+        label = shown_text(str(name), limit=40)
+        lines += ax.plot(shares, table[name], marker="o", ms=3, label=label, **(style | options))
+    if _BASELINE in table.columns:
+        lines += _draw_baseline(ax, shares, table)
+    _write_legend(ax, lines)
+    unit, done = table.attrs.get("unit", "edge"), table.attrs.get("inserted", False)
+    ax.set_xlabel(f"share of the {unit}s " + ("given back" if done else "cut"))
+    ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    metric = shown_text(str(table.attrs.get("metric", "")), limit=60)
+    ax.set_ylabel(metric, **text_style([metric]))
+    ax.spines[["top", "right"]].set_visible(False)
+    write_title(ax, title_of(table), list(table.attrs.get("notes", ())))
+    return ax
+
+
+def _inks() -> tuple[str, ...]:
+    return _DARK_INKS if is_dark() else _INKS
+
+
+def draw_agreement(table: pd.DataFrame, *, ax: Axes | None = None, **options: Any) -> Axes:
+    """Draw correlations with their intervals, and with signs as diamonds.
+
+    Parameters
+    ----------
+    table : DataFrame
+        What `gattn.analysis.rank_agreement` gives.
+    ax : Axes, optional
+        Where to draw; by default in a new pyplot figure, the caller's to show and close.
+    **options
+        Passed on to ``Axes.errorbar``.
+
+    Returns
+    -------
+    Axes
+        The axes; their figure is never shown, saved or closed here.
+
+    Raises
+    ------
+    SelectionError
+        Where there are no rankings.
+    """
+    if not len(table) or not {"correlation", "low", "high"} <= set(table.columns):
+        raise SelectionError("There is nothing to draw: the table has no correlations.")
+    ax = ax if ax is not None else new_axes(6.4, 1.9 + 0.34 * len(table))
+    rows = np.arange(len(table))
+    found = table["correlation"].to_numpy(dtype=np.float64)
+    ends = table[["low", "high"]].to_numpy(dtype=np.float64).T
+    away = np.clip(np.stack([found - ends[0], ends[1] - found]), 0, None)
+    style: dict[str, Any] = {"fmt": "o", "color": _inks()[0], "capsize": 3} | options
+    ax.axvline(0, color="0.5", lw=0.8)
+    ax.errorbar(found, rows, xerr=away, label="of sizes, 95 % interval", **style)
+    signed = table.get("signed_correlation")
+    if signed is not None and signed.notna().any():
+        ax.plot(signed, rows, "D", mfc="none", color=_inks()[1], label="with signs")
+    small = 0.8 * font_size()
+    for row, (p, number) in enumerate(zip(table["p_value"], table["number"], strict=True)):
+        said = f"p {'< .001' if p < 0.001 else f'= {p:.2g}'}, n = {number}"
+        ax.text(1.02, row, said, va="center", size=small, transform=ax.get_yaxis_transform())
+    names = [shown_text(str(name), limit=30) for name in table.index]
+    ax.set_yticks(rows, names, **text_style(names))
+    ax.set(xlim=(-1.02, 1.02), ylim=(len(table) - 0.4, -0.6))
+    ax.set_xlabel("Spearman's correlation with the effects of cuts")
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    ax.tick_params(axis="y", length=0)
+    if ax.get_legend_handles_labels()[1][1:]:
+        ax.legend(
+            frameon=False, fontsize=small, ncols=2, loc="upper left", bbox_to_anchor=(0, -0.3)
+        )
+    write_title(ax, title_of(table), list(table.attrs.get("notes", ())))
+    return ax
+
+
+def _write_legend(ax: Axes, lines: Sequence[Line2D]) -> None:
+    """Write a legend; matplotlib leaves out labels that begin with an underscore."""
+    numbers = list(map(str, range(len(lines))))
+    legend = ax.legend(lines, numbers, frameon=False, fontsize=0.85 * font_size())
+    for text, line in zip(legend.get_texts(), lines, strict=True):
+        label = str(line.get_label())
+        text.set(text=label, **text_style([label]))
+
+
+def _draw_baseline(ax: Axes, shares: np.ndarray[Any, Any], table: pd.DataFrame) -> Sequence[Line2D]:
+    middle = table[_BASELINE].to_numpy(dtype=np.float64)
+    ink = ax.xaxis.label.get_color()
+    label = "random orders: mean, range"
+    lines = ax.plot(shares, middle, color=ink, lw=1, alpha=0.7, label=label)
+    if {"random_low", "random_high"} <= set(table.columns):
+        low, high = (table[f"random_{end}"].to_numpy(dtype=np.float64) for end in ("low", "high"))
+        ax.fill_between(shares, low, high, color=ink, alpha=0.12, lw=0)
+    return lines

@@ -1,0 +1,165 @@
+"""Pictures of how far heads are from each other: a map, and a tree."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import Colormap, Normalize
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from gattn.analysis.heads.divergences import FARTHEST
+from gattn.drawing.canvas.axes import (
+    label_layers,
+    layer_colours,
+    new_axes,
+    pitch,
+    title_of,
+    write_title,
+)
+from gattn.drawing.canvas.frame import POINTS_PER_INCH
+from gattn.drawing.canvas.labels import font_size
+from gattn.text import width
+
+if TYPE_CHECKING:
+    from gattn.analysis.heads.head_groups import HeadClusters, HeadMap
+
+_SIDES = ((0, 1), (1, 0), (0, -1), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1))
+"""Where a name may stand beside its point, from the best place on."""
+
+
+def draw_head_map(
+    heads: HeadMap,
+    *,
+    ax: Axes | None = None,
+    cmap: str | Colormap | None = None,
+    **options: Any,
+) -> Axes:
+    """Draw a map of heads: near ones attend alike; colours are layers.
+
+    A head is named "layer.head" where its name meets no other one.
+
+    Parameters
+    ----------
+    heads : HeadMap
+        What `gattn.analysis.head_map` gives.
+    ax : Axes, optional
+        Where to draw; by default in a new pyplot figure, the caller's to show and close.
+    cmap : str or Colormap, optional
+        The colours of layers; from "viridis" by default.
+    **options
+        Passed on to ``Axes.scatter``.
+
+    Returns
+    -------
+    Axes
+        The axes; their figure is never shown, saved or closed here.
+    """
+    colours = layer_colours(cmap)
+    if ax is None:
+        ax = new_axes(6.4, 5.6)
+    places = heads[["x", "y"]].to_numpy(dtype=np.float64)
+    layers = heads.index.get_level_values("layer").to_numpy()
+    names = [f"{layer}.{head}" for layer, head in heads.index]
+    norm = Normalize(layers.min(initial=0), max(layers.max(initial=1), 1))
+    shown: dict[str, Any] = {"s": 30, "edgecolors": "0.5", "linewidths": 0.5} | options
+    ax.scatter(places[:, 0], places[:, 1], c=layers, cmap=colours, norm=norm, **shown)
+    ax.set_aspect("equal", adjustable="datalim")
+    ax.margins(0.08)
+    ax.set(xlabel="x", ylabel="y")
+    write_title(ax, title_of(heads), heads.notes)
+    figure = ax.get_figure()
+    assert isinstance(figure, Figure)
+    label_layers(ax, norm, colours)
+    figure.draw_without_rendering()  # the layout decides which names have room
+    _name(ax, places, names)
+    return ax
+
+
+def _name(ax: Axes, places: NDArray[np.float64], names: Sequence[str]) -> None:
+    """Name the points whose names have room, each beside its point."""
+    size = 0.7 * font_size()
+    points = ax.transData.transform(places) * POINTS_PER_INCH / ax.figure.dpi
+    taken = np.column_stack([points - 2.5, points + 2.5])
+    inside = ax.bbox.get_points() * POINTS_PER_INCH / ax.figure.dpi
+    for place, point, name in zip(places, points, names, strict=True):
+        half = np.array([width(name) * size / 2, size / 2])
+        for side in _SIDES:
+            centre = point + np.array(side) * (half + (4 if 0 in side else 2))
+            box = np.concatenate([centre - half, centre + half])
+            meets = (taken[:, :2] < box[2:]).all(1) & (taken[:, 2:] > box[:2]).all(1)
+            if not meets.any() and (box[:2] > inside[0]).all() and (box[2:] < inside[1]).all():
+                taken = np.vstack([taken, box])
+                ax.annotate(
+                    name,
+                    place,
+                    centre - point,
+                    textcoords="offset points",
+                    ha="center",
+                    va="center",
+                    size=size,
+                )
+                break
+
+
+def draw_head_clusters(heads: HeadClusters, *, ax: Axes | None = None, **options: Any) -> Axes:
+    """Draw the tree of heads: the lower two branches meet, the more alike they attend.
+
+    Branches of one cluster have one colour.
+
+    Parameters
+    ----------
+    heads : HeadClusters
+        What `gattn.analysis.head_clusters` gives.
+    ax : Axes, optional
+        Where to draw; by default in a new pyplot figure, the caller's to show and close.
+    **options
+        Passed on to `scipy.cluster.hierarchy.dendrogram`.
+
+    Returns
+    -------
+    Axes
+        The axes; their figure is never shown, saved or closed here.
+    """
+    from scipy.cluster.hierarchy import dendrogram
+
+    names = [f"{layer}.{head}" for layer, head in heads.index]
+    if ax is None:
+        ax = new_axes(min(14.0, max(5.0, 1.2 + 0.22 * len(names))), 4.0)
+    tree = np.array(heads.attrs["tree"])
+    order = [0]
+    if len(tree):
+        colours = _branch_colours(tree, heads["cluster"].to_numpy())
+        found = dendrogram(
+            tree, ax=ax, no_labels=True, link_color_func=colours.__getitem__, **options
+        )
+        order = found["leaves"] or []
+    else:
+        ax.plot(5, 0, "o", color="0.6", clip_on=False)
+        ax.set(xlim=(0, 10), ylim=(0, FARTHEST))
+    apart, _ = pitch(ax, len(names), "x")
+    size = min(0.75 * font_size(), 0.85 * apart)
+    ax.set_xticks(10 * np.arange(len(order)) + 5, [names[i] for i in order], size=size, rotation=90)
+    ax.set_ylabel("distance")
+    ax.spines[["top", "right", "bottom"]].set_visible(False)
+    ax.tick_params(axis="x", length=0)
+    count = heads["cluster"].nunique()
+    write_title(ax, title_of(heads), [f"{count} cluster" + "s" * (count > 1), *heads.notes])
+    return ax
+
+
+def _branch_colours(tree: NDArray[np.float64], cluster: NDArray[Any]) -> dict[int, str]:
+    """Colour the joins within a cluster like the cluster, and those between clusters grey."""
+    clusters: dict[int, int | None] = dict(enumerate(cluster.tolist()))
+    colours = {}
+    cycle = mpl.colormaps["tab10"].colors  # type: ignore[attr-defined] # of listed colours
+    for number, (left, right, *_) in enumerate(tree, start=len(cluster)):
+        one, other = clusters[int(left)], clusters[int(right)]
+        clusters[number] = one if one == other else None
+        same = clusters[number]
+        colours[number] = "0.6" if same is None else mpl.colors.to_hex(cycle[same % len(cycle)])
+    return colours

@@ -1,0 +1,81 @@
+"""Pictures of the head table: scores in colours, and in words what they say."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.colors import Colormap
+from pandas.api.types import is_float_dtype
+
+from gattn.drawing.canvas.axes import new_axes, pitch
+from gattn.drawing.canvas.colours import given_map
+from gattn.drawing.canvas.labels import fit, font_size
+from gattn.drawing.results.arrays_and_tables import draw_table
+
+_NO_SHARES = ("entropy", "mean_distance", "edges", "edges_for_90")
+_LARGEST = 14.0
+
+
+def draw_head_table(
+    table: pd.DataFrame,
+    *,
+    ax: Axes | None = None,
+    columns: Sequence[str] | None = None,
+    cmap: str | Colormap | None = None,
+    **options: Any,
+) -> Axes:
+    """Draw the scores of heads as `draw_table` does, their labels on the right.
+
+    Parameters
+    ----------
+    table : DataFrame
+        What `gattn.analysis.head_table` gives, or some of its rows.
+    ax : Axes, optional
+        Where to draw; by default in a new pyplot figure, the caller's to show and close.
+    columns : sequence of str, optional
+        The columns to show; where not given, all scores that are not the same for all heads,
+        without those of even attention.
+    cmap : str or Colormap, optional
+        The colours.
+    **options
+        Passed on to ``Axes.imshow``.
+
+    Returns
+    -------
+    Axes
+        The axes; their figure is never shown, saved or closed here.
+
+    Raises
+    ------
+    SelectionError
+        Where there is nothing to draw.
+    """
+    cmap = cmap and given_map(cmap)
+    scores = [str(name) for name in table.columns if is_float_dtype(table[name])]
+    if columns is None:
+        measured = [name for name in scores if not name.startswith("even_")]
+        columns = [name for name in measured if table[name].nunique() > 1] or measured
+    has_labels = "label" in table.columns
+    if ax is None:
+        wide = min(_LARGEST, 1.2 + 0.72 * len(columns) + 1.6 * has_labels)
+        ax = new_axes(wide, min(_LARGEST, 1.6 + 0.24 * len(table)))
+    shares = [
+        name for name in columns if name in scores and name.removeprefix("even_") not in _NO_SHARES
+    ]
+    draw_table(table, ax=ax, columns=columns, shares=shares, cmap=cmap, **options)
+    if has_labels and len(table):
+        _write_labels(ax, table["label"].tolist())
+    return ax
+
+
+def _write_labels(ax: Axes, labels: Sequence[str]) -> None:
+    apart, _ = pitch(ax, len(labels), "y")
+    found = fit(dict(enumerate(labels)), apart, rotations=[90])
+    shown = [i for i, text in enumerate(found.texts) if text]
+    beside = ax.secondary_yaxis("right")
+    beside.set_yticks(shown, [labels[i] for i in shown])
+    beside.tick_params(length=0, labelsize=min(found.size, font_size()))
+    beside.spines[:].set_visible(False)

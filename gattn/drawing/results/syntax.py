@@ -1,0 +1,165 @@
+"""Pictures of words: their best edges, trees of them, and how heads match dependency trees."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.ticker import PercentFormatter
+
+from gattn.drawing.canvas.axes import label_rows, label_tokens, new_axes, title_of, write_title
+from gattn.drawing.canvas.colours import Scale
+from gattn.drawing.canvas.frame import add_axes, shown_text
+from gattn.drawing.canvas.heat import draw_matrix, write_cells
+from gattn.drawing.canvas.labels import font_size, text_style
+from gattn.drawing.one_head.draw_head import draw_head, fitting_size
+from gattn.errors import SelectionError
+from gattn.heads.head import AttentionGraph
+
+if TYPE_CHECKING:
+    from gattn.analysis.syntax.dependency_alignment import Alignment
+    from gattn.analysis.syntax.trees import BestEdges, Tree
+
+_MOST_ROWS = 25
+_ENDS = {"key → query": "head → dependent", "query ← key": "dependent ← head"}
+_READ = {
+    "dependent_to_head": "attention\nto its head",
+    "head_to_dependent": "attention\nof its head",
+}
+_COLUMNS = {"dependent_to_head": "reads its head", "head_to_dependent": "its head reads it"}
+
+
+def draw_alignment(table: Alignment, *, ax: Axes | None = None, **options: Any) -> Axes:
+    """Draw the best head of the most frequent relations beside the best fixed offset.
+
+    Parameters
+    ----------
+    table : Alignment
+        What `gattn.analysis.dependency_alignment` gives, or its `best`.
+    ax : Axes, optional
+        Where to draw; by default in a new pyplot figure, the caller's to show and close.
+    **options
+        Passed on to ``Axes.barh`` for the heads.
+
+    Returns
+    -------
+    Axes
+        The axes; their figure is never shown, saved or closed here.
+
+    Raises
+    ------
+    SelectionError
+        Where there are no relations, or columns are missing.
+    """
+    best = table if "accuracy" in table.columns else table.best() if len(table) else table
+    if not len(best):
+        raise SelectionError("There is nothing to draw: the table has no relations.")
+    best = best.iloc[:_MOST_ROWS]
+    ax = ax if ax is not None else new_axes(6.4, 1.6 + 0.3 * len(best))
+    rows = range(len(best))
+    style: dict[str, Any] = {"color": "#56b4e9", "height": 0.7, "label": "best head"} | options
+    ax.barh(rows, best["accuracy"], **style)
+    offsets = best["offset_accuracy"]
+    ax.plot(offsets, rows, "|", color="#d55e00", ms=14, mew=2.5, label="best fixed offset")
+    small = 0.8 * font_size()
+    for n, (_, row) in enumerate(best.iterrows()):
+        found = f"{row['layer']}.{row['head']}: {_COLUMNS[row['direction']]}"
+        text = f"{found if row['accuracy'] else 'no head'} · offset {row['offset']:+d}"
+        ax.text(1.02, n, text, va="center", size=small, transform=ax.get_yaxis_transform())
+    names = [shown_text(str(name), limit=20) for name in best.index]
+    labels = [f"{name} ({number})" for name, number in zip(names, best["number"], strict=True)]
+    ax.set_yticks(rows, labels, **text_style(labels))
+    ax.invert_yaxis()
+    ax.set_xlim(0, 1)
+    ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+    ax.set_xlabel("share of the dependencies found")
+    ax.spines[["top", "right"]].set_visible(False)
+    ax.legend(
+        frameon=False, fontsize=small, loc="upper left", bbox_to_anchor=(1.06, 0), borderaxespad=0.2
+    )
+    write_title(ax, title_of(table), list(table.attrs.get("notes", ())))
+    return ax
+
+
+def draw_best_edges(
+    table: BestEdges, side: str = "key", *, ax: Axes | None = None, **options: Any
+) -> Axes:
+    """Draw how much each word reads the word that it reads most, and which: a row a head.
+
+    Parameters
+    ----------
+    table : BestEdges
+        What `gattn.analysis.best_edges` gives, or some of its rows.
+    side : "key" or "query"
+        The word that each word reads most, or the word that reads it most.
+    ax : Axes, optional
+        Where to draw; by default in a new pyplot figure, the caller's to show and close.
+    **options
+        Passed on to ``Axes.imshow``.
+
+    Returns
+    -------
+    Axes
+        The axes; their figure is never shown, saved or closed here.
+
+    Raises
+    ------
+    SelectionError
+        Where there are no rows, or `side` is none of the two.
+    """
+    if side not in ("key", "query"):
+        raise SelectionError(f"side is 'key' or 'query', not {side!r}.")
+    if not len(table):
+        raise SelectionError("There is nothing to draw: the table has no rows.")
+    values = table[f"{side}_attention"].astype(float).unstack("word")
+    others = table[side].astype(float).unstack("word")
+    tokens = table["token"].groupby("word").first()
+    if ax is None:
+        size = 2.6 + 0.34 * len(tokens), 1.8 + 0.24 * len(values)
+        ax = new_axes(min(12.0, max(5.0, size[0])), min(12.0, size[1]))
+    scale = Scale(max(1.0, values.max().max()), is_signed=False, pen=1)
+    draw_matrix(ax, values.to_numpy(), "attention", norm=scale.norm, **options)
+    painted = ax.images[-1].to_rgba(np.ma.masked_invalid(values.to_numpy()))
+    write_cells(ax, others.to_numpy(), painted)
+    label_tokens(ax, list(tokens.index), [str(token) for token in tokens], "x")
+    label_rows(ax, [f"{layer}.{head}" for layer, head in values.index])
+    ax.set(xlabel="word", ylabel="head")
+    said = "reads most" if side == "key" else "is read by most"
+    write_title(ax, title_of(table), [f"in the cells: which word it {said}", *table.notes])
+    return ax
+
+
+def draw_tree(tree: Tree, *, ax: Axes | None = None, **options: Any) -> Axes:
+    """Draw a tree of words as arcs from head to dependent.
+
+    Parameters
+    ----------
+    tree : Tree
+        What `gattn.analysis.arborescence` gives.
+    ax : Axes, optional
+        Where to draw; by default in a new pyplot figure, the caller's to show and close.
+    **options
+        Passed on to `gattn.drawing.draw_head`.
+
+    Returns
+    -------
+    Axes
+        The axes; their figure is never shown, saved or closed here.
+    """
+    head = AttentionGraph.from_networkx(tree)
+    if ax is None:
+        width, height = fitting_size(head, "arcs")
+        room = 0.04 * font_size()
+        figure = plt.figure(figsize=(width, height + room), layout="none")
+        ax = add_axes(figure, legend=options.get("legend", True))
+        figure.subplots_adjust(top=figure.subplotpars.top - room / (height + room))
+    draw_head(head, ax=ax, **options)
+    for text in ax.texts:
+        if text.get_text() in _ENDS:
+            text.set_text(_ENDS[text.get_text()])
+    if legend := ax.get_legend():
+        legend.set_title(_READ.get(tree.graph.get("direction", ""), "attention"))
+    write_title(ax, tree.computed_from, ["maximum spanning arborescence", *tree.notes])
+    return ax

@@ -1,0 +1,55 @@
+"""Pictures of topology: how a number of each head's graph changes with the threshold."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.axes import Axes
+
+from gattn.drawing.canvas.axes import label_rows, new_axes, title_of, write_title
+from gattn.drawing.canvas.heat import draw_matrix
+from gattn.errors import SelectionError
+
+if TYPE_CHECKING:
+    from gattn.analysis.shape.topology import TopologyTable
+
+
+def draw_topology(
+    topology: TopologyTable, column: str = "betti1", *, ax: Axes | None = None, **options: Any
+) -> Axes:
+    """Draw one column of a topology table: a row a head, a column a threshold.
+
+    Parameters
+    ----------
+    topology : TopologyTable
+        What `gattn.analysis.topology_table` returns.
+    column : str
+        Which of its columns.
+    ax : Axes, optional
+        Where to draw; by default in a new pyplot figure, the caller's to show and close.
+    **options
+        Passed on to ``Axes.imshow``.
+
+    Returns
+    -------
+    Axes
+        The axes; their figure is never shown, saved or closed here.
+
+    Raises
+    ------
+    SelectionError
+        Where there is no such column, or there are no rows.
+    """
+    if column not in topology or not len(topology):
+        raise SelectionError(f"There is no column {column!r} to draw; {list(topology)} are there.")
+    values = topology[column].unstack("threshold")
+    if ax is None:
+        ax = new_axes(6.4, float(np.clip(1.5 + 0.24 * len(values), 2.6, 12.0)))
+    draw_matrix(ax, values.to_numpy(dtype=np.float64), column, **options)
+    ax.set_xticks(range(values.shape[1]), [f"{threshold:g}" for threshold in values.columns])
+    label_rows(ax, [f"{layer}.{head}" for layer, head in values.index])
+    ax.tick_params(length=0)
+    ax.set(xlabel="threshold", ylabel="head")
+    write_title(ax, title_of(topology), topology.notes)
+    return ax

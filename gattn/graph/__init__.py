@@ -1,0 +1,1 @@
+"""Token graphs: who may attend to whom."""

@@ -1,0 +1,1 @@
+"""Attention graphs, and traces of them."""

@@ -1,0 +1,476 @@
+"""Collects the kept edges of all heads of a layer while its rows are computed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from copy import copy
+from dataclasses import replace
+from itertools import chain
+from typing import Any, NamedTuple
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gattn.errors import CaptureError
+from gattn.graph.neighbourhoods import padded_rows
+from gattn.graph.rules import Edges, Rule, Window
+from gattn.graph.token_graph import TokenGraph
+from gattn.heads.head import AttentionGraph, Ints
+from gattn.keep import All, Keep, sizes_of
+
+_MOST_SLACK = 1.25
+_FEW = 4096  # fewer values than these NumPy copies faster
+
+
+class KeptEdges:
+    """The kept edges of several heads, over one token graph or several, one behind the other.
+
+    Blocks come in the order of their queries, on any device; what is kept lies in main memory.
+
+    Parameters
+    ----------
+    heads : sequence of int
+        The heads' numbers.
+    keep : Keep
+        Which edges to keep. `All` stores values alone: the graph says which edges they are.
+    scores : bool
+        Whether to store scores.
+    dtype : torch.dtype
+        The kind of the stored values; half precision is stored as float32.
+    """
+
+    def __init__(self, heads: Sequence[int], keep: Keep, scores: bool, dtype: torch.dtype) -> None:
+        self._heads, self._keep, self._scores = heads, keep, scores
+        self._dtype = torch.float64 if dtype == torch.float64 else torch.float32
+        kinds = {"attention": self._dtype}
+        if scores:
+            kinds["score"] = self._dtype
+        if not isinstance(keep, All):
+            kinds["key"] = torch.int32
+        self._kept = {name: [_Buffer(kind) for _ in heads] for name, kind in kinds.items()}
+        self._degree = torch.zeros(len(heads), 0, dtype=torch.long)
+        self._mass = torch.zeros(len(heads), 0, dtype=self._dtype)
+        self._sum = torch.zeros_like(self._mass)
+        self._pieces: list[_Piece] = []
+
+    def begin(self, graph: TokenGraph, first_key: int = 0) -> None:
+        """Begin the next rows, behind those that came before.
+
+        Parameters
+        ----------
+        graph : TokenGraph
+            Who may attend to whom. Its queries stand right behind those of the last graph; where
+            it is bipartite, they are further queries of the same keys.
+        first_key : int
+            Where its positions start to count: a sliding cache has dropped the keys before.
+
+        Raises
+        ------
+        CaptureError
+            Where the graph's tokens do not follow those of the last one.
+        """
+        piece = _Piece(graph.to("cpu").sorted(), first_key, 0)
+        if self._pieces:
+            piece = piece._replace(row=self._pieces[-1].stop)
+            _check_order(self._pieces[0], piece)
+        else:
+            capacity = self._keep.capacity(piece.graph.in_degree) or 0
+            for buffer in chain(*self._kept.values()):
+                buffer.reserve(capacity)
+        self._pieces.append(piece)
+        self._degree, self._mass, self._sum = (
+            _widened(rows, piece.stop) for rows in (self._degree, self._mass, self._sum)
+        )
+
+    def mark(self) -> Mark:
+        """Remember what there is, to go back to."""
+        sizes = [len(buffer) for buffer in chain(*self._kept.values())]
+        return Mark(len(self._pieces), sizes)
+
+    def go_back(self, mark: Mark) -> None:
+        """Forget what came after a mark."""
+        del self._pieces[mark.pieces :]
+        stop = self._pieces[-1].stop if self._pieces else 0
+        for rows in (self._degree, self._mass, self._sum):
+            rows[:, stop:] = 0
+        for buffer, size in zip(chain(*self._kept.values()), mark.sizes, strict=True):
+            buffer.cut(size)
+
+    def add_rows(
+        self,
+        rows: slice,
+        columns: slice | Tensor,
+        allowed: Tensor | None,
+        attention: Tensor,
+        scores: Tensor | None,
+    ) -> None:
+        """Keep edges of a block of whole rows of the graph begun last.
+
+        Parameters
+        ----------
+        rows : slice
+            The queries, counted from its first.
+        columns : slice or Tensor
+            The keys that hold all their edges: a range, or rising numbers.
+        allowed : Tensor or None
+            Booleans (rows, columns); None where every pair is an edge.
+        attention, scores : Tensor
+            Shape (heads, rows, columns). Attention is 0 where no edge is.
+        """
+        values = self._values(attention, scores)
+        attention = values["attention"]
+        self._weigh(rows, attention)
+        if isinstance(self._keep, All):
+            self._append({name: _picked(block, allowed) for name, block in values.items()})
+            return
+        present = torch.tensor(True) if allowed is None else allowed
+        places = self._keep.places(attention, present.to(attention.device))
+        width = attention.shape[2]
+        line = places // width
+        key = places - line * width
+        key = key + columns.start if isinstance(columns, slice) else columns.to(key.device)[key]
+        self._add(rows, places, line, key, values)
+
+    def add_edges(self, edges: slice, attention: Tensor, scores: Tensor | None) -> None:
+        """Keep edges of whole neighbourhoods: (heads, edges) in the graph's edge order."""
+        values = self._values(attention, scores)
+        attention = values["attention"]
+        key, query = self._pieces[-1].graph.edge_index[:, edges].to(attention.device)
+        if not len(query):
+            return
+        rows = slice(int(query[0]), int(query[-1]) + 1)
+        row = query - rows.start
+        chosen = []
+        for group, present in padded_rows(row, rows.stop - rows.start):
+            block = attention.index_select(1, group.flatten()).view(-1, *group.shape)
+            block.masked_fill_(~present, 0)
+            self._weigh(query[group[:, 0]].cpu(), block)
+            if not isinstance(self._keep, All):
+                place = self._keep.places(block, present)
+                edge = group.flatten()[place % group.numel()]
+                chosen.append(place // group.numel() * len(query) + edge)
+        if isinstance(self._keep, All):
+            self._append(values)
+            return
+        places = torch.cat(chosen).sort().values
+        head = places // len(query)
+        edge = places - head * len(query)
+        self._add(rows, places, head * (rows.stop - rows.start) + row[edge], key[edge], values)
+
+    @property
+    def num_rows(self) -> int:
+        """How many queries came so far."""
+        return self._pieces[-1].stop if self._pieces else 0
+
+    @property
+    def is_bipartite(self) -> bool:
+        """Whether its queries are not its keys."""
+        return bool(self._pieces) and self._pieces[0].graph.is_bipartite
+
+    def first_rows(self, rows: int) -> KeptEdges:
+        """Copy the first queries, which go on by themselves.
+
+        Raises
+        ------
+        CaptureError
+            Where they attend to tokens that come after them.
+        """
+        some = copy(self)
+        some._pieces = [piece.first_rows(rows) for piece in self._pieces if piece.row < rows]
+        if isinstance(self._keep, All):
+            sizes = [sum(piece.graph.num_edges for piece in some._pieces)] * len(self._heads)
+        else:
+            sizes = self._degree[:, :rows].sum(1).tolist()
+        some._kept = {
+            name: [buffer.first(size) for buffer, size in zip(buffers, sizes, strict=True)]
+            for name, buffers in self._kept.items()
+        }
+        for name in ("_degree", "_mass", "_sum"):
+            setattr(some, name, getattr(self, name)[:, :rows].clone())
+        return some
+
+    def _values(self, attention: Tensor, scores: Tensor | None) -> dict[str, Tensor]:
+        values = {"attention": attention.detach().to(self._dtype)}
+        if self._scores and scores is not None:
+            values["score"] = scores.detach()
+        return values
+
+    def _weigh(self, rows: slice | Tensor, attention: Tensor) -> None:
+        """Sum up whole rows (heads, rows, slots), and refuse NaN, which spoils their sums."""
+        sizes = sizes_of(attention)
+        mass = sizes.sum(-1).cpu()
+        first = self._pieces[-1].row
+        self._mass[:, first:][:, rows] = mass
+        self._sum[:, first:][:, rows] = mass if sizes is attention else attention.sum(-1).cpu()
+        if bool(mass.isnan().any()):
+            head, row = mass.isnan().nonzero()[0].tolist()
+            query = range(rows.start, rows.stop)[row] if isinstance(rows, slice) else rows[row]
+            raise CaptureError(
+                f"The attention of head {self._heads[head]} is NaN at query {query}; "
+                "expected numbers. Look for NaN or infinity in the weights and inputs."
+            )
+
+    def _add(
+        self, rows: slice, places: Tensor, line: Tensor, key: Tensor, values: dict[str, Tensor]
+    ) -> None:
+        """Store the edges at flat places, given the line and key of each.
+
+        The lines are the rows of the first head, then those of the next.
+        """
+        heads, height = len(self._heads), rows.stop - rows.start
+        degree = torch.bincount(line, minlength=heads * height).view(heads, height).cpu()
+        piece = self._pieces[-1]
+        self._degree[:, piece.row :][:, rows] = degree
+        taken = {name: block.take(places) for name, block in values.items()}
+        self._append(taken | {"key": key + piece.first_key}, degree.sum(1).tolist())
+
+    def _append(self, values: dict[str, Tensor], sizes: list[int] | None = None) -> None:
+        """Append to each head's buffers: a row a head, or `sizes` of one row."""
+        for name, buffers in self._kept.items():
+            block = values[name].to("cpu", buffers[0].dtype) if buffers else values[name]
+            if sizes is not None and len(block) < _FEW * len(buffers):
+                array, stop = block.numpy(), 0
+                for buffer, size in zip(buffers, sizes, strict=True):
+                    start, stop = stop, stop + size
+                    buffer.append_few(array[start:stop])
+                continue
+            parts = block if sizes is None else block.split(sizes)
+            for buffer, part in zip(buffers, parts, strict=True):
+                buffer.append(part)
+
+    def graphs(self, *, has_sink: bool, **attributes: Any) -> list[AttentionGraph]:
+        """Build one attention graph a head; `attributes` are further fields of each."""
+        total_edges: Ints = torch.cat([piece.graph.in_degree for piece in self._pieces]).numpy()
+        graph, queries = self._graph(), self._pieces[-1].stop
+        graphs = []
+        for index, head in enumerate(self._heads):
+            kept = {name: buffers[index].values() for name, buffers in self._kept.items()}
+            total = self._sum[index, :queries]
+            graphs.append(
+                AttentionGraph(
+                    self._kept_graph(graph, index, kept),
+                    kept["attention"].numpy(),
+                    self._mass[index, :queries].clone().numpy(),
+                    total_edges,
+                    score=kept["score"].numpy() if self._scores else None,
+                    sink=(1 - total).clamp_min(0).numpy() if has_sink else None,
+                    head=head,
+                    kept_by=str(self._keep),
+                    **attributes,
+                )
+            )
+        return graphs
+
+    def _kept_graph(self, graph: TokenGraph, index: int, kept: dict[str, Tensor]) -> TokenGraph:
+        if "key" not in kept:
+            return graph
+        pointer = _pointer(self._degree[index, : graph.num_queries])
+        return replace(graph, rule=Edges(pointer, kept["key"].long(), graph.query_offset))
+
+    def _graph(self) -> TokenGraph:
+        """Join the graphs: by a rule that says the same of all their pairs, or by their edges."""
+        pieces, first = self._pieces, self._pieces[0]
+        if len(pieces) == 1 and not first.first_key:
+            return first.graph
+        whole = replace(
+            first.graph,
+            num_queries=pieces[-1].stop,
+            num_keys=max(piece.first_key + piece.graph.num_keys for piece in pieces),
+            query_offset=first.position,
+        )
+        if not isinstance(self._keep, All):
+            return whole
+        rule = _common_rule(whole, pieces)
+        if rule is not None:
+            return replace(whole, rule=rule)
+        degree = torch.cat([piece.graph.in_degree for piece in pieces])
+        key = torch.cat([piece.graph.edge_index[0] + piece.first_key for piece in pieces])
+        return replace(whole, rule=Edges(_pointer(degree), key, whole.query_offset))
+
+
+class Mark(NamedTuple):
+    """How much there was in a store."""
+
+    pieces: int
+    sizes: list[int]
+
+
+class _Piece(NamedTuple):
+    """A graph whose rows begin at `row` and whose positions count from `first_key`."""
+
+    graph: TokenGraph
+    first_key: int
+    row: int
+
+    @property
+    def stop(self) -> int:
+        """The row behind the last one."""
+        return self.row + self.graph.num_queries
+
+    @property
+    def position(self) -> int:
+        """The position of the first query."""
+        return self.graph.query_offset + (0 if self.graph.is_bipartite else self.first_key)
+
+    def first_rows(self, rows: int) -> _Piece:
+        """Take the queries before a row; in self-attention the keys after them go as well."""
+        if self.stop <= rows:
+            return self
+        graph, count = self.graph, rows - self.row
+        some = replace(graph, num_queries=count, rule=_first_rows(graph, count))
+        if graph.is_bipartite:
+            return self._replace(graph=some)
+        keys = min(graph.num_keys, graph.query_offset + count)
+        if _last_key(some) >= keys:
+            raise CaptureError(
+                f"Tokens were taken back that others attend to: {graph} is not causal, so what "
+                "goes on from here cannot be recorded. Record it in a context of its own."
+            )
+        return self._replace(graph=replace(some, num_keys=keys))
+
+    def spans(self) -> Tensor | None:
+        """Give where the keys of each query start and stop, (2, queries); None if in no interval.
+
+        Queries without keys have 0 for both.
+        """
+        graph = self.graph
+        keys = graph.rule.interval(torch.arange(graph.num_queries) + graph.query_offset)
+        if keys is None:
+            return None
+        ends = torch.stack(keys).clamp(0, graph.num_keys)
+        return (ends + self.first_key) * (ends[0] < ends[1])
+
+
+def _first_rows(graph: TokenGraph, count: int) -> Rule:
+    """Give the rule of the first queries: listed edges are those of these alone."""
+    edges = graph.rule.listed()
+    if edges is None:
+        return graph.rule
+    pointer = graph.pointer[: count + 1]
+    return Edges(pointer, graph.edge_index[0, : int(pointer[-1])], graph.query_offset)
+
+
+def _last_key(graph: TokenGraph) -> int:
+    """Find the last key that any query may attend to, -1 where there is none."""
+    keys = graph.rule.interval(torch.arange(graph.num_queries) + graph.query_offset)
+    if keys is None:
+        return int(graph.edge_index[0].max()) if graph.num_edges else -1
+    return int(keys[1].clamp(0, graph.num_keys).max()) - 1
+
+
+def _common_rule(whole: TokenGraph, pieces: list[_Piece]) -> Rule | None:
+    """Find a rule by which the whole has the edges of its pieces, and no others."""
+    spans = [span for piece in pieces if (span := piece.spans()) is not None]
+    if len(spans) < len(pieces):
+        return None
+    wanted = torch.cat(spans, dim=1)
+    rules = {piece.graph.rule: None for piece in pieces}
+    if not whole.is_bipartite:
+        rules[_narrowest_window(wanted, whole.query_offset)] = None
+    for rule in rules:
+        found = _Piece(replace(whole, rule=rule), 0, 0).spans()
+        if found is not None and torch.equal(found, wanted):
+            return rule
+    return None
+
+
+def _narrowest_window(spans: Tensor, offset: int) -> Rule:
+    """Find the window that holds all keys: a sliding cache shows it from its first drop on."""
+    some = spans[0] < spans[1]
+    query = torch.arange(len(some))[some] + offset
+    before = max((query - spans[0, some]).tolist(), default=0)
+    after = max((spans[1, some] - 1 - query).tolist(), default=0)
+    return Window(max(before, 0), max(after, 0))
+
+
+def _check_order(first: _Piece, piece: _Piece) -> None:
+    """Refuse a graph that does not follow those before it."""
+    if piece.graph.is_bipartite and first.graph.is_bipartite:
+        if (piece.graph.num_keys, piece.first_key) == (first.graph.num_keys, first.first_key):
+            return
+        expected = f"the same {first.graph.num_keys} keys"
+    elif piece.graph.is_bipartite or first.graph.is_bipartite:
+        expected = f"is_bipartite={first.graph.is_bipartite}"
+    elif piece.position == first.position + piece.row:
+        return
+    else:
+        expected = f"its first query at position {first.position + piece.row}"
+    raise CaptureError(
+        f"{piece.graph}, counted from position {piece.first_key}, does not follow the "
+        f"{piece.row} queries before it: expected {expected}. Capture it by itself."
+    )
+
+
+def _pointer(degree: Tensor) -> Tensor:
+    return torch.cat([degree.new_zeros(1), degree.cumsum(0)])
+
+
+def _widened(rows: Tensor, size: int) -> Tensor:
+    """Give rows (heads, rows) memory for `size` of them, zeros where nothing is written."""
+    heads, known = rows.shape
+    if size <= known:
+        return rows
+    wider = rows.new_zeros(heads, max(size, 2 * known))
+    wider[:, :known] = rows
+    return wider
+
+
+def _picked(values: Tensor, allowed: Tensor | None) -> Tensor:
+    """Give the edges of a block (heads, rows, columns) as (heads, edges)."""
+    if allowed is None:
+        return values.flatten(1)
+    # Many times faster than masked_select with a mask that broadcasts.
+    edge = allowed.flatten().nonzero()[:, 0].to(values.device)
+    return values.flatten(1).index_select(1, edge)
+
+
+class _Buffer:
+    """Values one after another, in memory that is reserved ahead: what is not written is free."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype, self._size = dtype, 0
+        self._memory = torch.empty(0, dtype=dtype)
+        self._array = self._memory.numpy()
+
+    def __len__(self) -> int:
+        return self._size
+
+    def cut(self, size: int) -> None:
+        """Forget all but the first values."""
+        self._size = size
+
+    def reserve(self, capacity: int) -> None:
+        """Take memory for so many values, and keep those there are."""
+        memory = self._memory.new_empty(capacity)
+        memory[: self._size] = self._memory[: self._size]
+        self._memory, self._array = memory, memory.numpy()
+
+    def append(self, values: Tensor) -> None:
+        """Write values behind the last ones."""
+        place = self._next(len(values))
+        self._memory[place] = values
+
+    def append_few(self, values: NDArray[Any]) -> None:
+        """Do the same, with less ado for each call."""
+        place = self._next(len(values))
+        self._array[place] = values
+
+    def _next(self, size: int) -> slice:
+        stop = self._size + size
+        if stop > len(self._array):
+            self.reserve(max(stop, 2 * len(self._array)))
+        place, self._size = slice(self._size, stop), stop
+        return place
+
+    def first(self, size: int) -> _Buffer:
+        """Copy the first values."""
+        some = _Buffer(self.dtype)
+        some.append(self._memory[:size])
+        return some
+
+    def values(self) -> Tensor:
+        """Give what was written, without much unused memory behind it."""
+        if len(self._array) > _MOST_SLACK * self._size:
+            self.reserve(self._size)
+        return self._memory[: self._size]

@@ -1,0 +1,1 @@
+"""Edits, and what they change in a call."""

@@ -1,0 +1,203 @@
+"""Edited heads: who has which edits, their attention, and their rows in the output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from gattn.engines import tiles
+from gattn.engines.base import AttentionCall, naming_shapes
+from gattn.engines.choice import choose
+from gattn.engines.tiles import RowBlock
+from gattn.errors import EditError
+from gattn.graph.rules import list_keys
+from gattn.graph.token_graph import TokenGraph
+from gattn.models.edit.edits import Edit, Restrict, Swap, Use
+from gattn.models.read.reading import Reading
+from gattn.models.read.routed_call import RoutedCall
+from gattn.normalizers import Normalizer, Softmax
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Heads of a reading that have the same edits.
+
+    `attention` computes them, up to `after`; of its heads, `own` are these.
+    """
+
+    reading: Reading
+    heads: list[int]
+    attention: AttentionCall
+    own: list[int]
+    after: tuple[Edit, ...]
+    is_edited: bool
+
+    @property
+    def graph(self) -> TokenGraph:
+        """Who may attend to whom, edited."""
+        assert isinstance(self.attention.graph, TokenGraph)
+        return self.attention.graph
+
+    @cached_property
+    def changed(self) -> Tensor:
+        """Say which queries the edits change, as booleans."""
+        changed = torch.zeros(len(self.reading.queries), dtype=torch.bool)
+        for edit in self.edits:
+            if isinstance(edit, Restrict):
+                some: Tensor | None = edit.loses(self.graph, self.reading.graph)
+            else:
+                some = edit.changes(self.reading)
+            changed |= torch.ones_like(changed) if some is None else some
+        return changed
+
+    @property
+    def edits(self) -> list[Edit]:
+        """The edits of these heads."""
+        heads = self.reading.heads
+        return [edit for edit in self.reading.edits if self.heads[0] in edit.heads(heads)]
+
+    def blocks(self, *, scores: bool = True) -> Iterator[RowBlock]:
+        """Walk whole rows of edited attention; its heads are those of the part.
+
+        Without scores attention has no gradient; see `tiles.row_blocks`.
+        """
+        is_whole = len(self.own) == self.attention.query.shape[1]
+        for block in tiles.row_blocks(self.attention, scores=scores):
+            score, attention = block.scores, block.attention
+            if not is_whole:
+                score = None if score is None else score[:, self.own]
+                attention = attention[:, self.own]
+            for edit in self.after:
+                attention = edit.shared(attention, block, self.reading)
+            yield block._replace(scores=score, attention=attention)
+
+    def output(self) -> Tensor:
+        """Compute the output: (elements, heads, queries, value dim)."""
+        if not self.after:
+            with naming_shapes(self.attention):
+                whole: Tensor = choose(self.attention).run(self.attention)
+            return whole[:, self.own] if len(self.own) < whole.shape[1] else whole
+        return torch.cat([self.times_values(block) for block in self.blocks()], dim=2)
+
+    def times_values(self, block: RowBlock) -> Tensor:
+        """Multiply a block's attention with the values."""
+        value, dropout = self.attention.value, self.attention.dropout
+        assert value is not None
+        if len(self.own) < value.shape[1]:
+            value = value[:, self.own]
+        columns = block.columns
+        value = value[:, :, columns if isinstance(columns, slice) else columns.to(value.device)]
+        attention = torch.dropout(block.attention, dropout, train=dropout > 0)
+        return attention @ value
+
+
+def parts(reading: Reading, heads: Sequence[int] | None = None) -> list[Part]:
+    """Sort heads, by default all, by their edits."""
+    of_head: dict[tuple[int, ...], list[int]] = {}
+    named = [set(edit.heads(reading.heads)) for edit in reading.edits]
+    for head in range(reading.heads) if heads is None else heads:
+        edits = tuple(n for n, some in enumerate(named) if head in some)
+        of_head.setdefault(edits, []).append(head)
+    return [
+        _part(reading, some, tuple(reading.edits[n] for n in edits))
+        for edits, some in of_head.items()
+    ]
+
+
+def _part(reading: Reading, heads: list[int], edits: tuple[Edit, ...]) -> Part:
+    swaps = [edit for edit in edits if isinstance(edit, Swap)]
+    after = tuple(edit for edit in edits if edit.is_after)
+    _check_uses(edits)
+    graph = reading.graph
+    for edit in edits:
+        graph = edit.allowed(graph, reading)
+    call, own = reading.attention, heads
+    if not swaps and heads != list(range(reading.heads)):
+        call, own = _of_heads(call, heads), list(range(len(heads)))
+    weight, normalizer = call.weight, call.normalizer
+    for swap in swaps:
+        weight = swap.scored_by(weight, reading.has_vectors)
+        normalizer = swap.normalizer or normalizer
+    if graph is not reading.graph or swaps:
+        call = replace(call, graph=graph, weight=weight, normalizer=normalizer)
+    return Part(reading, heads, call, own, after, bool(edits))
+
+
+def _check_uses(edits: Sequence[Edit]) -> None:
+    """Refuse edits of a head whose attention a later one gives."""
+    uses = [number for number, edit in enumerate(edits) if isinstance(edit, Use)]
+    if not uses:
+        return
+    lost = [*edits[: uses[-1]], *(edit for edit in edits if not edit.is_after)]
+    if lost:
+        raise EditError(
+            f"{edits[uses[-1]]} gives a head its attention, so that nothing is left of "
+            f"{lost[0]}: edit the graph itself, leave out the other edit, or where it changes "
+            "attention after normalizing, let it come after."
+        )
+
+
+def _of_heads(call: AttentionCall, heads: list[int]) -> AttentionCall:
+    """Take some heads of a model's own call."""
+    assert call.value is not None
+    features, normalizer = call.edge_features, call.normalizer
+    return replace(
+        call,
+        query=call.query[:, heads],
+        key=call.key[:, heads],
+        value=call.value[:, heads],
+        edge_features=None if features is None else features[..., heads],
+        normalizer=_normalizer_of(normalizer, heads),
+    )
+
+
+def _normalizer_of(normalizer: Normalizer, heads: list[int]) -> Normalizer:
+    sink = getattr(normalizer, "sink", None)
+    return Softmax(sink=sink[heads]) if isinstance(sink, Tensor) else normalizer
+
+
+def apply(call: RoutedCall, readings: Sequence[Reading]) -> None:
+    """Put the edited rows into a call's output, and into the attention that it gives."""
+    output, weights = call.output, call.weights
+    for reading in readings:
+        for part in parts(reading) if reading.edits else ():
+            changed = part.changed
+            if not part.is_edited or not bool(changed.any()):
+                continue
+            if output is call.output:
+                output = call.output.clone()
+            if weights is not None and weights is call.weights:
+                weights = weights.clone()
+            found = _attention_too(part, weights) if weights is not None else part.output()
+            rows = changed.nonzero()[:, 0]
+            where = _places(part, reading.queries.slots[rows], output.device)
+            some = found[:, :, rows.to(found.device)].transpose(1, 2)
+            output[where] = some.to(output.dtype)
+    call.output, call.weights = output, weights
+
+
+def _places(part: Part, slots: Tensor, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    elements = torch.tensor(part.reading.elements, device=device)
+    heads = torch.tensor(part.heads, device=device)
+    return elements[:, None, None], slots.to(device)[:, None], heads
+
+
+def _attention_too(part: Part, weights: Tensor) -> Tensor:
+    """Compute the output, and put the attention of the changed rows into `weights`."""
+    reading, outputs = part.reading, []
+    changed = part.changed
+    elements = torch.tensor(reading.elements)[:, None, None, None]
+    heads = torch.tensor(part.heads)[:, None, None]
+    for block in part.blocks():
+        outputs.append(part.times_values(block))
+        rows = changed[block.rows].nonzero()[:, 0]
+        slots = reading.queries.slots[block.rows][rows]
+        keys = reading.keys.slots[list_keys(block.columns).cpu()]
+        weights[elements, heads, slots[:, None]] = 0
+        some = block.attention[:, :, rows.to(block.attention.device)]
+        weights[elements, heads, slots[:, None], keys] = some.to(weights.dtype)
+    return torch.cat(outputs, dim=2)

@@ -1,0 +1,117 @@
+"""Says where the text ends that negative positions of edits count from the end of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+
+from gattn.errors import EditError
+from gattn.models.edit.edits import Edit, counts_from_end
+from gattn.models.follow.following import Progress
+from gattn.models.follow.frames import generation_frames
+from gattn.models.read.places import Place
+from gattn.models.read.tracking import Tracker
+
+_IDS = ("decoder_input_ids", "input_ids")
+
+
+class Ends:
+    """The lengths of the texts that the model was first called with.
+
+    A text that goes on token by token, with its cache, keeps the end that it had. One that grows in
+    another way has no end that stays, and is refused.
+
+    Parameters
+    ----------
+    edits : sequence of sequence of Edit
+        The edits of a context.
+    """
+
+    def __init__(self, edits: Sequence[Sequence[Edit]]) -> None:
+        self._counting = {
+            id(edit)
+            for some in edits
+            for edit in some
+            if any(counts_from_end(getattr(edit, side, None)) for side in ("query", "key"))
+        }
+        self._counts: WeakKeyDictionary[Progress, dict[tuple[str, str], dict[int, int]]] = (
+            WeakKeyDictionary()
+        )
+        self._now: set[tuple[str, str]] = set()
+        self._last: dict[str, Tensor] = {}
+        self._grows: set[str] = set()
+
+    def begin(self, tracker: Tracker) -> None:
+        """Note that a call begins, and whether its text is the last one, made longer."""
+        self._now.clear()
+        if not self._counting:
+            return
+        if _comes_in_chunks(tracker.model):
+            raise EditError(
+                "An edit counts positions from the end, and the prompt comes in chunks "
+                "(prefill_chunk_size): name positions from 0, or give the whole prompt in one call."
+            )
+        origin = tracker.progress.origin
+        if origin is not None and origin.progress in self._counts:
+            self._counts[tracker.progress] = {
+                side: {row: known[n] for row, n in enumerate(origin.rows) if n in known}
+                for side, known in self._counts[origin.progress].items()
+            }
+        found = {name: tracker.progress.ids.get(name) for name in _IDS}
+        known = {name: ids.detach().cpu() for name, ids in found.items() if ids is not None}
+        last, self._last, self._grows = self._last, known, set()
+        if not tracker.seen:
+            both = known.keys() & last.keys()
+            self._grows = {name for name in both if _goes_on(last[name], known[name])}
+
+    def count(
+        self, edit: Edit, place: Place, sequence: int, tracker: Tracker, side: str
+    ) -> int | None:
+        """Count the tokens of a sequence, as the text was first given; None where none asks."""
+        if id(edit) not in self._counting:
+            return None
+        of_decoder = place.stack == "decoder" or (place.stack == "cross" and side == "query")
+        if (_IDS[0] if of_decoder and _IDS[0] in self._last else _IDS[1]) in self._grows:
+            raise EditError(
+                f"{edit} counts from the end, and the text grows from call to call without a "
+                "cache, so that the end moves: name positions from 0, use the cache, or open a "
+                "context for each call."
+            )
+        counts = self._counts.setdefault(tracker.progress, {})
+        known = counts.setdefault((place.stack, side), {})
+        begins = all(one.first == 0 for one in place.queries)
+        is_step = all(len(one) <= 1 for one in place.queries)
+        if begins and (place.stack, side) not in self._now:
+            known.clear()
+            for n, one in enumerate(place.queries if side == "query" else place.keys):
+                at = place.sequences[n]
+                known[at] = max(known.get(at, 0), one.first + len(one))
+            self._now.add((place.stack, side))
+        elif not begins and (not is_step or (place.stack, side) in self._now):
+            known.clear()
+        if known.keys() != set(place.sequences):
+            raise EditError(
+                f"{edit} counts from the end, but the text came in several calls, so that its end "
+                "is not known: name positions from 0, or give the whole prompt in one call."
+            )
+        return known[sequence]
+
+
+def _comes_in_chunks(model: nn.Module) -> bool:
+    """Look up the stack of calls for a generation that cuts its prompt into chunks."""
+    for name, frame in generation_frames(model):
+        if name == "_prefill":
+            config = frame.f_locals.get("generation_config")
+            return getattr(config, "prefill_chunk_size", None) is not None
+    return False
+
+
+def _goes_on(last: Tensor, ids: Tensor) -> bool:
+    """Say whether ids begin with those of the last call."""
+    width = last.shape[1]
+    return (
+        ids.shape[0] == last.shape[0] and ids.shape[1] > width and torch.equal(ids[:, :width], last)
+    )

@@ -1,0 +1,135 @@
+"""Says of an edit that had nothing to edit what was not there, and what there is instead."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gattn.models.edit.edits import Edit
+from gattn.models.read.places import Place
+from gattn.token_names import described
+
+if TYPE_CHECKING:
+    from gattn.models.read.reading import Reading
+
+_SHOWN = 5
+
+
+@dataclass(eq=False)
+class Seen:
+    """What came up while a context was open: layers of each stack, and the texts' tokens."""
+
+    was_called: bool = False
+    layers: dict[str, int] = field(default_factory=dict)
+    counts: dict[tuple[str, str], int] = field(default_factory=dict)
+    names: dict[tuple[str, str], Sequence[str]] = field(default_factory=dict)
+
+    def note(self, place: Place) -> None:
+        """Note a call."""
+        self.layers[place.stack] = max(self.layers.get(place.stack, 0), place.layer + 1)
+        for name, sides in (("query", place.queries), ("key", place.keys)):
+            most = max((side.first + len(side) for side in sides), default=0)
+            known = self.counts.get((place.stack, name), 0)
+            self.counts[place.stack, name] = max(known, most)
+
+    def note_names(self, stack: str, names: Mapping[str, Sequence[str] | None]) -> None:
+        """Note the tokens of a call."""
+        for name, tokens in names.items():
+            if tokens and len(tokens) >= len(self.names.get((stack, name), ())):
+                self.names[stack, name] = tokens
+
+    @property
+    def stacks(self) -> str:
+        """The stacks with their layers, in words."""
+        return " and ".join(
+            f"{stack!r} (layer{'s' * (count > 1)} 0{f' .. {count - 1}' if count > 1 else ''})"
+            for stack, count in self.layers.items()
+        )
+
+
+class Unmet:
+    """What an edit names and did not have to edit so far."""
+
+    def __init__(self, edit: Edit) -> None:
+        self._edit, self._named, self._is_met = edit, edit.named(), False
+        self._stack = edit.stack
+
+    def find(self, found: set[tuple[str, Any]]) -> None:
+        """Note which texts, and positions counted from the end, there are."""
+        for name, wanted in found:
+            self._named[name].discard(wanted)
+
+    def meet(self, edit: Edit, layer: int, reading: Reading) -> None:
+        """Note what comes up in a call of a layer; the edit's tokens are located."""
+        for name, side in (("query", reading.queries), ("key", reading.keys)):
+            tokens = range(side.first, side.first + len(side))
+            self._named.get(name, set()).difference_update(tokens)
+        layers = self._named["layer"]
+        if (layer in layers or not self._is_met) and edit.meets(reading):
+            self._is_met = True
+            layers.discard(layer)
+
+    @property
+    def is_met(self) -> bool:
+        """Whether all came up."""
+        return self._is_met and not any(self._named.values())
+
+    def said(self, seen: Seen) -> str:
+        """Say what did not come up, and what there is."""
+        missing = [
+            f"{'in' if name == 'layer' else 'at'} {name} {number!r}"
+            for name, some in self._named.items()
+            for number in sorted(some, key=lambda one: (isinstance(one, str), one))
+        ]
+        where = " " + ", ".join(missing[:_SHOWN]) if missing else ""
+        more = ", ..." if len(missing) > _SHOWN else ""
+        return f"{self._edit} had nothing to edit{where}{more}: {'; '.join(self._reasons(seen))}"
+
+    def _reasons(self, seen: Seen) -> list[str]:
+        if not seen.was_called:
+            return ["the model was not called: call the model inside of the context"]
+        if not seen.layers:
+            return ["each call of the model broke off, or showed no attention"]
+        if self._edit.stack is not None and self._edit.stack not in seen.layers:
+            return [f"the model has no stack {self._edit.stack!r}, but {seen.stacks}"]
+        stack = self._edit.stack or next(iter(seen.layers))
+        reasons = []
+        wrong = [n for n in self._named["layer"] if n >= seen.layers[stack]]
+        if wrong:
+            reasons.append(f"there is no layer {min(wrong)}, but {seen.stacks}")
+        for name in ("query", "key"):
+            reasons += self._reasons_of(name, stack, seen)
+        return reasons or [self._no_edge(seen.counts.get((stack, "key"), 0))]
+
+    def _reasons_of(self, name: str, stack: str, seen: Seen) -> list[str]:
+        """Say which of its queries or keys are not there."""
+        some = self._named.get(name, set())
+        count = seen.counts.get((stack, name), 0)
+        texts = [one for one in some if isinstance(one, str)]
+        far = [one for one in some if not isinstance(one, str) and not -count <= one < count]
+        reasons = [
+            f"no {name} is {text!r}, {described(seen.names.get((stack, name), ()), text)}"
+            for text in texts
+        ]
+        if far:
+            n = "queries" if name == "query" else "keys"
+            reasons.append(f"the text has the {n} 0 .. {count - 1}")
+        where = getattr(self._edit, name, None)
+        if isinstance(where, (slice, range)) and (where.start or 0) >= count:
+            reasons.append(f"the text has {count} tokens, 0 .. {count - 1}")
+        return reasons
+
+    def _no_edge(self, count: int) -> str:
+        query, key = (getattr(self._edit, name, None) for name in ("query", "key"))
+        if isinstance(query, int) and isinstance(key, int) and 0 <= query < key:
+            return (
+                f"query {query} has no edge from key {key}, which comes later: in a causal model a "
+                "token reads itself and what came before"
+            )
+        if query is not None and key is not None:
+            return (
+                "none of these queries has an edge from one of these keys: it is masked, as by a "
+                "window or where a key comes later"
+            )
+        return f"the graph of a layer with {count} tokens has all of these edges as they are"

@@ -1,0 +1,1 @@
+"""What edits change in a model's answer."""

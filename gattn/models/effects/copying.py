@@ -1,0 +1,252 @@
+"""Runs copies of a sequence, each edited, whose layers all begin with what the first copy gives."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from gattn.errors import CaptureError, ModelError, SelectionError
+from gattn.models.edit.edits import Edit
+from gattn.models.load.encoding import Encoding, Inputs, encode, is_text, names_of, pad
+from gattn.models.load.loading import input_device
+from gattn.models.read.places import Place
+from gattn.models.read.routed_call import RoutedCall
+from gattn.models.read.tracking import Tracker
+from gattn.models.run.capturing import check_decoder
+from gattn.models.run.editing import Editing
+from gattn.models.run.recording import refuse_training
+from gattn.models.watch.contexts import Context, takes_part
+from gattn.models.watch.hooks import Hook
+from gattn.models.watch.opening import opened
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+_MEMORY = 1 << 30
+_MOST_AT_ONCE = 64
+
+
+class _Places(Context):
+    """Notes the self-attention that a call of the model goes through."""
+
+    reads_one_call = True
+
+    def __init__(self) -> None:
+        self.names: dict[str, list[str]] = {}
+        self.places: dict[str, Place] = {}
+        self.ids: dict[str, list[int] | None] = {}
+
+    def edits(self, call: RoutedCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
+        if not place.is_bipartite:
+            self.names.setdefault(place.stack, []).append(call.name)
+            self.places.setdefault(place.stack, place)
+        return []
+
+    def end(self, tracker: Tracker, result: Any) -> None:
+        self.ids = {stack: tracker.ids(stack, 0) for stack in self.names}
+
+
+class LayerCopies:
+    """One sequence, of which copies run side by side through every layer of a stack.
+
+    However the layers before changed a copy, each layer begins with the hidden states of the
+    first, which is not edited. So what a layer gives differs between copies by the edits of that
+    layer alone, and one run takes as many layers as the stack has.
+
+    Parameters
+    ----------
+    inputs : str, sequence of int, Tensor, or mapping
+        The sequence.
+    model : PreTrainedModel
+        The model.
+    tokenizer : PreTrainedTokenizerBase, optional
+        Its tokenizer.
+    stack : str, optional
+        Which stack of self-attention; needed where the model has several.
+
+    Raises
+    ------
+    SelectionError
+        Where there is no such stack.
+    ModelError
+        Where the modules of its layers are not to be found.
+    CaptureError
+        As `gattn.capture` does.
+    """
+
+    def __init__(
+        self,
+        inputs: Inputs,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase | None,
+        stack: str | None = None,
+    ) -> None:
+        refuse_training(model)
+        self.model, self._tokenizer = model, tokenizer
+        self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
+        encoding: Encoding | None = None
+        if is_text(inputs):
+            encoding = encode(inputs, model, tokenizer)
+            check_decoder(model, [encoding])
+            self._tensors: dict[str, Any] = pad([encoding], 0)
+        else:
+            given = cast("dict[str, Any]", inputs)
+            self._tensors = {name: x for name, x in given.items() if x is not None}
+        self._encoding = encoding
+        found = _Places()
+        found.encodings = None if encoding is None else [encoding]
+        with torch.no_grad(), opened(model, found):
+            self._call(1)
+        self.stack = _stack(list(found.names), stack)
+        place = found.places[self.stack]
+        if len(place.queries) != 1:
+            raise CaptureError(f"Expected one sequence, got a batch of {len(place.queries)}.")
+        self._slots = place.queries[0].slots
+        self.tokens = self._texts(encoding, found.ids[self.stack])
+        self._modules = [_layer(model, name) for name in found.names[self.stack]]
+
+    def _texts(self, encoding: Encoding | None, ids: list[int] | None) -> tuple[str, ...]:
+        """Name the tokens; an image's patches by their positions."""
+        names: Sequence[str] = ()
+        if encoding is not None:
+            names = encoding.names(self.stack)["tokens"]
+        elif ids is not None:
+            names = names_of(ids, self._tokenizer)
+        if len(names) == len(self):
+            return tuple(names)
+        return tuple(str(position) for position in range(len(self)))
+
+    def __len__(self) -> int:
+        return len(self._slots)
+
+    @property
+    def num_layers(self) -> int:
+        """How many layers the stack has."""
+        return len(self._modules)
+
+    @property
+    def batch_size(self) -> int:
+        """Estimate how many copies run at once in the memory that may be used."""
+        config, device = self.model.config.get_text_config(), input_device(self.model)
+        tokens = len(self)
+        numbers = (
+            20 * tokens * (getattr(config, "hidden_size", None) or 1024)
+            + (1 if self._keeps_logits else tokens) * (getattr(config, "vocab_size", None) or 1)
+            + 3 * tokens**2 * (getattr(config, "num_attention_heads", None) or 16)
+        )
+        memory = torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else _MEMORY
+        return min(max(memory // (4 * numbers) - 1, 1), _MOST_AT_ONCE)
+
+    def run(self, edits: Sequence[Sequence[Edit]], see: Callable[[int, Tensor], None]) -> None:
+        """Run the plain copy, and one with each of the edits.
+
+        Parameters
+        ----------
+        edits : sequence of sequence of Edit
+            The edits of each further copy.
+        see : callable
+            Is given each layer's number and output, (1 + copies, tokens, features).
+        """
+        editing = Editing([[], *edits], self._tokenizer)
+        if self._encoding is not None:
+            editing.encodings = [self._encoding] * (1 + len(edits))
+        with (
+            torch.no_grad(),
+            self._aligned(1 + len(edits), see, editing),
+            opened(self.model, editing),
+        ):
+            self._call(1 + len(edits))
+        editing.check()
+
+    def _call(self, count: int) -> None:
+        copies = {
+            name: x.to(input_device(self.model)).repeat_interleave(count, 0)
+            if isinstance(x, Tensor)
+            else x
+            for name, x in self._tensors.items()
+        }
+        if hasattr(self.model.config, "use_cache"):
+            copies["use_cache"] = False
+        if self._keeps_logits:
+            copies["logits_to_keep"] = 1  # All would take as long as some layers.
+        self.model(**copies)
+
+    @contextmanager
+    def _aligned(
+        self, count: int, see: Callable[[int, Tensor], None], context: Context
+    ) -> Iterator[None]:
+        """Let each layer begin with the first copy's hidden states, in the context's thread."""
+        layer = 0
+
+        def begin(
+            module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+        ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+            if not takes_part(context):
+                return None
+            if layer >= self.num_layers or module is not self._modules[layer]:
+                raise _unknown(self.model)
+            given = args[0] if args else kwargs.get("hidden_states")
+            first = self._hidden(given, count)[:1].expand(count, -1, -1)
+            return ((first, *args[1:]), kwargs) if args else ((), kwargs | {"hidden_states": first})
+
+        def end(module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
+            nonlocal layer
+            if not takes_part(context):
+                return
+            output = self._hidden(result[0] if isinstance(result, tuple) else result, count)
+            see(layer, output[:, self._slots.to(output.device)])
+            layer += 1
+
+        handles: list[Any] = []
+        try:
+            for module in dict.fromkeys(self._modules):
+                handles.append(
+                    module.register_forward_pre_hook(Hook(module, begin), with_kwargs=True)
+                )
+                handles.append(module.register_forward_hook(Hook(module, end)))
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+        if layer != self.num_layers:
+            raise _unknown(self.model)
+
+    def _hidden(self, found: Any, count: int) -> Tensor:
+        if not isinstance(found, Tensor) or found.dim() != 3 or len(found) != count:
+            raise _unknown(self.model)
+        if found.shape[1] <= int(self._slots[-1]):
+            raise _unknown(self.model)
+        return found
+
+
+def _stack(known: Sequence[str], wanted: str | None) -> str:
+    if not known:
+        raise CaptureError("The model has no self-attention that gattn sees.")
+    if wanted is None and len(known) == 1:
+        return known[0]
+    if wanted is None or wanted not in known:
+        which = "Several stacks attend to themselves" if wanted is None else f"No stack {wanted!r}"
+        raise SelectionError(f"{which}; name one of {list(known)}, as in stack={known[0]!r}.")
+    return wanted
+
+
+def _layer(model: nn.Module, name: str) -> nn.Module:
+    """Find the layer that an attention module is in: the member of a list in the model."""
+    parts = name.split(".")
+    number = next((n for n, part in enumerate(parts) if part.isdigit()), None)
+    if number is None:
+        raise _unknown(model)
+    return model.get_submodule(".".join(parts[: number + 1]))
+
+
+def _unknown(model: nn.Module) -> ModelError:
+    return ModelError(
+        f"The layers of {type(model).__name__} are not to be found: expected a list of modules, "
+        "called one after the other, each with one self-attention, which take hidden states "
+        "(batch, tokens, features) and give such."
+    )

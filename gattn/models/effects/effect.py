@@ -1,0 +1,338 @@
+"""Effects of edits: what they change in a model's answer, by running it with each of them."""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Mapping, Sequence
+from operator import index
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gattn.checks import whole
+from gattn.edit_records import identities
+from gattn.errors import CaptureError, EditError, ModelError, SelectionError
+from gattn.models.edit.edits import Edit
+from gattn.models.effects.effect_tables import Effects
+from gattn.models.effects.metrics import Measure, Metric, Token
+from gattn.models.load.encoding import Encoding, Inputs, encode, is_text, pad
+from gattn.models.load.loading import input_device
+from gattn.models.run.capturing import check_decoder, resolved
+from gattn.models.run.editing import Editing, check_edits, open_edits
+from gattn.models.run.recording import refuse_training
+from gattn.models.watch.contexts import Context
+from gattn.models.watch.opening import opened
+from gattn.progress import announce
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from gattn.models.run.capturing import Model
+
+# A CPU gains nothing from larger batches.
+_MEMORY = 1 << 28
+_MOST_AT_ONCE = 256
+_FIRST = 4
+"""How many edits are tried to estimate the time."""
+
+
+def effect(
+    text: Inputs,
+    edits: Sequence[Edit | Sequence[Edit]],
+    model: Model = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    metric: Metric = "kl",
+    position: int = -1,
+    target: Token = None,
+    other: Token = None,
+    batch_size: int | None = None,
+    progress: bool = True,
+) -> Effects:
+    r"""Measure what edits change in a model's answer: exactly, by running it with each of them.
+
+    Parameters
+    ----------
+    text : str, sequence of int, Tensor, or mapping
+        One text, or what else `capture` takes.
+    edits : sequence
+        What to try, one after another: an `Edit`, or several that are applied together.
+    model, tokenizer
+        As in `capture`.
+    metric : str or callable
+        "kl": the divergence :math:`\sum_t p_t \ln (p_t / q_t)` in nats of the edited distribution
+        q of the next token from the plain one p; "logit_difference": the logit of `target` less
+        that of `other`; "probability": that of `target`; or a function of the logits
+        (tokens, vocabulary) that returns a number.
+    position : int
+        Whose logits the named metrics read, counting real tokens; from the end where negative. A
+        model that classifies texts has one row of logits, which is read.
+    target, other : int or str, optional
+        A token's id, or text that is one token, mostly with its space: " cat"; or a label.
+    batch_size : int, optional
+        How many edits run at once; by default as many as fit in half of a GPU's free memory, or
+        in 256 MiB on a CPU, which gains nothing from more. It is halved where memory runs out, and
+        1 where the text comes with a tensor whose first axis is not the batch.
+    progress : bool
+        Whether to say on stderr what it will take, and to show a progress bar, beyond a second.
+
+    Returns
+    -------
+    Effects
+        A `pandas.DataFrame` that draws itself, one row an edit: ``edit``; ``kind``, such as "Cut";
+        ``stack``, ``layer``, ``head``, ``query`` and ``key`` where it names one each; ``plain`` and
+        ``edited``, the metric without it and with it; and their difference ``effect``.
+
+    Raises
+    ------
+    EditError
+        Where an edit has nothing to edit, cannot be applied, or makes the metric NaN.
+    SelectionError
+        Where there is no such metric, position, token, layer or head.
+    CaptureError, ModelError
+        As `capture` does; also where the model gives no logits, or a metric that is not finite.
+    ContractError
+        Where a function of the logits returns no number.
+
+    References
+    ----------
+    Geva et al. (2023), Dissecting recall of factual associations: attention knockout.
+
+    Examples
+    --------
+    >>> cuts = [gattn.Cut(layer=n, head=h) for n in range(12) for h in range(12)]
+    >>> gattn.effect("The cat sat on the", cuts, "gpt2", metric="probability", target=" mat")
+    """
+    import pandas as pd
+
+    together = _together(edits)
+    model, tokenizer = resolved(model, tokenizer)
+    measure = Measure(metric, target, other, model, tokenizer)
+    runner = Runner(text, model, tokenizer, None if measure.reads_all else position)
+    fewer = "for less time, try fewer edits, or estimate cuts with gattn.estimate"
+    plain, edited = measured(runner, measure, together, batch_size, progress, fewer)
+    places = {
+        name: pd.array([_plain(some, name, len(runner.tokens)) for some in together], dtype="Int64")
+        for name in ("layer", "head", "query", "key")
+    }
+    named = {
+        "edit": [", ".join(repr(edit) for edit in some) for some in together],
+        "kind": [
+            ", ".join(dict.fromkeys(type(edit).__name__ for edit in some)) for some in together
+        ],
+        "stack": [some[0].stack if len(some) == 1 else None for some in together],
+    }
+    found = Effects({**named, **places, "plain": plain, "edited": edited, "effect": edited - plain})
+    found.attrs = {"metric": str(measure), "tokens": runner.tokens, **told_edits(model)}
+    return found
+
+
+def told_edits(model: PreTrainedModel) -> dict[Any, Any]:
+    """Give what a table says of the edits around it: nothing where there are none."""
+    edits = identities(open_edits(model))
+    return {"edits": edits} if edits else {}
+
+
+def measured(
+    runner: Runner,
+    measure: Measure,
+    edits: Sequence[Sequence[Edit]],
+    batch_size: int | None,
+    progress: bool,
+    fewer: str = "",
+) -> tuple[float, NDArray[np.float64]]:
+    """Take a metric of the plain model, and of the model with each of the edits.
+
+    `fewer` says how a user asks for less, as in `progress.walk`; a few edits run first then, to
+    print an estimate of the time.
+    """
+    from tqdm import tqdm
+
+    size = runner.batch_size if batch_size is None else batch_size
+    size = whole("batch_size", size, 1, EditError)
+    size = size if runner.repeats else 1
+    found: list[float] = []
+    with (
+        torch.no_grad(),
+        tqdm(total=len(edits), desc="effects", unit="edit", delay=1, disable=not progress) as bar,
+    ):
+        (plain,) = runner.run(Context())
+        before = _number(measure, plain, plain)
+        while len(found) < len(edits):
+            count = min(size, _FIRST) if fewer and progress and not found else size
+            some = edits[len(found) : len(found) + count]
+            begun = time.perf_counter()
+            try:
+                rows = _edited(runner, some)
+            except RuntimeError as error:
+                if len(some) == 1 or not _is_out_of_memory(error):
+                    raise
+                size = len(some) // 2
+                continue
+            found += [
+                _number(measure, row, plain, made) for row, made in zip(rows, some, strict=True)
+            ]
+            bar.update(len(rows))
+            if fewer and progress and len(found) == len(rows):
+                seconds = (time.perf_counter() - begun) / len(rows)
+                announce("effects", "edit", len(edits), seconds, fewer)
+    return before, np.array(found)
+
+
+def _number(measure: Measure, row: Tensor, plain: Tensor, edits: Sequence[Edit] = ()) -> float:
+    """Take a metric, and refuse NaN, which would be a row like all others."""
+    number = float(measure(row, plain))
+    advice = f"Expected a number: look for NaN or infinity in the logits {tuple(row.shape)}."
+    if not edits and not np.isfinite(number):
+        raise ModelError(f"Without edits the {measure} is {number}. {advice}")
+    if np.isnan(number):
+        made = ", ".join(map(repr, edits))
+        raise EditError(f"With {made} the {measure} is NaN. {advice}")
+    return number
+
+
+def _edited(runner: Runner, edits: Sequence[Sequence[Edit]]) -> list[Tensor]:
+    editing = Editing(edits, runner.tokenizer)
+    rows = runner.run(editing, len(edits))
+    editing.check()
+    return rows
+
+
+def _is_out_of_memory(error: RuntimeError) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
+
+
+class Runner:
+    """Runs a model on one sequence, again and again.
+
+    Parameters
+    ----------
+    inputs : str, sequence of int, Tensor, or mapping
+        The sequence.
+    model : PreTrainedModel
+        The model.
+    tokenizer : PreTrainedTokenizerBase, optional
+        Its tokenizer.
+    position : int, optional
+        Whose logits are wanted; by default all.
+    """
+
+    def __init__(
+        self,
+        inputs: Inputs,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase | None,
+        position: int | None,
+    ) -> None:
+        self.model, self.tokenizer, self._position = model, tokenizer, position
+        self.encoding: Encoding | None = None
+        refuse_training(model)
+        if is_text(inputs):
+            self.encoding = encode(inputs, model, tokenizer)
+            self._tensors: dict[str, Any] = pad([self.encoding], 0)
+            check_decoder(model, [self.encoding])
+        else:
+            given = cast("Mapping[str, Any]", inputs)
+            self._tensors = {name: x for name, x in given.items() if x is not None}
+        self.repeats = all(
+            x.dim() > 1 and len(x) == 1 for x in self._tensors.values() if isinstance(x, Tensor)
+        )
+        """Whether the batch is the first axis of all inputs, so that copies can run together."""
+        self._row: int | None = None
+        takes = inspect.signature(model.forward).parameters
+        if position is not None and self.encoding is not None and "logits_to_keep" in takes:
+            self._row = _row(position, len(self.encoding))
+
+    def run(self, context: Context, count: int = 1) -> list[Tensor]:
+        """Run copies of the sequence, and give the logits of each."""
+        copies = {
+            name: _repeated(x.to(input_device(self.model)), count) if isinstance(x, Tensor) else x
+            for name, x in self._tensors.items()
+        }
+        if hasattr(self.model.config, "use_cache"):
+            copies["use_cache"] = False
+        if self._row is not None:
+            copies["logits_to_keep"] = torch.tensor([self._row], device=input_device(self.model))
+        context.encodings = None if self.encoding is None else [self.encoding] * count
+        with opened(self.model, context) as calls:
+            result = self.model(**copies)
+            logits = getattr(result, "logits", None)
+            if not isinstance(logits, Tensor):
+                raise ModelError(
+                    f"{type(self.model).__name__} gives no logits to measure: load the model with "
+                    "its head, such as AutoModelForCausalLM or AutoModelForMaskedLM."
+                )
+            if len(logits) != count:
+                raise CaptureError(f"Expected one sequence, got a batch of {len(logits)}.")
+            return [self._chosen(calls.last.real_rows(x, n)) for n, x in enumerate(logits)]
+
+    def _chosen(self, logits: Tensor) -> Tensor:
+        if self._position is None or logits.dim() < 2:
+            return logits
+        if self._row is not None:
+            return logits[0]
+        return logits[_row(self._position, len(logits))]
+
+    @property
+    def tokens(self) -> list[str]:
+        """The tokens' texts, where they are known and there is but one sequence of them."""
+        if self.encoding is None or self.encoding.decoder_tokens:
+            return []
+        return list(self.encoding.tokens)
+
+    @property
+    def batch_size(self) -> int:
+        """Estimate how many copies run at once in the memory that may be used."""
+        if self.encoding is None:
+            return 1
+        config, device = self.model.config.get_text_config(), input_device(self.model)
+        tokens = len(self.encoding) + len(self.encoding.decoder_tokens)
+        rows = tokens if self._row is None else 1
+        # Logits and their softmax, a layer's features, and its attention where it is all made.
+        numbers = (
+            2 * rows * (getattr(config, "vocab_size", None) or 1)
+            + 16 * tokens * (getattr(config, "hidden_size", None) or 1024)
+            + 3 * tokens**2 * (getattr(config, "num_attention_heads", None) or 16)
+        )
+        memory = _MEMORY
+        if device.type == "cuda":
+            memory = torch.cuda.mem_get_info(device)[0] // 2
+        return min(max(memory // (4 * numbers), 1), _MOST_AT_ONCE)
+
+
+def _repeated(values: Tensor, count: int) -> Tensor:
+    return values if count == 1 else values.repeat_interleave(count, dim=0)
+
+
+def _row(position: int, rows: int) -> int:
+    try:
+        number = index(position)
+    except TypeError as error:
+        raise SelectionError(f"position is a whole number, not {position!r}.") from error
+    if not -rows <= number < rows:
+        raise SelectionError(f"No position {position}: there are {rows}, 0 .. {rows - 1}.")
+    return number % rows
+
+
+def _together(edits: Sequence[Edit | Sequence[Edit]]) -> list[list[Edit]]:
+    """List the edits of each run."""
+    if isinstance(edits, Edit):
+        raise EditError(f"effect takes a list of edits, one a row: pass [{edits!r}].")
+    together = [list(some) if isinstance(some, (list, tuple)) else [some] for some in edits]
+    if not together or not all(together):
+        raise EditError("effect takes at least one edit, such as gattn.Cut(layer=0, head=1).")
+    check_edits(edit for some in together for edit in some)
+    return cast("list[list[Edit]]", together)
+
+
+def _plain(edits: Sequence[Edit], name: str, tokens: int) -> int | None:
+    """Give the one number that an edit names, where it does and is known to count from 0."""
+    value = getattr(edits[0], name, None)
+    if len(edits) != 1 or not isinstance(value, (int, np.integer)):
+        return None
+    number = int(value) if value >= 0 else tokens + int(value)
+    return number if number >= 0 else None

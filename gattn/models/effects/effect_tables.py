@@ -1,0 +1,28 @@
+"""Tables of what edits change in a model's answer, which draw themselves."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from gattn.door import draw
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+class Effects(pd.DataFrame):
+    """Effects of edits, or estimates of those of cuts: a `pandas.DataFrame` that draws itself.
+
+    ``attrs`` say of which ``metric`` they are, and name the text's ``tokens``. Some rows are drawn
+    as in ``found[found.layer == 2].draw()``.
+    """
+
+    @property
+    def _constructor(self) -> type[Effects]:
+        return type(self)
+
+    def draw(self, layout: str | None = None, *, ax: Axes | None = None, **options: Any) -> Axes:
+        """Draw it on Axes; see `gattn.drawing.results.effects.draw_effects`."""
+        return draw(self, layout, ax=ax, **options)

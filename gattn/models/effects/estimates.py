@@ -1,0 +1,278 @@
+"""Estimates what cutting each edge would change, for all edges from one backward pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gattn.checks import whole
+from gattn.engines import tiles
+from gattn.engines.base import AttentionCall
+from gattn.engines.sparse import edge_products
+from gattn.engines.tiles import RowBlock
+from gattn.errors import SelectionError
+from gattn.graph.neighbourhoods import Neighbourhoods
+from gattn.graph.rules import list_keys
+from gattn.heads.head import AttentionGraph
+from gattn.heads.trace import AttentionTrace
+from gattn.keep import Keep
+from gattn.models.edit.applying import parts
+from gattn.models.edit.edits import Cut
+from gattn.models.effects.effect import Runner, measured, told_edits
+from gattn.models.effects.effect_tables import Effects
+from gattn.models.effects.gradients import Backward, LayerOutput, Outputs
+from gattn.models.effects.metrics import Measure, Metric, Token
+from gattn.models.load.encoding import Inputs
+from gattn.models.read.reading import Reading
+from gattn.models.run.capturing import capturing, resolved
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from transformers import PreTrainedTokenizerBase
+
+    from gattn.models.run.capturing import Model
+
+_ONLY = "is_only"
+
+
+def estimate(
+    text: Inputs,
+    model: Model = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    metric: Metric = "logit_difference",
+    position: int = -1,
+    target: Token = None,
+    other: Token = None,
+    keep: Keep | None = None,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    renormalize: bool = True,
+    sample: int = 50,
+    seed: int = 0,
+    batch_size: int | None = None,
+    progress: bool = True,
+) -> Effects:
+    r"""Estimate what cutting each kept edge changes in a model's answer, from one backward pass.
+
+    With :math:`g_i = \partial\,\text{metric} / \partial o_i` at the head's output :math:`o_i` of
+    query i, the estimate is :math:`\langle g_i, \Delta o_i \rangle`, where
+    :math:`\Delta o_i = \frac{A_{ij}}{1 - A_{ij}} (o_i - v_j)` is what the cut exactly makes of the
+    output, with a sink too, and :math:`-A_{ij} v_j` where the others do not share out what the
+    edge had. A query's only edge leaves it zero: :math:`\Delta o_i = -o_i`. Only the
+    effect on later layers is approximated, to first order.
+
+    Parameters
+    ----------
+    text, model, tokenizer
+        As in `capture`.
+    metric, position, target, other
+        As in `effect`, but for "kl": at the plain model its gradient is zero. A function of the
+        logits must be made of torch's operations.
+    keep, layers, heads
+        Which edges, as in `capture`.
+    renormalize : bool
+        Which cut: that of ``Cut(renormalize=True)``, or of ``Cut(renormalize=False)``.
+    sample : int
+        For how many edges the exact effect is computed too, by running the model with them cut: to
+        see how good the estimates are. An edge is drawn with a probability of which one half is
+        the same for all and the other proportional to the size of its estimate, so that large ones
+        are among them. Where cuts renormalize, the effect of each query's only edge (A = 1), which
+        is far from small, is computed as well. With 0 none is.
+    seed : int
+        Draws the sample.
+    batch_size, progress
+        As in `effect`, for these runs.
+
+    Returns
+    -------
+    Effects
+        A `pandas.DataFrame` that draws itself, one row an edge: ``stack``, ``layer``, ``head``,
+        ``query``, ``key``, ``query_token``, ``key_token``, ``attention``, ``estimate``;
+        ``effect``, the exact one, NaN where it was not computed; and ``sampled``, whether it was
+        drawn. ``attrs["correlation"]`` (Pearson) and
+        ``attrs["rank_correlation"]`` (Spearman) compare estimates with effects on the sample.
+
+    Raises
+    ------
+    SelectionError
+        Where the metric is "kl", or there is no such metric, position, token, layer or head.
+    ModelError
+        Where the model shows only its softmax, or gives no logits; as `capture` does.
+    EditError
+        Within `edited`, where a layer is edited itself.
+    CaptureError
+        As `capture` does; also where gradients are infinite or NaN.
+    ContractError
+        Where the metric has no gradient.
+
+    References
+    ----------
+    Nanda (2023), Attribution patching. Geva et al. (2023), Dissecting recall of factual
+    associations: attention knockout.
+    """
+    sample = whole("sample, a number of edges,", sample, 0, SelectionError)
+    model, tokenizer = resolved(model, tokenizer)
+    backward = Backward(text, model, tokenizer, metric, position, target, other)
+    runner = backward.runner
+
+    def read(reading: Reading) -> _Layer:
+        chosen = list(range(reading.heads) if heads is None else heads)
+        return _Layer.read(reading, chosen, renormalize)
+
+    outputs = Outputs(read, lambda place: layers is None or place.layer in layers)
+    with capturing(model, tokenizer, keep=keep, layers=layers, heads=heads) as run:
+        run.encodings = None if runner.encoding is None else [runner.encoding]
+        number = backward.run(outputs)
+    table = Effects(_table(run.trace, outputs.differentiate(number)))
+    facts = {"metric": str(backward.measure), "tokens": runner.tokens}
+    table.attrs = facts | told_edits(model)
+    _add_effects(table, runner, backward.measure, renormalize, sample, seed, batch_size, progress)
+    return table
+
+
+@dataclass(eq=False)
+class _Layer(LayerOutput):
+    """Heads of a layer: their values, and what cutting the strongest edge of a query does.
+
+    `value` is (heads, keys, dim), `output` and, without the strongest edges, `rest` are (heads,
+    queries, dim), `strongest` is the key of that edge, (heads, queries).
+    """
+
+    value: Tensor
+    output: Tensor | None = None
+    rest: Tensor | None = None
+    strongest: Tensor | None = None
+
+    @classmethod
+    def read(cls, reading: Reading, heads: list[int], renormalize: bool) -> _Layer:
+        """Read a call; without renormalizing its values suffice."""
+        call = parts(reading, heads)[0].attention
+        assert call.value is not None
+        layer = cls(heads, reading.queries.slots, call.value[0].detach().cpu())
+        if not renormalize:
+            return layer
+        found = [_without_strongest(call, block) for block in tiles.row_blocks(call)]
+        output, rest, strongest = (
+            torch.cat([x[0].cpu() for x in some], 1) for some in zip(*found, strict=True)
+        )
+        return replace(layer, output=output, rest=rest, strongest=strongest)
+
+    def estimates(self, graph: AttentionGraph) -> Tensor:
+        """Estimate the effect of cutting each edge of a head."""
+        assert self.gradient is not None
+        row = self.heads.index(graph.head or 0)
+        gradient, value = self.gradient[row].cpu(), self.value[row]
+        key, query = graph.graph.edge_index
+        edges = Neighbourhoods(graph.graph.pointer, key, graph.graph.num_keys)
+        of_value = edge_products(gradient[None], value[None], edges)[0]
+        attention = torch.from_numpy(graph.attention)
+        if self.output is None or self.rest is None or self.strongest is None:
+            return -attention * of_value
+        # Only the strongest edge may hold so much that 1 - A is too little to divide by.
+        is_strongest = key == self.strongest[row, query]
+        weak = attention.masked_fill(is_strongest, 0.0)
+        of_output = (gradient * self.output[row]).sum(-1)
+        of_cut = (gradient * (self.rest[row] - self.output[row])).sum(-1)
+        shared = weak / (1 - weak) * (of_output[query] - of_value)
+        return torch.where(is_strongest, of_cut[query], shared)
+
+
+def _without_strongest(call: AttentionCall, block: RowBlock) -> tuple[Tensor, Tensor, Tensor]:
+    """Give the output of some rows, that without each row's strongest edge, and its key."""
+    assert call.value is not None
+    assert block.scores is not None
+    keys = list_keys(block.columns, call.value.device)
+    value = call.value[:, :, keys]
+    strongest = block.attention.argmax(-1, keepdim=True)
+    rest = call.normalizer(block.scores.scatter(-1, strongest, -torch.inf))
+    return block.attention @ value, rest @ value, keys[strongest[..., 0]]
+
+
+def _table(trace: AttentionTrace, layers: Mapping[tuple[str, int], _Layer]) -> pd.DataFrame:
+    """Make a row of each kept edge."""
+    import pandas as pd
+
+    tables = [
+        _rows(name, graph, layers[name, layer])
+        for name, stack in trace.stacks.items()
+        for (layer, _), graph in stack.items()
+    ]
+    return pd.concat(tables, ignore_index=True)
+
+
+def _rows(stack: str, graph: AttentionGraph, layer: _Layer) -> pd.DataFrame:
+    import pandas as pd
+
+    offset = 0 if graph.graph.is_bipartite else graph.graph.query_offset
+    return pd.DataFrame(
+        {
+            "stack": stack,
+            "layer": graph.layer,
+            "head": graph.head,
+            "query": graph.query + offset,
+            "key": graph.key,
+            "query_token": np.array(graph.query_labels(), dtype=object)[graph.query],
+            "key_token": np.array(graph.labels(), dtype=object)[graph.key],
+            "attention": graph.attention,
+            "estimate": layer.estimates(graph).double().numpy(),
+            "effect": np.nan,
+            "sampled": False,
+            _ONLY: (graph.total_edges[graph.query] == 1) & (graph.sink is None),
+        }
+    )
+
+
+def _add_effects(
+    table: pd.DataFrame,
+    runner: Runner,
+    measure: Measure,
+    renormalize: bool,
+    sample: int,
+    seed: int,
+    batch_size: int | None,
+    progress: bool,
+) -> None:
+    """Compute the exact effects of a sample of edges, and compare."""
+    drawn = _drawn(table["estimate"].to_numpy(), sample, seed)
+    chosen = drawn | (table.pop(_ONLY).to_numpy() & renormalize & (sample > 0))
+    table["sampled"] = drawn
+    places = table.loc[chosen, ["stack", "layer", "head", "query", "key"]]
+    cuts = [
+        [Cut(layer, head, query, key, renormalize=renormalize, stack=stack)]
+        for stack, layer, head, query, key in places.itertuples(index=False)
+    ]
+    if cuts:
+        plain, edited = measured(runner, measure, cuts, batch_size, progress)
+        table.loc[chosen, "effect"] = edited - plain
+    pairs = table.loc[drawn, ["estimate", "effect"]].to_numpy().T
+    table.attrs |= _correlations(*pairs)
+
+
+def _drawn(estimates: NDArray[np.float64], sample: int, seed: int) -> NDArray[np.bool_]:
+    drawn = np.zeros(len(estimates), dtype=bool)
+    if not sample or not len(estimates):
+        return drawn
+    even = np.full(len(estimates), 1 / len(estimates))
+    sizes = np.abs(estimates)
+    chance = (even + sizes / sizes.sum()) / 2 if sizes.any() else even
+    count = min(sample, len(estimates))
+    drawn[np.random.default_rng(seed).choice(len(drawn), count, replace=False, p=chance)] = True
+    return drawn
+
+
+def _correlations(estimates: NDArray[np.float64], effects: NDArray[np.float64]) -> dict[str, float]:
+    from scipy import stats
+
+    if len(estimates) < 2 or not np.ptp(estimates) or not np.ptp(effects):
+        return {"correlation": np.nan, "rank_correlation": np.nan}
+    return {
+        "correlation": float(stats.pearsonr(estimates, effects).statistic),
+        "rank_correlation": float(stats.spearmanr(estimates, effects).statistic),
+    }

@@ -1,0 +1,1 @@
+"""Knows which sequences a call goes on with."""

@@ -1,0 +1,234 @@
+"""Knows which text each image or sound of a call belongs to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gattn.models.follow.frames import generation_frames
+
+MODALITIES = {
+    "qformer": ("qformer",),
+    "vision": ("vision", "visual", "image"),
+    "audio": ("audio", "speech"),
+}
+_TEXTS = ("input_ids", "inputs_embeds", "decoder_input_ids", "decoder_inputs_embeds")
+_MEDIA = {
+    "vision": ("pixel_values", "flattened_patches", "pixel_values_videos"),
+    "audio": ("input_features", "input_values"),
+}
+_PLACES = {
+    "pixel_values_videos": ("video_token_id", "video_token_index"),
+    "vision": ("image_token_id", "image_token_index"),
+    "audio": ("audio_token_id", "audio_token_index"),
+}
+
+
+def modality(name: str) -> str:
+    """Name the modality of a stack or module by its path; nothing where it is of text."""
+    lower = name.lower()
+    found = (n for n, words in MODALITIES.items() if any(word in lower for word in words))
+    return next(found, "")
+
+
+@dataclass(frozen=True)
+class Belonging:
+    """Of each element of a call's batch, its sequence, and which in its sequence it is."""
+
+    sequences: list[int]
+    ranks: list[int]
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether each is a sequence of its own."""
+        return not any(self.ranks)
+
+
+class Batch:
+    """What a call of a model was given: texts, images and sounds.
+
+    Parameters
+    ----------
+    given : mapping
+        The call's arguments, by name.
+    config : PreTrainedConfig, optional
+        The model's configuration, which tells the tokens that hold the places of images.
+    ids : Tensor, optional
+        The tokens of texts that come in a later call, where images are encoded before them.
+    """
+
+    def __init__(self, given: Mapping[str, Any], config: Any, ids: Tensor | None = None) -> None:
+        tensors = {n: x for n, x in given.items() if isinstance(x, Tensor) and x.dim()}
+        self.has_text = any(name in tensors for name in _TEXTS)
+        texts = [_rows(name, tensors[name]) for name in _TEXTS if name in tensors]
+        if not texts and ids is not None:
+            texts = [len(ids)]
+        self.texts = texts[0] if texts else None
+        self._ids = tensors.get("input_ids", ids)
+        self._media: dict[str, tuple[str, Tensor]] = {}
+        for kind, names in _MEDIA.items():
+            some = [(name, tensors[name]) for name in names if name in tensors]
+            if len(some) == 1:
+                self._media[kind] = some[0]
+        self._first = None if self.has_text else next(iter(tensors.items()), None)
+        self._config = config
+        self._counted: dict[tuple[int, ...], tuple[list[int], list[int]] | None] = {}
+
+    @property
+    def size(self) -> int | None:
+        """How many sequences there are, of whatever kind comes first."""
+        if self.texts is not None:
+            return self.texts
+        some = [*self._media.values(), *([self._first] if self._first else [])]
+        return len(some[0][1]) if some else None
+
+    def belonging(
+        self, stack: str, count: int, start: int = 0, length: int = 0
+    ) -> Belonging | None:
+        """Say to which sequence each of `count` elements of a stack's call belongs.
+
+        Images belong to the text that holds places for them, or where texts hold none, to the text
+        with their number, if there are as many. What belongs to no text that is known comes after
+        all texts. None where that is not known.
+
+        Parameters
+        ----------
+        stack : str
+            The stack.
+        count : int
+            How many elements the call has.
+        start, length : int
+            Of a call that is a part of one sequence with all images: where it begins, how long it
+            is.
+        """
+        kind, texts = modality(stack), self.texts
+        name, tensor = self._medium(kind)
+        packed = Belonging([0], [0]) if count == 1 else None  # patches, or codebooks of a sound
+        if texts is None:
+            return _folded(count, self.size if tensor is None else len(tensor)) or packed
+        if not kind and count == texts:
+            return Belonging(list(range(count)), [0] * count)
+        if not kind and tensor is None:
+            return packed
+        if not kind and count < texts:
+            return None
+        tokens = self._tokens(name, kind)
+        if texts == 1 and tokens:
+            return Belonging([0] * count, list(range(count)))
+        rows = count if tensor is None else len(tensor)
+        if not tokens:
+            alike = _folded(count, rows)
+            if alike is None:
+                return None
+            first = 0 if rows == texts else texts
+            return Belonging([first + n for n in alike.sequences], alike.ranks)
+        if tensor is not None and tensor.dim() == 2 and kind == "vision":
+            return self._packed(tokens, count, start, length, rows)
+        is_nested = tensor is not None and tensor.dim() > 4
+        units = count if is_nested or count % rows else rows
+        shares = self._shares(tokens, units)
+        if shares is None:
+            return Belonging([texts + n for n in range(count)], [0] * count)
+        owner = [text for text, share in enumerate(shares) for _ in range(share)]
+        return _ranked([owner[n * units // count] for n in range(count)])
+
+    def _medium(self, kind: str) -> tuple[str, Tensor | None]:
+        """Find what a stack's images or sounds came in, where that is one tensor."""
+        if self._first is not None and not self._media:
+            return self._first
+        found = [one for of, one in self._media.items() if of == kind or kind in ("", "qformer")]
+        return found[0] if len(found) == 1 else ("", None)
+
+    def _tokens(self, name: str, kind: str) -> tuple[int, ...]:
+        """Give the tokens that hold the places of images or sounds."""
+        kind = "audio" if kind == "audio" or name in _MEDIA["audio"] else "vision"
+        found = (getattr(self._config, one, None) for one in _PLACES.get(name) or _PLACES[kind])
+        return tuple(token for token in found if isinstance(token, int))
+
+    def _counts(self, tokens: tuple[int, ...]) -> tuple[list[int], list[int]] | None:
+        """Count the places in each text, and how many runs of them there are."""
+        if self._ids is None or self._ids.dim() != 2:
+            return None
+        is_place = torch.isin(self._ids.cpu(), torch.tensor(tokens)).int()
+        begins = is_place.diff(dim=1, prepend=is_place.new_zeros(len(is_place), 1)) > 0
+        return is_place.sum(1).tolist(), begins.sum(1).tolist()
+
+    def _shares(self, tokens: tuple[int, ...], units: int) -> list[int] | None:
+        """Share out so many images or patches of the same size among the texts, in order."""
+        if tokens not in self._counted:
+            self._counted[tokens] = self._counts(tokens)
+        counted = self._counted[tokens]
+        if counted is None:
+            return None
+        places, runs = counted
+        whole, texts = sum(places), len(places)
+        if not whole:
+            return [1] * texts if units == texts else None
+        found = []
+        if sum(runs) == units:
+            found.append(runs)
+        if len(set(places)) == 1 and units % texts == 0:
+            found.append([units // texts] * texts)
+        if (whole % units == 0 or units % whole == 0) and not any(
+            x * units % whole for x in places
+        ):
+            found.append([x * units // whole for x in places])
+        return found[0] if found and all(one == found[0] for one in found) else None
+
+    def _packed(
+        self, tokens: tuple[int, ...], count: int, start: int, length: int, rows: int
+    ) -> Belonging:
+        """Find the text of a part of all patches; where it is not one text's, it is of none."""
+        texts = self.texts or 0
+        shares = self._shares(tokens, rows)
+        if shares is not None and count == 1 and sum(shares) == rows:
+            for text, (begin, end) in enumerate(pairwise(accumulate(shares, initial=0))):
+                if begin <= start and start + length <= end:
+                    return Belonging([text], [0])
+        return Belonging([texts] * count, list(range(count)))
+
+    def origin(self, sequence: int) -> int:
+        """Give where a text's patches begin, where the patches of all are one sequence."""
+        name, tensor = self._medium("vision")
+        if tensor is None or tensor.dim() != 2 or self.texts is None or sequence >= self.texts:
+            return 0
+        shares = self._shares(self._tokens(name, "vision"), len(tensor))
+        return 0 if shares is None else sum(shares[:sequence])
+
+
+def _rows(name: str, values: Tensor) -> int:
+    """Count texts; those of a multiple choice are (batch, choices, tokens)."""
+    behind = 2 if name.endswith("embeds") else 1
+    return values.shape[:-behind].numel() if values.dim() > behind + 1 else len(values)
+
+
+def _folded(count: int, rows: int | None) -> Belonging | None:
+    """Read elements as so many rows, each cut into as many windows; None where they are not."""
+    if rows and count % rows:
+        return None
+    each = count // rows if rows else 1
+    return Belonging([n // each for n in range(count)], [n % each for n in range(count)])
+
+
+def _ranked(sequences: list[int]) -> Belonging:
+    seen: dict[int, int] = {}
+    ranks = []
+    for sequence in sequences:
+        ranks.append(seen.get(sequence, 0))
+        seen[sequence] = ranks[-1] + 1
+    return Belonging(sequences, ranks)
+
+
+def generated_from(model: nn.Module) -> Tensor | None:
+    """Give the texts that a model is generating from, where it is: tokens (texts, tokens)."""
+    for name, frame in generation_frames(model):
+        if name == "generate" and frame.f_locals["self"] is model:
+            some = (frame.f_locals.get(name) for name in ("inputs_tensor", "input_ids", "inputs"))
+            known = (x for x in some if isinstance(x, Tensor) and x.dim() == 2)
+            return next((x for x in known if not x.is_floating_point()), None)
+    return None

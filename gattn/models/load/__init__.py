@@ -1,0 +1,1 @@
+"""Loads models and tokenizers, and encodes texts."""

@@ -1,0 +1,364 @@
+"""Turns a text or token ids into what a model takes, and names the tokens."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from gattn.errors import CaptureError, ModelError
+from gattn.heads.head import AttentionGraph
+from gattn.heads.pieces import from_bytes
+from gattn.heads.trace import AttentionTrace, Stack
+from gattn.models.load.words import Words, words_of
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+Inputs: TypeAlias = "str | Sequence[int] | Tensor | Mapping[str, Any]"
+
+
+@dataclass(frozen=True)
+class Encoding:
+    """One sequence as a model takes it, without a batch axis.
+
+    `tensors` holds ``input_ids`` (tokens,) and whatever else the tokenizer gives per token.
+    """
+
+    tensors: dict[str, Tensor]
+    tokens: tuple[str, ...]
+    words: Words = ()
+    decoder_tokens: tuple[str, ...] = ()
+    text: str = ""
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def num_pairs(self) -> int:
+        """How many pairs of tokens a layer's head sees, at most, in all stacks together."""
+        return len(self) ** 2 + len(self.decoder_tokens) * (len(self) + len(self.decoder_tokens))
+
+    def names(self, stack: str) -> dict[str, Any]:
+        """Name the nodes of a stack's attention graphs."""
+        if stack == "cross":
+            return {"tokens": self.tokens, "query_tokens": self.decoder_tokens}
+        if stack == "decoder" and self.decoder_tokens:
+            return {"tokens": self.decoder_tokens}
+        return {"tokens": self.tokens, "words": self.words}
+
+
+def is_text(inputs: Inputs) -> bool:
+    """Say whether inputs are a text or tokens, rather than images, sounds or all together.
+
+    Raises
+    ------
+    CaptureError
+        Where they are a trace, or a mapping of texts or of nothing.
+    """
+    if isinstance(inputs, (AttentionTrace, Stack, AttentionGraph)):
+        raise CaptureError(
+            f"This runs a model on a text, but {type(inputs).__name__} is what such a run gave: "
+            "pass the text that it was captured from."
+        )
+    if not isinstance(inputs, Mapping):
+        return True
+    if texts := [name for name, value in inputs.items() if _holds_text(value)]:
+        raise CaptureError(
+            f"A mapping holds what a tokenizer or processor gives, such as input_ids; here "
+            f"{texts[0]!r} holds text: pass the text itself, as in gattn.capture(text)."
+        )
+    if not inputs:
+        raise CaptureError("The mapping is empty: pass a text, or what a tokenizer gives.")
+    floats = [n for n, x in inputs.items() if isinstance(x, Tensor) and x.is_floating_point()]
+    return "input_ids" in inputs and not floats
+
+
+def _holds_text(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(_holds_text, value))
+    return isinstance(value, (str, bytes))
+
+
+def encode(
+    inputs: Inputs, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None
+) -> Encoding:
+    """Encode one text, one sequence of token ids, or one mapping of tensors.
+
+    Raises
+    ------
+    CaptureError
+        Where there are no tokens, or more than the model allows.
+    ModelError
+        Where a text comes without a tokenizer.
+    """
+    _check_takes_text(model)
+    if isinstance(inputs, str):
+        encoding = _encode_text(inputs, tokenizer, _longest(model))
+    elif isinstance(inputs, Mapping):
+        encoding = _encode_mapping(inputs, tokenizer)
+    else:
+        encoding = _encode_ids(_as_ids(inputs), {}, tokenizer)
+    if not encoding.words:
+        ids = encoding.tensors["input_ids"].tolist()
+        encoding = replace(encoding, words=words_of(ids, tokenizer))
+    if not len(encoding):
+        raise CaptureError("The text is empty: expected at least one token.")
+    for name in ("input_ids", "decoder_input_ids"):
+        if name in encoding.tensors:
+            _check_ids(name, encoding.tensors[name], model)
+    return encoding
+
+
+def _check_takes_text(model: PreTrainedModel) -> None:
+    main = getattr(model, "main_input_name", "input_ids")
+    parameters = inspect.signature(model.forward).parameters
+    if main in parameters and "input_ids" not in parameters:
+        raise ModelError(
+            f"{type(model).__name__} takes no tokens, but {main}: pass a mapping with {main!r}, "
+            "such as its processor gives."
+        )
+
+
+def _check_ids(name: str, ids: Tensor, model: PreTrainedModel) -> None:
+    limit = _longest(model)
+    if limit is not None and len(ids) > limit:
+        raise CaptureError(
+            f"The text has {len(ids)} tokens, but the model takes at most {limit}; shorten or "
+            "split it."
+        )
+    try:
+        table: nn.Module | None = model.get_input_embeddings()
+    except NotImplementedError:  # Some models hash their tokens, or have several tables.
+        table = None
+    known = table.num_embeddings if isinstance(table, nn.Embedding) else None
+    if known is not None and len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < known:
+        raise CaptureError(
+            f"{name} runs from {int(ids.min())} to {int(ids.max())}, but the model knows the "
+            f"tokens 0 .. {known - 1}; use the tokenizer that belongs to the model."
+        )
+
+
+def _encode_text(
+    text: str, tokenizer: PreTrainedTokenizerBase | None, limit: int | None
+) -> Encoding:
+    if not text:
+        raise CaptureError("The text is empty: expected at least one token.")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise CaptureError(
+            f"The text is not valid Unicode at character {error.start}, {text[error.start]!r}: "
+            "expected text that encodes as UTF-8."
+        ) from error
+    if tokenizer is None:
+        raise ModelError("A text needs a tokenizer: pass tokenizer=, or token ids.")
+    if limit is not None:
+        _check_length(text, tokenizer, limit)
+    found = tokenizer(text, return_offsets_mapping=tokenizer.is_fast, verbose=False)
+    ids: list[int] = found["input_ids"]
+    tensors = {
+        name: torch.tensor(found[name])
+        for name in tokenizer.model_input_names
+        if name in found and len(found[name]) == len(ids)
+    }
+    tensors["input_ids"] = torch.tensor(ids, dtype=torch.long)
+    if not tokenizer.is_fast:
+        return Encoding(tensors, names_of(ids, tokenizer), text=text)
+    texts = _slices(text, found["offset_mapping"], names_of(ids, tokenizer))
+    return Encoding(tensors, texts, tuple(found.word_ids(0)), text=text)
+
+
+def _check_length(text: str, tokenizer: PreTrainedTokenizerBase, limit: int) -> None:
+    """Refuse a text far longer than the limit by its beginning: tokenizing it all may take long.
+
+    Where the beginning alone has twice the tokens, what its last word would be does not count.
+    """
+    size = _FIRST_CHARACTERS * limit
+    while size < len(text):
+        count = len(tokenizer(text[:size], add_special_tokens=False, verbose=False)["input_ids"])
+        if count > 2 * limit:
+            raise CaptureError(
+                f"The text has {len(text):,} characters, and the first {size:,} are {count:,} "
+                f"tokens already, but the model takes at most {limit}; shorten or split it."
+            )
+        size *= 2
+
+
+_FIRST_CHARACTERS = 16
+
+
+def _slices(text: str, spans: Sequence[tuple[int, int]], names: Sequence[str]) -> tuple[str, ...]:
+    """Take each token's text from the text itself, but where tokens share a character."""
+    texts = []
+    for i, (start, stop) in enumerate(spans):
+        shares = (i > 0 and start < spans[i - 1][1]) or (
+            i + 1 < len(spans) and spans[i + 1][0] < stop and spans[i + 1][1] > 0
+        )
+        texts.append(names[i] if shares or stop <= start else _trimmed(text[start:stop]))
+    return tuple(texts)
+
+
+def _trimmed(text: str) -> str:
+    return text.strip(" ") or text
+
+
+def _encode_mapping(
+    inputs: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase | None
+) -> Encoding:
+    if "input_ids" not in inputs:
+        raise CaptureError(f"Expected inputs with 'input_ids', got {sorted(inputs)}.")
+    tensors = {name: _as_ids(values) for name, values in inputs.items()}
+    ids = tensors.pop("input_ids")
+    batched = ids.dim() == 2
+    if batched and len(ids) != 1:
+        raise CaptureError(
+            f"Expected one sequence, got a batch of {len(ids)}; capture_many takes several."
+        )
+    for name, values in tensors.items():
+        if values.dim() < ids.dim() or (batched and len(values) != 1):
+            raise CaptureError(
+                f"{name!r} must be a tensor with the same batch as input_ids {tuple(ids.shape)}, "
+                f"not {inputs[name]!r:.60}; settings of the model are none of its inputs."
+            )
+    rest = {name: values[0] if batched else values for name, values in tensors.items()}
+    decoder = {name: rest.pop(name) for name in list(rest) if name.startswith("decoder_")}
+    words = _told_words(inputs, ids.reshape(-1).tolist(), rest.get("attention_mask"))
+    encoding = replace(_encode_ids(ids, rest, tokenizer), words=words)
+    if "decoder_input_ids" not in decoder:
+        return encoding
+    decoder_ids = decoder["decoder_input_ids"]
+    decoder_ids = decoder_ids[_real_tokens(decoder_ids, decoder.get("decoder_attention_mask"))]
+    return replace(
+        encoding,
+        tensors={**encoding.tensors, "decoder_input_ids": decoder_ids.long()},
+        decoder_tokens=names_of(decoder_ids.tolist(), tokenizer),
+    )
+
+
+def _told_words(inputs: Mapping[str, Any], ids: list[int], mask: Tensor | None) -> Words:
+    """Take the words that a tokenizer's output knows, if its ids are still those it came with."""
+    known = getattr(inputs, "encodings", None)
+    if not known or known[0].ids != ids:
+        return ()
+    is_real = [True] * len(ids) if mask is None else mask.tolist()
+    return tuple(word for word, real in zip(known[0].word_ids, is_real, strict=True) if real)
+
+
+def _as_ids(values: Any) -> Tensor:
+    try:
+        ids = torch.as_tensor(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise CaptureError(
+            "Expected a text, token ids or a mapping of numbers, one a token, not "
+            f"{type(values).__name__} {values!r:.60}."
+        ) from error
+    return ids if ids.numel() else ids.long()
+
+
+def _real_tokens(ids: Tensor, mask: Tensor | None) -> Tensor:
+    if mask is None:
+        return torch.ones_like(ids, dtype=torch.bool)
+    if mask.shape != ids.shape:
+        raise CaptureError(
+            f"The attention mask must have one entry a token, {tuple(ids.shape)}, not "
+            f"{tuple(mask.shape)}."
+        )
+    return mask.bool()
+
+
+def _encode_ids(
+    ids: Tensor, rest: dict[str, Tensor], tokenizer: PreTrainedTokenizerBase | None
+) -> Encoding:
+    ids = ids[0] if ids.dim() == 2 and len(ids) == 1 else ids
+    if ids.dim() != 1 or ids.is_floating_point() or ids.dtype == torch.bool:
+        raise CaptureError(
+            f"Expected one sequence of whole token ids, got {ids.dtype} {tuple(ids.shape)}."
+        )
+    real = _real_tokens(ids, rest.pop("attention_mask", None))
+    tensors = {
+        name: values[real] if values.shape[:1] == ids.shape else values
+        for name, values in rest.items()
+    }
+    ids = ids[real].long()
+    return Encoding({"input_ids": ids, **tensors}, names_of(ids.tolist(), tokenizer))
+
+
+def names_of(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None) -> tuple[str, ...]:
+    """Name tokens by their texts, or without a tokenizer by their ids."""
+    if tokenizer is None:
+        return tuple(str(i) for i in ids)
+    raw: list[str] = [tokenizer.convert_ids_to_tokens([i])[0] or f"<{i}>" for i in ids]
+    special = set(tokenizer.all_special_ids)
+    return tuple(
+        token if i in special else _readable(token, tokenizer)
+        for i, token in zip(ids, raw, strict=True)
+    )
+
+
+def spellings_of(
+    ids: Sequence[int], tokenizer: PreTrainedTokenizerBase
+) -> tuple[list[str], list[str]]:
+    """Give what a tokenizer calls tokens: as it writes them, and with spaces for its marks."""
+    raw: list[str] = [tokenizer.convert_ids_to_tokens([i])[0] or f"<{i}>" for i in ids]
+    return raw, [token.replace("Ġ", " ").replace("▁", " ") for token in raw]
+
+
+def _readable(token: str, tokenizer: PreTrainedTokenizerBase) -> str:
+    """Decode one token, without the space before it; parts of characters read ``<0xE7>``."""
+    text = tokenizer.convert_tokens_to_string([token])
+    if "\N{REPLACEMENT CHARACTER}" in text and all(c in _BYTES for c in token):
+        text = from_bytes(bytes(_BYTES[c] for c in token))
+    return _trimmed(text) or token
+
+
+def _byte_alphabet() -> dict[str, int]:
+    """Read byte-level BPE's alphabet: bytes that print stand for themselves, others from U+0100."""
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [byte for byte in range(256) if byte not in printable]
+    shown = {chr(byte): byte for byte in printable}
+    return shown | {chr(256 + n): byte for n, byte in enumerate(others)}
+
+
+_BYTES = _byte_alphabet()
+
+
+def room_after(encoding: Encoding, model: PreTrainedModel) -> int | None:
+    """Say how many tokens a model takes after these; None where it does not say."""
+    limit = _longest(model)
+    return None if limit is None else max(0, limit - len(encoding))
+
+
+def _longest(model: PreTrainedModel) -> int | None:
+    size = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    limit = size if isinstance(size, int) and size > 0 else None
+    for name, table in model.named_modules():
+        # RoBERTa and its kin count positions from behind the padding's.
+        is_table = name.endswith("embeddings.position_embeddings")
+        if is_table and isinstance(table, nn.Embedding) and table.padding_idx is not None:
+            limit = table.num_embeddings - table.padding_idx - 1
+    return limit
+
+
+def pad(encodings: Sequence[Encoding], padding_id: int) -> dict[str, Tensor]:
+    """Join sequences with the same tensors to one batch, padded on the right, with its mask."""
+    batch = {
+        name: torch.nn.utils.rnn.pad_sequence(
+            [encoding.tensors[name] for encoding in encodings],
+            batch_first=True,
+            padding_value=padding_id if name.endswith("input_ids") else 0,
+        )
+        for name in sorted(encodings[0].tensors)
+    }
+    batch["attention_mask"] = _real([len(encoding) for encoding in encodings])
+    if "decoder_input_ids" in batch:
+        batch["decoder_attention_mask"] = _real([len(e.decoder_tokens) for e in encodings])
+    return batch
+
+
+def _real(lengths: Sequence[int]) -> Tensor:
+    return (torch.arange(max(lengths)) < torch.tensor(lengths)[:, None]).long()

@@ -1,0 +1,209 @@
+"""Finds and loads models and tokenizers."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from gattn.errors import ModelError
+from gattn.models.load.trusting import check_files
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+EMBEDDED = "embedded"
+"""The name of the small model that comes with gattn."""
+
+EMBEDDED_PATH = Path(__file__).parents[1] / "embedded"
+
+META = "The model is on the device 'meta', which holds shapes and no numbers: load its weights."
+
+_HEADS = ("pooler", "classifier", "lm_head", "score", "head.")
+
+
+def load_model(name: str | Path | None = None) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    """Load a model, ready to run, and its tokenizer.
+
+    Parameters
+    ----------
+    name : str or Path, optional
+        A folder, a hub name such as "gpt2", or "embedded" (the default): the small model that
+        comes with gattn. Only a hub name uses the network, and only where the model is not in the
+        local cache yet.
+
+    Raises
+    ------
+    ModelError
+        Where there is no such model, or it has no safetensors weights, or not all that attention
+        needs. Pickled weights, kernels from the hub and a model's own code are never run, and what
+        names them is refused.
+    """
+    import transformers
+
+    place = EMBEDDED_PATH if name in (None, EMBEDDED) else name
+    try:
+        _ask_hub(str(place))
+        check_files(place)
+        config = transformers.AutoConfig.from_pretrained(place, trust_remote_code=False)
+        model_class = _class_of(config)
+        with _quiet(place == EMBEDDED_PATH):
+            model, found = model_class.from_pretrained(
+                place, use_safetensors=True, trust_remote_code=False, output_loading_info=True
+            )
+        tokenizer = load_tokenizer(place)
+    except ModelError:
+        raise
+    except Exception as error:  # Files from anywhere fail in many ways.
+        raise not_loaded(place, error) from error
+    if missing := sorted(found["missing_keys"]):
+        # Poolers and heads stand behind all attention; it does not need them.
+        needed = [name for name in missing if not _is_head(name, model)]
+        shown = needed or missing
+        said = f"{place} holds no weights for {', '.join(shown[:5])}"
+        said += " ..." if len(shown) > 5 else ""
+        if needed:
+            raise ModelError(
+                f"{said}: they would be random, and so would the attention. Load a whole model."
+            )
+        warnings.warn(f"{said}: they are random.", stacklevel=2)
+    return model.eval(), tokenizer
+
+
+def _class_of(config: Any) -> Any:
+    """Find the class of a model; nothing else that a configuration may name is built."""
+    import transformers
+
+    for name in config.architectures or []:
+        named = getattr(transformers, str(name), None)
+        if isinstance(named, type) and issubclass(named, transformers.PreTrainedModel):
+            return named
+    return transformers.AutoModel
+
+
+def _is_head(name: str, model: PreTrainedModel) -> bool:
+    """Say whether a weight stands behind all attention."""
+    base = model.base_model_prefix
+    is_outside = model.base_model is not model and not name.startswith(f"{base}.")
+    return is_outside or any(word in name for word in _HEADS)
+
+
+def _ask_hub(name: str) -> None:
+    """Ask the hub once for a model that is not here: transformers would ask for half a minute."""
+    import huggingface_hub as hub
+    from huggingface_hub.errors import HfHubHTTPError
+
+    if Path(name).exists() or hub.try_to_load_from_cache(name, "config.json") is not None:
+        return
+    try:
+        hub.get_hf_file_metadata(hub.hf_hub_url(name, "config.json"))
+    except HfHubHTTPError:
+        return  # It answered; transformers says best what.
+    except Exception as error:  # Networks fail in many ways.
+        raise ConnectionError(f"the hub does not answer: {error}") from error
+
+
+@contextmanager
+def _quiet(is_quiet: bool) -> Iterator[None]:
+    """Show no progress bar for a model that loads in a moment."""
+    from transformers.utils import logging
+
+    if not is_quiet or not logging.is_progress_bar_enabled():
+        yield
+        return
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.enable_progress_bar()
+
+
+def load_tokenizer(place: str | Path, *, offline: bool = False) -> PreTrainedTokenizerBase:
+    """Load the tokenizer of a model; `offline` never asks the network."""
+    from transformers import AutoTokenizer
+
+    tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+        place, trust_remote_code=False, local_files_only=offline
+    )
+    # Without files some of transformers' tokenizers come empty: all words are unknown then.
+    if len(tokenizer) <= len(tokenizer.all_special_ids):
+        raise ValueError(f"{str(place)!r} has no tokenizer with a vocabulary.")
+    return tokenizer
+
+
+def find_tokenizer(model: PreTrainedModel) -> PreTrainedTokenizerBase | None:
+    """Find the tokenizer where the model came from, without network; None where there is none."""
+    name = str(getattr(model.config, "_name_or_path", "") or "")
+    try:
+        return load_tokenizer(name, offline=True) if name else None
+    except Exception:  # It is a courtesy: a text then asks for tokenizer=.
+        return None
+
+
+def not_loaded(place: str | Path, error: Exception) -> ModelError:
+    """Say that a model could not be loaded, why, and what could."""
+    reason = " ".join(str(error).split())[:300]
+    return ModelError(
+        f"The model {str(place)!r} could not be loaded: expected a folder or a hub name with "
+        f"config.json, safetensors weights and a tokenizer. Models that are here offline: "
+        f"{', '.join(offline_models())}. The reason given: {reason}"
+    )
+
+
+def offline_models() -> list[str]:
+    """List the models that load without network: the embedded one, and the hub's cached ones."""
+    from huggingface_hub import scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    try:
+        repositories = scan_cache_dir().repos
+    except (CacheNotFound, OSError):
+        return [EMBEDDED]
+    cached = sorted(
+        repository.repo_id
+        for repository in repositories
+        if repository.repo_type == "model" and _has_weights(repository)
+    )
+    return [EMBEDDED, *cached]
+
+
+def _has_weights(repository: Any) -> bool:
+    names = {file.file_name for revision in repository.revisions for file in revision.files}
+    return "config.json" in names and any(name.endswith(".safetensors") for name in names)
+
+
+def input_device(model: nn.Module) -> torch.device:
+    """Tell where a model takes its inputs; offloaded weights come from elsewhere while it runs.
+
+    Raises
+    ------
+    ModelError
+        Where it has no numbers to run with.
+    """
+    device: torch.device = next((x.device for x in model.parameters()), torch.device("cpu"))
+    if device.type != "meta":
+        return device
+    for module in model.modules():
+        hook = getattr(module, "_hf_hook", None)  # Where accelerate says how a module runs.
+        for one in (hook, *getattr(hook, "hooks", ())):
+            if getattr(one, "execution_device", None) is not None:
+                return torch.device(one.execution_device)
+    raise ModelError(META)
+
+
+def model_name(model: PreTrainedModel) -> str:
+    """Name a model as a trace names it."""
+    return name_of(str(getattr(model.config, "_name_or_path", "") or type(model).__name__))
+
+
+def name_of(place: str) -> str:
+    """Name the model at a place: a folder of this machine by its own name alone."""
+    if Path(place) == EMBEDDED_PATH:
+        return EMBEDDED
+    # Files and pages are passed on: they do not tell where on a disk the model lay.
+    return Path(place).name if Path(place).is_absolute() else place

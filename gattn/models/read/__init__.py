@@ -1,0 +1,1 @@
+"""Reads an attention call as graph attention."""

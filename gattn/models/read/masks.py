@@ -1,0 +1,250 @@
+"""Reads the masks of attention calls: who may attend to whom, and what is added to scores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from gattn.caching import cached_property
+from gattn.errors import CaptureError
+from gattn.graph.rules import Causal, Complete, Edges, Rule, Window
+from gattn.graph.token_graph import TokenGraph
+
+if TYPE_CHECKING:
+    from gattn.models.read.places import Side
+    from gattn.models.read.routed_call import RoutedCall
+
+_READABLE = ("eager", "sdpa")
+SCORES = "softmax"
+"""The implementation's name where only the scores before the softmax are seen, as the mask."""
+
+_FEW_PAIRS = 1 << 22
+_LEAST, _LEAST_OF_WINDOWS = -9e3, -50.0
+
+
+@dataclass(eq=False)
+class Mask:
+    """The mask of a call: None, booleans, or numbers that are added to scores.
+
+    `values` broadcasts to (batch, heads, queries, keys); where it is None, every key may be read,
+    or if `is_causal` all up to the query's own. An edge is absent below -9,000, since some mask by
+    -10,000; between the windows of Swin models, whose mask is -100, below -50. They `are_scores`
+    where a model shows only its softmax.
+    """
+
+    values: Tensor | None
+    is_causal: bool = False
+    are_scores: bool = False
+    least: float = _LEAST
+    _graphs: dict[object, TokenGraph] = field(default_factory=dict)
+    _real: dict[object, Tensor] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, call: RoutedCall) -> Mask:
+        """Read the mask of a call.
+
+        Raises
+        ------
+        CaptureError
+            Where the implementation's mask cannot be read.
+        """
+        mask = call.mask
+        if mask is None:
+            return cls(None, is_causal=_is_causal(call))
+        if not isinstance(mask, Tensor) or mask.dim() != 4:
+            raise CaptureError(
+                f"{call.name} runs the attention implementation {call.implementation!r} with a "
+                "mask that gattn does not read: expected a tensor that broadcasts to (batch, "
+                f"heads, queries, keys). Load the model with attn_implementation one of {_READABLE}"
+                ", or register such a mask function for your own with AttentionMaskInterface."
+            )
+        if mask.shape[-1] == 1:  # It says the same of all keys.
+            mask = mask.expand(*mask.shape[:-1], call.key.shape[2])
+        least = _LEAST_OF_WINDOWS if "Swin" in type(call.module).__name__ else _LEAST
+        return cls(mask, are_scores=call.implementation == SCORES, least=least)
+
+    @cached_property
+    def present(self) -> Tensor:
+        """Where an edge is, booleans of the shape of `values`."""
+        assert self.values is not None
+        if self.values.dtype == torch.bool:
+            return self.values
+        return self.values.detach() > self.least
+
+    @cached_property
+    def has_bias(self) -> bool:
+        """Whether it adds to the scores of edges, or heads differ in their edges."""
+        if self.values is None:
+            return False
+        if self.are_scores:
+            return True
+        if self.values.shape[1] > 1 and bool((self.present != self.present[:, :1]).any()):
+            return True
+        if self.values.dtype == torch.bool:
+            return False
+        return bool(((self.values != 0) & self.present).any())
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all elements of the batch have the same mask."""
+        return self.values is None or self.values.shape[0] == 1
+
+    def bias(self, element: int, dtype: torch.dtype) -> Tensor | None:
+        """Give what it adds to the scores of one element: (heads or 1, queries or 1, keys)."""
+        if not self.has_bias:
+            return None
+        assert self.values is not None
+        one = element if self.values.shape[0] > 1 else 0
+        values, present = self.values[one], self.present[one]
+        if values.dtype == torch.bool:
+            values = torch.zeros(values.shape, dtype=dtype, device=values.device)
+        if len(values) > 1:
+            return values.to(dtype).masked_fill(~present, -torch.inf)
+        return values.to(dtype)
+
+    def reads_itself(self, count: int, offset: int, length: int) -> Tensor:
+        """Find the queries that are no padding: those that read themselves, or that others read.
+
+        Parameters
+        ----------
+        count, length : int
+            How many elements and queries there are.
+        offset : int
+            The slot of the first query among the keys.
+
+        Returns
+        -------
+        Tensor
+            Booleans (count, length), on the CPU.
+        """
+        name = count, offset, length
+        if name not in self._real:
+            self._real[name] = self._reads_itself(count, offset, length)
+        return self._real[name]
+
+    def _reads_itself(self, count: int, offset: int, length: int) -> Tensor:
+        if self.values is None:
+            return torch.ones(count, length, dtype=torch.bool)
+        present = self.present[..., offset : offset + length]
+        if present.shape[-1] < length:
+            return torch.ones(count, length, dtype=torch.bool)
+        if present.shape[2] == 1:
+            return present.any(1)[:, 0].expand(count, -1).cpu()
+        itself = present.diagonal(dim1=2, dim2=3).any(1)
+        if not bool(itself.all()):
+            read = (present & itself[:, None, :, None]).any(2).any(1)
+            itself = itself | read
+        if not bool(itself.any()):  # Who reads all but itself says nothing about padding.
+            return self.is_used(count, offset, length)
+        return itself.expand(count, -1).cpu()
+
+    @property
+    def sees_ahead(self) -> bool:
+        """Whether some query may read the key behind its own."""
+        if self.values is None:
+            return not self.is_causal
+        rows = self.present.shape[2]
+        present = self.present if rows > 1 else self.present.expand(-1, -1, 2, -1)
+        return bool(present.diagonal(offset=1, dim1=2, dim2=3).any())
+
+    def is_used(self, count: int, offset: int, length: int) -> Tensor:
+        """Find the queries that read or are read by any, as `reads_itself` gives them."""
+        if self.values is None:
+            return torch.ones(count, length, dtype=torch.bool)
+        present = self.present.any(1)
+        is_read = present[..., offset : offset + length].any(1)
+        reads = present.any(2)
+        return (reads | is_read).expand(count, -1).cpu()
+
+    def is_read(self, count: int, length: int) -> Tensor:
+        """Find the keys that anybody may read: (count, keys), on the CPU."""
+        if self.values is None:
+            return torch.ones(count, length, dtype=torch.bool)
+        return self.present.any(1).any(1).expand(count, length).cpu()
+
+    def graph(self, element: int, queries: Side, keys: Side, is_bipartite: bool) -> TokenGraph:
+        """Name the token graph of one element's real tokens: a rule where it is one, or edges."""
+        shared = 0 if self.is_shared else element
+        rows, columns = len(queries), len(keys)
+        name = shared, rows, columns, queries.first, keys.first, is_bipartite
+        if name not in self._graphs:
+            self._graphs[name] = self._graph(shared, queries, keys, is_bipartite)
+        return self._graphs[name]
+
+    def _graph(self, element: int, queries: Side, keys: Side, is_bipartite: bool) -> TokenGraph:
+        rows, columns = len(queries), len(keys)
+        offset = 0 if is_bipartite else queries.first - keys.first
+        if self.values is None:
+            ends_with_keys = not is_bipartite and rows == 1 and 0 < offset == columns - 1
+            rule: Rule = Causal() if self.is_causal or ends_with_keys else Complete()
+            return TokenGraph(rule, rows, columns, offset, is_bipartite)
+        allowed = self.present[element].any(0)
+        allowed = taken(allowed, 0, queries) if allowed.shape[0] > 1 else allowed
+        allowed = taken(allowed, 1, keys).cpu().expand(rows, columns)
+        return _named(allowed, offset, is_bipartite)
+
+
+def _is_causal(call: RoutedCall) -> bool:
+    """Say whether a call without a mask is causal: sdpa's own rule."""
+    if call.implementation == "eager":
+        return False
+    if call.is_own:
+        return _reads_itself_first(call)
+    told = call.options.get("is_causal")
+    causal = getattr(call.module, "is_causal", True) if told is None else told
+    return bool(causal) and call.query.shape[2] > 1
+
+
+def _reads_itself_first(call: RoutedCall) -> bool:
+    """Guess from the first query's output whether a user's own function is causal; it is proved."""
+    output, value = call.output[:, :1], call.value[:, :, :1].transpose(1, 2)
+    if call.query.shape[2] < 2 or not output.shape[2] or output.shape[2] % value.shape[2]:
+        return False
+    groups = output.shape[2] // value.shape[2]
+    alone = value.repeat_interleave(groups, dim=2)
+    return output.shape == alone.shape and torch.allclose(output, alone, rtol=1e-2, atol=1e-5)
+
+
+def taken(values: Tensor, dim: int, side: Side) -> Tensor:
+    """Take a side's real tokens along a dimension; a view where that is all."""
+    if len(side) == values.shape[dim]:
+        return values
+    return values.index_select(dim, side.slots.to(values.device))
+
+
+def _named(allowed: Tensor, offset: int, is_bipartite: bool) -> TokenGraph:
+    """Find the rule that allows just these pairs, or list them."""
+    rows, columns = allowed.shape
+    edges = int(allowed.sum())
+    if is_bipartite:
+        candidates: list[Rule] = [Complete()]
+    else:
+        last = min(columns - 1, offset + rows - 1)
+        reach = max(last - int(allowed[-1].int().argmax()), 0) if rows and columns else 0
+        ahead = min(rows, columns) - 1
+        both = int(allowed[0].sum()) - 1 - offset if rows and not offset else 0
+        square = [Complete(), Causal()] if not offset else [Causal()]
+        candidates = [*square, Window(reach, 0)]
+        if 0 < both < ahead:
+            candidates.append(Window(both, both))
+    for rule in candidates:
+        graph = TokenGraph(rule, rows, columns, offset, is_bipartite)
+        if graph.num_edges == edges and _says(graph, allowed):
+            return graph
+    query, key = allowed.nonzero(as_tuple=True)
+    edge_rule = Edges.from_pairs(query, key, rows, offset)
+    return TokenGraph(edge_rule, rows, columns, offset, is_bipartite)
+
+
+def _says(graph: TokenGraph, allowed: Tensor) -> bool:
+    """Compare a graph with booleans, some rows at a time."""
+    rows, columns = allowed.shape
+    height = max(_FEW_PAIRS // max(columns, 1), 1)
+    for start in range(0, rows, height):
+        some = slice(start, min(start + height, rows))
+        if not torch.equal(graph.allowed(some, slice(0, columns)), allowed[some]):
+            return False
+    return True

@@ -1,0 +1,286 @@
+"""Reads a call of a model's attention as graph attention: token graph, weight, normalizer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import TYPE_CHECKING, cast
+
+import torch
+from torch import Tensor
+
+from gattn.engines import tiles
+from gattn.engines.base import AttentionCall
+from gattn.errors import CaptureError
+from gattn.graph.token_graph import TokenGraph
+from gattn.models.read.masks import SCORES, Mask, taken
+from gattn.models.read.places import Place, Side
+from gattn.normalizers import Normalizer, Softmax
+from gattn.normalizers.base import widened
+from gattn.weights.base import Pairs, PositionWeight, Tree, WeightFunction
+from gattn.weights.dot import ScaledDotProduct
+from gattn.weights.softcap import Softcap
+
+if TYPE_CHECKING:
+    from gattn.models.edit.edits import Edit
+    from gattn.models.read.routed_call import RoutedCall
+
+_NOTHING = 1e-6
+_UNREAD = ("indices", "block_indices", "cache")
+
+
+class GivenBias(PositionWeight):
+    """A score that the model itself computed for each pair, one per head, as edge features."""
+
+    def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
+        """Read the features."""
+        return cast("Tensor", pairs.features)
+
+    def __repr__(self) -> str:
+        return "GivenBias()"
+
+
+@dataclass(frozen=True, eq=False)
+class Reading:
+    """Elements of a call's batch that have the same tokens and edits, read as graph attention.
+
+    `attention` is the model's own, without the edits, on the real tokens: (elements, heads, ...).
+    """
+
+    elements: list[int]
+    sequences: list[int]
+    queries: Side
+    keys: Side
+    attention: AttentionCall
+    edits: tuple[Edit, ...]
+    groups: int
+
+    @property
+    def graph(self) -> TokenGraph:
+        """Who may attend to whom."""
+        assert isinstance(self.attention.graph, TokenGraph)
+        return self.attention.graph
+
+    @property
+    def has_vectors(self) -> bool:
+        """Whether queries and keys are known, rather than scores alone."""
+        return self.attention.query.shape[-1] > 0
+
+    @property
+    def heads(self) -> int:
+        """How many heads there are."""
+        return int(self.attention.query.shape[1])
+
+
+def read(
+    call: RoutedCall, place: Place, mask: Mask, edits: Sequence[Sequence[Edit]]
+) -> list[Reading]:
+    """Read a call, its padding cut off, and prove on a few rows that it gives the model's output.
+
+    Under dropout nothing can be proved, and functions of users are refused before.
+
+    Parameters
+    ----------
+    call : RoutedCall
+        The call, its output as the model itself computed it.
+    place : Place
+        Where it is, and its tokens.
+    mask : Mask
+        Its mask.
+    edits : sequence
+        The edits of each element of the batch.
+
+    Raises
+    ------
+    CaptureError
+        Where the call is not softmax attention as gattn reads it.
+    """
+    if strange := [name for name in _UNREAD if call.options.get(name) is not None]:
+        raise CaptureError(
+            f"{call.name} ({type(call.module).__name__}) chooses its keys by {strange[0]!r}: this "
+            "is sparse attention, which gattn does not read."
+        )
+    if call.query.shape[0] != call.key.shape[0] or call.query.shape[1] % call.key.shape[1]:
+        raise CaptureError(
+            f"{call.name} has queries {tuple(call.query.shape)} and keys {tuple(call.key.shape)}: "
+            "expected (batch, heads, tokens, dim), with a multiple of the keys' heads."
+        )
+    readings = []
+    position = call.options.get("position_bias")
+    is_alike = mask.is_shared and (position is None or len(position) == 1)
+
+    def kind(element: int) -> object:
+        queries, keys = place.queries[element], place.keys[element]
+        is_full = len(queries) == call.query.shape[2] and len(keys) == call.key.shape[2]
+        own = -1 if is_alike and is_full else element
+        return own, queries.first, keys.first, [id(edit) for edit in edits[element]]
+
+    for _, group in groupby(range(len(call.query)), kind):
+        elements = list(group)
+        reading = _read(call, place, mask, elements, tuple(edits[elements[0]]))
+        if len(reading.queries) and len(reading.keys):
+            with torch.no_grad():
+                _verify_empty(call, reading)
+                if not call.options.get("dropout"):
+                    _verify(call, reading)
+        readings.append(reading)
+    return readings
+
+
+def _read(
+    call: RoutedCall, place: Place, mask: Mask, elements: list[int], edits: tuple[Edit, ...]
+) -> Reading:
+    first = elements[0]
+    queries, keys = place.queries[first], place.keys[first]
+    query, key, value = (
+        widened(taken(x[elements[0] : elements[-1] + 1], 2, side))
+        for x, side in ((call.query, queries), (call.key, keys), (call.value, keys))
+    )
+    groups = query.shape[1] // key.shape[1]
+    if groups > 1:
+        key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
+    features = _features(call, mask, first, queries, keys)
+    attention = AttentionCall(
+        query,
+        key,
+        mask.graph(first, queries, keys, place.is_bipartite),
+        _weight(call, features is not None),
+        _normalizer(call),
+        value,
+        features,
+        float(call.options.get("dropout") or 0.0),
+        first_key=keys.first,
+    )
+    sequences = [place.sequences[element] for element in elements]
+    return Reading(elements, sequences, queries, keys, attention, edits, groups)
+
+
+def _features(
+    call: RoutedCall, mask: Mask, element: int, queries: Side, keys: Side
+) -> Tensor | None:
+    """Add up what the model adds to scores, as edge features (queries, keys, heads)."""
+    dtype = widened(call.query[:0]).dtype
+    terms = []
+    bias = mask.bias(element, dtype)
+    if bias is not None:
+        terms.append(bias)
+    position = call.options.get("position_bias")
+    if position is not None:
+        terms.append(position[element if position.shape[0] > 1 else 0].to(dtype))
+    if not terms:
+        return None
+    # A broadcast axis of queries stays one.
+    parts = [taken(x, 1, queries) if x.shape[1] > 1 else x for x in terms]
+    total = sum(parts[1:], parts[0])
+    total = taken(total[..., : call.key.shape[2]], 2, keys)
+    shape = call.query.shape[1], len(queries), len(keys)
+    return total.expand(shape).permute(1, 2, 0).to(call.query.device)
+
+
+def _weight(call: RoutedCall, has_bias: bool) -> WeightFunction:
+    if call.implementation == SCORES:
+        return GivenBias()
+    scale, usual = call.options.get("scaling"), call.query.shape[-1] ** -0.5
+    if scale is not None and math.isclose(scale, usual, rel_tol=1e-12):
+        scale = None
+    weight: WeightFunction = ScaledDotProduct(None if scale is None else float(scale))
+    softcap = call.options.get("softcap")
+    if softcap is not None:
+        weight = Softcap(weight, float(softcap))
+    return weight + GivenBias() if has_bias else weight
+
+
+def _normalizer(call: RoutedCall) -> Normalizer:
+    sink = call.options.get("s_aux")
+    dtype = widened(call.query[:0]).dtype
+    return Softmax(sink=None if sink is None else sink.to(dtype).reshape(-1))
+
+
+def _verify_empty(call: RoutedCall, reading: Reading) -> None:
+    """Prove that queries without any key give nothing, in whatever head.
+
+    A mask of large negative numbers that holds all keys of a query leaves it even attention.
+    """
+    empty = (reading.graph.in_degree == 0)[:, None].expand(-1, reading.heads)
+    features = reading.attention.edge_features
+    if features is not None and features.shape[-1] > 1 and bool((features == -torch.inf).any()):
+        empty = empty.cpu() | (features == -torch.inf).all(1).cpu()
+    rows, heads = empty.nonzero(as_tuple=True)
+    if not len(rows):
+        return
+    elements = slice(reading.elements[0], reading.elements[-1] + 1)
+    slots = reading.queries.slots[rows.cpu()].to(call.query.device)
+    heads = heads.to(slots.device)
+    is_output = reading.has_vectors or call.weights is None
+    given = call.output.transpose(1, 2) if is_output else call.weights
+    assert given is not None
+    wrong = widened(given[elements]).abs().amax(-1)[:, heads, slots] > _NOTHING
+    if bool(wrong.any()):
+        _, one = wrong.nonzero()[0].tolist()
+        raise CaptureError(
+            f"{call.name} attends at query {reading.queries.first + int(rows[one])}, head "
+            f"{int(heads[one])}, though its mask holds all keys: numbers as large as the mask's "
+            "leave a query attention over all of them, which no graph of its mask says. Let "
+            "each query that is read attend to itself, or mask with booleans."
+        )
+
+
+def _verify(call: RoutedCall, reading: Reading) -> None:
+    """Prove that this attention, times the values, is what the model computed.
+
+    A few rows are compared; all of them where the function is the user's own.
+    """
+    count = len(reading.queries)
+    few = {0, count // 3, 2 * count // 3, count - 1}
+    rows = list(range(count)) if call.is_own else sorted(few)
+    elements, attention = slice(reading.elements[0], reading.elements[-1] + 1), reading.attention
+    slots = reading.queries.slots[rows].to(call.query.device)
+    is_output = attention.value is not None and attention.value.shape[-1] > 0
+    if is_output:
+        expected = widened(call.output[elements][:, slots]).transpose(1, 2)
+    else:
+        assert call.weights is not None
+        given = widened(call.weights[elements][:, :, slots])
+        expected = taken(given, 3, reading.keys)
+    found = torch.cat([_rows(attention, some, is_output) for some in _blocks(attention, rows)], 2)
+    broken = ~torch.isfinite(expected) | ~torch.isfinite(found)
+    if bool(broken.any()):
+        _, head, row, _ = broken.nonzero()[0].tolist()
+        raise CaptureError(
+            f"The attention in {call.name} or its output is NaN or infinite at head {head}, "
+            f"query {rows[row]}; expected numbers. Look for NaN or infinity in the weights and "
+            "inputs."
+        )
+    kinds = {x.dtype for x in (call.query, call.key, call.value, call.output)}
+    half = bool(kinds & {torch.float16, torch.bfloat16})
+    size = max(float(expected.abs().max()), 1e-6)
+    error = float((found - expected).abs().max()) / size
+    if not error < (3e-2 if half else 1e-4):
+        tensors = [k for k, v in call.options.items() if isinstance(v, Tensor)]
+        raise CaptureError(
+            f"{call.name} ({type(call.module).__name__}) does not compute softmax attention as "
+            f"gattn reads it: the relative error of its output is {error:.1e}. Its options are "
+            f"{sorted(call.options)}, tensors among them {tensors}. Nothing was captured or edited."
+        )
+
+
+def _blocks(call: AttentionCall, rows: list[int]) -> Iterator[slice]:
+    """Split rows into runs of neighbours whose scores take a block of memory at most."""
+    most = max(1, tiles.BLOCK_BYTES // (8 * call.batch_heads * max(1, call.key.shape[2])))
+    first = 0
+    for n in range(1, len(rows) + 1):
+        if n == len(rows) or rows[n] != rows[n - 1] + 1 or n - first == most:
+            yield slice(rows[first], rows[n - 1] + 1)
+            first = n
+
+
+def _rows(call: AttentionCall, rows: slice, is_output: bool) -> Tensor:
+    assert isinstance(call.graph, TokenGraph)
+    assert call.value is not None
+    device = call.query.device
+    keys = torch.arange(call.graph.num_keys, device=device)
+    allowed = call.graph.allowed(torch.arange(rows.start, rows.stop, device=device), keys)
+    some = tiles.row_block(call, rows, slice(0, len(keys)), allowed)
+    return some.attention @ call.value if is_output else some.attention

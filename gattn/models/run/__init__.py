@@ -1,0 +1,1 @@
+"""Runs live models: captures and edits."""

@@ -1,0 +1,366 @@
+"""Captures the attention graphs of a live model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import groupby, islice
+from operator import index
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+
+import torch
+
+from gattn.checks import whole
+from gattn.errors import CaptureError, ModelError, SelectionError
+from gattn.heads.trace import AttentionTrace
+from gattn.keep import Keep, as_keep
+from gattn.models.load.encoding import Encoding, Inputs, encode, is_text, pad
+from gattn.models.load.loading import find_tokenizer, input_device, load_model
+from gattn.models.run.recording import Recording, check_default_size
+from gattn.models.watch.compiling import as_written
+from gattn.models.watch.opening import opened
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    Model: TypeAlias = str | Path | PreTrainedModel | None
+
+Contributions: TypeAlias = bool | Literal["value"]
+
+
+def capture(
+    inputs: Inputs,
+    model: Model = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    keep: Keep | None = None,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    scores: bool = False,
+    contributions: Contributions = False,
+) -> AttentionTrace:
+    """Run a model on one text and capture the attention graph of every head.
+
+    The model computes its output with the implementation it was loaded with, on its own masks;
+    gattn reads queries and keys on the way and computes the attention from them. On some rows of
+    every layer it checks that this attention, times the values, is the model's own output.
+
+    Parameters
+    ----------
+    inputs : str, sequence of int, Tensor, or mapping
+        One text, the token ids of one sequence, or a tokenizer's or processor's output for one
+        sequence (with ``decoder_input_ids`` for an encoder-decoder model; with images or sounds
+        for a model that takes these).
+    model : str, Path or PreTrainedModel, optional
+        A hub name, a folder or a transformers model; by default the embedded model.
+    tokenizer : PreTrainedTokenizerBase, optional
+        The model's tokenizer; found by the model's name where not given.
+    keep : Keep, optional
+        Which edges to keep. By default all, while that stays under 1 GiB.
+    layers, heads : sequence of int, optional
+        Which layers and heads to capture; all by default.
+    scores : bool
+        Whether to store the scores before the softmax as well.
+    contributions : bool or "value"
+        Whether to store the length of what each edge adds to the layer's output, ||A_ij W_O v_j||;
+        "value" stores ||A_ij v_j||, for models whose output projection W_O is not known.
+
+    Returns
+    -------
+    AttentionTrace
+        Padding is cut off: nodes are the real tokens. Its `logits` are the model's.
+
+    Raises
+    ------
+    CaptureError
+        Where the text is empty or too long, the attention is NaN, not to be seen, or not what
+        gattn reads it as; where contributions are wanted and W_O cannot be verified.
+    ModelError
+        Where the model or its tokenizer cannot be loaded or is in training mode.
+    SelectionError
+        Where there is no such layer or head.
+    GraphError
+        Where `keep` is not a rule of what to keep.
+    """
+    options = Options(keep, layers, heads, scores, contributions)
+    model, tokenizer = resolved(model, tokenizer)
+    recording = options.recording(model, tokenizer, keeps_logits=True)
+    if not is_text(inputs):
+        assert isinstance(inputs, Mapping)
+        _run(recording, model, {n: x for n, x in inputs.items() if x is not None})
+        return recording.trace
+    encoding = encode(inputs, model, tokenizer)
+    _run_encoded(recording, options, model, tokenizer, [encoding])
+    return recording.trace
+
+
+def capture_many(
+    inputs: Iterable[Inputs],
+    model: Model = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    keep: Keep | None = None,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    scores: bool = False,
+    contributions: Contributions = False,
+    batch_size: int = 8,
+    progress: bool = True,
+) -> Iterator[AttentionTrace]:
+    """Capture many texts in batches with padding; yield one trace after another, in their order.
+
+    The traces hold no logits, which would take more memory than the graphs.
+
+    Parameters
+    ----------
+    inputs : iterable
+        Texts, or what else `capture` takes.
+    batch_size : int
+        How many sequences run at once, at most: those that come with other tensors, such as token
+        types, run by themselves.
+    progress : bool
+        Whether to show a progress bar on stderr, after the first second.
+    model, tokenizer, keep, layers, heads, scores, contributions
+        As in `capture`.
+    """
+    from tqdm import tqdm
+
+    if isinstance(inputs, (str, Mapping)):
+        raise CaptureError(
+            "capture_many takes several inputs, such as a list of texts; capture takes one."
+        )
+    options = Options(keep, layers, heads, scores, contributions)
+    batch_size = whole("batch_size", batch_size, 1, CaptureError)
+    model, tokenizer = resolved(model, tokenizer)
+    total = len(inputs) if isinstance(inputs, Sequence) else None
+    with tqdm(total=total, desc="capturing", unit="text", delay=1, disable=not progress) as bar:
+        numbered = enumerate(inputs)
+        while batch := list(islice(numbered, batch_size)):
+            encodings = [
+                _encoded(one, model, tokenizer, f"input {number}: ") for number, one in batch
+            ]
+            # A batch has the same tensors for each of its sequences.
+            for _, alike in groupby(encodings, lambda encoding: encoding.tensors.keys()):
+                for trace in capture_encoded(list(alike), model, tokenizer, options):
+                    bar.update()
+                    yield trace
+
+
+def capture_encoded(
+    encodings: list[Encoding],
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None,
+    options: Options,
+) -> list[AttentionTrace]:
+    """Capture sequences with the same tensors at once, in one batch with padding."""
+    recording = options.recording(model, tokenizer)
+    _run_encoded(recording, options, model, tokenizer, encodings)
+    return recording.traces
+
+
+@contextmanager
+def capturing(
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    keep: Keep | None = None,
+    layers: Sequence[int] | None = None,
+    heads: Sequence[int] | None = None,
+    scores: bool = False,
+    contributions: Contributions = False,
+) -> Iterator[Recording]:
+    """Capture what any call of a model attends to, generation too.
+
+    Within the context, in this thread, each call of the model is recorded; ``run.trace`` is then
+    the trace of the one sequence that ran, ``run.traces`` those of several. Steps that go on with a
+    cache go on with the trace: it covers the prompt and all generated tokens but the last, which
+    never enters the model. Without a cache each step is a call like any other, with a trace of its
+    own. Caches may be copied, reordered and cropped: each continuation of a prompt has a trace of
+    its own, with the prompt. Of beam search and assisted decoding there are the traces of the
+    sequences that `generate` returns, in their order. What runs in another thread, such as
+    continuous batching, is not seen.
+
+    Several samples of one text encode it once: its encoder's stack is in the trace of each.
+    Under a mask of one's own, (batch, heads, queries, keys), a token that neither reads nor is
+    read is padding.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        A transformers model.
+    tokenizer, keep, layers, heads, scores, contributions
+        As in `capture`.
+
+    Raises
+    ------
+    CaptureError, ModelError, SelectionError, GraphError
+        As `capture` does; also where a cache holds tokens from before the context.
+
+    Examples
+    --------
+    >>> with gattn.capturing(model, keep=gattn.TopK(8)) as run:
+    ...     model.generate(**inputs, max_new_tokens=20)
+    >>> run.trace
+    """
+    options = Options(keep, layers, heads, scores, contributions)
+    model, tokenizer = resolved(model, tokenizer)
+    recording = options.recording(model, tokenizer, keeps_logits=True)
+    with recording.watching_projections(model), opened(model, recording):
+        yield recording
+    recording.finish()
+
+
+class Options:
+    """What to capture, checked."""
+
+    def __init__(
+        self,
+        keep: Keep | None,
+        layers: Sequence[int] | None,
+        heads: Sequence[int] | None,
+        scores: bool,
+        contributions: Contributions,
+    ) -> None:
+        self.keep = None if keep is None else as_keep(keep)
+        self.layers, self.heads = choice("layers", layers), choice("heads", heads)
+        self.scores, self.contributions = scores, contributions
+        if contributions not in (True, False, "value"):
+            raise CaptureError(f"contributions is True, False or 'value', not {contributions!r}.")
+
+    def recording(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase | None,
+        keeps_logits: bool = False,
+    ) -> Recording:
+        """Make what records the calls of a model so."""
+        return Recording(
+            model,
+            tokenizer,
+            self.keep,
+            self.layers,
+            self.heads,
+            self.scores,
+            self.contributions,
+            keeps_logits=keeps_logits,
+        )
+
+    def check_size(self, model: PreTrainedModel, encodings: list[Encoding]) -> None:
+        """Refuse to keep all edges by default where that takes very much."""
+        if self.keep is None:
+            layers, heads = self._counts(model)
+            check_default_size(self.size(model, encodings), f" of {layers} layers x {heads} heads")
+
+    def size(self, model: PreTrainedModel, encodings: Sequence[Encoding]) -> int:
+        """Say how many bytes all edges of some sequences take, at most."""
+        layers, heads = self._counts(model)
+        pairs = sum(encoding.num_pairs for encoding in encodings)
+        return 4 * layers * heads * pairs * (1 + self.scores + bool(self.contributions))
+
+    def _counts(self, model: PreTrainedModel) -> tuple[int, int]:
+        config = model.config.get_text_config()
+        sizes = (getattr(config, f"num_{of}", 1) for of in ("hidden_layers", "attention_heads"))
+        layers, heads = (size if isinstance(size, int) and size > 0 else 1 for size in sizes)
+        return (
+            layers if self.layers is None else len(self.layers),
+            heads if self.heads is None else len(self.heads),
+        )
+
+
+def _run_encoded(
+    recording: Recording,
+    options: Options,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None,
+    encodings: list[Encoding],
+) -> None:
+    options.check_size(model, encodings)
+    check_decoder(model, encodings)
+    recording.encodings = encodings
+    batch = pad(encodings, getattr(tokenizer, "pad_token_id", None) or 0)
+    cache = {"use_cache": False} if hasattr(model.config, "use_cache") else {}
+    _run(recording, model, {**batch, **cache})
+
+
+def check_decoder(model: PreTrainedModel, encodings: Sequence[Encoding]) -> None:
+    """Refuse texts without the decoder's part, where a model has a decoder after an encoder.
+
+    Raises
+    ------
+    CaptureError
+        Where it is missing.
+    """
+    if model.config.is_encoder_decoder and not all(e.decoder_tokens for e in encodings):
+        raise CaptureError(
+            f"{type(model).__name__} has an encoder and a decoder: pass a mapping with "
+            "input_ids and decoder_input_ids."
+        )
+
+
+def _run(recording: Recording, model: PreTrainedModel, inputs: Mapping[str, Any]) -> None:
+    """Run the model once."""
+    device = input_device(model)
+    tensors = {
+        name: values.to(device) if isinstance(values, torch.Tensor) else values
+        for name, values in inputs.items()
+    }
+    recording.reads_one_call = True
+    with torch.no_grad(), recording.watching_projections(model), opened(model, recording):
+        model(**tensors)
+    recording.finish()
+
+
+def choice(name: str, chosen: Sequence[int] | None) -> list[int] | None:
+    """Check which layers or heads were chosen."""
+    if chosen is None:
+        return None
+    try:
+        numbers = [index(number) for number in chosen]
+    except TypeError as error:
+        raise SelectionError(
+            f"{name} takes a list of whole numbers, such as {name}=[0, 2], not {chosen!r}."
+        ) from error
+    if not numbers:
+        raise SelectionError(f"{name} is empty: name at least one, or None for all.")
+    if len(set(numbers)) < len(numbers):
+        raise SelectionError(f"{name}={numbers} names one of them twice: name each once.")
+    return numbers
+
+
+def _encoded(
+    inputs: Inputs,
+    model: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase | None,
+    place: str,
+) -> Encoding:
+    try:
+        return encode(inputs, model, tokenizer)
+    except (CaptureError, ModelError) as error:
+        raise type(error)(f"{place}{error}") from error
+
+
+def resolved(
+    model: Model, tokenizer: PreTrainedTokenizerBase | None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None]:
+    """Load a model and its tokenizer, or take those that were given."""
+    from transformers import PreTrainedTokenizerBase
+
+    if tokenizer is not None and not isinstance(tokenizer, PreTrainedTokenizerBase):
+        raise ModelError(
+            "tokenizer must be a transformers tokenizer, such as "
+            f"AutoTokenizer.from_pretrained(name), not {tokenizer!r:.60}."
+        )
+    if model is None or isinstance(model, (str, Path)):
+        loaded, found = load_model(model)
+        return loaded, tokenizer or found
+    if isinstance(model, torch.nn.Module):
+        model = cast("PreTrainedModel", as_written(model))
+    if not isinstance(model, torch.nn.Module) or not hasattr(model, "config"):
+        raise ModelError(
+            "model must be a hub name, a folder or a transformers model, not "
+            f"{type(model).__name__}."
+        )
+    if tokenizer is None:
+        tokenizer = find_tokenizer(model)
+    return model, tokenizer

@@ -1,0 +1,278 @@
+"""Runs a live model with edits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from gattn.edit_records import EditRecord
+from gattn.errors import EditError, ModelError
+from gattn.models.edit.edits import Edit, KnownTokens
+from gattn.models.edit.ends import Ends
+from gattn.models.edit.unmet import Seen, Unmet
+from gattn.models.load.encoding import names_of, spellings_of
+from gattn.models.load.loading import find_tokenizer
+from gattn.models.read.places import Place
+from gattn.models.read.reading import Reading
+from gattn.models.read.routed_call import RoutedCall
+from gattn.models.read.tracking import Tracker
+from gattn.models.watch.contexts import Context, names_shown, present, tracker_of
+from gattn.models.watch.opening import opened
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+
+@dataclass(eq=False)
+class _Call:
+    """A call that is edited: edits by what was given, stack and sequence; what was given, by id."""
+
+    awaits_backward: bool = False
+    layer: int = 0
+    located: dict[tuple[int, str, int], Edit] = field(default_factory=dict)
+    given: dict[int, Edit] = field(default_factory=dict)
+    here: dict[tuple[int, int], Edit] = field(default_factory=dict)
+
+
+class Editing(Context):
+    """Edits each element of a batch: the same edits for all, or a list for each.
+
+    Parameters
+    ----------
+    edits : sequence of sequence of Edit
+        One list for all elements, or one for each.
+    tokenizer : PreTrainedTokenizerBase, optional
+        Names the tokens.
+    """
+
+    def __init__(
+        self,
+        edits: Sequence[Sequence[Edit]],
+        tokenizer: PreTrainedTokenizerBase | None = None,
+    ) -> None:
+        self._edits, self._tokenizer = edits, tokenizer
+        self._unmet = {id(edit): Unmet(edit) for some in edits for edit in some}
+        self._seen = Seen()
+        self._relative = {id(edit) for some in edits for edit in some if edit.needs_tokens}
+        self._stack_of: dict[int, str] = {}
+        self._unclear: Edit | None = None
+        self._calls: dict[Tracker, _Call] = {}
+        self._ends: dict[Tracker, Ends] = {}
+
+    def begin(self, tracker: Tracker) -> None:
+        """Note whether the backward pass will run the model's layers once more."""
+        self._seen.was_called = True
+        self._ends.setdefault(tracker, Ends(self._edits)).begin(tracker)
+        is_checkpointed = any(
+            getattr(module, "gradient_checkpointing", False) and module.training
+            for module in tracker.model.modules()
+        )
+        self._calls[tracker] = _Call(is_checkpointed and torch.is_grad_enabled())
+
+    def of(self, sequence: int) -> Sequence[Edit]:
+        """Give the edits of a sequence, as they were given."""
+        number = sequence if len(self._edits) > 1 else 0
+        return self._edits[number] if number < len(self._edits) else ()
+
+    def edits(self, call: RoutedCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
+        """Give the edits of each element, their tokens located."""
+        now = self._calls.setdefault(tracker, _Call())  # Attention may run again after its call.
+        now.awaits_backward &= tracker.is_calling
+        now.layer = place.layer
+        self._seen.note(place)
+        applied: list[Sequence[Edit]] = []
+        for sequence in place.sequences:
+            found = [edit for edit in self.of(sequence) if edit.applies(place)]
+            for edit in found:
+                self._note_stack(edit, place)
+            if self._unclear is not None:
+                return []  # The call's end refuses it, when all stacks are known.
+            applied.append([self._locate(edit, place, sequence, tracker) for edit in found])
+        return applied if any(applied) else []
+
+    def _note_stack(self, edit: Edit, place: Place) -> None:
+        if self._stack_of.setdefault(id(edit), place.stack) != place.stack:
+            self._unclear = edit
+
+    def end(self, tracker: Tracker, result: Any) -> None:
+        """Refuse an edit that several stacks could have."""
+        if self._unclear is not None:
+            stacks = ", ".join(map(repr, self._seen.layers))
+            raise EditError(
+                f"{self._unclear} does not say which stack it edits, and the model has {stacks}: "
+                f"name one, as in stack={self._stack_of[id(self._unclear)]!r}."
+            )
+
+    def _locate(self, edit: Edit, place: Place, sequence: int, tracker: Tracker) -> Edit:
+        name = id(edit), place.stack, sequence
+        now = self._calls[tracker]
+        if id(edit) in self._relative:
+            if name not in now.located:
+                now.located[name] = self._find(edit, place, sequence, tracker)
+            found = now.located[name]
+        else:
+            found = edit
+        if (id(found), place.layer) not in now.here:
+            now.here[id(found), place.layer] = found.in_layer(place.layer)
+        here = now.here[id(found), place.layer]
+        if here is not edit:
+            now.given[id(here)] = edit
+        return here
+
+    def _find(self, edit: Edit, place: Place, sequence: int, tracker: Tracker) -> Edit:
+        """Replace tokens' texts, and what counts from the end, by positions."""
+        names, spellings = self._tokens(place, sequence, tracker)
+        self._seen.note_names(place.stack, names)
+        query, key = (
+            KnownTokens(
+                names[side],
+                spellings[side],
+                self._ends[tracker].count(edit, place, sequence, tracker, side),
+            )
+            for side in ("query", "key")
+        )
+        found, which = edit.located(query, key)
+        if id(edit) in self._unmet:
+            self._unmet[id(edit)].find(which)
+        # One edit where the positions are the same, so that these elements go together.
+        located = self._calls[tracker].located
+        alike = (known for (of, _, _), known in located.items() if of == id(edit))
+        return next((known for known in alike if known.named() == found.named()), found)
+
+    def _tokens(
+        self, place: Place, sequence: int, tracker: Tracker
+    ) -> tuple[dict[str, Sequence[str] | None], dict[str, tuple[Sequence[str], ...]]]:
+        """Name a sequence's queries and keys as graphs do, and as the tokenizer does."""
+        if self._tokenizer is None:
+            self._tokenizer = find_tokenizer(tracker.model)  # type: ignore[arg-type]
+        names: dict[str, Sequence[str] | None] = {"query": None, "key": None}
+        spellings: dict[str, tuple[Sequence[str], ...]] = {"query": (), "key": ()}
+        for side in names:
+            ids = tracker.ids(place.stack, sequence, is_query=side == "query")
+            if ids is None or self._tokenizer is None:
+                continue
+            plain = names_of(ids, self._tokenizer)
+            shown = names_shown(tracker, place.stack, sequence, is_query=side == "query")
+            names[side] = shown if shown is not None and len(shown) == len(ids) else plain
+            spellings[side] = (*spellings_of(ids, self._tokenizer), plain)
+        return names, spellings
+
+    def met(self, readings: Sequence[Reading]) -> None:
+        """Note which edits had something to edit."""
+        if not self._unmet:
+            return
+        now = self._calls[tracker_of(self)]
+        for reading in readings:
+            for edit in reading.edits:
+                given = id(now.given.get(id(edit), edit))
+                unmet = self._unmet.get(given)
+                if unmet is not None:
+                    unmet.meet(edit, now.layer, reading)
+                    if unmet.is_met:
+                        self._unmet.pop(given, None)
+
+    def check(self) -> None:
+        """Refuse edits that had nothing to edit, or that the backward pass would miss.
+
+        Raises
+        ------
+        EditError
+            Where there are any.
+        """
+        if any(call.awaits_backward for call in self._calls.values()):
+            raise EditError(
+                "Gradient checkpointing computes attention again in the backward pass, which would "
+                "miss the edits: call backward() inside of the context."
+            )
+        if self._unmet:
+            raise EditError(
+                f"{next(iter(self._unmet.values())).said(self._seen)}. gattn.capture(...) shows "
+                "layers, heads, tokens and edges."
+            )
+
+
+def open_edits(model: nn.Module, sequence: int = 0) -> tuple[Edit, ...]:
+    """List the edits of a sequence that are open on a model, or on a part of it."""
+    return tuple(
+        edit
+        for tracker, context in present()
+        if isinstance(context, Editing) and (tracker.owns(model) or _holds(model, tracker.model))
+        for edit in context.of(sequence)
+    )
+
+
+def _holds(model: nn.Module, part: nn.Module) -> bool:
+    return any(module is part for module in model.modules())
+
+
+def check_edits(edits: Iterable[object]) -> None:
+    """Refuse what is not an edit.
+
+    Raises
+    ------
+    EditError
+        Where there is such a thing.
+    """
+    wrong = [edit for edit in edits if not isinstance(edit, Edit)]
+    if wrong and isinstance(wrong[0], EditRecord):
+        raise EditError(
+            f"{wrong[0]} was read from a file, which says what an edit was and does not hold it: "
+            "make it anew."
+        )
+    if wrong:
+        raise EditError(
+            f"An edit is one of Cut, Scale, Restrict, Use or Swap, not {wrong[0]!r:.60}."
+        )
+
+
+@contextmanager
+def edited(
+    model: nn.Module, *edits: Edit, tokenizer: PreTrainedTokenizerBase | None = None
+) -> Iterator[None]:
+    """Run a live model with edits: within this context, in this thread.
+
+    The rows that an edit does not change stay bit for bit as they were. Contexts nest: the edits
+    of the outer ones come first, and `gattn.capture` within them sees the edited attention. With
+    gradient checkpointing the backward pass belongs inside of the context too.
+
+    Parameters
+    ----------
+    model : nn.Module
+        A transformers model.
+    *edits : Edit
+        `Cut`, `Scale`, `Restrict`, `Use`, `Swap`; each head's are applied in their order, all that
+        change who may attend to whom, or the scores, before those that change attention.
+    tokenizer : PreTrainedTokenizerBase, optional
+        Names the tokens, for edits that name them; found by the model's name where not given.
+
+    Raises
+    ------
+    EditError
+        Where an edit cannot be applied, or had nothing to edit until the context closes.
+    CaptureError
+        Where the model's attention cannot be read.
+    ModelError
+        Where `model` cannot be edited.
+
+    Examples
+    --------
+    >>> with gattn.edited(model, gattn.Cut(layer=5, head=1, query=9, key=4)):
+    ...     logits = model(**inputs).logits
+    """
+    if not isinstance(model, nn.Module):
+        raise ModelError(
+            f"edited takes a transformers model, not {type(model).__name__}; "
+            "gattn.load_model(name) loads one."
+        )
+    check_edits(edits)
+    if not edits:
+        raise EditError("edited takes at least one edit, such as gattn.Cut(layer=0, head=1).")
+    context = Editing([edits], tokenizer)
+    with opened(model, context):
+        yield
+    context.check()

@@ -1,0 +1,401 @@
+"""Records what the calls of a model attend to."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from gattn.edit_records import union
+from gattn.errors import CaptureError, ModelError, SelectionError
+from gattn.heads.head import AttentionGraph
+from gattn.heads.store import KeptEdges
+from gattn.heads.trace import AttentionTrace, Stack
+from gattn.keep import All, Keep
+from gattn.models.edit.applying import Part, parts
+from gattn.models.follow.following import Progress
+from gattn.models.load.encoding import Encoding, names_of
+from gattn.models.load.loading import model_name
+from gattn.models.load.words import words_of_run
+from gattn.models.read.places import Place
+from gattn.models.read.reading import Reading
+from gattn.models.read.routed_call import RoutedCall
+from gattn.models.read.tracking import Tracker
+from gattn.models.run.editing import open_edits
+from gattn.models.run.projections import Projections, value_norms
+from gattn.models.run.sequences import RecordedLayer, RecordedSequence, Sequences
+from gattn.models.watch.contexts import Context, takes_part, tracker_of
+
+if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+_LARGEST_DEFAULT = 1 << 30
+
+
+def check_default_size(size: int, of: str = "") -> None:
+    """Refuse to keep all edges, `of` so much of a model, by default where it takes so many bytes.
+
+    Raises
+    ------
+    CaptureError
+        Where it does.
+    """
+    if size > _LARGEST_DEFAULT:
+        raise CaptureError(
+            f"Keeping all edges{of} takes {size / 2**30:.1f} GiB or more; pass "
+            "keep=Threshold(0.01) or keep=TopK(8), choose layers and heads, or insist with "
+            "keep=All()."
+        )
+
+
+def refuse_training(model: nn.Module) -> None:
+    """Refuse a model whose attention is random.
+
+    Raises
+    ------
+    ModelError
+        Where it is.
+    """
+    if model.training:
+        raise ModelError(
+            "The model is in training mode, where dropout is random: call model.eval()."
+        )
+
+
+class Recording(Context):
+    """What the calls of a model attended to, while a context was open; see `capturing`."""
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase | None,
+        keep: Keep | None,
+        layers: Sequence[int] | None,
+        heads: Sequence[int] | None,
+        scores: bool,
+        contributions: bool | str,
+        *,
+        keeps_logits: bool,
+    ) -> None:
+        # The model itself may go when the context closes.
+        self._kind, self._name, self._tokenizer = type(model).__name__, model_name(model), tokenizer
+        self._keep, self._is_default = keep or All(), keep is None
+        self._layers, self._heads, self._scores = layers, heads, scores
+        self._contributions, self._keeps_logits = contributions, keeps_logits
+        self._projections = Projections(self)
+        self.encodings: Sequence[Encoding] | None = None
+        self._sequences = Sequences()
+        self._lock = Lock()
+        self._depth: dict[str, int] = {}
+        self._was_called = self._broke = False
+        self._size = 0
+
+    def watching_projections(self, model: PreTrainedModel) -> AbstractContextManager[None]:
+        """Watch the output projections, where contributions are wanted."""
+        return self._projections.open(model, self._contributions is True)
+
+    # What happens while the model runs
+
+    def begin(self, tracker: Tracker) -> None:
+        """Refuse a model whose attention is random, and find what a call goes on with."""
+        refuse_training(tracker.model)
+        self._was_called = True
+        self._sequences.begin(tracker)
+
+    def broke(self, tracker: Tracker) -> None:
+        """Forget what a call added that broke off: the trace stays as it was before."""
+        self._broke = True
+        self._projections.forget(tracker)
+        self._sequences.broke(tracker)
+
+    def wants(self, place: Place) -> bool:
+        """Say whether a layer was chosen."""
+        return self._layers is None or place.layer in self._layers
+
+    def see(self, call: RoutedCall, place: Place, readings: list[Reading]) -> None:
+        """Keep the edges of a call."""
+        tracker = tracker_of(self)
+        now = self._sequences[tracker]
+        now.generates = tracker.generates(call.query.shape[2])
+        self._projections.check(tracker, call.module)
+        if now.run is None or self._starts_anew(now.run, place, readings):
+            self._sequences.begin_anew(tracker)
+            self._sequences.extend(tracker, len(set(place.sequences)))
+        with torch.no_grad():
+            for reading in readings:
+                if len(reading.queries):
+                    self._keep_edges(call, place, reading, tracker)
+
+    def _starts_anew(
+        self, run: list[RecordedSequence], place: Place, readings: list[Reading]
+    ) -> bool:
+        for reading in readings:
+            for sequence in reading.sequences:
+                known = sequence < len(run) and place.layer in run[sequence].layers.get(
+                    place.stack, {}
+                )
+                if known and not reading.queries.first and len(reading.queries):
+                    return True
+        return False
+
+    def _keep_edges(
+        self, call: RoutedCall, place: Place, reading: Reading, tracker: Tracker
+    ) -> None:
+        heads = range(reading.heads) if self._heads is None else self._heads
+        if missing := [head for head in heads if not 0 <= head < reading.heads]:
+            raise SelectionError(
+                f"No head {missing[0]}; layer {place.layer} has heads 0 .. {reading.heads - 1}."
+            )
+        if self._contributions and not reading.has_vectors:
+            raise CaptureError(
+                f"{call.name} shows only its softmax, not its values, so contributions are not "
+                "known: leave out contributions."
+            )
+        layers = [self._layer(place, reading, sequence, tracker) for sequence in reading.sequences]
+        for part in parts(reading, heads):
+            self._check_size(part, len(layers))
+            stores = [self._store(layer, part, place) for layer in layers]
+            for store in stores:
+                store.begin(part.graph, reading.keys.first)
+            for block in part.blocks(scores=self._scores):
+                score = block.scores
+                for element, store in enumerate(stores):
+                    store.add_rows(
+                        block.rows,
+                        block.columns,
+                        block.allowed,
+                        block.attention[element],
+                        None if score is None else score[element],
+                    )
+        if self._contributions == "value":
+            for layer, norms in zip(layers, value_norms(reading), strict=True):
+                layer.add_norms(norms, reading.keys.first)
+        elif self._contributions:
+            self._projections.expect(tracker, call, reading, layers)
+
+    def _layer(
+        self, place: Place, reading: Reading, sequence: int, tracker: Tracker
+    ) -> RecordedLayer:
+        now = self._sequences[tracker]
+        stacks = self._sequences.extend(tracker, sequence + 1)[sequence].layers
+        if place.stack not in stacks:
+            stacks[place.stack] = {}
+            now.undo[id(stacks), place.stack] = partial(stacks.pop, place.stack)
+        stack, queries = stacks[place.stack], reading.queries
+        if place.layer in stack and id(stack[place.layer]) not in now.undo:
+            now.undo[id(stack[place.layer])] = stack[place.layer].going_back()
+        if place.layer not in stack:
+            if queries.first:
+                raise CaptureError(_unrecorded(queries.first, now.progress))
+            is_cached = place.stack in now.progress.cached or place.stack.endswith("cross")
+            stack[place.layer] = RecordedLayer(groups=reading.groups, is_cached=is_cached)
+            now.undo[id(stack[place.layer])] = partial(stack.pop, place.layer)
+        elif now.generates:
+            stack[place.layer].generated += len(queries)
+        else:
+            stack[place.layer].generated = 0
+        layer = stack[place.layer]
+        if not place.is_bipartite and queries.first != layer.queries:
+            raise CaptureError(
+                f"The cache holds {queries.first} tokens, but "
+                f"{layer.queries} were recorded: tokens were put into its cache, or taken out, "
+                "where gattn did not see it. Record each continuation in a context of its own, "
+                "the prompt too."
+            )
+        layer.queries = queries.first + len(queries)
+        return layer
+
+    def _check_size(self, part: Part, sequences: int) -> None:
+        if not self._is_default:
+            return
+        numbers = sequences * len(part.heads) * part.graph.num_edges
+        with self._lock:
+            self._size += 4 * numbers * (1 + self._scores + bool(self._contributions))
+        check_default_size(self._size)
+
+    def _store(self, layer: RecordedLayer, part: Part, place: Place) -> KeptEdges:
+        heads = tuple(part.heads)
+        if heads not in layer.stores:
+            if any(set(heads) & set(others) for others in layer.stores):
+                raise CaptureError(
+                    "The edits changed within a sequence: open them before its first token, and "
+                    "close them after its last."
+                )
+            dtype = part.attention.query.dtype
+            layer.stores[heads] = KeptEdges(heads, self._keep, self._scores, dtype)
+        layer.attributes[heads] = {
+            "has_sink": part.attention.normalizer.has_sink,
+            "layer": place.layer,
+            "model": self._name,
+            "weight_function": repr(part.attention.weight),
+            "normalizer": repr(part.attention.normalizer),
+        }
+        return layer.stores[heads]
+
+    def end(self, tracker: Tracker, result: Any) -> None:
+        """Note the tokens and the logits of a call."""
+        self._projections.check(tracker)
+        now = self._sequences.end(tracker)
+        with self._lock:
+            for stack, layers in tracker.depth.items():
+                self._depth[stack] = max(self._depth.get(stack, 0), layers)
+        if now.run is None:
+            return
+        for number, sequence in enumerate(now.run):
+            sequence.edits = union((sequence.edits, open_edits(tracker.model, number)))
+        logits = getattr(result, "logits", None) if self._keeps_logits else None
+        if not isinstance(logits, Tensor) or logits.dim() not in (2, 3):
+            logits = None
+        # Those of a multiple choice have one row for all choices of a text.
+        logits = None if logits is None or len(logits) != tracker.batch else logits
+        for number, sequence in enumerate(now.run):
+            for stack in tracker.depth:
+                sequence.ids[stack, False] = tracker.ids(stack, number)
+                if stack == "cross":
+                    sequence.ids[stack, True] = tracker.ids(stack, number, is_query=True)
+            sequence.fed = tracker.fed(number)
+            if logits is not None and number < len(logits):
+                some = tracker.real_rows(logits[number].detach(), number)
+                sequence.logits.append((some, sequence.length))
+
+    def search(self, tracker: Tracker) -> None:
+        """Note which sequences a search runs."""
+        self._sequences.search(tracker)
+
+    def returned(self, tracker: Tracker, sequences: Tensor, prompts: Tensor, beams: int) -> None:
+        """Keep what a search returned of what it ran."""
+        self._sequences.returned(tracker, sequences, prompts, beams)
+
+    # What was recorded
+
+    def finish(self) -> None:
+        """Check that what was asked for came up.
+
+        Raises
+        ------
+        CaptureError
+            Where no attention was seen.
+        SelectionError
+            Where there is no such layer.
+        """
+        if not self._was_called:
+            raise CaptureError(
+                f"{self._kind} was not called: call the model that the context was opened on, "
+                "inside of the context and in its thread."
+            )
+        if not self._depth and self._broke:
+            raise CaptureError(
+                f"Every call of {self._kind} within the context failed, so nothing was recorded."
+            )
+        if not self._depth:
+            raise CaptureError(
+                f"The attention of {self._kind} is not to be seen: it does not "
+                "route through transformers' attention interface, or computes no softmax of scores "
+                "(batch, heads, queries, keys). There is nothing to capture."
+            )
+        if missing := set(self._layers or ()) - set(range(max(self._depth.values()))):
+            raise SelectionError(
+                f"No layer {min(missing)}; the model has layers 0 .. "
+                f"{max(self._depth.values()) - 1}."
+            )
+
+    @property
+    def traces(self) -> list[AttentionTrace]:
+        """The trace of each sequence that ran, in order."""
+        takes_part(self)  # A call that broke off is forgotten.
+        return [self._trace(sequence, n) for n, sequence in enumerate(self._sequences.whole)]
+
+    @property
+    def trace(self) -> AttentionTrace:
+        """The trace of the one sequence that ran.
+
+        Raises
+        ------
+        CaptureError
+            Where none ran, or several.
+        """
+        traces = self.traces
+        if len(traces) != 1:
+            raise CaptureError(
+                f"{len(traces)} sequences ran within the context; run.traces lists their traces."
+            )
+        return traces[0]
+
+    def _trace(self, sequence: RecordedSequence, number: int) -> AttentionTrace:
+        stacks = {}
+        for stack, layers in sequence.layers.items():
+            names = self._names(sequence, stack, number)
+            heads = {
+                (layer, graph.head or 0): graph
+                for layer, known in layers.items()
+                for graph in self._graphs(known, names | {"edits": sequence.edits})
+            }
+            stacks[stack] = Stack(stack, dict(sorted(heads.items())))
+        logits = torch.cat([some for some, _ in sequence.logits]) if sequence.logits else None
+        text = self.encodings[number].text if self.encodings else ""
+        return AttentionTrace(stacks, self._name, sequence.generated, logits, text)
+
+    def _names(self, sequence: RecordedSequence, stack: str, number: int) -> dict[str, Any]:
+        if self.encodings is not None:
+            return self.encodings[number].names(stack)
+        ids = {
+            "tokens": sequence.ids.get((stack, False)),
+            "query_tokens": sequence.ids.get((stack, True)),
+        }
+        names: dict[str, Any] = {
+            name: names_of(some, self._tokenizer) for name, some in ids.items() if some is not None
+        }
+        own = ids["tokens"]
+        if own is not None and stack != "cross":
+            names["words"] = words_of_run(own, sequence.generated, self._tokenizer)
+        return names
+
+    def _graphs(self, layer: RecordedLayer, names: dict[str, Any]) -> list[AttentionGraph]:
+        found = []
+        for heads, store in layer.stores.items():
+            for graph in store.graphs(**layer.attributes[heads]):
+                fields = _fitting(graph, names) | {"generated": layer.generated}
+                if layer.groups > 1:
+                    fields["key_value_head"] = (graph.head or 0) // layer.groups
+                if layer.norms is not None:
+                    key = graph.graph.edge_index[0].numpy()
+                    norms = layer.norms[graph.head or 0].numpy()
+                    name = "value_norm" if self._contributions == "value" else "contribution"
+                    fields[name] = abs(graph.attention) * norms[key]
+                found.append(replace(graph, **fields))
+        return found
+
+
+def _unrecorded(tokens: int, progress: Progress) -> str:
+    """Say why the tokens that a call goes on with are not recorded, as far as that is known."""
+    said = f"The model goes on with a cache of {tokens} tokens that were not recorded: "
+    if progress.left is not None:
+        return (
+            f"{said}the calls that ended left {progress.left} in it, and a call that failed put "
+            "tokens into it, or something that gattn did not see. Crop it to these, or run the "
+            "prompt again."
+        )
+    return (
+        f"{said}gattn.capturing has not seen this cache or what was copied into it. They ran "
+        "before it was opened or in a thread of their own, its keys were changed since, they are "
+        "compressed and not to be seen, or something else than the model's calls put them there, "
+        "such as a trained prefix. Open it before the prompt runs, and use a cache that keeps "
+        "keys as they are."
+    )
+
+
+def _fitting(graph: AttentionGraph, names: dict[str, Any]) -> dict[str, Any]:
+    """Take the names that are as many as the graph's tokens: an image's patches have none."""
+    sizes = {
+        "tokens": graph.graph.num_tokens,
+        "words": graph.graph.num_tokens,
+        "query_tokens": graph.graph.num_queries,
+    }
+    return {name: some for name, some in names.items() if len(some) == sizes.get(name, len(some))}

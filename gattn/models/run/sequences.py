@@ -1,0 +1,368 @@
+"""Keeps what is recorded of each sequence, and finds those that a call goes on with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from threading import Lock
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+
+from gattn.edit_records import Edits
+from gattn.errors import CaptureError
+from gattn.heads.store import KeptEdges
+from gattn.models.follow.following import Origin, Progress
+from gattn.models.read.tracking import Tracker
+
+
+@dataclass(eq=False)
+class RecordedLayer:
+    """A layer of a stack of one sequence: its heads' edges, and the lengths of its values."""
+
+    stores: dict[tuple[int, ...], KeptEdges] = field(default_factory=dict)
+    attributes: dict[tuple[int, ...], dict[str, Any]] = field(default_factory=dict)
+    norms: Tensor | None = None
+    groups: int = 1
+    queries: int = 0
+    generated: int = 0
+    is_cached: bool = False
+
+    def going_back(self) -> Callable[[], None]:
+        """Give a function that forgets what comes from now on."""
+        marks = {heads: (store, store.mark()) for heads, store in self.stores.items()}
+        norms, queries, generated = self.norms, self.queries, self.generated
+
+        def go_back() -> None:
+            self.stores = {heads: store for heads, (store, _) in marks.items()}
+            for store, mark in marks.values():
+                store.go_back(mark)
+            self.norms, self.queries, self.generated = norms, queries, generated
+
+        return go_back
+
+    def add_norms(self, norms: Tensor, first: int) -> None:
+        """Add the keys' value norms (heads, keys); those known already come again."""
+        norms = norms.cpu()
+        if self.norms is None:
+            self.norms = norms
+        elif (known := self.norms.shape[1]) < first + norms.shape[1]:
+            self.norms = torch.cat([self.norms, norms[:, known - first :]], dim=1)
+
+    def first(self, tokens: int) -> RecordedLayer:
+        """Copy the first queries, and the keys that stood there."""
+        surplus = max(self.queries - tokens, 0)
+        stores = {
+            heads: store.first_rows(store.num_rows - surplus)
+            for heads, store in self.stores.items()
+        }
+        is_bipartite = any(store.is_bipartite for store in stores.values())
+        left = self.queries - surplus
+        return replace(
+            self,
+            stores=stores,
+            attributes={heads: dict(some) for heads, some in self.attributes.items()},
+            norms=self.norms if self.norms is None or is_bipartite else self.norms[:, :left],
+            queries=left,
+            generated=max(self.generated - surplus, 0),
+        )
+
+
+@dataclass(eq=False)
+class RecordedSequence:
+    """What is known of one sequence.
+
+    `owner` went on with it last, as one of its rows; `fed` are the ids of all its slots, and which
+    of these are real. Logits come with the number of tokens that they end after.
+    """
+
+    owner: Progress
+    row: int = 0
+    layers: dict[str, dict[int, RecordedLayer]] = field(default_factory=dict)
+    ids: dict[tuple[str, bool], list[int] | None] = field(default_factory=dict)
+    logits: list[tuple[Tensor, int]] = field(default_factory=list)
+    edits: Edits = ()
+    fed: tuple[Tensor, Tensor] | None = None
+
+    @property
+    def length(self) -> int:
+        """How many tokens went into a cache."""
+        return max((layer.queries for layer in self._cached()), default=0)
+
+    def _cached(self) -> list[RecordedLayer]:
+        layers = [layer for stack in self.layers.values() for layer in stack.values()]
+        return [layer for layer in layers if layer.is_cached]
+
+    def first(self, tokens: int) -> RecordedSequence:
+        """Copy its first tokens; layers that no cache goes on with stay as they are."""
+        layers = {
+            stack: {
+                n: layer.first(tokens) if layer.is_cached else layer
+                for n, layer in some.items()
+                if tokens or not layer.is_cached
+            }
+            for stack, some in self.layers.items()
+        }
+        logits = [(some[: len(some) - max(end - tokens, 0)], end) for some, end in self.logits]
+        ids = {
+            (stack, is_query): some[:tokens] if some and self._grows(stack, is_query) else some
+            for (stack, is_query), some in self.ids.items()
+        }
+        return replace(
+            self,
+            layers={stack: some for stack, some in layers.items() if some},
+            ids=ids,
+            logits=[(some, min(end, tokens)) for some, end in logits if len(some)],
+        )
+
+    def _grows(self, stack: str, is_query: bool) -> bool:
+        """Say whether a stack's ids go on with a cache: the keys of cross-attention stay."""
+        is_cached = any(layer.is_cached for layer in self.layers.get(stack, {}).values())
+        return is_cached and (is_query or not stack.endswith("cross"))
+
+    @property
+    def generated(self) -> int:
+        """How many tokens came step by step; those of cross-attention come again."""
+        own = (layers for stack, layers in self.layers.items() if stack != "cross")
+        return max((layer.generated for layers in own for layer in layers.values()), default=0)
+
+    def generate_after(self, prompt: int) -> None:
+        """Note that all tokens after the first so many were generated."""
+        for layer in self._cached():
+            layer.generated = max(layer.queries - prompt, 0)
+
+
+@dataclass(eq=False)
+class RecordedCall:
+    """A call of the model: the run that it goes on with, and how to forget what it adds."""
+
+    progress: Progress
+    run: list[RecordedSequence] | None = None
+    generates: bool = False
+    is_whole: bool = False
+    undo: dict[object, Callable[[], object]] = field(default_factory=dict)
+
+
+class Sequences:
+    """The sequences that were recorded, in order, and the calls that add to them.
+
+    Calls may be of several threads, and within each other; one that breaks off leaves everything
+    as it was before.
+    """
+
+    def __init__(self) -> None:
+        self._all: list[RecordedSequence] = []
+        self._calls: WeakKeyDictionary[Tracker, RecordedCall] = WeakKeyDictionary()
+        self._run_of: WeakKeyDictionary[Progress, list[RecordedSequence]] = WeakKeyDictionary()
+        self._searched: WeakKeyDictionary[Tracker, list[RecordedSequence]] = WeakKeyDictionary()
+        self._lock = Lock()
+
+    def __getitem__(self, tracker: Tracker) -> RecordedCall:
+        return self._calls[tracker]
+
+    @property
+    def whole(self) -> list[RecordedSequence]:
+        """The sequences but those of calls that have not ended."""
+        with self._lock:
+            running = self._running()
+            return [one for one in self._all if one not in running]
+
+    def _running(self) -> list[RecordedSequence]:
+        calls = [call for call in self._calls.values() if not call.is_whole]
+        return [one for call in calls for one in call.run or ()]
+
+    def begin(self, tracker: Tracker) -> None:
+        """Find the sequences that a call goes on with."""
+        now = RecordedCall(tracker.progress)
+        with self._lock:
+            running = self._running()
+            self._calls[tracker] = now
+            self._go_on(now, tracker.seen, running)
+            self._touch(tracker, now.run or ())
+
+    def broke(self, tracker: Tracker) -> None:
+        """Forget what a call added that broke off."""
+        with self._lock:
+            now = self._calls.pop(tracker, None)
+            for forget in reversed(now.undo.values() if now else ()):
+                forget()
+
+    def end(self, tracker: Tracker) -> RecordedCall:
+        """Note that a call ended, so that nothing is forgotten."""
+        with self._lock:
+            now = self._calls[tracker]
+            now.is_whole = True
+            now.undo.clear()
+        return now
+
+    def begin_anew(self, tracker: Tracker) -> None:
+        """Let a call begin sequences of its own."""
+        with self._lock:
+            self._run(self._calls[tracker], [])
+
+    def extend(self, tracker: Tracker, count: int) -> list[RecordedSequence]:
+        """Begin further sequences of a call's run, until there are so many; give the run."""
+        now = self._calls[tracker]
+        run = now.run
+        assert run is not None
+        if len(run) >= count:
+            return run
+        with self._lock:
+            for row in range(len(run), count):
+                more = RecordedSequence(now.progress, row)
+                now.undo[id(more)] = partial(run.remove, more)
+                run.append(more)
+                self._list(now, more)
+                self._touch(tracker, [more])
+        return run
+
+    def _run(self, now: RecordedCall, run: list[RecordedSequence]) -> None:
+        before = self._run_of.get(now.progress)
+        if before is None:
+            now.undo.setdefault("run", partial(self._run_of.pop, now.progress, None))
+        else:
+            now.undo.setdefault("run", partial(self._run_of.__setitem__, now.progress, before))
+        self._run_of[now.progress] = now.run = run
+
+    def _go_on(self, now: RecordedCall, seen: int, running: list[RecordedSequence]) -> None:
+        """Find the sequences that a call goes on with, each cut to where it does.
+
+        What nothing else goes on with is taken over; of all else a copy goes on.
+        """
+        progress, run = now.progress, self._run_of.get(now.progress)
+        source = Origin(progress, list(range(len(run or ()))), True)
+        if run is None and progress.origin is not None:
+            source = progress.origin
+            run = self._run_of.get(source.progress)
+        if run is None or (seen and len(run) <= max(source.rows, default=-1)):
+            return
+        if source.progress is progress and not seen:
+            now.run = run
+            return
+        found: list[RecordedSequence] = []
+        for row, number in enumerate(source.rows):
+            if number >= len(run):
+                found.append(RecordedSequence(progress, row))
+                self._list(now, found[-1], found[-2] if row else None)
+                continue
+            sequence, length = run[number], progress.tokens(row, seen)
+            surplus = 0 if length is None else max(sequence.length - length, 0)
+            is_free = number not in source.rows[:row] and sequence not in running
+            is_free &= not surplus or (source.is_own and sequence.owner is source.progress)
+            if surplus or not is_free:
+                tokens = sequence.length if length is None else min(length, sequence.length)
+                after = sequence if is_free else found[-1] if found else None
+                sequence = sequence.first(tokens)
+                self._list(now, sequence, after, instead=is_free)
+            else:
+                now.undo[id(sequence), "owner"] = partial(
+                    _own, sequence, sequence.owner, sequence.row
+                )
+                if sequence not in self._all:
+                    self._list(now, sequence)
+            _own(sequence, progress, row)
+            found.append(sequence)
+        if not seen:  # Texts that were encoded are in the order of their decoder.
+            before = [one for one in self._all if one in found]
+            self._arrange(found)
+            now.undo["order"] = partial(self._arrange, before)
+        self._run(now, found)
+
+    def _list(
+        self,
+        now: RecordedCall,
+        sequence: RecordedSequence,
+        after: RecordedSequence | None = None,
+        *,
+        instead: bool = False,
+    ) -> None:
+        """List a sequence after another or instead of it, or last where that is not listed."""
+        listed = self._all
+        place = listed.index(after) + 1 if after in listed else len(listed)
+        start = place - 1 if instead and after in listed else place
+        before, listed[start:place] = listed[start:place], [sequence]
+        now.undo[id(sequence), "listed"] = partial(self._unlist, sequence, before)
+
+    def _arrange(self, order: list[RecordedSequence]) -> None:
+        """Put some that are listed into an order, in the places that they have."""
+        known = [one for one in order if one in self._all]
+        places = sorted(self._all.index(one) for one in known)
+        for place, one in zip(places, known, strict=True):
+            self._all[place] = one
+
+    def _unlist(self, sequence: RecordedSequence, before: list[RecordedSequence]) -> None:
+        if sequence in self._all:
+            place = self._all.index(sequence)
+            self._all[place : place + 1] = before
+
+    # Searches, which run more than they return
+
+    def search(self, tracker: Tracker) -> None:
+        """Note which sequences a search runs."""
+        with self._lock:
+            self._searched[tracker] = []
+
+    def _touch(self, tracker: Tracker, run: Iterable[RecordedSequence]) -> None:
+        """Note what a search runs."""
+        searched = self._searched.get(tracker)
+        if searched is not None:
+            searched += [one for one in run if one not in searched]
+
+    def returned(self, tracker: Tracker, sequences: Tensor, prompts: Tensor, beams: int) -> None:
+        """Keep what a search returned of what it ran, each up to its last token but one.
+
+        Raises
+        ------
+        CaptureError
+            Where it ran nothing of the kind.
+        """
+        with self._lock:
+            run = self._searched.pop(tracker, [])
+            texts = max(len(prompts) // beams, 1)
+            share = max(len(sequences) // texts, 1)
+            chosen = []
+            for number, ids in enumerate(sequences.cpu()):
+                of_text = [one for one in run if one.row // beams == number // share]
+                best, prompt, tokens = _returned(of_text, ids, prompts.shape[1])
+                chosen.append(best.first(tokens))
+                chosen[-1].generate_after(prompt)
+                if beams == 1:  # The cache that is left goes on from here.
+                    self._replace(best, chosen[-1])
+            places = [n for n, one in enumerate(self._all) if one in run]
+            start = places[0] if places else len(self._all)
+            self._all[start:start] = chosen
+            self._all[:] = [one for one in self._all if one not in run]
+
+    def _replace(self, old: RecordedSequence, new: RecordedSequence) -> None:
+        """Let whatever goes on with a sequence go on with another."""
+        for known in self._run_of.values():
+            known[:] = [new if one is old else one for one in known]
+
+
+def _own(sequence: RecordedSequence, owner: Progress, row: int) -> None:
+    sequence.owner, sequence.row = owner, row
+
+
+def _returned(
+    run: Sequence[RecordedSequence], ids: Tensor, prompt: int
+) -> tuple[RecordedSequence, int, int]:
+    """Find a sequence among those that a search ran, its prompt's tokens, and how many ran."""
+    best, most, counts = None, -1, (0, 0)
+    for one in run:
+        if one.fed is not None:
+            fed, real = one.fed
+            size = min(len(fed), len(ids) - 1)
+            same = int((fed[:size] == ids[:size]).long().cumprod(0).sum())
+            if same > most:
+                best, most = one, same
+                counts = int(real[:prompt].sum()), int(real[:same].sum())
+    if best is None or most < prompt or len(ids[most + 1 :].unique()) > 1:
+        raise CaptureError(
+            "A sequence that the search returned is not among those that it ran, as far as their "
+            "token ids tell: call generate with input_ids and with a cache, or else with "
+            "num_beams=1 and without an assistant."
+        )
+    return best, *counts

@@ -1,0 +1,1 @@
+"""What attention adds to the residual stream."""

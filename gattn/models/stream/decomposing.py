@@ -1,0 +1,363 @@
+"""Takes the attention sublayers of a live model apart, into vectors that sum to their outputs.
+
+`decompose` runs a model on one text and shows each `Sublayer`
+(`gattn.models.stream.sublayers`) to a function as the model goes on, so that no more than one layer
+need be in memory::
+
+    found = decompose(text, model, read=lambda sublayer: sublayer.own())
+    found.results  # what was read, one a layer, of found.layers
+    decompose(text, model, read=lambda sublayer: sublayer).results  # the sublayers themselves
+
+A sublayer has the residual stream before it (`residual`), behind its attention (`after`) and behind
+the whole layer (`end`), all (tokens, dim); `values` (heads, tokens, value dim), `weights` (heads,
+value dim, dim), `factor` (tokens,) and `bias` (tokens, dim). The vector that key j adds to query i
+by head h is ``factor[i] * attention[h, i, j] * (values[h, j] @ weights[h])``; with ``residual[i]``
+and ``bias[i]`` these sum to ``after[i]``. ``rows()`` walks the attention by blocks of queries,
+``(slice, (heads, queries, keys))``; ``moved(keys)`` gives values times weights, (keys, heads, dim);
+``normed()`` is the same behind the norm that reads the sum. In sequential pre-norm blocks ``end -
+after`` is the MLP's part; `is_post_norm` and `is_parallel` tell the others.
+
+How the parts are found, in any model that routes its attention: the layer is the module in a list
+of modules around the attention, and its input the residual stream. The output projection is the
+outermost module that takes the call's output, so that adapters are a part of it; it must be a
+linear map. What stands on the way from there to the sum is a norm or a scale, read by probing it.
+The sum is what a later module of the layer reads or gives. All of it is verified by numbers, each
+time: where residual, vectors and bias do not sum to what the model has, it is refused.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+import torch
+from torch import Tensor, nn
+
+from gattn.edit_records import identities, in_words
+from gattn.errors import CaptureError, SelectionError
+from gattn.models.load.encoding import Inputs, encode, is_text, names_of, pad
+from gattn.models.load.loading import input_device, model_name
+from gattn.models.read.places import Place
+from gattn.models.read.reading import Reading
+from gattn.models.read.routed_call import RoutedCall
+from gattn.models.read.tracking import Tracker
+from gattn.models.run.capturing import check_decoder, choice, resolved
+from gattn.models.run.editing import open_edits
+from gattn.models.run.recording import refuse_training
+from gattn.models.stream.streams import RunningLayer
+from gattn.models.stream.sublayers import Sublayer
+from gattn.models.watch.contexts import Context, takes_part
+from gattn.models.watch.hooks import Hook
+from gattn.models.watch.opening import opened
+from gattn.progress import announce
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from gattn.models.run.capturing import Model
+
+R = TypeVar("R")
+
+
+@dataclass(frozen=True)
+class Decomposition(Generic[R]):
+    """What was read of each sublayer of one stack.
+
+    Parameters
+    ----------
+    results : list
+        What the function gave, one a layer.
+    layers : tuple of int
+        The layers.
+    stack : str
+        The stack's name.
+    tokens : tuple of str
+        The tokens' texts, or their positions where they have none.
+    source : str
+        What all was computed from, in words.
+    notes : list of str
+        What to mind.
+    error : float
+        How far the vectors were at most from what the model added to the residual stream, relative
+        to the largest number of it.
+    edits : tuple of str
+        The edits that were open, as `gattn.edit_records.identities` writes them.
+    """
+
+    results: list[R]
+    layers: tuple[int, ...]
+    stack: str
+    tokens: tuple[str, ...]
+    source: str
+    notes: list[str]
+    error: float
+    edits: tuple[str, ...] = ()
+
+
+def decompose(
+    text: Inputs,
+    model: Model = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    read: Callable[[Sublayer], R],
+    layers: Sequence[int] | None = None,
+    stack: str | None = None,
+    progress: bool = True,
+) -> Decomposition[R]:
+    """Run a model on one text and read each of its attention sublayers as a sum of vectors.
+
+    Edits of open contexts take part, as in `capture`.
+
+    Parameters
+    ----------
+    text : str, sequence of int, Tensor, or mapping
+        One text, or what else `capture` takes.
+    model, tokenizer
+        As in `capture`.
+    read : callable
+        Takes a `Sublayer` and gives what should stay of it.
+    layers, stack : optional
+        Which layers, and which stack of self-attention; needed where the model has several.
+    progress : bool
+        Whether to show a progress bar on stderr, after the first second.
+
+    Raises
+    ------
+    CaptureError
+        As `capture` does; also where the parts of a sublayer cannot be found, or do not sum to
+        its output.
+    SelectionError
+        Where there is no such layer or stack, or none is named of several.
+    ModelError
+        As `capture` does.
+    """
+    numbers = choice("layers", layers)
+    model, tokenizer = resolved(model, tokenizer)
+    refuse_training(model)
+    device = input_device(model)
+    names: dict[str, Any] = {}
+    if is_text(text):
+        encoding = encode(text, model, tokenizer)
+        check_decoder(model, [encoding])
+        inputs: dict[str, Any] = pad([encoding], 0)
+    else:
+        encoding = None
+        inputs = {name: x for name, x in cast("dict[str, Any]", text).items() if x is not None}
+    if hasattr(model.config, "use_cache"):
+        inputs["use_cache"] = False
+    given = {n: x.to(device) if isinstance(x, Tensor) else x for n, x in inputs.items()}
+    context: _Decomposing[R] = _Decomposing(model, read, numbers, stack, progress)
+    context.encodings = None if encoding is None else [encoding]
+    with torch.no_grad(), context.watching(model), opened(model, context):
+        model(**given)
+    context.check()
+    ids = context.ids
+    if encoding is not None:
+        names = encoding.names(context.stack)
+    elif ids is not None:
+        names = {"tokens": names_of(ids, tokenizer)}
+    return context.decomposition(names.get("tokens", ()))
+
+
+class _Decomposing(Context, Generic[R]):
+    """Reads the layers of a model as they end."""
+
+    reads_one_call = True
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        read: Callable[[Sublayer], R],
+        layers: Sequence[int] | None,
+        stack: str | None,
+        progress: bool,
+    ) -> None:
+        from tqdm import tqdm
+
+        config = model.config.get_text_config()
+        count = getattr(config, "num_hidden_layers", None) if layers is None else len(layers)
+        self._bar = tqdm(
+            total=count, desc="decomposing", unit="layer", delay=1, disable=not progress
+        )
+        self._name, self._is_encoder_decoder = model_name(model), model.config.is_encoder_decoder
+        self._read, self._layers, self._asked = read, layers, stack
+        self._running: list[RunningLayer] = []
+        self._found: dict[int, R] = {}
+        self._stacks: dict[str, int] = {}
+        self._size, self._error = 0, 0.0
+        self.stack = stack or ""
+        self._edits = open_edits(model)
+        self.ids: list[int] | None = None
+
+    @contextmanager
+    def watching(self, model: nn.Module) -> Iterator[None]:
+        """Watch a model's modules."""
+        layers = _layers(model)
+        handles: list[Any] = []
+        for module in model.modules():
+            if id(module) in layers:
+                hook = module.register_forward_pre_hook(Hook(module, self._enter), with_kwargs=True)
+                handles.append(hook)
+            handles.append(
+                module.register_forward_hook(Hook(module, self._leave), with_kwargs=True)
+            )
+        try:
+            with self._bar:
+                yield
+        finally:
+            for handle in handles:
+                handle.remove()
+            self._running = []
+
+    # What happens while the model runs
+
+    def wants(self, place: Place) -> bool:
+        """Say whether a call is self-attention that was chosen."""
+        if place.is_bipartite:
+            return False
+        self._stacks[place.stack] = max(self._stacks.get(place.stack, 0), place.layer + 1)
+        if self._asked is not None and place.stack != self._asked:
+            return False
+        if len(self._stacks) > 1 and self._asked is None:
+            raise SelectionError(
+                f"The model has several stacks of self-attention, {_listed(self._stacks)}, and "
+                f"maybe more: choose one, as in stack={place.stack!r}."
+            )
+        return self._layers is None or place.layer in self._layers
+
+    def see(self, call: RoutedCall, place: Place, readings: list[Reading]) -> None:
+        """Note a call, until its layer ends."""
+        if len(readings) != 1 or len(readings[0].elements) != 1:
+            raise CaptureError(
+                f"{call.name} attends in {len(call.query)} groups of tokens at once: expected the "
+                "one sequence of one text. Run texts one by one; windows of an image are not read."
+            )
+        if not readings[0].has_vectors:
+            raise CaptureError(
+                f"{call.name} shows only its softmax, not its values, so what its edges add is not "
+                "known."
+            )
+        layer = self._running[-1] if self._running else None
+        if layer is None or layer.given is None:
+            raise CaptureError(
+                f"{call.name} is in no list of layers that take the residual stream."
+            )
+        if layer.seen is not None:
+            raise CaptureError(
+                f"{call.name} attends once more in a layer in which {layer.seen[0].name} did: only "
+                "layers with one self-attention are read."
+            )
+        layer.seen = call, place, readings[0]
+
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        if takes_part(self):
+            given = _first((*args, *kwargs.values()))
+            self._running.append(RunningLayer(module, None if given is None else given.clone()))
+
+    def _leave(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
+        if not self._running or not takes_part(self):
+            return
+        given, output = _first((*args, *kwargs.values())), _first(result)
+        if given is not None and output is not None:
+            for layer in self._running:
+                layer.note(module, given, output, len(args) + len(kwargs) == 1)
+        if module is self._running[-1].module:
+            layer = self._running.pop()
+            if layer.seen is not None:
+                device = layer.seen[0].query.device.type
+                with torch.no_grad(), torch.autocast(device, enabled=False):
+                    self._end(layer, output)
+
+    def _end(self, layer: RunningLayer, output: Tensor | None) -> None:
+        sublayer = layer.taken_apart(output)
+        self.stack, self._size = sublayer.stack, len(sublayer)
+        self._error = max(self._error, sublayer.error)
+        begun = time.perf_counter()
+        self._found[sublayer.layer] = self._read(sublayer)
+        if len(self._found) == 1 and self._bar.total and not self._bar.disable:
+            seconds = time.perf_counter() - begun
+            layers = int(self._bar.total)
+            announce("decomposing", "layer", layers, seconds, "choose some with layers=")
+        self._bar.update()
+
+    def end(self, tracker: Tracker, result: Any) -> None:
+        """Note the tokens."""
+        self.ids = tracker.ids(self.stack, 0)
+
+    # What was found
+
+    def check(self) -> None:
+        """Refuse where nothing was found, or not all that was asked for."""
+        if not self._stacks:
+            raise CaptureError(
+                f"{self._name} shows no self-attention: there is nothing to take apart."
+            )
+        if self._asked is not None and self._asked not in self._stacks:
+            raise SelectionError(
+                f"No stack {self._asked!r} of self-attention; there is {_listed(self._stacks)}."
+            )
+        known = self._stacks[self._asked or next(iter(self._stacks))]
+        if missing := [n for n in self._layers or () if not 0 <= n < known]:
+            raise SelectionError(f"No layer {missing[0]}; the model has layers 0 .. {known - 1}.")
+
+    def decomposition(self, tokens: Sequence[str]) -> Decomposition[R]:
+        """Give what was found."""
+        layers = tuple(sorted(self._found))
+        fits = len(tokens) == self._size
+        numbers = ", ".join(map(str, layers))
+        if len(layers) > 1 and layers == tuple(range(layers[0], layers[-1] + 1)):
+            numbers = f"{layers[0]}-{layers[-1]}"
+        notes = [
+            f"the vectors sum to what the model's attention adds to the residual stream within "
+            f"{self._error:.1e} of its largest number"
+        ]
+        if self._is_encoder_decoder and self.stack == "decoder":
+            notes.append("what the cross-attention adds is no part of these sums")
+        source = [
+            f"{self._name}, {self.stack} stack, layer{'s' * (len(layers) > 1)} {numbers}",
+            f"{self._size} tokens",
+            in_words(self._edits),
+        ]
+        return Decomposition(
+            [self._found[layer] for layer in layers],
+            layers,
+            self.stack,
+            tuple(tokens) if fits else tuple(map(str, range(self._size))),
+            ", ".join(filter(None, source)),
+            notes,
+            self._error,
+            tuple(identities(self._edits)),
+        )
+
+
+def _listed(names: Sequence[str] | dict[str, int]) -> str:
+    return " and ".join(repr(name) for name in names)
+
+
+def _layers(model: nn.Module) -> set[int]:
+    """Find the modules that are layers: those in lists of modules, none of them in the other.
+
+    The sublayers of T5 are lists, too, whose modules are not alike.
+    """
+    lists = {n: m for n, m in model.named_modules() if isinstance(m, nn.ModuleList)}
+    found = set()
+    for name, one in lists.items():
+        is_inside = any(name.startswith(f"{other}.") for other in lists)
+        if not is_inside or len({type(module) for module in one}) == 1:
+            found |= {id(module) for module in one}
+    return found
+
+
+def _first(values: Any) -> Tensor | None:
+    """Find the first tensor of numbers."""
+    if isinstance(values, Tensor):
+        return values if values.is_floating_point() else None
+    if isinstance(values, dict):
+        values = tuple(values.values())
+    some = values if isinstance(values, (tuple, list)) else ()
+    return next((x for x in some if isinstance(x, Tensor) and x.is_floating_point()), None)

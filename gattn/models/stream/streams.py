@@ -1,0 +1,194 @@
+"""Finds what a layer's attention adds to the residual stream, from what its modules did.
+
+The layer's input is the residual stream. The output projection is the outermost module that takes
+the call's output; what stands on the way from there to the sum is a norm or a scale; the sum is
+what a later module reads or gives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from gattn.errors import CaptureError
+from gattn.models.run.projections import linear_map, takes
+from gattn.models.stream.rounding import factor_of, is_half, tolerance
+from gattn.models.stream.sublayers import FixedNorm, Sublayer
+from gattn.normalizers.base import widened
+
+if TYPE_CHECKING:
+    from gattn.models.read.places import Place
+    from gattn.models.read.reading import Reading
+    from gattn.models.read.routed_call import RoutedCall
+
+
+class Event(NamedTuple):
+    """What a module made of its first tensor, as (tokens, width)."""
+
+    module: nn.Module
+    given: Tensor
+    output: Tensor
+    is_alone: bool
+
+    def norm(self) -> FixedNorm | None:
+        """Read the module as a norm or a scale, where it can be one."""
+        is_leaf = not any(True for _ in self.module.children())
+        is_like = self.given.shape == self.output.shape
+        if not self.is_alone or not is_leaf or not is_like or torch.equal(self.given, self.output):
+            return None
+        return FixedNorm.of(self.module, self.given, self.output)
+
+
+@dataclass(eq=False)
+class RunningLayer:
+    """A layer that is running: what it was given, its attention, and what ran since."""
+
+    module: nn.Module
+    given: Tensor | None
+    seen: tuple[RoutedCall, Place, Reading] | None = None
+    events: list[Event] = field(default_factory=list)
+
+    def note(self, module: nn.Module, given: Tensor, output: Tensor, is_alone: bool) -> None:
+        """Keep what a module did to the layer's tokens; what runs later may change it in place."""
+        if self.seen is None or self.given is None:
+            return
+        call, width = self.seen[0], self.given.shape[-1]
+        slots = call.query.shape[2]
+        widths = (width, call.output.shape[2] * call.output.shape[3])
+        is_of_layer = output.shape[-1] == width and given.shape[-1] in widths
+        if is_of_layer and all(x.numel() == slots * x.shape[-1] for x in (given, output)):
+            before, behind = (x.detach().reshape(slots, -1).clone() for x in (given, output))
+            self.events.append(Event(module, before, behind, is_alone))
+
+    def taken_apart(self, output: Tensor | None) -> Sublayer:
+        """Find the parts of the layer's attention, and verify that they sum to its output.
+
+        Raises
+        ------
+        CaptureError
+            Where they are not to be found, or do not.
+        """
+        assert self.seen is not None
+        assert self.given is not None
+        call, place, reading = self.seen
+        width, slots = self.given.shape[-1], call.query.shape[2]
+        is_like = output is not None and output.shape[-1] == width
+        if not is_like or any(x.numel() != slots * width for x in (self.given, output)):  # type: ignore[union-attr]
+            raise CaptureError(
+                f"The layer around {call.name} takes {tuple(self.given.shape)}, its attention "
+                f"{slots} tokens: expected one sequence in, attention and out."
+            )
+        assert output is not None
+        given, end = (x.detach().reshape(slots, width) for x in (self.given, output))
+        real = reading.queries.slots.to(given.device)
+        events = [x._replace(given=x.given[real], output=x.output[real]) for x in self.events]
+        part, later = _projected(call, place, reading, given[real], end[real], events)
+        part, branch = _behind_norms(part, later)
+        part, added = _summed(part, given[real], branch, later)
+        return _verified(part, added, branch)
+
+
+def _projected(
+    call: RoutedCall,
+    place: Place,
+    reading: Reading,
+    given: Tensor,
+    end: Tensor,
+    events: list[Event],
+) -> tuple[Sublayer, list[Event]]:
+    """Find the output projection: the sublayer up to it, and what ran from it on."""
+    rows = call.output[0, reading.queries.slots.to(call.output.device)].flatten(1)
+    # The outermost that takes them ends last: an adapter is around the module that it adapts.
+    found = [n for n, event in enumerate(events) if event.is_alone and takes(event.given, rows)]
+    last = events[found[-1]] if found else None
+    projection = None if last is None else linear_map(last.module, last.given, last.output)
+    if projection is None:
+        raise CaptureError(
+            f"The output of {call.name} is not projected as it is, such as a gate or norm stands "
+            "between: what its edges add is not known."
+        )
+    value = reading.attention.value
+    assert value is not None
+    residual = widened(given).to(value.dtype)
+    bias = torch.zeros_like(residual) + projection.bias.to(residual)
+    part = Sublayer(
+        stack=place.stack,
+        layer=place.layer,
+        name=call.name,
+        reading=reading,
+        residual=residual,
+        values=value[0],
+        weights=projection.heads(reading.heads).to(value.dtype).transpose(1, 2),
+        factor=torch.ones_like(residual[:, 0]),
+        bias=bias,
+        after=residual,
+        end=widened(end).to(value.dtype),
+    )
+    return part, events[found[-1] :]
+
+
+def _behind_norms(part: Sublayer, events: list[Event]) -> tuple[Sublayer, Tensor]:
+    """Follow norms and scales behind the projection, and give what is added to the stream."""
+    branch = events[0].output
+    for event in events[1:]:
+        norm = event.norm() if takes(event.given, branch) else None
+        if norm is not None:
+            folded = replace(part, norm=norm).normed()
+            part = replace(folded, residual=part.residual, after=part.after)
+            branch = event.output
+    return part, branch
+
+
+def _summed(
+    part: Sublayer, given: Tensor, branch: Tensor, events: list[Event]
+) -> tuple[Sublayer, Tensor]:
+    """Find the sum of residual and branch, and the norm that reads it; give what was added."""
+    alike = [event for event in events if event.given.shape == given.shape]
+    known = [x for event in events for x in (event.given, event.output) if x.shape == given.shape]
+    sums = ((x, [given]) for x in known)
+    with_mlp = ((part.end, [given, event.output]) for event in alike)
+    after, size, is_parallel = None, None, False
+    for total, others in chain(sums, with_mlp):
+        size = factor_of(branch, total, others)
+        if size is not None:
+            after, is_parallel = total, len(others) > 1
+            break
+    if size is None or after is None:
+        lost = f"{branch.dtype}".removeprefix("torch.")
+        raise CaptureError(
+            f"What {part.name} adds to the residual stream is not to be found: no module of its "
+            "layer reads their sum. The model scales the stream, gates it, or adds on other ways"
+            + (f", or rounding to {lost} hides it: try model.float()." if is_half(branch) else ".")
+        )
+    norms = [event.norm() for event in alike if torch.equal(event.given, after)]
+    ends = [event for event in alike if torch.equal(widened(event.output), part.end)]
+    added = size * widened(branch).to(part.residual.dtype)
+    found = replace(
+        part,
+        factor=part.factor * size,
+        bias=part.bias * size,
+        after=part.residual + added,
+        is_parallel=is_parallel,
+    )
+    if not is_parallel:
+        norm = next((norm for norm in norms if norm is not None), None)
+        is_post_norm = any(event.norm() is not None for event in ends)
+        found = replace(found, norm=norm, is_post_norm=is_post_norm)
+    return found, added
+
+
+def _verified(part: Sublayer, added: Tensor, precision: Tensor) -> Sublayer:
+    """Verify that the vectors and the bias sum to what was added to the stream."""
+    missing = (part.added() + part.bias - added).abs()
+    error = float(missing.max() / added.abs().max().clamp_min(torch.finfo(added.dtype).tiny))
+    if bool((missing > tolerance(precision) * added.abs().amax(-1, keepdim=True)).any()):
+        raise CaptureError(
+            f"What the edges of {part.name} add, and the bias, do not sum to what it adds to the "
+            f"residual stream: the relative error is {error:.1e}. What its edges add is not "
+            "known."
+        )
+    return replace(part, error=error)

@@ -1,0 +1,1 @@
+"""Sees the attention calls of a live model."""

@@ -1,0 +1,175 @@
+"""Tells the calls of a model apart: those of several threads, and a call within another.
+
+The frame that runs a call's hooks tells whether the call goes on: a call that broke off without a
+word, as KeyboardInterrupt does it, has left the stack of its thread.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
+from types import FrameType
+
+from torch import nn
+from torch.overrides import (
+    TorchFunctionMode,
+    _get_current_function_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
+
+from gattn.models.read.tracking import Tracker
+
+
+@dataclass(eq=False)
+class _Entry:
+    """A model, or a model inside it, that is running; a call begins with its outermost."""
+
+    module: nn.Module
+    frame: FrameType
+    tracker: Tracker
+    is_outermost: bool
+    contexts: Sequence[object] = ()
+    mode: TorchFunctionMode | None = None
+
+
+class _Thread(threading.local):
+    """What runs in a thread, and what follows its calls: the outer ones first."""
+
+    def __init__(self) -> None:
+        self.entries: list[_Entry] = []
+        self.trackers: list[Tracker] = []
+        self.last: Tracker | None = None
+
+
+class Calls:
+    """The calls of a model that contexts follow.
+
+    Each thread's are its own, also where threads share contexts, as `asyncio.to_thread` lets them.
+    A call within another, by a hook or by the model itself, is a call of its own.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The model.
+    is_routed : bool
+        Whether it routes its attention through transformers' interface.
+    attending : set of str
+        The names of the modules that do.
+    """
+
+    def __init__(
+        self, model: nn.Module, is_routed: bool, attending: AbstractSet[str] = frozenset()
+    ) -> None:
+        self.model, self.is_routed, self.attending = model, is_routed, attending
+        self._first = Tracker(model)
+        self._thread = _Thread()
+
+    def owns(self, module: nn.Module) -> bool:
+        """Say whether a module is a part of the model."""
+        return self._first.owns(module)
+
+    @property
+    def depth(self) -> int:
+        """How many calls of this thread are under way, each within the one before."""
+        return sum(entry.is_outermost for entry in self._thread.entries)
+
+    @property
+    def tracker(self) -> Tracker:
+        """What follows the innermost call of this thread; between calls, the next outermost."""
+        entries = self._thread.entries
+        return entries[-1].tracker if entries else self._tracker(0)
+
+    @property
+    def last(self) -> Tracker:
+        """What followed the call of this thread that ended last."""
+        return self._thread.last or self.tracker
+
+    @property
+    def next(self) -> Tracker:
+        """What will follow the next call of this thread that begins."""
+        return self._tracker(self.depth)
+
+    def _tracker(self, depth: int) -> Tracker:
+        trackers = self._thread.trackers
+        while len(trackers) <= depth:
+            trackers.append(Tracker(self.model, self._first))
+        return trackers[depth]
+
+    def settle(self) -> list[tuple[Tracker, Sequence[object]]]:
+        """Find the calls of this thread that broke off, and the contexts that took part."""
+        entries = self._thread.entries
+        if not entries:
+            return []
+        frame: FrameType | None = sys._getframe(1)
+        innermost, running = entries[-1].frame, set()
+        while frame is not None:
+            if frame is innermost:
+                return []  # Then those around it run as well.
+            running.add(id(frame))
+            frame = frame.f_back
+        broken = []
+        while entries and id(entries[-1].frame) not in running:
+            entry = self._pop()
+            if entry.is_outermost:
+                broken.append((entry.tracker, entry.contexts))
+        return broken
+
+    def enter(self, module: nn.Module, frame: FrameType) -> Tracker | None:
+        """Note that the model or a model inside it runs; where a call begins, give its tracker."""
+        entries = self._thread.entries
+        inner = {id(entry.module) for entry in entries if entry.tracker is self.tracker}
+        is_outermost = not entries or module is self.model or id(module) in inner
+        tracker = self._tracker(self.depth) if is_outermost else self.tracker
+        entries.append(_Entry(module, frame, tracker, is_outermost))
+        return tracker if is_outermost else None
+
+    def begin(self, contexts: Sequence[object]) -> None:
+        """Note which contexts take part in the call that has just begun."""
+        self._thread.entries[-1].contexts = contexts
+
+    def has(self, context: object) -> bool:
+        """Say whether a context takes part in the present call: those opened later do not."""
+        outer = [entry for entry in self._thread.entries if entry.is_outermost]
+        return not outer or any(known is context for known in outer[-1].contexts)
+
+    def hold(self, mode: TorchFunctionMode) -> None:
+        """Enter a mode until the call that has just begun ends."""
+        mode.__enter__()
+        self._thread.entries[-1].mode = mode
+
+    def leave(self, frame: FrameType) -> tuple[Tracker, Sequence[object]] | None:
+        """Note that what entered from a frame ran; where a call ends, give the same of it."""
+        entries = self._thread.entries
+        if not entries or entries[-1].frame is not frame:
+            return None
+        entry = self._pop()
+        if not entry.is_outermost:
+            return None
+        self._thread.last = entry.tracker
+        return entry.tracker, entry.contexts
+
+    def _pop(self) -> _Entry:
+        entry = self._thread.entries.pop()
+        if entry.mode is not None:
+            _take_out(entry.mode)
+        if entry.is_outermost:
+            entry.tracker.is_calling = False
+        return entry
+
+
+def _take_out(mode: TorchFunctionMode) -> None:
+    """Leave a mode, wherever among the modes of this thread it is.
+
+    What was interrupted may have left it there, and others have been entered or left since.
+    """
+    above: list[TorchFunctionMode] = []
+    if not any(known is mode for known in _get_current_function_mode_stack()):
+        return
+    while (top := _pop_mode()) is not mode:
+        above.append(top)
+    for other in reversed(above):
+        _push_mode(other)

@@ -1,0 +1,132 @@
+"""Contexts: what takes part in the calls of a model while it is open."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from gattn.models.read.places import Place
+from gattn.models.read.routed_call import RoutedCall
+from gattn.models.read.tracking import Tracker
+from gattn.models.watch.calls import Calls
+
+if TYPE_CHECKING:
+    from gattn.models.edit.edits import Edit
+    from gattn.models.load.encoding import Encoding
+    from gattn.models.read.reading import Reading
+
+
+class Context:
+    """What an open context does; the base does nothing."""
+
+    is_closed = False
+    depth = 0
+    """Within how many calls of the model it was opened."""
+    reads_one_call = False
+    """Whether it takes no part in calls within the one that it reads."""
+    encodings: Sequence[Encoding] | None = None
+    """The sequences that run, where they are known as texts, in the order of the batch."""
+
+    def begin(self, tracker: Tracker) -> None:
+        """Learn that a call of the model begins."""
+
+    def edits(self, call: RoutedCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
+        """Give the edits of each element of a call's batch; an empty list for none at all."""
+        return []
+
+    def met(self, readings: Sequence[Reading]) -> None:
+        """Look at the calls that are edited."""
+
+    def wants(self, place: Place) -> bool:
+        """Say whether it looks at a call."""
+        return False
+
+    def see(self, call: RoutedCall, place: Place, readings: list[Reading]) -> None:
+        """Look at a call, read as graph attention with the edits of all contexts."""
+
+    def end(self, tracker: Tracker, result: Any) -> None:
+        """Learn what a call of the model gave."""
+
+    def broke(self, tracker: Tracker) -> None:
+        """Learn that a call of the model broke off: it raised, or was interrupted."""
+
+    def search(self, tracker: Tracker) -> None:
+        """Learn that a search begins, which runs more sequences than it will return."""
+
+    def returned(self, tracker: Tracker, sequences: Tensor, prompts: Tensor, beams: int) -> None:
+        """Learn which sequences a search of so many beams a text returned, (sequences, tokens)."""
+
+
+_open: ContextVar[tuple[tuple[Calls, Context], ...]] = ContextVar("contexts", default=())
+
+
+def join(calls: Calls, context: Context) -> None:
+    """Let a context take part in the calls of a model that begin from now on."""
+    settle(calls)
+    context.depth = calls.depth
+    _open.set((*present(), (calls, context)))
+
+
+def close(calls: Calls, context: Context) -> None:
+    """Let a context take part no longer."""
+    settle(calls)
+    context.is_closed = True
+    _open.set(present())
+
+
+@contextmanager
+def without_contexts() -> Iterator[None]:
+    """Let no open context take part in what runs meanwhile."""
+    around = _open.set(())
+    try:
+        yield
+    finally:
+        _open.reset(around)
+
+
+def present() -> tuple[tuple[Calls, Context], ...]:
+    """Give the contexts that are open in this thread or task, the outermost first.
+
+    Contexts may close in any order, and a task goes on with those of the task that began it, which
+    may have closed them since.
+    """
+    return tuple(entry for entry in _open.get() if not entry[1].is_closed)
+
+
+def names_shown(
+    tracker: Tracker, stack: str, sequence: int, *, is_query: bool
+) -> Sequence[str] | None:
+    """Name a sequence's tokens as the text has them, where a context that runs it knows it."""
+    for calls, context in present():
+        encodings = context.encodings if calls.tracker is tracker else None
+        if encodings is not None and sequence < len(encodings):
+            names = encodings[sequence].names(stack)
+            found: Sequence[str] = names.get("query_tokens" if is_query else "", names["tokens"])
+            return found
+    return None
+
+
+def takes_part(context: Context) -> Tracker | None:
+    """Give what follows the present call, where a context is open here and reads that call."""
+    for calls, known in present():
+        if known is context:
+            settle(calls)
+            return calls.tracker if calls.has(context) else None
+    return None
+
+
+def tracker_of(context: Context) -> Tracker:
+    """Give what follows the present call of a context that is shown its attention."""
+    return next(calls for calls, known in present() if known is context).tracker
+
+
+def settle(calls: Calls) -> None:
+    """Tell the contexts which calls of this thread broke off."""
+    for tracker, contexts in calls.settle():
+        for _, context in present():
+            if any(known is context for known in contexts):
+                context.broke(tracker)

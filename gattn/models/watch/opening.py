@@ -1,0 +1,37 @@
+"""Opens contexts on live models, which are proved first."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import nn
+
+from gattn.models.watch.attending import routes, unseen
+from gattn.models.watch.calls import Calls
+from gattn.models.watch.compiling import as_written
+from gattn.models.watch.contexts import Context, without_contexts
+from gattn.models.watch.preflight import prove
+from gattn.models.watch.routing import attached
+
+
+@contextmanager
+def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
+    """Let a context take part in each call of the model.
+
+    Contexts nest, and take part only in calls of their own thread or task, and of those that copy
+    its context variables. A model that is not routed is first proved.
+    """
+    model = as_written(model)
+    if not routes(model):
+        with without_contexts():
+            prove(model)
+    if missed := unseen(model):
+        warnings.warn(
+            f"{len(missed)} modules of {type(model).__name__} do not show their attention, such as "
+            f"{missed[0]}: gattn neither shows nor edits it.",
+            stacklevel=4,
+        )
+    with attached(model, context) as calls:
+        yield calls

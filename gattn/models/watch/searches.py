@@ -1,0 +1,85 @@
+"""Tells contexts which sequences a search of `generate` ended with.
+
+A search, by beams or drafts that are checked, runs more than it returns, so `GenerationMixin`'s
+methods are wrapped while a context is open, as the attention interface is.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from torch import Tensor
+
+from gattn.errors import CaptureError
+from gattn.models.follow.generating import SEARCHES
+from gattn.models.read.tracking import Tracker
+from gattn.models.watch.contexts import Context, present, settle
+
+_originals: dict[str, Callable[..., Any]] = {}
+
+
+def watch() -> None:
+    """Wrap the searches."""
+    from transformers import GenerationMixin
+
+    for name in SEARCHES:
+        _originals[name] = getattr(GenerationMixin, name)
+        setattr(GenerationMixin, name, _watched(_originals[name]))
+
+
+def leave() -> None:
+    """Put them back."""
+    from transformers import GenerationMixin
+
+    for name, search in _originals.items():
+        setattr(GenerationMixin, name, search)
+    _originals.clear()
+
+
+def _watched(search: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(search)
+    def run(model: Any, *args: Any, **kwargs: Any) -> Any:
+        entries = _entries(model)
+        if not entries:
+            return search(model, *args, **kwargs)
+        given = inspect.signature(search).bind(model, *args, **kwargs).arguments
+        settings = given["generation_config"]
+        if getattr(settings, "assistant_early_exit", None) is not None:
+            raise CaptureError(
+                "The model drafts by leaving its own layers early (assistant_early_exit), so its "
+                "calls are of two models: give another model as the assistant, or none."
+            )
+        for tracker, context in entries:
+            context.search(tracker)
+        result = search(model, *args, **kwargs)
+        sequences = result if isinstance(result, Tensor) else result.sequences
+        beams = int(getattr(settings, "num_beams", 1) or 1)
+        for tracker, context in entries:
+            if not context.is_closed:
+                context.returned(tracker, sequences, given["input_ids"], beams)
+        return result
+
+    return run
+
+
+def _entries(model: Any) -> list[tuple[Tracker, Context]]:
+    """Give the contexts of the model that generates, of its whole or of a part, and what follows.
+
+    What reads one call takes no part in those within it.
+    """
+    parts = list(model.modules())
+    found = [
+        (calls, context)
+        for calls, context in present()
+        if calls.owns(model) or any(part is calls.model for part in parts)
+    ]
+    for calls, _ in found:
+        settle(calls)
+    return [
+        (calls.next, context)
+        for calls, context in found
+        if not context.reads_one_call or context.depth == calls.depth
+    ]

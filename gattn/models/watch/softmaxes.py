@@ -1,0 +1,107 @@
+"""Sees the attention of models that do not route it: the softmax of their scores.
+
+Such a call has no queries and keys, but the scores themselves, which here are the mask: what is
+added to the scores of vectors without any numbers.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextvars import ContextVar
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+
+from gattn.models.read.masks import SCORES
+from gattn.models.read.routed_call import RoutedCall
+from gattn.models.read.tracking import Tracker
+from gattn.models.watch.attending import routes
+from gattn.models.watch.contexts import present
+from gattn.models.watch.proofs import check_kind
+from gattn.models.watch.taking_part import take_part
+
+_SOFTMAXES: frozenset[Callable[..., Any]] = frozenset(
+    (torch.softmax, torch.nn.functional.softmax, Tensor.softmax, torch.special.softmax)
+)
+
+
+_is_inside: ContextVar[bool] = ContextVar("is_inside", default=False)
+
+
+class SoftmaxMode(TorchFunctionMode):
+    """Takes each softmax over the last of four dimensions inside a model as its attention.
+
+    Modes know no model of their own: one is on for each open context, and whichever comes first
+    sees a softmax, so that contexts may close in any order.
+    """
+
+    @classmethod
+    def is_on(cls) -> bool:
+        """Say whether this thread is watched."""
+        return any(isinstance(mode, cls) for mode in _get_current_function_mode_stack())
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Let the open contexts take part in a softmax."""
+        given = dict(kwargs or {})
+        if func not in _SOFTMAXES or _is_inside.get():
+            return func(*args, **given)
+        token = _is_inside.set(True)
+        try:
+            return _seen(func(*args, **given), args, given)
+        finally:
+            _is_inside.reset(token)
+
+
+def _seen(attention: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> Any:
+    """Let the open contexts take part, where a softmax is a model's attention."""
+    scores = args[0] if args else given.get("input")
+    dim = given.get("dim", args[1] if len(args) > 1 else None)
+    trackers = [calls.tracker for calls, _ in present() if calls.depth]
+    if not isinstance(scores, Tensor) or dim not in (-1, scores.dim() - 1) or not trackers:
+        return attention
+    module, tracker = _owner(trackers)
+    if module is None or tracker is None or routes(tracker.model):
+        return attention
+    batch = tracker.batch
+    if scores.dim() == 4:
+        check_kind(tracker.model, module)
+        return _take_part(module, scores, attention)
+    if scores.dim() != 3 or batch is None or len(scores) % batch or len(scores) <= batch:
+        return attention
+    check_kind(tracker.model, module)
+    split = (x.unflatten(0, (batch, -1)) for x in (scores, attention))
+    return _take_part(module, *split).reshape(attention.shape)
+
+
+def _owner(trackers: Sequence[Tracker]) -> tuple[nn.Module | None, Tracker | None]:
+    """Find the module that computes the softmax: the innermost that is more than a softmax."""
+    frame: FrameType | None = sys._getframe(3)
+    while frame is not None:
+        module = frame.f_locals.get("self")
+        if isinstance(module, nn.Module) and not isinstance(module, nn.Softmax):
+            for tracker in trackers:
+                if tracker.owns(module):
+                    return module, tracker
+        frame = frame.f_back
+    return None, None
+
+
+def _take_part(module: nn.Module, scores: Tensor, attention: Tensor) -> Tensor:
+    batch, heads, queries, keys = scores.shape
+    query = scores.new_zeros(batch, heads, queries, 0)
+    key = scores.new_zeros(batch, heads, keys, 0)
+    output = query.transpose(1, 2)
+    call = RoutedCall("", module, SCORES, query, key, key, scores, {}, output, attention)
+    take_part(call)
+    assert call.weights is not None
+    return call.weights

@@ -1,0 +1,1 @@
+"""Reads surveys, and answers questions about them."""

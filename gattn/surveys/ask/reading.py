@@ -1,0 +1,308 @@
+"""Reads surveys: their traces, their tables, and what they say of each head."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gattn.edit_records import in_words
+from gattn.errors import FileError, SelectionError
+from gattn.heads.head import AttentionGraph
+from gattn.heads.trace import AttentionTrace
+from gattn.surveys.ask.finding import all_rows, rows_of
+from gattn.surveys.ask.sql import ask, quoted
+from gattn.surveys.ask.statistics import PLACE, HeadStatistics, head_statistics
+from gattn.surveys.store.manifest import read_manifest
+from gattn.surveys.store.parts import count_rows
+from gattn.surveys.store.rebuilding import trace_of
+from gattn.surveys.store.tables import TABLES, files_of, named_in, scan
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+
+    from gattn.surveys.ask.comparison import HeadComparison
+
+_WITH_TOKENS = """
+SELECT edges.*, queries.token AS query_token, keys.token AS key_token
+FROM edges
+LEFT JOIN tokens AS queries ON queries.role <> 'key' AND queries.text_id = edges.text_id
+    AND queries.stack = edges.stack AND queries.position = edges.query
+LEFT JOIN tokens AS keys ON keys.role <> 'query' AND keys.text_id = edges.text_id
+    AND keys.stack = edges.stack AND keys.position = edges.key
+WHERE {} ORDER BY ALL
+"""
+
+
+def open_survey(folder: str | PathLike[str]) -> Survey:
+    """Open a survey to read, also while it is still being written.
+
+    Parameters
+    ----------
+    folder : path
+        The folder that `gattn.survey` wrote.
+
+    Returns
+    -------
+    Survey
+        Its traces and tables.
+
+    Raises
+    ------
+    FileError
+        Where there is no survey, its manifest is damaged, or a newer gattn wrote it.
+
+    Examples
+    --------
+    >>> survey = gattn.open_survey("survey")
+    >>> survey.heads.groupby(["layer", "head"])["induction"].mean()
+    >>> survey.trace(text_id=17)[1, 3].draw()
+    """
+    folder = Path(folder)
+    manifest = read_manifest(folder)
+    if manifest is None:
+        raise FileError(
+            f"{folder} is no survey: expected a folder with a manifest.json, as gattn.survey and "
+            "`gattn survey` write it."
+        )
+    return Survey(folder, manifest)
+
+
+@dataclass(frozen=True, repr=False)
+class Survey:
+    """A survey on the disk: the traces of many texts, and tables of them.
+
+    It holds nothing in memory. Whatever is asked reads the parts that are in the survey by then,
+    so what a run is still writing is not seen, or seen whole.
+
+    Parameters
+    ----------
+    folder : Path
+        Where it is.
+    manifest : mapping
+        What was asked of which model.
+    """
+
+    folder: Path
+    manifest: Mapping[str, Any]
+
+    def __len__(self) -> int:
+        """Count the texts that were captured."""
+        return self._count("texts")
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every text that was chosen was captured or has failed."""
+        return len(self) + self._count("failures") == int(self.manifest["num_texts"])
+
+    def __repr__(self) -> str:
+        texts, failures = len(self), self._count("failures")
+        left = int(self.manifest["num_texts"]) - texts - failures
+        failed = f", {failures:,} failed" if failures else ""
+        todo = f", {left:,} to do" if left else ""
+        edits = "".join(f"; {said}" for said in [in_words(self._edits)] if said)
+        return (
+            f"Survey({self.manifest['model']}: {texts:,} texts{failed}{todo}; "
+            f"keep={self.manifest['keep']}{edits}; {self.folder})"
+        )
+
+    @property
+    def _edits(self) -> list[str]:
+        return list(self.manifest.get("edits") or ())
+
+    # Traces
+
+    def trace(self, text_id: int) -> AttentionTrace:
+        """Read the trace of one text, as it was captured.
+
+        Parameters
+        ----------
+        text_id : int
+            The text's number among all texts of the input, counted from 0.
+
+        Raises
+        ------
+        SelectionError
+            Where it is not there; it says whether it failed, is still to do or was not chosen.
+        FileError
+            Where a file is damaged.
+        """
+        return trace_of(rows_of(self.folder, text_id), self.manifest["model"])
+
+    def graph(
+        self, text_id: int, layer: int, head: int, *, stack: str | None = None
+    ) -> AttentionGraph:
+        """Read the graph of one head of one text, without the others.
+
+        Parameters
+        ----------
+        text_id, layer, head : int
+            Which.
+        stack : str, optional
+            The stack of layers, where there are several.
+
+        Raises
+        ------
+        SelectionError, FileError
+            As `trace` does.
+        """
+        place: dict[str, Any] = {"layer": layer, "head": head}
+        if stack is not None:
+            place["stack"] = stack
+        tables = rows_of(self.folder, text_id, place)
+        if not len(tables["heads"]):
+            raise SelectionError(
+                f"Text {text_id} has no head at {place}: ask `survey.trace({text_id})` for its "
+                "stacks, layers and heads."
+            )
+        found = trace_of(tables, self.manifest["model"])
+        return (found if stack is None else found[stack])[layer, head]
+
+    def traces(self) -> Iterator[tuple[int, AttentionTrace]]:
+        """Walk all texts: yield the ``text_id`` and the trace of each, in order.
+
+        The rows of one part are in memory at a time, which has at most 64 texts.
+        """
+        for text_id, tables in all_rows(self.folder):
+            yield text_id, trace_of(tables, self.manifest["model"])
+
+    # Tables
+
+    @property
+    def heads(self) -> pd.DataFrame:
+        """One row a text and head, with all scores: the table ``heads``, loaded whole.
+
+        Some 300 bytes a row; `sql` loads chosen columns or rows alone.
+        """
+        return self._told(self._ask(["heads"], "SELECT * FROM heads"))
+
+    @property
+    def texts(self) -> pd.DataFrame:
+        """One row a captured text: the table ``texts``, loaded whole, with the texts themselves."""
+        return self._ask(["texts"], "SELECT * FROM texts")
+
+    @property
+    def failures(self) -> pd.DataFrame:
+        """One row a text that could not be captured, with the reason: the table ``failures``."""
+        return self._ask(["failures"], "SELECT * FROM failures")
+
+    def edges(
+        self,
+        *,
+        layer: int | None = None,
+        head: int | None = None,
+        text_id: int | None = None,
+        stack: str | None = None,
+        tokens: bool = False,
+    ) -> pd.DataFrame:
+        """List edges, one a row; only those asked for are loaded.
+
+        Parameters
+        ----------
+        layer, head, text_id : int, optional
+            Edges of this layer, head and text alone.
+        stack : str, optional
+            Edges of this stack alone.
+        tokens : bool
+            Whether to name the tokens at both ends, in ``query_token`` and ``key_token``.
+
+        Returns
+        -------
+        DataFrame
+            By text, stack, layer, head, query and key; without rows where nothing is found.
+        """
+        asked = {"text_id": text_id, "stack": stack, "layer": layer, "head": head}
+        chosen = {name: value for name, value in asked.items() if value is not None}
+        where = " AND ".join(f"edges.{name} = ?" for name in chosen) or "true"
+        values = list(chosen.values())
+        query = _WITH_TOKENS.format(where) if tokens else f"SELECT * FROM edges WHERE {where}"
+        files = files_of(self.folder, ["edges", "tokens"], text_id)
+        return ask(self.folder, files, query, values)
+
+    def sql(self, query: str) -> pd.DataFrame:
+        """Answer a query in SQL, by DuckDB.
+
+        Parameters
+        ----------
+        query : str
+            One statement that reads the tables ``texts``, ``edges``, ``queries``, ``heads``,
+            ``tokens`` and ``failures``.
+
+        Raises
+        ------
+        SelectionError
+            Where the query is none, asks for what is not there, or would do more than read.
+        FileError
+            Where a file is missing or damaged.
+
+        Examples
+        --------
+        >>> survey.sql("select layer, head, avg(induction) from heads group by all")
+        """
+        return self._ask(named_in(query), query)
+
+    def polars(self, table: str) -> pl.LazyFrame:
+        """Scan a table with polars, which reads what a query needs.
+
+        Parameters
+        ----------
+        table : str
+            ``texts``, ``edges``, ``queries``, ``heads``, ``tokens`` or ``failures``.
+
+        Raises
+        ------
+        SelectionError
+            Where there is no such table, or polars is not installed.
+        """
+        if table not in TABLES:
+            raise SelectionError(f"No table {table!r}; a survey has {', '.join(TABLES)}.")
+        return scan(table, files_of(self.folder, [table])[table])
+
+    # What heads do
+
+    def statistics(self, score: str, **options: Any) -> HeadStatistics:
+        """Take a score's mean over all texts; see `gattn.surveys.head_statistics`."""
+        return head_statistics(self._scores(score), score, **options)
+
+    def compare(self, other: Survey, score: str, **options: Any) -> HeadComparison:
+        """Compare with a survey of the same texts; see `gattn.surveys.compare_heads`.
+
+        Raises
+        ------
+        SelectionError
+            Where texts that have the same number are not the same, or the score has another
+            definition in one of them.
+        """
+        from gattn.surveys.ask.comparison import compare_heads
+        from gattn.surveys.ask.pairing import check_same_scores, check_same_texts
+
+        check_same_scores(self, other, score)
+        check_same_texts(self, other)
+        return compare_heads(self._scores(score), other._scores(score), score, **options)
+
+    def _scores(self, score: str) -> pd.DataFrame:
+        """Load a score of all heads, and none of the others."""
+        known = self._ask(["heads"], "SELECT * FROM heads LIMIT 0").columns
+        if score not in known:
+            raise SelectionError(
+                f"No score {score!r:.200} in {self.folder}; its heads have {', '.join(known)}."
+            )
+        columns = ", ".join(map(quoted, ["text_id", *PLACE, score]))
+        return self._told(self._ask(["heads"], f"SELECT {columns} FROM heads"))
+
+    def _told(self, heads: pd.DataFrame) -> pd.DataFrame:
+        """Let a table say which edits the model ran with."""
+        if self._edits:
+            heads.attrs["edits"] = self._edits
+        return heads
+
+    # Files
+
+    def _count(self, table: str) -> int:
+        return sum(map(count_rows, files_of(self.folder, [table])[table]))
+
+    def _ask(self, tables: Iterable[str], query: str, values: Sequence[Any] = ()) -> pd.DataFrame:
+        return ask(self.folder, files_of(self.folder, tables), query, values)

@@ -1,0 +1,286 @@
+"""Captures batches of texts, whatever engine hands them over."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import pyarrow as pa
+import torch
+from pandas import isna
+from pandas.api.types import is_scalar
+
+from gattn.analysis.heads.head_table import head_table
+from gattn.checks import whole
+from gattn.errors import CaptureError, GattnError, ModelError, SelectionError
+from gattn.heads.trace import AttentionTrace, Stack
+from gattn.keep import All, Keep, Threshold, as_keep
+from gattn.models.load.encoding import Encoding, encode
+from gattn.models.run.capturing import Contributions, Options, capture_encoded, resolved
+from gattn.models.run.editing import edited
+from gattn.progress import silence
+from gattn.surveys.inputs.rows import RowError, row_of
+from gattn.surveys.run.memory import give_back
+from gattn.surveys.store.columns import failed_row, joined, text_row
+from gattn.surveys.store.queue import SCHEMA
+from gattn.surveys.store.scores import scores_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from transformers import PreTrainedModel
+
+    from gattn.models.edit.edits import Edit
+
+Analysis: TypeAlias = "Callable[[AttentionTrace], pd.DataFrame]"
+"""Takes a trace and gives a table with one row a head, by ``layer`` and ``head``."""
+
+Batch: TypeAlias = "Mapping[str, Sequence[Any]] | pd.DataFrame | pa.Table"
+Row: TypeAlias = Mapping[str, Any]
+
+_IDS = ("input_ids", "decoder_input_ids")
+_FAULTS_OF_ALL = (ModelError, SelectionError, OSError, torch.AcceleratorError)
+"""Errors that no text is to blame for: they end the survey."""
+
+
+_BATCH_BYTES, _MOST_BYTES = 1 << 28, 1 << 30
+"""What all edges of a batch, and of one text, may take before they are analysed and dropped."""
+
+
+class CaptureGraphs:
+    """Captures texts: a batch of columns in, a batch of columns with a row a text out.
+
+    It knows no engine: call it, or give it to one, such as Ray Data's ``map_batches``, which makes
+    one in each worker. The model is loaded once, when it is made.
+
+    Parameters
+    ----------
+    model : str, Path or PreTrainedModel, optional
+        As in `gattn.capture`; a model that is loaded here goes to the GPU where there is one.
+    keep : Keep
+        Which edges to keep.
+    layers, heads, scores, contributions
+        As in `gattn.capture`.
+    analyses : sequence of callables
+        What to compute of each head, each from a trace to a table with one row a head, by ``layer``
+        and ``head`` (and ``stack``), such as `gattn.analysis.head_table`.
+    analyse : "all" or "kept"
+        What analyses read: all edges, before any are dropped, or only those that are kept, which is
+        faster the longer texts are, but scores of something else where much was dropped. Of all
+        edges, a text may have as many as fit in 1 GiB.
+    edits : sequence of Edit
+        Edits of the model, as `gattn.edited` takes them. A text without the tokens that an edit
+        names fails, and such edits have each text run by itself.
+    most_tokens : int
+        Texts run together, those of like lengths, while that is at most so many tokens, padding
+        among them. A longer text runs by itself.
+
+    Raises
+    ------
+    ModelError
+        Where the model cannot be loaded.
+
+    Examples
+    --------
+    >>> capture = gattn.CaptureGraphs(keep=gattn.TopK(4))
+    >>> capture({"text": ["The dog chased the cat", "The cat slept"]}).column_names
+    ['text_id', 'text', 'metadata', 'reason', 'num_tokens', 'num_edges', 'edges', ...]
+    """
+
+    def __init__(
+        self,
+        model: str | Path | PreTrainedModel | None = None,
+        *,
+        keep: Keep = Threshold(0.02),  # noqa: B008 - it never changes
+        layers: Sequence[int] | None = None,
+        heads: Sequence[int] | None = None,
+        scores: bool = False,
+        contributions: Contributions = False,
+        analyses: Sequence[Analysis] = (head_table,),
+        analyse: Literal["all", "kept"] = "all",
+        edits: Sequence[Edit] = (),
+        most_tokens: int = 4096,
+    ) -> None:
+        if analyse not in ("all", "kept"):
+            raise CaptureError(f"analyse is 'all' or 'kept', not {analyse!r}.")
+        self._keep = as_keep(keep)
+        self._drops = bool(analyses) and analyse == "all" and not isinstance(keep, All)
+        seen = All() if self._drops else keep
+        self._options = Options(seen, layers, heads, scores, contributions)
+        self._analyses, self._edits = checked(analyses), list(edits)
+        most_tokens = whole("most_tokens", most_tokens, 1, CaptureError)
+        # An edit of tokens is refused where none of them is there: by each text, not by a batch.
+        self._most_tokens = 1 if any(map(_names_tokens, self._edits)) else most_tokens
+        self._model, self._tokenizer = resolved(model, None)
+        if (model is None or isinstance(model, (str, os.PathLike))) and torch.cuda.is_available():
+            self._model.to("cuda")  # type: ignore[arg-type]
+
+    def __call__(self, batch: Batch) -> pa.Table:
+        """Capture some texts.
+
+        Parameters
+        ----------
+        batch : mapping of columns, DataFrame or Table
+            ``text``, or token ids in ``input_ids`` (with ``decoder_input_ids`` for an
+            encoder-decoder model), and where they are known ``text_id``, their numbers. Other
+            columns become ``metadata``, a JSON object a text.
+
+        Returns
+        -------
+        Table
+            One row a text, in the order of the batch, with ``text_id``, ``text``, ``metadata``,
+            ``num_tokens``, ``num_edges``, and as lists of structs ``edges``, ``queries``, ``heads``
+            and ``tokens``. What could not be captured has its ``reason`` instead, and no
+            ``num_tokens`` where the model was not even asked.
+        """
+        rows = _rows(batch)
+        found: dict[int, pa.Table] = {}
+        encodings: dict[int, Encoding] = {}
+        for number, row in enumerate(rows):
+            try:
+                encodings[number] = self._encoded(row)
+            except _FAULTS_OF_ALL:
+                raise
+            except Exception as error:  # Tokenizers fail in many ways.
+                found[number] = _failed(row, error)
+        for numbers in self._batches(encodings):
+            found |= self._captured(numbers, encodings, rows)
+        give_back()
+        return joined([found[number] for number in range(len(rows))])
+
+    def _encoded(self, row: Row) -> Encoding:
+        if row.get("reason") is not None:
+            raise CaptureError(row["reason"])
+        ids = {name: [row[name]] for name in _IDS if row.get(name) is not None}
+        return encode(ids or row["text"], self._model, self._tokenizer)
+
+    def _batches(self, encodings: Mapping[int, Encoding]) -> Iterator[list[int]]:
+        """Put texts of like lengths together, the longest first."""
+        alike: dict[tuple[str, ...], list[int]] = {}
+        for number in sorted(encodings, key=lambda number: -len(encodings[number])):
+            alike.setdefault(tuple(sorted(encodings[number].tensors)), []).append(number)
+        for numbers in alike.values():
+            while numbers:
+                count = max(1, self._most_tokens // len(encodings[numbers[0]]))
+                if self._drops:
+                    size = self._options.size(self._model, [encodings[numbers[0]]])
+                    count = max(1, min(count, _BATCH_BYTES // size))
+                yield numbers[:count]
+                numbers = numbers[count:]
+
+    def _captured(
+        self,
+        numbers: Sequence[int],
+        encodings: Mapping[int, Encoding],
+        rows: Sequence[Row],
+    ) -> dict[int, pa.Table]:
+        """Capture some texts together, or where that fails in halves, to find those that fail."""
+        try:
+            traces = self._traces([encodings[number] for number in numbers])
+        except _FAULTS_OF_ALL:
+            raise
+        except Exception as error:
+            if len(numbers) == 1:
+                (number,) = numbers
+                return {number: _failed(rows[number], error, len(encodings[number]))}
+            traces = None  # The error holds the batch's tensors: the halves run once it is gone.
+        if traces is None:
+            half = len(numbers) // 2
+            first = self._captured(numbers[:half], encodings, rows)
+            return first | self._captured(numbers[half:], encodings, rows)
+        return {
+            number: self._row(rows[number], trace, len(encodings[number]))
+            for number, trace in zip(numbers, traces, strict=True)
+        }
+
+    def _traces(self, encodings: list[Encoding]) -> list[AttentionTrace]:
+        if self._drops and (size := self._options.size(self._model, encodings)) > _MOST_BYTES:
+            raise CaptureError(
+                f"Analyses of all edges take {size / 2**30:.1f} GiB of this text: analyse 'kept' "
+                "edges alone, choose layers and heads, or shorten it."
+            )
+        with self._editing():
+            return capture_encoded(encodings, self._model, self._tokenizer, self._options)
+
+    def _editing(self) -> AbstractContextManager[object]:
+        if not self._edits:
+            return nullcontext()
+        return edited(self._model, *self._edits, tokenizer=self._tokenizer)
+
+    def _row(self, row: Row, trace: AttentionTrace, num_tokens: int) -> pa.Table:
+        try:
+            with silence():
+                scores = scores_of([analysis(trace) for analysis in self._analyses], trace)
+            if self._drops:
+                trace = _kept(trace, self._keep)
+            return text_row(row["text_id"], trace, scores, row["metadata"])
+        except OSError:
+            raise
+        except Exception as error:
+            return _failed(row, error, num_tokens)
+
+
+def checked(analyses: Sequence[Analysis]) -> list[Analysis]:
+    """Check what a survey is to compute of each head.
+
+    Raises
+    ------
+    CaptureError
+        Where it is no list of functions.
+    """
+    if not isinstance(analyses, Iterable) or not all(map(callable, found := list(analyses))):
+        raise CaptureError(
+            "analyses is a list of functions of a trace, such as [gattn.analysis.head_table], not "
+            f"{analyses!r:.200}."
+        )
+    return found
+
+
+def _kept(trace: AttentionTrace, keep: Keep) -> AttentionTrace:
+    stacks = {
+        name: Stack(stack.name, {place: head.keep(keep) for place, head in stack.items()})
+        for name, stack in trace.stacks.items()
+    }
+    return replace(trace, stacks=stacks)
+
+
+def _names_tokens(edit: Edit) -> bool:
+    return any(getattr(edit, side, None) is not None for side in ("query", "key"))
+
+
+def _failed(row: Row, error: Exception, num_tokens: int | None = None) -> pa.Table:
+    reason = str(error) if isinstance(error, GattnError) else f"{type(error).__name__}: {error}"
+    return failed_row(row["text_id"], row["text"], row["metadata"], reason, num_tokens)
+
+
+def _rows(batch: Batch) -> Sequence[Row]:
+    """Read columns as rows that have all that `CaptureGraphs` reads."""
+    columns = batch.to_pydict() if isinstance(batch, pa.Table) else dict(batch)
+    if not {"text", "input_ids"} & columns.keys():
+        raise CaptureError(
+            "CaptureGraphs takes columns with 'text' or 'input_ids' among them, not "
+            f"{sorted(columns)}."
+        )
+    rows = [
+        dict(zip(columns, map(_known, values), strict=True))
+        for values in zip(*columns.values(), strict=True)
+    ]
+    is_queued = columns.keys() == set(SCHEMA.names)
+    return rows if is_queued else [_read(row) for row in rows]
+
+
+def _known(value: Any) -> Any:
+    """Read what NumPy and pandas write for null."""
+    return None if is_scalar(value) and isna(value) else value
+
+
+def _read(row: dict[str, Any]) -> Row:
+    """Read a row that no queue of a survey has read before."""
+    text_id = row.pop("text_id", None)
+    try:
+        return {"text_id": text_id, **row_of(row, "text")._asdict()}
+    except RowError as error:
+        return {"text_id": text_id, "text": None, "metadata": "{}", "reason": f"A row: {error}"}

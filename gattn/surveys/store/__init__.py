@@ -1,0 +1,1 @@
+"""What a survey keeps on the disk."""
