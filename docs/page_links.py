@@ -1,6 +1,7 @@
 """What pages lead to, beyond the links in their text: pages of a folder, tutorials, the API."""
 
 import re
+from inspect import ismodule
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def _link_tutorials(app: Any, name: str, source: list[str]) -> None:
     source[0] = re.sub(r"\((?:\.\./)+examples/(plot_\w+)\.py\)", r"(/gallery/\1.rst)", source[0])
 
 
-HOMES = dict.fromkeys(gattn.__all__, gattn)
+HOMES = {name: gattn for name in gattn.__all__ if not ismodule(getattr(gattn, name))}
 HOMES |= {name: gattn.analysis for name in gattn.analysis.__all__ if name not in HOMES}
 NAME = re.compile(r"(?:gattn\.)?(?:analysis\.)?(\w+)((?:\.\w+)?)(?:\(.*\))?")
 

@@ -1,4 +1,3 @@
-import ast
 import io
 from contextlib import redirect_stderr
 from pathlib import Path
@@ -122,22 +121,6 @@ def test_quick_walks_are_silent(capsys):
 def test_a_table_is_a_data_frame(heads):
     assert isinstance(heads, pd.DataFrame)
     assert heads["entropy"].mean() == 1.25
-
-
-def test_the_three_lists_of_analyses_agree():
-    tree = ast.parse(Path(gattn.analysis.__file__).read_text())
-    typed = {
-        alias.name: node.module
-        for block in tree.body
-        if isinstance(block, ast.If)
-        for node in block.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
-    }
-    assert typed == {
-        name: f"gattn.analysis.{home}" for name, home in gattn.analysis._HOME_OF.items()
-    }
-    assert sorted(gattn.analysis.__all__) == sorted(typed)
 
 
 def test_a_title_of_ones_own_takes_the_place_of_notes(values):
