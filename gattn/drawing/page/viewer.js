@@ -698,7 +698,7 @@ const LOOKS = {
 
 const rgb = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
 
-function table(stops) {
+function ramp(stops) {
   const colours = stops.map(rgb);
   return Array.from({ length: 256 }, (_, i) => {
     const at = (i / 255) * (colours.length - 1);
@@ -708,7 +708,7 @@ function table(stops) {
 }
 
 /** Put a look and the colours of attention on it together: 256 of each kind, from stops. */
-export const lookOf = (name, ramps) => ({ ...LOOKS[name], unsigned: table(ramps[name].unsigned), signed: table(ramps[name].signed) });
+export const lookOf = (name, ramps) => ({ ...LOOKS[name], unsigned: ramp(ramps[name].unsigned), signed: ramp(ramps[name].signed) });
 
 /** Name the colours that the style sheet uses; bars are as strong attention. */
 export function cssOf({ paper, ink, muted, faint, ground, accent, unsigned, signed }) {
