@@ -14,22 +14,19 @@ from scipy.linalg import block_diag
 
 from gattn.errors import GraphError
 from gattn.graph.constructions import second_laplacian_eigenvalue
-from gattn.graph.rules import (
+from gattn.graph.rules.base import Rule
+from gattn.graph.rules.combined import Combined, Disjoint
+from gattn.graph.rules.edges import Edges
+from gattn.graph.rules.keys import Keys, count_keys, list_keys
+from gattn.graph.rules.simple import (
     Blocks,
     Causal,
-    Combined,
     Complete,
-    Disjoint,
     Documents,
-    Edges,
     Globals,
-    Keys,
     Prefix,
-    Rule,
     Strided,
     Window,
-    count_keys,
-    list_keys,
 )
 from gattn.graph.token_graph import TokenGraph
 

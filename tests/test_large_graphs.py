@@ -16,7 +16,8 @@ from gattn.attention import attention_graphs, graph_attention
 from gattn.checks import check_memory
 from gattn.errors import CaptureError, ContractError, GraphError
 from gattn.graph.counting import count_edges
-from gattn.graph.rules import Blocks, Causal, Combined, Crossing, Globals, Strided, Window
+from gattn.graph.rules.combined import Combined
+from gattn.graph.rules.simple import Blocks, Causal, Crossing, Globals, Strided, Window
 from gattn.graph.token_graph import TokenGraph
 from gattn.keep import All, TopK
 from gattn.weights import ALiBi, Polynomial

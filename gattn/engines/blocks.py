@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gattn.engines.base import AttentionCall
 from gattn.engines.memory import Runs, take
-from gattn.graph.rules import Keys, count_keys, list_keys
+from gattn.graph.rules.keys import Keys, count_keys, list_keys
 from gattn.graph.token_graph import TokenGraph
 from gattn.weights.base import Pairs, Tree, map_tree
 

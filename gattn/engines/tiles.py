@@ -22,7 +22,7 @@ from gattn.engines.memory import (
     with_dtypes_of,
 )
 from gattn.engines.scoring import PIECE_NUMBERS, score_tile, tile_bias
-from gattn.graph.rules import Keys
+from gattn.graph.rules.keys import Keys
 from gattn.graph.token_graph import TokenGraph
 from gattn.normalizers import Softmax
 from gattn.normalizers.base import widened

@@ -8,7 +8,10 @@ from torch import Tensor
 
 from gattn.checks import check_memory
 from gattn.errors import GraphError
-from gattn.graph.rules import BLOCK_PAIRS, Blocks, Combined, Edges, Globals, Rule, Window
+from gattn.graph.rules.base import BLOCK_PAIRS, Rule
+from gattn.graph.rules.combined import Combined
+from gattn.graph.rules.edges import Edges
+from gattn.graph.rules.simple import Blocks, Globals, Window
 
 _DRAWN_BYTES = 256  # of a block's own tensors, about
 _MOST_DRAWN = 10**10

@@ -18,25 +18,11 @@ from gattn.door import draw
 from gattn.errors import GattnError, GraphError
 from gattn.graph.constructions import bigbird_rule, expander_rule, nearest_rule
 from gattn.graph.counting import count_edges
-from gattn.graph.rules import (
-    BLOCK_PAIRS,
-    FARTHEST,
-    Causal,
-    Combined,
-    Complete,
-    Disjoint,
-    Documents,
-    Edges,
-    Globals,
-    Keys,
-    Prefix,
-    Rule,
-    Strided,
-    Window,
-    combined,
-    count_keys,
-    list_keys,
-)
+from gattn.graph.rules.base import BLOCK_PAIRS, Rule
+from gattn.graph.rules.combined import Combined, Disjoint, combined
+from gattn.graph.rules.edges import Edges
+from gattn.graph.rules.keys import FARTHEST, Keys, count_keys, list_keys
+from gattn.graph.rules.simple import Causal, Complete, Documents, Globals, Prefix, Strided, Window
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -16,7 +16,7 @@ from gattn.checks import refuse_hidden, whole
 from gattn.edit_records import Edits, checked, identities, in_words
 from gattn.errors import CaptureError, ShapeError
 from gattn.graph.neighbourhoods import padded_rows
-from gattn.graph.rules import Edges
+from gattn.graph.rules.edges import Edges
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads import edge_lists, merging, networks
 from gattn.keep import Keep, as_keep

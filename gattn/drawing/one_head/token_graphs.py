@@ -23,7 +23,8 @@ from gattn.drawing.one_head.matrix import (
     name_sides,
 )
 from gattn.errors import SelectionError, ShapeError
-from gattn.graph.rules import Edges, list_keys
+from gattn.graph.rules.edges import Edges
+from gattn.graph.rules.keys import list_keys
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
 
