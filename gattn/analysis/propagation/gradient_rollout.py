@@ -13,7 +13,7 @@ from gattn.analysis.reading.results import Array, array
 from gattn.engines import tiles
 from gattn.engines.base import AttentionCall
 from gattn.errors import SelectionError
-from gattn.graph.rules import list_keys
+from gattn.graph.rules.keys import list_keys
 from gattn.keep import TopK
 from gattn.models.edit.applying import parts
 from gattn.models.effects.gradients import Backward, LayerOutput, Outputs
