@@ -13,14 +13,13 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from gattn.analysis.reading.reductions import (
-    REDUCTIONS,
-    HeadChoice,
     Reduction,
     rows_of,
     shares_of,
     wrong_reduction,
 )
 from gattn.checks import refuse_hidden
+from gattn.choices import REDUCTIONS, HeadChoice
 from gattn.edit_records import identities, in_words
 from gattn.errors import SelectionError, ShapeError
 from gattn.graph.token_graph import TokenGraph
