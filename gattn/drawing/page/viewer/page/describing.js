@@ -1,6 +1,6 @@
 // What the header says of the text, the model and the heads.
 
-import { count, visible } from "../heads/texts.js";
+import { count, grouped, visible } from "../heads/texts.js";
 import { $ } from "./elements.js";
 
 /** List what differs among some texts. */
@@ -11,7 +11,7 @@ const keepOf = ({ edges, totalEdges, keep }) => (edges === totalEdges ? "all edg
 /** Say how many edges some graphs have, where they lack some. */
 export function keptText(graphs) {
   const [edges, all] = ["edges", "totalEdges"].map((name) => graphs.reduce((sum, graph) => sum + graph[name], 0));
-  return edges < all ? `${distinct(graphs.map(keepOf))}, ${edges.toLocaleString("en")} of ${count(all, "edge")}` : "";
+  return edges < all ? `${distinct(graphs.map(keepOf))}, ${grouped(edges)} of ${count(all, "edge")}` : "";
 }
 
 export function headText(graph) {

@@ -1,6 +1,6 @@
 // The numbers below a view: tables of a token, all of an edge, and a sentence for screen readers.
 
-import { isolated, number } from "../heads/texts.js";
+import { grouped, isolated, number } from "../heads/texts.js";
 import { placeIn, readingsOf, rowEdges, valueText } from "../heads/readings.js";
 import { Scale } from "../scenes/colours.js";
 import { named } from "../scenes/marks.js";
@@ -71,7 +71,7 @@ function tableOf(page, token, what, rows, scale, head = {}) {
     return element("tr", {}, element("td", {}, button), element("td", { class: "value" }, inTable(value)), element("td", { class: "bar", "aria-hidden": "true" }, bar));
   });
   const rest = rows.slice(most);
-  const more = element("button", { type: "button" }, element("small", {}, `and ${rest.length.toLocaleString("en")} more`));
+  const more = element("button", { type: "button" }, element("small", {}, `and ${grouped(rest.length)} more`));
   more.addEventListener("click", () => {
     const at = [...$("numbers").children].indexOf(more.closest("table"));
     page.most += 100;

@@ -137,7 +137,8 @@ export class Page {
   /** The ranges that a view looks at; where nodes are both keys and queries, one range for both. */
   limits() {
     const { keys, queries, view } = this.state;
-    if (this.stack.queries || !keys || !queries || view === "matrix" || view === "columns") return this.stack.queries ? { keys, queries } : { keys: keys ?? queries, queries: queries ?? keys };
+    if (this.stack.queries) return { keys, queries };
+    if (!keys || !queries || view === "matrix" || view === "columns") return { keys: keys ?? queries, queries: queries ?? keys };
     const hull = [Math.min(keys[0], queries[0]), Math.max(keys[1], queries[1])];
     return { keys: hull, queries: hull };
   }

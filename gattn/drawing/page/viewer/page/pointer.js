@@ -1,17 +1,17 @@
 // What the pointer does, in the view and in the grid.
 
-import { $ } from "./elements.js";
+import { $, canvasIn } from "./elements.js";
 import { drawView } from "./view.js";
 import { noteHead } from "./thumbnails.js";
 import { zoom } from "./keyboard.js";
 
-function pointIn(event, box) {
-  const { left, top } = box.querySelector("canvas").getBoundingClientRect();
+function pointIn(event, id) {
+  const { left, top } = canvasIn(id).getBoundingClientRect();
   return [event.clientX - left, event.clientY - top];
 }
 
 function pointedAt(page, event) {
-  const hit = page.scene?.hit(...pointIn(event, $("view")));
+  const hit = page.scene?.hit(...pointIn(event, "view"));
   const head = page.state.view === "layered" ? page.heads?.[0] : page.windows?.[0];
   if (!hit || !head) return null;
   return { key: head.keys[hit.key] ?? null, row: head.queries[hit.row] ?? null, isPair: hit.isPair ?? false, level: hit.level };
@@ -62,7 +62,7 @@ export function listenToView(page) {
   $("view").addEventListener("wheel", (event) => {
     if (!event.ctrlKey) return;
     event.preventDefault();
-    zoom(page, event.deltaY > 0 ? 1.25 : 0.8, page.scene.place?.(...pointIn(event, $("view"))));
+    zoom(page, event.deltaY > 0 ? 1.25 : 0.8, page.scene.place?.(...pointIn(event, "view")));
   }, { passive: false });
 }
 
@@ -75,7 +75,7 @@ function dragged(page, start, end) {
 }
 
 export function listenToGrid(page) {
-  const pointed = (event) => page.grid?.hit(...pointIn(event, $("grid"))) ?? null;
+  const pointed = (event) => page.grid?.hit(...pointIn(event, "grid")) ?? null;
   const chosen = () => page.order.indexOf(page.stack.graphs.indexOf(page.graph()));
   $("grid").addEventListener("pointermove", (event) => page.grid && noteHead(page, pointed(event) ?? chosen()));
   $("grid").addEventListener("pointerleave", () => page.grid && noteHead(page, chosen()));

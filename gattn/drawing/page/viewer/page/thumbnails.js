@@ -1,11 +1,11 @@
 // The grid of all heads, drawn from their thumbnails.
 
-import { number } from "../heads/texts.js";
+import { grouped, number } from "../heads/texts.js";
 import { bytesOf, inflate } from "../heads/decoding.js";
 import { Scale } from "../scenes/colours.js";
 import { headGrid, shadeOf } from "../scenes/grid.js";
-import { draw } from "../scenes/drawing.js";
-import { $ } from "./elements.js";
+import { drawInPlace } from "../scenes/drawing.js";
+import { $, canvasIn } from "./elements.js";
 import { headText } from "./describing.js";
 
 const MOST_SORTED = 120;
@@ -35,10 +35,8 @@ export function drawGrid(page) {
   );
   page.order = order;
   page.grid = headGrid({ cells, layerNames: stack.layers, headNames: stack.heads, look, width, scale, chosen, first, brackets: bracketsOf(page), isSorted: Boolean(state.sort) });
-  page.pageOfHeads = shown.length < order.length ? ` · heads ${first + 1} to ${first + shown.length} of ${order.length.toLocaleString("en")}` : "";
-  const canvas = $("grid").querySelector("canvas");
-  [canvas.style.width, canvas.style.height] = [`${page.grid.width}px`, `${page.grid.height}px`];
-  draw(canvas, page.grid, look);
+  page.pageOfHeads = shown.length < order.length ? ` · heads ${first + 1} to ${first + shown.length} of ${grouped(order.length)}` : "";
+  drawInPlace(canvasIn("grid"), page.grid, look);
   noteHead(page, chosen);
   const option = $("grid-option");
   option.textContent = headText(graphs[order[chosen]]);

@@ -1,6 +1,6 @@
 // The view of the chosen head: its scenes, drawn, and their caption.
 
-import { isolated } from "../heads/texts.js";
+import { grouped, isolated } from "../heads/texts.js";
 import { caption } from "../heads/edges.js";
 import { rollout } from "../heads/layers.js";
 import { Scale } from "../scenes/colours.js";
@@ -11,8 +11,8 @@ import { matrix } from "../scenes/matrix.js";
 import { textView } from "../scenes/passage.js";
 import { layered } from "../scenes/layered.js";
 import { tiled } from "../scenes/frames.js";
-import { draw } from "../scenes/drawing.js";
-import { $ } from "./elements.js";
+import { drawInPlace } from "../scenes/drawing.js";
+import { $, canvasIn } from "./elements.js";
 import { keptText } from "./describing.js";
 import { matchesIn } from "./finding.js";
 import { fillNumbers } from "./numbers.js";
@@ -28,7 +28,7 @@ function sceneOf(page, i, width, height) {
   const focus = page.lookedAt(head);
   const scale = focus ? page.scales[i].forFew() : page.scales[i];
   const scene = SCENES[view]({ ...common, head, focus, scale, chosen: page.choices[i] });
-  const own = scene.added ? `; and ${scene.added.toLocaleString("en")} more, the strongest of the token looked at` : "";
+  const own = scene.added ? `; and ${grouped(scene.added)} more, the strongest of the token looked at` : "";
   return { ...scene, caption: caption(head, page.choices[i]) + own };
 }
 
@@ -66,9 +66,7 @@ export function drawView(page) {
   const around = page.state.view === "arcs" ? 430 : 330;
   const height = Math.min(760, Math.max(340, innerHeight - around));
   page.scene = wholeScene(page, width, height);
-  const canvas = $("view").querySelector("canvas");
-  [canvas.style.width, canvas.style.height] = [`${page.scene.width}px`, `${page.scene.height}px`];
-  draw(canvas, page.scene, page.look);
+  drawInPlace(canvasIn("view"), page.scene, page.look);
   $("caption").textContent = captionOf(page);
   fillNumbers(page);
 }
