@@ -9,15 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from gattn.cli.arguments import head_places
+from gattn.cli.arguments import head_choice
 from gattn.cli.captures import Loaded, captured, edit_labels, load, made_edits, read_edits
 from gattn.cli.output import PICTURES, print_notes, print_table, save_drawing, save_table, say
 from gattn.errors import EditError, SelectionError
 
 if TYPE_CHECKING:
-    from gattn.analysis.reading.reductions import HeadChoice
     from gattn.analysis.reading.results import Table
     from gattn.analysis.vectors.route_graphs import Routes
+    from gattn.choices import HeadChoice
     from gattn.heads.trace import AttentionTrace
     from gattn.models.edit.edits import Edit
 
@@ -120,7 +120,7 @@ def _save_routes(found: Routes, path: Path) -> None:
 
 def run_flow(options: argparse.Namespace) -> None:
     """Rank tokens by what flows from them to one."""
-    stack, heads = _chosen(options.heads)
+    stack, heads = head_choice(options.heads)
     trace = captured(options)
     from gattn.text import visible
 
@@ -159,38 +159,19 @@ def _position(written: str, tokens: Sequence[str]) -> int:
         raise SelectionError(f"{error} `gattn tokens TEXT` lists them.") from error
 
 
-def _chosen(written: str | None) -> tuple[str | None, HeadChoice]:
-    """Read which heads: numbers, as in 0,2, or places, as in 1.1,2.0; None for all.
-
-    First comes the stack, where it is named.
-    """
-    from gattn.place_names import read_numbers
-
-    if written is None:
-        return None, None
-    if "." in written:
-        return head_places(written)
-    try:
-        return None, read_numbers(written)
-    except ValueError as error:
-        raise SelectionError(
-            f"--heads says which heads: numbers, as in 0,2, or LAYER.HEAD, as in 1.1,2.0, not "
-            f"{written!r:.80}; how they become one is --reduce mean, max or min."
-        ) from error
-
-
 def _ranked(
     trace: AttentionTrace, target: int, heads: HeadChoice, options: argparse.Namespace
 ) -> Table:
     """Rank the tokens by what flows from them to one."""
-    from gattn.analysis.propagation.flow import flow
-    from gattn.analysis.propagation.rollout import rollout
+    from gattn.analysis.propagation.flow import flow_and_lack
+    from gattn.analysis.propagation.rollout import Mixed, rollout
     from gattn.analysis.reading.layers import Layers
     from gattn.analysis.reading.results import table
 
     which: dict[str, Any] = {"heads": heads, "reduce": options.reduce}
     how: dict[str, Any] = {**which, "residual": options.residual}
-    flows = flow(trace, targets=target, progress=sys.stderr.isatty(), **how)
+    mixed = Mixed.of(trace, heads, options.reduce, options.residual, None)
+    flows, lack = flow_and_lack(mixed, target, None, progress=sys.stderr.isatty())
     numbers = flows.to_numpy()[0]
     rolled = rollout(trace, **how).to_numpy()[-1, target]
     attention = Layers.of(trace).reduced(**which)[-1][target].numpy()
@@ -203,7 +184,7 @@ def _ranked(
         "attention": attention,
     }
     source = f"to {target} {trace.tokens[target]}: {flows.computed_from}"
-    notes = [note.removesuffix(", see error_bound") for note in flows.notes]
+    notes = [*flows.notes, lack]
     made = table(rows, name="flow", computed_from=source, notes=notes, index=["position"])
     reached = made[(numbers > 0) | (attention > 0)]
     return cast("Table", reached.sort_values("flow", ascending=False, kind="stable"))

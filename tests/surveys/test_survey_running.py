@@ -37,7 +37,7 @@ def test_a_trace_read_back_is_the_one_captured(tmp_path, embedded, small_parts):
         for place in expected.only_stack:
             one, other = trace[place], expected[place]
             assert str(one.graph) == str(other.graph)
-            assert one.kept_by == "Threshold(0.02)"
+            assert one.kept_by == (gattn.Threshold(0.02),)
             for name in ("query", "key", "attention", "score", "total_mass", "total_edges"):
                 assert np.array_equal(getattr(one, name), getattr(other, name)), (place, name)
 

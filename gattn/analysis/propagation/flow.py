@@ -14,8 +14,9 @@ from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from gattn.analysis.propagation.rollout import NOTED, Mixed, Residual
 from gattn.analysis.reading.layers import Attention, Layers, named
-from gattn.analysis.reading.reductions import HeadChoice, Reduction
+from gattn.analysis.reading.reductions import Reduction
 from gattn.analysis.reading.results import Array
+from gattn.choices import HeadChoice
 from gattn.errors import SelectionError
 from gattn.progress import walk
 
@@ -80,6 +81,15 @@ def flow(
     """
     attention = named(attention, tokens)
     mixed = Mixed.of(attention, heads, reduce, residual, from_layer)
+    found, lack = flow_and_lack(mixed, targets, sources, progress=progress)
+    found.attrs["notes"] = [*found.notes, f"{lack}, see error_bound"]
+    return found
+
+
+def flow_and_lack(
+    mixed: Mixed, targets: Tokens, sources: Tokens, *, progress: bool
+) -> tuple[Array, str]:
+    """Give the flow, and say in words how much it may lack, at most."""
     queries = _rows(targets, mixed.layers, "targets")
     keys = _rows(sources, mixed.layers, "sources")
     matrices = [matrix.cpu().double().numpy() for matrix, _ in mixed]
@@ -101,9 +111,9 @@ def flow(
     flows, error = found
     worst = float(error.max(initial=0))
     why = "lower bounds" if len(networks) > 1 else "capacities were rounded down"
-    notes = [*mixed.notes(), f"{why}: flows lack at most {worst:.1g}, see error_bound"]
-    result = mixed.array(flows, "flow", notes, {"query": queries, "key": keys})
-    return result.assign_coords(error_bound=(("query", "key"), error))
+    result = mixed.array(flows, "flow", mixed.notes(), {"query": queries, "key": keys})
+    result = result.assign_coords(error_bound=(("query", "key"), error))
+    return result, f"{why}: flows lack at most {worst:.1g}"
 
 
 def _rows(tokens: Tokens, layers: Layers, name: str) -> list[int]:
