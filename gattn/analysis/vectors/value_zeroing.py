@@ -13,7 +13,7 @@ from gattn.analysis.reading.results import Array, array
 from gattn.checks import whole
 from gattn.edit_records import identities, in_words
 from gattn.errors import CaptureError, SelectionError
-from gattn.models.edit.edits import Cut
+from gattn.models.edit.edges import Cut
 from gattn.models.effects.copying import LayerCopies
 from gattn.models.load.encoding import Inputs
 from gattn.models.load.loading import model_name
