@@ -8,7 +8,7 @@ from math import isfinite, nan
 from typing import NoReturn
 
 from gattn.errors import SelectionError
-from gattn.place_names import list_places, read_numbers
+from gattn.place_names import DIGITS, list_places, read_numbers
 
 _REDUCTIONS = ("mean", "max", "min")
 
@@ -25,7 +25,7 @@ class Parser(argparse.ArgumentParser):
             Always.
         """
         if "expected one argument" in message:
-            message += ", and one that begins with - is written after =, as in --target=-x"
+            message += ", and one that begins with - is written after =, as in --query=-x"
         if re.search("required: .*TEXT", message):
             message += ", and a text that begins with - is written after --, as in -- -x"
         raise SelectionError(f"{message}. See {self.prog} --help.")
@@ -95,3 +95,18 @@ def head_choice(written: str | None) -> tuple[str | None, list[int] | list[tuple
             f"--heads says which heads: numbers, as in 0,2, or LAYER.HEAD, as in 1.1,2.0, not "
             f"{written!r:.80}{instead}."
         ) from error
+
+
+def written_token(written: str) -> int | str:
+    """Read a token: its position, from the end where negative, or its text, quoted or not.
+
+    Raises
+    ------
+    SelectionError
+        Where it is a number larger than any position.
+    """
+    if not written.removeprefix("-").isdecimal():
+        return written.strip("'\"").strip()
+    if len(written) > DIGITS:
+        raise SelectionError(f"No position {written}: positions have at most {DIGITS} digits.")
+    return int(written)

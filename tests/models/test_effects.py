@@ -305,6 +305,21 @@ def test_a_function_of_all_logits_is_a_metric(tiny):
     assert by_number["effect"][0] == 0
 
 
+def test_positions_may_be_texts(tiny):
+    text = "the dog chased the cat"
+    options = {"metric": "probability", "target": " dog", "progress": False}
+    cut = [Cut(layer=1)]
+    asked = [gattn.effect(text, cut, position=n, **options) for n in ("chased", -3)]
+    assert asked[0]["plain"][0] == asked[1]["plain"][0]
+    assert asked[0]["effect"][0] == asked[1]["effect"][0]
+    with pytest.raises(SelectionError, match="No position 'zebra'"):
+        gattn.effect(text, cut, position="zebra", **options)
+    image = {"pixel_values": torch.zeros(1, 3, 8, 8)}
+    model = tiny("llama")
+    with pytest.raises(SelectionError, match="give position= as a number"):
+        gattn.effect(image, cut, model, position="dog", metric="kl")
+
+
 @pytest.mark.parametrize("returned", [torch.ones(2), "much", None])
 def test_a_metric_returns_one_number(llama, returned):
     with pytest.raises(ContractError, match="one number"):
@@ -461,7 +476,8 @@ def test_tensors_without_a_batch_are_not_repeated(tiny, patches):
         ({"metric": "probability", "target": "cat"}, ModelError, "tokenizer="),
         ({"position": 6}, SelectionError, r"No position 6.*0 \.\. 5"),
         ({"position": -7}, SelectionError, "No position -7"),
-        ({"position": "last"}, SelectionError, "whole number"),
+        ({"position": "last"}, SelectionError, "No position 'last'"),
+        ({"position": 1.5}, SelectionError, "whole number or a token's text"),
         ({"batch_size": 0}, EditError, "whole number >= 1"),
     ],
 )
