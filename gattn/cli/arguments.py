@@ -90,10 +90,10 @@ def head_choice(written: str | None) -> tuple[str | None, list[int] | list[tuple
     try:
         return None, read_numbers(written)
     except ValueError as error:
-        instead = f"; how they become one is --reduce {written}" if written in _REDUCTIONS else ""
+        instead = "; how they become one is --reduce mean, max or min"
         raise SelectionError(
             f"--heads says which heads: numbers, as in 0,2, or LAYER.HEAD, as in 1.1,2.0, not "
-            f"{written!r:.80}{instead}."
+            f"{written!r:.80}{instead if written in _REDUCTIONS else ''}."
         ) from error
 
 

@@ -258,7 +258,9 @@ def _add_capture(parser: argparse.ArgumentParser) -> None:
 
 def _add_order(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--heads", metavar="HEADS", help="draw these, larger, as in 1.1,2.0 or decoder:1.1,2.0"
+        "--heads",
+        metavar="HEADS",
+        help="draw these, larger: of each layer, as in 0,2, or 1.1,2.0 or decoder:1.1,2.0",
     )
     for option, what in (
         ("--sort", "sort heads by a column of `gattn heads --all` or of the table of a comparison"),
