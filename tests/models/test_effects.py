@@ -692,6 +692,15 @@ def test_chosen_heads_have_the_same_estimates(tiny):
             np.testing.assert_allclose(some, expected[some.index], atol=1e-12)
 
 
+def test_estimates_are_of_heads_at_some_places(tiny):
+    model = tiny("llama")
+    whole = estimates(model).set_index(PLACE)["estimate"]
+    some = estimates(model, heads=[(1, 2), "0.3"])
+    assert set(zip(some["layer"], some["head"], strict=True)) == {(1, 2), (0, 3)}
+    some = some.set_index(PLACE)["estimate"]
+    np.testing.assert_allclose(some, whole[some.index], atol=1e-6)
+
+
 def test_only_what_is_kept_is_estimated(tiny):
     model = double(tiny, "llama")
     whole = estimates(model).set_index(PLACE)["estimate"]

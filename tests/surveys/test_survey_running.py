@@ -156,14 +156,12 @@ def test_numbers_of_numpy_are_those_of_python(tmp_path, embedded):
 
 
 def test_heads_are_chosen_as_in_capture(tmp_path, embedded):
-    whole = run(TEXTS[:2], embedded, tmp_path / "whole").table("heads")
-    for n, chosen in enumerate([{"heads": [(1, 2), "0.3"]}, {"layers": 1, "heads": "2"}]):
-        found = run(TEXTS[:2], embedded, tmp_path / str(n), **chosen)
-        places = {(1, 2), (0, 3)} if n == 0 else {(1, 2)}
-        assert set(found.trace(0).only_stack) == places
-        again = run(TEXTS[:2], embedded, tmp_path / str(n), **chosen)
-        assert len(again) == 2
-    assert len(whole)
+    chosen = {"heads": [(1, 2), "0.3"]}
+    found = run(TEXTS[:2], embedded, tmp_path, analyses=[], **chosen)
+    assert set(found.trace(0).only_stack) == {(1, 2), (0, 3)}
+    assert len(run(TEXTS[:2], embedded, tmp_path, analyses=[], heads="1.2,0.3")) == 2
+    with pytest.raises(FileError, match="heads"):
+        run(TEXTS[:2], embedded, tmp_path, analyses=[], heads="1.2")
     with pytest.raises(SelectionError, match="heads says which heads"):
         run(TEXTS, embedded, tmp_path / "none", heads="mean of all")
 
