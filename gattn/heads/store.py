@@ -14,7 +14,9 @@ from torch import Tensor
 
 from gattn.errors import CaptureError
 from gattn.graph.neighbourhoods import padded_rows
-from gattn.graph.rules import Edges, Rule, Window
+from gattn.graph.rules.base import Rule
+from gattn.graph.rules.edges import Edges
+from gattn.graph.rules.simple import Window
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph, Ints
 from gattn.keep import All, Keep, sizes_of
@@ -256,7 +258,7 @@ class KeptEdges:
                     score=kept["score"].numpy() if self._scores else None,
                     sink=(1 - total).clamp_min(0).numpy() if has_sink else None,
                     head=head,
-                    kept_by=str(self._keep),
+                    kept_by=(self._keep,),
                     **attributes,
                 )
             )

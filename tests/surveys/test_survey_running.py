@@ -37,7 +37,7 @@ def test_a_trace_read_back_is_the_one_captured(tmp_path, embedded, small_parts):
         for place in expected.only_stack:
             one, other = trace[place], expected[place]
             assert str(one.graph) == str(other.graph)
-            assert one.kept_by == "Threshold(0.02)"
+            assert one.kept_by == (gattn.Threshold(0.02),)
             for name in ("query", "key", "attention", "score", "total_mass", "total_edges"):
                 assert np.array_equal(getattr(one, name), getattr(other, name)), (place, name)
 
@@ -87,6 +87,7 @@ def test_the_manifest_says_what_was_asked(tmp_path, embedded):
         assert manifest[name].startswith("sha256:")
 
 
+@pytest.mark.slow
 def test_a_survey_holds_two_parts_at_once(tmp_path, small_parts):
     queue.fill(tmp_path, read_inputs(["The dog"] * 40))
     capture, made, most = CaptureGraphs(analyses=[]), [], []

@@ -14,6 +14,7 @@ from gattn.analysis.reading.layers import Attention, heads_of, named
 from gattn.analysis.reading.results import Table, table
 from gattn.edit_records import identities, in_words, union
 from gattn.errors import SelectionError
+from gattn.heads import steps
 from gattn.heads.head import AttentionGraph
 from gattn.heads.trace import AttentionTrace, Stack
 from gattn.progress import walk
@@ -179,9 +180,8 @@ def described(heads: Sequence[AttentionGraph]) -> str:
         for head in heads
     )
     count = f"{len(heads)} head" + "s" * (len(heads) > 1)
-    kept = heads[0].kept_by
     edits = in_words(union(head.edits for head in heads))
-    parts = [heads[0].model, count, *sizes, "" if kept == "All()" else f"kept by {kept}", edits]
+    parts = [heads[0].model, count, *sizes, steps.in_words(heads[0].kept_by), edits]
     return ", ".join(filter(None, parts))
 
 

@@ -81,6 +81,15 @@ def flow(
     """
     attention = named(attention, tokens)
     mixed = Mixed.of(attention, heads, reduce, residual, from_layer)
+    found, lack = flow_and_lack(mixed, queries, keys, progress=progress)
+    found.attrs["notes"] = [*found.notes, f"{lack}, see error_bound"]
+    return found
+
+
+def flow_and_lack(
+    mixed: Mixed, queries: Tokens, keys: Tokens, *, progress: bool
+) -> tuple[Array, str]:
+    """Give the flow, and say in words how much it may lack, at most."""
     ends = _rows(queries, mixed.layers, "queries")
     starts = _rows(keys, mixed.layers, "keys")
     matrices = [matrix.cpu().double().numpy() for matrix, _ in mixed]
@@ -102,9 +111,9 @@ def flow(
     flows, error = found
     worst = float(error.max(initial=0))
     why = "lower bounds" if len(networks) > 1 else "capacities were rounded down"
-    notes = [*mixed.notes(), f"{why}: flows lack at most {worst:.1g}, see error_bound"]
-    result = mixed.array(flows, "flow", notes, {"query": ends, "key": starts})
-    return result.assign_coords(error_bound=(("query", "key"), error))
+    result = mixed.array(flows, "flow", mixed.notes(), {"query": ends, "key": starts})
+    result = result.assign_coords(error_bound=(("query", "key"), error))
+    return result, f"{why}: flows lack at most {worst:.1g}"
 
 
 def _rows(tokens: Tokens, layers: Layers, name: str) -> list[int]:

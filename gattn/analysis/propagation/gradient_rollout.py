@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,7 +13,8 @@ from gattn.analysis.reading.results import Array, array
 from gattn.engines import tiles
 from gattn.engines.base import AttentionCall
 from gattn.errors import SelectionError
-from gattn.graph.rules import list_keys
+from gattn.graph.rules.keys import list_keys
+from gattn.heads import steps
 from gattn.keep import TopK
 from gattn.models.edit.applying import parts
 from gattn.models.effects.gradients import Backward, LayerOutput, Outputs
@@ -105,12 +106,12 @@ def gradient_rollout(
         state = state + relevance @ state
         rolled.append(state)
     axes = layers.axes("layer", "query", "key") | {"layer": range(first, layers.layers[-1] + 1)}
-    source = layers.source.replace(f", kept by {_FEWEST}", "")
+    source = replace(layers.read_from, kept_by=steps.ALL)
     return array(
         torch.stack(rolled),
         axes,
         name="gradient_rollout",
-        computed_from=source,
+        computed_from=str(source),
         edits=layers.edits,
         notes=["not renormalised: rows do not sum to 1"],
         tokens=layers.texts("query", "key"),

@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gattn.analysis.reading.layers import Layers, counted, notes_of_mass
+from gattn.analysis.reading.layers import Layers, notes_of_mass
 from gattn.analysis.reading.reductions import described
 from gattn.analysis.reading.results import Graph, told_in_graph
+from gattn.analysis.reading.sources import counted
 from gattn.choices import REDUCTIONS, HeadChoice, numbers_or_places
 from gattn.door import draw
 from gattn.edit_records import identities, in_words

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
@@ -145,7 +144,7 @@ class _Counts:
             raise SelectionError(f"A relation is called {ALL!r}, as all together are: rename it.")
         self.layers, self.heads = layers.layers, layers.heads
         self.edits |= dict.fromkeys(layers.edits)
-        self.source = re.sub(r", \d+ tokens", "", layers.source)
+        self.source = str(replace(layers.read_from, size=""))
         self.mass += float(layers.mass.sum())
         self.dropped += float(layers.dropped.sum())
         words, unit_of = aligned(layers.tokens, sentence)

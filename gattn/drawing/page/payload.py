@@ -30,6 +30,7 @@ from gattn.drawing.page.packing import LEVELS, block, deflated, pack
 from gattn.drawing.page.thumbnails import SIZE, Shades, thumbnail, thumbnail_of_change
 from gattn.edit_records import between, in_words
 from gattn.errors import FileError, SelectionError, ShapeError
+from gattn.heads import steps
 from gattn.heads.head import AttentionGraph
 from gattn.heads.pieces import joined
 from gattn.heads.trace import AttentionTrace, Stack
@@ -307,7 +308,7 @@ def _graph(stack: Stack, place: tuple[int, int]) -> dict[str, Any]:
         "keyValueHead": head.key_value_head,
         "label": "",
         "scores": {},
-        "keep": head.kept_by,
+        "keep": steps.to_text(head.kept_by),
         "weightFunction": head.weight_function,
         "normalizer": head.normalizer,
         "edges": head.graph.num_edges,

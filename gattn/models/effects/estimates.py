@@ -19,7 +19,7 @@ from gattn.engines.sparse import edge_products
 from gattn.engines.tiles import RowBlock
 from gattn.errors import SelectionError
 from gattn.graph.neighbourhoods import Neighbourhoods
-from gattn.graph.rules import list_keys
+from gattn.graph.rules.keys import list_keys
 from gattn.heads.head import AttentionGraph
 from gattn.heads.trace import AttentionTrace
 from gattn.keep import Keep
