@@ -124,7 +124,7 @@ def test_every_door_takes_the_same_names(trace, name):
     passed = trace.unroll().rollout(query=name)
     assert passed.end("query") == trace.unroll().rollout(query=2).end("query")
     np.testing.assert_array_equal(
-        head_distances(trace, queries=[name]), head_distances(trace, queries=[2])
+        head_distances(trace, queries=name), head_distances(trace, queries=[2])
     )
     asked = {"metric": "probability", "target": " cat", "random": 0, "steps": 2, "progress": False}
     ranking = {"attention": trace}
