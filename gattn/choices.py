@@ -131,29 +131,58 @@ def numbers_or_places(heads: HeadChoice) -> list[int] | list[tuple[int, int]] | 
     Raises
     ------
     SelectionError
-        Where it is neither, or may be both.
+        Where it is neither, may be both, or names a stack.
     """
-    if heads is None:
-        return None
-    if isinstance(heads, str) and heads in REDUCTIONS:
-        raise SelectionError(f"{_expected(heads)}; how they become one is reduce={heads!r}.")
-    try:
-        if isinstance(heads, str) and "." not in heads:
-            return numbers_of("heads", read_numbers(heads))
-        if is_number(heads):
-            return [index(heads)]  # type: ignore[arg-type]
-        listed: Any = heads if isinstance(heads, str) else list(heads)  # type: ignore[arg-type]
-        if not isinstance(heads, str) and all(map(is_number, listed)):
-            return _numbers(heads, listed)
-        stack, places = list_places(listed)
-    except (TypeError, ValueError) as error:
-        raise SelectionError(f"{_expected(heads)}.") from error
+    stack, chosen = stack_and_heads(heads)
     if stack is not None:
         raise SelectionError(
             f"heads={heads!r:.80} names a stack, but here heads are named without one. To analyse "
             f"one stack of several give that stack, as in trace[{stack!r}]."
         )
-    return places
+    return chosen
+
+
+def heads_among(
+    heads: HeadChoice, layers: Sequence[int]
+) -> tuple[str | None, list[tuple[int, int]]]:
+    """Read a choice of heads one by one: numbers stand for these heads of each layer.
+
+    Returns
+    -------
+    tuple
+        The stack, where a text names it, and the heads in the order given.
+
+    Raises
+    ------
+    SelectionError
+        Where it is none.
+    """
+    stack, chosen = stack_and_heads(heads)
+    places: list[tuple[int, int]] = []
+    for one in chosen or ():
+        places += [one] if isinstance(one, tuple) else [(layer, one) for layer in layers]
+    return stack, places
+
+
+def stack_and_heads(
+    heads: HeadChoice,
+) -> tuple[str | None, list[int] | list[tuple[int, int]] | None]:
+    """Read a choice of heads, and the stack that it may name; see `numbers_or_places`."""
+    if heads is None:
+        return None, None
+    if isinstance(heads, str) and heads in REDUCTIONS:
+        raise SelectionError(f"{_expected(heads)}; how they become one is reduce={heads!r}.")
+    try:
+        if isinstance(heads, str) and "." not in heads:
+            return None, numbers_of("heads", read_numbers(heads))
+        if is_number(heads):
+            return None, [index(heads)]  # type: ignore[arg-type]
+        listed: Any = heads if isinstance(heads, str) else list(heads)  # type: ignore[arg-type]
+        if not isinstance(heads, str) and all(map(is_number, listed)):
+            return None, _numbers(heads, listed)
+        return list_places(listed)
+    except (TypeError, ValueError) as error:
+        raise SelectionError(f"{_expected(heads)}.") from error
 
 
 def written(head: int | tuple[int, int]) -> int | str:

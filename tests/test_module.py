@@ -42,7 +42,7 @@ def build(*arguments, **options):
 
 def attention_by_hand(layer, x, index):
     """The attention of each edge and head, in the order of `index`, by plain loops."""
-    heads, size = layer.heads, layer.channels // layer.heads
+    heads, size = layer.num_heads, layer.channels // layer.num_heads
     query = layer.project_query(x).reshape(len(x), heads, size)
     key = layer.project_key(x).reshape(len(x), heads, size)
     pairs = index.T.tolist()
@@ -436,8 +436,10 @@ def test_graphs_are_the_attention_of_forward(randn):
 
 
 def test_its_repr_says_what_it_computes():
-    layer = GraphAttention(8, heads=2, weight=ScaledDotProduct() + ALiBi(2), normalizer=Entmax15())
-    expected = "GraphAttention(8, heads=2, weight=ScaledDotProduct() + ALiBi(2), "
+    layer = GraphAttention(
+        8, num_heads=2, weight=ScaledDotProduct() + ALiBi(2), normalizer=Entmax15()
+    )
+    expected = "GraphAttention(8, num_heads=2, weight=ScaledDotProduct() + ALiBi(2), "
     assert repr(layer) == expected + "normalizer=Entmax15())"
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from gattn.cli.arguments import head_choice
+from gattn.cli.arguments import head_choice, written_token
 from gattn.cli.captures import Loaded, captured, edit_labels, load, made_edits, read_edits
 from gattn.cli.output import PICTURES, print_notes, print_table, save_drawing, save_table, say
 from gattn.errors import EditError, SelectionError
@@ -49,7 +49,7 @@ def run_effect(options: argparse.Namespace) -> None:
         model,
         tokenizer,
         metric=options.metric,
-        position=options.position,
+        position=written_token(options.position),
         target=options.target,
         other=options.other,
         progress=sys.stderr.isatty(),
@@ -81,7 +81,12 @@ def run_routes(options: argparse.Namespace) -> None:
     from gattn.analysis.vectors.routes import routes
 
     say("taking layers apart ...")
-    found = routes(*loaded, position=options.position, threshold=options.threshold, progress=False)
+    found = routes(
+        *loaded,
+        position=written_token(options.position),
+        threshold=options.threshold,
+        progress=False,
+    )
     say("")
     _print_routes(found)
     if options.output:
@@ -92,7 +97,7 @@ def run_routes(options: argparse.Namespace) -> None:
 def _print_routes(found: Routes) -> None:
     from gattn.text import visible
 
-    layer, position, _ = found.target
+    layer, position, _ = found.end
     predicted = visible(found.graph["predicted"]) if found.graph["predicted"] else "nothing"
     print(f"position {position}, {visible(found.tokens[position])}, predicts {predicted}")
     print(f"{layer} layers; {found.number_of_nodes()} nodes, {found.number_of_edges()} edges")
@@ -126,12 +131,12 @@ def run_flow(options: argparse.Namespace) -> None:
 
     if stack is not None:
         trace = replace(trace, stacks={stack: trace[stack]})
-    target = _position(options.target, trace.tokens)
-    ranked = _ranked(trace, target, heads, options)
+    query = _position(options.query, trace.tokens)
+    ranked = _ranked(trace, query, heads, options)
     shown = ranked.head(_MOST_ROWS).reset_index()
     shown["token"] = [visible(token) for token in shown["token"]]
     layers = len(trace.only_stack.layers)
-    print(f"to {target}, {visible(trace.tokens[target])}, through {layers} layers")
+    print(f"to {query}, {visible(trace.tokens[query])}, through {layers} layers")
     print_table(shown)
     if left := len(ranked) - len(shown):
         print(f"and {left} more, which -o flow.csv writes too")
@@ -149,18 +154,14 @@ def _position(written: str, tokens: Sequence[str]) -> int:
     """Find the token that was written as its position or its text."""
     from gattn.token_names import find_tokens
 
-    is_number = written.removeprefix("-").isdecimal()
-    if is_number and len(written) > 12:
-        raise SelectionError(f"No position {written}: there are {len(tokens)} tokens.")
-    wanted = int(written) if is_number else written.strip("'\"").strip()
     try:
-        return find_tokens(wanted, range(len(tokens)), tokens)[-1]
+        return find_tokens(written_token(written), range(len(tokens)), tokens, "query")[-1]
     except SelectionError as error:
         raise SelectionError(f"{error} `gattn tokens TEXT` lists them.") from error
 
 
 def _ranked(
-    trace: AttentionTrace, target: int, heads: HeadChoice, options: argparse.Namespace
+    trace: AttentionTrace, query: int, heads: HeadChoice, options: argparse.Namespace
 ) -> Table:
     """Rank the tokens by what flows from them to one."""
     from gattn.analysis.propagation.flow import flow_and_lack
@@ -171,10 +172,10 @@ def _ranked(
     which: dict[str, Any] = {"heads": heads, "reduce": options.reduce}
     how: dict[str, Any] = {**which, "residual": options.residual}
     mixed = Mixed.of(trace, heads, options.reduce, options.residual, None)
-    flows, lack = flow_and_lack(mixed, target, None, progress=sys.stderr.isatty())
+    flows, lack = flow_and_lack(mixed, query, None, progress=sys.stderr.isatty())
     numbers = flows.to_numpy()[0]
-    rolled = rollout(trace, **how).to_numpy()[-1, target]
-    attention = Layers.of(trace).reduced(**which)[-1][target].numpy()
+    rolled = rollout(trace, **how).to_numpy()[-1, query]
+    attention = Layers.of(trace).reduced(**which)[-1][query].numpy()
     rows = {
         "position": flows["key"].to_numpy(),
         "token": trace.tokens,
@@ -183,7 +184,7 @@ def _ranked(
         "rollout": rolled,
         "attention": attention,
     }
-    source = f"to {target} {trace.tokens[target]}: {flows.computed_from}"
+    source = f"to {query} {trace.tokens[query]}: {flows.computed_from}"
     notes = [*flows.notes, lack]
     made = table(rows, name="flow", computed_from=source, notes=notes, index=["position"])
     reached = made[(numbers > 0) | (attention > 0)]

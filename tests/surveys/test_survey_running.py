@@ -156,6 +156,17 @@ def test_numbers_of_numpy_are_those_of_python(tmp_path, embedded):
         run(TEXTS, embedded, tmp_path / "other", seed=1.5)
 
 
+def test_heads_are_chosen_as_in_capture(tmp_path, embedded):
+    chosen = {"heads": [(1, 2), "0.3"]}
+    found = run(TEXTS[:2], embedded, tmp_path, analyses=[], **chosen)
+    assert set(found.trace(0).only_stack) == {(1, 2), (0, 3)}
+    assert len(run(TEXTS[:2], embedded, tmp_path, analyses=[], heads="1.2,0.3")) == 2
+    with pytest.raises(FileError, match="heads"):
+        run(TEXTS[:2], embedded, tmp_path, analyses=[], heads="1.2")
+    with pytest.raises(SelectionError, match="heads says which heads"):
+        run(TEXTS, embedded, tmp_path / "none", heads="mean of all")
+
+
 def test_a_model_that_is_not_there_is_refused(tmp_path):
     with pytest.raises(ModelError, match="could not be loaded"):
         run(TEXTS, tmp_path / "nowhere", tmp_path / "survey")

@@ -27,8 +27,8 @@ class Bottlenecks(Table):
 
 def bottlenecks(
     given: Passages,
-    key: int,
-    query: int,
+    key: int | str,
+    query: int | str,
     *,
     tokens: Sequence[str] = (),
     cut: Literal["tokens", "edges"] = "tokens",
@@ -44,9 +44,9 @@ def bottlenecks(
         a token graph that all layers have; or one a layer.
     tokens : sequence of str
         The tokens' texts, where `given` is an array, which does not know them.
-    key, query : int
-        The positions, from the end where negative, of the token that information comes from, in
-        the first layer, and of the one that it goes to, out of the last.
+    key, query : int or str
+        The token that information comes from, in the first layer, and the one that it goes to, out
+        of the last: positions, from the end where negative, or texts.
     cut : {"tokens", "edges"}
         What the cut is made of: tokens between two layers, with all that they have there, or edges
         of attention. The residual stream cannot be cut.

@@ -38,7 +38,7 @@ def gradient_rollout(
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     metric: Metric = "logit_difference",
-    position: int = -1,
+    position: int | str = -1,
     target: Token = None,
     other: Token = None,
     from_layer: int | None = None,

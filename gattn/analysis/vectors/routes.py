@@ -35,7 +35,7 @@ def routes(
     model: Model = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
-    position: int = -1,
+    position: int | str = -1,
     threshold: float = 0.04,
     norm: Norm = 1,
     stack: str | None = None,

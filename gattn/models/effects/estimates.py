@@ -49,7 +49,7 @@ def estimate(
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     metric: Metric = "logit_difference",
-    position: int = -1,
+    position: int | str = -1,
     target: Token = None,
     other: Token = None,
     keep: Keep | None = None,

@@ -137,7 +137,7 @@ class Backward:
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase | None,
         metric: Metric,
-        position: int,
+        position: int | str,
         target: Token,
         other: Token,
     ) -> None:
