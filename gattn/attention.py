@@ -11,6 +11,7 @@ from gattn.engines import edges, tiles
 from gattn.engines.base import attention_call, naming_shapes
 from gattn.engines.choice import choose, choose_for_graphs, named
 from gattn.errors import CaptureError
+from gattn.graph.listing import check_edges
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
 from gattn.heads.store import KeptEdges
@@ -149,7 +150,7 @@ def attention_graphs(
         size = _INDEX_BYTES + 4 * batch * heads * (1 + scores)
         instead = "pass keep=Threshold(0.01) or keep=TopK(8)"
         what = f"Keeping all edges of {batch * heads} heads"
-        graph.check_edges(size, what, instead=instead, error=CaptureError)
+        check_edges(graph, size, what, instead=instead, error=CaptureError)
     stores = [KeptEdges(range(heads), keep, scores, query.dtype) for _ in range(batch)]
     for store in stores:
         store.begin(graph)

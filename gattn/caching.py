@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar, overload
+from functools import wraps
+from typing import Any, Generic, TypeVar, TypeVarTuple, overload
 
 import torch
 
 T = TypeVar("T")
+Owner = TypeVar("Owner")
+Ts = TypeVarTuple("Ts")
 
 
 class cached_property(Generic[T]):  # noqa: N801 - it stands in for functools' own
@@ -62,3 +65,21 @@ class cached_operand(cached_property[T]):  # noqa: N801
             known[name] = self.function(instance)
         found: T = known[name]
         return found
+
+
+def cached_function(function: Callable[[Owner, *Ts], T]) -> Callable[[Owner, *Ts], T]:
+    """Compute a function once for each object and further arguments; the object keeps the answers.
+
+    For what is known of an object in a file other than its own.
+    """
+    name = f"{function.__module__}.{function.__qualname__}"
+
+    @wraps(function)
+    def cached(owner: Owner, *arguments: *Ts) -> T:
+        known = owner.__dict__.setdefault(name, {})
+        if arguments not in known:
+            known[arguments] = function(owner, *arguments)
+        found: T = known[arguments]
+        return found
+
+    return cached

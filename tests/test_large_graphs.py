@@ -16,7 +16,9 @@ from gattn.attention import attention_graphs, graph_attention
 from gattn.checks import check_memory
 from gattn.errors import CaptureError, ContractError, GraphError
 from gattn.graph.counting import count_edges
-from gattn.graph.rules import Blocks, Causal, Combined, Crossing, Globals, Strided, Window
+from gattn.graph.networks import list_nodes
+from gattn.graph.rules.combined import Combined
+from gattn.graph.rules.simple import Blocks, Causal, Crossing, Globals, Strided, Window
 from gattn.graph.token_graph import TokenGraph
 from gattn.keep import All, TopK
 from gattn.weights import ALiBi, Polynomial
@@ -193,7 +195,7 @@ def test_keys_that_are_too_far_are_not_taken_for_others():
         lambda: TokenGraph.causal(10**6).without_self_loops().edge_index,
         lambda: (TokenGraph.complete(10**5) - TokenGraph.from_edges([(0, 0)], 10**5)).edge_index,
         lambda: TokenGraph.from_edges([(0, 0)], 10**9),
-        lambda: TokenGraph.causal(10**9).nodes(),
+        lambda: list_nodes(TokenGraph.causal(10**9)),
         lambda: TokenGraph.disjoint_union([TokenGraph.causal(10**5)] * 2).edge_index,
         lambda: (TokenGraph.strided(10**8, 7) - TokenGraph.strided(10**8, 14)).edge_index,
         lambda: (

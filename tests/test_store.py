@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from gattn.errors import CaptureError
-from gattn.graph.rules import Edges, Window
+from gattn.graph.rules.edges import Edges
+from gattn.graph.rules.simple import Window
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
 from gattn.heads.store import KeptEdges

@@ -118,7 +118,7 @@ def test_every_door_takes_the_same_names(trace, name):
         head_distances(trace, queries=[name]), head_distances(trace, queries=[2])
     )
     assert routes(TEXT, position=name, progress=False).graph["position"] == 2
-    zeroed = value_zeroing(TEXT, tokens=[name], progress=False)
+    zeroed = value_zeroing(TEXT, zeroed=[name], progress=False)
     assert zeroed["key"].to_numpy().tolist() == [2]
     cut = gattn.effect(TEXT, [gattn.Cut(0, key=name)], progress=False)["edited"][0]
     assert cut == gattn.effect(TEXT, [gattn.Cut(0, key=2)], progress=False)["edited"][0]

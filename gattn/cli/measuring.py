@@ -9,15 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from gattn.cli.arguments import head_places
+from gattn.cli.arguments import head_choice
 from gattn.cli.captures import Loaded, captured, edit_labels, load, made_edits, read_edits
 from gattn.cli.output import PICTURES, print_notes, print_table, save_drawing, save_table, say
 from gattn.errors import EditError, SelectionError
 
 if TYPE_CHECKING:
-    from gattn.analysis.reading.reductions import HeadChoice
     from gattn.analysis.reading.results import Table
     from gattn.analysis.vectors.route_graphs import Routes
+    from gattn.choices import HeadChoice
     from gattn.heads.trace import AttentionTrace
     from gattn.models.edit.edits import Edit
 
@@ -120,7 +120,7 @@ def _save_routes(found: Routes, path: Path) -> None:
 
 def run_flow(options: argparse.Namespace) -> None:
     """Rank tokens by what flows from them to one."""
-    stack, heads = _chosen(options.heads)
+    stack, heads = head_choice(options.heads)
     trace = captured(options)
     from gattn.text import visible
 
@@ -157,26 +157,6 @@ def _position(written: str, tokens: Sequence[str]) -> int:
         return find_tokens(wanted, range(len(tokens)), tokens)[-1]
     except SelectionError as error:
         raise SelectionError(f"{error} `gattn tokens TEXT` lists them.") from error
-
-
-def _chosen(written: str | None) -> tuple[str | None, HeadChoice]:
-    """Read which heads: numbers, as in 0,2, or places, as in 1.1,2.0; None for all.
-
-    First comes the stack, where it is named.
-    """
-    from gattn.place_names import read_numbers
-
-    if written is None:
-        return None, None
-    if "." in written:
-        return head_places(written)
-    try:
-        return None, read_numbers(written)
-    except ValueError as error:
-        raise SelectionError(
-            f"--heads says which heads: numbers, as in 0,2, or LAYER.HEAD, as in 1.1,2.0, not "
-            f"{written!r:.80}; how they become one is --reduce mean, max or min."
-        ) from error
 
 
 def _ranked(

@@ -15,6 +15,7 @@ from torch import Tensor
 from gattn.caching import cached_operand, cached_property, cached_tensor
 from gattn.errors import ContractError, ShapeError
 from gattn.graph.neighbourhoods import Neighbourhoods
+from gattn.graph.ordering import refuse_numbers
 from gattn.graph.token_graph import TokenGraph
 from gattn.normalizers import Normalizer, Softmax
 from gattn.normalizers.base import widened
@@ -105,7 +106,8 @@ class AttentionCall:
         features = self.edge_features
         if features is not None and features.dim() == 2:
             if isinstance(graph, TokenGraph):
-                graph.refuse_numbers(
+                refuse_numbers(
+                    graph,
                     "features",
                     "Where they follow the edges as given, pass graph.sorted() and "
                     "graph.arrange(edge_index, edge_features); a GraphAttention takes the "

@@ -10,8 +10,10 @@ from torch import Tensor
 
 from gattn.engines.base import AttentionCall
 from gattn.engines.memory import Runs, take
-from gattn.graph.rules import Keys, count_keys, list_keys
+from gattn.engines.tiling import partial_columns
+from gattn.graph.rules.keys import Keys, count_keys, list_keys
 from gattn.graph.token_graph import TokenGraph
+from gattn.graph.walking import reach
 from gattn.weights.base import Pairs, Tree, map_tree
 
 HEIGHT = 64
@@ -133,13 +135,13 @@ def _blocks(graph: TokenGraph, most: int, tallest: int) -> Iterator[tuple[slice,
     start = 0
     while start < graph.num_queries:
         stop = min(start + HEIGHT, graph.num_queries)
-        columns = graph.reach(slice(start, stop))
+        columns = reach(graph, slice(start, stop))
         while stop - start > 1 and (stop - start) * count_keys(columns) > most:
             stop = start + (stop - start) // 2
-            columns = graph.reach(slice(start, stop))
+            columns = reach(graph, slice(start, stop))
         while stop < graph.num_queries and 2 * (stop - start) <= tallest:
             taller = min(2 * stop - start, graph.num_queries)
-            more = graph.reach(slice(start, taller))
+            more = reach(graph, slice(start, taller))
             size = count_keys(more)
             if (taller - start) * size > most or size > 1.125 * count_keys(columns):
                 break
@@ -208,7 +210,7 @@ def _to_batch(tokens: Tensor) -> Tensor:
 
 
 def _run_of_keys(graph: TokenGraph, rows: slice, columns: slice, device: torch.device) -> Tiles:
-    part = graph.partial_columns(rows, columns)
+    part = partial_columns(graph, rows, columns)
     if part.start >= part.stop:
         return Tiles(rows, columns, None)
     allowed = torch.ones(

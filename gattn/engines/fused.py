@@ -6,7 +6,7 @@ from torch import Tensor
 
 from gattn.engines.base import AttentionCall
 from gattn.engines.kernel import attend
-from gattn.graph.rules import Causal, Complete
+from gattn.graph.rules.simple import Causal, Complete
 from gattn.graph.token_graph import TokenGraph
 from gattn.normalizers import Softmax
 

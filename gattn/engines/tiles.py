@@ -22,7 +22,8 @@ from gattn.engines.memory import (
     with_dtypes_of,
 )
 from gattn.engines.scoring import PIECE_NUMBERS, score_tile, tile_bias
-from gattn.graph.rules import Keys
+from gattn.engines.tiling import every_row_has_edges, tile_pairs
+from gattn.graph.rules.keys import Keys
 from gattn.graph.token_graph import TokenGraph
 from gattn.normalizers import Softmax
 from gattn.normalizers.base import widened
@@ -150,7 +151,7 @@ def _suits_the_kernel(call: AttentionCall) -> bool:
     assert isinstance(call.graph, TokenGraph)
     if not call.is_shared_out_by_softmax or call.dot_form is None or call.dot_form.query is None:
         return False
-    return call.graph.every_row_has_edges and call.is_finite
+    return every_row_has_edges(call.graph) and call.is_finite
 
 
 def _scores(call: AttentionCall, tiles: Tiles, query: Tree, key: Tree) -> Tensor:
@@ -169,7 +170,7 @@ def _scores(call: AttentionCall, tiles: Tiles, query: Tree, key: Tree) -> Tensor
 def pairs(call: AttentionCall) -> int:
     """Count the pairs on the tiles: edges, and pairs that are none."""
     assert isinstance(call.graph, TokenGraph)
-    return call.graph.tile_pairs(blocks.HEIGHT)
+    return tile_pairs(call.graph, blocks.HEIGHT)
 
 
 def memory(call: AttentionCall) -> int:

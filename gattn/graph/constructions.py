@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+
 import numpy as np
 import torch
 from torch import Tensor
 
 from gattn.checks import check_memory
 from gattn.errors import GraphError
-from gattn.graph.rules import BLOCK_PAIRS, Blocks, Combined, Edges, Globals, Rule, Window
+from gattn.graph.arrays import whole_numbers
+from gattn.graph.rules.base import BLOCK_PAIRS, Rule
+from gattn.graph.rules.combined import Combined
+from gattn.graph.rules.edges import Edges
+from gattn.graph.rules.simple import Blocks, Globals, Window
 
 _DRAWN_BYTES = 256  # of a block's own tensors, about
 _MOST_DRAWN = 10**10
@@ -119,3 +125,24 @@ def nearest_rule(features: Tensor, k: int, causal: bool) -> Rule:
         rows.append(block[row])
         keys.append(index[row, column])
     return Edges.from_pairs(torch.cat(rows), torch.cat(keys), n)
+
+
+def pairs_of(edges: Iterable[tuple[int | str, int | str]], words: Sequence[str]) -> Tensor:
+    """Find the positions (key, query) of edges as [key; query]; see `TokenGraph.from_edges`."""
+    places: dict[str, list[int]] = {}
+    for place, word in enumerate(words):
+        places.setdefault(word, []).append(place)
+    pairs = [(_position(a, places), _position(b, places)) for a, b in edges]
+    return whole_numbers(pairs, "edges").reshape(-1, 2).T
+
+
+def _position(token: int | str, places: dict[str, list[int]]) -> int:
+    if not isinstance(token, str):
+        return token
+    found = places.get(token, [])
+    if len(found) != 1:
+        raise GraphError(
+            f"The token {token!r} occurs {len(found)} times among the {len(places)} different "
+            "ones; name an edge's end by its position."
+        )
+    return found[0]

@@ -9,22 +9,10 @@ from math import lcm
 import torch
 from torch import Tensor
 
-from gattn.graph.rules import (
-    BLOCK_PAIRS,
-    MOST_TERMS,
-    Blocks,
-    Combined,
-    Complete,
-    Crossing,
-    Disjoint,
-    Globals,
-    Rule,
-    Strided,
-    Window,
-    balanced,
-    between,
-    parts_of,
-)
+from gattn.graph.rules.base import BLOCK_PAIRS, Rule
+from gattn.graph.rules.combined import MOST_TERMS, Combined, Disjoint, balanced, parts_of
+from gattn.graph.rules.keys import between
+from gattn.graph.rules.simple import Blocks, Complete, Crossing, Globals, Strided, Window
 
 
 def count_edges(

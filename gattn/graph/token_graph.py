@@ -5,38 +5,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, SupportsIndex, cast
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
-import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
 from gattn.caching import cached_property, cached_tensor
-from gattn.checks import allowed_memory, check_memory, whole
+from gattn.checks import check_memory, whole
 from gattn.door import draw
-from gattn.errors import GattnError, GraphError
-from gattn.graph.constructions import bigbird_rule, expander_rule, nearest_rule
+from gattn.errors import GraphError
+from gattn.graph.arrays import as_tensor, check_inside, whole_numbers
+from gattn.graph.constructions import bigbird_rule, expander_rule, nearest_rule, pairs_of
 from gattn.graph.counting import count_edges
-from gattn.graph.rules import (
-    BLOCK_PAIRS,
-    FARTHEST,
-    Causal,
-    Combined,
-    Complete,
-    Disjoint,
-    Documents,
-    Edges,
-    Globals,
-    Keys,
-    Prefix,
-    Rule,
-    Strided,
-    Window,
-    combined,
-    count_keys,
-    list_keys,
-)
+from gattn.graph.listing import list_edges
+from gattn.graph.networks import edges_of_network, to_network
+from gattn.graph.ordering import arrange
+from gattn.graph.rules.base import BLOCK_PAIRS, Rule
+from gattn.graph.rules.combined import Combined, Disjoint, combined
+from gattn.graph.rules.edges import Edges
+from gattn.graph.rules.keys import FARTHEST, Keys, list_keys
+from gattn.graph.rules.simple import Causal, Complete, Documents, Globals, Prefix, Strided, Window
+from gattn.graph.walking import blocks_of_rows
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -44,10 +34,7 @@ if TYPE_CHECKING:
 
     from gattn.drawing.one_head.draw_head import Layout
 
-_FIRST_ROWS = 64
-_FEW_PAIRS = 1 << 17
 _FEW_QUERIES = 1 << 12
-_EDGE_BYTES, _NODE_BYTES = 256, 512  # of a NetworkX graph, about
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +135,7 @@ class TokenGraph:
     @classmethod
     def documents(cls, ids: Sequence[int] | Tensor, *, causal: bool = False) -> TokenGraph:
         """Tokens attend within their own document; ``ids`` has one document id a token."""
-        found = _whole_numbers(ids, "ids")
+        found = whole_numbers(ids, "ids")
         if found.dim() != 1:
             raise GraphError(f"ids must be one id a token, not {tuple(found.shape)}.")
         rule: Rule = Documents(found.cpu().clone())
@@ -168,8 +155,8 @@ class TokenGraph:
     ) -> TokenGraph:
         """`|q - k| <= size`, and full rows and columns of some positions (Beltagy et al. 2020)."""
         size = _positive(size=size)
-        positions = _whole_numbers(global_positions, "global_positions").unique().cpu()
-        _inside(positions, num_tokens, "global_positions")
+        positions = whole_numbers(global_positions, "global_positions").unique().cpu()
+        check_inside(positions, num_tokens, "global_positions")
         rule = Combined("|", Window(size, size), Globals(positions))
         return cls(rule, num_tokens, num_tokens)
 
@@ -238,7 +225,7 @@ class TokenGraph:
             Whether a token may choose only among itself and those before it.
         """
         k = _positive(k=k)
-        features = _tensor(features, "features")
+        features = as_tensor(features, "features")
         if features.dim() != 2 or not bool(torch.isfinite(features).all()):
             raise GraphError(
                 f"features must be finite and (tokens, dim), not {tuple(features.shape)}."
@@ -250,7 +237,7 @@ class TokenGraph:
         """Edges where ``mask[query, key]`` is True (torch's ``MultiheadAttention`` masks say the
         opposite: pass ``~attn_mask``).
         """  # noqa: D205
-        mask = _tensor(mask, "mask")
+        mask = as_tensor(mask, "mask")
         if mask.dim() != 2 or mask.dtype != torch.bool:
             raise GraphError(
                 f"mask must be a boolean (queries, keys), True where an edge is, not {mask.dtype} "
@@ -275,7 +262,7 @@ class TokenGraph:
         its edges by query, then key; numbers of edges that were given in another order go to
         `AttentionGraph.from_edges`, or through `arrange`.
         """
-        edge_index = _whole_numbers(edge_index, "edge_index")
+        edge_index = whole_numbers(edge_index, "edge_index")
         if edge_index.dim() != 2 or edge_index.shape[0] != 2:
             raise GraphError(
                 "edge_index must have shape (2, edges), rows key and query, not "
@@ -287,8 +274,8 @@ class TokenGraph:
             raise GraphError("Give num_tokens, or both num_queries and num_keys.")
         num_queries = whole("num_queries", num_queries, 0, GraphError)
         num_keys = whole("num_keys", num_keys, 0, GraphError)
-        _inside(edge_index[0], num_keys, "the keys edge_index[0]")
-        _inside(edge_index[1], num_queries, "the queries edge_index[1]")
+        check_inside(edge_index[0], num_keys, "the keys edge_index[0]")
+        check_inside(edge_index[1], num_queries, "the queries edge_index[1]")
         rule = Edges.from_pairs(edge_index[1], edge_index[0], num_queries)
         steps = edge_index.diff()
         rises = (steps[1] > 0) | ((steps[1] == 0) & (steps[0] > 0))  # no product, which overflows
@@ -313,14 +300,12 @@ class TokenGraph:
         tokens : sequence of str, or int
             The tokens' texts, or how many there are.
         """
-        is_number = isinstance(tokens, SupportsIndex)
-        words = [] if is_number else list(cast("Sequence[str]", tokens))
-        size = whole("tokens", tokens, 0, GraphError) if is_number else len(words)
-        places: dict[str, list[int]] = {}
-        for place, word in enumerate(words):
-            places.setdefault(word, []).append(place)
-        pairs = [(_position(a, places), _position(b, places)) for a, b in edges]
-        return cls.from_edge_index(_whole_numbers(pairs, "edges").reshape(-1, 2).T, size)
+        if isinstance(tokens, SupportsIndex):
+            words, size = list[str](), whole("tokens", tokens, 0, GraphError)
+        else:
+            words = list(tokens)
+            size = len(words)
+        return cls.from_edge_index(pairs_of(edges, words), size)
 
     @classmethod
     def from_networkx(cls, graph: nx.Graph[Any]) -> TokenGraph:
@@ -330,20 +315,8 @@ class TokenGraph:
         directed graph on ``("key", j)`` and ``("query", i)`` alone is bipartite. A sink outside of
         the text, which is no token, is left out.
         """
-        nodes = [node for node, is_sink in graph.nodes.data("virtual") if not is_sink]
-        if set(nodes) == set(range(len(nodes))):
-            nodes = list(range(len(nodes)))
-        keys, queries = ([n for n in nodes if _is_on_side(n, side)] for side in ("key", "query"))
-        if not graph.is_directed() or not nodes or len(keys) + len(queries) < len(nodes):
-            keys = queries = nodes
-        column = {node: index for index, node in enumerate(keys)}
-        row = {node: index for index, node in enumerate(queries)}
-        edges = (graph if graph.is_directed() else graph.to_directed()).edges()
-        pairs = [(column[key], row[query]) for key, query in edges if key in column]
-        index = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).T
-        if keys is queries:
-            return cls.from_edge_index(index, len(nodes))
-        return cls.from_edge_index(index, num_queries=len(queries), num_keys=len(keys))
+        edge_index, sizes = edges_of_network(graph)
+        return cls.from_edge_index(edge_index, **sizes)
 
     @classmethod
     def disjoint_union(cls, graphs: Sequence[TokenGraph]) -> TokenGraph:
@@ -398,30 +371,6 @@ class TokenGraph:
 
     # What it says
 
-    def reach(self, rows: slice) -> Keys:
-        """Find the keys that some rows reach, all together.
-
-        Parameters
-        ----------
-        rows : slice
-            Queries, counted from 0.
-
-        Returns
-        -------
-        slice or Tensor
-            These keys and maybe others: a slice where they (nearly) fill a run, else int64,
-            sorted, without duplicates, on the rule's device (the CPU for a rule without one).
-        """
-        if rows.start >= rows.stop or not self.num_keys:
-            return slice(0, 0)
-        first, last = rows.start + self.query_offset, rows.stop - 1 + self.query_offset
-        keys = self.rule.reach(first, last, self.num_keys)
-        if isinstance(keys, Tensor):
-            run = slice(int(keys[0]), int(keys[-1]) + 1)
-            if 4 * len(keys) > 3 * count_keys(run):
-                return run
-        return keys
-
     def allowed(self, rows: Keys, columns: Keys) -> Tensor:
         """Say which pairs of some rows and keys are edges.
 
@@ -441,27 +390,6 @@ class TokenGraph:
         query = list_keys(rows, device) + self.query_offset
         return self.rule.allowed(query[..., :, None], list_keys(columns, device)[..., None, :])
 
-    def partial_columns(self, rows: slice, columns: Keys) -> slice:
-        """Find the part of some columns outside of which each is an edge of all the rows.
-
-        Returns
-        -------
-        slice
-            Positions in `columns`; only these need a mask. All of them where nothing is known.
-        """
-        size = count_keys(columns)
-        keys = self.rule.interval(torch.tensor([rows.start, rows.stop - 1]) + self.query_offset)
-        if keys is None:
-            return slice(0, size)
-        shared = torch.stack([keys[0][1], keys[1][0]])
-        if isinstance(columns, slice):
-            low, high = (shared - columns.start).clamp(0, size).tolist()
-        else:
-            low, high = torch.searchsorted(columns, shared.to(columns.device)).tolist()
-        if low == 0 < high:
-            return slice(high, size)
-        return slice(0, low) if high == size else slice(0, size)
-
     def row_blocks(
         self, max_pairs: int = BLOCK_PAIRS, most_rows: int | None = None
     ) -> Iterator[tuple[slice, Keys, Tensor]]:
@@ -479,54 +407,13 @@ class TokenGraph:
         rows : slice
             The queries of the block.
         columns : slice or Tensor
-            The keys that they reach; see `reach`.
+            The keys that they reach and maybe others: a slice where they (nearly) fill a run, else
+            int64, sorted, without duplicates.
         allowed : Tensor
             Booleans (rows, columns).
         """
-        start = 0
-        while start < self.num_queries:
-            most = self.num_queries - start
-            most = most if most_rows is None else min(most, most_rows)
-            rows, columns = self._block(start, max_pairs, most)
+        for rows, columns in blocks_of_rows(self, max_pairs, most_rows):
             yield rows, columns, self.allowed(rows, columns)
-            start = rows.stop
-
-    def _block(self, start: int, max_pairs: int, most_rows: int) -> tuple[slice, Keys]:
-        """Take rows from `start` on while more of them reach few more keys."""
-        height = max(min(max_pairs // max(self.num_keys, 1), _FIRST_ROWS, most_rows), 1)
-        rows = slice(start, start + height)
-        columns = self.reach(rows)
-        while height < most_rows:
-            height = min(2 * height, most_rows)
-            wider = slice(start, start + height)
-            reached = self.reach(wider)
-            pairs = height * count_keys(reached)
-            few_more = 4 * count_keys(reached) <= 5 * count_keys(columns)
-            if pairs > max_pairs or (pairs > _FEW_PAIRS and not few_more):
-                break
-            rows, columns = wider, reached
-        return rows, columns
-
-    def tile_pairs(self, height: int) -> int:
-        """Count the pairs in the tiles of `height` rows each and the keys that these reach."""
-        if height not in self._tile_pairs:
-            self._tile_pairs[height] = self._count_tile_pairs(height)
-        return self._tile_pairs[height]
-
-    @cached_property
-    def _tile_pairs(self) -> dict[int, int]:
-        return {}
-
-    def _count_tile_pairs(self, height: int) -> int:
-        start = torch.arange(0, self.num_queries, height)
-        stop = (start + height).clamp_max(self.num_queries)
-        first_keys = self.rule.interval(start + self.query_offset)
-        last_keys = self.rule.interval(stop - 1 + self.query_offset)
-        if first_keys is None or last_keys is None:
-            tiles = (slice(*ends) for ends in zip(start.tolist(), stop.tolist(), strict=True))
-            return sum((rows.stop - rows.start) * count_keys(self.reach(rows)) for rows in tiles)
-        low, high = first_keys[0].clamp_min(0), last_keys[1].clamp_max(self.num_keys)
-        return int(((stop - start) * (high - low).clamp_min(0)).sum())
 
     @cached_tensor
     def in_degree(self) -> Tensor:
@@ -539,11 +426,6 @@ class TokenGraph:
             counts = [allowed.sum(1) for _, _, allowed in self.row_blocks()]
             degrees = torch.cat([positions[:0], *counts])
         return degrees
-
-    @cached_property
-    def every_row_has_edges(self) -> bool:
-        """Whether each query may attend to some key."""
-        return bool((self.in_degree > 0).all())
 
     @property
     def num_tokens(self) -> int:
@@ -560,71 +442,13 @@ class TokenGraph:
         found = count_edges(self.rule, self.query_offset, self.num_queries, self.num_keys)
         return int(self.in_degree.sum()) if found is None else found
 
-    def check_edges(
-        self,
-        size: int,
-        what: str,
-        more: int = 0,
-        instead: str = "",
-        error: type[GattnError] = GraphError,
-    ) -> None:
-        """Refuse what takes too much memory for all edges; they are not counted to the end then.
-
-        Parameters
-        ----------
-        size : int
-            What an edge takes, in bytes.
-        what : str
-            What would be made of them, as in "The list".
-        more : int
-            What all else takes, in bytes.
-        instead, error
-            As in `gattn.checks.check_memory`.
-        """
-        most = max((allowed_memory() - more) // size, 0)
-        count = count_edges(self.rule, self.query_offset, self.num_queries, self.num_keys, most)
-        if count is None:
-            count = self._walked_edges(most)
-        whose = f"{what} of the first {count:,} edges" if count > most else what
-        check_memory(size * count + more, f"{whose} of {self}", instead, error)
-
-    def _walked_edges(self, most: int) -> int:
-        """Count the edges pair by pair until there are more than `most`."""
-        count = 0
-        for _, _, allowed in self.row_blocks():
-            count += int(allowed.sum())
-            if count > most:
-                break
-        return count
-
     @cached_tensor
     def edge_index(self) -> Tensor:
         """The edges as torch-geometric's ``[key; query]`` (rows of queries, from 0).
 
         Shape (2, edges), sorted by query, then key, so that a neighbourhood is a slice.
         """
-        if self.num_queries * self.num_keys > _FEW_PAIRS and not isinstance(self.rule, Edges):
-            self.check_edges(16, "The list", instead="walk them with row_blocks()")
-        edges = self.rule.listed()
-        if edges is None and isinstance(self.rule, Combined) and self.rule.operation == "|":
-            edges = self._joined_edges(self.rule.left, self.rule.right)
-        if edges is not None:
-            return torch.stack([edges.key, edges.row])
-        parts = []
-        for rows, columns, allowed in self.row_blocks():
-            query, key = allowed.nonzero(as_tuple=True)
-            key = key + columns.start if isinstance(columns, slice) else columns[key]
-            parts.append(torch.stack([key, query + rows.start]))
-        empty = torch.zeros(2, 0, dtype=torch.long, device=self.rule.device or "cpu")
-        return torch.cat([empty, *parts], dim=1)
-
-    def _joined_edges(self, left: Rule, right: Rule) -> Edges | None:
-        """Join listed edges with those of a rule, which alone may reach only a few keys."""
-        if left.listed() is None and right.listed() is None:
-            return None
-        parts = [replace(self, rule=rule).edge_index.to(self.device) for rule in (left, right)]
-        key, query = torch.cat(parts, dim=1)
-        return Edges.from_pairs(query, key, self.num_queries)
+        return list_edges(self)
 
     @cached_tensor
     def pointer(self) -> Tensor:
@@ -684,29 +508,6 @@ class TokenGraph:
         """
         return replace(self, is_reordered=False) if self.is_reordered else self
 
-    def refuse_numbers(self, name: str, otherwise: str) -> None:
-        """Refuse numbers of edges that were given in another order than the graph's own.
-
-        Parameters
-        ----------
-        name : str
-            What the numbers are called.
-        otherwise : str
-            What takes them in the order in which the edges were given.
-
-        Raises
-        ------
-        GraphError
-            Where it is not clear which edge has which number.
-        """
-        if self.is_reordered:
-            raise GraphError(
-                "This token graph was built from edges in another order than its own, which is by "
-                "query, then key, or with doubled edges, which merged: it is not clear which edge "
-                f"has which {name}. {otherwise} Where "
-                "they follow graph.edge_index already, pass graph.sorted()."
-            )
-
     def arrange(self, edge_index: Tensor | ArrayLike, edge_features: Tensor | ArrayLike) -> Tensor:
         """Bring features of the edges of `edge_index` into the order of ``graph.sorted()``.
 
@@ -716,28 +517,7 @@ class TokenGraph:
             Where `edge_index` does not hold each edge of this graph once: a doubled edge would
             make it ambiguous whose feature counts.
         """
-        edge_index = _whole_numbers(edge_index, "edge_index")
-        features = _tensor(edge_features, "edge_features")
-        if edge_index.dim() != 2 or len(edge_index) != 2 or not features.dim():
-            raise GraphError(
-                "edge_index must have shape (2, edges), and edge_features a row an edge, not "
-                f"{tuple(edge_index.shape)} and {tuple(features.shape)}."
-            )
-        order = torch.argsort(edge_index[0], stable=True)
-        order = order[torch.argsort(edge_index[1, order], stable=True)]
-        found = edge_index[:, order]
-        same = (found.diff() == 0).all(0)
-        if bool(same.any()) or not torch.equal(found, self.edge_index.to(found.device)):
-            first = int(same.nonzero()[0]) if bool(same.any()) else 0
-            ends = sorted(order[first : first + 2].tolist())
-            twice = f"the edges {ends[0]} and {ends[1]} are the same" if bool(same.any()) else ""
-            raise GraphError(
-                f"edge_index must hold each of the graph's {self.num_edges} edges exactly once to "
-                f"say which feature belongs to which; {twice or f'it has {found.shape[1]}'}."
-            )
-        if len(features) != len(order):
-            raise GraphError(f"There are {len(order)} edges, but {len(features)} features.")
-        return features[order.to(features.device)]
+        return arrange(self, edge_index, edge_features)
 
     def to(self, device: torch.device | str) -> TokenGraph:
         """Move explicit edges to a device (a rule without edges is on every device)."""
@@ -750,37 +530,11 @@ class TokenGraph:
 
         Nodes are positions, or ``("key", j)`` and ``("query", i)`` where the graph is bipartite.
         """
-        import networkx as nx
-
-        check_memory(_NODE_BYTES * self.num_tokens, f"The nodes of {self}")
-        self.check_edges(_EDGE_BYTES, "The NetworkX graph", _NODE_BYTES * self.num_tokens)
-        graph: nx.DiGraph[Any] = nx.DiGraph()
-        graph.add_nodes_from(self.nodes())
-        key, query = self.edge_index.tolist()
-        if self.is_bipartite:
-            edges = [(("key", k), ("query", q)) for k, q in zip(key, query, strict=True)]
-            graph.add_edges_from(edges)
-        else:
-            offset = self.query_offset
-            graph.add_edges_from((k, q + offset) for k, q in zip(key, query, strict=True))
-        return graph
+        return to_network(self)
 
     def draw(self, layout: Layout = "matrix", *, ax: Axes | None = None, **options: Any) -> Axes:
         """Draw who may attend to whom; see `gattn.drawing.draw_token_graph`."""
         return draw(self, layout, ax=ax, **options)
-
-    def nodes(self) -> list[tuple[Any, dict[str, Any]]]:
-        """List the nodes as NetworkX takes them: (id, attributes), keys before queries."""
-        size = self.num_keys + self.num_queries if self.is_bipartite else self.num_tokens
-        check_memory(_NODE_BYTES * size, f"The list of the {size:,} nodes of {self}")
-        if self.is_bipartite:
-            sides = (("key", self.num_keys), ("query", self.num_queries))
-            return [
-                ((side, i), {"position": i, "bipartite": int(side == "query")})
-                for side, size in sides
-                for i in range(size)
-            ]
-        return [(i, {"position": i}) for i in range(self.num_tokens)]
 
 
 def _positive(**sizes: int) -> int:
@@ -788,46 +542,5 @@ def _positive(**sizes: int) -> int:
     return whole(name, size, 1, GraphError)
 
 
-def _inside(positions: Tensor, size: int, name: str) -> None:
-    if len(positions) and (int(positions.min()) < 0 or int(positions.max()) >= size):
-        raise GraphError(
-            f"{name} must lie in 0 .. {size - 1}; they run from {int(positions.min())} to "
-            f"{int(positions.max())}."
-        )
-
-
 def _starts(sizes: Sequence[int]) -> tuple[int, ...]:
     return tuple(accumulate(sizes, initial=0))
-
-
-def _is_on_side(node: object, side: str) -> bool:
-    return isinstance(node, tuple) and len(node) == 2 and node[0] == side
-
-
-def _position(token: int | str, places: dict[str, list[int]]) -> int:
-    if not isinstance(token, str):
-        return token
-    found = places.get(token, [])
-    if len(found) != 1:
-        raise GraphError(
-            f"The token {token!r} occurs {len(found)} times among the {len(places)} different "
-            "ones; name an edge's end by its position."
-        )
-    return found[0]
-
-
-def _tensor(values: Any, name: str) -> Tensor:
-    """Take a tensor, an array or lists."""
-    if isinstance(values, Tensor):
-        return values
-    try:
-        return torch.from_numpy(np.array(values, order="C"))
-    except (TypeError, ValueError, RuntimeError) as error:
-        raise GraphError(f"{name} must be a tensor or an array of numbers: {error}") from error
-
-
-def _whole_numbers(values: Any, name: str) -> Tensor:
-    found = _tensor(values, name)
-    if found.numel() and (found.is_floating_point() or found.is_complex()):
-        raise GraphError(f"{name} must hold whole numbers, not {found.dtype} {tuple(found.shape)}.")
-    return found.long()

@@ -16,7 +16,8 @@ from gattn.checks import refuse_hidden, whole
 from gattn.edit_records import Edits, checked, identities, in_words
 from gattn.errors import CaptureError, ShapeError
 from gattn.graph.neighbourhoods import padded_rows
-from gattn.graph.rules import Edges
+from gattn.graph.ordering import refuse_numbers
+from gattn.graph.rules.edges import Edges
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads import edge_lists, merging, networks, steps
 from gattn.keep import Keep, as_keep
@@ -127,7 +128,8 @@ class AttentionGraph:
 
     def __post_init__(self) -> None:
         self._check_types()
-        self.graph.refuse_numbers(
+        refuse_numbers(
+            self.graph,
             "attention",
             "Where it follows the edges as given, AttentionGraph.from_edges(edge_index, attention) "
             "keeps each number with its edge.",

@@ -13,7 +13,7 @@ import torch
 from numpy.typing import NDArray
 
 from gattn.errors import SelectionError
-from gattn.graph.rules import Edges
+from gattn.graph.rules.edges import Edges
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads import steps
 from gattn.heads.pieces import joined

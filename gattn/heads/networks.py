@@ -12,7 +12,7 @@ import torch
 from gattn.checks import check_memory
 from gattn.edit_records import EditRecord, from_text, to_text
 from gattn.errors import GraphError
-from gattn.graph.rules import Edges
+from gattn.graph.rules.edges import Edges
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads import steps
 from gattn.heads.merging import unless_counted

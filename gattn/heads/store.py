@@ -14,7 +14,9 @@ from torch import Tensor
 
 from gattn.errors import CaptureError
 from gattn.graph.neighbourhoods import padded_rows
-from gattn.graph.rules import Edges, Rule, Window
+from gattn.graph.rules.base import Rule
+from gattn.graph.rules.edges import Edges
+from gattn.graph.rules.simple import Window
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph, Ints
 from gattn.keep import All, Keep, sizes_of

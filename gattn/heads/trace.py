@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, overload
 
 from gattn import door
 from gattn.checks import whole
+from gattn.choices import HeadChoice
 from gattn.edit_records import Edits, in_words, union
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads.arrays import heads_from
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from gattn.analysis.propagation.unrolled import Unrolled
     from gattn.graph.token_graph import TokenGraph
 
-HeadChoice: TypeAlias = int | str | Sequence[int] | Sequence[tuple[int, int] | str] | None
 SomeHeads: TypeAlias = str | Iterable[tuple[int, int] | str] | None
 Reduction: TypeAlias = Literal["mean", "max", "min"]
 

@@ -170,7 +170,7 @@ def test_importances_are_those_of_plain_algebra(models, kind, norm):
             np.testing.assert_allclose(some.residual, residual[rows], atol=2e-6)
             if kind == "GPTNeoX":
                 np.testing.assert_allclose(some.mlp, mlp[rows], atol=2e-6)
-    whole = route_importances(IDS, model, norm=norm, heads=True, progress=False)
+    whole = route_importances(IDS, model, norm=norm, by_head=True, progress=False)
     assert whole.dims == ("layer", "head", "query", "key")
     np.testing.assert_allclose(whole[2], by_hand(model, kind, 2, norm)[0], atol=2e-6)
     summed = route_importances(IDS, model, norm=norm, layers=[1], progress=False)

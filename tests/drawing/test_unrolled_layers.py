@@ -187,6 +187,9 @@ def test_hostile_tokens_are_drawn_in_layers(layout, style):
         ax = stack_of(10, tokens=HOSTILE).unroll().rollout(target=-1).draw(layout)
         ax.figure.savefig(io.BytesIO())
         ax.figure.savefig(io.BytesIO(), format="svg")
+    shown = {text.get_text() for text in ax.figure.findobj(mpl.text.Text)}
+    assert len(shown) > 10
+    assert not any("\0" in text for text in shown)
 
 
 @pytest.mark.parametrize("layers", [1, 3])

@@ -8,7 +8,7 @@ from torch import nn
 
 from gattn import Cut, capturing, edited
 from gattn.errors import CaptureError
-from gattn.graph.rules import Complete
+from gattn.graph.rules.simple import Complete
 from gattn.graph.token_graph import TokenGraph
 from gattn.models.read.masks import Mask
 from gattn.models.read.places import Place, Side

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import * as viewer from "../../gattn/drawing/page/viewer.js";
+import * as viewer from "./viewer.mjs";
 import { LOOKS, causal, headOf, tokens } from "./samples.mjs";
 
 const HOSTILE = ["<script>alert(1)</script>", "]]>", "\"'&", "a\0b", "\u202eabc", "\ud800", "\n", "", "x".repeat(300), "漢字", "שלום"];

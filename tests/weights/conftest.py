@@ -3,7 +3,7 @@ import torch
 
 from gattn.engines.base import attention_call
 from gattn.engines.scoring import score_edges
-from gattn.graph.rules import Complete
+from gattn.graph.rules.simple import Complete
 from gattn.graph.token_graph import TokenGraph
 
 

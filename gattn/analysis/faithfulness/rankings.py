@@ -31,7 +31,7 @@ from gattn.analysis.vectors.route_graphs import Routes
 from gattn.edit_records import identities, in_words
 from gattn.engines.tiles import RowBlock
 from gattn.errors import SelectionError, ShapeError
-from gattn.graph.rules import list_keys
+from gattn.graph.rules.keys import list_keys
 from gattn.heads.head import AttentionGraph, Ints
 from gattn.heads.trace import AttentionTrace, Stack
 from gattn.models.edit.edits import Cut, Edit, ModelScore, Swap

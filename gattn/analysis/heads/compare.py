@@ -15,7 +15,7 @@ from gattn.analysis.heads.head_table import Heads, Place, by_place, described
 from gattn.analysis.reading.layers import named
 from gattn.analysis.reading.results import Table, column, table
 from gattn.errors import SelectionError
-from gattn.graph.rules import Edges
+from gattn.graph.rules.edges import Edges
 from gattn.heads.head import AttentionGraph
 from gattn.progress import walk
 

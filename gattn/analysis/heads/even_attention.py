@@ -19,7 +19,8 @@ from gattn.analysis.heads.head_scores import (
     special_tokens,
     texts,
 )
-from gattn.graph.rules import Causal, Complete, Edges
+from gattn.graph.rules.edges import Edges
+from gattn.graph.rules.simple import Causal, Complete
 from gattn.heads.head import AttentionGraph
 
 Numbers = NDArray[np.float64]

@@ -14,8 +14,9 @@ from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from gattn.analysis.propagation.rollout import NOTED, Mixed, Residual
 from gattn.analysis.reading.layers import Attention, Layers, named
-from gattn.analysis.reading.reductions import HeadChoice, Reduction
+from gattn.analysis.reading.reductions import Reduction
 from gattn.analysis.reading.results import Array
+from gattn.choices import HeadChoice
 from gattn.errors import SelectionError
 from gattn.progress import walk
 

@@ -13,7 +13,7 @@ from gattn.analysis.reading.results import Array, array
 from gattn.engines import tiles
 from gattn.engines.base import AttentionCall
 from gattn.errors import SelectionError
-from gattn.graph.rules import list_keys
+from gattn.graph.rules.keys import list_keys
 from gattn.heads import steps
 from gattn.keep import TopK
 from gattn.models.edit.applying import parts
@@ -85,7 +85,9 @@ def gradient_rollout(
     """
     model, tokenizer = resolved(model, tokenizer)
     backward = Backward(text, model, tokenizer, metric, position, target, other)
-    outputs = Outputs(_Layer.read, lambda place: stack is None or place.stack == stack)
+    outputs = Outputs(
+        lambda reading, _: _Layer.read(reading), lambda place: stack is None or place.stack == stack
+    )
     with capturing(model, tokenizer, keep=_FEWEST) as run:
         encoding = backward.runner.encoding
         run.encodings = None if encoding is None else [encoding]

@@ -10,13 +10,14 @@ import torch
 from numpy.typing import NDArray
 
 from gattn.analysis.reading.layers import Layers, notes_of_mass
-from gattn.analysis.reading.reductions import REDUCTIONS, described, numbers_or_places
+from gattn.analysis.reading.reductions import described
 from gattn.analysis.reading.results import Graph, told_in_graph
 from gattn.analysis.reading.sources import counted
+from gattn.choices import REDUCTIONS, HeadChoice, numbers_or_places
 from gattn.door import draw
 from gattn.edit_records import in_words
 from gattn.errors import SelectionError, ShapeError
-from gattn.heads.trace import HeadChoice, Reduction, Stack
+from gattn.heads.trace import Reduction, Stack
 from gattn.token_names import find_token
 
 if TYPE_CHECKING:

@@ -13,8 +13,6 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from gattn.analysis.reading.reductions import (
-    REDUCTIONS,
-    HeadChoice,
     Reduction,
     rows_of,
     shares_of,
@@ -22,6 +20,7 @@ from gattn.analysis.reading.reductions import (
 )
 from gattn.analysis.reading.sources import Source, counted, size_of
 from gattn.checks import refuse_hidden
+from gattn.choices import REDUCTIONS, HeadChoice
 from gattn.edit_records import Edits, from_identity
 from gattn.errors import SelectionError, ShapeError
 from gattn.graph.token_graph import TokenGraph

@@ -22,8 +22,10 @@ from gattn.drawing.one_head.matrix import (
     most_cells,
     name_sides,
 )
+from gattn.engines.tiling import tile_pairs
 from gattn.errors import SelectionError, ShapeError
-from gattn.graph.rules import Edges, list_keys
+from gattn.graph.rules.edges import Edges
+from gattn.graph.rules.keys import list_keys
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
 
@@ -107,7 +109,7 @@ def _check_size(graph: TokenGraph, layout: Layout) -> None:
         if _is_counted(graph, block):
             is_quick = graph.num_queries * _columns(graph, block) <= _MOST_COUNTS
         else:
-            is_quick = graph.tile_pairs(_TILE) <= _MOST_PAIRS
+            is_quick = tile_pairs(graph, _TILE) <= _MOST_PAIRS
         if is_quick:
             return
     raise SelectionError(
@@ -168,7 +170,7 @@ def _counted(graph: TokenGraph, block: int) -> Iterator[tuple[slice, torch.Tenso
 
 def _is_counted(graph: TokenGraph, block: int) -> bool:
     """Say whether the rule knows the numbers, and counting is quicker than looking."""
-    if block == 1 or graph.num_queries * _columns(graph, block) > graph.tile_pairs(_TILE):
+    if block == 1 or graph.num_queries * _columns(graph, block) > tile_pairs(graph, _TILE):
         return False
     few = torch.arange(graph.query_offset, graph.query_offset + 1)
     return graph.rule.count(few, torch.zeros(1, dtype=torch.long), few + 1) is not None

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gattn.graph.rules import Causal
+from gattn.graph.rules.simple import Causal
 from gattn.heads.head import AttentionGraph, Floats
 
 LEVELS = 65534

@@ -14,7 +14,7 @@ from gattn.engines.base import AttentionCall, naming_shapes
 from gattn.engines.choice import choose
 from gattn.engines.tiles import RowBlock
 from gattn.errors import EditError
-from gattn.graph.rules import list_keys
+from gattn.graph.rules.keys import list_keys
 from gattn.graph.token_graph import TokenGraph
 from gattn.models.edit.edits import Edit, Restrict, Swap, Use
 from gattn.models.read.reading import Reading

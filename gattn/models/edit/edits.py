@@ -16,7 +16,9 @@ from gattn.checks import finite_number
 from gattn.edit_records import Described, EditRecord
 from gattn.engines.tiles import RowBlock
 from gattn.errors import ContractError, EditError, SelectionError
-from gattn.graph.rules import Crossing, Edges, list_keys
+from gattn.graph.rules.edges import Edges
+from gattn.graph.rules.keys import list_keys
+from gattn.graph.rules.simple import Crossing
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
 from gattn.models.edit.digests import ADDRESS, digest_of

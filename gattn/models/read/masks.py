@@ -10,7 +10,9 @@ from torch import Tensor
 
 from gattn.caching import cached_property
 from gattn.errors import CaptureError
-from gattn.graph.rules import Causal, Complete, Edges, Rule, Window
+from gattn.graph.rules.base import Rule
+from gattn.graph.rules.edges import Edges
+from gattn.graph.rules.simple import Causal, Complete, Window
 from gattn.graph.token_graph import TokenGraph
 
 if TYPE_CHECKING:

@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
+from gattn.choices import LayerChoice, numbers_of
 from gattn.edit_records import Edits, in_words
 from gattn.errors import CaptureError, SelectionError
 from gattn.models.load.encoding import Inputs, encode, is_text, names_of, pad
@@ -44,7 +45,7 @@ from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.routed_call import RoutedCall
 from gattn.models.read.tracking import Tracker
-from gattn.models.run.capturing import check_decoder, choice, resolved
+from gattn.models.run.capturing import check_decoder, resolved
 from gattn.models.run.editing import open_edits
 from gattn.models.run.recording import refuse_training
 from gattn.models.stream.streams import RunningLayer
@@ -103,7 +104,7 @@ def decompose(
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     read: Callable[[Sublayer], R],
-    layers: Sequence[int] | None = None,
+    layers: LayerChoice = None,
     stack: str | None = None,
     progress: bool = True,
 ) -> Decomposition[R]:
@@ -134,7 +135,7 @@ def decompose(
     ModelError
         As `capture` does.
     """
-    numbers = choice("layers", layers)
+    numbers = numbers_of("layers", layers)
     model, tokenizer = resolved(model, tokenizer)
     refuse_training(model)
     device = input_device(model)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from gattn.graph.rules import list_keys
+from gattn.graph.rules.keys import list_keys
 from gattn.models.edit.applying import parts
 from gattn.models.read.reading import Reading
 from gattn.models.stream.rounding import tolerance

@@ -1,0 +1,89 @@
+"""The edges of a token graph, listed where memory allows it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from gattn.checks import allowed_memory, check_memory
+from gattn.errors import GattnError, GraphError
+from gattn.graph.counting import count_edges
+from gattn.graph.rules.base import Rule
+from gattn.graph.rules.combined import Combined
+from gattn.graph.rules.edges import Edges
+from gattn.graph.walking import FEW_PAIRS
+
+if TYPE_CHECKING:
+    from gattn.graph.token_graph import TokenGraph
+
+
+def check_edges(
+    graph: TokenGraph,
+    size: int,
+    what: str,
+    more: int = 0,
+    instead: str = "",
+    error: type[GattnError] = GraphError,
+) -> None:
+    """Refuse what takes too much memory for all edges; they are not counted to the end then.
+
+    Parameters
+    ----------
+    graph : TokenGraph
+        Whose edges.
+    size : int
+        What an edge takes, in bytes.
+    what : str
+        What would be made of them, as in "The list".
+    more : int
+        What all else takes, in bytes.
+    instead, error
+        As in `gattn.checks.check_memory`.
+    """
+    most = max((allowed_memory() - more) // size, 0)
+    count = count_edges(graph.rule, graph.query_offset, graph.num_queries, graph.num_keys, most)
+    if count is None:
+        count = _walked_edges(graph, most)
+    whose = f"{what} of the first {count:,} edges" if count > most else what
+    check_memory(size * count + more, f"{whose} of {graph}", instead, error)
+
+
+def _walked_edges(graph: TokenGraph, most: int) -> int:
+    """Count the edges pair by pair until there are more than `most`."""
+    count = 0
+    for _, _, allowed in graph.row_blocks():
+        count += int(allowed.sum())
+        if count > most:
+            break
+    return count
+
+
+def list_edges(graph: TokenGraph) -> Tensor:
+    """List the edges; see `TokenGraph.edge_index`."""
+    rule = graph.rule
+    if graph.num_queries * graph.num_keys > FEW_PAIRS and not isinstance(rule, Edges):
+        check_edges(graph, 16, "The list", instead="walk them with row_blocks()")
+    edges = rule.listed()
+    if edges is None and isinstance(rule, Combined) and rule.operation == "|":
+        edges = _joined_edges(graph, rule.left, rule.right)
+    if edges is not None:
+        return torch.stack([edges.key, edges.row])
+    parts = []
+    for rows, columns, allowed in graph.row_blocks():
+        query, key = allowed.nonzero(as_tuple=True)
+        key = key + columns.start if isinstance(columns, slice) else columns[key]
+        parts.append(torch.stack([key, query + rows.start]))
+    empty = torch.zeros(2, 0, dtype=torch.long, device=rule.device or "cpu")
+    return torch.cat([empty, *parts], dim=1)
+
+
+def _joined_edges(graph: TokenGraph, left: Rule, right: Rule) -> Edges | None:
+    """Join listed edges with those of a rule, which alone may reach only a few keys."""
+    if left.listed() is None and right.listed() is None:
+        return None
+    parts = [replace(graph, rule=rule).edge_index.to(graph.device) for rule in (left, right)]
+    key, query = torch.cat(parts, dim=1)
+    return Edges.from_pairs(query, key, graph.num_queries)

@@ -1,0 +1,72 @@
+"""Token graphs as NetworkX graphs, and back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gattn.checks import check_memory
+from gattn.graph.listing import check_edges
+
+if TYPE_CHECKING:
+    import networkx as nx
+
+    from gattn.graph.token_graph import TokenGraph
+
+_EDGE_BYTES, _NODE_BYTES = 256, 512  # of a NetworkX graph, about
+
+
+def edges_of_network(network: nx.Graph[Any]) -> tuple[Tensor, dict[str, int]]:
+    """Read the edges [key; query] and the numbers of nodes; see `TokenGraph.from_networkx`."""
+    nodes = [node for node, is_sink in network.nodes.data("virtual") if not is_sink]
+    if set(nodes) == set(range(len(nodes))):
+        nodes = list(range(len(nodes)))
+    keys, queries = ([n for n in nodes if _is_on_side(n, side)] for side in ("key", "query"))
+    if not network.is_directed() or not nodes or len(keys) + len(queries) < len(nodes):
+        keys = queries = nodes
+    column = {node: index for index, node in enumerate(keys)}
+    row = {node: index for index, node in enumerate(queries)}
+    edges = (network if network.is_directed() else network.to_directed()).edges()
+    pairs = [(column[key], row[query]) for key, query in edges if key in column]
+    index = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).T
+    if keys is queries:
+        return index, {"num_tokens": len(nodes)}
+    return index, {"num_queries": len(queries), "num_keys": len(keys)}
+
+
+def _is_on_side(node: object, side: str) -> bool:
+    return isinstance(node, tuple) and len(node) == 2 and node[0] == side
+
+
+def to_network(graph: TokenGraph) -> nx.DiGraph[Any]:
+    """Build the directed graph; see `TokenGraph.to_networkx`."""
+    import networkx as nx
+
+    check_memory(_NODE_BYTES * graph.num_tokens, f"The nodes of {graph}")
+    check_edges(graph, _EDGE_BYTES, "The NetworkX graph", _NODE_BYTES * graph.num_tokens)
+    network: nx.DiGraph[Any] = nx.DiGraph()
+    network.add_nodes_from(list_nodes(graph))
+    key, query = graph.edge_index.tolist()
+    if graph.is_bipartite:
+        edges = [(("key", k), ("query", q)) for k, q in zip(key, query, strict=True)]
+        network.add_edges_from(edges)
+    else:
+        offset = graph.query_offset
+        network.add_edges_from((k, q + offset) for k, q in zip(key, query, strict=True))
+    return network
+
+
+def list_nodes(graph: TokenGraph) -> list[tuple[Any, dict[str, Any]]]:
+    """List the nodes as NetworkX takes them: (id, attributes), keys before queries."""
+    size = graph.num_keys + graph.num_queries if graph.is_bipartite else graph.num_tokens
+    check_memory(_NODE_BYTES * size, f"The list of the {size:,} nodes of {graph}")
+    if graph.is_bipartite:
+        sides = (("key", graph.num_keys), ("query", graph.num_queries))
+        return [
+            ((side, i), {"position": i, "bipartite": int(side == "query")})
+            for side, size in sides
+            for i in range(size)
+        ]
+    return [(i, {"position": i}) for i in range(graph.num_tokens)]

@@ -1,0 +1,69 @@
+"""Numbers of edges that were given in another order than a token graph's own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from gattn.errors import GraphError
+from gattn.graph.arrays import as_tensor, whole_numbers
+
+if TYPE_CHECKING:
+    from gattn.graph.token_graph import TokenGraph
+
+
+def refuse_numbers(graph: TokenGraph, name: str, otherwise: str) -> None:
+    """Refuse numbers of edges that were given in another order than the graph's own.
+
+    Parameters
+    ----------
+    graph : TokenGraph
+        Whose edges.
+    name : str
+        What the numbers are called.
+    otherwise : str
+        What takes them in the order in which the edges were given.
+
+    Raises
+    ------
+    GraphError
+        Where it is not clear which edge has which number.
+    """
+    if graph.is_reordered:
+        raise GraphError(
+            "This token graph was built from edges in another order than its own, which is by "
+            "query, then key, or with doubled edges, which merged: it is not clear which edge "
+            f"has which {name}. {otherwise} Where "
+            "they follow graph.edge_index already, pass graph.sorted()."
+        )
+
+
+def arrange(
+    graph: TokenGraph, edge_index: Tensor | ArrayLike, edge_features: Tensor | ArrayLike
+) -> Tensor:
+    """Bring features of edges into the graph's own order; see `TokenGraph.arrange`."""
+    edge_index = whole_numbers(edge_index, "edge_index")
+    features = as_tensor(edge_features, "edge_features")
+    if edge_index.dim() != 2 or len(edge_index) != 2 or not features.dim():
+        raise GraphError(
+            "edge_index must have shape (2, edges), and edge_features a row an edge, not "
+            f"{tuple(edge_index.shape)} and {tuple(features.shape)}."
+        )
+    order = torch.argsort(edge_index[0], stable=True)
+    order = order[torch.argsort(edge_index[1, order], stable=True)]
+    found = edge_index[:, order]
+    same = (found.diff() == 0).all(0)
+    if bool(same.any()) or not torch.equal(found, graph.edge_index.to(found.device)):
+        first = int(same.nonzero()[0]) if bool(same.any()) else 0
+        ends = sorted(order[first : first + 2].tolist())
+        twice = f"the edges {ends[0]} and {ends[1]} are the same" if bool(same.any()) else ""
+        raise GraphError(
+            f"edge_index must hold each of the graph's {graph.num_edges} edges exactly once to "
+            f"say which feature belongs to which; {twice or f'it has {found.shape[1]}'}."
+        )
+    if len(features) != len(order):
+        raise GraphError(f"There are {len(order)} edges, but {len(features)} features.")
+    return features[order.to(features.device)]

@@ -1,0 +1,154 @@
+"""Sets of edges, listed one by one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from gattn.checks import check_memory
+from gattn.errors import GraphError
+from gattn.graph.rules.base import Rule
+from gattn.graph.rules.keys import Keys, as_run, between, ranges
+
+
+@dataclass(frozen=True, eq=False)
+class Edges(Rule):
+    """An explicit set of edges, sorted by query, then key (CSR by query).
+
+    Row r of `pointer` belongs to the query at position `first_query + r`.
+    """
+
+    pointer: Tensor
+    key: Tensor
+    first_query: int = 0
+
+    @staticmethod
+    def from_pairs(query: Tensor, key: Tensor, num_queries: int, first_query: int = 0) -> Edges:
+        """Sort pairs of row and key, and merge the duplicates."""
+        width = int(key.max()) + 1 if len(key) else 1
+        check_memory(8 * num_queries, f"The list of where the edges of {num_queries:,} queries are")
+        if num_queries * width >= 1 << 63:
+            raise GraphError(f"{num_queries:,} queries with keys up to {width - 1:,} are too many.")
+        codes = torch.unique(query.long() * width + key)
+        counts = torch.bincount(codes // width, minlength=num_queries)
+        pointer = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        return Edges(pointer, codes % width, first_query)
+
+    def __repr__(self) -> str:
+        return f"Edges({len(self.key)})"
+
+    @property
+    def num_rows(self) -> int:
+        """How many queries there are."""
+        return len(self.pointer) - 1
+
+    @property
+    def row(self) -> Tensor:
+        """The row of each edge, counted from 0."""
+        rows = torch.arange(self.num_rows, device=self.key.device)
+        return torch.repeat_interleave(rows, self.pointer.diff(), output_size=len(self.key))
+
+    @cached_property
+    def _width(self) -> int:
+        return int(self.key.max()) + 1 if len(self.key) else 1
+
+    @cached_property
+    def _codes(self) -> Tensor:
+        """One rising number an edge, to search in."""
+        return self.row * self._width + self.key
+
+    def allowed(self, query: Tensor, key: Tensor) -> Tensor:
+        edges = self if self.key.device == query.device else self.to(query.device)
+        row = query - self.first_query
+        known = (row >= 0) & (row < self.num_rows) & (key < self._width)
+        if not len(edges.key):
+            return torch.zeros_like(known)
+        if query.dim() > 1 < key.dim() and query.shape[-1] == 1 == key.shape[-2]:
+            *batch, height, width = known.shape
+            rows = row.expand(*batch, height, 1).reshape(math.prod(batch), height)
+            keys = key.expand(*batch, 1, width).reshape(math.prod(batch), width)
+            if (tiles := edges._tiles(rows, keys)) is not None:
+                return tiles.reshape(known.shape)
+        wanted = row * self._width + key
+        slot = torch.searchsorted(edges._codes, wanted).clamp_max(len(edges.key) - 1)
+        return (edges._codes[slot] == wanted) & known
+
+    def _tiles(self, row: Tensor, key: Tensor) -> Tensor | None:
+        """Search the edges of rows (n, h) among keys (n, w), or give None where pairs are fewer.
+
+        Returns
+        -------
+        Tensor or None
+            Booleans (n, h, w).
+        """
+        (num_tiles, height), width = row.shape, key.shape[1]
+        row, device = row.flatten(), row.device
+        known = (row >= 0) & (row < self.num_rows)
+        row = torch.where(known, row, 0)
+        start = self.pointer[row]
+        degree = (self.pointer[row + 1] - start) * known
+        if int(degree.sum()) > len(row) * width:
+            return None
+        codes = self._width + 1
+        lowest = torch.arange(num_tiles, device=device)[:, None] * codes
+        wanted = (lowest + key.clamp_max(self._width)).flatten()
+        rising = wanted.sort().values
+        line = torch.repeat_interleave(torch.arange(len(row), device=device), degree)
+        tile = line // height
+        edge = tile * codes + self.key[ranges(start, start + degree)]
+        slot = torch.searchsorted(rising, edge).clamp_max(len(rising) - 1)
+        place = (line - tile) * width + slot
+        tiles = torch.zeros(len(row) * width, dtype=torch.bool, device=device)
+        tiles[place[rising[slot] == edge]] = True
+        tiles = tiles.view(num_tiles, height, width)
+        if bool((wanted.diff() > 0).all()):
+            return tiles
+        # Keys in another order, or twice: each takes the column where it stands first in `rising`.
+        first = torch.searchsorted(rising, wanted).view(num_tiles, 1, width) % max(width, 1)
+        return tiles.gather(2, first.expand_as(tiles))
+
+    def reach(self, first: int, last: int, num_keys: int) -> Keys:
+        rows = (min(max(q - self.first_query, 0), self.num_rows) for q in (first, last + 1))
+        start, stop = (int(self.pointer[row]) for row in rows)
+        keys = torch.unique(self.key[start:stop])
+        return as_run(keys[keys < num_keys])
+
+    def count(self, query: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        edges = self if self.key.device == query.device else self.to(query.device)
+        start, width = (query - self.first_query) * self._width, self._width
+        return between(edges._codes, start + low.clamp_max(width), start + high.clamp_max(width))
+
+    def degrees(self, query: Tensor, num_keys: int) -> Tensor:
+        return self.pointer.to(query.device).diff()[query - self.first_query]
+
+    def listed(self) -> Edges:
+        return self
+
+    def where(self, rule: Rule, wanted: bool) -> Edges:
+        """Keep the edges that are edges of another rule, or those that are not."""
+        row = self.row
+        chosen = rule.allowed(row + self.first_query, self.key) == wanted
+        return Edges.from_pairs(row[chosen], self.key[chosen], self.num_rows, self.first_query)
+
+    def joined(self, other: Edges) -> Edges:
+        """Take the edges of both."""
+        other = other.to(self.device)
+        first = min(self.first_query, other.first_query)
+        last = max(part.first_query + part.num_rows for part in (self, other))
+        rows = torch.cat([part.row + part.first_query - first for part in (self, other)])
+        return Edges.from_pairs(rows, torch.cat([self.key, other.key]), last - first, first)
+
+    @property
+    def terms(self) -> int:
+        return 0
+
+    @property
+    def device(self) -> torch.device:
+        return self.key.device
+
+    def to(self, device: torch.device) -> Edges:
+        return Edges(self.pointer.to(device), self.key.to(device), self.first_query)
