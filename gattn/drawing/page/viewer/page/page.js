@@ -33,7 +33,7 @@ const NO_ROLLOUT = "There is no rollout here: it follows one run, through consec
 /** List what differs among some texts. */
 const distinct = (texts) => [...new Set(texts)].filter(Boolean).map((text) => visible(text, 80)).join(" and ");
 
-const keepOf = ({ edges, totalEdges, keep }) => (edges === totalEdges ? "all edges kept" : keep === "All()" ? "some edges kept" : `edges kept: ${keep}`);
+const keepOf = ({ edges, totalEdges, keep }) => (edges === totalEdges ? "all edges kept" : keep ? `edges kept: ${keep}` : "some edges kept");
 
 /** Say how many edges some graphs have, where they lack some. */
 function keptText(graphs) {
@@ -334,7 +334,7 @@ export class Page {
     const flows = traced?.flows.map((flow) => flow.reduce((most, x) => Math.max(most, x), 0));
     const label = traced ? "share (rollout)" : isChange ? "mean change of attention" : "mean attention";
     const scale = new Scale(label, isSigned ? -1 : 0, flows ? Math.max(...flows, 0.01) : 1, true, tokens.length);
-    const layerNames = this.stack.graphs.length > 1 ? this.stack.layers.map((layer) => `layer ${layer}`) : [this.stack.graphs[0].name.split(" · ")[0]];
+    const layerNames = this.stack.graphs.length > 1 ? this.stack.layers.map((layer) => `layer ${layer}`) : [this.stack.graphs[0].layerName];
     return layered({ ...common, layers, layerNames, tokens, range, level, token, traced, scale });
   }
 
