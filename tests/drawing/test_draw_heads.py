@@ -121,6 +121,7 @@ def overlaps(figure):
             yield name, "the edge"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [6, 10, 14, 20])
 @pytest.mark.parametrize("label", [None, "label", "mean_distance"])
 def test_texts_above_the_heads_do_not_overlap_or_leave_the_figure(size, label):

@@ -31,6 +31,7 @@ def distance(query, key, pairs):
     return -(query - key).abs().sum(-1)
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_compiled_weight_function_gives_the_same(randn):
     graph = TokenGraph.causal(7)

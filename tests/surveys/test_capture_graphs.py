@@ -86,6 +86,7 @@ def test_what_is_dropped_is_counted(loaded) -> None:
     lengths=st.lists(st.integers(1, 40), min_size=1, max_size=9),
     most_tokens=st.integers(1, 120),
 )
+@pytest.mark.slow
 def test_how_texts_are_put_together_changes_nothing(lengths, most_tokens) -> None:
     model = _double()
     ids = [list(range(5, 5 + length)) for length in lengths]

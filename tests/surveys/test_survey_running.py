@@ -87,6 +87,7 @@ def test_the_manifest_says_what_was_asked(tmp_path, embedded):
         assert manifest[name].startswith("sha256:")
 
 
+@pytest.mark.slow
 def test_a_survey_holds_two_parts_at_once(tmp_path, small_parts):
     queue.fill(tmp_path, read_inputs(["The dog"] * 40))
     capture, made, most = CaptureGraphs(analyses=[]), [], []
