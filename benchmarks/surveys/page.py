@@ -83,8 +83,8 @@ def _throughput(rows: Rows) -> dict[str, str]:
         if found := of_shape(rows, shape):
             base = found.get("local")
             lines = [_way(way, row, base) for way, row in found.items()]
-            heading = ("", "texts/s", "tokens/s", "edges/s", "peak MiB", "of it workers")
-            heading += ("bytes a text", "first row: speed over it", "disk over it")
+            heading = ("", "texts/s", "tokens/s", "edges/s", "peak MiB", "of which workers")
+            heading += ("bytes per text", "first row's speed / this", "first row's disk / this")
             tables += [f"**{title[0].upper()}{title[1:]}**\n", table(heading, lines)]
     if not tables:
         return {}
@@ -128,7 +128,7 @@ def _stages(rows: Rows) -> dict[str, str]:
     names = ("model", "capture", "analyses", "keeping", "columns", "packing and writing")
     lines = [(name, *_shares(found, name)) for name in names]
     totals = [sum(row["seconds"].values()) / row["texts"] for row in found.values()]
-    lines.append(("together", *(f"{1000 * total:.1f} ms a text" for total in totals)))
+    lines.append(("together", *(f"{1000 * total:.1f} ms per text" for total in totals)))
     largest = "; ".join(
         f"{max(row['seconds'], key=row['seconds'].get)} ({shape})" for shape, row in found.items()
     )
@@ -141,7 +141,7 @@ def _stages(rows: Rows) -> dict[str, str]:
 
 def _shares(found: Rows, name: str) -> list[str]:
     return [
-        f"{1000 * row['seconds'][name] / row['texts']:.1f} ms a text, "
+        f"{1000 * row['seconds'][name] / row['texts']:.1f} ms per text, "
         f"{row['seconds'][name] / sum(row['seconds'].values()):.0%}"
         for row in found.values()
     ]
@@ -163,7 +163,8 @@ def _scaling(rows: Rows, cpus: int) -> dict[str, Any]:
         )
         for row in found
     ]
-    heading = ("workers", "texts/s", "of one worker", "starting", "peak MiB", "of it workers")
+    heading = ("workers", "texts/s", "relative to 1 worker", "start-up")
+    heading += ("peak MiB", "of which workers")
     return {"table": table(heading, lines).rstrip(), "cpus": cpus}
 
 
@@ -195,7 +196,7 @@ def _bytes_an_edge(found: list[dict[str, Any]]) -> list[tuple[str, ...]]:
         sizes = [row["formats"].get(kind) for row in found]
         lines.append((f"as .{kind}", *("" if one is None else f"{one:.1f}" for one in sizes)))
     a_query = (f"{row['edges'] / row['tokens'] / 16:.1f}" for row in found)
-    return [*lines, ("edges a query", *a_query)]
+    return [*lines, ("edges per query", *a_query)]
 
 
 def _memory(rows: Rows) -> dict[str, str]:
