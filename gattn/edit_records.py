@@ -75,7 +75,7 @@ class EditRecord(Described):
 
 
 Edits: TypeAlias = tuple[Described, ...]
-"""The edits of a run: `gattn.models.edit.edits.Edit`, or read from a file `EditRecord`."""
+"""The edits of a run: `gattn.models.edit.base.Edit`, or read from a file `EditRecord`."""
 
 
 def in_words(edits: Iterable[object]) -> str:

@@ -11,7 +11,7 @@ from gattn.errors import EditError, GattnError
 from gattn.place_names import DIGITS, NUMBERS, PLACE, read_heads, read_number, read_numbers
 
 if TYPE_CHECKING:
-    from gattn.models.edit.edits import Edit
+    from gattn.models.edit.base import Edit
 
 Make: TypeAlias = "Callable[[int, int], Edit]"
 """Makes an edit for a model with so many heads a layer, and a text of so many tokens."""

@@ -458,7 +458,9 @@ def test_channels_and_heads_are_whole_numbers(channels, heads):
         GraphAttention(channels, heads)
 
 
-@pytest.mark.parametrize("normalizer", ["softmax", Softmax, torch.softmax], ids=repr)
+@pytest.mark.parametrize(
+    "normalizer", ["softmax", Softmax, torch.softmax], ids=["name", "class", "function"]
+)
 def test_something_else_than_a_normalizer_is_refused(normalizer):
     with pytest.raises(ContractError, match="normalizer must be a Normalizer such as"):
         GraphAttention(16, 4, normalizer=normalizer)

@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -37,7 +39,7 @@ def test_one_measurement_from_end_to_end(tmp_path):
     assert row["disk_bytes"] > row["texts"]
     assert row["mib"] > 50
     page = path.with_suffix(".md").read_text()
-    assert "Beside what is done today" in page
+    assert "Compared with saving" in page
     assert "survey, head_table" in page
     assert "Where the time goes" not in page  # It was not measured.
     for picture in (path.with_suffix(".svg"), path.with_suffix(".png")):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gattn.heads.head import AttentionGraph
     from gattn.heads.trace import AttentionTrace
     from gattn.keep import Keep
-    from gattn.models.edit.edits import Edit
+    from gattn.models.edit.base import Edit
 
 Loaded: TypeAlias = "tuple[str, PreTrainedModel, PreTrainedTokenizerBase]"
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gattn.analysis.vectors.route_graphs import Routes
     from gattn.choices import HeadChoice
     from gattn.heads.trace import AttentionTrace
-    from gattn.models.edit.edits import Edit
+    from gattn.models.edit.base import Edit
 
 _MOST_ROWS = 20
 
@@ -64,7 +64,7 @@ def run_effect(options: argparse.Namespace) -> None:
 def _each_head(loaded: Loaded) -> tuple[list[str], list[Edit]]:
     """Cut each head that a capture finds."""
     from gattn.keep import TopK
-    from gattn.models.edit.edits import Cut
+    from gattn.models.edit.edges import Cut
     from gattn.models.run.capturing import capture
 
     trace = capture(*loaded, keep=TopK(1))

@@ -18,7 +18,7 @@ from gattn.errors import EditError, GattnError, SelectionError
 from gattn.place_names import read_numbers
 
 if TYPE_CHECKING:
-    from gattn.models.edit.edits import Edit
+    from gattn.models.edit.base import Edit
     from gattn.surveys.ask.reading import Survey
     from gattn.surveys.run.ray_pool import RayPool
 

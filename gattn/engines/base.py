@@ -216,12 +216,30 @@ class AttentionCall:
     @cached_property
     def kernel_dtype(self) -> torch.dtype:
         """The precision that a fused kernel is given: half only where that rounds nothing."""
-        assert self.value is not None
-        if self.dot_form is None or widened(self.value[:0]).dtype == self.value.dtype:
-            return self.value.dtype
+        given = self.values.dtype
+        if self.dot_form is None or widened(self.values[:0]).dtype == given:
+            return given
         plain = self.weight.dot_form(*self.sides)
         is_given = plain is not None and plain.query is self.sides[0] and plain.key is self.sides[1]
-        return self.value.dtype if is_given and not self.dot_form.bias else torch.float32
+        return given if is_given and not self.dot_form.bias else torch.float32
+
+    @property
+    def token_graph(self) -> TokenGraph:
+        """The graph, where `can_run` found that it is no plain list of edges."""
+        assert isinstance(self.graph, TokenGraph)
+        return self.graph
+
+    @property
+    def values(self) -> Tensor:
+        """The values, where outputs are wanted."""
+        assert self.value is not None
+        return self.value
+
+    @property
+    def temperature(self) -> float:
+        """By what the plain softmax divides scores; see `is_shared_out_by_softmax`."""
+        assert isinstance(self.normalizer, Softmax)
+        return self.normalizer.temperature
 
     @property
     def is_shared_out_by_softmax(self) -> bool:

@@ -27,15 +27,14 @@ def can_run(call: AttentionCall) -> str | None:
 @uncompiled
 def run(call: AttentionCall) -> Tensor:
     """Compute the output, (B, H, Q, V)."""
-    assert call.value is not None
     keep_freed_memory()
     edges = call.edges[0]
     attention = _normalised(call, score_edges(call))
     attention = torch.dropout(attention, call.dropout, train=call.dropout > 0)
-    value = widened(call.value)
+    value = widened(call.values)
     attention = attention.to(value.dtype)
     output = neighbour_sums(attention.flatten(0, 1), value.flatten(0, 1), edges)
-    return output.view(*call.query.shape[:3], value.shape[-1]).to(call.value.dtype)
+    return output.view(*call.query.shape[:3], value.shape[-1]).to(call.values.dtype)
 
 
 def _normalised(call: AttentionCall, scores: Tensor) -> Tensor:

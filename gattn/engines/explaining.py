@@ -48,8 +48,7 @@ def explain(
 
 
 def _lines(call: AttentionCall) -> list[str]:
-    graph, chosen = call.graph, _name(choose(call))
-    assert isinstance(graph, TokenGraph)
+    graph, chosen = call.token_graph, _name(choose(call))
     pairs = graph.num_queries * graph.num_keys
     share = f"{graph.num_edges / pairs:.2g} of all pairs" if pairs else "no pairs"
     lines = [

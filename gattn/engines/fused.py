@@ -8,7 +8,6 @@ from gattn.engines.base import AttentionCall
 from gattn.engines.kernel import attend
 from gattn.graph.rules.simple import Causal, Complete
 from gattn.graph.token_graph import TokenGraph
-from gattn.normalizers import Softmax
 
 
 def can_run(call: AttentionCall) -> str | None:
@@ -33,22 +32,19 @@ def can_run(call: AttentionCall) -> str | None:
 def run(call: AttentionCall) -> Tensor:
     """Compute the output, (B, H, Q, V)."""
     form = call.dot_form
-    assert isinstance(call.graph, TokenGraph)
     assert form is not None
     assert form.query is not None
     assert form.key is not None
-    assert call.value is not None
-    assert isinstance(call.normalizer, Softmax)
     kind = call.kernel_dtype
     output = attend(
         form.query.to(kind),
         form.key.to(kind),
-        call.value.to(kind),
-        form.scale / call.normalizer.temperature,
-        is_causal=isinstance(call.graph.rule, Causal),
+        call.values.to(kind),
+        form.scale / call.temperature,
+        is_causal=isinstance(call.token_graph.rule, Causal),
         dropout=call.dropout,
     )
-    return output.to(call.value.dtype)
+    return output.to(call.values.dtype)
 
 
 def memory(call: AttentionCall) -> int:

@@ -30,12 +30,11 @@ class EdgeAttention(MessagePassing):
 
     def attend(self, call: AttentionCall) -> Tensor:
         """Compute the output, (B, H, Q, V)."""
-        assert call.value is not None
         edge_index = call.edge_index
         num_queries, num_keys = call.query.shape[-2], call.key.shape[-2]
         alpha = _normalised(call, _scores(call))
         alpha = torch.dropout(alpha, call.dropout, train=call.dropout > 0)
-        alpha, value = widened(alpha.transpose(1, 2)), widened(call.value.transpose(1, 2))
+        alpha, value = widened(alpha.transpose(1, 2)), widened(call.values.transpose(1, 2))
         if len(value) == 1:
             alpha, value = alpha[0], value[0]
         # torch-geometric's code generator looks for the literal call self.propagate.
@@ -43,7 +42,7 @@ class EdgeAttention(MessagePassing):
             edge_index, size=(num_keys, num_queries), value=(value, None), alpha=alpha
         )
         output = output.reshape(len(call.query), num_queries, *output.shape[-2:])
-        return output.transpose(1, 2).to(call.value.dtype)
+        return output.transpose(1, 2).to(call.values.dtype)
 
     def message(self, value_j: Tensor, alpha: Tensor) -> Tensor:
         """Weigh the value of each edge's key: (..., E, H) and (..., E, H, D)."""

@@ -25,7 +25,6 @@ from gattn.engines.scoring import PIECE_NUMBERS, score_tile, tile_bias
 from gattn.engines.tiling import every_row_has_edges, tile_pairs
 from gattn.graph.rules.keys import Keys
 from gattn.graph.token_graph import TokenGraph
-from gattn.normalizers import Softmax
 from gattn.normalizers.base import widened
 from gattn.weights.base import Tree, map_tree
 
@@ -65,19 +64,17 @@ def can_run(call: AttentionCall) -> str | None:
 @uncompiled
 def run(call: AttentionCall) -> Tensor:
     """Compute the output, (B, H, Q, V)."""
-    assert call.value is not None
-    assert isinstance(call.graph, TokenGraph)
     keep_freed_memory()
     width = call.tile_width if torch.is_grad_enabled() else call.batch_heads
     most = _most_pairs(call, width)
     recomputed = Recomputed(many=not _is_worth_keeping(call, most))
-    shape = (*call.query.shape[:3], call.value.shape[-1])
-    output = Pasted(call.value.new_empty(shape), dim=2)
+    shape = (*call.query.shape[:3], call.values.shape[-1])
+    output = Pasted(call.values.new_empty(shape), dim=2)
     query, key = (map_tree(widened, side) for side in call.operands)
-    state: tuple[Tree, Tree, Tree] = (query, key, widened(call.value))
+    state: tuple[Tree, Tree, Tree] = (query, key, widened(call.values))
     # Pairs that are scored one by one fill the cache in pieces: a piece should be no thin strip.
-    tallest = blocks.HEIGHT if call.tile_width > call.batch_heads else call.graph.num_queries
-    for tiles in blocks.plan(call.graph, most, tallest, call.query.device):
+    tallest = blocks.HEIGHT if call.tile_width > call.batch_heads else call.token_graph.num_queries
+    for tiles in blocks.plan(call.token_graph, most, tallest, call.query.device):
         part, state = recomputed(_attend, call, tiles, state)
         output.add(part)
     return output.whole
@@ -88,8 +85,7 @@ def _is_worth_keeping(call: AttentionCall, most: int) -> bool:
 
     That is so where one block holds all, or where the fused kernel keeps little more than masks.
     """
-    assert isinstance(call.graph, TokenGraph)
-    if call.graph.num_queries * call.graph.num_keys <= most:
+    if call.token_graph.num_queries * call.token_graph.num_keys <= most:
         return True
     form = call.dot_form
     is_fused = _suits_the_kernel(call) and form is not None and not form.bias
@@ -105,10 +101,9 @@ def _attend(
     value, value_rest = tiles.keys(state[2])
     query, key = with_dtypes_of(call.operands[0], query), with_dtypes_of(call.operands[1], key)
     assert isinstance(value, Tensor)
-    assert call.value is not None
     output = _fused(call, tiles, query, key, value)
     if output is None:
-        value = value.to(call.value.dtype)
+        value = value.to(call.values.dtype)
         attention = call.normalizer(_scores(call, tiles, query, key)).to(value.dtype)
         attention = torch.dropout(attention, call.dropout, train=call.dropout > 0)
         output = attention @ value
@@ -123,13 +118,12 @@ def _fused(
         return None
     mask = tiles.mask(call)
     assert call.dot_form is not None
-    assert isinstance(call.normalizer, Softmax)
     if call.dot_form.bias:
         bias = tile_bias(call, tiles.pairs(call))
         assert bias is not None
         if bias.requires_grad:  # The kernel gives masks no gradient.
             return None
-        bias = bias / call.normalizer.temperature
+        bias = bias / call.temperature
         mask = bias if mask is None else bias.masked_fill(~mask, -torch.inf)
         mask = mask.to(call.kernel_dtype)
     assert isinstance(key, Tensor)
@@ -137,7 +131,7 @@ def _fused(
         query.to(call.kernel_dtype),
         key.to(call.kernel_dtype),
         value.to(call.kernel_dtype),
-        call.dot_form.scale / call.normalizer.temperature,
+        call.dot_form.scale / call.temperature,
         mask,
         dropout=call.dropout,
     )
@@ -148,10 +142,9 @@ def _suits_the_kernel(call: AttentionCall) -> bool:
 
     It adds -inf to what is no edge, which neither rows without edges nor broken keys survive.
     """
-    assert isinstance(call.graph, TokenGraph)
     if not call.is_shared_out_by_softmax or call.dot_form is None or call.dot_form.query is None:
         return False
-    return every_row_has_edges(call.graph) and call.is_finite
+    return every_row_has_edges(call.token_graph) and call.is_finite
 
 
 def _scores(call: AttentionCall, tiles: Tiles, query: Tree, key: Tree) -> Tensor:
@@ -169,8 +162,7 @@ def _scores(call: AttentionCall, tiles: Tiles, query: Tree, key: Tree) -> Tensor
 
 def pairs(call: AttentionCall) -> int:
     """Count the pairs on the tiles: edges, and pairs that are none."""
-    assert isinstance(call.graph, TokenGraph)
-    return tile_pairs(call.graph, blocks.HEIGHT)
+    return tile_pairs(call.token_graph, blocks.HEIGHT)
 
 
 def memory(call: AttentionCall) -> int:
@@ -192,14 +184,13 @@ def row_blocks(call: AttentionCall, *, scores: bool = True) -> Iterator[RowBlock
         lies where the next one will.
     """
     keep_freed_memory()
-    assert isinstance(call.graph, TokenGraph)
     most = _most_pairs(call, call.batch_heads, _ROWS_SHARE)
-    most = max(most, min(_FEW_ROWS * call.graph.num_keys, _MOST_GROWTH * most))
-    blocks_of_rows = blocks.single_blocks(call.graph, most, call.query.device)
+    most = max(most, min(_FEW_ROWS * call.token_graph.num_keys, _MOST_GROWTH * most))
+    blocks_of_rows = blocks.single_blocks(call.token_graph, most, call.query.device)
     if scores or not _can_overwrite(call):
         yield from (_row_block(call, tiles, scores) for tiles in blocks_of_rows)
         return
-    size = min(most, call.graph.num_queries * call.graph.num_keys)
+    size = min(most, call.token_graph.num_queries * call.token_graph.num_keys)
     memory = widened(call.query[:0]).new_empty(call.batch_heads * size)
     for tiles in blocks_of_rows:
         block, memory = _overwritten(call, tiles, memory)
@@ -236,9 +227,8 @@ def _can_overwrite(call: AttentionCall) -> bool:
 @torch.no_grad()
 def _overwritten(call: AttentionCall, tiles: Tiles, memory: Tensor) -> tuple[RowBlock, Tensor]:
     """Compute a block in place, in memory of the last one or in more where it is larger."""
-    form, normalizer = call.dot_form, call.normalizer
+    form = call.dot_form
     assert form is not None
-    assert isinstance(normalizer, Softmax)
     query, key = tiles.queries(form.query)[0], tiles.keys(form.key)[0]
     assert isinstance(query, Tensor)
     assert isinstance(key, Tensor)
@@ -247,11 +237,11 @@ def _overwritten(call: AttentionCall, tiles: Tiles, memory: Tensor) -> tuple[Row
     if memory.numel() < math.prod(shape) or memory.dtype != query.dtype:
         memory = query.new_empty(math.prod(shape))
     scores = memory[: math.prod(shape)].view(shape)
-    query = query.flatten(0, 1) * (form.scale / normalizer.temperature)
+    query = query.flatten(0, 1) * (form.scale / call.temperature)
     torch.bmm(query, key.flatten(0, 1).transpose(1, 2), out=scores.flatten(0, 1))
     bias, mask = tile_bias(call, tiles.pairs(call)), tiles.mask(call)
     if bias is not None:
-        scores += bias / normalizer.temperature
+        scores += bias / call.temperature
     if mask is not None:
         scores[..., tiles.partial].masked_fill_(~mask[..., tiles.partial], -torch.inf)
     return _as_row_block(tiles, None, _softmax_in_place(scores)), memory

@@ -9,19 +9,17 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from gattn.errors import CaptureError
 from gattn.graph.neighbourhoods import padded_rows
-from gattn.graph.rules.base import Rule
 from gattn.graph.rules.edges import Edges
-from gattn.graph.rules.simple import Window
 from gattn.graph.token_graph import TokenGraph
+from gattn.heads.buffers import Buffer
+from gattn.heads.consecutive import ConsecutiveGraph, check_order, joined, pointer_of
 from gattn.heads.head import AttentionGraph, Ints
 from gattn.keep import All, Keep, sizes_of
 
-_MOST_SLACK = 1.25
 _FEW = 4096  # fewer values than these NumPy copies faster
 
 
@@ -50,11 +48,11 @@ class KeptEdges:
             kinds["score"] = self._dtype
         if not isinstance(keep, All):
             kinds["key"] = torch.int32
-        self._kept = {name: [_Buffer(kind) for _ in heads] for name, kind in kinds.items()}
+        self._kept = {name: [Buffer(kind) for _ in heads] for name, kind in kinds.items()}
         self._degree = torch.zeros(len(heads), 0, dtype=torch.long)
         self._mass = torch.zeros(len(heads), 0, dtype=self._dtype)
         self._sum = torch.zeros_like(self._mass)
-        self._pieces: list[_Piece] = []
+        self._pieces: list[ConsecutiveGraph] = []
 
     def begin(self, graph: TokenGraph, first_key: int = 0) -> None:
         """Begin the next rows, behind those that came before.
@@ -72,10 +70,10 @@ class KeptEdges:
         CaptureError
             Where the graph's tokens do not follow those of the last one.
         """
-        piece = _Piece(graph.to("cpu").sorted(), first_key, 0)
+        piece = ConsecutiveGraph(graph.to("cpu").sorted(), first_key, 0)
         if self._pieces:
             piece = piece._replace(row=self._pieces[-1].stop)
-            _check_order(self._pieces[0], piece)
+            check_order(self._pieces[0], piece)
         else:
             capacity = self._keep.capacity(piece.graph.in_degree) or 0
             for buffer in chain(*self._kept.values()):
@@ -244,7 +242,8 @@ class KeptEdges:
     def graphs(self, *, has_sink: bool, **attributes: Any) -> list[AttentionGraph]:
         """Build one attention graph a head; `attributes` are further fields of each."""
         total_edges: Ints = torch.cat([piece.graph.in_degree for piece in self._pieces]).numpy()
-        graph, queries = self._graph(), self._pieces[-1].stop
+        graph = joined(self._pieces, of_all_edges=isinstance(self._keep, All))
+        queries = self._pieces[-1].stop
         graphs = []
         for index, head in enumerate(self._heads):
             kept = {name: buffers[index].values() for name, buffers in self._kept.items()}
@@ -267,28 +266,8 @@ class KeptEdges:
     def _kept_graph(self, graph: TokenGraph, index: int, kept: dict[str, Tensor]) -> TokenGraph:
         if "key" not in kept:
             return graph
-        pointer = _pointer(self._degree[index, : graph.num_queries])
+        pointer = pointer_of(self._degree[index, : graph.num_queries])
         return replace(graph, rule=Edges(pointer, kept["key"].long(), graph.query_offset))
-
-    def _graph(self) -> TokenGraph:
-        """Join the graphs: by a rule that says the same of all their pairs, or by their edges."""
-        pieces, first = self._pieces, self._pieces[0]
-        if len(pieces) == 1 and not first.first_key:
-            return first.graph
-        whole = replace(
-            first.graph,
-            num_queries=pieces[-1].stop,
-            num_keys=max(piece.first_key + piece.graph.num_keys for piece in pieces),
-            query_offset=first.position,
-        )
-        if not isinstance(self._keep, All):
-            return whole
-        rule = _common_rule(whole, pieces)
-        if rule is not None:
-            return replace(whole, rule=rule)
-        degree = torch.cat([piece.graph.in_degree for piece in pieces])
-        key = torch.cat([piece.graph.edge_index[0] + piece.first_key for piece in pieces])
-        return replace(whole, rule=Edges(_pointer(degree), key, whole.query_offset))
 
 
 class Mark(NamedTuple):
@@ -296,116 +275,6 @@ class Mark(NamedTuple):
 
     pieces: int
     sizes: list[int]
-
-
-class _Piece(NamedTuple):
-    """A graph whose rows begin at `row` and whose positions count from `first_key`."""
-
-    graph: TokenGraph
-    first_key: int
-    row: int
-
-    @property
-    def stop(self) -> int:
-        """The row behind the last one."""
-        return self.row + self.graph.num_queries
-
-    @property
-    def position(self) -> int:
-        """The position of the first query."""
-        return self.graph.query_offset + (0 if self.graph.is_bipartite else self.first_key)
-
-    def first_rows(self, rows: int) -> _Piece:
-        """Take the queries before a row; in self-attention the keys after them go as well."""
-        if self.stop <= rows:
-            return self
-        graph, count = self.graph, rows - self.row
-        some = replace(graph, num_queries=count, rule=_first_rows(graph, count))
-        if graph.is_bipartite:
-            return self._replace(graph=some)
-        keys = min(graph.num_keys, graph.query_offset + count)
-        if _last_key(some) >= keys:
-            raise CaptureError(
-                f"Tokens were taken back that others attend to: {graph} is not causal, so what "
-                "goes on from here cannot be recorded. Record it in a context of its own."
-            )
-        return self._replace(graph=replace(some, num_keys=keys))
-
-    def spans(self) -> Tensor | None:
-        """Give where the keys of each query start and stop, (2, queries); None if in no interval.
-
-        Queries without keys have 0 for both.
-        """
-        graph = self.graph
-        keys = graph.rule.interval(torch.arange(graph.num_queries) + graph.query_offset)
-        if keys is None:
-            return None
-        ends = torch.stack(keys).clamp(0, graph.num_keys)
-        return (ends + self.first_key) * (ends[0] < ends[1])
-
-
-def _first_rows(graph: TokenGraph, count: int) -> Rule:
-    """Give the rule of the first queries: listed edges are those of these alone."""
-    edges = graph.rule.listed()
-    if edges is None:
-        return graph.rule
-    pointer = graph.pointer[: count + 1]
-    return Edges(pointer, graph.edge_index[0, : int(pointer[-1])], graph.query_offset)
-
-
-def _last_key(graph: TokenGraph) -> int:
-    """Find the last key that any query may attend to, -1 where there is none."""
-    keys = graph.rule.interval(torch.arange(graph.num_queries) + graph.query_offset)
-    if keys is None:
-        return int(graph.edge_index[0].max()) if graph.num_edges else -1
-    return int(keys[1].clamp(0, graph.num_keys).max()) - 1
-
-
-def _common_rule(whole: TokenGraph, pieces: list[_Piece]) -> Rule | None:
-    """Find a rule by which the whole has the edges of its pieces, and no others."""
-    spans = [span for piece in pieces if (span := piece.spans()) is not None]
-    if len(spans) < len(pieces):
-        return None
-    wanted = torch.cat(spans, dim=1)
-    rules = {piece.graph.rule: None for piece in pieces}
-    if not whole.is_bipartite:
-        rules[_narrowest_window(wanted, whole.query_offset)] = None
-    for rule in rules:
-        found = _Piece(replace(whole, rule=rule), 0, 0).spans()
-        if found is not None and torch.equal(found, wanted):
-            return rule
-    return None
-
-
-def _narrowest_window(spans: Tensor, offset: int) -> Rule:
-    """Find the window that holds all keys: a sliding cache shows it from its first drop on."""
-    some = spans[0] < spans[1]
-    query = torch.arange(len(some))[some] + offset
-    before = max((query - spans[0, some]).tolist(), default=0)
-    after = max((spans[1, some] - 1 - query).tolist(), default=0)
-    return Window(max(before, 0), max(after, 0))
-
-
-def _check_order(first: _Piece, piece: _Piece) -> None:
-    """Refuse a graph that does not follow those before it."""
-    if piece.graph.is_bipartite and first.graph.is_bipartite:
-        if (piece.graph.num_keys, piece.first_key) == (first.graph.num_keys, first.first_key):
-            return
-        expected = f"the same {first.graph.num_keys} keys"
-    elif piece.graph.is_bipartite or first.graph.is_bipartite:
-        expected = f"is_bipartite={first.graph.is_bipartite}"
-    elif piece.position == first.position + piece.row:
-        return
-    else:
-        expected = f"its first query at position {first.position + piece.row}"
-    raise CaptureError(
-        f"{piece.graph}, counted from position {piece.first_key}, does not follow the "
-        f"{piece.row} queries before it: expected {expected}. Capture it by itself."
-    )
-
-
-def _pointer(degree: Tensor) -> Tensor:
-    return torch.cat([degree.new_zeros(1), degree.cumsum(0)])
 
 
 def _widened(rows: Tensor, size: int) -> Tensor:
@@ -425,54 +294,3 @@ def _picked(values: Tensor, allowed: Tensor | None) -> Tensor:
     # Many times faster than masked_select with a mask that broadcasts.
     edge = allowed.flatten().nonzero()[:, 0].to(values.device)
     return values.flatten(1).index_select(1, edge)
-
-
-class _Buffer:
-    """Values one after another, in memory that is reserved ahead: what is not written is free."""
-
-    def __init__(self, dtype: torch.dtype) -> None:
-        self.dtype, self._size = dtype, 0
-        self._memory = torch.empty(0, dtype=dtype)
-        self._array = self._memory.numpy()
-
-    def __len__(self) -> int:
-        return self._size
-
-    def cut(self, size: int) -> None:
-        """Forget all but the first values."""
-        self._size = size
-
-    def reserve(self, capacity: int) -> None:
-        """Take memory for so many values, and keep those there are."""
-        memory = self._memory.new_empty(capacity)
-        memory[: self._size] = self._memory[: self._size]
-        self._memory, self._array = memory, memory.numpy()
-
-    def append(self, values: Tensor) -> None:
-        """Write values behind the last ones."""
-        place = self._next(len(values))
-        self._memory[place] = values
-
-    def append_few(self, values: NDArray[Any]) -> None:
-        """Do the same, with less ado for each call."""
-        place = self._next(len(values))
-        self._array[place] = values
-
-    def _next(self, size: int) -> slice:
-        stop = self._size + size
-        if stop > len(self._array):
-            self.reserve(max(stop, 2 * len(self._array)))
-        place, self._size = slice(self._size, stop), stop
-        return place
-
-    def first(self, size: int) -> _Buffer:
-        """Copy the first values."""
-        some = _Buffer(self.dtype)
-        some.append(self._memory[:size])
-        return some
-
-    def values(self) -> Tensor:
-        """Give what was written, without much unused memory behind it."""
-        if len(self._array) > _MOST_SLACK * self._size:
-            self.reserve(self._size)
-        return self._memory[: self._size]

@@ -1,6 +1,8 @@
 """Live Hugging Face models: load by name, capture, edit; the embedded model lives here."""
 
-from gattn.models.edit.edits import Cut, ModelScore, Restrict, Scale, Swap, Use
+from gattn.models.edit.edges import Cut, Scale
+from gattn.models.edit.graphs import Restrict, Use
+from gattn.models.edit.swap import ModelScore, Swap
 from gattn.models.effects.effect import effect
 from gattn.models.effects.estimates import estimate
 from gattn.models.load.loading import load_model, offline_models

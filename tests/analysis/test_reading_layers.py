@@ -111,7 +111,7 @@ def test_one_head_or_weights_of_heads(attention):
         *({"reduce": weights} for weights in ("median", 7, [1, 2, 3], [-1, 2], [0, 0], object())),
         {"reduce": [np.nan, 1]},
     ],
-    ids=str,
+    ids=lambda options: str(options).partition(" object at ")[0],
 )
 def test_wrong_reductions_are_refused(attention, how):
     with pytest.raises(SelectionError):

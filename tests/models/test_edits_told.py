@@ -399,11 +399,11 @@ def test_pieces_of_words_have_one_name_with_a_text_and_with_ids(tiny):
 
 def test_recorded_steps_do_not_digest_the_parameters_of_edits(tiny, monkeypatch):
     """The digest of all parameters is made where a record is written or compared."""
-    from gattn.models.edit import edits
+    from gattn.models.edit import base
 
     model, digested = tiny("llama"), []
-    digest = edits.digest_of
-    monkeypatch.setattr(edits, "digest_of", lambda held: digested.append(held) or digest(held))
+    digest = base.digest_of
+    monkeypatch.setattr(base, "digest_of", lambda held: digested.append(held) or digest(held))
     swaps = [Swap(weight=Dot(), layer=layer) for layer in (0, 1)]
     ids = torch.tensor([[5, 17, 42]])
     with edited(model, swaps[0]), edited(model, swaps[1]), gattn.capturing(model) as run:

@@ -18,7 +18,8 @@ from transformers import (
 
 from benchmarks import zoo
 from gattn.errors import CaptureError, EditError, ModelError
-from gattn.models.edit.edits import Cut, Scale, Swap
+from gattn.models.edit.edges import Cut, Scale
+from gattn.models.edit.swap import Swap
 from gattn.models.run.capturing import capture, capturing
 from gattn.models.run.editing import edited
 from gattn.models.watch.attending import routes, unseen

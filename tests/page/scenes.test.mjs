@@ -150,7 +150,7 @@ test("text: without a focus tokens are shaded by their means: of attention over 
   const head = causal(4, (i, j) => (j === 3 ? 0 : 0.5));
   head.values.score = Float32Array.from(head.key, (_, e) => (e ? -4 : NaN));
   const shade = (weight) => {
-    const scale = { ...viewer.Scale.of([head], weight), rgb: (value) => (found.push(Number(value.toFixed(4))), [0, 0, 0]), at: () => 0, colour: () => "#000000", ticks: [] };
+    const scale = { ...viewer.Scale.of([head], weight), rgb: (value) => (found.push(Number(value.toFixed(4))), [0, 0, 0]), at: () => 0, valueAt: () => 0, colour: () => "#000000", ticks: [] };
     const found = [];
     viewer.textView(pictureOf(head, { weight, scale }));
     return found;

@@ -20,7 +20,7 @@ from gattn.edit_records import identities, in_words
 from gattn.errors import SelectionError
 from gattn.heads.head import Ints
 from gattn.keep import All
-from gattn.models.edit.edits import Edit
+from gattn.models.edit.base import Edit
 from gattn.models.effects.effect import Runner, measured
 from gattn.models.effects.metrics import Measure, Metric, Token
 from gattn.models.load.encoding import Inputs

@@ -34,7 +34,9 @@ from gattn.errors import SelectionError, ShapeError
 from gattn.graph.rules.keys import list_keys
 from gattn.heads.head import AttentionGraph, Ints
 from gattn.heads.trace import AttentionTrace, Stack
-from gattn.models.edit.edits import Cut, Edit, ModelScore, Swap
+from gattn.models.edit.base import Edit
+from gattn.models.edit.edges import Cut
+from gattn.models.edit.swap import ModelScore, Swap
 from gattn.models.read.reading import Reading
 from gattn.weights.base import Pairs, PositionWeight, Tree
 

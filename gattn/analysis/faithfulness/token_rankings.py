@@ -16,7 +16,8 @@ from torch import Tensor
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads.head import Ints
 from gattn.heads.trace import Stack
-from gattn.models.edit.edits import Cut, Edit
+from gattn.models.edit.base import Edit
+from gattn.models.edit.edges import Cut
 
 Scores: TypeAlias = NDArray[np.float64]
 """One number for each of what may be cut; NaN where a ranking leaves it out."""

@@ -14,7 +14,7 @@ from gattn.checks import whole
 from gattn.choices import LayerChoice, numbers_of
 from gattn.edit_records import identities, in_words
 from gattn.errors import CaptureError, SelectionError
-from gattn.models.edit.edits import Cut
+from gattn.models.edit.edges import Cut
 from gattn.models.effects.copying import LayerCopies
 from gattn.models.load.encoding import Inputs
 from gattn.models.load.loading import model_name

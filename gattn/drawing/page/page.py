@@ -140,6 +140,16 @@ MODULES = (
     "scenes/drawing.js",
     "page/elements.js",
     "page/page.js",
+    "page/describing.js",
+    "page/finding.js",
+    "page/numbers.js",
+    "page/view.js",
+    "page/thumbnails.js",
+    "page/controls.js",
+    "page/rendering.js",
+    "page/saving.js",
+    "page/keyboard.js",
+    "page/pointer.js",
     "page/start.js",
 )
 """The modules of the page's script, each after those that it imports.

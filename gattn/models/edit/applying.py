@@ -16,7 +16,9 @@ from gattn.engines.tiles import RowBlock
 from gattn.errors import EditError
 from gattn.graph.rules.keys import list_keys
 from gattn.graph.token_graph import TokenGraph
-from gattn.models.edit.edits import Edit, Restrict, Swap, Use
+from gattn.models.edit.base import Edit
+from gattn.models.edit.graphs import Restrict, Use
+from gattn.models.edit.swap import Swap
 from gattn.models.read.reading import Reading
 from gattn.models.read.routed_call import RoutedCall
 from gattn.normalizers import Normalizer, Softmax

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gattn.models.edit.edits import Edit
+from gattn.models.edit.base import Edit
 from gattn.models.read.places import Place
 from gattn.token_names import described
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError, ModelError, SelectionError
-from gattn.models.edit.edits import Edit
+from gattn.models.edit.base import Edit
 from gattn.models.load.encoding import Encoding, Inputs, encode, is_text, names_of, pad
 from gattn.models.load.loading import input_device
 from gattn.models.read.places import Place

@@ -16,7 +16,7 @@ from torch import Tensor
 from gattn.checks import whole
 from gattn.edit_records import identities
 from gattn.errors import CaptureError, EditError, ModelError, SelectionError
-from gattn.models.edit.edits import Edit
+from gattn.models.edit.base import Edit
 from gattn.models.effects.effect_tables import Effects
 from gattn.models.effects.metrics import Measure, Metric, Token
 from gattn.models.load.encoding import Encoding, Inputs, encode, is_text, pad

@@ -24,7 +24,7 @@ from gattn.heads.head import AttentionGraph
 from gattn.heads.trace import AttentionTrace
 from gattn.keep import Keep
 from gattn.models.edit.applying import parts
-from gattn.models.edit.edits import Cut
+from gattn.models.edit.edges import Cut
 from gattn.models.effects.effect import Runner, measured, told_edits
 from gattn.models.effects.effect_tables import Effects
 from gattn.models.effects.gradients import Backward, LayerOutput, Outputs

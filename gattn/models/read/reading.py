@@ -24,7 +24,7 @@ from gattn.weights.dot import ScaledDotProduct
 from gattn.weights.softcap import Softcap
 
 if TYPE_CHECKING:
-    from gattn.models.edit.edits import Edit
+    from gattn.models.edit.base import Edit
     from gattn.models.read.routed_call import RoutedCall
 
 _NOTHING = 1e-6

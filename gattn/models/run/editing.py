@@ -12,8 +12,9 @@ from torch import nn
 
 from gattn.edit_records import EditRecord
 from gattn.errors import EditError, ModelError
-from gattn.models.edit.edits import Edit, KnownTokens
+from gattn.models.edit.base import Edit
 from gattn.models.edit.ends import Ends
+from gattn.models.edit.tokens import KnownTokens
 from gattn.models.edit.unmet import Seen, Unmet
 from gattn.models.load.encoding import names_of, spellings_of
 from gattn.models.load.loading import find_tokenizer

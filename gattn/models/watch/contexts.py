@@ -15,7 +15,7 @@ from gattn.models.read.tracking import Tracker
 from gattn.models.watch.calls import Calls
 
 if TYPE_CHECKING:
-    from gattn.models.edit.edits import Edit
+    from gattn.models.edit.base import Edit
     from gattn.models.load.encoding import Encoding
     from gattn.models.read.reading import Reading
 

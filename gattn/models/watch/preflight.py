@@ -19,7 +19,8 @@ import torch
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError
-from gattn.models.edit.edits import Cut, Edit
+from gattn.models.edit.base import Edit
+from gattn.models.edit.edges import Cut
 from gattn.models.load.loading import input_device
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading

@@ -17,7 +17,7 @@ from gattn.models.read.tracking import Tracker
 from gattn.models.watch.contexts import Context, present, settle
 
 if TYPE_CHECKING:
-    from gattn.models.edit.edits import Edit
+    from gattn.models.edit.base import Edit
 
 
 def take_part(call: RoutedCall) -> None:

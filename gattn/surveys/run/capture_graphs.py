@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from transformers import PreTrainedModel
 
-    from gattn.models.edit.edits import Edit
+    from gattn.models.edit.base import Edit
 
 Analysis: TypeAlias = "Callable[[AttentionTrace], pd.DataFrame]"
 """Takes a trace and gives a table with one row a head, by ``layer`` and ``head``."""

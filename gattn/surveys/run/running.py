@@ -33,7 +33,7 @@ from gattn.surveys.store.parts import (
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from gattn.models.edit.edits import Edit
+    from gattn.models.edit.base import Edit
 
 _PATIENCE = 128
 """How many texts the model may fail on before it captures one: then the texts are not to blame."""

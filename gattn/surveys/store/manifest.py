@@ -17,8 +17,8 @@ from gattn.analysis.heads.head_scores import DEFINITIONS
 from gattn.errors import FileError
 from gattn.files.paths import replacing
 from gattn.files.plain import parsed
+from gattn.models.edit.base import Edit
 from gattn.models.edit.digests import ADDRESS, about_function
-from gattn.models.edit.edits import Edit
 from gattn.models.load.loading import (
     EMBEDDED,
     EMBEDDED_PATH,

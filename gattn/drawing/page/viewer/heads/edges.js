@@ -1,6 +1,6 @@
 // The edges that a picture shows, and the caption that says which.
 
-import { count, number } from "./texts.js";
+import { count, grouped, number, percent } from "./texts.js";
 import { ranked, strengthOf } from "./readings.js";
 
 const STEPS = [0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9];
@@ -14,7 +14,7 @@ export function choose(head, { threshold, top, weight, isDense = false }) {
   if (isDense || edges.length <= MOST_LINES) return { edges, rule };
   const { passes, stride } = strongest(Float32Array.from(edges, strengthOf(head, weight)), MOST_LINES, head.keys.length);
   const some = edges.filter((_, n) => passes(n));
-  const strongestOnes = `the ${some.length.toLocaleString("en")} strongest`;
+  const strongestOnes = `the ${grouped(some.length)} strongest`;
   return { edges: some, rule: `${rule ? `${rule}, ${strongestOnes} of these` : strongestOnes}${spreadOf(stride)}` };
 }
 
@@ -134,10 +134,10 @@ export function caption(head, { edges: chosen, rule }) {
   const total = head.sinkKey < 0 ? head.key.length : head.key.filter((k) => k !== head.sinkKey).length;
   const mass = shown.reduce((sum, e) => sum + (Math.abs(attention[e]) || 0), 0);
   const all = head.mass.reduce((sum, m) => sum + m, 0);
-  const edges = shown.length === total ? `all ${count(total, "edge")}` : `${shown.length.toLocaleString("en")} of ${count(total, "edge")}`;
-  const percent = all ? `, ${Number(((100 * mass) / all).toPrecision(3))} % of the ${head.isChange ? (head.isPart ? "known change" : "change") : "mass"}` : "";
+  const edges = shown.length === total ? `all ${count(total, "edge")}` : `${grouped(shown.length)} of ${count(total, "edge")}`;
+  const share = all ? `, ${percent(mass, all)} of the ${head.isChange ? (head.isPart ? "known change" : "change") : "mass"}` : "";
   const unknown = head.isChange ? attention.reduce((sum, change) => sum + Number.isNaN(change), 0) : 0;
   const alone = unknown ? `; ${count(unknown, "edge")} kept in one run alone` : "";
   const fromSink = head.sinkKey < 0 ? "" : `; ${count(chosen.length - shown.length, "edge")} from the sink`;
-  return `${rule ? `${rule}: ` : ""}${edges}${percent}${alone}${fromSink}`;
+  return `${rule ? `${rule}: ` : ""}${edges}${share}${alone}${fromSink}`;
 }

@@ -58,7 +58,7 @@ export function fromFragment(text) {
 }
 
 /** Name the heads that a page opens with: the clearest induction head, else previous-token head, else the first. */
-export function firstHead(graphs) {
+function firstHead(graphs) {
   const best = (name) => graphs.reduce((most, graph) => ((graph.scores[name] ?? 0) > (most.scores[name] ?? 0) ? graph : most), graphs[0]);
   return ["induction", "previous_token"].map((name) => [best(name), name]).find(([graph, name]) => graph.scores[name] >= 0.2)?.[0] ?? graphs[0];
 }

@@ -6,12 +6,18 @@ export function number(value) {
   const size = Math.abs(value);
   const text =
     size && size < 1e-4 ? size.toExponential(1)
-    : size >= 1000 ? Math.round(size).toLocaleString("en")
+    : size >= 1000 ? grouped(Math.round(size))
     : String(Number(size.toPrecision(3)));
   return value < 0 && Number(size.toPrecision(3)) ? `−${text}` : text;
 }
 
-export const count = (size, name) => `${size.toLocaleString("en")} ${name}${size === 1 ? "" : "s"}`;
+/** Write a whole number with commas between thousands. */
+export const grouped = (size) => size.toLocaleString("en");
+
+/** Write how much a part is of a whole, in percent. */
+export const percent = (part, whole) => `${Number(((100 * part) / whole).toPrecision(3))} %`;
+
+export const count = (size, name) => `${grouped(size)} ${name}${size === 1 ? "" : "s"}`;
 
 const NAMED = new Map([["\n", "↵"], ["\t", "\\t"], ["\r", "\\r"]]);
 
@@ -38,6 +44,9 @@ export function visible(token, limit = 16) {
   }
   return text;
 }
+
+/** Write a token, but for one that is not of the text, which says what it is. */
+export const spelled = (token, limit) => (token.virtual ? token.text : visible(token.text, limit));
 
 /** Keep what a token's letters do to the direction of a line within the token. */
 export const isolated = (text) => `\u2068${text}\u2069`;

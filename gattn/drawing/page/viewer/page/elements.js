@@ -1,8 +1,10 @@
 // The elements of the document: found, made, filled.
 
-import { visible } from "../heads/texts.js";
+import { spelled } from "../heads/texts.js";
 
 export const $ = (id) => document.getElementById(id);
+
+export const canvasIn = (id) => $(id).querySelector("canvas");
 
 export function element(tag, attributes = {}, ...children) {
   const made = document.createElement(tag);
@@ -14,7 +16,7 @@ export function element(tag, attributes = {}, ...children) {
 /** Write a token of the text into an element of its own, so that its letters' direction stays inside. */
 export function tokenElement(token) {
   const name = element("bdi", { dir: "auto" });
-  name.textContent = token.virtual ? token.text : visible(token.text, 48);
+  name.textContent = spelled(token, 48);
   const place = element("small");
   place.textContent = token.virtual ? "" : ` ${token.position}${token.generated ? " · generated" : ""}${token.special ? " · special" : ""}`;
   return [name, place];

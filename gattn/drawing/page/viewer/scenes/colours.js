@@ -27,7 +27,10 @@ export function cssOf({ paper, ink, muted, faint, ground, accent, unsigned, sign
   return { paper, ink, muted, faint, ground, accent, bar: `rgb(${unsigned[170]})`, minus: `rgb(${signed[42]})` };
 }
 
-export const signedRoot = (x) => Math.sign(x) * Math.sqrt(Math.abs(x));
+const signedRoot = (x) => Math.sign(x) * Math.sqrt(Math.abs(x));
+
+/** Undo a signed root. */
+export const signedSquare = (x) => Math.sign(x) * x * x;
 
 /**
  * The scale of a weight: attention on a square-root scale from 0 to 1, or from -1 where it is signed;
@@ -69,6 +72,13 @@ export class Scale {
     const bend = this.isRoot ? signedRoot : (x) => x;
     const [low, high] = [bend(this.low), bend(this.high)];
     return Math.min(1, Math.max(0, (bend(value) - low) / (high - low))) || 0;
+  }
+
+  /** The value that is at a place, from 0 to 1. */
+  valueAt(place) {
+    if (!this.isRoot) return this.low + place * (this.high - this.low);
+    const low = signedRoot(this.low);
+    return signedSquare(low + place * (signedRoot(this.high) - low));
   }
 
   rgb(value, look, isLine = false) {

@@ -81,10 +81,15 @@ export function draw(canvas, scene, look, density = devicePixelRatio) {
   for (const mark of scene.marks) paint(context, mark);
 }
 
+/** Draw a scene on a canvas of the page, in its own size. */
+export function drawInPlace(canvas, scene, look) {
+  [canvas.style.width, canvas.style.height] = [`${scene.width}px`, `${scene.height}px`];
+  draw(canvas, scene, look);
+}
+
 /** Escape text for XML, whose text holds neither control characters nor lone surrogates. */
 export function escaped(text) {
   const marks = { "&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "'": "&#39;" };
-  // eslint-disable-next-line no-control-regex
   return text.replace(/[\u0000-\u0008\u000b\u000c\u000e-\u001f\ufffe\uffff]|\p{Cs}/gu, "\ufffd").replace(/[&<>"']/g, (c) => marks[c]);
 }
 

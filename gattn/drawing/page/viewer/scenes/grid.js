@@ -1,5 +1,6 @@
 // The grid of all heads as small pictures.
 
+import { signedSquare } from "./colours.js";
 import { KEY_HEIGHT, lineMark, rectMark, scaleMarks, textMark } from "./marks.js";
 
 /** Name the layers and heads around a grid, and bracket the heads that share keys and values. */
@@ -19,8 +20,7 @@ function gridNames({ layerNames, headNames, brackets, look }, { left, top, side,
 
 /** Read a byte of a thumbnail: the strongest attention of a block, or its largest change. */
 export function shadeOf(byte, isChange) {
-  const root = isChange ? (byte - 128) / 127 : byte / 255;
-  return Math.sign(root) * root * root;
+  return signedSquare(isChange ? (byte - 128) / 127 : byte / 255);
 }
 
 /** All heads as small pictures: layers down and heads across, or in the order of a score from the head `first` on. */

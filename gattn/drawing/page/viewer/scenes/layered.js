@@ -1,6 +1,6 @@
 // Layered: all layers, one on the other.
 
-import { count, isolated, number } from "../heads/texts.js";
+import { count, grouped, isolated, number, percent } from "../heads/texts.js";
 import { spreadOf } from "../heads/edges.js";
 import { staying, strongestOf } from "../heads/layers.js";
 import { KEY_HEIGHT, curvesMark, fitLabels, labelRow, lineMark, named, noteMark, noteMarks, overhang, rectMark, scaleMarks } from "./marks.js";
@@ -43,11 +43,11 @@ function layerGround({ layers, layerNames, look, width, level, token, traced, sc
 
 /** Say how much the edges drawn are of all: of what flows, of the means that may cancel, or of the whole mass. */
 function shareOf({ layers, traced, level, range }, kept, total) {
-  const percent = (whole) => `${Number(((100 * kept) / (whole || 1)).toPrecision(3))} %`;
-  if (traced) return `${percent(total)} of what flows in attention${lostOf(traced, level)}`;
+  const share = (whole) => percent(kept, whole || 1);
+  if (traced) return `${share(total)} of what flows in attention${lostOf(traced, level)}`;
   const alone = layers.some(({ isChange, isPart }) => isChange && isPart) ? "; edges kept in one run alone are left out" : "";
-  if (layers.some(({ isSigned }) => isSigned)) return `${percent(total)} of the means${alone}`;
-  return `${percent(layers.reduce((sum, { mass }) => mass.slice(...range).reduce((some, m) => some + m, sum), 0))} of the mass`;
+  if (layers.some(({ isSigned }) => isSigned)) return `${share(total)} of the means${alone}`;
+  return `${share(layers.reduce((sum, { mass }) => mass.slice(...range).reduce((some, m) => some + m, sum), 0))} of the mass`;
 }
 
 /** Say how much of a token's way down ends at edges that are not there. */
@@ -87,6 +87,6 @@ export function layered(picture) {
   const keyTop = y(0) + labels.extent + 26;
   marks.push(...scaleMarks(picture, 8, keyTop, true));
   const kept = edges.reduce((sum, { size }) => sum + size, 0);
-  const said = `the ${edges.length.toLocaleString("en")} strongest of ${count(all, "edge")}${spreadOf(stride)}, ${shareOf(picture, kept, total)}`;
+  const said = `the ${grouped(edges.length)} strongest of ${count(all, "edge")}${spreadOf(stride)}, ${shareOf(picture, kept, total)}`;
   return { width, height: keyTop + KEY_HEIGHT, marks, hit: places.hit, caption: said };
 }

@@ -1,7 +1,6 @@
 // The marks that scenes are made of: lines, boxes, notes, scales and labels.
 
-import { number, textWidth, visible } from "../heads/texts.js";
-import { signedRoot } from "./colours.js";
+import { number, spelled, textWidth, visible } from "../heads/texts.js";
 
 export const lineMark = (x1, y1, x2, y2, stroke, width = 1, more = {}) => ({ mark: "line", x1, y1, x2, y2, stroke, width, ...more });
 export const curvesMark = (paths, stroke, width, more = {}) => ({ mark: "curves", paths, stroke, width, ...more });
@@ -26,7 +25,7 @@ const widest = (labels) => labels.reduce((most, label) => Math.max(most, label &
  */
 export function fitLabels(tokens, pitch, angles) {
   if (!labelsOf.has(tokens)) {
-    const all = tokens.map((token) => (token.virtual ? token.text : visible(token.text)));
+    const all = tokens.map((token) => spelled(token));
     labelsOf.set(tokens, { all, wide: widest(all) });
   }
   const { all, wide } = labelsOf.get(tokens);
@@ -39,7 +38,7 @@ export function fitLabels(tokens, pitch, angles) {
     angle = angles.at(-1);
     size = Math.min(SIZE, Math.max(9, pitch / 1.2));
     stride = THIN.find((k) => k * pitch >= 1.2 * size) ?? THIN.at(-1);
-    if (stride > 1) tokens.forEach((t, i) => (texts[i] = i % stride && !t.virtual ? "" : t.virtual ? t.text : `${t.position} ${texts[i]}`));
+    if (stride > 1) tokens.forEach((t, i) => (texts[i] = t.virtual ? t.text : i % stride ? "" : `${t.position} ${texts[i]}`));
   }
   const most = (stride > 1 ? widest(texts) : wide) * (size / SIZE);
   const extent = { 0: size + 6, 45: 0.72 * most + size, 90: most + 6 }[angle];
@@ -53,14 +52,8 @@ export const named = (token) => (token.virtual ? token.text : `${visible(token.t
 export function scaleMarks({ scale, look }, x, y, isLine) {
   const [length, steps] = [168, 56];
   const marks = [textMark(x, y, scale.label, look.muted, { size: 11 })];
-  const value = (at) => {
-    if (!scale.isRoot) return scale.low + at * (scale.high - scale.low);
-    const low = signedRoot(scale.low);
-    const bent = low + at * (signedRoot(scale.high) - low);
-    return Math.sign(bent) * bent * bent;
-  };
   for (let i = 0; i < steps; i++) {
-    const here = value((i + 0.5) / steps);
+    const here = scale.valueAt((i + 0.5) / steps);
     const tall = isLine ? Math.max(1, scale.width(here)) : 9;
     marks.push(rectMark(x + (i * length) / steps, y + 14 - tall / 2, length / steps + 0.5, tall, { fill: scale.colour(here, look, isLine) }));
   }

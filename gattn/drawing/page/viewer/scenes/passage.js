@@ -1,6 +1,6 @@
 // Text: its tokens, shaded.
 
-import { isolated, textWidth, visible } from "../heads/texts.js";
+import { isolated, spelled, textWidth } from "../heads/texts.js";
 import { AMOUNTS } from "../heads/regrouping.js";
 import { readingsOf } from "../heads/readings.js";
 import { inkOn, rgb } from "./colours.js";
@@ -34,7 +34,7 @@ function shadesOf({ head, focus, weight }, nodes) {
 function boxesOf(tokens, width, top, isBreak) {
   let [x, y] = [8, top];
   return tokens.map((token, n) => {
-    const label = token.virtual ? token.text : visible(token.text, 40);
+    const label = spelled(token, 40);
     const wide = 1.06 * textWidth(label, 14) + 12;
     if (x + wide > width - 8 || isBreak(n)) [x, y] = [8, y + 30 + (isBreak(n) ? 20 : 0)];
     x += wide + 3;

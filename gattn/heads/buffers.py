@@ -1,0 +1,62 @@
+"""Values that come one after another, in memory that is reserved ahead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+_MOST_SLACK = 1.25
+
+
+class Buffer:
+    """Values one after another, in memory that is reserved ahead: what is not written is free."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        self.dtype, self._size = dtype, 0
+        self._memory = torch.empty(0, dtype=dtype)
+        self._array = self._memory.numpy()
+
+    def __len__(self) -> int:
+        return self._size
+
+    def cut(self, size: int) -> None:
+        """Forget all but the first values."""
+        self._size = size
+
+    def reserve(self, capacity: int) -> None:
+        """Take memory for so many values, and keep those there are."""
+        memory = self._memory.new_empty(capacity)
+        memory[: self._size] = self._memory[: self._size]
+        self._memory, self._array = memory, memory.numpy()
+
+    def append(self, values: Tensor) -> None:
+        """Write values behind the last ones."""
+        place = self._next(len(values))
+        self._memory[place] = values
+
+    def append_few(self, values: NDArray[Any]) -> None:
+        """Do the same, with less ado for each call."""
+        place = self._next(len(values))
+        self._array[place] = values
+
+    def _next(self, size: int) -> slice:
+        stop = self._size + size
+        if stop > len(self._array):
+            self.reserve(max(stop, 2 * len(self._array)))
+        place, self._size = slice(self._size, stop), stop
+        return place
+
+    def first(self, size: int) -> Buffer:
+        """Copy the first values."""
+        some = Buffer(self.dtype)
+        some.append(self._memory[:size])
+        return some
+
+    def values(self) -> Tensor:
+        """Give what was written, without much unused memory behind it."""
+        if len(self._array) > _MOST_SLACK * self._size:
+            self.reserve(self._size)
+        return self._memory[: self._size]

@@ -1,0 +1,178 @@
+"""What every edit is: a change to the graph inside a live model, in some layers and heads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from torch import Tensor
+
+from gattn.edit_records import Described, EditRecord
+from gattn.engines.tiles import RowBlock
+from gattn.errors import SelectionError
+from gattn.graph.token_graph import TokenGraph
+from gattn.models.edit.digests import ADDRESS, digest_of
+from gattn.models.edit.heads import Numbers, named_by, numbers_of, places_of
+from gattn.models.edit.tokens import KnownTokens
+from gattn.models.read.places import Place
+from gattn.place_names import Named
+
+if TYPE_CHECKING:
+    from gattn.models.read.reading import Reading
+
+
+class Edit(Described):
+    """The base of edits, which are frozen dataclasses; `layer`, `head` and `stack` say where."""
+
+    layer: Numbers
+    head: Numbers
+    stack: str | None
+
+    is_after = False
+    """Whether it changes attention after normalizing."""
+
+    def __post_init__(self) -> None:
+        if (named := named_by(self.layer)) is not None:
+            self._take(named)
+        for name in ("layer", "head"):
+            given = getattr(self, name)
+            if name == "layer" and places_of(given) is not None:
+                continue
+            numbers = numbers_of(name, given)
+            if numbers is not None and not isinstance(given, Sequence):
+                object.__setattr__(self, name, numbers[0])
+            elif isinstance(given, (list, tuple)):
+                object.__setattr__(self, name, type(given)(numbers or ()))
+
+    def _take(self, named: Named) -> None:
+        """Take the heads, and the stack, that its layer names."""
+        names_heads = bool(named.heads) or named.head is not None
+        if names_heads and self.head is not None:
+            raise SelectionError(
+                f"layer={self.layer!r} names heads already, so head={self.head!r} may not be "
+                "given; for several layers write a list, as in layer=[2, 1]."
+            )
+        if named.stack is not None and self.stack not in (None, named.stack):
+            raise SelectionError(
+                f"layer={self.layer!r} names a stack already, so stack={self.stack!r} may not be "
+                "given."
+            )
+        values = {"layer": named.heads or named.layer, "stack": named.stack or self.stack}
+        if names_heads:
+            values["head"] = named.head
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        """Show what differs from the defaults."""
+        shown = [
+            f"{one.name}={_shown(value)}"
+            for one in fields(cast("Any", self))
+            if (value := getattr(self, one.name)) is not one.default
+        ]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    @property
+    def record(self) -> EditRecord:
+        """What it says of itself."""
+        values = {one.name: getattr(self, one.name) for one in fields(cast("Any", self))}
+        held = [value for value in values.values() if not _is_plain(value)]
+        where = ("layer", "head", "query", "key")
+        return EditRecord(
+            ADDRESS.sub("", repr(self)),
+            type(self).__name__,
+            self.stack,
+            **{name: _recorded(values.get(name)) for name in where},
+            factor=values.get("factor"),
+            digest=digest_of(held) if held else "",
+        )
+
+    def applies(self, place: Place) -> bool:
+        """Say whether it edits a stack's layer."""
+        if self.stack not in (None, place.stack):
+            return False
+        layers = self.layers()
+        return layers is None or place.layer in layers
+
+    def layers(self) -> list[int] | None:
+        """List its layers; None for all."""
+        if (places := places_of(self.layer)) is not None:
+            return sorted({layer for layer, _ in places})
+        return numbers_of("layer", self.layer)
+
+    def named(self) -> dict[str, set[Any]]:
+        """Give the layers that it names, and the tokens that it names one by one."""
+        return {"layer": set(self.layers() or ())}
+
+    def heads(self, count: int) -> list[int]:
+        """List its heads out of so many."""
+        heads = numbers_of("head", self.head)
+        if heads is None:
+            return list(range(count))
+        if missing := [head for head in heads if head >= count]:
+            raise SelectionError(
+                f"{self} names head {missing[0]}, but the heads are 0 .. {count - 1}."
+            )
+        return heads
+
+    def in_layer(self, layer: int) -> Edit:
+        """Give what it is in a layer, where it names places."""
+        places = places_of(self.layer)
+        if places is None:
+            return self
+        heads = [head for at, head in places if at == layer]
+        return replace(self, layer=layer, head=heads)  # type: ignore[type-var]
+
+    @property
+    def needs_tokens(self) -> bool:
+        """Whether a call's tokens say which positions it means."""
+        return False
+
+    def located(self, query: KnownTokens, key: KnownTokens) -> tuple[Edit, set[tuple[str, Any]]]:
+        """Replace tokens' texts, and what counts from the end, by positions.
+
+        Also gives which of them were found.
+        """
+        return self, set()
+
+    def changes(self, reading: Reading) -> Tensor | None:
+        """Say which queries of a call it changes, as booleans; None for all of them."""
+        return None
+
+    def meets(self, reading: Reading) -> bool:
+        """Say whether there is anything for it to edit in a call."""
+        return bool(len(reading.queries) and len(reading.keys))
+
+    def allowed(self, graph: TokenGraph, reading: Reading) -> TokenGraph:
+        """Change who may attend to whom."""
+        return graph
+
+    def shared(self, attention: Tensor, block: RowBlock, reading: Reading) -> Tensor:
+        """Change the attention of some rows, (elements, heads, rows, columns)."""
+        return attention
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, slice) and value.step is None:
+        return f"slice({value.start}, {value.stop})"
+    return repr(value)
+
+
+def _is_plain(value: object) -> bool:
+    """Say whether an edit's text says all of a value."""
+    if isinstance(value, (list, tuple)):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (str, int, float, slice, range))
+
+
+def _recorded(where: Any) -> Any:
+    """Give layers, heads or tokens as a record has them."""
+    if where is None or isinstance(where, (int, str, slice)):
+        return where
+    if isinstance(where, range) and where.step == 1:
+        return slice(where.start, where.stop)
+    if isinstance(where, (Tensor, np.ndarray)):
+        where = where.tolist()
+    return tuple(where) if isinstance(where, Sequence) else None

@@ -1,0 +1,192 @@
+"""Edits of the edges from some keys to some queries: they are cut, or scaled."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor
+
+from gattn.checks import finite_number
+from gattn.engines.tiles import RowBlock
+from gattn.errors import ContractError, EditError
+from gattn.graph.rules.keys import list_keys
+from gattn.graph.rules.simple import Crossing
+from gattn.graph.token_graph import TokenGraph
+from gattn.models.edit.base import Edit
+from gattn.models.edit.heads import Numbers
+from gattn.models.edit.tokens import (
+    KnownTokens,
+    Tokens,
+    check_tokens,
+    chosen,
+    is_relative,
+    listed,
+    one_by_one,
+    places_in,
+)
+
+if TYPE_CHECKING:
+    from gattn.models.read.reading import Reading
+
+
+_FEW_PAIRS = 1 << 22
+
+
+class _AtTokens(Edit):
+    """An edit of the edges from some keys to some queries."""
+
+    query: Tokens
+    key: Tokens
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("query", "key"):
+            check_tokens(name, getattr(self, name))
+
+    def named(self) -> dict[str, set[Any]]:
+        """Give the layers that it names, and the tokens that it names one by one."""
+        return {
+            **super().named(),
+            "query": one_by_one(self.query),
+            "key": one_by_one(self.key),
+        }
+
+    @property
+    def needs_tokens(self) -> bool:
+        """Whether a call's tokens say which positions it means."""
+        return any(map(is_relative, (self.query, self.key)))
+
+    def located(self, query: KnownTokens, key: KnownTokens) -> tuple[Edit, set[tuple[str, Any]]]:
+        """Replace tokens' texts, and what counts from the end, by positions."""
+        places: dict[str, Any] = {}
+        found: set[tuple[str, Any]] = set()
+        for name, tokens in (("query", query), ("key", key)):
+            where = getattr(self, name)
+            if isinstance(where, slice) and is_relative(where):
+                places[name] = tokens.span(where)
+            elif is_relative(where):
+                of = {one: tokens.find(self, one) for one in listed(where)}
+                places[name] = sorted({n for some in of.values() for n in some}) or slice(0, 0)
+                found |= {(name, one) for one, some in of.items() if some}
+        located = cast("Edit", replace(self, **places)) if places else self  # type: ignore[type-var]
+        return located, found
+
+    def changes(self, reading: Reading) -> Tensor | None:
+        """Say which queries of a call it changes."""
+        changed = chosen(reading.queries, self.query)
+        keys = chosen(reading.keys, self.key).nonzero()[:, 0]
+        if self.key is None:
+            return None if self.query is None else changed
+        for rows in changed.nonzero()[:, 0].split(max(_FEW_PAIRS // max(len(keys), 1), 1)):
+            changed[rows] = reading.graph.allowed(rows, keys).any(1).cpu()
+        return changed
+
+    def meets(self, reading: Reading) -> bool:
+        """Say whether one of its edges is there."""
+        queries = chosen(reading.queries, self.query).nonzero()[:, 0]
+        keys = chosen(reading.keys, self.key).nonzero()[:, 0]
+        if not len(queries) or not len(keys):
+            return False
+        if self.query is None or self.key is None:
+            return True
+        return bool(reading.graph.allowed(queries, keys).any())
+
+    def _times(self, factor: float, attention: Tensor, block: RowBlock, reading: Reading) -> Tensor:
+        rows = chosen(reading.queries, self.query)[block.rows]
+        keys = chosen(reading.keys, self.key)[list_keys(block.columns).cpu()]
+        inside = (rows[:, None] & keys).to(attention.device)
+        return torch.where(inside, attention * factor, attention)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Cut(_AtTokens):
+    """Cut edges: all that run from some keys to some queries, in some heads.
+
+    Parameters
+    ----------
+    layer, head : int or sequence of int, optional
+        Where; all by default. A pair ``(2, 1)`` as the layer, or ``"2.1"``, is head 1 of layer 2,
+        and ``[(2, 0), (3, 1)]`` or ``"2.0,3.1"`` two heads; ``layer=[2, 1]`` are two layers. Text
+        is what the command line takes: ``"cross:0-2.1"`` names a stack, too.
+    query, key : int, str, slice, range or sequence of int or str, optional
+        Positions of tokens, a span of them, or a token's text, which stands for each of its
+        occurrences; all by default. Texts are those that graphs show, or if it leaves no doubt
+        what the tokenizer calls a token. Negative positions count from the end of the text that
+        the model is first called with: -1 is the last token of the prompt, also while more are
+        generated with a cache. ``Cut(key=4)`` cuts all edges out of token 4, ``Cut(query=4)`` all
+        into it, and ``Cut(layer=5, head=1)`` the whole head, which is zero ablation.
+    renormalize : bool
+        True removes the edges before normalizing, so that the others share out what they had; a
+        query without edges gets zero. False zeroes their attention afterwards: for
+        ``Cut(key=t, renormalize=False)`` this is value zeroing.
+    stack : str, optional
+        Which stack, such as "encoder" or "cross"; needed where the model has several.
+
+    References
+    ----------
+    Geva et al. (2023), Dissecting recall of factual associations: attention knockout.
+    Mohebbi et al. (2023), Quantifying context mixing in transformers: value zeroing.
+    """
+
+    layer: Numbers = None
+    head: Numbers = None
+    query: Tokens = None
+    key: Tokens = None
+    renormalize: bool = True
+    stack: str | None = None
+
+    @property
+    def is_after(self) -> bool:  # type: ignore[override]
+        """Whether it changes attention after normalizing."""
+        return not self.renormalize
+
+    def allowed(self, graph: TokenGraph, reading: Reading) -> TokenGraph:
+        """Cut edges before normalizing."""
+        if not self.renormalize:
+            return graph
+        shift = reading.queries.first if graph.is_bipartite else reading.keys.first
+        rows = None if self.query is None else places_in(reading.queries, self.query) - shift
+        keys = None
+        if self.key is not None:
+            keys = places_in(reading.keys, self.key) - reading.keys.first
+        return graph - replace(graph, rule=Crossing(rows, keys))
+
+    def shared(self, attention: Tensor, block: RowBlock, reading: Reading) -> Tensor:
+        """Cut edges after normalizing."""
+        return attention if self.renormalize else self._times(0.0, attention, block, reading)
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Scale(_AtTokens):
+    """Multiply the attention of edges after normalizing.
+
+    Parameters
+    ----------
+    factor : float
+        By how much.
+    layer, head, query, key, stack
+        Where, as in `Cut`.
+    """
+
+    factor: float
+    layer: Numbers = None
+    head: Numbers = None
+    query: Tokens = None
+    key: Tokens = None
+    stack: str | None = None
+
+    is_after = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        try:
+            factor = finite_number("The factor of Scale", self.factor)
+        except ContractError as error:
+            raise EditError(str(error)) from error
+        object.__setattr__(self, "factor", factor)
+
+    def shared(self, attention: Tensor, block: RowBlock, reading: Reading) -> Tensor:
+        """Multiply."""
+        return self._times(self.factor, attention, block, reading)

@@ -1,0 +1,172 @@
+"""Edits that are given a graph: the model keeps to it, or runs with its attention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from gattn.engines.tiles import RowBlock
+from gattn.errors import EditError
+from gattn.graph.rules.edges import Edges
+from gattn.graph.rules.keys import list_keys
+from gattn.graph.token_graph import TokenGraph
+from gattn.heads.head import AttentionGraph
+from gattn.models.edit.base import Edit
+from gattn.models.edit.heads import Numbers
+
+if TYPE_CHECKING:
+    from gattn.models.read.reading import Reading
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Restrict(Edit):
+    """Let tokens attend only along those of the model's edges that a graph has too.
+
+    Parameters
+    ----------
+    graph : TokenGraph
+        A graph on at least as many tokens as the sequence comes to have.
+    layer, head, stack
+        Where, as in `Cut`.
+
+    Examples
+    --------
+    >>> Restrict(TokenGraph.window(512, 64))  # a model with global attention, as a local one
+    """
+
+    graph: TokenGraph
+    layer: Numbers = None
+    head: Numbers = None
+    stack: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.graph, TokenGraph):
+            raise EditError(f"Restrict takes a TokenGraph, not {type(self.graph).__name__}.")
+        _check_begins(self, self.graph)
+
+    def changes(self, reading: Reading) -> Tensor:
+        """Say which queries of a call lose edges."""
+        return self.loses(self.allowed(reading.graph, reading), reading.graph)
+
+    @staticmethod
+    def loses(left: TokenGraph, graph: TokenGraph) -> Tensor:
+        """Say which queries have fewer edges than in a graph."""
+        return (left.in_degree != graph.in_degree).cpu()
+
+    def meets(self, reading: Reading) -> bool:
+        """Say whether it removes edges of a call."""
+        return super().meets(reading) and bool(self.changes(reading).any())
+
+    def allowed(self, graph: TokenGraph, reading: Reading) -> TokenGraph:
+        """Take the edges that are in both."""
+        queries, keys, given = reading.queries, reading.keys, self.graph
+        if given.is_bipartite != graph.is_bipartite:
+            kind = "bipartite" if graph.is_bipartite else "a graph on one sequence"
+            raise EditError(f"{self}: the model's graph is {kind}, the given one is not.")
+        _check_fits(self, given.num_queries, given.num_keys, reading)
+        follows = given.rule.device is None and (not graph.is_bipartite or not queries.first)
+        if follows and not keys.first:
+            return graph & replace(graph, rule=given.rule)
+        rows = slice(queries.first, queries.first + len(queries))
+        if given.rule.device is None:
+            positions = torch.arange(rows.start, rows.stop)
+            inside = given.rule.allowed(positions[:, None], keys.first + torch.arange(len(keys)))
+            row, key = inside.nonzero(as_tuple=True)
+        else:
+            row, key, _ = _edges(given, rows)
+            key = key - keys.first
+            is_there = (key >= 0) & (key < len(keys))
+            row, key = row[is_there], key[is_there]
+        return graph & replace(
+            graph, rule=Edges.from_pairs(row, key, len(queries), graph.query_offset)
+        )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Use(Edit):
+    """Let a head run with a given attention graph: one edited in NetworkX, or another run's.
+
+    Its attention is used as it is: where edges were dropped, their mass is missing.
+
+    Parameters
+    ----------
+    graph : AttentionGraph
+        A graph on at least as many tokens as the sequence comes to have.
+    layer, head : int or sequence of int
+        Which layer and head run with it, as in `Cut`.
+    stack : str, optional
+        Which stack, where the model has several.
+    """
+
+    graph: AttentionGraph
+    layer: Numbers
+    head: Numbers = None
+    stack: str | None = None
+
+    is_after = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.graph, AttentionGraph):
+            raise EditError(f"Use takes an AttentionGraph, not {type(self.graph).__name__}.")
+        if self.graph.positions is not None or self.graph.query_positions is not None:
+            raise EditError("Use takes a graph of all tokens, not a subgraph.")
+        _check_begins(self, self.graph.graph)
+
+    def allowed(self, graph: TokenGraph, reading: Reading) -> TokenGraph:
+        """Take the graph's own edges."""
+        given, first = self.graph.graph, reading.queries.first
+        _check_fits(self, given.num_queries, given.num_keys, reading)
+        row, key, _ = self._edges(slice(0, len(reading.queries)), reading)
+        if len(key) and not 0 <= int(key.min()) <= int(key.max()) < len(reading.keys):
+            raise EditError(
+                f"{self}: query {int(row[-1]) + first} of the graph reads a key that the sequence "
+                f"does not have there; it has the keys {reading.keys.first} .. "
+                f"{reading.keys.first + len(reading.keys) - 1}."
+            )
+        rule = Edges.from_pairs(row, key, len(reading.queries), graph.query_offset)
+        return replace(graph, rule=rule)
+
+    def shared(self, attention: Tensor, block: RowBlock, reading: Reading) -> Tensor:
+        """Put the graph's attention in place of the model's."""
+        row, key, value = self._edges(block.rows, reading)
+        columns = list_keys(block.columns).cpu()
+        column = torch.searchsorted(columns, key)
+        given = torch.zeros(attention.shape[-2:], dtype=attention.dtype)
+        given[row, column] = value.to(attention.dtype)
+        return given.to(attention.device).expand_as(attention)
+
+    def _edges(self, rows: slice, reading: Reading) -> tuple[Tensor, Tensor, Tensor]:
+        """List the edges of some rows of a call: row counted from theirs, key, attention."""
+        first = reading.queries.first
+        row, key, edges = _edges(self.graph.graph, slice(first + rows.start, first + rows.stop))
+        return row, key - reading.keys.first, torch.as_tensor(self.graph.attention[edges])
+
+
+def _check_begins(edit: Edit, graph: TokenGraph) -> None:
+    if graph.query_offset:
+        raise EditError(
+            f"{type(edit).__name__} takes a graph of all tokens, but this one's queries begin at "
+            f"position {graph.query_offset}."
+        )
+
+
+def _check_fits(edit: Edit, num_queries: int, num_keys: int, reading: Reading) -> None:
+    needed = [side.first + len(side) for side in (reading.queries, reading.keys)]
+    if num_queries < needed[0] or num_keys < needed[1]:
+        raise EditError(
+            f"{edit}: the graph has {num_queries} queries and {num_keys} keys, but the sequence "
+            f"has {needed[0]} and {needed[1]} by now; build it for all tokens, generated ones too."
+        )
+
+
+def _edges(graph: TokenGraph, rows: slice) -> tuple[Tensor, Tensor, slice]:
+    """List the edges of some queries: row counted from theirs, key; and which edges they are."""
+    pointer = graph.pointer[rows.start : rows.stop + 1].cpu()
+    edges = slice(int(pointer[0]), int(pointer[-1]))
+    row = torch.repeat_interleave(torch.arange(len(pointer) - 1), pointer.diff())
+    return row, graph.edge_index[0, edges].cpu(), edges

@@ -1,0 +1,66 @@
+"""Which layers and heads an edit names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index
+from typing import Any, TypeAlias, cast
+
+import numpy as np
+
+from gattn.errors import SelectionError
+from gattn.place_names import Named, list_places, read_heads
+
+Numbers: TypeAlias = int | str | Sequence[int] | Sequence[tuple[int, int] | str] | None
+
+
+def numbers_of(name: str, chosen: Numbers) -> list[int] | None:
+    """Check which layers or heads were named."""
+    if chosen is None:
+        return None
+    try:
+        listed: Any = chosen if isinstance(chosen, Sequence) else [chosen]
+        numbers = [index(n) for n in listed]
+    except TypeError:
+        numbers = [-1]
+    if not numbers or min(numbers) < 0 or isinstance(chosen, (bool, np.bool_, str)):
+        place = ", a head such as (2, 1) or '2.1'" if name == "layer" else ""
+        raise SelectionError(
+            f"{name} is a number that counts from 0, several of them{place}, or None for all; not "
+            f"{chosen!r}."
+        )
+    return numbers
+
+
+def named_by(layer: Any) -> Named | None:
+    """Read (layer, head), text such as "2.1", or several of these; None where it is else."""
+    if isinstance(layer, str):
+        try:
+            return read_heads(layer)
+        except ValueError as error:
+            hint = "; tokens are named by query= and key=" if "<-" in layer else ""
+            raise SelectionError(f"layer is {error}; not {layer!r:.80}{hint}.") from error
+    if isinstance(layer, tuple) and len(layer) == 2 and all(map(_is_whole, layer)):
+        layer = [layer]
+    if not isinstance(layer, (list, tuple)) or all(map(_is_whole, layer)):
+        return None
+    if not any(isinstance(one, (str, tuple)) for one in layer):
+        return None
+    try:
+        stack, heads = list_places(layer)
+    except ValueError as error:
+        raise SelectionError(
+            f"A list names layers, such as [2, 3], or heads, such as [(2, 1), '3.0'], not "
+            f"{layer!r:.80}: it takes {error}."
+        ) from error
+    return Named(stack, *heads[0]) if len(heads) == 1 else Named(stack, heads=tuple(heads))
+
+
+def places_of(layer: Any) -> tuple[tuple[int, int], ...] | None:
+    """Give the places (layer, head) that an edit's layer holds, where it holds them."""
+    holds = isinstance(layer, tuple) and bool(layer) and isinstance(layer[0], tuple)
+    return cast("tuple[tuple[int, int], ...]", layer) if holds else None
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)

@@ -1,0 +1,120 @@
+"""Edits of how much: another weight function, or another normalizer."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import cast
+
+from torch import Tensor
+
+from gattn.errors import ContractError, EditError
+from gattn.models.edit.base import Edit
+from gattn.models.edit.heads import Numbers
+from gattn.normalizers import Normalizer
+from gattn.weights.base import (
+    PairFunction,
+    Pairs,
+    PositionWeight,
+    Scaled,
+    Sum,
+    Tree,
+    WeightFunction,
+    as_weight_function,
+)
+from gattn.weights.rotary import Rotary
+from gattn.weights.softcap import Softcap
+
+
+class ModelScore(WeightFunction):
+    """What the model itself computes at an edge: its score with scaling, softcap and bias.
+
+    It stands for the model's own weight function inside `Swap`: ``2 * ModelScore()`` doubles the
+    scores, ``ModelScore() + ALiBi(12)`` adds a bias to them.
+    """
+
+    def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
+        """Refuse to score outside of a model."""
+        raise ContractError("ModelScore() has a meaning only inside Swap(weight=...).")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Swap(Edit):
+    """Swap the weight function of heads, their normalizer, or both.
+
+    Parameters
+    ----------
+    layer, head : int or sequence of int, optional
+        Where; all by default.
+    weight : WeightFunction or callable, optional
+        The new weight function; the model's own by default. It gets queries and keys as the
+        model's attention does: after rotary embeddings and norms, before scaling, with keys
+        expanded to the query heads. It takes the place of scaling, softcap and position bias; who
+        may attend to whom stays. `ModelScore` stands for what it replaces. Parameters train.
+    normalizer : Normalizer, optional
+        What replaces the softmax and its sink; the model's own by default.
+    stack : str, optional
+        Which stack, where the model has several.
+    """
+
+    layer: Numbers = None
+    head: Numbers = None
+    weight: WeightFunction | PairFunction | None = None
+    normalizer: Normalizer | None = None
+    stack: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.weight is None and self.normalizer is None:
+            raise EditError("Swap takes a weight function, a normalizer, or both; it got neither.")
+        if self.weight is not None:
+            object.__setattr__(self, "weight", as_weight_function(self.weight))
+            if any(isinstance(part, Rotary) for part in self._weight.modules()):
+                raise EditError(
+                    "Swap gets queries and keys to which the model has already applied its rotary "
+                    "embeddings: give the weight function without Rotary(...)."
+                )
+        if self.normalizer is not None and not isinstance(self.normalizer, Normalizer):
+            raise EditError(f"normalizer must be a Normalizer, not {self.normalizer!r:.60}.")
+
+    @property
+    def _weight(self) -> WeightFunction:
+        return cast("WeightFunction", self.weight)
+
+    def scored_by(self, own: WeightFunction, has_vectors: bool) -> WeightFunction:
+        """Give the weight function, with the model's own in the place of `ModelScore`."""
+        if self.weight is None:
+            return own
+        if not has_vectors and not _reads_no_vectors(self._weight):
+            raise EditError(
+                f"{self._weight!r} reads queries and keys, but this model does not route its "
+                "attention through transformers' interface and shows its scores alone: use "
+                "ModelScore() and weight functions of positions."
+            )
+        return _bound(self._weight, own)
+
+
+def _reads_no_vectors(weight: WeightFunction) -> bool:
+    if isinstance(weight, (Sum, Scaled, Softcap)):
+        return all(
+            _reads_no_vectors(part)
+            for part in weight.modules()
+            if part is not weight and isinstance(part, WeightFunction)
+        )
+    return isinstance(weight, (ModelScore, PositionWeight))
+
+
+def _bound(weight: WeightFunction, own: WeightFunction) -> WeightFunction:
+    """Copy a weight function with `own` in the place of `ModelScore`; parameters are shared."""
+    if isinstance(weight, ModelScore):
+        return own
+    if not any(isinstance(part, ModelScore) for part in weight.modules()):
+        return weight
+    if isinstance(weight, Sum):
+        return Sum(*(_bound(cast("WeightFunction", term), own) for term in weight.terms))
+    bound = copy.copy(weight)
+    bound._modules = {
+        name: _bound(part, own) if isinstance(part, WeightFunction) else part
+        for name, part in weight._modules.items()
+    }
+    return bound

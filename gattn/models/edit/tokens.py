@@ -1,0 +1,138 @@
+"""Which tokens an edit names: positions, spans of them, or texts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import index
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gattn.errors import EditError, SelectionError
+from gattn.models.read.places import Side
+from gattn.token_names import find_text
+
+Tokens: TypeAlias = int | str | slice | range | Sequence[int | str] | None
+
+
+@dataclass(frozen=True)
+class KnownTokens:
+    """What is known of the tokens on one side of a call.
+
+    Parameters
+    ----------
+    names : sequence of str, optional
+        Their texts, as attention graphs show them.
+    spellings : tuple of sequences of str
+        What the tokenizer calls them.
+    count : int, optional
+        From the end of how many tokens negative positions count.
+    """
+
+    names: Sequence[str] | None
+    spellings: tuple[Sequence[str], ...] = ()
+    count: int | None = None
+
+    def find(self, edit: object, wanted: int | str) -> list[int]:
+        """Find a position, or the tokens of a text; nothing where there is none."""
+        if isinstance(wanted, str):
+            if self.names is None:
+                raise EditError(
+                    f"{edit} names a token by its text, but the tokens are not known here: pass "
+                    "tokenizer=, call the model with input_ids, or name positions."
+                )
+            try:
+                return find_text(wanted, self.names, self.spellings)
+            except SelectionError as error:
+                raise EditError(f"{edit}: {error}") from error
+        if wanted >= 0:
+            return [wanted]
+        assert self.count is not None
+        return [self.count + wanted] if self.count + wanted >= 0 else []
+
+    def span(self, where: slice) -> slice:
+        """Count a span from the start."""
+        assert self.count is not None
+        return slice(*where.indices(self.count)[:2])
+
+
+def is_relative(where: Tokens) -> bool:
+    """Say whether it takes a call's tokens to know which positions are meant."""
+    if isinstance(where, slice):
+        return any(n is not None and index(n) < 0 for n in (where.start, where.stop))
+    if where is None or isinstance(where, range):
+        return False
+    return any(isinstance(one, str) or one < 0 for one in listed(where))
+
+
+def counts_from_end(where: Tokens) -> bool:
+    """Say whether it counts from the end."""
+    if isinstance(where, (slice, range)) or where is None:
+        return is_relative(where)
+    return any(not isinstance(one, str) and one < 0 for one in listed(where))
+
+
+def check_tokens(name: str, where: Tokens) -> None:
+    """Refuse what names no tokens."""
+    if where is None or isinstance(where, str):
+        return
+    parts: Sequence[Any] = [where]
+    if isinstance(where, slice):
+        parts = [n for n in (where.start, where.stop) if n is not None]
+        is_plain = where.step in (None, 1) and not any(isinstance(n, str) for n in parts)
+        parts = parts if is_plain else [None]
+    elif isinstance(where, range) and where:
+        parts = [where[0], where[-1]]
+    elif isinstance(where, (Sequence, Tensor, np.ndarray)):
+        parts = list(where) or [None]
+    try:
+        is_right = all(
+            isinstance(n, str)
+            or (not isinstance(n, (bool, np.bool_)) and isinstance(index(n), int))
+            for n in parts
+        )
+        is_right &= not (isinstance(where, range) and min(parts) < 0)
+    except TypeError:
+        is_right = False
+    if not is_right:
+        raise SelectionError(
+            f"{name} is a position that counts from 0, or from the end -1, -2 ..., a token's text, "
+            f"several of these, or a slice of step 1; not {where!r}."
+        )
+
+
+def chosen(side: Side, where: Tokens) -> Tensor:
+    """Say which of a side's tokens are meant, as booleans."""
+    end = side.first + len(side)  # numbers beyond may be too large for a tensor
+    positions = torch.arange(side.first, end)
+    if where is None:
+        return torch.ones(len(side), dtype=torch.bool)
+    if isinstance(where, slice):
+        start, stop = (end if n is None else min(n, end) for n in (where.start or 0, where.stop))
+        return (positions >= start) & (positions < stop)
+    if isinstance(where, range):
+        return torch.tensor([n in where for n in range(side.first, end)], dtype=torch.bool)
+    there = [n for n in listed(where) if n < end]
+    return torch.isin(positions, torch.tensor(there, dtype=torch.long))
+
+
+def places_in(side: Side, where: Tokens) -> Tensor:
+    """Give the positions of a side's tokens that are meant."""
+    return chosen(side, where).nonzero()[:, 0] + side.first
+
+
+def one_by_one(where: Tokens) -> set[int | str]:
+    """Give the tokens that are named by themselves, not by a span."""
+    if where is None or isinstance(where, (slice, range)):
+        return set()
+    return set(listed(where))
+
+
+def listed(where: Tokens) -> list[Any]:
+    """List the tokens that are named by themselves."""
+    is_list = isinstance(where, (Sequence, Tensor, np.ndarray)) and not isinstance(where, str)
+    wanted: Any = where if is_list else [where]
+    return [n if isinstance(n, str) else index(n) for n in wanted]
