@@ -15,7 +15,7 @@ from gattn.analysis.heads.head_scores import refuse_negative
 from gattn.analysis.heads.head_table import Heads, by_place, described, is_graphs
 from gattn.analysis.reading.layers import Layers
 from gattn.analysis.reading.results import Array, array
-from gattn.edit_records import identities, union
+from gattn.edit_records import Edits, union
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
 from gattn.heads.trace import AttentionTrace, Stack
@@ -127,7 +127,7 @@ class _Side:
     source: str
     device: torch.device
     bound: float = 0.0
-    edits: tuple[str, ...] = ()
+    edits: Edits = ()
 
     @classmethod
     def of(cls, attention: Heads) -> _Side:
@@ -181,7 +181,7 @@ class _Side:
             described(heads),
             torch.device("cpu"),
             max(map(dropped_distance, heads)),
-            tuple(identities(union(head.edits for head in heads))),
+            union(head.edits for head in heads),
         )
 
 

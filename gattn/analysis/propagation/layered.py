@@ -13,6 +13,7 @@ from scipy.sparse import csr_array, eye_array
 
 from gattn.analysis.reading.layers import Attention, Layers
 from gattn.checks import whole
+from gattn.edit_records import Edits
 from gattn.errors import SelectionError
 from gattn.graph.token_graph import TokenGraph
 from gattn.token_names import find_token
@@ -62,7 +63,7 @@ class Layered:
         What it was read from, in words.
     notes : tuple of str
         What to mind.
-    edits : tuple of str
+    edits : tuple of Edit
         As in `Layers`.
     """
 
@@ -73,7 +74,7 @@ class Layered:
     tokens: tuple[str, ...]
     source: str
     notes: tuple[str, ...] = ()
-    edits: tuple[str, ...] = ()
+    edits: Edits = ()
 
     @classmethod
     def of(cls, given: Passages, depth: int | None, residual: bool) -> Layered:

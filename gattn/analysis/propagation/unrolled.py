@@ -15,7 +15,7 @@ from gattn.analysis.reading.results import Graph, told_in_graph
 from gattn.analysis.reading.sources import counted
 from gattn.choices import REDUCTIONS, HeadChoice, numbers_or_places
 from gattn.door import draw
-from gattn.edit_records import identities, in_words
+from gattn.edit_records import in_words
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads.trace import Reduction, Stack
 from gattn.token_names import find_token
@@ -236,7 +236,7 @@ def unroll(
         first_layer=stack.layers[0],
         computed_from=_described(stack, named, residual),
         notes="\n".join(_notes([layer for layer in chosen.values() if layer])),
-        **told_in_graph(identities(stack.edits)),
+        **told_in_graph(stack.edits),
     )
     for depth in range(len(stack.layers) + 1):
         for position, token in zip(places, labels, strict=True):

@@ -21,7 +21,7 @@ from gattn.analysis.reading.reductions import (
 from gattn.analysis.reading.sources import Source, counted, size_of
 from gattn.checks import refuse_hidden
 from gattn.choices import REDUCTIONS, HeadChoice
-from gattn.edit_records import identities
+from gattn.edit_records import Edits, from_identity
 from gattn.errors import SelectionError, ShapeError
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.edge_lists import texts
@@ -95,8 +95,8 @@ class Layers:
         Whether some attention went to a sink outside of the text.
     is_signed : bool
         Whether some attention is negative.
-    edits : tuple of str
-        The edits that the model ran with, as `gattn.edit_records.identities` writes them.
+    edits : tuple of Edit
+        The edits that the model ran with.
     """
 
     read: Callable[[int], Tensor]
@@ -113,7 +113,7 @@ class Layers:
     holds_residual: bool = False
     has_sink: bool = False
     is_signed: bool = False
-    edits: tuple[str, ...] = ()
+    edits: Edits = ()
 
     @property
     def source(self) -> str:
@@ -440,7 +440,7 @@ def _of_stack(stack: Stack) -> Layers:
         is_square=is_square,
         has_sink=any(g.sink is not None for some in graphs for g in some),
         is_signed=any(bool((g.attention < 0).any()) for some in graphs for g in some),
-        edits=tuple(identities(stack.edits)),
+        edits=stack.edits,
     )
 
 
@@ -467,7 +467,7 @@ def _of_labelled(values: Any) -> Layers:
         read_from=replace(found.read_from, text=read.source),
         is_square=read.is_square,
         holds_residual=read.holds_residual,
-        edits=read.edits,
+        edits=tuple(map(from_identity, read.edits)),
     )
 
 

@@ -15,6 +15,7 @@ from gattn.analysis.reading.results import Table, told
 from gattn.analysis.syntax.conllu import Sentence
 from gattn.analysis.syntax.trees import Direction, largest, tree_heads
 from gattn.analysis.syntax.words import aligned
+from gattn.edit_records import Described
 from gattn.errors import SelectionError
 from gattn.heads.trace import AttentionTrace, Stack
 from gattn.progress import walk
@@ -128,7 +129,7 @@ class _Counts:
     layers: tuple[int, ...] = ()
     heads: tuple[int, ...] = ()
     source: str = ""
-    edits: dict[str, None] = field(default_factory=dict)
+    edits: dict[Described, None] = field(default_factory=dict)
     mass: float = 0.0
     dropped: float = 0.0
     sentences: int = 0
@@ -203,7 +204,7 @@ class _Counts:
             "name": "dependency alignment",
             "computed_from": source,
             "notes": self._notes(numbers[ALL]),
-            **told(list(self.edits)),
+            **told(self.edits),
         }
         return made
 

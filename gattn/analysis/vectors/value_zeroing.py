@@ -12,7 +12,7 @@ from torch import Tensor
 from gattn.analysis.reading.results import Array, array
 from gattn.checks import whole
 from gattn.choices import LayerChoice, numbers_of
-from gattn.edit_records import identities, in_words
+from gattn.edit_records import in_words
 from gattn.errors import CaptureError, SelectionError
 from gattn.models.edit.edges import Cut
 from gattn.models.effects.copying import LayerCopies
@@ -130,7 +130,7 @@ def value_zeroing(
         {"layer": depth, "query": range(len(copies)), "key": keys},
         name="value_zeroing",
         computed_from=", ".join(filter(None, source)),
-        edits=identities(edits),
+        edits=edits,
         notes=notes,
         tokens={"query": copies.tokens, "key": [copies.tokens[key] for key in keys]},
         holds_residual=True,

@@ -37,7 +37,7 @@ import torch
 from torch import Tensor, nn
 
 from gattn.choices import LayerChoice, numbers_of
-from gattn.edit_records import identities, in_words
+from gattn.edit_records import Edits, in_words
 from gattn.errors import CaptureError, SelectionError
 from gattn.models.load.encoding import Inputs, encode, is_text, names_of, pad
 from gattn.models.load.loading import input_device, model_name
@@ -84,8 +84,8 @@ class Decomposition(Generic[R]):
     error : float
         How far the vectors were at most from what the model added to the residual stream, relative
         to the largest number of it.
-    edits : tuple of str
-        The edits that were open, as `gattn.edit_records.identities` writes them.
+    edits : tuple of Edit
+        The edits that were open.
     """
 
     results: list[R]
@@ -95,7 +95,7 @@ class Decomposition(Generic[R]):
     source: str
     notes: list[str]
     error: float
-    edits: tuple[str, ...] = ()
+    edits: Edits = ()
 
 
 def decompose(
@@ -332,7 +332,7 @@ class _Decomposing(Context, Generic[R]):
             ", ".join(filter(None, source)),
             notes,
             self._error,
-            tuple(identities(self._edits)),
+            self._edits,
         )
 
 

@@ -6,7 +6,7 @@ import { $ } from "./elements.js";
 /** List what differs among some texts. */
 const distinct = (texts) => [...new Set(texts)].filter(Boolean).map((text) => visible(text, 80)).join(" and ");
 
-const keepOf = ({ edges, totalEdges, keep }) => (edges === totalEdges ? "all edges kept" : keep === "All()" ? "some edges kept" : `edges kept: ${keep}`);
+const keepOf = ({ edges, totalEdges, keep }) => (edges === totalEdges ? "all edges kept" : keep ? `edges kept: ${keep}` : "some edges kept");
 
 /** Say how many edges some graphs have, where they lack some. */
 export function keptText(graphs) {

@@ -48,7 +48,7 @@ function layeredScene(page, i, common) {
   const flows = traced?.flows.map((flow) => flow.reduce((most, x) => Math.max(most, x), 0));
   const label = traced ? "share (rollout)" : isChange ? "mean change of attention" : "mean attention";
   const scale = new Scale(label, isSigned ? -1 : 0, flows ? Math.max(...flows, 0.01) : 1, true, tokens.length);
-  const layerNames = page.stack.graphs.length > 1 ? page.stack.layers.map((layer) => `layer ${layer}`) : [page.stack.graphs[0].name.split(" · ")[0]];
+  const layerNames = page.stack.graphs.length > 1 ? page.stack.layers.map((layer) => `layer ${layer}`) : [page.stack.graphs[0].layerName];
   return layered({ ...common, layers, layerNames, tokens, range, level, token, traced, scale });
 }
 
