@@ -427,22 +427,23 @@ def _work(name: str, queue: Any) -> None:
 
 _INTRODUCTION = """# Which models work
 
-Of each of the {types} model types that transformers {transformers} registers, a tiny random model
-was built and run on a padded batch, with torch {torch}; {built} of them ran. This page was written
-by `python -m benchmarks.coverage --markdown docs/models.md`. "Captured and edited" says that
+Transformers {transformers} registers {types} model types. For each, a tiny random model was built
+and run on a padded batch, with torch {torch}; {built} of them ran. This page was written by
+`python -m benchmarks.coverage --markdown docs/models.md`. "Captured and edited" means that
 
-- the output while capturing is the plain output, bit for bit, and the model is what it was before;
-- the captured attention of every layer, head and sequence is the model's own, from its eager code,
-  within {tolerance:.0e}, and nothing besides. (Where eager code gives its weights before a sink
-  takes its share, they are compared as shares);
+- the output while capturing is the same as without, bit for bit, and the model is unchanged
+  afterwards;
+- the captured attention of every layer, head and sequence equals the model's own, from its eager
+  code, within {tolerance:.0e}, and nothing else is captured (if eager code returns its weights
+  before a sink takes its share, they are compared as shares);
 - with the model's own scores put back by `Swap(weight=ModelScore())`, the output is the same
   within {tolerance:.0e} of its size;
-- one cut edge in the first layer of each stack is gone, its row renormalised, all else there is as
-  it was, and what comes after changes.
+- when one edge in the first layer of each stack is cut, it is gone, its row is renormalized,
+  everything else in that layer is unchanged, and what comes after changes.
 
-A family works or not by how its code computes attention, which does not depend on the size of a
-model. What gattn cannot read it refuses with the reason; each call of a routed model is checked
-against the model's own output while it runs.
+Whether a family works depends on how its code computes attention, not on the size of a model. What
+gattn cannot read it refuses, with the reason; each call of a routed model is checked against the
+model's own output while it runs.
 """
 
 
@@ -467,19 +468,19 @@ def page(verdicts: Sequence[Verdict]) -> str:
         f"## Captured and edited ({len(complete)})\n",
         "Through transformers' attention interface:\n",
         _names(one for one in complete if one.routed),
-        "Through their softmax (no queries and keys; proved on a small input first). With * where "
+        "Through their softmax (no queries and keys; checked on a small input first). * means that "
         '`attn_implementation="eager"` is needed:\n',
         _names(one for one in complete if not one.routed),
     ]
     if groups.get(CAPTURED):
-        parts += ["## Captured, not all compared or not edited\n", _reasons(groups[CAPTURED])]
+        parts += ["## Captured, but not fully compared or not edited\n", _reasons(groups[CAPTURED])]
     if groups.get(WRONG):
         parts += ["## Wrong\n", _reasons(groups[WRONG])]
     parts += ["## Refused\n", _reasons(groups.get(REFUSED, []))]
-    parts += ["## No attention that the model shows\n", _names(groups.get(NO_ATTENTION, []))]
+    parts += ["## No attention that the model exposes\n", _names(groups.get(NO_ATTENTION, []))]
     parts += [
         "## Not built here\n",
-        "Their tiny models did not build or run, so nothing is known:\n",
+        "Their tiny models did not build or did not run, so nothing is known about them:\n",
     ]
     return "\n".join([*parts, _names(groups.get(NOT_BUILT, []))])
 

@@ -65,7 +65,7 @@ through = gradient_rollout(text, model, tokenizer, **answer)
 tokens = {
     "attention": np.mean([trace[3, head].to_dense()[last] for head in range(4)], axis=0),
     "rollout": rollout(trace).sel(layer=3, query=last),
-    "flow": flow(trace, targets=last).sel(query=last),
+    "flow": flow(trace, queries=last).sel(query=last),
     "gradient rollout": through.sel(layer=3, query=last),
 }
 of_tokens = rank_agreement(tokens, text, model, tokenizer, **answer)

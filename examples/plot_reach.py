@@ -47,10 +47,10 @@ def moves(*edits: gattn.Edit) -> np.ndarray:
 # %%
 # In how many layers information can travel; on how many walks; and where it is narrowest.
 
-fewest = reach(window, layers=layers)
-squashed = oversquashing(window, layers=layers)
+fewest = reach(window, depth=layers)
+squashed = oversquashing(window, depth=layers)
 farthest, parted = int(squashed.index[0]), count - 7
-cut = bottlenecks(window, parted, count - 1, layers=layers, cut="edges")
+cut = bottlenecks(window, parted, count - 1, depth=layers, cut="edges")
 print(squashed.round(4))
 print(cut)
 

@@ -41,8 +41,8 @@ class GraphAttention(EdgeAttention):
     ----------
     channels : int
         Size of the queries' features and of the output.
-    heads : int
-        Number of heads; each has ``channels // heads`` dimensions.
+    num_heads : int
+        Number of heads; each has ``channels // num_heads`` dimensions.
     weight : WeightFunction or callable, optional
         What an edge scores; the scaled dot product by default.
     normalizer : Normalizer, optional
@@ -62,7 +62,7 @@ class GraphAttention(EdgeAttention):
 
     Examples
     --------
-    >>> layer = GraphAttention(16, heads=4)
+    >>> layer = GraphAttention(16, num_heads=4)
     >>> layer(torch.randn(5, 16), TokenGraph.causal(5)).shape
     torch.Size([5, 16])
     """
@@ -70,7 +70,7 @@ class GraphAttention(EdgeAttention):
     def __init__(
         self,
         channels: int,
-        heads: int = 1,
+        num_heads: int = 1,
         *,
         weight: WeightFunction | PairFunction | None = None,
         normalizer: Normalizer | None = None,
@@ -82,11 +82,11 @@ class GraphAttention(EdgeAttention):
         compile: bool = False,
     ) -> None:
         super().__init__()
-        are_whole = isinstance(channels, Integral) and isinstance(heads, Integral)
-        if not are_whole or channels < 1 or heads < 1 or channels % heads:
+        are_whole = isinstance(channels, Integral) and isinstance(num_heads, Integral)
+        if not are_whole or channels < 1 or num_heads < 1 or channels % num_heads:
             raise ShapeError(
-                "channels and heads must be whole numbers, channels a multiple of heads, got "
-                f"{channels!r} and {heads!r}."
+                "channels and num_heads must be whole numbers, channels a multiple of num_heads, "
+                f"not {channels!r} and {num_heads!r}."
             )
         if normalizer is not None and not isinstance(normalizer, Normalizer):
             raise ContractError(
@@ -95,7 +95,7 @@ class GraphAttention(EdgeAttention):
             )
         if not 0 <= dropout <= 1:
             raise ShapeError(f"dropout is a share from 0 to 1, not {dropout!r}.")
-        self.channels, self.heads, self.dropout = channels, heads, dropout
+        self.channels, self.num_heads, self.dropout = channels, num_heads, dropout
         self.engine, self.compile_weight = engine, compile
         self.weight = ScaledDotProduct() if weight is None else as_weight_function(weight)
         self.normalizer = Softmax() if normalizer is None else normalizer
@@ -259,7 +259,7 @@ class GraphAttention(EdgeAttention):
             raise ShapeError(
                 f"expected features of {projection.in_features} channels, got {tuple(x.shape)}."
             )
-        projected: Tensor = projection(x).unflatten(-1, (self.heads, -1))
+        projected: Tensor = projection(x).unflatten(-1, (self.num_heads, -1))
         return projected.transpose(-3, -2)
 
     @staticmethod
@@ -283,6 +283,6 @@ class GraphAttention(EdgeAttention):
 
     def __repr__(self) -> str:
         return (
-            f"{type(self).__name__}({self.channels}, heads={self.heads}, weight={self.weight!r}, "
-            f"normalizer={self.normalizer!r})"
+            f"{type(self).__name__}({self.channels}, num_heads={self.num_heads}, "
+            f"weight={self.weight!r}, normalizer={self.normalizer!r})"
         )

@@ -36,11 +36,11 @@ def walk(
     items : sequence
         What is walked.
     desc, unit : str
-        What is computed, and what an item is called: "flow", "target".
+        What is computed, and what an item is called: "flow", "pair".
     progress : bool
         Whether to show anything.
     fewer : str
-        How a user asks for less, such as "choose some with targets=". Where given, an estimate of
+        How a user asks for less, such as "choose some with queries=". Where given, an estimate of
         the time is printed once the first item is done, if it is over a second.
     """
     from tqdm import tqdm

@@ -15,6 +15,17 @@ import matplotlib.pyplot as plt
 torch.set_num_threads(1)
 
 
+SLOW = {"browser", "cluster", "ran"}
+"""Fixtures that start a browser or a Ray cluster, or run all examples."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if SLOW & set(item.fixturenames) or item.get_closest_marker("ray"):
+            item.add_marker("slow")
+
+
 @pytest.fixture(autouse=True)
 def _closed_figures():
     yield

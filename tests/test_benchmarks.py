@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -14,12 +16,14 @@ def benchmarks(*arguments: object) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_it_lists_its_rows():
     listed = benchmarks("--list")
     for name in ("fused-causal/256/forward", "random-pair/10000/backward", "graphs-topk/8192"):
         assert name in listed
 
 
+@pytest.mark.slow
 def test_one_row_from_end_to_end(tmp_path):
     path = tmp_path / "results.json"
     printed = benchmarks("--quick", "--rows", "fused-causal/256/forward", "--json", path)

@@ -128,8 +128,8 @@ def test_text_comes_from_standard_input(tmp_path, monkeypatch, capsys):
         (["draw", TEXT, "-o", "picture.gif"], "one of .svg, .png, .pdf"),
         (["draw", TEXT, "-o", "no/such/folder/a.svg"], "there is no folder"),
         (["draw", TEXT, "--layout", "circle"], "--layer and --head"),
-        (["draw", TEXT, "--heads", "1,2"], "heads with their layers, such as 2.1"),
-        (["draw", TEXT, "--heads", "one"], "[STACK:]LAYER[.HEAD], such as 2.1"),
+        (["draw", TEXT, "--heads", "1,9"], "no (0, 9) among layers [0, 1, 2, 3]"),
+        (["draw", TEXT, "--heads", "one"], "numbers, as in 0,2, or LAYER.HEAD"),
         (["draw", TEXT, "--heads", "1.1,9.0"], "no (9, 0) among layers [0, 1, 2, 3]"),
         (["draw", TEXT, "--heads", "cross:1.1"], "No stack 'cross'"),
         (["compare", TEXT, "--with", "gpt2", "--sort", "distance"], "a comparison around edits"),
@@ -400,35 +400,35 @@ def test_a_model_that_does_not_go_on_with_texts_has_no_next_token(
 
 
 @pytest.mark.parametrize(
-    ("options", "target", "heads"),
+    ("options", "query", "heads"),
     [
         ([], 11, "mean"),
-        (["--target", "cat"], 9, "mean"),
-        (["--target", "-2", "--heads", "2"], 10, 2),
+        (["--query", "cat"], 9, "mean"),
+        (["--query", "-2", "--heads", "2"], 10, 2),
     ],
 )
-def test_flow_ranks_tokens_by_what_comes_from_them(options, target, heads, capsys):
+def test_flow_ranks_tokens_by_what_comes_from_them(options, query, heads, capsys):
     assert run("flow", PROMPT, "--residual", 0.3, *options) == 0
     first, names, *lines = capsys.readouterr().out.splitlines()
     trace = gattn.capture(PROMPT)
-    assert first == f"to {target}, {trace.tokens[target]}, through 4 layers"
+    assert first == f"to {query}, {trace.tokens[query]}, through 4 layers"
     assert names.split() == ["position", "token", "flow", "share", "rollout", "attention"]
     how = ({"reduce": heads} if heads == "mean" else {"heads": heads}) | {"residual": 0.3}
-    flows = flow(trace, targets=target, **how)[0]
-    rolled = rollout(trace, **how).sel(layer=3, query=target)
+    flows = flow(trace, queries=query, **how)[0]
+    rolled = rollout(trace, **how).sel(layer=3, query=query)
     last = torch.stack([torch.from_numpy(trace[3, head].to_dense()) for head in range(4)])
-    last = (last.mean(0) if heads == "mean" else last[heads])[target]
-    rows = [line.split() for line in lines[: target + 1]]
+    last = (last.mean(0) if heads == "mean" else last[heads])[query]
+    rows = [line.split() for line in lines[: query + 1]]
     ranked = [float(row[2]) for row in rows]
     assert ranked == sorted(ranked, reverse=True)
-    assert {int(row[0]) for row in rows} == set(range(target + 1))
+    assert {int(row[0]) for row in rows} == set(range(query + 1))
     for position, token, *numbers in rows:
         place = int(position)
         assert token == trace.tokens[place]
         expected = [flows[place], flows[place] / flows.sum(), rolled[place], last[place]]
         assert [float(x) for x in numbers] == pytest.approx([float(x) for x in expected], abs=6e-4)
-    assert lines[target + 1].startswith("flow: the most that comes through")
-    assert "flows lack at most" in lines[target + 2]
+    assert lines[query + 1].startswith("flow: the most that comes through")
+    assert "flows lack at most" in lines[query + 2]
 
 
 def test_flow_reads_heads_of_a_stack(capsys):
@@ -479,8 +479,8 @@ def test_tokens_lists_positions(capsys):
         (["compare", TEXT, "--normalizer", "topk:0"], "k must be"),
         (["compare", TEXT, "--restrict", "window"], "window:N"),
         (["compare", TEXT, "--cut", "1.1", "--layer", "9"], "the model has layers 0 .. 3"),
-        (["flow", TEXT, "--target", "zebra"], "No token 'zebra'"),
-        (["flow", TEXT, "--target", "99"], "here 0 .. 12"),
+        (["flow", TEXT, "--query", "zebra"], "No query 'zebra'"),
+        (["flow", TEXT, "--query", "99"], "here 0 .. 12"),
         (["flow", TEXT, "--heads", "9"], "No head 9"),
         (["flow", TEXT, "--heads", "cross:1.1"], "No stack 'cross'; there are ['decoder']"),
         (["flow", TEXT, "--heads", "mean"], "--reduce mean, max or min"),
@@ -504,7 +504,7 @@ def test_routes_prints_paths_and_edges_and_writes_pictures_and_graphs(tmp_path, 
     assert "2.0  lamp 5 → green 12" in said
     again = gattn.load(tmp_path / "routes.graphml")
     assert set(again.edges) == set(found.edges)
-    assert again.nodes[found.target]["strength"] == 1
+    assert again.nodes[found.end]["strength"] == 1
     assert run("routes", text, "-o", tmp_path / "routes.json") == 0
     assert set(gattn.load(tmp_path / "routes.json")) == set(found)
     for suffix in ("gexf", "dot", "csv"):

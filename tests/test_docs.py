@@ -92,6 +92,7 @@ def test_the_index_of_a_folder_leads_to_its_pages(folder):
     assert [name for name in pages if name != "index.md" and f"({name})" not in index] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", RUN)
 def test_every_block_of_code_of_a_page_runs(name, tmp_path, monkeypatch):
     run(name, monkeypatch, tmp_path)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from gattn.errors import CaptureError, GraphError, SelectionError, ShapeError
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
+from gattn.heads.steps import Merged
 from gattn.keep import All, Threshold, TopK, TopMass
 
 TOKENS = ("the", " cat", " saw", " the", " dog")
@@ -65,12 +66,12 @@ def test_what_is_dropped_is_counted(keep) -> None:
     np.testing.assert_array_equal(head.total_edges, [1, 2, 3, 4, 5])
     np.testing.assert_array_equal(head.dropped_edges, [1, 2, 3, 4, 5] - mask.sum(1))
     assert head.share_kept == pytest.approx((A * mask).sum() / 5)
-    assert head.kept_by == str(keep)
+    assert head.kept_by == (keep,)
 
 
 def test_keeps_follow_each_other_and_say_so() -> None:
     head = causal_head().keep(TopK(3)).keep(Threshold(0.1))
-    assert head.kept_by == "TopK(3), Threshold(0.1)"
+    assert head.kept_by == (TopK(3), Threshold(0.1))
     np.testing.assert_allclose(head.total_mass, np.ones(5))
 
 
@@ -401,9 +402,9 @@ def test_repr_says_what_was_kept() -> None:
 def test_a_merged_head_says_so_where_edges_were_dropped():
     matrix = np.array([[0.6, 0.25, 0.15], [0.5, 0.3, 0.2], [0.4, 0.3, 0.3]])
     head = AttentionGraph.from_dense(matrix)
-    assert head.merge([(0, 2)]).kept_by == "All()"
+    assert head.merge([(0, 2)]).kept_by == (All(),)
     part = head.keep(Threshold(0.2)).merge([(0, 2)])
-    assert part.kept_by == "Threshold(0.2), merged"
+    assert part.kept_by == (Threshold(0.2), Merged())
 
 
 def test_generated_tokens_stay_counted_in_parts_and_merged_heads() -> None:

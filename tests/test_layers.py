@@ -14,7 +14,7 @@ ROOT = Path(gattn.__file__).parent
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
 LAYERS = [
     {"door", "errors", "caching", "progress", "checks", "edit_records"},
-    {"text", "token_names", "place_names"},
+    {"text", "token_names", "place_names", "choices"},
     {"graph"},
     {"weights", "normalizers", "keep"},
     {"engines"},
@@ -85,16 +85,22 @@ def test_only_doors_import_by_name() -> None:
     assert users == {"door.py", "drawing/pictures.py"} | within
 
 
-def test_no_imports_run_in_a_circle() -> None:
+def circles(graph: nx.DiGraph) -> list[list[str]]:
+    return [sorted(some) for some in nx.strongly_connected_components(graph) if len(some) > 1]
+
+
+def test_no_imports_run_in_a_circle_of_files_or_of_folders() -> None:
     files = {module(path): path for path in FILES}
-    graph = nx.DiGraph()
+    graph, folders = nx.DiGraph(), nx.DiGraph()
     for name, path in files.items():
         for found in imports(path, within_functions=True):
             target = found if found in files else found.rpartition(".")[0]
             if target in files:
                 graph.add_edge(name, target)
-    circles = [sorted(some) for some in nx.strongly_connected_components(graph) if len(some) > 1]
-    assert circles == []
+                folders.add_edge(path.parent, files[target].parent)
+    folders.remove_node(ROOT)
+    assert circles(graph) == []
+    assert circles(folders) == []
 
 
 def test_files_of_the_command_import_only_from_their_left() -> None:

@@ -42,7 +42,7 @@ def build(*arguments, **options):
 
 def attention_by_hand(layer, x, index):
     """The attention of each edge and head, in the order of `index`, by plain loops."""
-    heads, size = layer.heads, layer.channels // layer.heads
+    heads, size = layer.num_heads, layer.channels // layer.num_heads
     query = layer.project_query(x).reshape(len(x), heads, size)
     key = layer.project_key(x).reshape(len(x), heads, size)
     pairs = index.T.tolist()
@@ -436,8 +436,10 @@ def test_graphs_are_the_attention_of_forward(randn):
 
 
 def test_its_repr_says_what_it_computes():
-    layer = GraphAttention(8, heads=2, weight=ScaledDotProduct() + ALiBi(2), normalizer=Entmax15())
-    expected = "GraphAttention(8, heads=2, weight=ScaledDotProduct() + ALiBi(2), "
+    layer = GraphAttention(
+        8, num_heads=2, weight=ScaledDotProduct() + ALiBi(2), normalizer=Entmax15()
+    )
+    expected = "GraphAttention(8, num_heads=2, weight=ScaledDotProduct() + ALiBi(2), "
     assert repr(layer) == expected + "normalizer=Entmax15())"
 
 
@@ -456,7 +458,9 @@ def test_channels_and_heads_are_whole_numbers(channels, heads):
         GraphAttention(channels, heads)
 
 
-@pytest.mark.parametrize("normalizer", ["softmax", Softmax, torch.softmax], ids=repr)
+@pytest.mark.parametrize(
+    "normalizer", ["softmax", Softmax, torch.softmax], ids=["name", "class", "function"]
+)
 def test_something_else_than_a_normalizer_is_refused(normalizer):
     with pytest.raises(ContractError, match="normalizer must be a Normalizer such as"):
         GraphAttention(16, 4, normalizer=normalizer)

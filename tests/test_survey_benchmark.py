@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[1]
 
 
@@ -14,6 +16,7 @@ def benchmark(*arguments: object) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 def test_it_lists_its_measurements():
     listed = benchmark("--list")
     for name in ("docstrings/local", "gpt2-shape/packed", "scaling/3", "size/all", "reading"):
@@ -21,6 +24,7 @@ def test_it_lists_its_measurements():
     assert "docstrings/local" not in benchmark("--list", "--only", "scaling")
 
 
+@pytest.mark.slow
 def test_one_measurement_from_end_to_end(tmp_path):
     path = tmp_path / "found.json"
     printed = benchmark("--quick", "--only", "docstrings/local", "--json", path)
@@ -35,7 +39,7 @@ def test_one_measurement_from_end_to_end(tmp_path):
     assert row["disk_bytes"] > row["texts"]
     assert row["mib"] > 50
     page = path.with_suffix(".md").read_text()
-    assert "Beside what is done today" in page
+    assert "Compared with saving" in page
     assert "survey, head_table" in page
     assert "Where the time goes" not in page  # It was not measured.
     for picture in (path.with_suffix(".svg"), path.with_suffix(".png")):

@@ -18,7 +18,7 @@ def test_plain_callables_pass():
 def test_sizes_are_the_callers():
     check_weight_function(
         lambda q, k, pairs: (q[..., :2] * k).sum(-1) * pairs.features.sum(-1, keepdim=True),
-        heads=2,
+        num_heads=2,
         query_dim=5,
         key_dim=2,
         edge_features=4,
@@ -122,7 +122,7 @@ def test_broken_weight_function_is_refused(weight, clause):
 
 def test_wrong_sizes_are_refused():
     with pytest.raises(ContractError):
-        check_weight_function(torch.ones(4) * Dot(), heads=3)
+        check_weight_function(torch.ones(4) * Dot(), num_heads=3)
 
 
 def misspells(q, k, pairs):
@@ -144,13 +144,13 @@ def test_what_the_function_raises_is_told_as_its_own_with_the_sizes(weight, erro
     with pytest.raises(ContractError, match=f"(?s)your function raised {error}") as caught:
         check_weight_function(weight)
     assert "an edge list scores as a tile does" not in str(caught.value)
-    assert "heads=3, query_dim=4, key_dim=4" in str(caught.value)
-    assert "pass heads=, query_dim=" in str(caught.value)
+    assert "num_heads=3, query_dim=4, key_dim=4" in str(caught.value)
+    assert "pass num_heads=, query_dim=" in str(caught.value)
 
 
 def test_sizes_that_a_weight_function_does_not_have_are_named():
-    with pytest.raises(ContractError, match="heads=3, query_dim=4"):
-        check_weight_function(torch.ones(4) * Dot(), heads=3)
+    with pytest.raises(ContractError, match="num_heads=3, query_dim=4"):
+        check_weight_function(torch.ones(4) * Dot(), num_heads=3)
 
 
 class FrozenBias(WeightFunction):

@@ -6,6 +6,8 @@ import pytest
 import gattn
 from gattn.analysis import (
     bottlenecks,
+    bounces,
+    deletion_curve,
     flow,
     head_distances,
     oversquashing,
@@ -106,19 +108,30 @@ def test_one_token_is_found_by_position_end_or_text():
 def test_every_door_takes_the_same_names(trace, name):
     assert trace[0, 0].subgraph([name]).labels() == ["dog"]
     assert without_tokens(trace[0, 0], [name]).labels() == [t for t in TOKENS if t != "dog"]
-    flows = flow(trace, targets=-1, sources=name, progress=False)
+    flows = flow(trace, queries=-1, keys=name, progress=False)
     assert flows["key"].to_numpy().tolist() == [2]
     known = oversquashing(trace, 2)
     np.testing.assert_array_equal(oversquashing(trace, name)["influence"], known["influence"])
     assert trace.draw_text(name).figure is not None
     assert "query 2" in " ".join(t.get_text() for t in trace.draw_text(name).texts)
-    passed = trace.unroll().rollout(target=name)
-    assert passed.end("target") == trace.unroll().rollout(target=2).end("target")
+    np.testing.assert_array_equal(bounces(trace, name), bounces(trace, 2))
+    narrow = bottlenecks(trace, name, -1)
+    assert narrow.equals(bottlenecks(trace, 2, -1))
+    assert narrow.notes == bottlenecks(trace, 2, -1).notes
+    ways = trace.unroll().flow(key=name, query=-1)
+    assert ways.end("key") == (0, 2)
+    assert ways.graph["key_position"] == 2
+    passed = trace.unroll().rollout(query=name)
+    assert passed.end("query") == trace.unroll().rollout(query=2).end("query")
     np.testing.assert_array_equal(
-        head_distances(trace, queries=[name]), head_distances(trace, queries=[2])
+        head_distances(trace, queries=name), head_distances(trace, queries=[2])
     )
+    asked = {"metric": "probability", "target": " cat", "random": 0, "steps": 2, "progress": False}
+    ranking = {"attention": trace}
+    by_name = deletion_curve(ranking, TEXT, position=name, **asked)
+    assert by_name.equals(deletion_curve(ranking, TEXT, position=2, **asked))
     assert routes(TEXT, position=name, progress=False).graph["position"] == 2
-    zeroed = value_zeroing(TEXT, tokens=[name], progress=False)
+    zeroed = value_zeroing(TEXT, zeroed=[name], progress=False)
     assert zeroed["key"].to_numpy().tolist() == [2]
     cut = gattn.effect(TEXT, [gattn.Cut(0, key=name)], progress=False)["edited"][0]
     assert cut == gattn.effect(TEXT, [gattn.Cut(0, key=2)], progress=False)["edited"][0]

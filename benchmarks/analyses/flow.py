@@ -26,7 +26,7 @@ def _build(side: str, size: int, device: str) -> Side:
     if side == "gattn":
 
         def ours() -> Tensor:
-            return torch.from_numpy(flow(attention, targets=-1, progress=False).to_numpy()[0])
+            return torch.from_numpy(flow(attention, queries=-1, progress=False).to_numpy()[0])
 
         return Side(ours)
     graph = _unrolled(attention.mean(1).numpy())

@@ -60,7 +60,7 @@ def _numbers(layers: np.ndarray) -> torch.Tensor:
 def _walks(side: str, size: int, device: str) -> Side:
     graph = TokenGraph.window(size, WIDTH)
     if side == "gattn":
-        found = partial(walks, graph, layers=LAYERS, progress=False)
+        found = partial(walks, graph, depth=LAYERS, progress=False)
         return Side(lambda: torch.from_numpy(found().to_numpy()))
     matrix = graph.mask().double().numpy()
     return Side(lambda: torch.from_numpy(np.linalg.matrix_power(matrix, LAYERS)))
@@ -70,7 +70,7 @@ def _bottlenecks(side: str, size: int, device: str) -> Side:
     key, query = size // 4, size // 2
     if side == "gattn":
         graph = TokenGraph.causal(size)
-        return Side(lambda: torch.tensor([len(bottlenecks(graph, key, query, layers=LAYERS))]))
+        return Side(lambda: torch.tensor([len(bottlenecks(graph, key, query, depth=LAYERS))]))
     unrolled = nx.DiGraph()
     places = itertools.product(range(LAYERS), range(size))
     unrolled.add_edges_from(((n, j), (n + 1, i)) for n, j in places for i in range(j, size))

@@ -54,7 +54,7 @@ def _build(side: str, size: int, device: str, of: str) -> Side:
 
     def ours() -> Tensor:
         if of == "routes":
-            found = route_importances(ids, model, heads=True, progress=False)
+            found = route_importances(ids, model, by_head=True, progress=False)
         else:
             found = value_zeroing(ids, model, progress=False)
         return torch.from_numpy(found.to_numpy()).float()

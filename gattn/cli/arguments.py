@@ -8,7 +8,9 @@ from math import isfinite, nan
 from typing import NoReturn
 
 from gattn.errors import SelectionError
-from gattn.place_names import list_places
+from gattn.place_names import DIGITS, list_places, read_numbers
+
+_REDUCTIONS = ("mean", "max", "min")
 
 
 class Parser(argparse.ArgumentParser):
@@ -23,7 +25,7 @@ class Parser(argparse.ArgumentParser):
             Always.
         """
         if "expected one argument" in message:
-            message += ", and one that begins with - is written after =, as in --target=-x"
+            message += ", and one that begins with - is written after =, as in --query=-x"
         if re.search("required: .*TEXT", message):
             message += ", and a text that begins with - is written after --, as in -- -x"
         raise SelectionError(f"{message}. See {self.prog} --help.")
@@ -69,3 +71,42 @@ def head_places(written: str) -> tuple[str | None, list[tuple[int, int]]]:
         return list_places(written)
     except ValueError as error:
         raise SelectionError(f"--heads takes {error}; not {written!r:.80}.") from error
+
+
+def head_choice(written: str | None) -> tuple[str | None, list[int] | list[tuple[int, int]] | None]:
+    """Read which heads: numbers, as in 0,2, or places, as in 1.1,2.0; None for all.
+
+    First comes the stack, where it is named.
+
+    Raises
+    ------
+    SelectionError
+        Where they are none.
+    """
+    if written is None:
+        return None, None
+    if "." in written:
+        return head_places(written)
+    try:
+        return None, read_numbers(written)
+    except ValueError as error:
+        instead = "; how they become one is --reduce mean, max or min"
+        raise SelectionError(
+            f"--heads says which heads: numbers, as in 0,2, or LAYER.HEAD, as in 1.1,2.0, not "
+            f"{written!r:.80}{instead if written in _REDUCTIONS else ''}."
+        ) from error
+
+
+def written_token(written: str) -> int | str:
+    """Read a token: its position, from the end where negative, or its text, quoted or not.
+
+    Raises
+    ------
+    SelectionError
+        Where it is a number larger than any position.
+    """
+    if not written.removeprefix("-").isdecimal():
+        return written.strip("'\"").strip()
+    if len(written) > DIGITS:
+        raise SelectionError(f"No position {written}: positions have at most {DIGITS} digits.")
+    return int(written)

@@ -9,7 +9,7 @@ import webbrowser
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gattn.cli.arguments import head_places
+from gattn.cli.arguments import head_choice
 from gattn.cli.captures import (
     Loaded,
     captured,
@@ -77,7 +77,7 @@ def _order(options: argparse.Namespace) -> dict[str, Any]:
             "--layer and --head draw one head: for a larger matrix of it say --heads "
             f"{options.layer}.{options.head}; --sort and --label are for several heads."
         )
-    stack, heads = head_places(options.heads) if options.heads else (None, None)
+    stack, heads = head_choice(options.heads)
     if is_one:
         heads = [(options.layer, options.head)]
     return {"heads": heads, "stack": stack, "sort": options.sort, "label": options.label}

@@ -9,15 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from gattn.cli.arguments import head_places
+from gattn.cli.arguments import head_choice, written_token
 from gattn.cli.captures import Loaded, captured, edit_labels, load, made_edits, read_edits
 from gattn.cli.output import PICTURES, print_notes, print_table, save_drawing, save_table, say
 from gattn.errors import EditError, SelectionError
 
 if TYPE_CHECKING:
-    from gattn.analysis.reading.reductions import HeadChoice
     from gattn.analysis.reading.results import Table
     from gattn.analysis.vectors.route_graphs import Routes
+    from gattn.choices import HeadChoice
     from gattn.heads.trace import AttentionTrace
     from gattn.models.edit.base import Edit
 
@@ -49,7 +49,7 @@ def run_effect(options: argparse.Namespace) -> None:
         model,
         tokenizer,
         metric=options.metric,
-        position=options.position,
+        position=written_token(options.position),
         target=options.target,
         other=options.other,
         progress=sys.stderr.isatty(),
@@ -81,7 +81,12 @@ def run_routes(options: argparse.Namespace) -> None:
     from gattn.analysis.vectors.routes import routes
 
     say("taking layers apart ...")
-    found = routes(*loaded, position=options.position, threshold=options.threshold, progress=False)
+    found = routes(
+        *loaded,
+        position=written_token(options.position),
+        threshold=options.threshold,
+        progress=False,
+    )
     say("")
     _print_routes(found)
     if options.output:
@@ -92,7 +97,7 @@ def run_routes(options: argparse.Namespace) -> None:
 def _print_routes(found: Routes) -> None:
     from gattn.text import visible
 
-    layer, position, _ = found.target
+    layer, position, _ = found.end
     predicted = visible(found.graph["predicted"]) if found.graph["predicted"] else "nothing"
     print(f"position {position}, {visible(found.tokens[position])}, predicts {predicted}")
     print(f"{layer} layers; {found.number_of_nodes()} nodes, {found.number_of_edges()} edges")
@@ -120,18 +125,18 @@ def _save_routes(found: Routes, path: Path) -> None:
 
 def run_flow(options: argparse.Namespace) -> None:
     """Rank tokens by what flows from them to one."""
-    stack, heads = _chosen(options.heads)
+    stack, heads = head_choice(options.heads)
     trace = captured(options)
     from gattn.text import visible
 
     if stack is not None:
         trace = replace(trace, stacks={stack: trace[stack]})
-    target = _position(options.target, trace.tokens)
-    ranked = _ranked(trace, target, heads, options)
+    query = _position(options.query, trace.tokens)
+    ranked = _ranked(trace, query, heads, options)
     shown = ranked.head(_MOST_ROWS).reset_index()
     shown["token"] = [visible(token) for token in shown["token"]]
     layers = len(trace.only_stack.layers)
-    print(f"to {target}, {visible(trace.tokens[target])}, through {layers} layers")
+    print(f"to {query}, {visible(trace.tokens[query])}, through {layers} layers")
     print_table(shown)
     if left := len(ranked) - len(shown):
         print(f"and {left} more, which -o flow.csv writes too")
@@ -149,51 +154,28 @@ def _position(written: str, tokens: Sequence[str]) -> int:
     """Find the token that was written as its position or its text."""
     from gattn.token_names import find_tokens
 
-    is_number = written.removeprefix("-").isdecimal()
-    if is_number and len(written) > 12:
-        raise SelectionError(f"No position {written}: there are {len(tokens)} tokens.")
-    wanted = int(written) if is_number else written.strip("'\"").strip()
     try:
-        return find_tokens(wanted, range(len(tokens)), tokens)[-1]
+        return find_tokens(written_token(written), range(len(tokens)), tokens, "query")[-1]
     except SelectionError as error:
         raise SelectionError(f"{error} `gattn tokens TEXT` lists them.") from error
 
 
-def _chosen(written: str | None) -> tuple[str | None, HeadChoice]:
-    """Read which heads: numbers, as in 0,2, or places, as in 1.1,2.0; None for all.
-
-    First comes the stack, where it is named.
-    """
-    from gattn.place_names import read_numbers
-
-    if written is None:
-        return None, None
-    if "." in written:
-        return head_places(written)
-    try:
-        return None, read_numbers(written)
-    except ValueError as error:
-        raise SelectionError(
-            f"--heads says which heads: numbers, as in 0,2, or LAYER.HEAD, as in 1.1,2.0, not "
-            f"{written!r:.80}; how they become one is --reduce mean, max or min."
-        ) from error
-
-
 def _ranked(
-    trace: AttentionTrace, target: int, heads: HeadChoice, options: argparse.Namespace
+    trace: AttentionTrace, query: int, heads: HeadChoice, options: argparse.Namespace
 ) -> Table:
     """Rank the tokens by what flows from them to one."""
-    from gattn.analysis.propagation.flow import flow
-    from gattn.analysis.propagation.rollout import rollout
+    from gattn.analysis.propagation.flow import flow_and_lack
+    from gattn.analysis.propagation.rollout import Mixed, rollout
     from gattn.analysis.reading.layers import Layers
     from gattn.analysis.reading.results import table
 
     which: dict[str, Any] = {"heads": heads, "reduce": options.reduce}
     how: dict[str, Any] = {**which, "residual": options.residual}
-    flows = flow(trace, targets=target, progress=sys.stderr.isatty(), **how)
+    mixed = Mixed.of(trace, heads, options.reduce, options.residual, None)
+    flows, lack = flow_and_lack(mixed, query, None, progress=sys.stderr.isatty())
     numbers = flows.to_numpy()[0]
-    rolled = rollout(trace, **how).to_numpy()[-1, target]
-    attention = Layers.of(trace).reduced(**which)[-1][target].numpy()
+    rolled = rollout(trace, **how).to_numpy()[-1, query]
+    attention = Layers.of(trace).reduced(**which)[-1][query].numpy()
     rows = {
         "position": flows["key"].to_numpy(),
         "token": trace.tokens,
@@ -202,8 +184,8 @@ def _ranked(
         "rollout": rolled,
         "attention": attention,
     }
-    source = f"to {target} {trace.tokens[target]}: {flows.computed_from}"
-    notes = [note.removesuffix(", see error_bound") for note in flows.notes]
+    source = f"to {query} {trace.tokens[query]}: {flows.computed_from}"
+    notes = [*flows.notes, lack]
     made = table(rows, name="flow", computed_from=source, notes=notes, index=["position"])
     reached = made[(numbers > 0) | (attention > 0)]
     return cast("Table", reached.sort_values("flow", ascending=False, kind="stable"))

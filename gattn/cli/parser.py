@@ -132,10 +132,9 @@ def _effect(commands: Commands) -> None:
     parser.add_argument("--metric", choices=METRICS, default="kl", help="default: kl")
     parser.add_argument(
         "--position",
-        type=whole,
-        default=-1,
-        metavar="N",
-        help="the token whose prediction is measured (default: -1, the last)",
+        default="-1",
+        metavar="TOKEN",
+        help="the token whose prediction is measured, by position or text (default: -1, the last)",
     )
     parser.add_argument("--target", metavar="TOKEN", help='a token such as " cat"')
     parser.add_argument("--other", metavar="TOKEN", help="the one it is compared with")
@@ -148,10 +147,9 @@ def _routes(commands: Commands) -> None:
     _add_text(parser)
     parser.add_argument(
         "--position",
-        type=whole,
-        default=-1,
-        metavar="N",
-        help="the token whose prediction is asked for (default: -1, the last)",
+        default="-1",
+        metavar="TOKEN",
+        help="the token whose prediction is asked for, by position or text (default: -1, the last)",
     )
     parser.add_argument(
         "--threshold",
@@ -168,10 +166,10 @@ def _flow(commands: Commands) -> None:
     parser = commands.add_parser("flow", help="rank tokens by what flows from them to one token")
     _add_text(parser)
     parser.add_argument(
-        "--target",
+        "--query",
         default="-1",
         metavar="TOKEN",
-        help="a position, or the text of a token, the last of such (default: -1, the last)",
+        help="where it flows to: a position, or a text, its last token (default: -1, the last)",
     )
     parser.add_argument(
         "--heads", metavar="HEADS", help="read these alone: numbers, as in 0,2, or 1.1,2.0"
@@ -260,7 +258,9 @@ def _add_capture(parser: argparse.ArgumentParser) -> None:
 
 def _add_order(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--heads", metavar="HEADS", help="draw these, larger, as in 1.1,2.0 or decoder:1.1,2.0"
+        "--heads",
+        metavar="HEADS",
+        help="draw these, larger: of each layer, as in 0,2, or 1.1,2.0 or decoder:1.1,2.0",
     )
     for option, what in (
         ("--sort", "sort heads by a column of `gattn heads --all` or of the table of a comparison"),

@@ -58,7 +58,9 @@ def _add_what(parser: argparse.ArgumentParser) -> None:
         help="compute it from all edges (default), or faster from those that are kept",
     )
     parser.add_argument("--layers", metavar="N", help="only these layers, such as 0,2-4")
-    parser.add_argument("--heads", metavar="N", help="only these heads of each layer")
+    parser.add_argument(
+        "--heads", metavar="HEADS", help="only these heads: of each layer as in 0,2, or 1.1,2.0"
+    )
     parser.add_argument(
         "--scores", action="store_true", help="store what each edge scored before the softmax, too"
     )

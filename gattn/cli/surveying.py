@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from gattn.cli.arguments import head_choice
 from gattn.cli.captures import read_edits, read_keep
 from gattn.cli.output import note, say
 from gattn.errors import EditError, GattnError, SelectionError
@@ -39,7 +40,7 @@ def run_survey(options: argparse.Namespace) -> None:
     chosen: dict[str, Any] = {
         "keep": read_keep(options.keep),
         "layers": _read_numbers("--layers", options.layers),
-        "heads": _read_numbers("--heads", options.heads),
+        "heads": _read_heads(options.heads),
         "contributions": _read_contributions(options.contributions),
         "analyses": _read_names(options.analyses),
     }
@@ -70,6 +71,13 @@ def _read_numbers(option: str, text: str | None) -> list[int] | None:
         return read_numbers(text)
     except ValueError as error:
         raise SelectionError(f"{option} takes {error}; not {text!r}.") from error
+
+
+def _read_heads(text: str | None) -> list[int] | list[tuple[int, int]] | None:
+    stack, heads = head_choice(text)
+    if stack is not None:
+        raise SelectionError(f"--heads names heads of all stacks: write {text!r} without {stack}:.")
+    return heads
 
 
 def _read_contributions(name: str | None) -> bool | Literal["value"]:

@@ -27,6 +27,7 @@ from gattn.files.checking import DEEPEST, check_graph
 from gattn.files.plain import from_json, parsed, to_json
 from gattn.graph import rules
 from gattn.graph.token_graph import TokenGraph
+from gattn.heads import steps
 from gattn.heads.head import AttentionGraph
 from gattn.heads.trace import AttentionTrace, Stack
 
@@ -195,7 +196,7 @@ class _Packer:
         if not parts.get("edits", True):
             del parts["edits"]  # Versions that do not know of edits read files without any.
         if isinstance(value, AttentionGraph):
-            parts["graph"] = _readable(value)
+            parts |= {"graph": _readable(value), "kept_by": steps.to_text(value.kept_by)}
         packed = {type(value).__name__: {name: self.pack(part) for name, part in parts.items()}}
         return self._share(packed) if isinstance(value, TokenGraph) else packed
 
@@ -303,7 +304,10 @@ class _Unpacker:
         return self._shared[place]
 
     def _build(self, kind: type[Any], content: dict[str, Any]) -> Any:
-        made = kind(**{name: self.unpack(part) for name, part in content.items()})
+        parts = {name: self.unpack(part) for name, part in content.items()}
+        if kind is AttentionGraph and isinstance(parts.get("kept_by"), str):
+            parts["kept_by"] = steps.from_text(parts["kept_by"])
+        made = kind(**parts)
         if kind is TokenGraph:
             check_graph(made, self._size)
         return made

@@ -19,7 +19,7 @@ from gattn.graph.neighbourhoods import padded_rows
 from gattn.graph.ordering import refuse_numbers
 from gattn.graph.rules.edges import Edges
 from gattn.graph.token_graph import TokenGraph
-from gattn.heads import edge_lists, merging, networks
+from gattn.heads import edge_lists, merging, networks, steps
 from gattn.keep import Keep, as_keep
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ _LISTS: Mapping[str, tuple[type, ...]] = {
     "query_tokens": (str,),
     "words": (int, type(None)),
 }
-_TEXTS = ("model", "weight_function", "normalizer", "kept_by")
+_TEXTS = ("model", "weight_function", "normalizer")
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -84,8 +84,9 @@ class AttentionGraph:
         head has its own.
     model, weight_function, normalizer : str
         What computed it.
-    kept_by : str
-        Which edges were kept.
+    kept_by : tuple of Keep and Step
+        How it came by its edges, one step after the other, as in ``(TopK(8), NoSelfLoops())``;
+        see `gattn.heads.steps`.
     edits : tuple of Edit
         The edits that the model ran with, those of other heads too; a file keeps an `EditRecord`
         of each, which equals it.
@@ -122,7 +123,7 @@ class AttentionGraph:
     model: str = ""
     weight_function: str = ""
     normalizer: str = ""
-    kept_by: str = "All()"
+    kept_by: steps.Kept = steps.ALL
     edits: Edits = ()
 
     def __post_init__(self) -> None:
@@ -184,6 +185,7 @@ class AttentionGraph:
         for name in _TEXTS:
             if not isinstance(getattr(self, name), str):
                 raise ShapeError(f"{name} must be a str, not {getattr(self, name)!r:.80}.")
+        steps.check(self.kept_by)
 
     @staticmethod
     def _check_sizes(sizes: Mapping[str, tuple[Any, int]]) -> None:
@@ -234,7 +236,7 @@ class AttentionGraph:
         edits = f", {in_words(self.edits)}" if self.edits else ""
         return (
             f"AttentionGraph({place}{self.graph.num_tokens} tokens, {self.graph.num_edges} edges, "
-            f"keep={self.kept_by}, {self.share_kept:.1%} of the attention{edits})"
+            f"keep={steps.to_text(self.kept_by)}, {self.share_kept:.1%} of the attention{edits})"
         )
 
     def place(self) -> list[str]:
@@ -406,23 +408,24 @@ class AttentionGraph:
         chosen = np.zeros(self.graph.num_edges, dtype=bool)
         for edges, present in padded_rows(self.graph.edge_index[1], self.graph.num_queries):
             chosen[edges[keep.select(attention[edges], present)].numpy()] = True
-        return self._with_edges(chosen, str(keep))
+        return self._with_edges(chosen, keep)
 
     def without_self_loops(self) -> AttentionGraph:
         """Drop the edges from a token to itself: what remains of a causal head is a DAG."""
         if self.graph.is_bipartite:
             return self
-        return self._with_edges(self.key != self.query + self.graph.query_offset, "no self-loops")
+        chosen = self.key != self.query + self.graph.query_offset
+        return self._with_edges(chosen, steps.NoSelfLoops())
 
-    def _with_edges(self, chosen: NDArray[np.bool_], kept_by: str) -> AttentionGraph:
+    def _with_edges(self, chosen: NDArray[np.bool_], step: Keep | steps.Step) -> AttentionGraph:
         row, key = torch.from_numpy(self.query[chosen]), torch.from_numpy(self.key[chosen])
         rule = Edges.from_pairs(row, key, self.graph.num_queries, self.graph.query_offset)
-        kept: dict[str, Any] = {name: values[chosen] for name, values in self.edge_values.items()}
+        values: dict[str, Any] = {name: some[chosen] for name, some in self.edge_values.items()}
         return replace(
             self,
             graph=replace(self.graph, rule=rule),
-            kept_by=kept_by if self.kept_by == "All()" else f"{self.kept_by}, {kept_by}",
-            **kept,
+            kept_by=steps.after(self.kept_by, step),
+            **values,
         )
 
     # Nodes

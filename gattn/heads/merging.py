@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from gattn.errors import SelectionError
 from gattn.graph.rules.edges import Edges
 from gattn.graph.token_graph import TokenGraph
+from gattn.heads import steps
 from gattn.heads.pieces import joined
 from gattn.token_names import find_tokens, places_of
 
@@ -144,7 +145,7 @@ def merge(
         generated=int(starts[len(starts) - head.generated :].sum()),
         positions=None,
         query_positions=None,
-        kept_by="All()" if head.kept_by == "All()" else f"{head.kept_by}, merged",
+        kept_by=head.kept_by if head.kept_by == steps.ALL else (*head.kept_by, steps.Merged()),
     )
 
 

@@ -14,6 +14,7 @@ from gattn.edit_records import EditRecord, from_text, to_text
 from gattn.errors import GraphError
 from gattn.graph.rules.edges import Edges
 from gattn.graph.token_graph import TokenGraph
+from gattn.heads import steps
 from gattn.heads.merging import unless_counted
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def _graph_attributes(head: AttentionGraph) -> dict[str, Any]:
         "head": head.head,
         "key_value_head": head.key_value_head,
         **{name: getattr(head, name) or None for name in _TEXTS},
-        "keep": head.kept_by,
+        "keep": steps.to_text(head.kept_by),
         "edits": to_text(head.edits) if head.edits else None,
         "dtype": head.attention.dtype.name,
         "num_keys": None if head.graph.num_keys == head.graph.num_tokens else head.graph.num_keys,
@@ -293,10 +294,14 @@ def _read(
         "generated": sum(
             bool(nodes[node].get("generated")) for node in (queries if bipartite else keys)
         ),
-        "kept_by": graph.graph.get("keep", "All()"),
+        "kept_by": _kept(graph.graph.get("keep", "All()")),
         "edits": _edits(graph.graph.get("edits", "[]")),
         **{name: graph.graph.get(name, "") for name in _TEXTS},
     }
+
+
+def _kept(text: Any) -> Any:
+    return steps.from_text(text) if isinstance(text, str) else text
 
 
 def _edits(text: Any) -> tuple[EditRecord, ...]:

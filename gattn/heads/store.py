@@ -257,7 +257,7 @@ class KeptEdges:
                     score=kept["score"].numpy() if self._scores else None,
                     sink=(1 - total).clamp_min(0).numpy() if has_sink else None,
                     head=head,
-                    kept_by=str(self._keep),
+                    kept_by=(self._keep,),
                     **attributes,
                 )
             )

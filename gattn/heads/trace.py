@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
 from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, overload
 
 from gattn import door
 from gattn.checks import whole
+from gattn.choices import HeadChoice, heads_among, stack_and_heads
 from gattn.edit_records import Edits, in_words, union
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads.arrays import heads_from
@@ -25,8 +26,6 @@ if TYPE_CHECKING:
     from gattn.analysis.propagation.unrolled import Unrolled
     from gattn.graph.token_graph import TokenGraph
 
-HeadChoice: TypeAlias = int | str | Sequence[int] | Sequence[tuple[int, int] | str] | None
-SomeHeads: TypeAlias = str | Iterable[tuple[int, int] | str] | None
 Reduction: TypeAlias = Literal["mean", "max", "min"]
 
 
@@ -335,23 +334,20 @@ class AttentionTrace:
         self,
         query: int | str | None = None,
         *,
-        heads: SomeHeads = None,
+        heads: HeadChoice = None,
         **options: Any,
     ) -> Axes:
-        """Write the text, shaded by the mean of all heads or of those at some (layer, head).
+        """Write the text, shaded by the mean of all heads or of some, as in `draw`.
 
         See `gattn.drawing.draw_text`.
         """
         chosen = self.heads() if heads is None else iter(self._heads_at(heads))
         return door.draw_text(chosen, query, **options)
 
-    def _heads_at(self, heads: str | Iterable[tuple[int, int] | str]) -> list[AttentionGraph]:
-        try:
-            stack, places = list_places(heads)
-        except ValueError as error:
-            raise SelectionError(f"heads takes {error}; not {heads!r:.80}.") from error
+    def _heads_at(self, heads: HeadChoice) -> list[AttentionGraph]:
+        stack, _ = stack_and_heads(heads)
         of = self.only_stack if stack is None else self[stack]
-        return [of[place] for place in places]
+        return [of[place] for place in heads_among(heads, of.layers)[1]]
 
 
 def _hint(place: str) -> str:

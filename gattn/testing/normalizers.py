@@ -12,14 +12,14 @@ from gattn.normalizers.base import Normalizer
 from gattn.testing.clauses import BATCH, KEYS, QUERIES, agree, hold_to, moved, normal
 
 
-def check_normalizer(normalizer: Normalizer, *, heads: int = 3) -> None:
+def check_normalizer(normalizer: Normalizer, *, num_heads: int = 3) -> None:
     """Hold a normalizer to its contract, in float64, on rows of different degrees.
 
     Parameters
     ----------
     normalizer : Normalizer
         What is checked: a copy of it, its parameters moved a little.
-    heads : int
+    num_heads : int
         The number of heads that it takes.
 
     Raises
@@ -30,9 +30,9 @@ def check_normalizer(normalizer: Normalizer, *, heads: int = 3) -> None:
     draw = torch.Generator().manual_seed(0)
     degrees = torch.tensor([3, 0, 7, 1, 5])
     places = torch.rand(QUERIES, KEYS, generator=draw).argsort(-1)
-    scores = normal(draw, BATCH, heads, QUERIES, KEYS)
+    scores = normal(draw, BATCH, num_heads, QUERIES, KEYS)
     case = _Normalising(moved(normalizer, draw), scores, places < degrees[:, None])
-    hold_to(repr(normalizer), case, _CLAUSES, {"heads": heads})
+    hold_to(repr(normalizer), case, _CLAUSES, {"num_heads": num_heads})
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from gattn.weights.base import (
 def check_weight_function(
     weight: WeightFunction | PairFunction,
     *,
-    heads: int = 3,
+    num_heads: int = 3,
     query_dim: int = 4,
     key_dim: int | None = None,
     edge_features: int = 0,
@@ -37,7 +37,7 @@ def check_weight_function(
     ----------
     weight : WeightFunction or callable
         What is checked: a copy of it, its parameters moved a little.
-    heads, query_dim : int
+    num_heads, query_dim : int
         The sizes that it takes.
     key_dim : int, optional
         Features of a key; `query_dim` by default.
@@ -55,12 +55,12 @@ def check_weight_function(
     shape = (QUERIES, KEYS, edge_features)
     case = _Scoring(
         moved(function, draw),
-        normal(draw, BATCH, heads, QUERIES, query_dim),
-        normal(draw, BATCH, heads, KEYS, key_dim),
+        normal(draw, BATCH, num_heads, QUERIES, query_dim),
+        normal(draw, BATCH, num_heads, KEYS, key_dim),
         Positions(torch.arange(QUERIES) + 2, torch.arange(KEYS)),
         normal(draw, *shape) if edge_features else None,
     )
-    sizes = {"heads": heads, "query_dim": query_dim, "key_dim": key_dim}
+    sizes = {"num_heads": num_heads, "query_dim": query_dim, "key_dim": key_dim}
     hold_to(repr(function), case, _CLAUSES, sizes | {"edge_features": edge_features})
 
 

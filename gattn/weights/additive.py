@@ -17,7 +17,7 @@ class Additive(WeightFunction):
 
     Parameters
     ----------
-    heads : int
+    num_heads : int
         How many heads.
     dim : int
         Features of a head's query and key.
@@ -29,11 +29,11 @@ class Additive(WeightFunction):
     Bahdanau et al. (2015), Neural machine translation by jointly learning to align and translate.
     """
 
-    def __init__(self, heads: int, dim: int, hidden: int) -> None:
+    def __init__(self, num_heads: int, dim: int, hidden: int) -> None:
         super().__init__()
-        self.query_matrix = learned(heads, dim, hidden, fan_in=dim)
-        self.key_matrix = learned(heads, dim, hidden, fan_in=dim)
-        self.vector = learned(heads, hidden, fan_in=hidden)
+        self.query_matrix = learned(num_heads, dim, hidden, fan_in=dim)
+        self.key_matrix = learned(num_heads, dim, hidden, fan_in=dim)
+        self.vector = learned(num_heads, hidden, fan_in=hidden)
 
     def prepare(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tree, Tree]:
         """Project both sides to the hidden features."""
@@ -58,7 +58,7 @@ class GAT(WeightFunction):
 
     Parameters
     ----------
-    heads : int
+    num_heads : int
         How many heads.
     dim : int
         Features of a head's query and key.
@@ -70,10 +70,10 @@ class GAT(WeightFunction):
     Velickovic et al. (2018), Graph attention networks.
     """
 
-    def __init__(self, heads: int, dim: int, negative_slope: float = 0.2) -> None:
+    def __init__(self, num_heads: int, dim: int, negative_slope: float = 0.2) -> None:
         super().__init__()
-        self.query_vector = learned(heads, dim, fan_in=dim)
-        self.key_vector = learned(heads, dim, fan_in=dim)
+        self.query_vector = learned(num_heads, dim, fan_in=dim)
+        self.key_vector = learned(num_heads, dim, fan_in=dim)
         self.negative_slope = finite_number("negative_slope", negative_slope)
 
     def prepare(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tree, Tree]:
@@ -97,7 +97,7 @@ class GATv2(WeightFunction):
 
     Parameters
     ----------
-    heads : int
+    num_heads : int
         How many heads.
     dim : int
         Features of a head's query and key.
@@ -111,12 +111,12 @@ class GATv2(WeightFunction):
     Brody et al. (2022), How attentive are graph attention networks?
     """
 
-    def __init__(self, heads: int, dim: int, hidden: int, negative_slope: float = 0.2) -> None:
+    def __init__(self, num_heads: int, dim: int, hidden: int, negative_slope: float = 0.2) -> None:
         super().__init__()
-        self.query_matrix = learned(heads, dim, hidden, fan_in=dim)
-        self.key_matrix = learned(heads, dim, hidden, fan_in=dim)
-        self.bias = nn.Parameter(torch.zeros(heads, hidden))
-        self.vector = learned(heads, hidden, fan_in=hidden)
+        self.query_matrix = learned(num_heads, dim, hidden, fan_in=dim)
+        self.key_matrix = learned(num_heads, dim, hidden, fan_in=dim)
+        self.bias = nn.Parameter(torch.zeros(num_heads, hidden))
+        self.vector = learned(num_heads, hidden, fan_in=hidden)
         self.negative_slope = finite_number("negative_slope", negative_slope)
 
     def prepare(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tree, Tree]:

@@ -48,7 +48,7 @@ class SwinCosine(Dot):
 
     Parameters
     ----------
-    heads : int
+    num_heads : int
         How many heads; each learns its theta, which starts at ln 10.
 
     References
@@ -56,9 +56,9 @@ class SwinCosine(Dot):
     Liu et al. (2022), Swin Transformer V2.
     """
 
-    def __init__(self, heads: int) -> None:
+    def __init__(self, num_heads: int) -> None:
         super().__init__()
-        self.theta = nn.Parameter(torch.full((heads,), math.log(10.0)))
+        self.theta = nn.Parameter(torch.full((num_heads,), math.log(10.0)))
 
     def prepare(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tree, Tree]:
         """Bring vectors to length 1, the query's to the inverse temperature."""

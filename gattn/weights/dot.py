@@ -73,7 +73,7 @@ class Bilinear(Dot):
 
     Parameters
     ----------
-    heads : int
+    num_heads : int
         How many heads.
     query_dim : int
         Features of a head's query.
@@ -85,10 +85,10 @@ class Bilinear(Dot):
     Luong et al. (2015), Effective approaches to attention-based neural machine translation.
     """
 
-    def __init__(self, heads: int, query_dim: int, key_dim: int | None = None) -> None:
+    def __init__(self, num_heads: int, query_dim: int, key_dim: int | None = None) -> None:
         super().__init__()
         key_dim = query_dim if key_dim is None else key_dim
-        self.matrix = learned(heads, query_dim, key_dim, fan_in=query_dim * key_dim)
+        self.matrix = learned(num_heads, query_dim, key_dim, fan_in=query_dim * key_dim)
 
     def prepare(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tree, Tree]:
         """Bring the query to the key's features."""

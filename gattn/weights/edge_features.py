@@ -18,7 +18,7 @@ class EdgeBias(PositionWeight):
 
     Parameters
     ----------
-    heads : int
+    num_heads : int
         How many heads.
     features : int
         How many features an edge has.
@@ -28,9 +28,9 @@ class EdgeBias(PositionWeight):
     Ying et al. (2021), Do transformers really perform badly for graph representation?
     """
 
-    def __init__(self, heads: int, features: int) -> None:
+    def __init__(self, num_heads: int, features: int) -> None:
         super().__init__()
-        self.matrix = learned(features, heads, fan_in=features)
+        self.matrix = learned(features, num_heads, fan_in=features)
 
     def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
         """Score pairs."""
@@ -46,7 +46,7 @@ class EdgeProduct(WeightFunction):
 
     Parameters
     ----------
-    heads : int
+    num_heads : int
         How many heads.
     dim : int
         d, the features of a head's query and key.
@@ -58,9 +58,9 @@ class EdgeProduct(WeightFunction):
     Shirzad et al. (2023), Exphormer.
     """
 
-    def __init__(self, heads: int, dim: int, features: int) -> None:
+    def __init__(self, num_heads: int, dim: int, features: int) -> None:
         super().__init__()
-        self.matrix = learned(features, heads, dim, fan_in=features)
+        self.matrix = learned(features, num_heads, dim, fan_in=features)
 
     def prepare(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tree, Tree]:
         """Scale the query."""

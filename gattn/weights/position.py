@@ -20,7 +20,7 @@ class ALiBi(PositionWeight):
 
     Parameters
     ----------
-    heads : int
+    num_heads : int
         How many heads.
 
     References
@@ -28,10 +28,10 @@ class ALiBi(PositionWeight):
     Press et al. (2022), Train short, test long.
     """
 
-    def __init__(self, heads: int) -> None:
+    def __init__(self, num_heads: int) -> None:
         super().__init__()
-        heads = whole("heads (at least one head)", heads, 1)
-        self.slopes = nn.Buffer(torch.tensor(alibi_slopes(heads)), persistent=False)
+        num_heads = whole("num_heads (at least one head)", num_heads, 1)
+        self.slopes = nn.Buffer(torch.tensor(alibi_slopes(num_heads)), persistent=False)
 
     def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
         """Score pairs."""
@@ -42,14 +42,14 @@ class ALiBi(PositionWeight):
         return str(len(self.slopes))
 
 
-def alibi_slopes(heads: int) -> list[float]:
+def alibi_slopes(num_heads: int) -> list[float]:
     """List ALiBi's slope of each head."""
-    if heads < 1:
-        raise ContractError(f"ALiBi needs at least one head, not {heads}.")
-    power = 1 << (heads.bit_length() - 1)
+    if num_heads < 1:
+        raise ContractError(f"ALiBi needs at least one head, not {num_heads}.")
+    power = 1 << (num_heads.bit_length() - 1)
     slopes = [2.0 ** (-8 * h / power) for h in range(1, power + 1)]
     between = [2.0 ** (-4 * h / power) for h in range(1, 2 * power + 1, 2)]
-    return slopes + between[: heads - power]
+    return slopes + between[: num_heads - power]
 
 
 class T5RelativeBias(PositionWeight):
@@ -59,7 +59,7 @@ class T5RelativeBias(PositionWeight):
 
     Parameters
     ----------
-    heads : int
+    num_heads : int
         How many heads.
     num_buckets : int
         How many buckets.
@@ -76,7 +76,7 @@ class T5RelativeBias(PositionWeight):
 
     def __init__(
         self,
-        heads: int,
+        num_heads: int,
         num_buckets: int = 32,
         max_distance: int = 128,
         bidirectional: bool = True,
@@ -92,7 +92,7 @@ class T5RelativeBias(PositionWeight):
         self.num_buckets = num_buckets
         self.max_distance = max_distance
         self.bidirectional = bidirectional
-        self.bias = nn.Parameter(torch.zeros(num_buckets, heads))
+        self.bias = nn.Parameter(torch.zeros(num_buckets, num_heads))
 
     def bucket(self, offset: Tensor) -> Tensor:
         """Find the bucket of each offset j - i, whole numbers of any shape."""
@@ -121,7 +121,7 @@ class RelativePosition(PositionWeight):
 
     Parameters
     ----------
-    heads : int
+    num_heads : int
         How many heads.
     max_distance : int
         m: all farther offsets on a side share one bias.
@@ -131,12 +131,12 @@ class RelativePosition(PositionWeight):
     Shaw et al. (2018), Self-attention with relative position representations, for the clipping.
     """
 
-    def __init__(self, heads: int, max_distance: int) -> None:
+    def __init__(self, num_heads: int, max_distance: int) -> None:
         super().__init__()
         if max_distance < 0:
             raise ContractError(f"max_distance must be 0 or more, not {max_distance!r}.")
         self.max_distance = max_distance
-        self.bias = nn.Parameter(torch.zeros(2 * max_distance + 1, heads))
+        self.bias = nn.Parameter(torch.zeros(2 * max_distance + 1, num_heads))
 
     def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
         """Score pairs."""

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import gattn
 from gattn.analysis import barcode, topology_table
 from gattn.analysis.shape.barcode import Barcode
-from gattn.errors import SelectionError, ShapeError
+from gattn.errors import DependencyError, SelectionError, ShapeError
 
 T = np.array(
     [[0.7, 0.1, 0.1, 0.1], [0.3, 0.3, 0.3, 0.1], [0.05, 0.55, 0.1, 0.3], [0.1, 0.2, 0.3, 0.4]]
@@ -174,7 +174,7 @@ def test_one_token_has_no_bars_and_a_summary():
 def test_without_ripser_loops_are_refused_and_components_are_not(monkeypatch):
     monkeypatch.setitem(sys.modules, "ripser", None)
     assert len(barcode(T)) == 3
-    with pytest.raises(SelectionError, match=r"pip install 'gattn\[topology\]'"):
+    with pytest.raises(DependencyError, match=r"pip install 'gattn\[topology\]'"):
         barcode(T, dimension=1)
 
 

@@ -135,14 +135,14 @@ def test_tokens_in_another_order_have_these_flows_in_that_order(seed):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_some_targets_and_sources(causal):
+def test_some_queries_and_keys(causal):
     attention = drawn(0, 3, 2, 6, causal=causal)
     whole = flow(attention)
-    some = flow(attention, targets=[4, -1], sources=[5, 0, 3])
+    some = flow(attention, queries=[4, -1], keys=[5, 0, 3])
     assert some["query"].to_numpy().tolist() == [4, 5]
     assert some["key"].to_numpy().tolist() == [5, 0, 3]
     np.testing.assert_array_equal(some, whole.sel(query=[4, 5], key=[5, 0, 3]))
-    one = flow(attention, targets=-2, sources=1)
+    one = flow(attention, queries=-2, keys=1)
     assert one.shape == (1, 1)
     assert one == whole.sel(query=4, key=1)
     assert one.key_token.item() == "1"
@@ -206,7 +206,7 @@ def test_nothing_flows_through_empty_rows_or_from_later_tokens():
 def test_what_takes_long_is_estimated_first(capsys, monkeypatch):
     monkeypatch.setattr("gattn.progress._PATIENCE", -1.0)
     flow(PAPER)
-    assert "flow: 9 x pair, about 0 s; choose some with targets=" in capsys.readouterr().err
+    assert "flow: 9 x pair, about 0 s; choose some with queries=" in capsys.readouterr().err
     flow(PAPER, progress=False)
     assert not capsys.readouterr().err
 
@@ -215,19 +215,19 @@ def test_what_takes_long_is_estimated_first(capsys, monkeypatch):
     ("options", "error", "said"),
     [
         (
-            {"targets": 3},
+            {"queries": 3},
             SelectionError,
-            r"targets is a token.s position, here 0 .. 2, from the end .*, not 3",
+            r"queries is a token.s position, here 0 .. 2, from the end .*, not 3",
         ),
         (
-            {"sources": [-4]},
+            {"keys": [-4]},
             SelectionError,
-            "sources is a token.s position, here 0 .. 2, .* not -4",
+            "keys is a token.s position, here 0 .. 2, .* not -4",
         ),
-        ({"sources": "cat"}, SelectionError, "No sources 'cat'"),
-        ({"sources": []}, SelectionError, "at least one"),
-        ({"targets": [0, -3]}, SelectionError, "different tokens"),
-        ({"targets": 0.5}, SelectionError, "targets is a token.s position"),
+        ({"keys": "cat"}, SelectionError, "No keys 'cat'"),
+        ({"keys": []}, SelectionError, "at least one"),
+        ({"queries": [0, -3]}, SelectionError, "different tokens"),
+        ({"queries": 0.5}, SelectionError, "queries is a token.s position"),
         ({"residual": 2}, SelectionError, "share"),
     ],
 )

@@ -155,6 +155,7 @@ def test_half_kept_graphs_say_so():
 
 def test_they_draw_themselves():
     trace = gattn.capture(TEXT)
-    effective_rank(trace).draw()
-    rank_collapse(trace).draw()
-    hidden_ranks(np.ones((3, 4, 2))).draw()
+    (image,) = effective_rank(trace).draw().images
+    assert image.get_array().shape == (4, 4)
+    assert rank_collapse(trace).draw().lines
+    assert hidden_ranks(np.ones((3, 4, 2))).draw().has_data()

@@ -80,9 +80,9 @@ def test_as_many_layers_as_it_takes_are_shortest_paths(graph, residual):
 
 
 def test_walks_of_causal_layers_are_binomials():
-    found = walks(TokenGraph.causal(5), layers=3)
+    found = walks(TokenGraph.causal(5), depth=3)
     assert found[-1].values.tolist() == [15, 10, 6, 3, 1]
-    found = walks(TokenGraph.causal(40), layers=12)
+    found = walks(TokenGraph.causal(40), depth=12)
     known = [[comb(i - j + 11, 11) if j <= i else 0 for j in range(40)] for i in range(40)]
     np.testing.assert_allclose(found, np.array(known, dtype=float), rtol=1e-13)
 
@@ -95,20 +95,20 @@ def test_a_window_of_w_keys_reaches_w_minus_1_further_a_layer():
 
 
 def test_the_residual_stream_is_no_second_way_beside_a_self_loop():
-    both = [walks(TokenGraph.causal(6), layers=4, residual=residual) for residual in (True, False)]
+    both = [walks(TokenGraph.causal(6), depth=4, residual=residual) for residual in (True, False)]
     np.testing.assert_array_equal(*both)
     without = TokenGraph.causal(6).without_self_loops()
-    np.testing.assert_array_equal(walks(without, layers=4), both[0])
-    assert float(walks(without, layers=4, residual=False)[3, 0]) == 0
+    np.testing.assert_array_equal(walks(without, depth=4), both[0])
+    assert float(walks(without, depth=4, residual=False)[3, 0]) == 0
 
 
 def test_walks_beyond_16_digits_are_said_and_beyond_doubles_refused():
-    assert "rounded to 16 digits" in walks(TokenGraph.complete(64), layers=12).notes
-    assert "rounded to 16 digits" not in walks(TokenGraph.complete(64), layers=4).notes
+    assert "rounded to 16 digits" in walks(TokenGraph.complete(64), depth=12).notes
+    assert "rounded to 16 digits" not in walks(TokenGraph.complete(64), depth=4).notes
     with pytest.raises(SelectionError, match="1e308"):
-        walks(TokenGraph.complete(128), layers=150)
+        walks(TokenGraph.complete(128), depth=150)
     with pytest.raises(SelectionError, match="1e308"):
-        oversquashing(TokenGraph.complete(128), layers=150)
+        oversquashing(TokenGraph.complete(128), depth=150)
 
 
 def counted(monkeypatch):
@@ -241,8 +241,8 @@ def test_positions_count_from_the_end_where_negative(trace):
 
 
 def test_numbers_of_numpy_are_numbers():
-    found = walks(TokenGraph.causal(4), layers=np.int64(2))
-    np.testing.assert_array_equal(found, walks(TokenGraph.causal(4), layers=2))
+    found = walks(TokenGraph.causal(4), depth=np.int64(2))
+    np.testing.assert_array_equal(found, walks(TokenGraph.causal(4), depth=2))
     assert reach(TokenGraph.causal(4), residual=np.False_).attrs["residual"] == False  # noqa: E712
 
 
@@ -274,7 +274,7 @@ def test_rows_are_the_tokens_that_reach_the_query(seed):
 
 
 def test_many_causal_layers_squeeze_all_but_the_first_token():
-    shares = [oversquashing(TokenGraph.causal(20), layers=n)["influence"] for n in (1, 8, 32)]
+    shares = [oversquashing(TokenGraph.causal(20), depth=n)["influence"] for n in (1, 8, 32)]
     assert shares[0][0] < shares[1][0] < shares[2][0]
     assert shares[2][0] > 0.9
     assert shares[2][1:].max() < 0.1
@@ -323,11 +323,11 @@ def test_cuts_of_edges_are_minimum_cuts_that_spare_the_residual_stream(seed, res
 
 
 def test_causal_layers_are_as_wide_as_what_lies_between():
-    found = bottlenecks(TokenGraph.causal(9), 2, 6, layers=3)
+    found = bottlenecks(TokenGraph.causal(9), 2, 6, depth=3)
     assert len(found) == 5
-    assert len(bottlenecks(TokenGraph.causal(9), 2, 6, layers=1, cut="edges")) == 1
-    assert len(bottlenecks(TokenGraph.causal(9), 6, 2, layers=3)) == 0
-    narrow = bottlenecks(TokenGraph.window(9, 3), 0, 8, layers=4)
+    assert len(bottlenecks(TokenGraph.causal(9), 2, 6, depth=1, cut="edges")) == 1
+    assert len(bottlenecks(TokenGraph.causal(9), 6, 2, depth=3)) == 0
+    narrow = bottlenecks(TokenGraph.window(9, 3), 0, 8, depth=4)
     assert len(narrow) == 1
 
 
@@ -373,13 +373,13 @@ def test_a_list_of_no_layers_is_refused():
     [
         (lambda: reach([TokenGraph.causal(3), None, np.eye(3)]), "a NoneType among them"),
         (lambda: reach([np.eye(3), TokenGraph.causal(3)]), "a ndarray among them"),
-        (lambda: reach(TokenGraph.causal(4), layers=True), "layers must be a whole number"),
-        (lambda: reach(TokenGraph.causal(4), layers=2.0), "layers must be a whole number"),
-        (lambda: oversquashing(TokenGraph.causal(3), layers=2, reduce="max"), "has no heads"),
+        (lambda: reach(TokenGraph.causal(4), depth=True), "depth must be a whole number"),
+        (lambda: reach(TokenGraph.causal(4), depth=2.0), "depth must be a whole number"),
+        (lambda: oversquashing(TokenGraph.causal(3), depth=2, reduce="max"), "has no heads"),
         (lambda: walks(TokenGraph.causal(4)), "how many layers"),
         (lambda: oversquashing(TokenGraph.causal(4)), "how many layers"),
-        (lambda: reach(TokenGraph.causal(4), layers=0), "layers must be a whole number"),
-        (lambda: reach(np.eye(3), layers=2), "layers of its own"),
+        (lambda: reach(TokenGraph.causal(4), depth=0), "depth must be a whole number"),
+        (lambda: reach(np.eye(3), depth=2), "layers of its own"),
         (lambda: reach([TokenGraph.causal(4), TokenGraph.causal(5)]), r"\(4, 4, 0\), \(5, 5, 0\)"),
         (lambda: reach(TokenGraph.bipartite(3, 3)), "all tokens being queries and keys"),
         (lambda: reach(TokenGraph.causal(1, query_offset=3)), "all tokens being queries and keys"),
@@ -429,7 +429,7 @@ def test_a_cut_is_drawn_among_all_that_passes(trace):
     places = found[["layer", "query", "key"]].to_numpy().tolist()
     assert [line.tolist() for line in red] == [[[j, n], [i, n + 1]] for n, i, j in places]
 
-    nothing = bottlenecks(TokenGraph.causal(9), 6, 2, layers=3).draw()
+    nothing = bottlenecks(TokenGraph.causal(9), 6, 2, depth=3).draw()
     assert "0 tokens" in nothing.get_title(loc="left")
     lines, points, *_ = nothing.collections
     assert len(lines.get_segments()) == len(points.get_offsets()) == 0

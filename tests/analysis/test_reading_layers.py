@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from gattn.analysis.reading.results import array
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads.head import AttentionGraph
 from gattn.heads.trace import AttentionTrace, Stack
-from gattn.keep import Threshold
+from gattn.keep import All, Threshold
 
 TOKENS = ("a", "b", "a", "$c")
 
@@ -70,6 +72,10 @@ def test_a_trace_gives_names_and_says_what_it_is(trace):
     assert layers.axes("layer", "key") == {"layer": (0, 1, 2), "key": (0, 1, 2, 3)}
     part = Layers.of(kept(trace, Threshold(0.3)))
     assert "kept by Threshold(0.3)" in part.source
+    assert part.read_from.kept_by == (Threshold(0.3),)
+    assert str(replace(part.read_from, kept_by=(All(),), size="")) == (
+        "toy, decoder stack, layers 0-2, heads 0-1"
+    )
 
 
 def test_one_head_and_part_of_an_array(attention, trace):
@@ -111,7 +117,7 @@ def test_one_head_or_weights_of_heads(attention):
         *({"reduce": weights} for weights in ("median", 7, [1, 2, 3], [-1, 2], [0, 0], object())),
         {"reduce": [np.nan, 1]},
     ],
-    ids=str,
+    ids=lambda options: str(options).partition(" object at ")[0],
 )
 def test_wrong_reductions_are_refused(attention, how):
     with pytest.raises(SelectionError):

@@ -147,7 +147,7 @@ def test_heads_say_which_are_read(heads, read, reduce):
     ],
 )
 def test_choices_of_heads_that_may_mean_something_else_are_refused(how, hint):
-    for analysis in (rollout, partial(flow, targets=1), rank_collapse, oversquashing):
+    for analysis in (rollout, partial(flow, queries=1), rank_collapse, oversquashing):
         with pytest.raises(SelectionError, match=hint):
             analysis(drawn(5, 3, 3, 4), **how)
 

@@ -170,7 +170,7 @@ def test_importances_are_those_of_plain_algebra(models, kind, norm):
             np.testing.assert_allclose(some.residual, residual[rows], atol=2e-6)
             if kind == "GPTNeoX":
                 np.testing.assert_allclose(some.mlp, mlp[rows], atol=2e-6)
-    whole = route_importances(IDS, model, norm=norm, heads=True, progress=False)
+    whole = route_importances(IDS, model, norm=norm, by_head=True, progress=False)
     assert whole.dims == ("layer", "head", "query", "key")
     np.testing.assert_allclose(whole[2], by_hand(model, kind, 2, norm)[0], atol=2e-6)
     summed = route_importances(IDS, model, norm=norm, layers=[1], progress=False)
@@ -283,7 +283,7 @@ def test_the_graph_is_what_walking_back_finds(models, kind, threshold):
         facts = found.edges[edge]
         assert facts["importance"] == pytest.approx(importance, abs=1e-6)
         assert facts["weight"] == pytest.approx(weight, abs=1e-6)
-    assert found.target == (3, 4, "residual")
+    assert found.end == (3, 4, "residual")
     assert found.graph["position"] == 4
     assert nx.is_directed_acyclic_graph(found)
 
@@ -300,7 +300,7 @@ def test_strengths_are_products_of_weights_and_sum_to_one(river):
     for node in set(river) - set(inputs):
         weights = [weight for *_, weight in river.in_edges(node, data="weight")]
         assert sum(weights) == pytest.approx(1)
-    every = [path for node in inputs for path in nx.all_simple_paths(river, node, river.target)]
+    every = [path for node in inputs for path in nx.all_simple_paths(river, node, river.end)]
     strength = {
         tuple(p): np.prod([river.edges[e]["weight"] for e in nx.utils.pairwise(p)]) for p in every
     }
@@ -397,7 +397,7 @@ def test_nothing_but_the_stream_is_a_path_too(models):
     found = routes(IDS, models["Llama"], position=0, threshold=0.99, progress=False)
     assert len(found.paths()) == 1
     assert isinstance(found, Routes)
-    assert found.nodes[found.target]["token"] == "5"
+    assert found.nodes[found.end]["token"] == "5"
     assert "predicted" in found.graph
     assert found.subgraph(list(found)).paths().strength[0] == 1
 
@@ -446,13 +446,13 @@ def test_the_tokens_of_an_encoder_predict_nothing():
     except CaptureError:
         pytest.skip("the layers of T5 are not taken apart")
     assert found.graph["predicted"] == ""
-    assert found.target == (2, 5, "residual")
+    assert found.end == (2, 5, "residual")
 
 
 @pytest.mark.parametrize("suffix", ["json", "graphml"])
 def test_routes_come_back_from_files(river, suffix, tmp_path):
     routes_of_control = river.copy()
-    routes_of_control.nodes[river.target]["token"] = "\0\x1b\r"
+    routes_of_control.nodes[river.end]["token"] = "\0\x1b\r"
     gattn.save(routes_of_control, tmp_path / f"routes.{suffix}")
     read = gattn.load(tmp_path / f"routes.{suffix}")
     assert type(read) is Routes
@@ -487,7 +487,7 @@ def test_a_subgraph_has_the_paths_that_lie_in_it(river):
     )
     mlp = next(node for node in river if node[2] == "mlp" and node[0] == 0)
     assert len(river.subgraph(set(river) - set(river.pred[mlp])).paths(3)) == 3
-    assert list(river.subgraph([river.target]).paths().columns) == list(every.columns)
+    assert list(river.subgraph([river.end]).paths().columns) == list(every.columns)
     assert river.subgraph([]).attention_edges().empty
 
 
@@ -497,7 +497,7 @@ def test_what_is_no_longer_a_graph_of_routes_is_refused(river):
     with pytest.raises(SelectionError, match="reversed"):
         river.reverse().attention_edges()
     with pytest.raises(SelectionError, match="keep this node"):
-        river.subgraph([node for node in river if node != river.target]).paths()
+        river.subgraph([node for node in river if node != river.end]).paths()
     with pytest.raises(SelectionError, match=r"nodes \(layer, position, kind\)"):
         nx.relabel_nodes(river, str).paths()
     with pytest.raises(SelectionError, match="Edges of routes"):

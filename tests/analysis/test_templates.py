@@ -152,4 +152,6 @@ def test_what_has_no_distance(attention, templates, error, message):
 
 
 def test_it_draws_itself():
-    template_distances(gattn.capture(TEXT)).draw()
+    ax = template_distances(gattn.capture(TEXT)).draw()
+    assert ax.has_data()
+    assert "previous" in " ".join(label.get_text() for label in ax.get_xticklabels())

@@ -11,10 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gattn
-from gattn import AttentionGraph, AttentionTrace, TokenGraph, TopK, TopMass
+from gattn import All, AttentionGraph, AttentionTrace, TokenGraph, TopK, TopMass
 from gattn.analysis import compare, head_distances, head_table, over_texts, without_tokens
 from gattn.analysis.reading.results import array, table
 from gattn.errors import SelectionError
+from gattn.heads.steps import Without
 from gattn.heads.trace import Stack
 
 TEXTS = ["The dog chased the cat.", "Anna has a red ball, and Tom has a blue book.", "Hello there!"]
@@ -283,9 +284,9 @@ def test_tokens_that_are_not_there_are_refused(embedded):
 
 def test_leaving_out_tokens_is_told_and_leaves_some():
     trace = gattn.capture("The dog chased the cat")
-    assert without_tokens(trace, "special")[0, 0].kept_by == "All(), without special tokens"
-    assert without_tokens(trace, [0, 3])[0, 0].kept_by == "All(), without 2 tokens"
-    assert without_tokens(trace, [3])[0, 0].kept_by == "All(), without 1 token"
-    assert without_tokens(trace, "first")[0, 0].kept_by == "All(), without the first token"
+    assert without_tokens(trace, "special")[0, 0].kept_by == (All(), Without("special"))
+    assert without_tokens(trace, [0, 3])[0, 0].kept_by == (All(), Without(2))
+    assert without_tokens(trace, [3])[0, 0].kept_by == (All(), Without(1))
+    assert without_tokens(trace, "first")[0, 0].kept_by == (All(), Without("first"))
     with pytest.raises(SelectionError, match="none of 6 are left"):
         without_tokens(trace, range(6))

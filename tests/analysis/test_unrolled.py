@@ -40,7 +40,7 @@ def chosen(heads):
 @pytest.mark.parametrize("target", [-1, 2])
 def test_a_rollout_passes_all_of_the_target_over_each_layer(heads, target):
     trace = trace_of()
-    passed = trace.unroll(**chosen(heads), residual=0.3).rollout(target=target)
+    passed = trace.unroll(**chosen(heads), residual=0.3).rollout(query=target)
     matrices = passed.matrices("passes")
     np.testing.assert_allclose(matrices.sum((1, 2)), 1)
     rolled = rollout(trace, **chosen(heads), residual=0.3)[-1, target]
@@ -56,26 +56,26 @@ def test_from_a_source_to_a_target_passes_one_number_of_the_rollout():
     graph = trace.unroll()
     rolled = rollout(trace)[-1]
     for source, target in ((0, 4), (3, 1)):
-        between = graph.rollout(source=source, target=target)
+        between = graph.rollout(key=source, query=target)
         np.testing.assert_allclose(
             between.matrices("passes").sum((1, 2)), float(rolled[target, source])
         )
-        assert between.end("source") == (0, source)
-        assert between.end("target") == (LAYERS, target)
-    onwards = graph.rollout(source=2)
+        assert between.end("key") == (0, source)
+        assert between.end("query") == (LAYERS, target)
+    onwards = graph.rollout(key=2)
     held = [onwards.nodes[LAYERS, position]["passes"] for position in range(TOKENS)]
     np.testing.assert_allclose(held, rolled[:, 2])
-    assert onwards.end("target") is None
+    assert onwards.end("query") is None
 
 
 def test_a_node_in_the_middle_is_a_target_and_a_source():
     trace = trace_of()
     graph = trace.unroll()
-    below = graph.rollout(target=(2, 3))
+    below = graph.rollout(query=(2, 3))
     np.testing.assert_allclose(below.matrices("passes")[:2].sum((1, 2)), 1)
     assert not below.matrices("passes")[2].any()
     np.testing.assert_allclose(below.matrices("passes")[0].sum(0), rollout(trace)[1, 3])
-    above = graph.rollout(source=(2, 3))
+    above = graph.rollout(key=(2, 3))
     assert not above.matrices("passes")[:2].any()
     assert {end for _, end in above.edges} == {(3, 3), (3, 4)}
 
@@ -84,7 +84,7 @@ def test_a_node_in_the_middle_is_a_target_and_a_source():
 def test_a_flow_is_conserved_within_the_capacities_and_as_large_as_can_be(source, target):
     trace = trace_of()
     graph = trace.unroll()
-    found = graph.flow(source=source, target=target)
+    found = graph.flow(key=source, query=target)
     passes = found.matrices("passes")
     assert (passes <= graph.matrices("capacity") + 1e-12).all()
     whole = nx.maximum_flow_value(graph, (0, source), (LAYERS, target))
@@ -92,13 +92,13 @@ def test_a_flow_is_conserved_within_the_capacities_and_as_large_as_can_be(source
     for depth in range(1, LAYERS):
         np.testing.assert_allclose(passes[depth].sum(0), passes[depth - 1].sum(1), atol=1e-12)
     assert found.nodes[LAYERS, target]["passes"] == pytest.approx(
-        flow(trace, targets=target, sources=source, progress=False).item(), abs=1e-7
+        flow(trace, queries=target, keys=source, progress=False).item(), abs=1e-7
     )
 
 
 def test_where_nothing_can_come_nothing_passes():
     graph = trace_of().unroll()
-    for none in (graph.flow(source=4, target=0), graph.rollout(source=4, target=0)):
+    for none in (graph.flow(key=4, query=0), graph.rollout(key=4, query=0)):
         assert none.number_of_edges() == 0
         assert none.number_of_nodes() == graph.number_of_nodes()
 
@@ -126,12 +126,12 @@ def test_of_half_kept_heads_rollouts_and_flows_are_those_of_the_analyses(heads):
     graph = trace.unroll(**chosen(heads), residual=0.3)
     rolled = rollout(trace, **chosen(heads), residual=0.3)[-1]
     for target in range(TOKENS):
-        passed = graph.rollout(target=target)
+        passed = graph.rollout(query=target)
         at_input = [passed.nodes[0, position]["passes"] for position in range(TOKENS)]
         np.testing.assert_allclose(at_input, rolled[target], atol=1e-12)
     assert float(rolled[-1].sum()) < 0.99
-    flows = flow(trace, **chosen(heads), residual=0.3, targets=4, sources=0, progress=False)
-    found = graph.flow(source=0, target=4)
+    flows = flow(trace, **chosen(heads), residual=0.3, queries=4, keys=0, progress=False)
+    found = graph.flow(key=0, query=4)
     assert found.nodes[LAYERS, 4]["passes"] == pytest.approx(flows.item(), abs=1e-7)
 
 
@@ -149,7 +149,7 @@ def test_it_says_that_some_attention_went_to_a_sink():
     plain = attention_graphs(query, key, TokenGraph.causal(6))
     graph = Stack("decoder", {(0, 0): plain[0], (1, 0): sunk[0]}).unroll()
     assert graph.notes == ["some attention went to a sink outside of the text"]
-    assert graph.rollout(target=-1).notes == graph.notes
+    assert graph.rollout(query=-1).notes == graph.notes
     assert Stack("decoder", {(0, 0): plain[0]}).unroll().notes == []
 
 
@@ -173,9 +173,9 @@ def test_without_tokens_no_token_is_named():
     head = attention_graphs(torch.zeros(1, 0, 4), torch.zeros(1, 0, 4), TokenGraph.causal(0))[0]
     graph = Stack("decoder", {(0, 0): head}).unroll()
     for ask in (
-        lambda: graph.rollout(target=-1),
-        lambda: graph.rollout(source=0),
-        lambda: graph.flow(source=0, target=-1),
+        lambda: graph.rollout(query=-1),
+        lambda: graph.rollout(key=0),
+        lambda: graph.flow(key=0, query=-1),
     ):
         with pytest.raises(SelectionError, match="there are no tokens"):
             ask()
@@ -183,11 +183,11 @@ def test_without_tokens_no_token_is_named():
 
 @pytest.mark.parametrize("suffix", [".json", ".graphml"])
 def test_it_comes_back_from_a_file_with_what_passes(suffix, tmp_path):
-    passed = trace_of().unroll().rollout(target=3)
+    passed = trace_of().unroll().rollout(query=3)
     save(passed, tmp_path / f"passed{suffix}")
     again = load(tmp_path / f"passed{suffix}")
     assert isinstance(again, Unrolled)
-    assert again.end("target") == (LAYERS, 3)
+    assert again.end("query") == (LAYERS, 3)
     np.testing.assert_array_equal(again.matrices("passes"), passed.matrices("passes"))
 
 
@@ -196,6 +196,6 @@ def test_what_is_asked_for_must_be_there():
     with pytest.raises(SelectionError, match="Say which token"):
         graph.rollout()
     with pytest.raises(SelectionError, match=r"No node \(7, 0\)"):
-        graph.rollout(target=(7, 0))
+        graph.rollout(query=(7, 0))
     with pytest.raises(SelectionError, match="position"):
-        graph.flow(source=9, target=0)
+        graph.flow(key=9, query=0)

@@ -95,7 +95,7 @@ def test_every_layer_alone_gives_the_same(models, kind, batch_size):
     assert found.dims == ("layer", "query", "key")
     assert found.attrs["holds_residual"]
     assert not found.notes
-    some = value_zeroing(IDS, model, tokens=[4, 1], layers=[2, 0], progress=False)
+    some = value_zeroing(IDS, model, zeroed=[4, 1], layers=[2, 0], progress=False)
     np.testing.assert_allclose(some.to_numpy(), expected[[2, 0]][:, :, [4, 1]], atol=1e-12)
     assert some["key"].to_numpy().tolist() == [4, 1]
     assert some["layer"].to_numpy().tolist() == [2, 0]
@@ -172,7 +172,7 @@ def test_the_model_stays_as_it_was(models):
     before = model(**inputs).logits
     value_zeroing(IDS, model, progress=False)
     with pytest.raises(SelectionError):
-        value_zeroing(IDS, model, tokens=[6], progress=False)
+        value_zeroing(IDS, model, zeroed=[6], progress=False)
     assert torch.equal(model(**inputs).logits, before)
     assert not any(layer._forward_pre_hooks or layer._forward_hooks for layer in layers)
 
@@ -202,14 +202,14 @@ def test_rollout_adds_no_residual_stream_to_it():
 
 def test_what_cannot_be_is_refused(models):
     model = models["Llama"][0]
-    with pytest.raises(SelectionError, match=r"tokens is a token's position, here 0 \.\. 5"):
-        value_zeroing(IDS, model, tokens=[6])
+    with pytest.raises(SelectionError, match=r"zeroed is a token's position, here 0 \.\. 5"):
+        value_zeroing(IDS, model, zeroed=[6])
     with pytest.raises(SelectionError, match=r"layers has -1"):
         value_zeroing(IDS, model, layers=[-1])
-    with pytest.raises(SelectionError, match="No tokens"):
-        value_zeroing(IDS, model, tokens=["the"])
+    with pytest.raises(SelectionError, match="No zeroed"):
+        value_zeroing(IDS, model, zeroed=["the"])
     with pytest.raises(SelectionError, match="each once"):
-        value_zeroing(IDS, model, tokens=[1, 1])
+        value_zeroing(IDS, model, zeroed=[1, 1])
     with pytest.raises(CaptureError, match="batch_size"):
         value_zeroing(IDS, model, batch_size=0)
     with pytest.raises(CaptureError, match="batch of 2"):

@@ -189,7 +189,11 @@ def test_hostile_tokens_and_metrics_are_drawn_with_effects(layout, style):
     table = edges(tokens=["$x_1$", "a\nb", "\0", "猫", "x" * 60])
     table.attrs["metric"] = "probability of '$\\frac'"
     with mpl.style.context(style):
-        table.draw(layout).figure.savefig(io.BytesIO())
+        ax = table.draw(layout)
+        ax.figure.savefig(io.BytesIO())
+    shown = [text.get_text() for text in ax.figure.findobj(mpl.text.Text)]
+    assert any("x_1" in text for text in shown)
+    assert not any("\0" in text for text in shown)
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from gattn.drawing import draw_head
 from gattn.errors import SelectionError
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
+from gattn.heads.steps import OtherStep
 
 LINKS = ("arcs", "columns", "circle")
 LAYOUTS = (*LINKS, "matrix")
@@ -430,7 +431,7 @@ def test_a_head_without_tokens_is_drawn(layout):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_captions_show_what_svg_cannot_hold(layout):
-    head = dataclasses.replace(causal_head(6), kept_by="<x>\x00\x01\n$")
+    head = dataclasses.replace(causal_head(6), kept_by=(OtherStep("<x>\x00\x01\n$"),))
     found = svg_texts(draw_head(head, layout, ax=axes(), threshold=0.3))
     assert any(text.startswith("<x>\\x00\\x01↵$, attention ≥ 0.3: ") for text in found)
 

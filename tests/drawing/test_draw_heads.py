@@ -121,6 +121,7 @@ def overlaps(figure):
             yield name, "the edge"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [6, 10, 14, 20])
 @pytest.mark.parametrize("label", [None, "label", "mean_distance"])
 def test_texts_above_the_heads_do_not_overlap_or_leave_the_figure(size, label):
@@ -284,7 +285,9 @@ def test_all_heads_are_drawn_on_a_part_of_a_figure():
 
 def test_rc_parameters_of_layout_are_no_trouble():
     with mpl.rc_context({"figure.constrained_layout.use": True, "axes.grid": True}):
-        draw_heads(small_trace()).savefig(io.BytesIO())
+        figure = draw_heads(small_trace())
+        figure.savefig(io.BytesIO())
+    assert len(figure.axes[0].images) == 6
 
 
 def test_a_figure_shows_itself_in_a_notebook():
@@ -300,7 +303,10 @@ def test_an_empty_trace_is_an_error_and_an_empty_picture_in_a_notebook():
 
 def test_nothing_is_read_as_mathematics():
     trace = dataclasses.replace(small_trace(), model="a$_\\frac$\n")
-    draw_heads(trace).savefig(io.BytesIO())
+    figure = draw_heads(trace)
+    figure.savefig(io.BytesIO())
+    shown = " ".join(text.get_text() for text in figure.findobj(mpl.text.Text))
+    assert r"\$_\frac\$" in shown or r"$_\frac$" in shown
 
 
 def test_names_that_svg_cannot_hold_are_shown():

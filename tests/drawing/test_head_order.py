@@ -215,12 +215,12 @@ def test_a_sink_is_named():
     ("chosen", "says"),
     [
         ([(0, 7)], r"list of \(layer, head\), such as \[\(0, 0\)\]; there is no \(0, 7\)"),
-        ([0, 1], r"each head as \(layer, head\)"),
-        ([(0,)], r"each head as \(layer, head\)"),
-        ((0, 1), r"each head as \(layer, head\)"),
-        (3, "several heads"),
-        (["01"], "heads with their layers, such as 2.1"),
-        ([], r"empty list of \(layer, head\)"),
+        ([0, 7], r"there is no \(0, 7\)"),
+        ([(0,)], "heads says which heads"),
+        ((0, 1), "may be a place or two heads"),
+        (7, r"there is no \(0, 7\)"),
+        (["01"], "heads says which heads"),
+        ([], "heads is empty"),
     ],
 )
 def test_heads_that_are_not_there_are_refused(chosen, says):
@@ -247,8 +247,8 @@ def test_heads_are_named_as_text_as_on_the_command_line():
         draw_heads(several, heads="encoder:1.2", stack="decoder")
     with pytest.raises(SelectionError, match="No stack 'cross'"):
         draw_heads(several, heads="cross:1.2")
-    with pytest.raises(SelectionError, match=r"heads takes heads with their layers, such as 2\.1"):
-        draw_heads(trace(), heads="1")
+    for chosen in ("1", 1, [1]):
+        assert order(draw_heads(trace(), heads=chosen)) == [(0, 1), (1, 1)]
 
 
 def test_stacks_lists_of_heads_arrays_and_single_heads_are_drawn():

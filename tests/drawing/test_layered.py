@@ -121,6 +121,9 @@ def test_hostile_tokens_are_drawn(river):
     hostile.graph["tokens"] = '["$a$", "\\n", "\\u0000", "' + '", "'.join("猫" * 10) + '"]'
     ax = hostile.draw()
     ax.figure.savefig(io.BytesIO())
+    shown = {text.get_text() for text in ax.figure.findobj(mpl.text.Text)}
+    assert any("frac" in text for text in shown)
+    assert not any("\0" in text for text in shown)
 
 
 def any_meet(texts):

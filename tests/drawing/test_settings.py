@@ -58,6 +58,7 @@ def picture(request):
     return request.param
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda some: next(iter(some)))
 def test_no_setting_breaks_a_picture(picture, settings, monkeypatch, caplog):
     monkeypatch.setattr(TexManager, "get_text_width_height_descent", None)

@@ -143,7 +143,7 @@ def test_an_engine_that_cannot_run_the_call_is_an_error_that_says_why(randn, eng
 
 
 def test_a_layer_may_name_its_engine(randn):
-    layer, x = GraphAttention(4, heads=2, engine="fused").double(), randn(6, 4)
+    layer, x = GraphAttention(4, num_heads=2, engine="fused").double(), randn(6, 4)
     with pytest.raises(ContractError, match="fused cannot run this"):
         layer(x, TokenGraph.window(6, 2))
     for name in NAMES:

@@ -31,6 +31,7 @@ def distance(query, key, pairs):
     return -(query - key).abs().sum(-1)
 
 
+@pytest.mark.slow
 @needs_compiler
 def test_a_compiled_weight_function_gives_the_same(randn):
     graph = TokenGraph.causal(7)
@@ -48,7 +49,7 @@ class Block(nn.Module):
 
     def __init__(self, **options):
         super().__init__()
-        self.norm, self.attention = nn.LayerNorm(8), GraphAttention(8, heads=2, **options)
+        self.norm, self.attention = nn.LayerNorm(8), GraphAttention(8, num_heads=2, **options)
 
     def forward(self, x, graph):
         return x + self.attention(self.norm(x), graph).tanh()

@@ -39,6 +39,7 @@ def made(size, token=None):
     return Made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1.0, 0.0, 1e-30, 1e3], ids=["one zero", "equal", "tiny", "huge"])
 @pytest.mark.parametrize(
     ("weight", "normalizer"),
@@ -78,6 +79,7 @@ def attended(problem, engine, side, place, number):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("graph", GRAPHS)
 @pytest.mark.parametrize(
     ("weight", "normalizer"),

@@ -145,7 +145,7 @@ def test_errors_of_the_user_are_their_own():
         graph_attention(query, query, query, TokenGraph.causal(5), weight=broken)
     with pytest.raises(ContractError, match="return"):
         graph_attention(query, query, query, TokenGraph.causal(5), weight=lambda q, k, pairs: 1.0)
-    layer = GraphAttention(8, heads=4, weight=nn.Parameter(torch.ones(3)) * ScaledDotProduct())
+    layer = GraphAttention(8, num_heads=4, weight=nn.Parameter(torch.ones(3)) * ScaledDotProduct())
     with pytest.raises(ValueError, match="do not fit"):
         layer(torch.randn(6, 8), TokenGraph.causal(6))
 

@@ -64,13 +64,13 @@ SURVEY = {
     "--num-gpus": FLOATS,
     "--model": MODELS,
 }
-FLOW = {"--target": TOKENS, "--heads": REDUCED, "--residual": FLOATS, "--model": MODELS}
+FLOW = {"--query": TOKENS, "--heads": REDUCED, "--residual": FLOATS, "--model": MODELS}
 EFFECT = {
     **EDITS,
     "--together": None,
     "--each-head": None,
     "--metric": ["kl", "probability", "logit_difference", "accuracy", ""],
-    "--position": WHOLE,
+    "--position": TOKENS,
     "--target": TOKENS,
     "--other": TOKENS,
     "--model": MODELS,
@@ -84,7 +84,7 @@ OPTIONS = {
     "export": CAPTURE,
     "compare": CAPTURE | EDITS | ORDER | {"--with": MODELS},
     "effect": EFFECT,
-    "routes": {"--position": WHOLE, "--threshold": FLOATS, "--model": MODELS},
+    "routes": {"--position": TOKENS, "--threshold": FLOATS, "--model": MODELS},
     "flow": FLOW,
     "tokens": {"--model": MODELS},
     "survey": SURVEY | EDITS,

@@ -42,6 +42,7 @@ def test_arrows_are_readable_on_any_console(encoding):
     assert f" tall 7 {arrow} green 8" in text
 
 
+@pytest.mark.slow
 def test_characters_without_a_likeness_are_escaped():
     assert printed(["tokens", "犬"], "utf-8")[0] == 0
     text = printed(["tokens", "é"], "ascii")[1]
@@ -58,6 +59,7 @@ def test_files_whose_names_are_not_unicode_are_written(tmp_path):
     assert Path(path).read_bytes().startswith(b"<?xml")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="a shell's redirections")
 @pytest.mark.parametrize(
     ("line", "status", "said"),

@@ -1,5 +1,6 @@
 """Captured heads against the attention that models themselves report."""
 
+import re
 from importlib import import_module, metadata
 from itertools import pairwise
 from pathlib import Path
@@ -671,11 +672,61 @@ def test_inputs_of_several_kinds_are_one_after_another(tiny):
 # Refusals
 
 
-@pytest.mark.parametrize("chosen", [1, [1.5], "01", [None]], ids=repr)
+@pytest.mark.parametrize("chosen", [1.5, [1.5], "a", [None], True, []], ids=repr)
 @pytest.mark.parametrize("name", ["layers", "heads"])
-def test_a_choice_is_a_list_of_whole_numbers(tiny, name, chosen):
-    with pytest.raises(SelectionError, match=f"{name} takes a list of whole numbers"):
+def test_a_choice_is_of_whole_numbers(tiny, name, chosen):
+    expected = f"{name} (takes a whole number|says which heads: a number|is empty)"
+    with pytest.raises(SelectionError, match=expected):
         capture(IDS, tiny("bert"), **{name: chosen})
+
+
+def places_of(trace):
+    return sorted(trace.only_stack)
+
+
+def test_one_number_is_a_list_of_it(tiny):
+    model = tiny("bert")
+    for chosen in (1, [1], "1", np.int64(1)):
+        assert places_of(capture(IDS, model, layers=chosen)) == [(1, n) for n in range(4)]
+        assert places_of(capture(IDS, model, heads=chosen)) == [(0, 1), (1, 1)]
+    assert places_of(capture(IDS, model, layers="0-1", heads="1,3")) == [
+        (0, 1),
+        (0, 3),
+        (1, 1),
+        (1, 3),
+    ]
+
+
+@pytest.mark.parametrize("heads", [[(0, 3), (1, 0), (1, 2)], ["0.3", (1, 0), "1.2"], "0.3,1.0,1.2"])
+def test_heads_may_be_places(tiny, heads):
+    model = tiny("bert")
+    trace, whole = capture(IDS, model, heads=heads), capture(IDS, model)
+    assert places_of(trace) == [(0, 3), (1, 0), (1, 2)]
+    for place, graph in trace.only_stack.items():
+        assert np.array_equal(graph.attention, whole[place].attention)
+    assert places_of(capture(IDS, model, heads=[(1, 2)])) == [(1, 2)]
+    with capturing(model, heads=heads) as run:
+        model(torch.tensor([IDS]))
+    assert places_of(run.trace) == places_of(trace)
+    (many,) = capture_many([IDS], model, heads=heads, progress=False)
+    assert places_of(many) == places_of(trace)
+
+
+@pytest.mark.parametrize(
+    ("chosen", "said"),
+    [
+        ({"heads": [(1, 4)]}, "No head 4; layer 1 has heads 0 .. 3"),
+        ({"heads": [(2, 0)]}, "No layer 2; the model has layers 0 .. 1"),
+        ({"heads": (0, 1)}, "may be a place or two heads"),
+        ({"heads": [(1, 0)], "layers": 1}, "leave layers= out"),
+        ({"heads": "encoder:1.0"}, "named without one"),
+        ({"heads": "mean"}, "reduce='mean'"),
+    ],
+    ids=repr,
+)
+def test_places_that_are_not_there(tiny, chosen, said):
+    with pytest.raises(SelectionError, match=re.escape(said)):
+        capture(IDS, tiny("bert"), **chosen)
 
 
 @pytest.mark.parametrize("name", ["layers", "heads"])
@@ -804,7 +855,7 @@ class TestOneGibibyte:
     def test_it_is_refused_with_its_size_and_a_way_out(self, tiny):
         model = tiny("bert", max_position_embeddings=8192)
         ids = [5] * 8000
-        with pytest.raises(CaptureError, match=r"2 layers x 4 heads.* 1\.9 GiB.*keep=TopK"):
+        with pytest.raises(CaptureError, match=r"of 8 heads.* 1\.9 GiB.*keep=TopK"):
             capture(ids, model)
 
     def test_choosing_makes_it_smaller(self, tiny, monkeypatch):

@@ -241,6 +241,7 @@ def test_threads_edit_a_compiled_model_while_another_runs_it(tiny):
     assert counter.frame_count == frames
 
 
+@pytest.mark.slow
 def test_a_context_inside_of_compiled_code_is_refused(tiny):
     model = tiny("llama")
 

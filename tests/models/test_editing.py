@@ -672,6 +672,7 @@ def generate(model, ids, count=6, **options):
     return model.generate(torch.tensor([ids]), **options)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache", [None, "static"])
 @pytest.mark.parametrize(
     ("name", "implementation", "options"),

@@ -206,7 +206,7 @@ def test_the_edits_of_a_tree_are_those_of_its_run_with_their_digests():
 
 def test_analyses_say_what_they_were_computed_from(embedded, cut, plain):
     results = [
-        rollout(cut), flow(cut, targets=-1, progress=False), reach(cut), head_table(cut),
+        rollout(cut), flow(cut, queries=-1, progress=False), reach(cut), head_table(cut),
         head_distances(cut), head_clusters(head_distances(cut), 2), head_map(head_distances(cut)),
         cut.unroll(), arborescence(cut[0, 2]), over_texts([head_table(cut)] * 2).mean,
         *(getattr(gattn.analysis, name)(cut) for name in OF_ATTENTION),

@@ -305,6 +305,21 @@ def test_a_function_of_all_logits_is_a_metric(tiny):
     assert by_number["effect"][0] == 0
 
 
+def test_positions_may_be_texts(tiny):
+    text = "the dog chased the cat"
+    options = {"metric": "probability", "target": " dog", "progress": False}
+    cut = [Cut(layer=1)]
+    asked = [gattn.effect(text, cut, position=n, **options) for n in ("chased", -3)]
+    assert asked[0]["plain"][0] == asked[1]["plain"][0]
+    assert asked[0]["effect"][0] == asked[1]["effect"][0]
+    with pytest.raises(SelectionError, match="No position 'zebra'"):
+        gattn.effect(text, cut, position="zebra", **options)
+    image = {"pixel_values": torch.zeros(1, 3, 8, 8)}
+    model = tiny("llama")
+    with pytest.raises(SelectionError, match="give position= as a number"):
+        gattn.effect(image, cut, model, position="dog", metric="kl")
+
+
 @pytest.mark.parametrize("returned", [torch.ones(2), "much", None])
 def test_a_metric_returns_one_number(llama, returned):
     with pytest.raises(ContractError, match="one number"):
@@ -461,7 +476,8 @@ def test_tensors_without_a_batch_are_not_repeated(tiny, patches):
         ({"metric": "probability", "target": "cat"}, ModelError, "tokenizer="),
         ({"position": 6}, SelectionError, r"No position 6.*0 \.\. 5"),
         ({"position": -7}, SelectionError, "No position -7"),
-        ({"position": "last"}, SelectionError, "whole number"),
+        ({"position": "last"}, SelectionError, "No position 'last'"),
+        ({"position": 1.5}, SelectionError, "whole number or a token's text"),
         ({"batch_size": 0}, EditError, "whole number >= 1"),
     ],
 )
@@ -674,6 +690,15 @@ def test_chosen_heads_have_the_same_estimates(tiny):
             assert set(some["head"]) == set(heads)
             some = some.set_index(PLACE)["estimate"]
             np.testing.assert_allclose(some, expected[some.index], atol=1e-12)
+
+
+def test_estimates_are_of_heads_at_some_places(tiny):
+    model = tiny("llama")
+    whole = estimates(model).set_index(PLACE)["estimate"]
+    some = estimates(model, heads=[(1, 2), "0.3"])
+    assert set(zip(some["layer"], some["head"], strict=True)) == {(1, 2), (0, 3)}
+    some = some.set_index(PLACE)["estimate"]
+    np.testing.assert_allclose(some, whole[some.index], atol=1e-6)
 
 
 def test_only_what_is_kept_is_estimated(tiny):

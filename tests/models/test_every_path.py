@@ -131,6 +131,7 @@ def is_one_pass(model, trace, ids):
             np.testing.assert_allclose(head.to_dense(), expected, atol=2e-5, err_msg=name)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("cache", "way", "edit"), list(cases()))
 def test_an_identity_on_every_path(tiny, cache, way, edit):
     name, options, how = CACHES[cache]

@@ -85,6 +85,7 @@ def same_as_one_pass(model, trace, ids):
     return output.logits[0]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cache", [None, "static"])
 @pytest.mark.parametrize("count", [1, 6, 14])
 @pytest.mark.parametrize("prompt", [IDS, FEW, [9]], ids=len)

@@ -79,6 +79,7 @@ def test_an_unknown_name_lists_what_is_there(name):
     assert "\n" not in message
 
 
+@pytest.mark.slow
 def test_without_network_an_unknown_name_fails_at_once():
     """In a process of its own, as a user would meet it."""
     code = "import gattn; gattn.capture('The dog', 'no-such/model')"

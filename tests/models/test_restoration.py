@@ -160,6 +160,7 @@ def test_an_interrupt_of_the_process(model, edit):
         handle.remove()
 
 
+@pytest.mark.slow
 def test_an_abandoned_generator(model):
     some = capture_many([inputs_of(model)] * 6, model, batch_size=2, progress=False)
     next(some)

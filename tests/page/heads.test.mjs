@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import * as viewer from "../../gattn/drawing/page/viewer.js";
+import * as viewer from "./viewer.mjs";
 import { base64, causal, dense, floats, headOf, planes, tokens } from "./samples.mjs";
 
 const decode = async (text, graph, shape) => viewer.decodeHead(await viewer.inflate(viewer.bytesOf(text)), graph, shape);

@@ -1,6 +1,6 @@
 import { deflateRawSync } from "node:zlib";
 import { readFileSync } from "node:fs";
-import { lookOf, tokensOf, withTokens } from "../../gattn/drawing/page/viewer.js";
+import { lookOf, tokensOf, withTokens } from "./viewer.mjs";
 
 const stops = readFileSync(new URL("../../gattn/drawing/canvas/colours.py", import.meta.url), "utf8").match(/#[0-9a-f]{6}/g);
 const [light, dark] = [0, 14].map((at) => ({ unsigned: stops.slice(at, at + 7), signed: stops.slice(at + 7, at + 14) }));

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import * as viewer from "../../gattn/drawing/page/viewer.js";
+import * as viewer from "./viewer.mjs";
 import { LOOKS, causal, headOf, tokens } from "./samples.mjs";
 
 const HOSTILE = ["<script>alert(1)</script>", "]]>", "\"'&", "a\0b", "\u202eabc", "\ud800", "\n", "", "x".repeat(300), "漢字", "שלום"];
@@ -150,7 +150,7 @@ test("text: without a focus tokens are shaded by their means: of attention over 
   const head = causal(4, (i, j) => (j === 3 ? 0 : 0.5));
   head.values.score = Float32Array.from(head.key, (_, e) => (e ? -4 : NaN));
   const shade = (weight) => {
-    const scale = { ...viewer.Scale.of([head], weight), rgb: (value) => (found.push(Number(value.toFixed(4))), [0, 0, 0]), at: () => 0, colour: () => "#000000", ticks: [] };
+    const scale = { ...viewer.Scale.of([head], weight), rgb: (value) => (found.push(Number(value.toFixed(4))), [0, 0, 0]), at: () => 0, valueAt: () => 0, colour: () => "#000000", ticks: [] };
     const found = [];
     viewer.textView(pictureOf(head, { weight, scale }));
     return found;

@@ -10,6 +10,7 @@ import gattn
 from gattn.drawing.page import page
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
+from gattn.heads.steps import OtherStep
 from gattn.heads.trace import AttentionTrace, Stack
 
 TEXT = "The dog chased the cat, and the cat chased the dog"
@@ -99,7 +100,9 @@ def test_an_empty_trace_shows_no_page():
 
 
 def test_hostile_names_stay_within_their_attributes():
-    head = AttentionGraph.from_dense(np.ones((2, 2)), kept_by='"><script>alert(1)</script>\0')
+    head = AttentionGraph.from_dense(
+        np.ones((2, 2)), kept_by=(OtherStep('"><script>alert(1)</script>\0'),)
+    )
     html = head._repr_html_()
     assert "<script" not in html
     assert "\0" not in html

@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { DEFAULTS, escaped, fromFragment, number, searched, settled, textWidth, ticks, toFragment, tokensOf, visible } from "../../gattn/drawing/page/viewer.js";
+import { DEFAULTS, escaped, fromFragment, number, searched, settled, textWidth, ticks, toFragment, tokensOf, visible } from "./viewer.mjs";
 
 test("numbers carry at most three significant digits", () => {
   const written = { 0: "0", 0.123456: "0.123", 12.345: "12.3", 123456: "123,456", "-0.5": "−0.5", 0.00001234: "1.2e-5" };

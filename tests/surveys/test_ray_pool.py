@@ -16,7 +16,7 @@ import pytest
 
 import gattn
 from gattn.analysis import head_table
-from gattn.errors import CaptureError, ModelError, SelectionError
+from gattn.errors import CaptureError, DependencyError, ModelError, SelectionError
 from gattn.surveys.inputs.inputs import read_inputs
 from gattn.surveys.run import ray_pool, ray_worker
 from gattn.surveys.run.capture_graphs import CaptureGraphs
@@ -125,7 +125,7 @@ def test_what_workers_cannot_be_sent_is_refused_before_anything_begins(tmp_path)
 
 def test_without_ray_it_says_how_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray.data", None)
-    with pytest.raises(CaptureError, match=r"pip install 'gattn\[ray\]'"):
+    with pytest.raises(DependencyError, match=r"pip install 'gattn\[ray\]'"):
         run(tmp_path / "out", ray=RayPool())
     assert not (tmp_path / "out").exists()
 

@@ -152,6 +152,7 @@ def test_survey_stopped_before_it_began_says_so(corpus, tmp_path, monkeypatch, c
     assert "stopped; no text is" in said
 
 
+@pytest.mark.slow
 def test_survey_shows_its_progress_on_a_terminal_alone(corpus, tmp_path):
     ours, theirs = pty.openpty()
     termios.tcsetwinsize(ours, (24, 100))

@@ -112,6 +112,7 @@ def test_a_file_that_is_gone_stops_a_survey_and_harms_nothing(
 # Disks and folders
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(8))
 def test_a_disk_that_is_full_at_any_file_is_an_error_that_leaves_nothing_halved(
     number, whole, tmp_path, embedded, monkeypatch, contents

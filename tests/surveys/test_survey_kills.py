@@ -62,6 +62,7 @@ def check_readable(folder, undisturbed, contents):
     )
 
 
+@pytest.mark.slow
 def test_a_survey_killed_before_any_of_its_steps_goes_on_as_if_it_had_not_been(
     victim, tmp_path, contents
 ):
@@ -81,6 +82,7 @@ def test_a_survey_killed_before_any_of_its_steps_goes_on_as_if_it_had_not_been(
     assert step > 2 * len(undisturbed)  # each file is made and renamed
 
 
+@pytest.mark.slow
 def test_a_survey_killed_at_twenty_random_moments_is_the_same_in_the_end(
     victim, tmp_path, contents
 ):

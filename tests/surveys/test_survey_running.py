@@ -37,7 +37,7 @@ def test_a_trace_read_back_is_the_one_captured(tmp_path, embedded, small_parts):
         for place in expected.only_stack:
             one, other = trace[place], expected[place]
             assert str(one.graph) == str(other.graph)
-            assert one.kept_by == "Threshold(0.02)"
+            assert one.kept_by == (gattn.Threshold(0.02),)
             for name in ("query", "key", "attention", "score", "total_mass", "total_edges"):
                 assert np.array_equal(getattr(one, name), getattr(other, name)), (place, name)
 
@@ -87,6 +87,7 @@ def test_the_manifest_says_what_was_asked(tmp_path, embedded):
         assert manifest[name].startswith("sha256:")
 
 
+@pytest.mark.slow
 def test_a_survey_holds_two_parts_at_once(tmp_path, small_parts):
     queue.fill(tmp_path, read_inputs(["The dog"] * 40))
     capture, made, most = CaptureGraphs(analyses=[]), [], []
@@ -153,6 +154,17 @@ def test_numbers_of_numpy_are_those_of_python(tmp_path, embedded):
     assert len(run(TEXTS, embedded, tmp_path, analyses=[], **plain)) == 2
     with pytest.raises(FileError, match=r"seed must be .* >= 0, not 1\.5"):
         run(TEXTS, embedded, tmp_path / "other", seed=1.5)
+
+
+def test_heads_are_chosen_as_in_capture(tmp_path, embedded):
+    chosen = {"heads": [(1, 2), "0.3"]}
+    found = run(TEXTS[:2], embedded, tmp_path, analyses=[], **chosen)
+    assert set(found.trace(0).only_stack) == {(1, 2), (0, 3)}
+    assert len(run(TEXTS[:2], embedded, tmp_path, analyses=[], heads="1.2,0.3")) == 2
+    with pytest.raises(FileError, match="heads"):
+        run(TEXTS[:2], embedded, tmp_path, analyses=[], heads="1.2")
+    with pytest.raises(SelectionError, match="heads says which heads"):
+        run(TEXTS, embedded, tmp_path / "none", heads="mean of all")
 
 
 def test_a_model_that_is_not_there_is_refused(tmp_path):

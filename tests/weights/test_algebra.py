@@ -39,7 +39,7 @@ SLOPES = [2 ** (-8 / 2), 2 ** (-8 * 2 / 2), 2 ** (-8 * 1 / 4)]
         negative_square + Dot(),
         negative_square,
     ],
-    ids=repr,
+    ids=lambda weight: repr(weight).partition(" at ")[0],
 )
 def test_contract(weight):
     check_weight_function(weight)
@@ -105,7 +105,7 @@ def test_scaled_dot_form_and_temperature_on_the_fused_engine(query, key):
 @pytest.mark.parametrize(
     "weight",
     [Cosine(nn.Parameter(torch.ones(3))), SwinCosine(3), nn.Parameter(torch.ones(3)) * Dot()],
-    ids=repr,
+    ids=lambda weight: repr(weight).partition(" at ")[0],
 )
 def test_parameters_in_float32_serve_vectors_in_half_precision(weight, query, key):
     half = query.bfloat16(), key.bfloat16()

@@ -147,7 +147,7 @@ def stationary(attention: Attention, *, tokens: Sequence[str] = (), progress: bo
 
 
 def bounces(
-    attention: Attention, query: int, steps: int = 4, *, tokens: Sequence[str] = ()
+    attention: Attention, query: int | str, steps: int = 4, *, tokens: Sequence[str] = ()
 ) -> Array:
     r"""Follow a walker along attention from one token: :math:`e_i^\top P^k`.
 
@@ -157,8 +157,8 @@ def bounces(
         Self-attention: a trace, a stack, a head or arrays.
     tokens : sequence of str
         The tokens' texts, where `attention` is an array, which does not know them.
-    query : int
-        The position i of the token that it sets out from, from the end where negative.
+    query : int or str
+        The token i that it sets out from: its position, from the end where negative, or its text.
     steps : int
         How many steps k to follow.
 

@@ -54,7 +54,7 @@ def deletion_curve(
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     metric: Metric = "kl",
-    position: int = -1,
+    position: int | str = -1,
     target: Token = None,
     other: Token = None,
     steps: int | Sequence[float] = 20,
@@ -134,7 +134,7 @@ def insertion_curve(
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     metric: Metric = "kl",
-    position: int = -1,
+    position: int | str = -1,
     target: Token = None,
     other: Token = None,
     steps: int | Sequence[float] = 20,
@@ -165,7 +165,7 @@ def rank_agreement(
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     metric: Metric = "kl",
-    position: int = -1,
+    position: int | str = -1,
     target: Token = None,
     other: Token = None,
     sample: int = 200,
@@ -226,7 +226,7 @@ class _Answer(NamedTuple):
     """What is measured of a model's answer."""
 
     metric: Metric = "kl"
-    position: int = -1
+    position: int | str = -1
     target: Token = None
     other: Token = None
 

@@ -39,6 +39,8 @@ EVEN_SCORES = (
     "edges_for_90",
 )
 """What labels compare with even attention."""
+EVEN_COLUMNS = {f"even_{name}": name for name in EVEN_SCORES}
+"""The columns of what even attention would score, and the score that each stands beside."""
 
 
 def even_scores(head: AttentionGraph) -> dict[str, float]:

@@ -15,7 +15,7 @@ from gattn.analysis.heads.head_scores import refuse_negative
 from gattn.analysis.heads.head_table import Heads, by_place, described, is_graphs
 from gattn.analysis.reading.layers import Layers
 from gattn.analysis.reading.results import Array, array
-from gattn.edit_records import identities, union
+from gattn.edit_records import Edits, union
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
 from gattn.heads.trace import AttentionTrace, Stack
@@ -40,7 +40,7 @@ def head_distances(
     attention: Heads,
     other: Heads | None = None,
     *,
-    queries: Sequence[int] | None = None,
+    queries: int | str | Sequence[int | str] | None = None,
     progress: bool = True,
 ) -> Array:
     r"""Compute the Jensen-Shannon distance of every pair of heads, mean over queries.
@@ -61,9 +61,9 @@ def head_distances(
     other : Heads, optional
         The heads that they are compared with, on the same tokens, such as those of another model;
         the same ones where not given. ``distances.idxmin("other")`` is then each head's match.
-    queries : sequence of int, optional
-        The queries whose mean is taken, by position; all by default. Some of them say nearly as
-        much for less.
+    queries : int, str, or sequence of these, optional
+        The queries whose mean is taken: positions, from the end where negative, or texts; all by
+        default. Some of them say nearly as much for less.
     progress : bool
         Whether to show a progress bar on stderr, after the first second.
 
@@ -127,7 +127,7 @@ class _Side:
     source: str
     device: torch.device
     bound: float = 0.0
-    edits: tuple[str, ...] = ()
+    edits: Edits = ()
 
     @classmethod
     def of(cls, attention: Heads) -> _Side:
@@ -181,7 +181,7 @@ class _Side:
             described(heads),
             torch.device("cpu"),
             max(map(dropped_distance, heads)),
-            tuple(identities(union(head.edits for head in heads))),
+            union(head.edits for head in heads),
         )
 
 
@@ -190,10 +190,14 @@ def _size(head: AttentionGraph) -> tuple[int, int]:
 
 
 def _rows_of(
-    queries: Sequence[int | str] | None, positions: Sequence[int], tokens: Sequence[str]
+    queries: int | str | Sequence[int | str] | None,
+    positions: Sequence[int],
+    tokens: Sequence[str],
 ) -> list[int]:
     if queries is None:
         return list(range(len(positions)))
+    if isinstance(queries, (int, np.integer, str)):
+        queries = [queries]
     if not len(queries):
         raise SelectionError("queries is empty: choose one at least.")
     return [find_token(query, positions, tokens, "query") for query in queries]

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, Union, cast
 
 import numpy as np
 
-from gattn.analysis.heads.even_attention import EVEN_SCORES, even_scores
+from gattn.analysis.heads.even_attention import EVEN_COLUMNS, even_scores
 from gattn.analysis.heads.head_labels import label_of
 from gattn.analysis.heads.head_scores import describe
 from gattn.analysis.reading.layers import Attention, heads_of, named
 from gattn.analysis.reading.results import Table, table
-from gattn.edit_records import identities, in_words, union
+from gattn.edit_records import in_words, union
 from gattn.errors import SelectionError
+from gattn.heads import steps
 from gattn.heads.head import AttentionGraph
 from gattn.heads.trace import AttentionTrace, Stack
 from gattn.progress import walk
@@ -113,7 +114,7 @@ def head_table(attention: Heads, *, tokens: Sequence[str] = (), progress: bool =
         rows or dict.fromkeys(index, ()),
         name="heads",
         computed_from=described(list(heads.values())),
-        edits=identities(union(head.edits for head in heads.values())),
+        edits=union(head.edits for head in heads.values()),
         notes=_notes(list(heads.values())),
         index=index,
     )
@@ -130,7 +131,7 @@ def _without(row: dict[str, Any], *names: str) -> dict[str, Any]:
 
 def _even_columns(head: AttentionGraph) -> dict[str, float]:
     scores = even_scores(head)
-    return {f"even_{name}": scores.get(name, np.nan) for name in EVEN_SCORES}
+    return {column: scores.get(name, np.nan) for column, name in EVEN_COLUMNS.items()}
 
 
 def by_place(attention: Heads) -> dict[Place, AttentionGraph]:
@@ -179,9 +180,8 @@ def described(heads: Sequence[AttentionGraph]) -> str:
         for head in heads
     )
     count = f"{len(heads)} head" + "s" * (len(heads) > 1)
-    kept = heads[0].kept_by
     edits = in_words(union(head.edits for head in heads))
-    parts = [heads[0].model, count, *sizes, "" if kept == "All()" else f"kept by {kept}", edits]
+    parts = [heads[0].model, count, *sizes, steps.in_words(heads[0].kept_by), edits]
     return ", ".join(filter(None, parts))
 
 

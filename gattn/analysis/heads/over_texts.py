@@ -26,7 +26,7 @@ Result = TypeVar("Result", Table, Array)
 _PLACES = ("query", "key", "key_value_head")
 """Columns of numbers that name something: they have no mean."""
 
-_MEAN, _MOST_NOTES = "mean", 3
+_MOST_NOTES = 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,10 +89,11 @@ def over_texts(results: Iterable[Result]) -> OverTexts[Result]:
     attrs = first.attrs | {"computed_from": f"{count} texts, the first one: {source}"}
     attrs |= told(list(edits))
     said: list[str] = [f"of a text: {note}" for note in list(notes)[:_MOST_NOTES]]
-    mean, spread = (
-        _made(first, values, attrs | {"notes": [what, *said]})
-        for values, what in ((sums.mean(), _MEAN), (sums.spread(), "sample standard deviation"))
-    )
+    mean = _made(first, sums.mean(), attrs | {"notes": ["mean", *said]})
+    if isinstance(first, HeadTable):
+        mean["label"] = head_labels(mean)
+    notes_of_spread = ["sample standard deviation", *said]
+    spread = _made(first, sums.spread(), attrs | {"notes": notes_of_spread})
     return OverTexts(mean, spread, count)
 
 
@@ -184,6 +185,4 @@ def _made(first: Any, values: NDArray[np.float64], attrs: dict[Any, Any]) -> Any
     numbers = _numbers(first)
     made = first._constructor(values, index=numbers.index, columns=numbers.columns)
     made.attrs = attrs
-    if isinstance(first, HeadTable) and attrs["notes"][0] == _MEAN:
-        made["label"] = head_labels(made)
     return made

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import Any, TypeAlias, Union, overload
+from typing import Any, Literal, TypeAlias, Union, overload
 
 import numpy as np
 import xarray as xr
@@ -13,10 +13,11 @@ from torch import Tensor
 
 from gattn.analysis.heads.head_scores import special_tokens
 from gattn.analysis.heads.head_table import Heads, by_place
-from gattn.analysis.reading.layers import counted, named
+from gattn.analysis.reading.layers import named
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
 from gattn.heads.merging import selected, with_all_rows
+from gattn.heads.steps import Without
 from gattn.heads.trace import AttentionTrace, Stack
 from gattn.token_names import find_tokens
 
@@ -118,11 +119,14 @@ def _without(head: AttentionGraph, which: str | list[int | str]) -> AttentionGra
     }
     edges = head.total_edges[rows] - cut_edges
     mass = np.where(whole > 0, 1.0, 0.0).astype(head.attention.dtype)
-    named = "the first token" if which == "first" else "special tokens"
-    if not isinstance(which, str):
-        named = counted(len(set(which)), "token")
-    kept_by = f"{head.kept_by}, without {named}"
+    kept_by = (*head.kept_by, Without(_named(which)))
     return replace(part, total_mass=mass, total_edges=edges, sink=None, kept_by=kept_by, **scaled)
+
+
+def _named(which: str | list[int | str]) -> Literal["special", "first"] | int:
+    if isinstance(which, str):
+        return "first" if which == "first" else "special"
+    return len(set(which))
 
 
 def _marked(head: AttentionGraph, which: str | list[int | str]) -> NDArray[np.bool_]:

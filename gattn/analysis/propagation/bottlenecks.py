@@ -27,12 +27,12 @@ class Bottlenecks(Table):
 
 def bottlenecks(
     given: Passages,
-    key: int,
-    query: int,
+    key: int | str,
+    query: int | str,
     *,
     tokens: Sequence[str] = (),
     cut: Literal["tokens", "edges"] = "tokens",
-    layers: int | None = None,
+    depth: int | None = None,
     residual: bool = True,
 ) -> Bottlenecks:
     """Find the narrowest place between what one token put in and what another gives out.
@@ -44,13 +44,13 @@ def bottlenecks(
         a token graph that all layers have; or one a layer.
     tokens : sequence of str
         The tokens' texts, where `given` is an array, which does not know them.
-    key, query : int
-        The positions, from the end where negative, of the token that information comes from, in
-        the first layer, and of the one that it goes to, out of the last.
+    key, query : int or str
+        The token that information comes from, in the first layer, and the one that it goes to, out
+        of the last: positions, from the end where negative, or texts.
     cut : {"tokens", "edges"}
         What the cut is made of: tokens between two layers, with all that they have there, or edges
         of attention. The residual stream cannot be cut.
-    layers : int, optional
+    depth : int, optional
         How many layers a token graph stands for.
     residual : bool
         Whether a token keeps what it has in each layer.
@@ -75,7 +75,7 @@ def bottlenecks(
     Ford and Fulkerson (1956), Maximal flow through a network.
     """
     given = named(given, tokens)
-    stack = Layered.of(given, layers, residual).counted()
+    stack = Layered.of(given, depth, residual).counted()
     source, target = stack.row(key, "key"), stack.row(query, "query")
     if cut not in ("tokens", "edges"):
         raise SelectionError(f'cut is "tokens" or "edges", not {cut!r}.')

@@ -14,15 +14,16 @@ from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from gattn.analysis.propagation.rollout import NOTED, Mixed, Residual
 from gattn.analysis.reading.layers import Attention, Layers, named
-from gattn.analysis.reading.reductions import HeadChoice, Reduction
+from gattn.analysis.reading.reductions import Reduction
 from gattn.analysis.reading.results import Array
+from gattn.choices import HeadChoice
 from gattn.errors import SelectionError
 from gattn.progress import walk
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
-Tokens: TypeAlias = int | Sequence[int] | None
-"""Positions of tokens, from the end where negative; all where None."""
+Tokens: TypeAlias = int | str | Sequence[int | str] | None
+"""Tokens by their positions, from the end where negative, or texts; all where None."""
 
 _SCALE = 2**30
 """What a capacity of 1 is: scipy takes whole numbers of 32 bits, and sums may be above 1."""
@@ -32,20 +33,20 @@ def flow(
     attention: Attention,
     *,
     tokens: Sequence[str] = (),
-    targets: Tokens = None,
-    sources: Tokens = None,
+    queries: Tokens = None,
+    keys: Tokens = None,
     heads: HeadChoice = None,
     reduce: Reduction = "mean",
     residual: Residual = None,
     from_layer: int | None = None,
     progress: bool = True,
 ) -> Array:
-    r"""Find how much can flow through all layers from each source token to each target token.
+    r"""Find how much can flow through all layers from each token to each other.
 
     The layers are unrolled: a node is a token after a layer, the edge from token j before layer l
     to token i after it carries :math:`\tilde A^{(l)}_{ij}` at most (as in `rollout`), and the flow
-    from j to i is the maximum flow from j before the first layer to i after the last. It is at
-    least the rollout :math:`R_{ij}`, and at most 1. The flows to a target do not sum to 1:
+    from key j to query i is the maximum flow from j before the first layer to i after the last. It
+    is at least the rollout :math:`R_{ij}`, and at most 1. The flows to a query do not sum to 1:
     ``found / found.sum("key")`` makes shares of them.
 
     Parameters
@@ -54,17 +55,17 @@ def flow(
         As in `rollout`.
     tokens : sequence of str
         The tokens' texts, where `attention` is an array, which does not know them.
-    targets, sources : int, str, or sequence of these, optional
-        The tokens between which it is computed: positions, from the end where negative, or texts;
-        by default all. All pairs of some hundred tokens take long: then an estimate is printed
-        first.
+    queries, keys : int, str, or sequence of these, optional
+        The tokens that it flows to, behind all layers, and those that it flows from, before them:
+        positions, from the end where negative, or texts; by default all. All pairs of some hundred
+        tokens take long: then an estimate is printed first.
     progress : bool
         Whether to show a progress bar on stderr, after the first second, and that estimate.
 
     Returns
     -------
     Array (query, key)
-        The flow from each source (key) to each target (query). Capacities are rounded down to
+        The flow from each key to each query. Capacities are rounded down to
         whole numbers of 1 / 2**30, and what edges that were dropped could carry is left out:
         each flow is a lower bound, and the coordinate ``error_bound`` (query, key) says how much it
         may lack, at most.
@@ -80,8 +81,17 @@ def flow(
     """
     attention = named(attention, tokens)
     mixed = Mixed.of(attention, heads, reduce, residual, from_layer)
-    queries = _rows(targets, mixed.layers, "targets")
-    keys = _rows(sources, mixed.layers, "sources")
+    found, lack = flow_and_lack(mixed, queries, keys, progress=progress)
+    found.attrs["notes"] = [*found.notes, f"{lack}, see error_bound"]
+    return found
+
+
+def flow_and_lack(
+    mixed: Mixed, queries: Tokens, keys: Tokens, *, progress: bool
+) -> tuple[Array, str]:
+    """Give the flow, and say in words how much it may lack, at most."""
+    ends = _rows(queries, mixed.layers, "queries")
+    starts = _rows(keys, mixed.layers, "keys")
     matrices = [matrix.cpu().double().numpy() for matrix, _ in mixed]
     lost = [some.cpu().double().numpy() for _, some in mixed]
     networks = [_Unrolled.of(matrices)]
@@ -89,21 +99,21 @@ def flow(
         networks.append(_Unrolled.of(matrices, lost))
     else:
         lost = [np.zeros_like(some) for some in lost]
-    found = np.zeros((2, len(queries), len(keys)))
-    pairs = _pairs(_reach(matrices, lost)[np.ix_(queries, keys)], queries, keys)
-    fewer = "choose some with targets= and sources="
+    found = np.zeros((2, len(ends), len(starts)))
+    pairs = _pairs(_reach(matrices, lost)[np.ix_(ends, starts)], ends, starts)
+    fewer = "choose some with queries= and keys="
     at, toward = -1, list[_Toward]()
     for row, column in walk(pairs, "flow", "pair", progress=progress, fewer=fewer):
         if row != at:
-            at, toward = row, [network.toward(queries[row]) for network in networks]
-        bounds = [some.bounds(keys[column]) for some in toward]
+            at, toward = row, [network.toward(ends[row]) for network in networks]
+        bounds = [some.bounds(starts[column]) for some in toward]
         found[:, row, column] = bounds[0][0], bounds[-1][1] - bounds[0][0]
     flows, error = found
     worst = float(error.max(initial=0))
     why = "lower bounds" if len(networks) > 1 else "capacities were rounded down"
-    notes = [*mixed.notes(), f"{why}: flows lack at most {worst:.1g}, see error_bound"]
-    result = mixed.array(flows, "flow", notes, {"query": queries, "key": keys})
-    return result.assign_coords(error_bound=(("query", "key"), error))
+    result = mixed.array(flows, "flow", mixed.notes(), {"query": ends, "key": starts})
+    result = result.assign_coords(error_bound=(("query", "key"), error))
+    return result, f"{why}: flows lack at most {worst:.1g}"
 
 
 def _rows(tokens: Tokens, layers: Layers, name: str) -> list[int]:
@@ -128,7 +138,7 @@ def _reach(matrices: Sequence[Floats], lost: Sequence[Floats]) -> NDArray[np.boo
 def _pairs(
     reach: NDArray[np.bool_], queries: Sequence[int], keys: Sequence[int]
 ) -> list[tuple[int, int]]:
-    """List what is to be computed, target by target, and first a pair of about mean cost."""
+    """List what is to be computed, query by query, and first a pair of about mean cost."""
     rows, columns = reach.nonzero()
     if not len(rows):
         return []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,6 +14,7 @@ from gattn.engines import tiles
 from gattn.engines.base import AttentionCall
 from gattn.errors import SelectionError
 from gattn.graph.rules.keys import list_keys
+from gattn.heads import steps
 from gattn.keep import TopK
 from gattn.models.edit.applying import parts
 from gattn.models.effects.gradients import Backward, LayerOutput, Outputs
@@ -37,7 +38,7 @@ def gradient_rollout(
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     metric: Metric = "logit_difference",
-    position: int = -1,
+    position: int | str = -1,
     target: Token = None,
     other: Token = None,
     from_layer: int | None = None,
@@ -84,7 +85,9 @@ def gradient_rollout(
     """
     model, tokenizer = resolved(model, tokenizer)
     backward = Backward(text, model, tokenizer, metric, position, target, other)
-    outputs = Outputs(_Layer.read, lambda place: stack is None or place.stack == stack)
+    outputs = Outputs(
+        lambda reading, _: _Layer.read(reading), lambda place: stack is None or place.stack == stack
+    )
     with capturing(model, tokenizer, keep=_FEWEST) as run:
         encoding = backward.runner.encoding
         run.encodings = None if encoding is None else [encoding]
@@ -103,12 +106,12 @@ def gradient_rollout(
         state = state + relevance @ state
         rolled.append(state)
     axes = layers.axes("layer", "query", "key") | {"layer": range(first, layers.layers[-1] + 1)}
-    source = layers.source.replace(f", kept by {_FEWEST}", "")
+    source = replace(layers.read_from, kept_by=steps.ALL)
     return array(
         torch.stack(rolled),
         axes,
         name="gradient_rollout",
-        computed_from=source,
+        computed_from=str(source),
         edits=layers.edits,
         notes=["not renormalised: rows do not sum to 1"],
         tokens=layers.texts("query", "key"),

@@ -13,6 +13,7 @@ from scipy.sparse import csr_array, eye_array
 
 from gattn.analysis.reading.layers import Attention, Layers
 from gattn.checks import whole
+from gattn.edit_records import Edits
 from gattn.errors import SelectionError
 from gattn.graph.token_graph import TokenGraph
 from gattn.token_names import find_token
@@ -62,7 +63,7 @@ class Layered:
         What it was read from, in words.
     notes : tuple of str
         What to mind.
-    edits : tuple of str
+    edits : tuple of Edit
         As in `Layers`.
     """
 
@@ -73,16 +74,16 @@ class Layered:
     tokens: tuple[str, ...]
     source: str
     notes: tuple[str, ...] = ()
-    edits: tuple[str, ...] = ()
+    edits: Edits = ()
 
     @classmethod
-    def of(cls, given: Passages, layers: int | None, residual: bool) -> Layered:
+    def of(cls, given: Passages, depth: int | None, residual: bool) -> Layered:
         """Read attention, or token graphs.
 
         Raises
         ------
         SelectionError
-            Where queries and keys are different tokens, layers are missing, `layers` is no number
+            Where queries and keys are different tokens, layers are missing, `depth` is no number
             of them or given along with several, or `residual` is neither True nor False.
         """
         if not isinstance(residual, (bool, np.bool_)):
@@ -90,14 +91,14 @@ class Layered:
                 f"residual is True or False here, not {residual!r:.80}: a share of the residual "
                 "stream is an argument of gattn.analysis.rollout."
             )
-        if layers is not None:
-            layers = whole("layers", layers, 1, SelectionError)
+        if depth is not None:
+            depth = whole("depth", depth, 1, SelectionError)
         if isinstance(given, TokenGraph):
-            numbers = tuple(range(layers or 0))
+            numbers = tuple(range(depth or 0))
             return cls._of_graphs([given], numbers, residual, repr(given))
-        if layers is not None:
+        if depth is not None:
             raise SelectionError(
-                "layers= repeats one TokenGraph; this has layers of its own. To repeat a head, "
+                "depth= repeats one TokenGraph; this has layers of its own. To repeat a head, "
                 "give its head.graph."
             )
         if graphs := token_graphs(given):
@@ -154,7 +155,7 @@ class Layered:
             Where it is not.
         """
         if not self.layers:
-            raise SelectionError("Say how many layers the token graph stands for: layers=12.")
+            raise SelectionError("Say how many layers the token graph stands for: depth=12.")
         return self
 
     def attention_edges(self, depth: int) -> Edges:

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from gattn.analysis.propagation.layered import Layered, Passages, check_number, token_graphs
 from gattn.analysis.propagation.rollout import NOTED, rollout
 from gattn.analysis.reading.layers import Attention, named
-from gattn.analysis.reading.reductions import HeadChoice, Reduction
+from gattn.analysis.reading.reductions import Reduction
 from gattn.analysis.reading.results import Table, column, table
+from gattn.choices import HeadChoice
 from gattn.errors import SelectionError
 
 
@@ -23,7 +24,7 @@ def oversquashing(
     tokens: Sequence[str] = (),
     heads: HeadChoice = None,
     reduce: Reduction = "mean",
-    layers: int | None = None,
+    depth: int | None = None,
     residual: bool = True,
 ) -> Table:
     r"""Say which tokens' information is squeezed out on its way to one query.
@@ -46,7 +47,7 @@ def oversquashing(
     heads, reduce : optional
         Which heads are read for the influence, and how they become one, as in
         `gattn.analysis.rollout`. An edge of any head counts as a layer's.
-    layers : int, optional
+    depth : int, optional
         How many layers a token graph stands for.
     residual : bool
         Whether a token keeps what it has in each layer: Ã = (A + I) / 2 instead of A.
@@ -78,7 +79,7 @@ def oversquashing(
     (2024), Transformers need glasses! Information over-squashing in language tasks.
     """
     given = named(given, tokens)
-    stack = Layered.of(given, layers, residual).counted()
+    stack = Layered.of(given, depth, residual).counted()
     row = stack.row(query, "query")
     has_heads = not token_graphs(given)
     is_plain = heads is None and isinstance(reduce, str) and reduce == "mean"

@@ -24,7 +24,7 @@ def reach(
     given: Passages,
     *,
     tokens: Sequence[str] = (),
-    layers: int | None = None,
+    depth: int | None = None,
     residual: bool = True,
     progress: bool = True,
 ) -> Array:
@@ -37,7 +37,7 @@ def reach(
         a token graph that all layers have; or one a layer.
     tokens : sequence of str
         The tokens' texts, where `given` is an array, which does not know them.
-    layers : int, optional
+    depth : int, optional
         How many layers a token graph stands for; as many as it takes where not given.
     residual : bool
         Whether the residual stream carries on what a token has. Without, information is at a token
@@ -54,7 +54,7 @@ def reach(
     Raises
     ------
     SelectionError
-        Where queries and keys are different tokens, layers are missing, `layers` is no number of
+        Where queries and keys are different tokens, layers are missing, `depth` is no number of
         them or given along with several, or `residual` is neither True nor False.
 
     References
@@ -62,7 +62,7 @@ def reach(
     Beltagy et al. (2020), Longformer: a window of w reaches w more tokens in each layer.
     """
     given = named(given, tokens)
-    stack = Layered.of(given, layers, residual)
+    stack = Layered.of(given, depth, residual)
     size = len(stack)
     there = _packed(np.eye(size, dtype=bool))
     seen = there.copy()
@@ -89,7 +89,7 @@ def walks(
     given: Passages,
     *,
     tokens: Sequence[str] = (),
-    layers: int | None = None,
+    depth: int | None = None,
     residual: bool = True,
     progress: bool = True,
 ) -> Array:
@@ -101,7 +101,7 @@ def walks(
         As in `reach`.
     tokens : sequence of str
         The tokens' texts, where `given` is an array, which does not know them.
-    layers : int, optional
+    depth : int, optional
         How many layers a token graph stands for.
     residual : bool
         Whether a token keeps what it has in each layer. A token that also attends to itself has
@@ -121,7 +121,7 @@ def walks(
         As `reach` does, and where there are too many walks for double precision (over 1e308).
     """
     given = named(given, tokens)
-    stack = Layered.of(given, layers, residual).counted()
+    stack = Layered.of(given, depth, residual).counted()
     count, is_full = len(stack.layers), stack.passing(0).nnz > _FULL * len(stack) ** 2
     with np.errstate(over="ignore", invalid="ignore"):
         if is_full and len(stack.edges) == 1:

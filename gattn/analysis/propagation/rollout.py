@@ -13,8 +13,9 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from gattn.analysis.reading.layers import Attention, Layers, named
-from gattn.analysis.reading.reductions import HeadChoice, Reduction, described, facts_of
+from gattn.analysis.reading.reductions import Reduction, described, facts_of
 from gattn.analysis.reading.results import Array, array
+from gattn.choices import HeadChoice
 from gattn.errors import SelectionError
 
 Residual: TypeAlias = "float | ArrayLike | xr.DataArray | None"

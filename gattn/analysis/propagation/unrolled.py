@@ -9,13 +9,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from gattn.analysis.reading.layers import Layers, counted, notes_of_mass
-from gattn.analysis.reading.reductions import REDUCTIONS, described, numbers_or_places
+from gattn.analysis.reading.layers import Layers, notes_of_mass
+from gattn.analysis.reading.reductions import described
 from gattn.analysis.reading.results import Graph, told_in_graph
+from gattn.analysis.reading.sources import counted
+from gattn.choices import REDUCTIONS, HeadChoice, numbers_or_places
 from gattn.door import draw
-from gattn.edit_records import identities, in_words
+from gattn.edit_records import in_words
 from gattn.errors import SelectionError, ShapeError
-from gattn.heads.trace import HeadChoice, Reduction, Stack
+from gattn.heads.trace import Reduction, Stack
 from gattn.token_names import find_token
 
 if TYPE_CHECKING:
@@ -63,22 +65,22 @@ class Unrolled(Graph):
         return found
 
     def rollout(
-        self, *, target: int | Node | None = None, source: int | Node | None = None
+        self, *, query: int | str | Node | None = None, key: int | str | Node | None = None
     ) -> Unrolled:
         """Keep what leads to one token, or from one, and say how much comes over each edge.
 
         Where everything passes on what its neighbourhood passed to it, by weight, an edge's
-        ``passes`` is the share of the target that came over it: over each layer they sum to 1 (with
-        a source, to its share), and at the input nodes they are `gattn.analysis.rollout`. Without a
-        target it is the share of the edge's end that came over it from the source. Where edges were
+        ``passes`` is the share of the query that came over it: over each layer they sum to 1 (with
+        a key, to its share), and at the input nodes they are `gattn.analysis.rollout`. Without a
+        query it is the share of the edge's end that came over it from the key. Where edges were
         dropped all of these are lower bounds, as in `gattn.analysis.rollout`.
 
         Parameters
         ----------
-        target : int or (depth, position), optional
-            Where it leads to; a position alone is the token behind all layers.
-        source : int or (depth, position), optional
-            Where it comes from; a position alone is the token in the input.
+        query : int, str or (depth, position), optional
+            Where it leads to; a token alone, by its position or text, is the one behind all layers.
+        key : int, str or (depth, position), optional
+            Where it comes from; a token alone is the one in the input.
 
         Returns
         -------
@@ -90,16 +92,16 @@ class Unrolled(Graph):
         SelectionError
             Where neither is given, or there is no such node.
         """
-        if target is None and source is None:
+        if query is None and key is None:
             raise SelectionError(
-                "Say which token: target= a position, source= a position, or both."
+                "Say which token: query= where it leads to, key= where it comes from, or both."
             )
         weights = self.matrices()
-        came, goes = self._came(weights, source), self._goes(weights, target)
+        came, goes = self._came(weights, key), self._goes(weights, query)
         passes = goes[1:, :, None] * weights * came[:-1, None, :]
-        return self._with_passes(passes, goes * came, "rollout", target, source)
+        return self._with_passes(passes, goes * came, "rollout", query, key)
 
-    def flow(self, *, source: int | Node, target: int | Node) -> Unrolled:
+    def flow(self, *, key: int | str | Node, query: int | str | Node) -> Unrolled:
         """Keep a maximum flow from one token to another: ``passes`` is what flows over each edge.
 
         How much flows in all is certain (`gattn.analysis.flow`), but mostly not on which ways: this
@@ -107,7 +109,7 @@ class Unrolled(Graph):
 
         Parameters
         ----------
-        source, target : int or (depth, position)
+        key, query : int, str or (depth, position)
             As in `rollout`.
 
         Returns
@@ -125,10 +127,10 @@ class Unrolled(Graph):
 
         weights = self.matrices()
         count = len(self.positions)
-        start, end = self._place(source, 0), self._place(target, self.depth)
-        depth, query, key = weights.nonzero()
-        tail, head = depth * count + key, (depth + 1) * count + query
-        capacity = np.floor(weights[depth, query, key] * _SCALE).astype(np.int32)
+        start, end = self._place(key, 0), self._place(query, self.depth)
+        depth, ends, starts = weights.nonzero()
+        tail, head = depth * count + starts, (depth + 1) * count + ends
+        capacity = np.floor(weights[depth, ends, starts] * _SCALE).astype(np.int32)
         size = (self.depth + 1) * count
         network = csr_array((capacity, (tail, head)), shape=(size, size))
         first, last = (d * count + self._row(p) for d, p in (start, end))
@@ -136,34 +138,34 @@ class Unrolled(Graph):
         at_nodes = np.zeros((self.depth + 1, count))
         if first != last:
             found = maximum_flow(network, first, last).flow
-            passes[depth, query, key] = np.maximum(found[tail, head], 0) / _SCALE
+            passes[depth, ends, starts] = np.maximum(found[tail, head], 0) / _SCALE
         at_nodes[1:] = passes.sum(2)
         at_nodes[:-1] = np.maximum(at_nodes[:-1], passes.sum(1))
-        return self._with_passes(passes, at_nodes, "flow", target, source)
+        return self._with_passes(passes, at_nodes, "flow", query, key)
 
-    def _came(self, weights: Floats, source: int | Node | None) -> Floats:
-        """Say what of each node came from the source; all of it where there is none."""
-        if source is None:
+    def _came(self, weights: Floats, key: int | str | Node | None) -> Floats:
+        """Say what of each node came from the key; all of it where there is none."""
+        if key is None:
             return np.ones((self.depth + 1, len(self.positions)))
-        depth, position = self._place(source, 0)
+        depth, position = self._place(key, 0)
         came = np.zeros((self.depth + 1, len(self.positions)))
         came[depth, self._row(position)] = 1.0
         for n in range(depth, self.depth):
             came[n + 1] = weights[n] @ came[n]
         return came
 
-    def _goes(self, weights: Floats, target: int | Node | None) -> Floats:
-        """Say what of each node goes to the target; all of it where there is none."""
-        if target is None:
+    def _goes(self, weights: Floats, query: int | str | Node | None) -> Floats:
+        """Say what of each node goes to the query; all of it where there is none."""
+        if query is None:
             return np.ones((self.depth + 1, len(self.positions)))
-        depth, position = self._place(target, self.depth)
+        depth, position = self._place(query, self.depth)
         goes = np.zeros((self.depth + 1, len(self.positions)))
         goes[depth, self._row(position)] = 1.0
         for n in reversed(range(depth)):
             goes[n] = goes[n + 1] @ weights[n]
         return goes
 
-    def _place(self, given: int | Node, depth: int) -> Node:
+    def _place(self, given: int | str | Node, depth: int) -> Node:
         if isinstance(given, tuple):
             if given not in self:
                 raise SelectionError(
@@ -181,8 +183,8 @@ class Unrolled(Graph):
         passes: Floats,
         at_nodes: Floats,
         kind: str,
-        target: int | Node | None,
-        source: int | Node | None,
+        query: int | str | Node | None,
+        key: int | str | Node | None,
     ) -> Unrolled:
         row = {position: n for n, position in enumerate(self.positions)}
         made = Unrolled(**self.graph)
@@ -197,13 +199,13 @@ class Unrolled(Graph):
             if (value := found[start[0]][row[end[1]]][row[start[1]]])
         )
         made.graph["passes"] = kind
-        for name, (node, depth) in {"source": (source, 0), "target": (target, self.depth)}.items():
+        for name, (node, depth) in {"key": (key, 0), "query": (query, self.depth)}.items():
             if node is not None:
                 at, position = self._place(node, depth)
                 made.graph |= {f"{name}_depth": at, f"{name}_position": position}
         return made
 
-    def end(self, name: Literal["source", "target"]) -> Node | None:
+    def end(self, name: Literal["key", "query"]) -> Node | None:
         """Tell where what passes comes from, or goes to, if that is one node."""
         if f"{name}_depth" not in self.graph:
             return None
@@ -234,7 +236,7 @@ def unroll(
         first_layer=stack.layers[0],
         computed_from=_described(stack, named, residual),
         notes="\n".join(_notes([layer for layer in chosen.values() if layer])),
-        **told_in_graph(identities(stack.edits)),
+        **told_in_graph(stack.edits),
     )
     for depth in range(len(stack.layers) + 1):
         for position, token in zip(places, labels, strict=True):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from decimal import ROUND_CEILING, Context
 
 import numpy as np
@@ -11,7 +10,9 @@ from torch import Tensor
 
 from gattn.analysis.reading.layers import Attention, Layers, heads_of
 from gattn.heads.head import AttentionGraph, Floats
+from gattn.heads.steps import Merged, NoSelfLoops, Step
 from gattn.heads.trace import AttentionTrace, Stack
+from gattn.keep import All, Keep, Threshold, TopK, TopMass
 
 
 def largest_dropped(attention: Attention, *, self_loops: bool = False) -> Floats | None:
@@ -67,7 +68,7 @@ def _reads_later(head: AttentionGraph) -> bool | None:
         return True
     if not _largest(head, self_loops=False):
         return False
-    if "merged" in head.kept_by:
+    if any(isinstance(step, Merged) for step in head.kept_by):
         return None
     seen = head.node_positions + 1
     if (head.total_edges > seen).any():
@@ -84,18 +85,18 @@ def _largest(head: AttentionGraph, self_loops: bool) -> float:
     lost = (head.dropped_edges > 0) * np.maximum(head.total_mass - head.kept_mass, 0)
     if not lost.any():
         return 0.0
-    limits = [_limit(head, rule, self_loops) for rule in head.kept_by.split(", ")]
+    limits = [_limit(head, step, self_loops) for step in head.kept_by]
     return float(np.minimum(lost, np.max(limits, axis=0)).max())
 
 
-def _limit(head: AttentionGraph, rule: str, self_loops: bool) -> Floats:
-    """Bound what one rule dropped of each row."""
+def _limit(head: AttentionGraph, step: Keep | Step, self_loops: bool) -> Floats:
+    """Bound what one step dropped of each row."""
     rows = head.graph.num_queries
-    if rule == "All()" or (rule == "no self-loops" and not self_loops):
+    if isinstance(step, All) or (isinstance(step, NoSelfLoops) and not self_loops):
         return np.zeros(rows)
-    if found := re.fullmatch(r"Threshold\((.+)\)", rule):
-        return np.full(rows, np.nextafter(float(found[1]), 0))
+    if isinstance(step, Threshold):
+        return np.full(rows, np.nextafter(float(step.t), 0))
     limit = np.full(rows, np.inf)
-    if rule.startswith(("TopK(", "TopMass(")):
+    if isinstance(step, TopK | TopMass):
         np.minimum.at(limit, head.query, head.attention)
     return limit

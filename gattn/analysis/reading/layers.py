@@ -13,15 +13,15 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from gattn.analysis.reading.reductions import (
-    REDUCTIONS,
-    HeadChoice,
     Reduction,
     rows_of,
     shares_of,
     wrong_reduction,
 )
+from gattn.analysis.reading.sources import Source, counted, size_of
 from gattn.checks import refuse_hidden
-from gattn.edit_records import identities, in_words
+from gattn.choices import REDUCTIONS, HeadChoice
+from gattn.edit_records import Edits, from_identity
 from gattn.errors import SelectionError, ShapeError
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.edge_lists import texts
@@ -85,8 +85,8 @@ class Layers:
         The texts of keys and queries.
     positions, query_positions : tuple of int
         Their positions.
-    source : str
-        What it was read from, in words.
+    read_from : Source
+        What it was read from; `source` says it in words.
     is_square : bool
         Whether queries and keys are the same tokens.
     holds_residual : bool
@@ -95,8 +95,8 @@ class Layers:
         Whether some attention went to a sink outside of the text.
     is_signed : bool
         Whether some attention is negative.
-    edits : tuple of str
-        The edits that the model ran with, as `gattn.edit_records.identities` writes them.
+    edits : tuple of Edit
+        The edits that the model ran with.
     """
 
     read: Callable[[int], Tensor]
@@ -108,12 +108,17 @@ class Layers:
     query_tokens: tuple[str, ...]
     positions: tuple[int, ...]
     query_positions: tuple[int, ...]
-    source: str
+    read_from: Source
     is_square: bool = True
     holds_residual: bool = False
     has_sink: bool = False
     is_signed: bool = False
-    edits: tuple[str, ...] = ()
+    edits: Edits = ()
+
+    @property
+    def source(self) -> str:
+        """What it was read from, in words."""
+        return str(self.read_from)
 
     @classmethod
     def of(cls, attention: Attention, *, signed: bool = False) -> Layers:
@@ -272,11 +277,6 @@ def notes_of_mass(mass: Tensor, kept: Tensor, *, has_sink: bool) -> list[str]:
     return notes
 
 
-def counted(number: int, noun: str) -> str:
-    """Write "1 token", "2 tokens"."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
 def named(attention: Held, tokens: Sequence[str]) -> Held | Named:
     """Give arrays of attention the texts of their tokens, which arrays do not know.
 
@@ -399,7 +399,7 @@ def _of_stack(stack: Stack) -> Layers:
     graphs = [[stack[layer, head] for head in heads] for layer in stack.layers]
     if not graphs:
         empty = torch.zeros(0)
-        return Layers(lambda n: empty, (), (), empty, empty, (), (), (), (), "")
+        return Layers(lambda n: empty, (), (), empty, empty, (), (), (), (), Source())
     first = graphs[0][0]
     keys, queries = first.node_ids()
     for head in (head for some in graphs for head in some):
@@ -417,18 +417,15 @@ def _of_stack(stack: Stack) -> Layers:
     total, held = torch.from_numpy(
         np.array([[_masses(g) for g in some] for some in graphs])
     ).unbind(2)
-    kept = first.kept_by
-    parts = [
+    read_from = Source(
         first.model,
-        f"{stack.name} stack" if stack.name else "",
-        _numbers("layer", stack.layers),
-        _numbers("head", heads),
-        counted(len(queries), "token")
-        if is_square
-        else f"{len(queries)} queries, {len(keys)} keys",
-        "" if kept == "All()" else f"kept by {kept}",
-        in_words(stack.edits),
-    ]
+        stack.name,
+        tuple(stack.layers),
+        tuple(heads),
+        size_of(len(queries), len(keys), is_square=is_square),
+        first.kept_by,
+        stack.edits,
+    )
     return Layers(
         read,
         tuple(stack.layers),
@@ -439,11 +436,11 @@ def _of_stack(stack: Stack) -> Layers:
         tuple(first.query_labels()),
         tuple(keys),
         tuple(queries),
-        ", ".join(filter(None, parts)),
+        read_from,
         is_square=is_square,
         has_sink=any(g.sink is not None for some in graphs for g in some),
         is_signed=any(bool((g.attention < 0).any()) for some in graphs for g in some),
-        edits=tuple(identities(stack.edits)),
+        edits=stack.edits,
     )
 
 
@@ -454,14 +451,6 @@ def _masses(head: AttentionGraph) -> tuple[NDArray[np.float64], NDArray[np.float
     # The total was summed up and stored in the attention's precision: it may be a little more.
     rounding = 4 * float(np.finfo(head.attention.dtype).eps) * total
     return total, np.where(head.dropped_edges > 0, np.maximum(kept - rounding, 0), total)
-
-
-def _numbers(word: str, numbers: Sequence[int]) -> str:
-    if len(numbers) == 1:
-        return f"{word} {numbers[0]}"
-    if list(numbers) == list(range(numbers[0], numbers[-1] + 1)):
-        return f"{word}s {numbers[0]}-{numbers[-1]}"
-    return f"{word}s " + ", ".join(map(str, numbers))
 
 
 def _of_labelled(values: Any) -> Layers:
@@ -475,10 +464,10 @@ def _of_labelled(values: Any) -> Layers:
         query_tokens=read.query_tokens or tuple(map(str, read.queries)),
         positions=read.keys,
         query_positions=read.queries,
-        source=read.source or found.source,
+        read_from=replace(found.read_from, text=read.source),
         is_square=read.is_square,
         holds_residual=read.holds_residual,
-        edits=read.edits,
+        edits=tuple(map(from_identity, read.edits)),
     )
 
 
@@ -544,7 +533,6 @@ def _of_dense(values: Tensor) -> Layers:
     mass = torch.stack([layer.abs().sum(-1) for layer in values])  # no copy of them all
     if not bool(torch.isfinite(mass).all()):
         raise ShapeError("The attention holds NaN or infinity: cut padding and empty rows first.")
-    tokens = counted(queries, "token") if queries == keys else f"{queries} queries, {keys} keys"
     positions = tuple(range(keys))
     rows = tuple(range(queries))
     return Layers(
@@ -557,8 +545,12 @@ def _of_dense(values: Tensor) -> Layers:
         tuple(map(str, rows)),
         positions,
         rows,
-        f"an array of {_numbers('layer', range(layers))}, {_numbers('head', range(heads))}, "
-        f"{tokens}",
+        Source(
+            layers=tuple(range(layers)),
+            heads=tuple(range(heads)),
+            size=size_of(queries, keys, is_square=queries == keys),
+            is_array=True,
+        ),
         is_square=queries == keys,
         is_signed=bool(values.amin() < 0),
     )

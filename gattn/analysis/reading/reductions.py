@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import index
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -11,76 +10,14 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from gattn.choices import HeadChoice, is_number, numbers_or_places, written
 from gattn.errors import SelectionError
-from gattn.place_names import list_places, read_numbers
-
-HeadChoice: TypeAlias = "int | str | Sequence[int] | Sequence[tuple[int, int] | str] | None"
-"""Which heads: all (None), one number or several of every layer, or places (layer, head).
-
-Places may be text, such as "2.1" or "1.1,2.0", and so may numbers, such as "0,2"."""
 
 Reduction: TypeAlias = "str | ArrayLike"
 """How the heads of a layer become one: "mean", "max", "min", or one weight per head.
 
 Weights are (heads,) or (layers, heads), of the heads that are read; they are divided by their
 sum."""
-
-REDUCTIONS = ("mean", "max", "min")
-
-
-def numbers_or_places(heads: HeadChoice) -> list[int] | list[tuple[int, int]] | None:
-    """Read a choice of heads: their numbers, or their places.
-
-    Raises
-    ------
-    SelectionError
-        Where it is neither, or may be both.
-    """
-    if heads is None:
-        return None
-    if isinstance(heads, str) and heads in REDUCTIONS:
-        raise SelectionError(f"{_expected(heads)}; how they become one is reduce={heads!r}.")
-    try:
-        if isinstance(heads, str) and "." not in heads:
-            return _numbers(heads, read_numbers(heads))
-        if _is_number(heads):
-            return [index(heads)]  # type: ignore[arg-type]
-        listed: Any = heads if isinstance(heads, str) else list(heads)  # type: ignore[arg-type]
-        if not isinstance(heads, str) and all(map(_is_number, listed)):
-            return _numbers(heads, listed)
-        stack, places = list_places(listed)
-    except (TypeError, ValueError) as error:
-        raise SelectionError(f"{_expected(heads)}.") from error
-    if stack is not None:
-        raise SelectionError(
-            f"heads={heads!r:.80} names a stack, but heads are chosen of one: give that stack, as "
-            f"in trace[{stack!r}], and name heads without it."
-        )
-    return places
-
-
-def _is_number(value: object) -> bool:
-    return not isinstance(value, (bool, np.bool_)) and isinstance(value, (int, np.integer))
-
-
-def _numbers(heads: object, listed: list[Any]) -> list[int]:
-    if isinstance(heads, tuple) and len(listed) == 2:
-        one, other = listed
-        raise SelectionError(
-            f"heads={heads!r} may be a place or two heads: write [({one}, {other})] for head "
-            f"{other} of layer {one}, or [{one}, {other}] for these heads of every layer."
-        )
-    numbers = [index(number) for number in listed]
-    if not numbers or len(set(numbers)) < len(numbers):
-        raise SelectionError(f"heads names at least one head, and each once, not {heads!r}.")
-    return numbers
-
-
-def _expected(heads: object) -> str:
-    return (
-        "heads says which heads: a number, several such as [0, 2], or places such as [(2, 0), "
-        f"(2, 1)] or '2.0,2.1', not {heads!r:.80}; weights are given as reduce=[...]"
-    )
 
 
 def rows_of(
@@ -101,7 +38,7 @@ def rows_of(
         some = [one] if isinstance(one, tuple) else [(layer, one) for layer in layers]
         if any(layer not in layers or head not in numbers for layer, head in some):
             raise SelectionError(
-                f"No head {_plain(one)}; there are layers {list(layers)} with heads "
+                f"No head {written(one)}; there are layers {list(layers)} with heads "
                 f"{list(numbers)}."
             )
         places += some
@@ -152,11 +89,7 @@ def described(heads: HeadChoice, reduce: Reduction) -> str:
 def facts_of(heads: HeadChoice, reduce: Reduction) -> dict[str, Any]:
     """Give what a result's facts say of its heads."""
     chosen = numbers_or_places(heads)
-    facts: dict[str, Any] = {} if chosen is None else {"heads": list(map(_plain, chosen))}
-    if _is_number(heads):
+    facts: dict[str, Any] = {} if chosen is None else {"heads": list(map(written, chosen))}
+    if is_number(heads):
         facts = {"heads": facts["heads"][0]}
     return facts | {"reduce": reduce if isinstance(reduce, str) else np.asarray(reduce).tolist()}
-
-
-def _plain(head: int | tuple[int, int]) -> int | str:
-    return f"{head[0]}.{head[1]}" if isinstance(head, tuple) else head

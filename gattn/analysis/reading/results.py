@@ -12,7 +12,7 @@ import xarray as xr
 from torch import Tensor
 
 from gattn.door import draw
-from gattn.edit_records import from_identity, from_text, identities, to_text
+from gattn.edit_records import Described, Edits, from_text, identities, to_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -86,7 +86,7 @@ def array(
     computed_from: str,
     notes: Iterable[str] = (),
     tokens: Mapping[str, Sequence[str]] | None = None,
-    edits: Sequence[str] = (),
+    edits: Iterable[Described | str] = (),
     **facts: Any,
 ) -> Array:
     """Name the axes of an array.
@@ -105,8 +105,8 @@ def array(
         What to mind.
     tokens : mapping of str to sequence of str
         The tokens' texts along the axes of tokens.
-    edits : sequence of str
-        The edits that the model ran with, mostly `Layers.edits`.
+    edits : iterable of Edit or str
+        The edits that the model ran with, mostly `Layers.edits`, or their texts.
     **facts
         Further entries of ``attrs``.
     """
@@ -136,7 +136,7 @@ def table(
     computed_from: str,
     notes: Iterable[str] = (),
     index: Sequence[str] = (),
-    edits: Sequence[str] = (),
+    edits: Iterable[Described | str] = (),
 ) -> Table:
     """Make a table of rows, or of columns, with some of the columns as its index.
 
@@ -150,7 +150,7 @@ def table(
         As in `array`.
     index : sequence of str
         The columns that name the rows.
-    edits : sequence of str
+    edits : iterable of Edit or str
         As in `array`.
     """
     made = Table(rows)
@@ -160,9 +160,10 @@ def table(
     return made
 
 
-def told(edits: Sequence[str]) -> dict[Any, Any]:
+def told(edits: Iterable[Described | str]) -> dict[Any, Any]:
     """Give what a result's facts say of edits: nothing where the model ran without."""
-    return {"edits": list(edits)} if edits else {}
+    texts = [edit if isinstance(edit, str) else edit.record.identity for edit in edits]
+    return {"edits": texts} if texts else {}
 
 
 def edits_of(result: xr.DataArray | pd.DataFrame | pd.Series[Any] | nx.Graph[Any]) -> list[str]:
@@ -172,6 +173,6 @@ def edits_of(result: xr.DataArray | pd.DataFrame | pd.Series[Any] | nx.Graph[Any
     return identities(from_text(edits)) if isinstance(edits, str) else list(edits)
 
 
-def told_in_graph(edits: Sequence[str]) -> dict[str, Any]:
+def told_in_graph(edits: Edits) -> dict[str, Any]:
     """Do the same for a graph, as a text, which every NetworkX writer takes."""
-    return {"edits": to_text(map(from_identity, edits))} if edits else {}
+    return {"edits": to_text(edits)} if edits else {}

@@ -8,8 +8,9 @@ from torch import Tensor
 from gattn.analysis.reading.arguments import share
 from gattn.analysis.reading.hidden_states import Hidden, read_hidden
 from gattn.analysis.reading.layers import Attention, Layers
-from gattn.analysis.reading.reductions import HeadChoice, Reduction, facts_of
+from gattn.analysis.reading.reductions import Reduction, facts_of
 from gattn.analysis.reading.results import Array, Table, array, table
+from gattn.choices import HeadChoice
 from gattn.errors import SelectionError
 from gattn.progress import walk
 

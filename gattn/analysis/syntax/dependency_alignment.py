@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
@@ -16,6 +15,7 @@ from gattn.analysis.reading.results import Table, told
 from gattn.analysis.syntax.conllu import Sentence
 from gattn.analysis.syntax.trees import Direction, largest, tree_heads
 from gattn.analysis.syntax.words import aligned
+from gattn.edit_records import Described
 from gattn.errors import SelectionError
 from gattn.heads.trace import AttentionTrace, Stack
 from gattn.progress import walk
@@ -129,7 +129,7 @@ class _Counts:
     layers: tuple[int, ...] = ()
     heads: tuple[int, ...] = ()
     source: str = ""
-    edits: dict[str, None] = field(default_factory=dict)
+    edits: dict[Described, None] = field(default_factory=dict)
     mass: float = 0.0
     dropped: float = 0.0
     sentences: int = 0
@@ -145,7 +145,7 @@ class _Counts:
             raise SelectionError(f"A relation is called {ALL!r}, as all together are: rename it.")
         self.layers, self.heads = layers.layers, layers.heads
         self.edits |= dict.fromkeys(layers.edits)
-        self.source = re.sub(r", \d+ tokens", "", layers.source)
+        self.source = str(replace(layers.read_from, size=""))
         self.mass += float(layers.mass.sum())
         self.dropped += float(layers.dropped.sum())
         words, unit_of = aligned(layers.tokens, sentence)
@@ -204,7 +204,7 @@ class _Counts:
             "name": "dependency alignment",
             "computed_from": source,
             "notes": self._notes(numbers[ALL]),
-            **told(list(self.edits)),
+            **told(self.edits),
         }
         return made
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -10,6 +10,7 @@ from torch import Tensor
 
 from gattn.analysis.reading.results import Array
 from gattn.analysis.vectors.contributions import labelled, output_of
+from gattn.choices import LayerChoice
 from gattn.models.stream.decomposing import decompose
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def alti(
     model: Model = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
-    layers: Sequence[int] | None = None,
+    layers: LayerChoice = None,
     stack: str | None = None,
     progress: bool = True,
 ) -> Array:

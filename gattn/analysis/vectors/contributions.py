@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from gattn.analysis.reading.results import Array, array
+from gattn.choices import LayerChoice
 from gattn.errors import SelectionError
 from gattn.models.stream.decomposing import Decomposition, decompose
 
@@ -29,7 +30,7 @@ def contributions(
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     of: Of = "attention",
-    layers: Sequence[int] | None = None,
+    layers: LayerChoice = None,
     stack: str | None = None,
     progress: bool = True,
 ) -> Array:
@@ -112,7 +113,7 @@ def residual_shares(
     model: Model = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
-    layers: Sequence[int] | None = None,
+    layers: LayerChoice = None,
     stack: str | None = None,
     progress: bool = True,
 ) -> Array:

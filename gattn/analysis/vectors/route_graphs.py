@@ -123,9 +123,9 @@ class Routes(Graph):
         """
         count = whole("k", k, 1, SelectionError)
         self.check()
-        if self.target not in self:
+        if self.end not in self:
             raise SelectionError(
-                f"The graph lacks {self.target}, from which the prediction is read, so no path "
+                f"The graph lacks {self.end}, from which the prediction is read, so no path "
                 "ends there: keep this node."
             )
         graph: nx.DiGraph[Node] = self if mlp else self._without_mlps()
@@ -141,7 +141,7 @@ class Routes(Graph):
                 if node[0] == 0 and node[2] == "residual":
                     best[node] = [_Path(1.0, node, None)]
         rows = []
-        for path in best[self.target]:
+        for path in best[self.end]:
             nodes = path.nodes()
             rows.append(
                 {
@@ -164,7 +164,7 @@ class Routes(Graph):
         )
 
     @property
-    def target(self) -> Node:
+    def end(self) -> Node:
         """The node from which the prediction is read."""
         try:
             return self.graph["layers"], self.graph["position"], "residual"
@@ -183,7 +183,7 @@ class Routes(Graph):
             for begin in self.pred[source] if source[2] == "mlp" else [source]:
                 known = graph.get_edge_data(begin, target, {"weight": 0.0})["weight"]
                 graph.add_edge(begin, target, weight=known + facts["weight"])
-        graph.add_node(self.target)
+        graph.add_node(self.end)
         return graph
 
     def _words(self, nodes: Sequence[Node]) -> str:

@@ -13,6 +13,7 @@ from gattn.analysis.reading.results import Array, array, told_in_graph
 from gattn.analysis.vectors.importances import Norm, importances
 from gattn.analysis.vectors.route_building import Builder, add_layer
 from gattn.analysis.vectors.route_graphs import Routes
+from gattn.choices import LayerChoice
 from gattn.errors import SelectionError
 from gattn.models.load.encoding import Inputs, names_of
 from gattn.models.stream.decomposing import Decomposition, decompose
@@ -34,7 +35,7 @@ def routes(
     model: Model = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
-    position: int = -1,
+    position: int | str = -1,
     threshold: float = 0.04,
     norm: Norm = 1,
     stack: str | None = None,
@@ -136,8 +137,8 @@ def route_importances(
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     norm: Norm = 1,
-    heads: bool = False,
-    layers: list[int] | None = None,
+    by_head: bool = False,
+    layers: LayerChoice = None,
     stack: str | None = None,
     progress: bool = True,
 ) -> Array:
@@ -147,9 +148,9 @@ def route_importances(
     ----------
     text, model, tokenizer, norm, stack, progress
         As in `routes`.
-    heads : bool
+    by_head : bool
         Whether to give each head by itself, rather than their sum.
-    layers : list of int, optional
+    layers : int or sequence of int, optional
         Which layers; all by default.
 
     Returns
@@ -167,9 +168,9 @@ def route_importances(
 
     def read(sublayer: Sublayer) -> Tensor:
         count, kind = len(sublayer), sublayer.values.dtype
-        whole = torch.zeros(sublayer.heads if heads else 1, count, count, dtype=kind)
+        whole = torch.zeros(sublayer.heads if by_head else 1, count, count, dtype=kind)
         for some in importances(sublayer, torch.arange(count), norm):
-            share = some.attention if heads else some.attention.sum(0, keepdim=True)
+            share = some.attention if by_head else some.attention.sum(0, keepdim=True)
             whole[:, some.rows, : share.shape[2]] = share.to(kind).cpu()
         return whole
 
@@ -180,7 +181,7 @@ def route_importances(
     positions = range(values.shape[-1])
     axes: dict[str, Any] = {"layer": found.layers, "head": range(values.shape[1])}
     axes |= {"query": positions, "key": positions}
-    if not heads:
+    if not by_head:
         values = values[:, 0]
         del axes["head"]
     return array(

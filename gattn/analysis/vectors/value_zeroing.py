@@ -11,13 +11,14 @@ from torch import Tensor
 
 from gattn.analysis.reading.results import Array, array
 from gattn.checks import whole
-from gattn.edit_records import identities, in_words
+from gattn.choices import LayerChoice, numbers_of
+from gattn.edit_records import in_words
 from gattn.errors import CaptureError, SelectionError
 from gattn.models.edit.edges import Cut
 from gattn.models.effects.copying import LayerCopies
 from gattn.models.load.encoding import Inputs
 from gattn.models.load.loading import model_name
-from gattn.models.run.capturing import choice, resolved
+from gattn.models.run.capturing import resolved
 from gattn.models.run.editing import open_edits
 from gattn.progress import walk
 from gattn.token_names import find_tokens
@@ -33,8 +34,8 @@ def value_zeroing(
     model: Model = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
-    tokens: Sequence[int | str] | None = None,
-    layers: Sequence[int] | None = None,
+    zeroed: int | str | Sequence[int | str] | None = None,
+    layers: LayerChoice = None,
     stack: str | None = None,
     batch_size: int | None = None,
     progress: bool = True,
@@ -58,11 +59,11 @@ def value_zeroing(
         One text, or what else `gattn.capture` takes.
     model, tokenizer
         As in `gattn.capture`.
-    tokens : sequence of int or str, optional
+    zeroed : int, str, or sequence of these, optional
         The tokens whose values are zeroed, one after another: positions, from the end where
         negative, or texts, which name every token of that text; all by default. Of some, rows are
         not divided by their sum, which is not known.
-    layers : sequence of int, optional
+    layers : int or sequence of int, optional
         In which layers; all by default.
     stack : str, optional
         Which stack, such as "encoder"; needed where the model has several.
@@ -98,14 +99,14 @@ def value_zeroing(
     """
     model, tokenizer = resolved(model, tokenizer)
     copies = LayerCopies(text, model, tokenizer, stack)
-    keys = _tokens(tokens, copies.tokens)
+    keys = _tokens(zeroed, copies.tokens)
     depth = _chosen("layers", layers, copies.num_layers)
     size = copies.batch_size if batch_size is None else batch_size
     size = whole("batch_size", size, 1, CaptureError)
     row_of = {layer: row for row, layer in enumerate(depth)}
     scores = np.zeros((len(depth), len(copies), len(keys)))
     batches = [range(at, min(at + size, len(keys))) for at in range(0, len(keys), size)]
-    fewer = "choose some with tokens="
+    fewer = "choose some with zeroed="
     for columns in walk(batches, "value zeroing", "batch", progress=progress, fewer=fewer):
 
         def see(layer: int, output: Tensor, columns: range = columns) -> None:
@@ -129,7 +130,7 @@ def value_zeroing(
         {"layer": depth, "query": range(len(copies)), "key": keys},
         name="value_zeroing",
         computed_from=", ".join(filter(None, source)),
-        edits=identities(edits),
+        edits=edits,
         notes=notes,
         tokens={"query": copies.tokens, "key": [copies.tokens[key] for key in keys]},
         holds_residual=True,
@@ -142,20 +143,19 @@ def _turned(plain: Tensor, changed: Tensor) -> Tensor:
     return (one - other).square().sum(-1) / 2
 
 
-def _tokens(chosen: Sequence[int | str] | None, tokens: Sequence[str]) -> list[int]:
+def _tokens(chosen: int | str | Sequence[int | str] | None, tokens: Sequence[str]) -> list[int]:
     places = range(len(tokens))
     if chosen is None:
         return list(places)
-    if isinstance(chosen, (int, str)):
-        raise SelectionError(f"tokens is a list, such as [{chosen!r}], not {chosen!r}.")
-    found = [place for one in chosen for place in find_tokens(one, places, tokens, "tokens")]
+    several = [chosen] if isinstance(chosen, (int, np.integer, str)) else chosen
+    found = [place for one in several for place in find_tokens(one, places, tokens, "zeroed")]
     if not found or len(set(found)) < len(found):
-        raise SelectionError(f"tokens names at least one, and each once, not {chosen!r:.80}.")
+        raise SelectionError(f"zeroed names at least one, and each once, not {chosen!r:.80}.")
     return found
 
 
-def _chosen(name: str, chosen: Sequence[int] | None, count: int) -> list[int]:
-    numbers = choice(name, chosen)
+def _chosen(name: str, chosen: LayerChoice, count: int) -> list[int]:
+    numbers = numbers_of(name, chosen)
     if numbers is None:
         return list(range(count))
     if wrong := [number for number in numbers if not 0 <= number < count]:

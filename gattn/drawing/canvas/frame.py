@@ -41,6 +41,23 @@ OPTIONS = {
 
 
 @dataclass(frozen=True)
+class Names:
+    """What a picture of edges calls them.
+
+    Parameters
+    ----------
+    rightward, leftward : str
+        What lies on the left and what on the right of an edge, and the way it runs.
+    weight : str
+        What its width and colour mean.
+    """
+
+    rightward: str = "key → query"
+    leftward: str = "query ← key"
+    weight: str = "attention"
+
+
+@dataclass(frozen=True)
 class Look:
     """How a picture is drawn.
 
@@ -54,6 +71,8 @@ class Look:
         Whether to draw the tokens' labels, and the key of colours.
     values : str
         Which of a head's `edge_values`.
+    names : Names
+        What edges are called.
     """
 
     scale: Scale
@@ -61,6 +80,7 @@ class Look:
     labels: bool
     legend: bool
     values: str = "attention"
+    names: Names = Names()
 
 
 def check_values(head: AttentionGraph, values: str) -> None:
@@ -166,7 +186,7 @@ def add_line_key(ax: Axes, look: Look, beyond: float = 0.0) -> None:
         Line2D([], [], color=colour, linewidth=width, linestyle=style, **caps)
         for colour, width, style in zip(colours, widths, styles, strict=True)
     ]
-    _add_key(ax, lines, ticks, "attention", beyond)
+    _add_key(ax, lines, ticks, look.names.weight, beyond)
 
 
 def add_area_key(ax: Axes, look: Look, norm: Normalize) -> None:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from gattn.drawing.canvas.frame import shown_text
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph, Ints
+from gattn.heads.steps import ALL, to_text
 
 _STEPS = (0.0, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
 _FEW = 150
@@ -160,7 +161,7 @@ def _shown(head: AttentionGraph, chosen: NDArray[np.bool_], threshold: float, ru
 
 def kept_by(heads: Iterable[AttentionGraph]) -> str:
     """Name the rules by which heads kept some of their edges; "" where they kept all."""
-    rules = dict.fromkeys(head.kept_by for head in heads if head.kept_by != "All()")
+    rules = dict.fromkeys(to_text(head.kept_by) for head in heads if head.kept_by != ALL)
     return shown_text(", ".join(rules), limit=200)
 
 

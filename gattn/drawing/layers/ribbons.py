@@ -87,14 +87,14 @@ def draw_ribbons(
     SelectionError
         Where the graph is no rollout from all tokens to one.
     """
-    target = unrolled.end("target")
+    end = unrolled.end("query")
     is_rollout = unrolled.graph.get("passes") == "rollout"
-    if not is_rollout or not target or not target[0] or unrolled.end("source"):
+    if not is_rollout or not end or not end[0] or unrolled.end("key"):
         raise SelectionError(
             "Ribbons show what reaches a token from all others through some layers: "
-            "unrolled.rollout(target=5).draw('ribbons')."
+            "unrolled.rollout(query=5).draw('ribbons')."
         )
-    depth = target[0]
+    depth = end[0]
     ribbons = _Ribbons.of(unrolled, depth, cmap)
     ax = ax if ax is not None else new_axes(7.2, min(14.0, 2.2 + 1.0 * depth))
     left = ribbons.left()
@@ -113,9 +113,9 @@ def draw_ribbons(
     if labels:
         _name_bars(ax, ribbons, left)
         _name_inputs(ax, ribbons, left)
-    notes = ["widths are shares of the target, 1 in each layer"]
+    notes = ["widths are shares of the query, 1 in each layer"]
     if (lost := 1 - float(ribbons.held[0].sum())) > 1e-6:
-        notes[0] = f"widths are shares of the target; {lost:.2g} came over no edge that is here"
+        notes[0] = f"widths are shares of the query; {lost:.2g} came over no edge that is here"
     return ax, [*notes, ribbons.rest] if ribbons.rest else notes
 
 

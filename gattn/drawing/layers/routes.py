@@ -76,7 +76,7 @@ def draw_routes(
     routes.check()
     if by not in ("strength", "importance"):
         raise SelectionError(f"by is 'strength' or 'importance', not {by!r}.")
-    layers = routes.target[0]
+    layers = routes.end[0]
     tokens = _tokens(routes)
     place = {position: x for x, position in enumerate(tokens)}
     ax = ax if ax is not None else layered_axes(len(tokens), layers)
@@ -107,7 +107,7 @@ def draw_routes(
         _name_prediction(ax, routes, place)
     add_key(ax, lines, f"{by}\nof attention", ("stream", "mlp"), paths=bool(bright))
     predicted = shown_text(str(routes.graph.get("predicted", "")))
-    title = f"routes to {predicted or 'position ' + str(routes.target[1])}"
+    title = f"routes to {predicted or 'position ' + str(routes.end[1])}"
     write_title(ax, f"{title} · {routes.computed_from}", routes.notes[1:])
     return ax
 
@@ -156,7 +156,7 @@ def _height(node: Node) -> float:
 
 
 def _name_prediction(ax: Axes, routes: Routes, place: dict[int, int]) -> None:
-    layer, position, _ = routes.target
+    layer, position, _ = routes.end
     predicted = str(routes.graph.get("predicted", ""))
     if predicted and position in place:
         text = f"→ {visible(predicted, has_glyph=fonts.has_glyph)}"

@@ -63,7 +63,7 @@ def draw_unrolled(
     unrolled : Unrolled
         What to draw.
     layout : "layered" or "ribbons"
-        Lines, or bands whose widths add up to all that reaches the target of a rollout.
+        Lines, or bands whose widths add up to all that reaches the query of a rollout.
     ax : Axes, optional
         Where to draw; by default in a new pyplot figure, the caller's to show and close.
     cmap : str or Colormap, optional
@@ -79,7 +79,7 @@ def draw_unrolled(
     Raises
     ------
     SelectionError
-        Where there is no such layout, or it needs a rollout to a target.
+        Where there is no such layout, or it needs a rollout to a query.
     """
     if layout not in ("layered", "ribbons"):
         raise SelectionError(f"layout is 'layered' or 'ribbons', not {layout!r}.")
@@ -118,7 +118,7 @@ def _draw_layered(
 
 def _whole(unrolled: Unrolled) -> float:
     """Say how much the widest line stands for: all that passes, or a weight of 1."""
-    node = unrolled.end("target") or unrolled.end("source")
+    node = unrolled.end("query") or unrolled.end("key")
     return float(unrolled.nodes[node]["passes"] if node else 1.0) or 1.0
 
 
@@ -131,14 +131,14 @@ def _title(unrolled: Unrolled) -> str:
     kind = _kind(unrolled)
     if not kind:
         return "unrolled"
-    source, target = unrolled.end("source"), unrolled.end("target")
+    start, end = unrolled.end("key"), unrolled.end("query")
     title = kind
-    if source:
-        title += f" from {_named(unrolled, source, source[0] == 0)}"
-    if target:
-        title += f" to {_named(unrolled, target, target[0] == unrolled.depth)}"
-    if source and target:
-        title += f": {unrolled.nodes[source]['passes']:.3g}"
+    if start:
+        title += f" from {_named(unrolled, start, start[0] == 0)}"
+    if end:
+        title += f" to {_named(unrolled, end, end[0] == unrolled.depth)}"
+    if start and end:
+        title += f": {unrolled.nodes[start]['passes']:.3g}"
     return title
 
 
@@ -214,13 +214,13 @@ def _first_step(sizes: NDArray[np.float64], steps: Sequence[float], limit: int) 
 
 
 def _mark_ends(ax: Axes, unrolled: Unrolled, place: dict[int, int]) -> None:
-    """Ring the nodes where what passes begins and ends, and name the target."""
-    for name in ("source", "target"):
-        if node := unrolled.end(name):
+    """Ring the nodes where what passes begins and ends, and name the query."""
+    for name, node in (("key", unrolled.end("key")), ("query", unrolled.end("query"))):
+        if node:
             depth, position = node
             ring: dict[str, Any] = {"s": 90, "facecolors": "none", "edgecolors": "#d55e00"}
             ax.scatter([place[position]], [depth], lw=1.6, zorder=5, gid=f"gattn-{name}", **ring)
-    if node := unrolled.end("target"):
+    if node := unrolled.end("query"):
         text = visible(str(unrolled.nodes[node]["token"]), has_glyph=fonts.has_glyph)
         ax.annotate(
             text,
@@ -239,7 +239,7 @@ def _mark_ends(ax: Axes, unrolled: Unrolled, place: dict[int, int]) -> None:
 
 def _write_shares(ax: Axes, unrolled: Unrolled, place: dict[int, int]) -> None:
     """Write below the input how much of what passes comes from there, largest first."""
-    if not unrolled.end("target") or unrolled.end("source"):
+    if not unrolled.end("query") or unrolled.end("key"):
         return
     found = [
         (facts["passes"], place[position])

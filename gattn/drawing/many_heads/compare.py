@@ -11,6 +11,7 @@ from matplotlib.figure import Figure, SubFigure
 from gattn.analysis.heads.compare import columns_of, compare_head, difference, mean_distance, pairs
 from gattn.analysis.heads.divergences import FARTHEST
 from gattn.analysis.heads.head_table import Heads
+from gattn.choices import HeadChoice
 from gattn.drawing.canvas.colours import Scale, colour_map
 from gattn.drawing.canvas.frame import edits_between, shown_text
 from gattn.drawing.many_heads.draw_heads import Chosen, edges_shown, key_value_groups, what_is_shown
@@ -21,7 +22,6 @@ from gattn.drawing.many_heads.scores import HeadScore
 from gattn.drawing.many_heads.sheet import Colours
 from gattn.edit_records import union
 from gattn.heads.head import AttentionGraph
-from gattn.heads.trace import SomeHeads
 
 PLAIN = "before", "after"
 
@@ -31,7 +31,7 @@ def draw_compare(
     after: Heads,
     *,
     edits: str = "",
-    heads: SomeHeads = None,
+    heads: HeadChoice = None,
     stack: str | None = None,
     sort: HeadScore | None = None,
     label: HeadScore | None = None,
@@ -58,9 +58,9 @@ def draw_compare(
     edits : str
         What was edited between the two, in your words, for the caption; by default it names the
         edits that the runs know of.
-    heads : str or iterable of (int, int), optional
-        Some heads, as (layer, head) or as text such as ``"1.1,2.0"``: each in a row of
-        larger matrices with their tokens.
+    heads : int, sequence of int, or sequence of (layer, head), optional
+        Some heads: of each layer, or one by one, also as text such as ``"1.1,2.0"``: each in a row
+        of larger matrices with their tokens.
     stack : str, optional
         The stack to draw; all of them, one below the other, where not given.
     sort, label : str, mapping or Series, optional

@@ -11,6 +11,7 @@ from matplotlib.colors import Colormap
 from matplotlib.figure import Figure, SubFigure
 
 from gattn.analysis.heads.head_table import Heads, Place, by_place
+from gattn.choices import HeadChoice, heads_among, stack_and_heads
 from gattn.drawing.canvas.colours import Scale, colour_map
 from gattn.drawing.canvas.frame import edits_said, shown_text
 from gattn.drawing.canvas.shown import all_of, kept_by, share_of
@@ -22,8 +23,7 @@ from gattn.drawing.many_heads.sheet import Colours
 from gattn.edit_records import union
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
-from gattn.heads.trace import AttentionTrace, SomeHeads
-from gattn.place_names import list_places
+from gattn.heads.trace import AttentionTrace
 
 Groups: TypeAlias = "tuple[tuple[int, int, int], ...]"
 
@@ -31,7 +31,7 @@ Groups: TypeAlias = "tuple[tuple[int, int, int], ...]"
 def draw_heads(
     attention: Heads,
     *,
-    heads: SomeHeads = None,
+    heads: HeadChoice = None,
     stack: str | None = None,
     sort: HeadScore | None = None,
     label: HeadScore | None = None,
@@ -51,8 +51,8 @@ def draw_heads(
     ----------
     attention : Heads
         A trace, a stack, or whatever else holds attention, as in `gattn.analysis.head_table`.
-    heads : str or iterable of (int, int), optional
-        Some heads, as (layer, head) or as text such as ``"1.1,2.0"``: a strip of
+    heads : int, sequence of int, or sequence of (layer, head), optional
+        Some heads: of each layer, or one by one, also as text such as ``"1.1,2.0"``: a strip of
         larger matrices with their tokens.
     stack : str, optional
         The stack to draw; all of them, one below the other, where not given.
@@ -156,7 +156,7 @@ class Chosen:
         cls,
         attention: Heads,
         graphs: Graphs,
-        heads: SomeHeads,
+        heads: HeadChoice,
         stack: str | None,
     ) -> Chosen:
         """Choose from all heads of some attention.
@@ -169,12 +169,13 @@ class Chosen:
         if not graphs:
             raise SelectionError("There is nothing to draw: this trace holds no heads.")
         names = {place[0] for place in graphs}
-        stack, places = (stack, None) if heads is None else _listed(heads, stack)
+        if heads is not None:
+            stack = _named_stack(heads, stack)
         if stack is not None and stack not in names:
             raise SelectionError(f"No stack {stack!r} with heads; there are {sorted(names)}.")
         graphs = {place: head for place, head in graphs.items() if stack in (None, place[0])}
-        if places is not None:
-            graphs = _picked(graphs, places)
+        if heads is not None:
+            graphs = _picked(graphs, heads)
         is_strip = heads is not None or isinstance(attention, AttentionGraph)
         name = attention.model if isinstance(attention, AttentionTrace) else ""
         name = name or next(iter(graphs.values())).model
@@ -209,35 +210,29 @@ def _count(counts: Sequence[int], one: str, several: str) -> str:
     return f"{number} {one if most == 1 else several}"
 
 
-def _listed(
-    heads: str | Iterable[tuple[int, int] | str], stack: str | None
-) -> tuple[str | None, list[tuple[int, int]]]:
-    """Read which heads of which stack."""
-    try:
-        named, places = list_places(heads)
-    except ValueError as error:
-        raise SelectionError(f"heads takes {error}; not {heads!r:.80}.") from error
+def _named_stack(heads: HeadChoice, stack: str | None) -> str | None:
+    """Give the stack that heads name, or that was given."""
+    named, _ = stack_and_heads(heads)
     if named is not None and stack not in (None, named):
         raise SelectionError(f"heads={heads!r:.80} names a stack, but stack={stack!r} is given.")
-    return named or stack, places
+    return named or stack
 
 
-def _picked(every: Graphs, heads: Sequence[tuple[int, int]]) -> Graphs:
+def _picked(every: Graphs, heads: HeadChoice) -> Graphs:
     stacks = {place[0] for place in every}
     if len(stacks) > 1:
         raise SelectionError(f"heads are those of one stack: give stack=, one of {sorted(stacks)}.")
     name = stacks.pop()
+    layers = sorted({layer for _, layer, _ in every})
+    numbers = sorted({number for *_, number in every})
     found: dict[Place, AttentionGraph] = {}
-    for place in heads:
+    for place in heads_among(heads, layers)[1]:
         if (spot := (name, *place)) not in every:
-            layers, numbers = (sorted({known[side] for known in every}) for side in (1, 2))
             raise SelectionError(
                 f"heads is a list of (layer, head), such as [({layers[0]}, {numbers[0]})]; there "
                 f"is no {place!r} among layers {layers} with heads {numbers}."
             )
         found[spot] = every[spot]
-    if not found:
-        raise SelectionError("heads is an empty list of (layer, head): there is nothing to draw.")
     return found
 
 

@@ -6,7 +6,7 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from gattn.drawing.canvas import curves, layouts
-from gattn.drawing.canvas.frame import Look, add_line_key, clear, note_style, points
+from gattn.drawing.canvas.frame import Look, Names, add_line_key, clear, note_style, points
 from gattn.drawing.canvas.labels import Labels, fit, text_style
 from gattn.drawing.canvas.layouts import Positions
 from gattn.drawing.canvas.lines import Lines, add_edges, lifted, lines
@@ -41,7 +41,7 @@ def draw_arcs(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> None:
     add_edges(ax, curves.half_ellipses(below.start, below.end), below, look, lifted(ax, -lift))
     if look.labels:
         _write_row(ax, positions, labels, two_sided)
-    _write_direction(ax, two_sided)
+    _write_direction(ax, look.names, two_sided)
     mark_row(ax, head, positions, lift - 2.5)
     if look.legend:
         add_line_key(ax, look)
@@ -97,7 +97,7 @@ def _write_row(ax: Axes, positions: Positions, labels: Labels, two_sided: bool) 
             )
 
 
-def _write_direction(ax: Axes, two_sided: bool) -> None:
-    ax.text(0, 1, "key → query", ha="left", va="top", **note_style(ax))
+def _write_direction(ax: Axes, names: Names, two_sided: bool) -> None:
+    ax.text(0, 1, names.rightward, ha="left", va="top", **note_style(ax))
     if two_sided:
-        ax.text(0, 0, "query ← key", ha="left", va="bottom", **note_style(ax))
+        ax.text(0, 0, names.leftward, ha="left", va="bottom", **note_style(ax))

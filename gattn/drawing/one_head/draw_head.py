@@ -16,6 +16,7 @@ from gattn.drawing.canvas.colours import Scale, colour_map
 from gattn.drawing.canvas.frame import (
     OPTIONS,
     Look,
+    Names,
     add_axes,
     add_texts,
     check_values,
@@ -103,6 +104,23 @@ def draw_head(
         Where there is no such layout, colour map or threshold, or the head lacks the values or
         the position of a node.
     """
+    chosen: dict[str, Any] = {"threshold": threshold, "values": values, "cmap": cmap}
+    return draw_named(Names(), head, layout, ax=ax, labels=labels, legend=legend, **chosen)
+
+
+def draw_named(
+    names: Names,
+    head: AttentionGraph,
+    layout: Layout = "arcs",
+    *,
+    ax: Axes | None = None,
+    threshold: float | None = None,
+    values: str = "attention",
+    cmap: str | Colormap | None = None,
+    labels: bool = True,
+    legend: bool = True,
+) -> Axes:
+    """Draw what `draw_head` draws, where edges have other names than between keys and queries."""
     if values in OPTIONS and values != "attention" and layout != "matrix":
         raise SelectionError(
             f"Only attention is drawn as edges; {values} takes layout='matrix', values={values!r}."
@@ -112,7 +130,7 @@ def draw_head(
     scale = Scale.of(head)
     is_signed = scale.is_signed and values == "attention"
     colours = colour_map(cmap, is_signed=is_signed, is_area=layout == "matrix")
-    look = Look(scale, colours, labels, legend, values)
+    look = Look(scale, colours, labels, legend, values, names)
     if threshold is not None:
         shown = edges_from(head, threshold)
     else:

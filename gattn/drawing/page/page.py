@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from dataclasses import replace
+from functools import cache
 from hashlib import sha256
 from html import escape
 from importlib.resources import files
@@ -86,7 +88,7 @@ def page(made: Payload) -> str:
     The policy allows this one script and this one style, by their hashes, no request at all, and no
     text that becomes markup.
     """
-    style, script, skeleton = map(_asset, ASSETS)
+    style, script, skeleton = _asset("viewer.css"), viewer_script(), _asset("skeleton.html")
     policy = (
         f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; "
         "base-uri 'none'; form-action 'none'; "
@@ -116,7 +118,55 @@ def page(made: Payload) -> str:
 """
 
 
-ASSETS = ("viewer.css", "viewer.js", "skeleton.html")
+MODULES = (
+    "heads/texts.js",
+    "heads/state.js",
+    "heads/decoding.js",
+    "heads/regrouping.js",
+    "heads/readings.js",
+    "heads/edges.js",
+    "heads/layers.js",
+    "heads/search.js",
+    "scenes/colours.js",
+    "scenes/marks.js",
+    "scenes/lines.js",
+    "scenes/arcs.js",
+    "scenes/columns.js",
+    "scenes/matrix.js",
+    "scenes/passage.js",
+    "scenes/layered.js",
+    "scenes/grid.js",
+    "scenes/frames.js",
+    "scenes/drawing.js",
+    "page/elements.js",
+    "page/page.js",
+    "page/describing.js",
+    "page/finding.js",
+    "page/numbers.js",
+    "page/view.js",
+    "page/thumbnails.js",
+    "page/controls.js",
+    "page/rendering.js",
+    "page/saving.js",
+    "page/keyboard.js",
+    "page/pointer.js",
+    "page/start.js",
+)
+"""The modules of the page's script, each after those that it imports.
+
+Heads and scenes run without a document: a scene is a picture as data, {width, height, marks, hit},
+which is drawn on a canvas or written as SVG.
+"""
+
+_IMPORTS = re.compile(r"(?:^import \{[^}]*\} from \"[./a-z]+\";\n)+\n", re.MULTILINE)
+_EXPORT = re.compile(r"^export (?=(?:async )?(?:function|const|class) )", re.MULTILINE)
+
+
+@cache
+def viewer_script() -> str:
+    """Join the modules to one script, without their imports and exports: they share one scope."""
+    modules = (_EXPORT.sub("", _IMPORTS.sub("", _asset(f"viewer/{name}"))) for name in MODULES)
+    return "\n".join(modules)
 
 
 def notebook_html(graphs: AttentionTrace | AttentionGraph) -> str | None:

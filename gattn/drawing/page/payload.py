@@ -30,6 +30,7 @@ from gattn.drawing.page.packing import LEVELS, block, deflated, pack
 from gattn.drawing.page.thumbnails import SIZE, Shades, thumbnail, thumbnail_of_change
 from gattn.edit_records import between, in_words
 from gattn.errors import FileError, SelectionError, ShapeError
+from gattn.heads import steps
 from gattn.heads.head import AttentionGraph
 from gattn.heads.pieces import joined
 from gattn.heads.trace import AttentionTrace, Stack
@@ -300,14 +301,16 @@ def _graph(stack: Stack, place: tuple[int, int]) -> dict[str, Any]:
     head = stack[place]
     numbers = (head.layer, head.head) if len(stack) == 1 else place
     named = zip(("layer", "head"), numbers, strict=True)
+    names = [f"{what} {n}" for what, n in named if n is not None] or ["one head"]
     return {
         "layer": place[0],
         "head": place[1],
-        "name": " · ".join(f"{what} {n}" for what, n in named if n is not None) or "one head",
+        "name": " · ".join(names),
+        "layerName": names[0],
         "keyValueHead": head.key_value_head,
         "label": "",
         "scores": {},
-        "keep": head.kept_by,
+        "keep": "" if head.kept_by == steps.ALL else steps.to_text(head.kept_by),
         "weightFunction": head.weight_function,
         "normalizer": head.normalizer,
         "edges": head.graph.num_edges,

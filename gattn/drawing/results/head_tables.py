@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Colormap
 from pandas.api.types import is_float_dtype
 
+from gattn.analysis.heads.even_attention import EVEN_COLUMNS
 from gattn.drawing.canvas.axes import new_axes, pitch
 from gattn.drawing.canvas.colours import given_map
 from gattn.drawing.canvas.labels import fit, font_size
@@ -56,15 +57,14 @@ def draw_head_table(
     cmap = cmap and given_map(cmap)
     scores = [str(name) for name in table.columns if is_float_dtype(table[name])]
     if columns is None:
-        measured = [name for name in scores if not name.startswith("even_")]
+        measured = [name for name in scores if name not in EVEN_COLUMNS]
         columns = [name for name in measured if table[name].nunique() > 1] or measured
     has_labels = "label" in table.columns
     if ax is None:
         wide = min(_LARGEST, 1.2 + 0.72 * len(columns) + 1.6 * has_labels)
         ax = new_axes(wide, min(_LARGEST, 1.6 + 0.24 * len(table)))
-    shares = [
-        name for name in columns if name in scores and name.removeprefix("even_") not in _NO_SHARES
-    ]
+    lengths = {column for column in scores if EVEN_COLUMNS.get(column, column) in _NO_SHARES}
+    shares = [name for name in columns if name in scores and name not in lengths]
     draw_table(table, ax=ax, columns=columns, shares=shares, cmap=cmap, **options)
     if has_labels and len(table):
         _write_labels(ax, table["label"].tolist())

@@ -11,10 +11,10 @@ from matplotlib.ticker import PercentFormatter
 
 from gattn.drawing.canvas.axes import label_rows, label_tokens, new_axes, title_of, write_title
 from gattn.drawing.canvas.colours import Scale
-from gattn.drawing.canvas.frame import add_axes, shown_text
+from gattn.drawing.canvas.frame import Names, add_axes, shown_text
 from gattn.drawing.canvas.heat import draw_matrix, write_cells
 from gattn.drawing.canvas.labels import font_size, text_style
-from gattn.drawing.one_head.draw_head import draw_head, fitting_size
+from gattn.drawing.one_head.draw_head import draw_named, fitting_size
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from gattn.analysis.syntax.trees import BestEdges, Tree
 
 _MOST_ROWS = 25
-_ENDS = {"key → query": "head → dependent", "query ← key": "dependent ← head"}
 _READ = {
     "dependent_to_head": "attention\nto its head",
     "head_to_dependent": "attention\nof its head",
@@ -155,11 +154,7 @@ def draw_tree(tree: Tree, *, ax: Axes | None = None, **options: Any) -> Axes:
         figure = plt.figure(figsize=(width, height + room), layout="none")
         ax = add_axes(figure, legend=options.get("legend", True))
         figure.subplots_adjust(top=figure.subplotpars.top - room / (height + room))
-    draw_head(head, ax=ax, **options)
-    for text in ax.texts:
-        if text.get_text() in _ENDS:
-            text.set_text(_ENDS[text.get_text()])
-    if legend := ax.get_legend():
-        legend.set_title(_READ.get(tree.graph.get("direction", ""), "attention"))
+    read = _READ.get(tree.graph.get("direction", ""), "attention")
+    draw_named(Names("head → dependent", "dependent ← head", read), head, ax=ax, **options)
     write_title(ax, tree.computed_from, ["maximum spanning arborescence", *tree.notes])
     return ax

@@ -27,6 +27,7 @@ from gattn.models.run.recording import refuse_training
 from gattn.models.watch.contexts import Context
 from gattn.models.watch.opening import opened
 from gattn.progress import announce
+from gattn.token_names import find_token
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -47,7 +48,7 @@ def effect(
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     metric: Metric = "kl",
-    position: int = -1,
+    position: int | str = -1,
     target: Token = None,
     other: Token = None,
     batch_size: int | None = None,
@@ -68,9 +69,10 @@ def effect(
         q of the next token from the plain one p; "logit_difference": the logit of `target` less
         that of `other`; "probability": that of `target`; or a function of the logits
         (tokens, vocabulary) that returns a number.
-    position : int
-        Whose logits the named metrics read, counting real tokens; from the end where negative. A
-        model that classifies texts has one row of logits, which is read.
+    position : int or str
+        The token whose logits the named metrics read: its position, counting real tokens, from the
+        end where negative, or its text. A model that classifies texts has one row of logits, which
+        is read.
     target, other : int or str, optional
         A token's id, or text that is one token, mostly with its space: " cat"; or a label.
     batch_size : int, optional
@@ -217,7 +219,7 @@ class Runner:
         The model.
     tokenizer : PreTrainedTokenizerBase, optional
         Its tokenizer.
-    position : int, optional
+    position : int or str, optional
         Whose logits are wanted; by default all.
     """
 
@@ -226,9 +228,9 @@ class Runner:
         inputs: Inputs,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase | None,
-        position: int | None,
+        position: int | str | None,
     ) -> None:
-        self.model, self.tokenizer, self._position = model, tokenizer, position
+        self.model, self.tokenizer = model, tokenizer
         self.encoding: Encoding | None = None
         refuse_training(model)
         if is_text(inputs):
@@ -243,9 +245,22 @@ class Runner:
         )
         """Whether the batch is the first axis of all inputs, so that copies can run together."""
         self._row: int | None = None
+        position = self._position = self._found(position)
         takes = inspect.signature(model.forward).parameters
         if position is not None and self.encoding is not None and "logits_to_keep" in takes:
             self._row = _row(position, len(self.encoding))
+
+    def _found(self, position: int | str | None) -> int | None:
+        """Find a token that was named by its text."""
+        if not isinstance(position, str):
+            return position
+        if self.encoding is None:
+            raise SelectionError(
+                f"The tokens of these inputs are not known by their texts: give position= as a "
+                f"number, not {position!r:.80}."
+            )
+        tokens = self.encoding.decoder_tokens or self.encoding.tokens
+        return find_token(position, range(len(tokens)), tokens, "position")
 
     def run(self, context: Context, count: int = 1) -> list[Tensor]:
         """Run copies of the sequence, and give the logits of each."""
@@ -312,7 +327,9 @@ def _row(position: int, rows: int) -> int:
     try:
         number = index(position)
     except TypeError as error:
-        raise SelectionError(f"position is a whole number, not {position!r}.") from error
+        raise SelectionError(
+            f"position is a whole number or a token's text, not {position!r}."
+        ) from error
     if not -rows <= number < rows:
         raise SelectionError(f"No position {position}: there are {rows}, 0 .. {rows - 1}.")
     return number % rows

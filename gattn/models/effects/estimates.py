@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gattn.checks import whole
+from gattn.choices import Chosen, HeadChoice, LayerChoice
 from gattn.engines import tiles
 from gattn.engines.base import AttentionCall
 from gattn.engines.sparse import edge_products
@@ -29,6 +30,7 @@ from gattn.models.effects.effect_tables import Effects
 from gattn.models.effects.gradients import Backward, LayerOutput, Outputs
 from gattn.models.effects.metrics import Measure, Metric, Token
 from gattn.models.load.encoding import Inputs
+from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.run.capturing import capturing, resolved
 
@@ -47,12 +49,12 @@ def estimate(
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     metric: Metric = "logit_difference",
-    position: int = -1,
+    position: int | str = -1,
     target: Token = None,
     other: Token = None,
     keep: Keep | None = None,
-    layers: Sequence[int] | None = None,
-    heads: Sequence[int] | None = None,
+    layers: LayerChoice = None,
+    heads: HeadChoice = None,
     renormalize: bool = True,
     sample: int = 50,
     seed: int = 0,
@@ -118,15 +120,15 @@ def estimate(
     associations: attention knockout.
     """
     sample = whole("sample, a number of edges,", sample, 0, SelectionError)
+    chosen = Chosen.of(layers, heads)
     model, tokenizer = resolved(model, tokenizer)
     backward = Backward(text, model, tokenizer, metric, position, target, other)
     runner = backward.runner
 
-    def read(reading: Reading) -> _Layer:
-        chosen = list(range(reading.heads) if heads is None else heads)
-        return _Layer.read(reading, chosen, renormalize)
+    def read(reading: Reading, place: Place) -> _Layer:
+        return _Layer.read(reading, chosen.in_layer(place.layer, reading.heads), renormalize)
 
-    outputs = Outputs(read, lambda place: layers is None or place.layer in layers)
+    outputs = Outputs(read, lambda place: chosen.has_layer(place.layer))
     with capturing(model, tokenizer, keep=keep, layers=layers, heads=heads) as run:
         run.encodings = None if runner.encoding is None else [runner.encoding]
         number = backward.run(outputs)

@@ -50,14 +50,16 @@ class Outputs(Context, Generic[L]):
     Parameters
     ----------
     read : callable
-        Reads a layer.
+        Reads a layer, at its place.
     wanted : callable
         Says whether a layer is wanted.
     """
 
     reads_one_call = True
 
-    def __init__(self, read: Callable[[Reading], L], wanted: Callable[[Place], bool]) -> None:
+    def __init__(
+        self, read: Callable[[Reading, Place], L], wanted: Callable[[Place], bool]
+    ) -> None:
         self._read, self._wanted = read, wanted
         self._nodes: list[Tensor] = []
         self.found: dict[tuple[str, int], L] = {}
@@ -83,7 +85,7 @@ class Outputs(Context, Generic[L]):
             call.output.requires_grad_()
         self._nodes.append(call.output)
         with torch.no_grad():
-            self.found[place.stack, place.layer] = self._read(reading)
+            self.found[place.stack, place.layer] = self._read(reading, place)
 
     def differentiate(self, number: Tensor) -> dict[tuple[str, int], L]:
         """Take the gradient of a number at all outputs; give the layers by stack and layer.
@@ -135,7 +137,7 @@ class Backward:
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase | None,
         metric: Metric,
-        position: int,
+        position: int | str,
         target: Token,
         other: Token,
     ) -> None:

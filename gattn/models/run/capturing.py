@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby, islice
-from operator import index
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 
 import torch
 
 from gattn.checks import whole
-from gattn.errors import CaptureError, ModelError, SelectionError
+from gattn.choices import Chosen, HeadChoice, LayerChoice
+from gattn.errors import CaptureError, ModelError
 from gattn.heads.trace import AttentionTrace
 from gattn.keep import Keep, as_keep
 from gattn.models.load.encoding import Encoding, Inputs, encode, is_text, pad
@@ -35,8 +35,8 @@ def capture(
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     keep: Keep | None = None,
-    layers: Sequence[int] | None = None,
-    heads: Sequence[int] | None = None,
+    layers: LayerChoice = None,
+    heads: HeadChoice = None,
     scores: bool = False,
     contributions: Contributions = False,
 ) -> AttentionTrace:
@@ -58,8 +58,11 @@ def capture(
         The model's tokenizer; found by the model's name where not given.
     keep : Keep, optional
         Which edges to keep. By default all, while that stays under 1 GiB.
-    layers, heads : sequence of int, optional
-        Which layers and heads to capture; all by default.
+    layers : int or sequence of int, optional
+        Which layers to capture; all by default.
+    heads : int, sequence of int, or sequence of (layer, head), optional
+        Which heads to capture: one or several of each layer, or those at some places, which may be
+        text such as "2.1"; all by default.
     scores : bool
         Whether to store the scores before the softmax as well.
     contributions : bool or "value"
@@ -101,8 +104,8 @@ def capture_many(
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     keep: Keep | None = None,
-    layers: Sequence[int] | None = None,
-    heads: Sequence[int] | None = None,
+    layers: LayerChoice = None,
+    heads: HeadChoice = None,
     scores: bool = False,
     contributions: Contributions = False,
     batch_size: int = 8,
@@ -165,8 +168,8 @@ def capturing(
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     keep: Keep | None = None,
-    layers: Sequence[int] | None = None,
-    heads: Sequence[int] | None = None,
+    layers: LayerChoice = None,
+    heads: HeadChoice = None,
     scores: bool = False,
     contributions: Contributions = False,
 ) -> Iterator[Recording]:
@@ -217,13 +220,13 @@ class Options:
     def __init__(
         self,
         keep: Keep | None,
-        layers: Sequence[int] | None,
-        heads: Sequence[int] | None,
+        layers: LayerChoice,
+        heads: HeadChoice,
         scores: bool,
         contributions: Contributions,
     ) -> None:
         self.keep = None if keep is None else as_keep(keep)
-        self.layers, self.heads = choice("layers", layers), choice("heads", heads)
+        self.chosen = Chosen.of(layers, heads)
         self.scores, self.contributions = scores, contributions
         if contributions not in (True, False, "value"):
             raise CaptureError(f"contributions is True, False or 'value', not {contributions!r}.")
@@ -239,8 +242,7 @@ class Options:
             model,
             tokenizer,
             self.keep,
-            self.layers,
-            self.heads,
+            self.chosen,
             self.scores,
             self.contributions,
             keeps_logits=keeps_logits,
@@ -249,23 +251,19 @@ class Options:
     def check_size(self, model: PreTrainedModel, encodings: list[Encoding]) -> None:
         """Refuse to keep all edges by default where that takes very much."""
         if self.keep is None:
-            layers, heads = self._counts(model)
-            check_default_size(self.size(model, encodings), f" of {layers} layers x {heads} heads")
+            size = self.size(model, encodings)
+            check_default_size(size, f" of {self._num_heads(model):,} heads")
 
     def size(self, model: PreTrainedModel, encodings: Sequence[Encoding]) -> int:
         """Say how many bytes all edges of some sequences take, at most."""
-        layers, heads = self._counts(model)
         pairs = sum(encoding.num_pairs for encoding in encodings)
-        return 4 * layers * heads * pairs * (1 + self.scores + bool(self.contributions))
+        return 4 * self._num_heads(model) * pairs * (1 + self.scores + bool(self.contributions))
 
-    def _counts(self, model: PreTrainedModel) -> tuple[int, int]:
+    def _num_heads(self, model: PreTrainedModel) -> int:
         config = model.config.get_text_config()
         sizes = (getattr(config, f"num_{of}", 1) for of in ("hidden_layers", "attention_heads"))
         layers, heads = (size if isinstance(size, int) and size > 0 else 1 for size in sizes)
-        return (
-            layers if self.layers is None else len(self.layers),
-            heads if self.heads is None else len(self.heads),
-        )
+        return self.chosen.count(layers, heads)
 
 
 def _run_encoded(
@@ -309,23 +307,6 @@ def _run(recording: Recording, model: PreTrainedModel, inputs: Mapping[str, Any]
     with torch.no_grad(), recording.watching_projections(model), opened(model, recording):
         model(**tensors)
     recording.finish()
-
-
-def choice(name: str, chosen: Sequence[int] | None) -> list[int] | None:
-    """Check which layers or heads were chosen."""
-    if chosen is None:
-        return None
-    try:
-        numbers = [index(number) for number in chosen]
-    except TypeError as error:
-        raise SelectionError(
-            f"{name} takes a list of whole numbers, such as {name}=[0, 2], not {chosen!r}."
-        ) from error
-    if not numbers:
-        raise SelectionError(f"{name} is empty: name at least one, or None for all.")
-    if len(set(numbers)) < len(numbers):
-        raise SelectionError(f"{name}={numbers} names one of them twice: name each once.")
-    return numbers
 
 
 def _encoded(

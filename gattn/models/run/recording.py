@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from gattn.choices import Chosen
 from gattn.edit_records import union
 from gattn.errors import CaptureError, ModelError, SelectionError
 from gattn.heads.head import AttentionGraph
@@ -77,8 +78,7 @@ class Recording(Context):
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase | None,
         keep: Keep | None,
-        layers: Sequence[int] | None,
-        heads: Sequence[int] | None,
+        chosen: Chosen,
         scores: bool,
         contributions: bool | str,
         *,
@@ -87,7 +87,7 @@ class Recording(Context):
         # The model itself may go when the context closes.
         self._kind, self._name, self._tokenizer = type(model).__name__, model_name(model), tokenizer
         self._keep, self._is_default = keep or All(), keep is None
-        self._layers, self._heads, self._scores = layers, heads, scores
+        self._chosen, self._scores = chosen, scores
         self._contributions, self._keeps_logits = contributions, keeps_logits
         self._projections = Projections(self)
         self.encodings: Sequence[Encoding] | None = None
@@ -117,7 +117,7 @@ class Recording(Context):
 
     def wants(self, place: Place) -> bool:
         """Say whether a layer was chosen."""
-        return self._layers is None or place.layer in self._layers
+        return self._chosen.has_layer(place.layer)
 
     def see(self, call: RoutedCall, place: Place, readings: list[Reading]) -> None:
         """Keep the edges of a call."""
@@ -148,11 +148,7 @@ class Recording(Context):
     def _keep_edges(
         self, call: RoutedCall, place: Place, reading: Reading, tracker: Tracker
     ) -> None:
-        heads = range(reading.heads) if self._heads is None else self._heads
-        if missing := [head for head in heads if not 0 <= head < reading.heads]:
-            raise SelectionError(
-                f"No head {missing[0]}; layer {place.layer} has heads 0 .. {reading.heads - 1}."
-            )
+        heads = self._chosen.in_layer(place.layer, reading.heads)
         if self._contributions and not reading.has_vectors:
             raise CaptureError(
                 f"{call.name} shows only its softmax, not its values, so contributions are not "
@@ -300,7 +296,7 @@ class Recording(Context):
                 "route through transformers' attention interface, or computes no softmax of scores "
                 "(batch, heads, queries, keys). There is nothing to capture."
             )
-        if missing := set(self._layers or ()) - set(range(max(self._depth.values()))):
+        if missing := set(self._chosen.layers or ()) - set(range(max(self._depth.values()))):
             raise SelectionError(
                 f"No layer {min(missing)}; the model has layers 0 .. "
                 f"{max(self._depth.values()) - 1}."

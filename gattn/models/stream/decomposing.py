@@ -36,7 +36,8 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from gattn.edit_records import identities, in_words
+from gattn.choices import LayerChoice, numbers_of
+from gattn.edit_records import Edits, in_words
 from gattn.errors import CaptureError, SelectionError
 from gattn.models.load.encoding import Inputs, encode, is_text, names_of, pad
 from gattn.models.load.loading import input_device, model_name
@@ -44,7 +45,7 @@ from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.routed_call import RoutedCall
 from gattn.models.read.tracking import Tracker
-from gattn.models.run.capturing import check_decoder, choice, resolved
+from gattn.models.run.capturing import check_decoder, resolved
 from gattn.models.run.editing import open_edits
 from gattn.models.run.recording import refuse_training
 from gattn.models.stream.streams import RunningLayer
@@ -83,8 +84,8 @@ class Decomposition(Generic[R]):
     error : float
         How far the vectors were at most from what the model added to the residual stream, relative
         to the largest number of it.
-    edits : tuple of str
-        The edits that were open, as `gattn.edit_records.identities` writes them.
+    edits : tuple of Edit
+        The edits that were open.
     """
 
     results: list[R]
@@ -94,7 +95,7 @@ class Decomposition(Generic[R]):
     source: str
     notes: list[str]
     error: float
-    edits: tuple[str, ...] = ()
+    edits: Edits = ()
 
 
 def decompose(
@@ -103,7 +104,7 @@ def decompose(
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     read: Callable[[Sublayer], R],
-    layers: Sequence[int] | None = None,
+    layers: LayerChoice = None,
     stack: str | None = None,
     progress: bool = True,
 ) -> Decomposition[R]:
@@ -134,7 +135,7 @@ def decompose(
     ModelError
         As `capture` does.
     """
-    numbers = choice("layers", layers)
+    numbers = numbers_of("layers", layers)
     model, tokenizer = resolved(model, tokenizer)
     refuse_training(model)
     device = input_device(model)
@@ -331,7 +332,7 @@ class _Decomposing(Context, Generic[R]):
             ", ".join(filter(None, source)),
             notes,
             self._error,
-            tuple(identities(self._edits)),
+            self._edits,
         )
 
 

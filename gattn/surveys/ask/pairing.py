@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from gattn.analysis.heads.even_attention import EVEN_COLUMNS
 from gattn.analysis.heads.head_scores import REDEFINED
 from gattn.errors import SelectionError
 
@@ -57,7 +58,7 @@ def check_same_scores(one: Survey, other: Survey, score: str) -> None:
         for version, names in REDEFINED.items()
         if _definitions(older) < version <= _definitions(newer)
     )
-    if any(score.removeprefix("even_") in names for names in changed):
+    if any(EVEN_COLUMNS.get(score, score) in names for names in changed):
         raise SelectionError(
             f"{score!r} in {older.folder} has an older definition than in the other survey: run "
             "that survey again with this gattn, or compare other scores."

@@ -16,6 +16,7 @@ from pandas.api.types import is_scalar
 
 from gattn.analysis.heads.head_table import head_table
 from gattn.checks import whole
+from gattn.choices import HeadChoice, LayerChoice
 from gattn.errors import CaptureError, GattnError, ModelError, SelectionError
 from gattn.heads.trace import AttentionTrace, Stack
 from gattn.keep import All, Keep, Threshold, as_keep
@@ -95,8 +96,8 @@ class CaptureGraphs:
         model: str | Path | PreTrainedModel | None = None,
         *,
         keep: Keep = Threshold(0.02),  # noqa: B008 - it never changes
-        layers: Sequence[int] | None = None,
-        heads: Sequence[int] | None = None,
+        layers: LayerChoice = None,
+        heads: HeadChoice = None,
         scores: bool = False,
         contributions: Contributions = False,
         analyses: Sequence[Analysis] = (head_table,),

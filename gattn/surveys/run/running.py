@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gattn.analysis.heads.head_table import head_table
 from gattn.checks import whole
+from gattn.choices import Chosen, HeadChoice, LayerChoice
 from gattn.errors import CaptureError, FileError
 from gattn.keep import Keep, Threshold, as_keep
-from gattn.models.run.capturing import Contributions, choice
+from gattn.models.run.capturing import Contributions
 from gattn.surveys.ask.reading import Survey, open_survey
 from gattn.surveys.inputs.inputs import Inputs, read_inputs
 from gattn.surveys.run.capture_graphs import Analysis, CaptureGraphs, checked
@@ -44,8 +45,8 @@ def survey(
     *,
     out: str | PathLike[str],
     keep: Keep = Threshold(0.02),  # noqa: B008 - it never changes
-    layers: Sequence[int] | None = None,
-    heads: Sequence[int] | None = None,
+    layers: LayerChoice = None,
+    heads: HeadChoice = None,
     scores: bool = False,
     contributions: Contributions = False,
     analyses: Sequence[Analysis] = (head_table,),
@@ -99,8 +100,7 @@ def survey(
     """
     options: dict[str, Any] = {
         "keep": as_keep(keep),
-        "layers": choice("layers", layers),
-        "heads": choice("heads", heads),
+        **Chosen.of(layers, heads).written(),
         "scores": scores,
         "contributions": contributions,
         "analyses": checked(analyses),

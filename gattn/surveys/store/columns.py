@@ -19,6 +19,7 @@ from gattn.edit_records import to_text
 from gattn.errors import CaptureError
 from gattn.graph import rules
 from gattn.graph.token_graph import TokenGraph
+from gattn.heads import steps
 from gattn.heads.head import AttentionGraph
 from gattn.heads.trace import AttentionTrace
 from gattn.surveys.store.scores import Place, encodable, of_one_kind, score_column
@@ -255,10 +256,11 @@ def _heads(
     columns = _repeated(heads, [1] * len(heads))
     columns["key_value_head"] = pa.array([graph.key_value_head for graph in graphs], pa.int32())
     columns["num_edges"] = pa.array([graph.graph.num_edges for graph in graphs], pa.int64())
-    kept = np.array([graph.share_kept for graph in graphs])
-    columns["kept"] = pa.array(kept, pa.float64(), mask=np.isnan(kept))
-    for name in ("weight_function", "normalizer", "kept_by"):
+    shares = np.array([graph.share_kept for graph in graphs])
+    columns["kept"] = pa.array(shares, pa.float64(), mask=np.isnan(shares))
+    for name in ("weight_function", "normalizer"):
         columns[name] = pa.array([getattr(graph, name) for graph in graphs], pa.string())
+    columns["kept_by"] = pa.array([steps.to_text(graph.kept_by) for graph in graphs], pa.string())
     columns["graph"] = pa.array([_shape(graph.graph) for graph in graphs])
     names = dict.fromkeys(name for row in scores.values() for name in row)
     for name in names:

@@ -15,6 +15,7 @@ from gattn.files.checking import check_graph
 from gattn.files.plain import parsed
 from gattn.graph import rules
 from gattn.graph.token_graph import TokenGraph
+from gattn.heads import steps
 from gattn.heads.head import AttentionGraph
 from gattn.heads.trace import AttentionTrace, Stack
 from gattn.surveys.store.columns import RULES, SPECIAL, VALUES
@@ -146,7 +147,7 @@ def _graph(
         model=model,
         weight_function=row["weight_function"],
         normalizer=row["normalizer"],
-        kept_by=row["kept_by"],
+        kept_by=steps.from_text(row["kept_by"]),
         **further,
     )
 

@@ -1,0 +1,77 @@
+"""What attention was read from: fields, which titles and tables show as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gattn.edit_records import Edits, in_words
+from gattn.heads import steps
+
+
+@dataclass(frozen=True)
+class Source:
+    """What attention was read from.
+
+    Parameters
+    ----------
+    model, stack : str
+        Whose it is, where that is known.
+    layers, heads : tuple of int
+        Their numbers.
+    size : str
+        How many tokens, or queries and keys.
+    kept_by : tuple of Keep and Step
+        How the first head came by its edges.
+    edits : tuple of Edit
+        The edits that the model ran with.
+    is_array : bool
+        Whether it was an array, which knows of no model.
+    text : str
+        What an array says of itself, which stands for the rest.
+    """
+
+    model: str = ""
+    stack: str = ""
+    layers: tuple[int, ...] = ()
+    heads: tuple[int, ...] = ()
+    size: str = ""
+    kept_by: steps.Kept = steps.ALL
+    edits: Edits = ()
+    is_array: bool = False
+    text: str = ""
+
+    def __str__(self) -> str:
+        if self.text:
+            return self.text
+        parts = [
+            self.model,
+            f"{self.stack} stack" if self.stack else "",
+            _numbers("layer", self.layers),
+            _numbers("head", self.heads),
+            self.size,
+            steps.in_words(self.kept_by),
+            in_words(self.edits),
+        ]
+        said = ", ".join(filter(None, parts))
+        return f"an array of {said}" if self.is_array else said
+
+
+def size_of(queries: int, keys: int, *, is_square: bool) -> str:
+    """Write "3 tokens", or "2 queries, 3 keys"."""
+    return counted(queries, "token") if is_square else f"{queries} queries, {keys} keys"
+
+
+def counted(number: int, noun: str) -> str:
+    """Write "1 token", "2 tokens"."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def _numbers(word: str, numbers: Sequence[int]) -> str:
+    if not numbers:
+        return ""
+    if len(numbers) == 1:
+        return f"{word} {numbers[0]}"
+    if list(numbers) == list(range(numbers[0], numbers[-1] + 1)):
+        return f"{word}s {numbers[0]}-{numbers[-1]}"
+    return f"{word}s " + ", ".join(map(str, numbers))

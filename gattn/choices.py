@@ -1,0 +1,216 @@
+"""Which layers and heads are chosen: the one reading of ``layers=`` and ``heads=``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import index
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from gattn.errors import SelectionError
+from gattn.place_names import list_places, read_numbers
+
+LayerChoice: TypeAlias = int | str | Sequence[int] | None
+"""Which layers: all (None), one number, or several, as numbers or as text such as "0,2-4"."""
+
+HeadChoice: TypeAlias = int | str | Sequence[int] | Sequence[tuple[int, int] | str] | None
+"""Which heads: all (None), one number or several of every layer, or places (layer, head).
+
+Places may be text, such as "2.1" or "1.1,2.0", and so may numbers, such as "0,2"."""
+
+REDUCTIONS = ("mean", "max", "min")
+"""The names of how heads become one, which are not names of heads."""
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """The heads of a model that are chosen.
+
+    Parameters
+    ----------
+    layers : list of int, optional
+        The layers; all where None.
+    heads : list of int or (layer, head), optional
+        The heads of each of these layers, or heads one by one; all where None.
+    """
+
+    layers: list[int] | None = None
+    heads: list[int] | list[tuple[int, int]] | None = None
+
+    @classmethod
+    def of(cls, layers: LayerChoice, heads: HeadChoice) -> Chosen:
+        """Read the arguments ``layers=`` and ``heads=``.
+
+        Raises
+        ------
+        SelectionError
+            Where they are none, or say twice which layers.
+        """
+        numbers, chosen = numbers_of("layers", layers), numbers_or_places(heads)
+        if chosen is None or not isinstance(chosen[0], tuple):
+            return cls(numbers, chosen)
+        if numbers is not None:
+            raise SelectionError(
+                f"heads={heads!r:.80} names heads with their layers, so leave layers= out."
+            )
+        return cls(list(dict.fromkeys(place[0] for place in _places(chosen))), chosen)
+
+    def has_layer(self, layer: int) -> bool:
+        """Say whether some heads of a layer are chosen."""
+        return self.layers is None or layer in self.layers
+
+    def in_layer(self, layer: int, count: int) -> list[int]:
+        """List which of a layer's heads are chosen, where it has so many.
+
+        Raises
+        ------
+        SelectionError
+            Where it has no such head.
+        """
+        if self.heads is None:
+            return list(range(count))
+        numbers = [
+            one[1] if isinstance(one, tuple) else one
+            for one in self.heads
+            if not isinstance(one, tuple) or one[0] == layer
+        ]
+        if missing := [number for number in numbers if not 0 <= number < count]:
+            raise SelectionError(f"No head {missing[0]}; layer {layer} has heads 0 .. {count - 1}.")
+        return numbers
+
+    def count(self, layers: int, heads: int) -> int:
+        """Count the heads that are chosen of so many layers with so many heads."""
+        if self.heads is not None and isinstance(self.heads[0], tuple):
+            return len(self.heads)
+        return (layers if self.layers is None else len(self.layers)) * (
+            heads if self.heads is None else len(self.heads)
+        )
+
+    def written(self) -> dict[str, list[int] | list[int | str] | None]:
+        """Give ``layers`` and ``heads`` in numbers and text that read back as they were given."""
+        if self.heads is None:
+            return {"layers": self.layers, "heads": None}
+        has_places = isinstance(self.heads[0], tuple)
+        return {
+            "layers": None if has_places else self.layers,
+            "heads": [written(one) for one in self.heads],
+        }
+
+
+def numbers_of(name: str, chosen: LayerChoice) -> list[int] | None:
+    """Read a choice of numbers, such as ``layers=2``, ``layers=[0, 2]`` or ``layers="0,2-4"``.
+
+    Raises
+    ------
+    SelectionError
+        Where it is none, or names one of them twice.
+    """
+    if chosen is None:
+        return None
+    expected = f"{name} takes a whole number, or several such as {name}=[0, 2], not {chosen!r:.80}"
+    try:
+        several: Any = read_numbers(chosen) if isinstance(chosen, str) else chosen
+        listed = [several] if is_number(several) else list(several)
+    except (TypeError, ValueError) as error:
+        raise SelectionError(f"{expected}.") from error
+    if not all(map(is_number, listed)):
+        raise SelectionError(f"{expected}.")
+    numbers = [index(number) for number in listed]
+    if not numbers:
+        raise SelectionError(f"{name} is empty: name at least one, or None for all.")
+    if len(set(numbers)) < len(numbers):
+        raise SelectionError(f"{name}={numbers} names one of them twice: name each once.")
+    return numbers
+
+
+def numbers_or_places(heads: HeadChoice) -> list[int] | list[tuple[int, int]] | None:
+    """Read a choice of heads: their numbers, or their places.
+
+    Raises
+    ------
+    SelectionError
+        Where it is neither, may be both, or names a stack.
+    """
+    stack, chosen = stack_and_heads(heads)
+    if stack is not None:
+        raise SelectionError(
+            f"heads={heads!r:.80} names a stack, but here heads are named without one. To analyse "
+            f"one stack of several give that stack, as in trace[{stack!r}]."
+        )
+    return chosen
+
+
+def heads_among(
+    heads: HeadChoice, layers: Sequence[int]
+) -> tuple[str | None, list[tuple[int, int]]]:
+    """Read a choice of heads one by one: numbers stand for these heads of each layer.
+
+    Returns
+    -------
+    tuple
+        The stack, where a text names it, and the heads in the order given.
+
+    Raises
+    ------
+    SelectionError
+        Where it is none.
+    """
+    stack, chosen = stack_and_heads(heads)
+    places: list[tuple[int, int]] = []
+    for one in chosen or ():
+        places += [one] if isinstance(one, tuple) else [(layer, one) for layer in layers]
+    return stack, places
+
+
+def stack_and_heads(
+    heads: HeadChoice,
+) -> tuple[str | None, list[int] | list[tuple[int, int]] | None]:
+    """Read a choice of heads, and the stack that it may name; see `numbers_or_places`."""
+    if heads is None:
+        return None, None
+    if isinstance(heads, str) and heads in REDUCTIONS:
+        raise SelectionError(f"{_expected(heads)}; how they become one is reduce={heads!r}.")
+    try:
+        if isinstance(heads, str) and "." not in heads:
+            return None, numbers_of("heads", read_numbers(heads))
+        if is_number(heads):
+            return None, [index(heads)]  # type: ignore[arg-type]
+        listed: Any = heads if isinstance(heads, str) else list(heads)  # type: ignore[arg-type]
+        if not isinstance(heads, str) and all(map(is_number, listed)):
+            return None, _numbers(heads, listed)
+        return list_places(listed)
+    except (TypeError, ValueError) as error:
+        raise SelectionError(f"{_expected(heads)}.") from error
+
+
+def written(head: int | tuple[int, int]) -> int | str:
+    """Write a place as "2.1", and a number as it is."""
+    return f"{head[0]}.{head[1]}" if isinstance(head, tuple) else head
+
+
+def is_number(value: object) -> bool:
+    """Say whether a value is a whole number, NumPy's included, and no boolean."""
+    return not isinstance(value, (bool, np.bool_)) and isinstance(value, (int, np.integer))
+
+
+def _places(chosen: list[int] | list[tuple[int, int]]) -> list[tuple[int, int]]:
+    return [one for one in chosen if isinstance(one, tuple)]
+
+
+def _numbers(heads: object, listed: list[Any]) -> list[int]:
+    if isinstance(heads, tuple) and len(listed) == 2:
+        one, other = listed
+        raise SelectionError(
+            f"heads={heads!r} may be a place or two heads: write [({one}, {other})] for head "
+            f"{other} of layer {one}, or [{one}, {other}] for these heads of every layer."
+        )
+    return numbers_of("heads", listed) or []
+
+
+def _expected(heads: object) -> str:
+    return (
+        "heads says which heads: a number, several such as [0, 2], or places such as [(2, 0), "
+        f"(2, 1)] or '2.0,2.1', not {heads!r:.80}; weights are given as reduce=[...]"
+    )

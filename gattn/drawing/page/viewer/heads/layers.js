@@ -1,0 +1,92 @@
+// All heads of a layer as one, and paths through layers.
+
+import { rowsOf } from "./readings.js";
+import { strongest } from "./edges.js";
+
+/** Average the heads of a layer: edges sorted by query, and the mass of each query, what was dropped included; `pause` may wait. */
+export async function meanOf(heads, pause = () => {}) {
+  const nodes = heads[0].keys.filter((token) => !token.virtual).length;
+  const most = heads.reduce((sum, head) => sum + head.key.length, 0);
+  const [key, query, mean] = [new Uint32Array(most), new Uint32Array(most), new Float32Array(most)];
+  const mass = new Float64Array(nodes);
+  const sums = new Float64Array(nodes + 1);
+  const rows = heads.map(rowsOf);
+  let used = 0;
+  for (let node = 0; node < nodes; node++) {
+    await pause();
+    const touched = [];
+    for (const [n, head] of heads.entries()) {
+      const row = rows[n][node];
+      if (row < 0) continue;
+      mass[node] += head.mass[row] / heads.length;
+      for (let e = head.start[row]; e < head.start[row + 1]; e++) {
+        const [k, attention] = [head.key[e], head.values.attention[e]];
+        if (k === head.sinkKey || !attention) continue;
+        if (!sums[k]) touched.push(k);
+        sums[k] += attention;
+      }
+    }
+    for (const k of touched) {
+      if (!sums[k]) continue;
+      [key[used], query[used], mean[used++]] = [k, node, sums[k] / heads.length];
+      sums[k] = 0;
+    }
+  }
+  const kept = mean.slice(0, used);
+  const [isChange, isPart] = [heads[0].isChange, heads.some((head) => head.isPart)];
+  return { key: key.slice(0, used), query: query.slice(0, used), mean: kept, mass, isChange, isPart, isSigned: isChange || kept.some((m) => m < 0) };
+}
+
+/** List the strongest edges of some layers of so many tokens, the weakest first: at most some, found by a histogram. */
+export function strongestOf(values, most, isIn, tokens) {
+  const bins = new Uint32Array(2001);
+  const bin = (size) => Math.min(2000, Math.floor(2000 * Math.sqrt(size)));
+  const each = (visit) =>
+    values.forEach((some, l) => {
+      for (let e = 0; e < some.length; e++) if (some[e] && isIn(l, e)) visit(Math.abs(some[e]), l, e);
+    });
+  let [all, total] = [0, 0];
+  each((size) => {
+    bins[bin(size)]++;
+    all++;
+    total += size;
+  });
+  let [least, above] = [2000, 0];
+  for (; least > 0 && above + bins[least] <= most; least--) above += bins[least];
+  const sizes = new Float64Array(bins[least]);
+  let n = 0;
+  each((size) => bin(size) === least && (sizes[n++] = size));
+  const { passes, stride } = strongest(sizes, most - above, tokens);
+  const edges = [];
+  n = 0;
+  each((size, l, e) => (bin(size) === least ? passes(n++) : bin(size) > least) && edges.push({ l, e, size }));
+  return { edges: edges.sort((a, b) => a.size - b.size), all, total, stride };
+}
+
+/** The share of a token that stays in the residual stream of a layer. */
+export const staying = (layer, i) => 1 / (1 + layer.mass[i]);
+
+/**
+ * Follow a token of a level to all levels below and above, by products of layers (rollout).
+ *
+ * A layer is attention and the residual stream, as much as a mass of 1, divided by both masses: what was
+ * dropped of them lacks, as in `gattn.analysis.rollout`. Level 0 is the input.
+ * Returns `levels`, the share at each level's tokens, and `flows`, the share over each layer's edges.
+ */
+export function rollout(layers, level, token) {
+  const size = layers[0].mass.length;
+  const levels = Array.from({ length: layers.length + 1 }, () => new Float64Array(size));
+  const flows = layers.map((layer) => new Float32Array(layer.key.length));
+  levels[level][token] = 1;
+  const walk = (l, from, to) => {
+    const { key, query, mean } = layers[l];
+    const [source, target] = to < from ? [query, key] : [key, query];
+    const [here, there] = [levels[from], levels[to]];
+    here.forEach((share, i) => (there[i] += share * staying(layers[l], i)));
+    for (let e = 0; e < key.length; e++)
+      if (here[source[e]]) there[target[e]] += flows[l][e] = here[source[e]] * mean[e] * staying(layers[l], query[e]);
+  };
+  for (let l = level - 1; l >= 0; l--) walk(l, l + 1, l);
+  for (let l = level; l < layers.length; l++) walk(l, l, l + 1);
+  return { levels, flows };
+}

@@ -1,0 +1,102 @@
+// The state of the page: its parts, the fragment of the address that says it, and what of it there is.
+
+export const VIEWS = ["arcs", "columns", "matrix", "layered", "text"];
+export const SHOWN = ["before", "after", "difference", "all three"];
+
+const oneOf = (names) => (text) => (names.includes(text) ? text : undefined);
+const asWhole = (text) => (/^\d{1,9}$/.test(text) ? Number(text) : undefined);
+const asFlag = (text) => text === "1" || undefined;
+const asWords = (text) => (text && text.length <= 200 ? text : undefined);
+const asShare = (text) => (/^\d*\.?\d+(e-?\d+)?$/.test(text) ? Number(text) : undefined);
+const asRange = (text) => {
+  const [from, to] = /^\d{1,9}-\d{1,9}$/.test(text) ? text.split("-").map(Number) : [0, 0];
+  return from < to ? [from, to] : undefined;
+};
+
+/** What can be said of the view: how each part is read from text, and what it is by default. */
+const FIELDS = {
+  view: [oneOf(VIEWS), "arcs"],
+  stack: [asWords, ""],
+  layer: [asWhole, null],
+  head: [asWhole, null],
+  token: [asWhole, null],
+  side: [oneOf(["key", "query"]), "key"],
+  level: [asWhole, null],
+  weight: [asWords, "attention"],
+  threshold: [asShare, null],
+  top: [asWhole, 0],
+  words: [asFlag, false],
+  special: [asFlag, false],
+  sinks: [asFlag, false],
+  search: [asWords, ""],
+  sort: [asWords, ""],
+  show: [oneOf(SHOWN), "difference"],
+  keys: [asRange, null],
+  queries: [asRange, null],
+  theme: [oneOf(["light", "dark"]), ""],
+};
+
+export const DEFAULTS = Object.fromEntries(Object.entries(FIELDS).map(([name, [, usual]]) => [name, usual]));
+
+/** Write what differs from the default as a URL fragment. */
+export function toFragment(state) {
+  const parts = new URLSearchParams();
+  for (const [name, usual] of Object.entries(DEFAULTS)) {
+    const value = state[name];
+    if (value === usual || value == null) continue;
+    parts.set(name, value === true ? "1" : Array.isArray(value) ? value.join("-") : String(value));
+  }
+  return parts.toString();
+}
+
+/** Read a URL fragment; what it does not say, or says wrongly, is the default. */
+export function fromFragment(text) {
+  const parts = new URLSearchParams(text.replace(/^#/, ""));
+  return Object.fromEntries(
+    Object.entries(FIELDS).map(([name, [read, usual]]) => [name, read(parts.get(name) ?? "") ?? usual]),
+  );
+}
+
+/** Name the heads that a page opens with: the clearest induction head, else previous-token head, else the first. */
+function firstHead(graphs) {
+  const best = (name) => graphs.reduce((most, graph) => ((graph.scores[name] ?? 0) > (most.scores[name] ?? 0) ? graph : most), graphs[0]);
+  return ["induction", "previous_token"].map((name) => [best(name), name]).find(([graph, name]) => graph.scores[name] >= 0.2)?.[0] ?? graphs[0];
+}
+
+export const stackOf = (trace, name) => trace.stacks.find((stack) => stack.name === name);
+export const graphOf = (trace, { stack, layer, head }) => stackOf(trace, stack).graphs.find((graph) => graph.layer === layer && graph.head === head);
+
+/** List the kinds of values that a head has in all traces. */
+export function weightsOf(traces, place) {
+  const [first, ...others] = traces.map((trace) => graphOf(trace, place).values);
+  return Object.keys(first).filter((name) => others.every((values) => Object.hasOwn(values, name)));
+}
+
+/** Cut a range to what there is; null where that is nothing or all. */
+function within(range, size) {
+  const [from, to] = range ? [range[0], Math.min(range[1], size)] : [0, size];
+  return from < size && to - from < size ? [from, to] : null;
+}
+
+/** Fit a state to what there is: names and numbers that do not exist become the first, or the nearest. */
+export function settled(state, traces) {
+  const stack = stackOf(traces[0], state.stack) ?? traces[0].stacks.find(({ queries }) => !queries) ?? traces[0].stacks[0];
+  const place = stack.graphs.find((graph) => graph.layer === state.layer && graph.head === state.head);
+  const graph = place ?? stack.graphs.find((one) => one.layer === state.layer) ?? firstHead(stack.graphs);
+  const size = (state.side === "query" && stack.queries ? stack.queries : stack.keys).tokens.length;
+  return {
+    ...state,
+    stack: stack.name,
+    layer: graph.layer,
+    head: graph.head,
+    side: stack.queries ? state.side : "key",
+    view: stack.queries && state.view === "layered" ? "arcs" : state.view,
+    token: state.token === null || state.token >= size ? null : state.token,
+    keys: within(state.keys, stack.keys.tokens.length),
+    queries: within(state.queries, (stack.queries ?? stack.keys).tokens.length),
+    level: state.level === null ? null : Math.min(state.level, stack.layers.length),
+    weight: !state.words && weightsOf(traces, { ...graph, stack: stack.name }).includes(state.weight) ? state.weight : "attention",
+    sort: Object.hasOwn(graph.scores, state.sort) ? state.sort : "",
+    show: traces.length > 1 ? state.show : "before",
+  };
+}

@@ -1,0 +1,71 @@
+// What the controls show of a state, and the colours of the style sheet.
+
+import { number } from "../heads/texts.js";
+import { SHOWN, weightsOf } from "../heads/state.js";
+import { cssOf } from "../scenes/colours.js";
+import { $, element } from "./elements.js";
+import { headText } from "./describing.js";
+import { placeChosen, placesFound } from "./finding.js";
+
+const NO_WORDS = "Not known here: the tokens came without words, from no tokenizer or from ids that no text encodes to";
+const partsReason = (sides) => (sides.some(({ words }) => words) ? "Each word is one token here" : NO_WORDS);
+const specialReason = (sides) => (sides.some(({ words }) => words) ? "There are no special tokens here" : NO_WORDS);
+
+/** Give the style sheet the colours of the look. */
+export function dress(page) {
+  const { dataset, style } = document.documentElement;
+  dataset.theme = page.look.name;
+  for (const [name, colour] of Object.entries(cssOf(page.look))) style.setProperty(`--${name}`, colour);
+}
+
+export function fillControls(page) {
+  const { state, stack } = page;
+  const graph = page.shownGraph;
+  $("head-title").textContent = state.view === "layered" ? `${stack.name}: all layers, mean over heads` : headText(graph);
+  const options = (select, names, value) => {
+    const labels = names.map(([name, label]) => `${name}=${label}`).join("|");
+    if (select.dataset.names !== labels) {
+      select.replaceChildren(...names.map(([name, label]) => element("option", { value: name }, label)));
+      select.dataset.names = labels;
+    }
+    select.value = value;
+  };
+  const plain = (names) => names.map((name) => [name, name.replaceAll("_", " ")]);
+  options($("stack"), plain(page.traces[0].stacks.map(({ name }) => name)), state.stack);
+  options($("sort"), [["", "layer and head"], ...plain(Object.keys(graph.scores))], state.sort);
+  options($("show"), plain(SHOWN), state.show);
+  const weights = weightsOf(page.traces, state);
+  options($("weight"), plain(state.words ? ["attention"] : weights), state.weight);
+  $("stack-control").hidden = page.traces[0].stacks.length < 2;
+  $("show-control").hidden = page.traces.length < 2;
+  $("weight-control").hidden = weights.length < 2;
+  for (const button of $("views").children) {
+    const isChosen = button.value === state.view;
+    button.setAttribute("aria-checked", String(isChosen));
+    button.tabIndex = isChosen ? 0 : -1;
+    button.disabled = button.value === "layered" && Boolean(stack.queries);
+  }
+  $("threshold-label").textContent = { difference: "change ≥", "all three": "attention, change ≥" }[state.show] ?? "attention ≥";
+  $("threshold").value = String(Math.round(100 * Math.sqrt(state.threshold ?? 0)));
+  $("threshold-text").textContent = state.threshold === null && !state.top && state.view !== "matrix" ? "auto" : number(state.threshold ?? 0);
+  $("automatic").setAttribute("aria-pressed", String(state.threshold === null && !state.top));
+  $("top").value = String(state.top);
+  $("top-text").textContent = state.top ? String(state.top) : "all";
+  for (const id of ["threshold", "top"]) $(id).setAttribute("aria-valuetext", $(`${id}-text`).textContent);
+  for (const id of ["threshold", "automatic", "top"]) $(id).disabled = ["layered", "text"].includes(state.view);
+  const sides = [stack.keys, stack.queries].filter(Boolean);
+  const hasParts = sides.some(({ words: of }) => of?.some((word, i) => i && word !== null && word === of[i - 1]));
+  $("words").checked = state.words;
+  $("words").disabled = !hasParts;
+  $("words").closest("label").title = hasParts ? "" : partsReason(sides);
+  $("special").checked = state.special;
+  $("special").disabled = !sides.some(({ special }) => special.length);
+  $("special").closest("label").title = $("special").disabled ? specialReason(sides) : "";
+  $("sinks").checked = state.sinks;
+  if (document.activeElement !== $("search")) $("search").value = state.search;
+  const found = placesFound(page);
+  const at = placeChosen(page, found);
+  $("found").textContent = state.search ? (found.length ? `${at < 0 ? "" : `${at + 1} of `}${found.length}` : "none") : "";
+  $("all").hidden = !state.keys && !state.queries;
+  $("theme").textContent = page.look.name === "dark" ? "Light" : "Dark";
+}

@@ -1,0 +1,142 @@
+// What the controls and keys do.
+
+import { SHOWN, VIEWS, fromFragment, settled, weightsOf } from "../heads/state.js";
+import { nodeOf } from "../heads/readings.js";
+import { $, element } from "./elements.js";
+import { stepTo } from "./finding.js";
+import { drawView } from "./view.js";
+import { drawGrid } from "./thumbnails.js";
+import { copyLink, save } from "./saving.js";
+
+function moveHead(page, dx, dy) {
+  const { state, stack, order } = page;
+  if (state.sort && order) {
+    const at = order.indexOf(stack.graphs.indexOf(page.graph()));
+    const next = stack.graphs[order[Math.min(order.length - 1, Math.max(0, at + dx + dy * page.grid.across))]];
+    return page.update({ layer: next.layer, head: next.head });
+  }
+  const to = (list, value, by) => list[Math.min(list.length - 1, Math.max(0, list.indexOf(value) + by))];
+  const place = { layer: to(stack.layers, state.layer, dy), head: to(stack.heads, state.head, dx) };
+  if (page.graph(0, place)) page.update(place);
+}
+
+function moveToken(page, dx, dy) {
+  if (page.state.view === "layered" && dy) {
+    const depth = page.stack.layers.length;
+    const level = Math.min(depth, Math.max(0, (page.state.level ?? depth) - dy));
+    return page.update({ token: page.state.token ?? 0, level });
+  }
+  const head = page.windows?.[0];
+  if (!head) return;
+  const nodes = [...head.keys.filter((t) => !t.virtual).map((t) => [t, "key"]), ...(head.rowNode ? [] : head.queries.map((t) => [t, "query"]))];
+  if (!nodes.length) return;
+  const { token, side } = page.state;
+  const at = nodes.findIndex(([node, of]) => of === side && token !== null && nodeOf([node], token) === 0);
+  const [next, of] = nodes[at < 0 ? 0 : Math.min(nodes.length - 1, Math.max(0, at + dx + dy))];
+  page.chooseToken({ token: next.index, side: of });
+}
+
+export function zoom(page, factor, place = null) {
+  const patch = {};
+  const { keys, queries } = page.stack;
+  for (const [name, side] of [["keys", keys], ["queries", queries ?? keys]]) {
+    const size = side.tokens.length;
+    const [from, to] = page.limits()[name] ?? [0, size];
+    const wide = Math.min(size, Math.max(4, Math.round((to - from) * factor)));
+    const isOf = !queries || (name === "keys") === (page.state.side === "key");
+    const share = place ? place[name === "keys" ? 0 : 1] : 0.5;
+    const middle = !place && page.state.token !== null && isOf ? page.state.token + 0.5 : from + share * (to - from);
+    const start = Math.max(0, Math.min(size - wide, Math.round(middle - (place ? share : 0.5) * wide)));
+    patch[name] = wide >= size ? null : [start, start + wide];
+  }
+  page.update(patch);
+}
+
+export function listenToControls(page) {
+  for (const view of VIEWS) {
+    const button = element("button", { type: "button", role: "radio", value: view }, view);
+    button.addEventListener("click", () => page.update({ view }));
+    $("views").append(button);
+  }
+  $("views").addEventListener("keydown", (event) => {
+    const by = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    if (!by || event.shiftKey) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const some = [...$("views").children].filter((button) => !button.disabled);
+    const at = some.findIndex((button) => button.value === page.state.view);
+    const next = some[(at + by + some.length) % some.length];
+    page.update({ view: next.value });
+    next.focus();
+  });
+  $("sort").addEventListener("change", () => {
+    page.update({ sort: $("sort").value });
+  });
+  for (const id of ["stack", "show", "weight"]) $(id).addEventListener("change", () => page.update({ [id]: $(id).value, ...(id === "stack" ? { token: null, level: null, keys: null, queries: null, layer: null, head: null } : {}) }));
+  for (const id of ["words", "special", "sinks"]) $(id).addEventListener("change", () => page.update({ [id]: $(id).checked }));
+  $("threshold").addEventListener("input", () => page.update({ threshold: Number((($("threshold").value / 100) ** 2).toPrecision(2)) }));
+  $("top").addEventListener("input", () => page.update({ top: Number($("top").value) }));
+  $("automatic").addEventListener("click", () => page.update({ threshold: null, top: 0 }));
+  $("search").addEventListener("input", () => page.update({ search: $("search").value.slice(0, 200) }));
+  $("search").addEventListener("keydown", (event) => {
+    if (event.key === "Enter") stepTo(page, event.shiftKey ? -1 : 1);
+    if (event.key === "Escape") $("view").focus();
+  });
+  $("all").addEventListener("click", () => page.update({ keys: null, queries: null }));
+  $("theme").addEventListener("click", () => page.update({ theme: page.look.name === "dark" ? "light" : "dark" }));
+  $("help").addEventListener("click", () => $("keys").showModal());
+  $("skip").addEventListener("click", (event) => {
+    event.preventDefault(); // in a notebook's frame the address of #view is the notebook's
+    $("view").focus();
+  });
+  $("copy").addEventListener("click", () => copyLink(page));
+  $("save-svg").addEventListener("click", () => save(page, "svg"));
+  $("save-png").addEventListener("click", () => save(page, "png"));
+  document.addEventListener("keydown", (event) => pressed(page, event));
+  addEventListener("hashchange", () => {
+    page.state = settled(fromFragment(location.hash), page.traces);
+    page.render();
+  });
+  page.darkness.addEventListener("change", () => page.render());
+  let width = 0;
+  new ResizeObserver(() => {
+    if ($("view").clientWidth === width || !page.scene) return;
+    width = $("view").clientWidth;
+    drawGrid(page);
+    drawView(page);
+  }).observe($("view"));
+}
+
+function pressed(page, event) {
+  const isTyping = event.target.matches?.("input, select, textarea") && !(event.target.type === "checkbox");
+  if (event.ctrlKey || event.metaKey || event.altKey || isTyping || $("keys").open) return;
+  const arrows = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[event.key];
+  if (arrows) {
+    const isView = $("view").contains(document.activeElement) && !event.shiftKey;
+    const isGrid = event.shiftKey || $("grid").contains(document.activeElement);
+    if (!isView && !isGrid) return;
+    event.preventDefault();
+    if (isView) moveToken(page, ...arrows);
+    else moveHead(page, ...arrows);
+    return;
+  }
+  const next = (list, value) => list[(list.indexOf(value) + 1) % list.length];
+  const actions = {
+    "/": () => $("search").focus(),
+    "?": () => $("keys").showModal(),
+    n: () => stepTo(page, 1),
+    N: () => stepTo(page, -1),
+    w: () => page.update({ weight: next(weightsOf(page.traces, page.state), page.state.weight) }),
+    c: () => page.traces.length > 1 && page.update({ show: next(SHOWN, page.state.show) }),
+    d: () => $("theme").click(),
+    "+": () => zoom(page, 0.5),
+    "=": () => zoom(page, 0.5),
+    "-": () => zoom(page, 2),
+    0: () => page.update({ keys: null, queries: null }),
+    Escape: () => page.update({ token: null, level: null }),
+  };
+  VIEWS.forEach((view, i) => (actions[i + 1] = () => page.update({ view })));
+  if (!Object.hasOwn(actions, event.key)) return;
+  event.preventDefault();
+  actions[event.key]();
+}

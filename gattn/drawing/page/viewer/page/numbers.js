@@ -1,0 +1,117 @@
+// The numbers below a view: tables of a token, all of an edge, and a sentence for screen readers.
+
+import { grouped, isolated, number } from "../heads/texts.js";
+import { placeIn, readingsOf, rowEdges, valueText } from "../heads/readings.js";
+import { Scale } from "../scenes/colours.js";
+import { named } from "../scenes/marks.js";
+import { $, element, tokenElement } from "./elements.js";
+
+const NO_TOKEN = "Point at a token, or choose one, to see in numbers what it reads and what reads it.";
+const NO_ROLLOUT = "There is no rollout here: it follows one run, through consecutive layers whose attention is not negative.";
+
+export function fillNumbers(page) {
+  const tables = page.parts.flatMap((part, i) => tablesOf(page, part, i));
+  $("numbers").replaceChildren(...tables);
+  if (!tables.length) $("numbers").append(element("p", { class: "note" }, page.heads.some((head) => page.lookedAt(head)) ? NO_ROLLOUT : NO_TOKEN));
+  $("pair").textContent = page.hover?.isPair ? pairText(page, page.hover) : "";
+  $("pair").hidden = page.state.view === "layered";
+  const option = $("view-option");
+  option.textContent = sentenceOf(page);
+  option.setAttribute("aria-selected", String(page.state.token !== null));
+}
+
+function tablesOf(page, part, i) {
+  const head = page.heads[i];
+  const focus = page.lookedAt(head);
+  if (!focus) return [];
+  const suffix = page.parts.length > 1 ? ` (${part})` : "";
+  if (page.state.view === "layered") return layeredTables(page, i, focus, suffix);
+  const { reads, readBy } = readingsOf(head, focus, page.state.weight);
+  const found = [];
+  if (focus.row >= 0) {
+    const mass = head.mass[focus.row];
+    const kept = rowEdges(head, focus.row).reduce((sum, e) => sum + (head.key[e] === head.sinkKey ? 0 : Math.abs(head.values.attention[e])), 0);
+    const isPart = part !== "difference" && mass > 0 && kept < 0.9995 * mass;
+    const lost = isPart ? `; shown are ${number(kept)} of its mass of ${number(mass)}` : "";
+    found.push(tableOf(page, head.queries[focus.row], `reads${suffix}${lost}`, reads.map(({ token, value }) => [token, value, "key"]), page.scales[i], head));
+  }
+  if (focus.key >= 0) found.push(tableOf(page, head.keys[focus.key], `is read by${suffix}`, readBy.map(({ token, value }) => [token, value, "query"]), page.scales[i], head));
+  return found;
+}
+
+function layeredTables(page, i, { key }, suffix) {
+  const traced = page.traced[i];
+  if (!traced) return [];
+  const { keys } = page.heads[i];
+  const shares = (level) => Array.from(traced.levels[level], (share, n) => [keys[n], share, "key"]).filter((one) => one[1] > 1e-4).sort((a, b) => b[1] - a[1]);
+  const { level } = page;
+  const scale = new Scale("share", 0, 1, true);
+  const start = page.stack.layers[0] ? `the tokens before layer ${page.stack.layers[0]}` : "the input";
+  const found = level > 0 ? [tableOf(page, keys[key], `at level ${level}: what it can have read of ${start} (rollout)${suffix}`, shares(0), scale)] : [];
+  if (level < page.layers[i].length) found.push(tableOf(page, keys[key], `at level ${level}: what can have read it, at the top (rollout)${suffix}`, shares(page.layers[i].length), scale));
+  return found;
+}
+
+function tableOf(page, token, what, rows, scale, head = {}) {
+  const title = element("caption", {}, ...tokenElement(token), ` ${what}`);
+  const { most } = page;
+  const inTable = (value) => (!scale.isRoot || !Number.isFinite(value) ? valueText(value, head) : value && Math.abs(value) < 0.0005 ? "< 0.001" : value.toFixed(3).replace("-", "−"));
+  const lines = rows.slice(0, most).map(([other, value, side]) => {
+    const button = element("button", { type: "button", "aria-describedby": "pair" }, ...tokenElement(other));
+    const pair = side === "key" ? { row: token, key: other } : { row: other, key: token };
+    button.addEventListener("focus", () => ($("pair").textContent = pairText(page, pair)));
+    if (!other.virtual)
+      button.addEventListener("click", () => {
+        page.chooseToken({ token: other.index, side });
+        $("view").focus({ preventScroll: true }); // this button goes
+      });
+    const bar = element("i", value < 0 && scale.isSigned ? { class: "minus" } : {});
+    bar.style.width = `${100 * scale.share(value)}%`;
+    bar.hidden = Number.isNaN(value);
+    return element("tr", {}, element("td", {}, button), element("td", { class: "value" }, inTable(value)), element("td", { class: "bar", "aria-hidden": "true" }, bar));
+  });
+  const rest = rows.slice(most);
+  const more = element("button", { type: "button" }, element("small", {}, `and ${grouped(rest.length)} more`));
+  more.addEventListener("click", () => {
+    const at = [...$("numbers").children].indexOf(more.closest("table"));
+    page.most += 100;
+    fillNumbers(page);
+    $("numbers").children[at].querySelectorAll("button")[most].focus();
+  });
+  const sum = rest.reduce((all, [, value]) => all + (value || 0), 0);
+  if (rest.length) lines.push(element("tr", {}, element("td", {}, more), element("td", { class: "value" }, scale.isRoot ? element("small", {}, `Σ ${inTable(sum)}`) : ""), element("td")));
+  if (!rows.length) lines.push(element("tr", {}, element("td", {}, element("small", {}, "nothing"))));
+  return element("table", {}, title, element("tbody", {}, ...lines));
+}
+
+/** Say all numbers of an edge, in all parts of a comparison. */
+function pairText(page, { row, key }) {
+  return page.parts
+    .map((part, i) => {
+      const head = page.heads[i];
+      const place = placeIn(head, key.index, row.index) ?? { row: -1 };
+      const e = rowEdges(head, place.row).find((edge) => head.key[edge] === place.key);
+      const said = e === undefined ? "no edge" : Object.keys(head.values).map((name) => `${name} ${valueText(head.values[name][e], head)}`).join(", ");
+      return `${page.parts.length > 1 ? `${part}: ` : ""}${isolated(named(row))} reads ${isolated(named(key))}: ${said}`;
+    })
+    .join(" · ");
+}
+
+/** Say in a sentence what the chosen token reads most. */
+function sentenceOf(page) {
+  const head = page.heads?.[0];
+  const focus = head && page.focusIn(head);
+  if (!focus) return "no token chosen";
+  const { reads, readBy } = readingsOf(head, focus, page.state.weight);
+  const list = (readings) => readings.slice(0, 3).map(({ token, value }) => `${named(token)} ${valueText(value, head)}`).join(", ") || "nothing";
+  const name = focus.row >= 0 ? head.queries[focus.row] : head.keys[focus.key];
+  const parts = [named(name) + (name.generated ? ", generated," : "")];
+  if (focus.row >= 0) parts.push(`reads ${list(reads)}`);
+  if (focus.key >= 0) parts.push(`${focus.row >= 0 ? "and " : ""}is read by ${list(readBy)}`);
+  return parts.join(" ");
+}
+
+export function speak(page) {
+  const said = `${$("head-title").textContent}. ${sentenceOf(page)}`;
+  if ($("live").textContent !== said) $("live").textContent = said;
+}

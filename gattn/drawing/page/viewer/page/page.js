@@ -1,0 +1,210 @@
+// The page as data: what it is of, what of it is shown, the heads decoded; and how another state is asked for.
+
+import { DEFAULTS, fromFragment, graphOf, settled, stackOf, toFragment } from "../heads/state.js";
+import { bytesOf, decodeHead, inflate, tokensOf, withTokens } from "../heads/decoding.js";
+import { difference, groupsOf, regroup, sinksOf } from "../heads/regrouping.js";
+import { placeIn } from "../heads/readings.js";
+import { lookOf } from "../scenes/colours.js";
+import { $ } from "./elements.js";
+
+const MOST_DECODED = 12_000_000;
+const FEW = 8;
+
+export class Page {
+  /** `show` is called with the page for each state that is asked for. */
+  constructor(header, show) {
+    this.header = header;
+    this.traces = this.header.traces;
+    this.render = () => show(this);
+    this.state = settled(fromFragment(location.hash), this.traces);
+    this.hover = null;
+    this.decoded = new Map();
+    this.memory = new Map();
+    this.most = FEW;
+    this.looks = { light: lookOf("light", header.ramps), dark: lookOf("dark", header.ramps) };
+    this.darkness = matchMedia("(prefers-color-scheme: dark)");
+    // What rendering the state gave
+    this.run = 0;
+    [this.heads, this.windows, this.layers, this.choices, this.scales, this.scene] = Array(6).fill(null);
+    this.hiddenNames = [];
+    this.traced = [];
+    // The grid of all heads
+    [this.thumbnails, this.order, this.grid, this.drawn] = Array(4).fill(null);
+    this.pageOfHeads = "";
+  }
+
+  /** Remember the last thing made for a slot, until its key changes. */
+  once(slot, key, make) {
+    const last = this.memory.get(slot);
+    if (last?.key === key) return last.value;
+    const value = make();
+    this.memory.set(slot, { key, value });
+    return value;
+  }
+
+  // What there is
+
+  get stack() {
+    return stackOf(this.traces[0], this.state.stack);
+  }
+
+  /** The stacks of the traces, with their tokens. */
+  stackOf(trace) {
+    const stack = stackOf(this.traces[trace], this.state.stack);
+    return this.once(`tokens ${trace}`, stack.name, () => {
+      const { keys, queries, generatedFrom } = stack;
+      return {
+        ...stack,
+        keyTokens: tokensOf(keys, queries ? null : generatedFrom),
+        queryTokens: queries && tokensOf(queries, generatedFrom),
+      };
+    });
+  }
+
+  graph(trace = 0, { layer, head } = this.state) {
+    return graphOf(this.traces[trace], { stack: this.state.stack, layer, head });
+  }
+
+  get shownGraph() {
+    return this.graph(this.shownTraces[0]);
+  }
+
+  get shownTraces() {
+    return { before: [0], after: [1] }[this.state.show] ?? [0, 1];
+  }
+
+  /** The graphs of each shown trace that the view is of. */
+  get shownGraphs() {
+    const isLayered = this.state.view === "layered";
+    return this.shownTraces.map((trace) => (isLayered ? this.stackOf(trace).graphs : [this.graph(trace)]));
+  }
+
+  get look() {
+    const theme = this.state.theme || (this.darkness.matches ? "dark" : "light");
+    return this.looks[theme];
+  }
+
+  get parts() {
+    return this.state.show === "all three" ? ["before", "after", "difference"] : [this.state.show];
+  }
+
+  // Heads
+
+  async raw(trace, graph) {
+    const id = `gattn-block-${graph.block}`;
+    if (!this.decoded.has(id)) {
+      const { keyTokens, queryTokens, offset, numQueries } = this.stackOf(trace);
+      const bytes = await inflate(bytesOf($(id).textContent));
+      const head = decodeHead(bytes, graph, { queries: numQueries, keys: keyTokens.length, offset, levels: this.header.levels });
+      this.decoded.set(id, withTokens(head, keyTokens, queryTokens, offset));
+    }
+    const head = this.decoded.get(id);
+    this.decoded.delete(id);
+    this.decoded.set(id, head);
+    let size = [...this.decoded.values()].reduce((sum, one) => sum + one.key.length, 0);
+    for (const [old, one] of this.decoded) {
+      if (size <= MOST_DECODED || old === id || this.decoded.size <= 3) break;
+      this.decoded.delete(old);
+      size -= one.key.length;
+    }
+    return head;
+  }
+
+  async headOf(part, place) {
+    if (part !== "difference") return this.raw(part === "after" ? 1 : 0, this.graph(part === "after" ? 1 : 0, place));
+    const [before, after] = await Promise.all([this.headOf("before", place), this.headOf("after", place)]);
+    const { keyTokens, queryTokens, offset } = this.stackOf(0);
+    return withTokens(difference(before, after), keyTokens, queryTokens, offset);
+  }
+
+  /** Which nodes are hidden, by the first head: the same ones in all parts of a comparison. */
+  hiddenOf(head, all) {
+    const found = new Set(this.state.sinks ? [...sinksOf(head), ...all.map(({ sinkKey }) => sinkKey)] : []);
+    found.delete(-1);
+    if (this.state.special) head.keys.forEach((token, k) => token.special && found.add(k));
+    return found;
+  }
+
+  prepared(head, hidden) {
+    const merge = this.state.words;
+    if (!merge && !hidden.size) return head;
+    const keys = groupsOf(head.keys, { merge, hidden });
+    if (head.rowNode) return regroup(head, keys);
+    const special = new Set(head.queries.flatMap((token, i) => (this.state.special && token.special ? [i] : [])));
+    return regroup(head, keys, groupsOf(head.queries, { merge, hidden: special }));
+  }
+
+  /** The ranges that a view looks at; where nodes are both keys and queries, one range for both. */
+  limits() {
+    const { keys, queries, view } = this.state;
+    if (this.stack.queries) return { keys, queries };
+    if (!keys || !queries || view === "matrix" || view === "columns") return { keys: keys ?? queries, queries: queries ?? keys };
+    const hull = [Math.min(keys[0], queries[0]), Math.max(keys[1], queries[1])];
+    return { keys: hull, queries: hull };
+  }
+
+  /** The level that the layered view is looked at from, its input being 0. */
+  get level() {
+    return this.hover?.level ?? this.state.level ?? this.stack.layers.length;
+  }
+
+  /** Whether each layer follows on the one before: others do not compose. */
+  get isConsecutive() {
+    const { layers } = this.stack;
+    return layers.every((layer, n) => layer === layers[0] + n);
+  }
+
+  /** Whether a view shows all edges where no threshold is set. */
+  get isDense() {
+    return ["matrix", "text"].includes(this.state.view);
+  }
+
+  /** The chosen token in a head: its node as key and its row as query. */
+  focusIn(head) {
+    const { token, side } = this.state;
+    const of = (name) => (head.rowNode || side === name ? token : null);
+    return placeIn(head, of("key"), of("query"));
+  }
+
+  /** What is looked at in a head: what the pointer is on, else what was chosen. */
+  lookedAt(head) {
+    return this.hover ? placeIn(head, this.hover.key?.index, this.hover.row?.index) : this.focusIn(head);
+  }
+
+  // The state
+
+  update(patch) {
+    this.state = settled({ ...this.state, ...patch }, this.traces);
+    this.hover = null;
+    try {
+      history.replaceState(null, "", `#${toFragment(this.saidState)}`);
+    } catch {
+      // A frame without an address, as in a notebook, keeps its state to itself.
+    }
+    this.render();
+  }
+
+  /** Choose a token, and bring it into view. */
+  chooseToken({ token, side = "key", level = this.state.level }) {
+    this.most = FEW;
+    const patch = { token, side: this.stack.queries ? side : "key", level };
+    for (const name of ["keys", "queries"]) {
+      const limits = this.state[name];
+      const isOf = !this.stack.queries || (name === "keys") === (side === "key");
+      if (limits && token !== null && isOf && (token < limits[0] || token >= limits[1])) patch[name] = null;
+    }
+    this.update(patch);
+  }
+
+  get saidState() {
+    const said = { ...this.state };
+    if (this.traces.length < 2) said.show = DEFAULTS.show;
+    if (this.traces[0].stacks.length < 2) said.stack = "";
+    return said;
+  }
+
+  /** Whether something else was asked for than what is shown: then it is drawn as soon as it is there. */
+  get isBusy() {
+    return $("view").hasAttribute("aria-busy");
+  }
+}

@@ -1,0 +1,88 @@
+// What the pointer does, in the view and in the grid.
+
+import { $, canvasIn } from "./elements.js";
+import { drawView } from "./view.js";
+import { noteHead } from "./thumbnails.js";
+import { zoom } from "./keyboard.js";
+
+function pointIn(event, id) {
+  const { left, top } = canvasIn(id).getBoundingClientRect();
+  return [event.clientX - left, event.clientY - top];
+}
+
+function pointedAt(page, event) {
+  const hit = page.scene?.hit(...pointIn(event, "view"));
+  const head = page.state.view === "layered" ? page.heads?.[0] : page.windows?.[0];
+  if (!hit || !head) return null;
+  return { key: head.keys[hit.key] ?? null, row: head.queries[hit.row] ?? null, isPair: hit.isPair ?? false, level: hit.level };
+}
+
+/** Whether a picture is too much work to follow the pointer: then a click chooses. */
+function isHeavy(page) {
+  return page.state.view === "layered" && (page.layers ?? []).flat().reduce((sum, { key }) => sum + key.length, 0) > 400_000;
+}
+
+export function listenToView(page) {
+  let frame = 0;
+  let start = null;
+  const hover = (event) => {
+    cancelAnimationFrame(frame);
+    frame = requestAnimationFrame(() => {
+      if (!page.scene || page.isBusy) return;
+      const before = page.hover;
+      page.hover = isHeavy(page) ? null : pointedAt(page, event);
+      const isUnmoved = before?.key === page.hover?.key && before?.row === page.hover?.row && before?.level === page.hover?.level;
+      if (!isUnmoved) drawView(page);
+      if (start && dragged(page, start, page.hover)) $("caption").textContent = "let go to look at these tokens alone";
+    });
+  };
+  $("view").addEventListener("pointermove", hover);
+  $("view").addEventListener("pointerleave", () => {
+    cancelAnimationFrame(frame);
+    start = null;
+    if (page.hover && page.scene) {
+      page.hover = null;
+      drawView(page);
+    }
+  });
+  $("view").addEventListener("pointerdown", (event) => {
+    if (event.pointerType !== "touch") start = { ...pointedAt(page, event), x: event.clientX, y: event.clientY };
+  });
+  $("view").addEventListener("pointerup", (event) => {
+    const end = pointedAt(page, event);
+    const patch = start && Math.hypot(event.clientX - start.x, event.clientY - start.y) > 12 && dragged(page, start, end);
+    start = null;
+    if (patch) return page.update(patch);
+    const token = end?.row ?? end?.key;
+    if (!token || token.virtual) return;
+    const isAgain = page.state.token === token.index && (end.level ?? null) === (end.level === undefined ? null : page.state.level);
+    page.chooseToken(isAgain ? { token: null } : { token: token.index, side: end.row ? "query" : "key", level: end.level ?? page.state.level });
+  });
+  $("view").addEventListener("dblclick", () => page.update({ keys: null, queries: null }));
+  $("view").addEventListener("wheel", (event) => {
+    if (!event.ctrlKey) return;
+    event.preventDefault();
+    zoom(page, event.deltaY > 0 ? 1.25 : 0.8, page.scene.place?.(...pointIn(event, "view")));
+  }, { passive: false });
+}
+
+/** The ranges between the two ends of a drag, where it spans several tokens. */
+function dragged(page, start, end) {
+  const between = (a, b) => (a && b && !a.virtual && !b.virtual && a !== b ? [Math.min(a.index, b.index), Math.max(a.last ?? a.index, b.last ?? b.index) + 1] : null);
+  const [keys, queries] = [between(start?.key, end?.key), between(start?.row, end?.row)];
+  if (!keys && !queries) return null;
+  return { keys: keys ?? page.state.keys, queries: queries ?? page.state.queries };
+}
+
+export function listenToGrid(page) {
+  const pointed = (event) => page.grid?.hit(...pointIn(event, "grid")) ?? null;
+  const chosen = () => page.order.indexOf(page.stack.graphs.indexOf(page.graph()));
+  $("grid").addEventListener("pointermove", (event) => page.grid && noteHead(page, pointed(event) ?? chosen()));
+  $("grid").addEventListener("pointerleave", () => page.grid && noteHead(page, chosen()));
+  $("grid").addEventListener("click", (event) => {
+    const n = pointed(event);
+    if (n === null) return;
+    const { layer, head } = page.stack.graphs[page.order[n]];
+    page.update({ layer, head });
+  });
+}

@@ -1,0 +1,84 @@
+// The view of the chosen head: its scenes, drawn, and their caption.
+
+import { grouped, isolated } from "../heads/texts.js";
+import { caption } from "../heads/edges.js";
+import { rollout } from "../heads/layers.js";
+import { Scale } from "../scenes/colours.js";
+import { named } from "../scenes/marks.js";
+import { arcs } from "../scenes/arcs.js";
+import { columns } from "../scenes/columns.js";
+import { matrix } from "../scenes/matrix.js";
+import { textView } from "../scenes/passage.js";
+import { layered } from "../scenes/layered.js";
+import { tiled } from "../scenes/frames.js";
+import { drawInPlace } from "../scenes/drawing.js";
+import { $, canvasIn } from "./elements.js";
+import { keptText } from "./describing.js";
+import { matchesIn } from "./finding.js";
+import { fillNumbers } from "./numbers.js";
+
+const SCENES = { arcs, columns, matrix, text: textView };
+
+function sceneOf(page, i, width, height) {
+  const head = page.windows[i];
+  const { weight, threshold, view } = page.state;
+  const matches = new Set(matchesIn(page, head));
+  const common = { weight, threshold, look: page.look, matches, width, height };
+  if (view === "layered") return layeredScene(page, i, common);
+  const focus = page.lookedAt(head);
+  const scale = focus ? page.scales[i].forFew() : page.scales[i];
+  const scene = SCENES[view]({ ...common, head, focus, scale, chosen: page.choices[i] });
+  const own = scene.added ? `; and ${grouped(scene.added)} more, the strongest of the token looked at` : "";
+  return { ...scene, caption: caption(head, page.choices[i]) + own };
+}
+
+function layeredScene(page, i, common) {
+  const { isChange } = page.heads[i];
+  const [layers, tokens] = [page.layers[i], page.heads[i].keys.filter((token) => !token.virtual)];
+  const { keys } = page.limits();
+  const inside = tokens.flatMap((token, n) => (!keys || (token.index >= keys[0] && token.index < keys[1]) ? [n] : []));
+  const range = [inside[0] ?? 0, (inside.at(-1) ?? -1) + 1];
+  const focus = page.lookedAt(page.heads[i]);
+  const token = focus && focus.key >= 0 && focus.key < tokens.length ? focus.key : null;
+  const { level } = page;
+  const isSigned = layers.some((layer) => layer.isSigned);
+  const key = `${token} ${level} ${page.memory.get("layers").key}`;
+  const traced = token === null || isSigned || !page.isConsecutive ? null : page.once(`rollout ${i}`, key, () => rollout(layers, level, token));
+  page.traced[i] = traced;
+  const flows = traced?.flows.map((flow) => flow.reduce((most, x) => Math.max(most, x), 0));
+  const label = traced ? "share (rollout)" : isChange ? "mean change of attention" : "mean attention";
+  const scale = new Scale(label, isSigned ? -1 : 0, flows ? Math.max(...flows, 0.01) : 1, true, tokens.length);
+  const layerNames = page.stack.graphs.length > 1 ? page.stack.layers.map((layer) => `layer ${layer}`) : [page.stack.graphs[0].layerName];
+  return layered({ ...common, layers, layerNames, tokens, range, level, token, traced, scale });
+}
+
+export function wholeScene(page, width, height) {
+  const isBeside = page.parts.length > 1 && width > 1000 && ["matrix", "columns"].includes(page.state.view);
+  const scenes = page.parts.map((_, i) => sceneOf(page, i, isBeside ? Math.floor(width / page.parts.length) : width, height));
+  if (scenes.length === 1) return scenes[0];
+  const captions = scenes.map((scene, i) => `${page.parts[i]}: ${scene.caption}`);
+  return { ...tiled(scenes, page.parts.map((part) => (part === "difference" ? "difference: after − before" : part)), page.look, isBeside), caption: captions.join(" · ") };
+}
+
+export function drawView(page) {
+  if (page.isBusy) return;
+  const width = Math.max(280, $("view").clientWidth);
+  const around = page.state.view === "arcs" ? 430 : 330;
+  const height = Math.min(760, Math.max(340, innerHeight - around));
+  page.scene = wholeScene(page, width, height);
+  drawInPlace(canvasIn("view"), page.scene, page.look);
+  $("caption").textContent = captionOf(page);
+  fillNumbers(page);
+}
+
+export function captionOf(page) {
+  const notes = [page.scene.caption, ...new Set(page.shownGraphs.map(keptText).filter(Boolean))];
+  if (page.hiddenNames.length) {
+    const some = page.hiddenNames.slice(0, 4).map((token) => isolated(named(token)));
+    notes.push(`hidden: ${some.join(", ")}${page.hiddenNames.length > 4 ? ` and ${page.hiddenNames.length - 4} more` : ""}`);
+  }
+  const [shown, all] = [page.windows[0].queries.length, page.heads[0].queries.length];
+  const [shownKeys, allKeys] = [page.windows[0].keys.length, page.heads[0].keys.length];
+  if (shown < all || shownKeys < allKeys) notes.push(`${shown} of ${all} queries and ${shownKeys} of ${allKeys} keys are in view`);
+  return notes.join("; ");
+}

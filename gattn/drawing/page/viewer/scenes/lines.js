@@ -1,0 +1,58 @@
+// The edges of a head as lines, and its tokens as nodes.
+
+import { number } from "../heads/texts.js";
+import { indexOf, ranked, readingsOf, strengthOf } from "../heads/readings.js";
+import { curvesMark } from "./marks.js";
+
+const MOST_OWN = 30;
+
+/** List the edges to draw, the weakest first: those chosen, and with a focus its own strongest ones, too. */
+export function linesOf({ head, chosen, focus, weight, threshold }) {
+  const { row } = indexOf(head);
+  const value = head.values[weight];
+  const as = (e, kind) => ({ row: row[e], key: head.key[e], value: value[e], kind });
+  if (!focus) return ranked([...chosen.edges], strengthOf(head, weight)).reverse().map((e) => as(e, "plain"));
+  const { reads, readBy } = readingsOf(head, focus, weight);
+  const isChosen = new Set(chosen.edges);
+  const passes = ({ e }, n) => isChosen.has(e) || (n < MOST_OWN && Math.abs(head.values.attention[e]) >= (threshold ?? 0));
+  const mine = (readings, kind) => readings.filter(passes).reverse().map((reading) => ({ ...reading, kind, isAdded: !isChosen.has(reading.e) }));
+  const others = [...chosen.edges].filter((e) => row[e] !== focus.row && head.key[e] !== focus.key);
+  return [...others.map((e) => as(e, "faint")), ...mine(readBy.filter((reading) => reading.row !== focus.row), "readBy"), ...mine(reads, "reads")];
+}
+
+export const added = (lines) => lines.filter(({ isAdded }) => isAdded).length;
+
+/** Draw lines as curves: those aside from a focus are one mark, all others have their colour and width. */
+export function lineMarks({ scale, look, weight }, lines, pointsOf) {
+  const faint = lines.filter(({ kind }) => kind === "faint").map(pointsOf);
+  const clear = lines.filter(({ kind }) => kind !== "faint");
+  const marks = faint.length ? [curvesMark(faint, look.faint, 0.8)] : [];
+  for (const line of clear) {
+    const shown = Number.isFinite(line.value) ? line.value : scale.low;
+    const dash = line.kind === "readBy" ? { dash: [5, 3] } : {};
+    marks.push(curvesMark([pointsOf(line)], scale.colour(shown, look, true), Math.max(0.7, scale.width(shown)), { ...dash, title: `${weight} ${number(line.value)}` }));
+  }
+  return marks;
+}
+
+/** What has clearly to do with the focus: keys that it reads, rows that read it. */
+export function linked(lines) {
+  const clear = lines.filter(({ isClear }) => isClear);
+  return {
+    keys: new Set(clear.filter(({ kind }) => kind === "reads").map(({ key }) => key)),
+    rows: new Set(clear.filter(({ kind }) => kind === "readBy").map(({ row }) => row)),
+  };
+}
+
+export const directions = (focus) => (focus ? "solid: what it reads; dashed: what reads it" : "key → query");
+export const firstGenerated = (tokens) => tokens.findIndex((token) => token.generated);
+
+/** The nodes of a head: in self-attention its keys, else keys before queries; `place` says which key and row one is. */
+export function nodesOf(head) {
+  const keys = head.keys.length;
+  if (head.rowNode) return { tokens: head.keys, ofRow: (row) => head.rowNode[row], place: (node) => ({ key: node, row: indexOf(head).rowOf[node] }) };
+  const place = (node) => (node < keys ? { key: node, row: -1 } : { key: -1, row: node - keys });
+  return { tokens: [...head.keys, ...head.queries], ofRow: (row) => keys + row, place };
+}
+
+export const isSame = (place, focus) => (place.key >= 0 && place.key === focus.key) || (place.row >= 0 && place.row === focus.row);

@@ -1,0 +1,116 @@
+// The marks that scenes are made of: lines, boxes, notes, scales and labels.
+
+import { number, spelled, textWidth, visible } from "../heads/texts.js";
+
+export const lineMark = (x1, y1, x2, y2, stroke, width = 1, more = {}) => ({ mark: "line", x1, y1, x2, y2, stroke, width, ...more });
+export const curvesMark = (paths, stroke, width, more = {}) => ({ mark: "curves", paths, stroke, width, ...more });
+export const rectMark = (x, y, w, h, more) => ({ mark: "rect", x, y, w, h, ...more });
+export const textMark = (x, y, text, fill, more = {}) => ({ mark: "text", x, y, text, fill, size: 12, anchor: "start", ...more });
+
+export const noteMark = (look, x, y, text, anchor = "start") => textMark(x, y, text, look.muted, { size: 11, anchor });
+
+/** Write a note in as many lines as the width asks for. */
+export const noteMarks = (look, y, width, text) => wrapped(text, width - 20, 11).map((line, n) => noteMark(look, 8, y + 14 * n, line));
+
+const THIN = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000];
+const SIZE = 12;
+
+const labelsOf = new WeakMap();
+const widest = (labels) => labels.reduce((most, label) => Math.max(most, label && textWidth(label, SIZE)), 0);
+
+/**
+ * Fit labels to the distance between neighbours: turned, then with numbers and thinned out.
+ *
+ * @returns {{texts: string[], angle: number, size: number, extent: number, stride: number}}
+ */
+export function fitLabels(tokens, pitch, angles) {
+  if (!labelsOf.has(tokens)) {
+    const all = tokens.map((token) => spelled(token));
+    labelsOf.set(tokens, { all, wide: widest(all) });
+  }
+  const { all, wide } = labelsOf.get(tokens);
+  const texts = [...all];
+  const room = { 0: wide + 8, 45: 1.5 * SIZE, 90: 1.2 * SIZE };
+  let angle = angles.find((a) => pitch >= room[a]);
+  let size = SIZE;
+  let stride = 1;
+  if (angle === undefined) {
+    angle = angles.at(-1);
+    size = Math.min(SIZE, Math.max(9, pitch / 1.2));
+    stride = THIN.find((k) => k * pitch >= 1.2 * size) ?? THIN.at(-1);
+    if (stride > 1) tokens.forEach((t, i) => (texts[i] = t.virtual ? t.text : i % stride ? "" : `${t.position} ${texts[i]}`));
+  }
+  const most = (stride > 1 ? widest(texts) : wide) * (size / SIZE);
+  const extent = { 0: size + 6, 45: 0.72 * most + size, 90: most + 6 }[angle];
+  return { texts, angle, size, extent, stride, wide: most };
+}
+
+/** Label a token in full where it is the focus. */
+export const named = (token) => (token.virtual ? token.text : `${visible(token.text, 24)} (${token.position})`);
+
+/** Draw a scale: its colours, for lines their widths, and round values. */
+export function scaleMarks({ scale, look }, x, y, isLine) {
+  const [length, steps] = [168, 56];
+  const marks = [textMark(x, y, scale.label, look.muted, { size: 11 })];
+  for (let i = 0; i < steps; i++) {
+    const here = scale.valueAt((i + 0.5) / steps);
+    const tall = isLine ? Math.max(1, scale.width(here)) : 9;
+    marks.push(rectMark(x + (i * length) / steps, y + 14 - tall / 2, length / steps + 0.5, tall, { fill: scale.colour(here, look, isLine) }));
+  }
+  for (const tick of scale.ticks) {
+    const at = x + scale.at(tick) * length;
+    marks.push(lineMark(at, y + 19, at, y + 22, look.muted), textMark(at, y + 30, number(tick), look.muted, { size: 10.5, anchor: "middle" }));
+  }
+  return marks;
+}
+
+export const KEY_HEIGHT = 44;
+
+/** Tell how a label is written, from what its token has to do with the focus and the search. */
+function labelStyle({ look, focus, matches }, token, isFocus, isLinked) {
+  if (isFocus) return { fill: look.accent, bold: true, ground: { fill: look.paper } };
+  if (matches.has(token)) return { fill: look.accent, ground: { fill: look.soft, stroke: look.accent, radius: 3 } };
+  return { fill: focus && !isLinked ? look.muted : look.ink, bold: Boolean(focus && isLinked) };
+}
+
+/**
+ * Write a row of labels: those on a ground of their own come last, on top of the others.
+ *
+ * A token whose label is thinned out is named where it is the focus, and gets a sign where it is searched.
+ */
+export function labelRow(picture, tokens, labels, { place, anchor, isFocus, isLinked, sign = "●", angle = labels.angle }) {
+  const shown = tokens.flatMap((token, i) => {
+    const isSign = !labels.texts[i] && !isFocus(i) && picture.matches.has(token);
+    const style = isSign ? { fill: picture.look.accent } : labelStyle(picture, token, isFocus(i), isLinked(i));
+    const text = isSign ? sign : labels.texts[i] || (isFocus(i) ? named(token) : "");
+    return text ? [{ token, text, style, place: place(i) }] : [];
+  });
+  const ordered = [...shown.filter(({ style }) => !style.ground), ...shown.filter(({ style }) => style.ground)];
+  return ordered.flatMap((label) => labelMarks(label, { angle, anchor, size: labels.size }));
+}
+
+/** Write a label, on its ground; generated tokens are underlined. */
+function labelMarks({ token, text, style, place: [x, y] }, { angle, anchor, size }) {
+  const wide = (style.bold ? 1.06 : 1) * textWidth(text, size) + 6;
+  const left = { start: x - 3, middle: x - wide / 2, end: x - wide + 3 }[anchor];
+  const turn = angle ? { angle: -angle, cx: x, cy: y } : {};
+  const ground = style.ground && rectMark(left, y - size * 0.72, wide, size * 1.44, { ...style.ground, ...turn });
+  const under = y + size * 0.62;
+  const underline = token.generated && lineMark(left + 3, under, left + wide - 3, under, style.fill, 1, { dash: [2, 2], ...turn });
+  return [ground, textMark(x, y, text, style.fill, { anchor, size, bold: style.bold, ...turn }), underline].filter(Boolean);
+}
+
+/** How far slanted labels reach out on the left of the first token's place. */
+export function overhang({ texts, angle }, pitch) {
+  const reach = texts.slice(0, 8).map((label, i) => 0.72 * textWidth(label, SIZE) - (i + 0.5) * pitch - 12);
+  return angle === 45 ? Math.max(0, ...reach) : 0;
+}
+
+export function wrapped(text, width, size) {
+  const lines = [];
+  for (const word of text.split(" ")) {
+    if (lines.length && textWidth(`${lines.at(-1)} ${word}`, size) < width) lines[lines.length - 1] += ` ${word}`;
+    else lines.push(word);
+  }
+  return lines;
+}

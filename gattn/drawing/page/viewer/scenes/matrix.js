@@ -1,0 +1,106 @@
+// Matrix: rows are queries, columns are keys.
+
+import { indexOf, readingsOf, strengthOf } from "../heads/readings.js";
+import { inkOn } from "./colours.js";
+import { KEY_HEIGHT, fitLabels, labelRow, lineMark, noteMark, rectMark, scaleMarks, textMark } from "./marks.js";
+import { firstGenerated } from "./lines.js";
+
+/** Take the largest value of each block of rows and keys: {values, rows, columns, block}. */
+export function blocksOf(head, chosen, weight, across) {
+  const block = Math.max(1, Math.ceil(Math.max(head.keys.length, head.queries.length) / across));
+  const [rows, columns] = [head.queries, head.keys].map((tokens) => Math.ceil(tokens.length / block));
+  const values = new Float32Array(rows * columns).fill(NaN);
+  const most = new Float32Array(rows * columns).fill(-Infinity);
+  const strength = strengthOf(head, weight);
+  const { row } = indexOf(head);
+  for (const e of chosen.edges) {
+    const at = Math.floor(row[e] / block) * columns + Math.floor(head.key[e] / block);
+    if (strength(e) > most[at]) [most[at], values[at]] = [strength(e), head.values[weight][e]];
+  }
+  return { values, rows, columns, block };
+}
+
+const coloured = new WeakMap();
+
+/** Colour the cells of a matrix, once for each choice of edges. */
+function cellsOf({ head, chosen, weight, scale, look }) {
+  const key = `${weight} ${look.name} ${scale.low} ${scale.high}`;
+  if (coloured.get(chosen)?.key !== key) {
+    const blocks = blocksOf(head, chosen, weight, 560);
+    const pixels = new Uint8ClampedArray(4 * blocks.values.length);
+    blocks.values.forEach((value, at) => {
+      if (!Number.isNaN(value)) pixels.set([...scale.rgb(value, look), 255], 4 * at);
+    });
+    coloured.set(chosen, { ...blocks, pixels, key });
+  }
+  return coloured.get(chosen);
+}
+
+/** Where a matrix lies: its corner, the size of a cell, and of a token, and the labels that fit. */
+function matrixPlaces({ head, width, height }, { rows, columns, block }) {
+  const left = Math.min(fitLabels(head.queries, 400 / Math.max(rows, 1), [90]).wide + 38, width * 0.32);
+  const room = Math.min(width - left - 16, Math.max(height - 60, 320)) / Math.max(rows, columns, 1);
+  const cell = room >= 3 ? Math.min(44, Math.floor(room)) : room;
+  const step = cell / block;
+  const [onRows, onKeys] = [fitLabels(head.queries, step, [90]), fitLabels(head.keys, step, [0, 45, 90])];
+  return { left, top: Math.min(onKeys.extent, 150) + 34, cell, step, onRows, onKeys, wide: cell * columns, tall: cell * rows };
+}
+
+/** Write the value of each cell in it. */
+function cellNumbers({ scale, look }, { values, columns }, { left, top, cell }) {
+  return Array.from(values, (value, at) => {
+    if (Number.isNaN(value)) return null;
+    const fixed = value.toFixed(2).replace("-", "−").replace(".00", "").replace(/^(−?)0\./, "$1.");
+    const [x, y] = [left + ((at % columns) + 0.5) * cell, top + (Math.floor(at / columns) + 0.5) * cell];
+    const label = Math.abs(value) >= 0.005 || value === 0 ? fixed : "<.01";
+    return textMark(x, y, label, inkOn(scale.rgb(value, look)), { size: 10.5, anchor: "middle" });
+  }).filter(Boolean);
+}
+
+/** Frame the row and the column of the focus, and where generated tokens begin. */
+function matrixLines({ head, look, focus }, { left, top, step, wide, tall }) {
+  const marks = [];
+  const [row, key] = [firstGenerated(head.queries), firstGenerated(head.keys)];
+  const [y, x] = [top + row * step, left + key * step];
+  if (row > 0) marks.push(lineMark(left - 30, y, left + wide, y, look.accent, 1, { dash: [3, 3] }), noteMark(look, left + wide, y - 7, "generated below", "end"));
+  if (key > 0) marks.push(lineMark(x, top - 20, x, top + tall, look.accent, 1, { dash: [3, 3] }));
+  const thick = Math.max(step, 1.5);
+  const frame = (x, y, w, h, more) => {
+    marks.push(rectMark(x, y, w, h, { fill: "none", stroke: look.paper, width: 4 })); // else cells can be as dark as the frame
+    marks.push(rectMark(x, y, w, h, { fill: "none", stroke: look.accent, width: 2, ...more }));
+  };
+  if (focus?.row >= 0) frame(left, top + focus.row * step, wide, thick);
+  if (focus?.key >= 0) frame(left + focus.key * step, top, thick, tall, { dash: [4, 3] });
+  return marks;
+}
+
+/** Rows are queries, columns are keys; where a cell holds several edges it is the largest of them. */
+export function matrix(picture) {
+  const { head, look, width, focus, weight } = picture;
+  const cells = cellsOf(picture);
+  const places = matrixPlaces(picture, cells);
+  const { left, top, cell, step, onRows, onKeys, wide, tall } = places;
+  const { rows, columns, pixels, block } = cells;
+  const marks = [rectMark(left, top, wide, tall, { fill: "none", stroke: look.faint }), { mark: "cells", x: left, y: top, w: wide, h: tall, rows, columns, pixels }];
+  if (cell >= 34) marks.push(...cellNumbers(picture, cells, places));
+  marks.push(...matrixLines(picture, places));
+  const { reads, readBy } = readingsOf(head, focus ?? { key: -1, row: -1 }, weight);
+  const read = new Set(reads.flatMap(({ key, isClear }) => (isClear ? [key] : [])));
+  const readers = new Set(readBy.flatMap(({ row, isClear }) => (isClear ? [row] : [])));
+  const onLeft = { place: (i) => [left - 6, top + (i + 0.5) * step], anchor: "end", angle: 0, isFocus: (i) => focus?.row === i, isLinked: (i) => readers.has(i) };
+  const above = onKeys.angle ? top - 5 : top - 11;
+  const onTop = { place: (j) => [left + (j + 0.5) * step, above], anchor: onKeys.angle ? "start" : "middle", isFocus: (j) => focus?.key === j, isLinked: (j) => read.has(j) };
+  marks.push(...labelRow(picture, head.queries, onRows, onLeft), ...labelRow(picture, head.keys, onKeys, onTop));
+  const keyTop = top + tall + 18;
+  marks.push(noteMark(look, 4, 12, "rows: queries ↓   columns: keys →"), ...scaleMarks(picture, left, keyTop, false));
+  if (block > 1) marks.push(noteMark(look, left + 190, keyTop + 14, `a cell is the largest of ${block} × ${block}`));
+  const hit = (x, y) => {
+    const [row, key] = [Math.floor((y - top) / step), Math.floor((x - left) / step)];
+    const isRow = row >= 0 && row < head.queries.length;
+    const isKey = key >= 0 && key < head.keys.length;
+    if ((!isRow && !isKey) || x < 0 || y < 0 || (!isRow && y > top) || (!isKey && x > left)) return null;
+    return { row: isRow ? row : -1, key: isKey ? key : -1, isPair: isRow && isKey };
+  };
+  const place = (x, y) => [Math.min(1, Math.max(0, (x - left) / wide)), Math.min(1, Math.max(0, (y - top) / tall))];
+  return { width, height: keyTop + KEY_HEIGHT, marks, hit, place };
+}
