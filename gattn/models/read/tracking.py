@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import ref
@@ -16,9 +15,10 @@ from gattn.models.follow import caches
 from gattn.models.follow.following import Progress, Texts, rows_of
 from gattn.models.follow.generating import Step, present_step
 from gattn.models.follow.media import Batch, Belonging, generated_from, modality
+from gattn.models.read.given import arguments, first_tensor, is_mask, of_choices, repeated
 from gattn.models.read.masks import Mask
+from gattn.models.read.modules import Modules
 from gattn.models.read.places import Place, Side, sides
-from gattn.models.read.stacks import check_seen, home, kinds, stack_name
 
 if TYPE_CHECKING:
     from gattn.models.read.routed_call import RoutedCall
@@ -37,19 +37,11 @@ class Tracker:
 
     def __init__(self, model: nn.Module, known: Tracker | None = None) -> None:
         self.model = model
-        self._config: Any = getattr(model, "config", None)
-        self._is_encoder_decoder = bool(getattr(self._config, "is_encoder_decoder", False))
         # What is known of the model and of texts serves all its calls, in any thread.
-        of = known or self
-        if known is None:
-            self._names: dict[int, str] = {id(part): name for name, part in model.named_modules()}
-            self._kinds: dict[tuple[str, str, type[nn.Module]], list[str]] = kinds(model)
-            self._texts = Texts("decoder_input_ids" if self._is_encoder_decoder else "input_ids")
-            self._stacks: dict[str, str] = {}
-            self._homes: dict[str, str] = {}
-            self._foreign: set[str] = set()
-        self._names, self._kinds, self._texts = of._names, of._kinds, of._texts
-        self._stacks, self._homes, self._foreign = of._stacks, of._homes, of._foreign
+        self._modules: Modules = Modules(model) if known is None else known._modules
+        self._is_encoder_decoder = self._modules.is_encoder_decoder
+        side = "decoder_input_ids" if self._is_encoder_decoder else "input_ids"
+        self._texts: Texts = Texts(side) if known is None else known._texts
         # What follows is of the present call.
         self.is_calling = False
         self._seen = 0
@@ -70,16 +62,16 @@ class Tracker:
 
     def owns(self, module: nn.Module) -> bool:
         """Say whether a module is a part of the model."""
-        return id(module) in self._names
+        return self._modules.owns(module)
 
     def name(self, module: nn.Module) -> str:
         """Give a module's qualified name."""
-        return self._names[id(module)]
+        return self._modules.name(module)
 
     def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
         """Note that a call of the model, or of a model inside it, begins."""
         self._step = present_step(self.model)
-        self._begin(_arguments(module, args, kwargs))
+        self._begin(arguments(module, args, kwargs))
         self.is_calling = True
 
     def end(self, result: Any) -> None:
@@ -92,7 +84,7 @@ class Tracker:
         self._cache = None
         encoded = getattr(result, "encoder_last_hidden_state", None)
         if encoded is None and self._is_encoding:
-            encoded = _first(result)
+            encoded = first_tensor(result)
         if self._encodes and isinstance(encoded, Tensor):
             self._texts.encode(encoded, self.progress)
             self._encoded = encoded  # It stays, to know the copies that samples go on with.
@@ -115,12 +107,12 @@ class Tracker:
             if self._generating is not None and not self._batch.has_text:
                 self.progress.awaits = TensorWeakRef(self._generating)
         self._texts.begin(cache, self.progress)
-        self._has_own_mask = any(x.dim() == 4 for n, x in given.items() if _is_mask(n, x))
-        self._padding = {n: x.detach() != 0 for n, x in given.items() if _is_mask(n, x)}
+        self._has_own_mask = any(x.dim() == 4 for n, x in given.items() if is_mask(n, x))
+        self._padding = {n: x.detach() != 0 for n, x in given.items() if is_mask(n, x)}
         if getattr(given.get("input_ids"), "ndim", 2) == 3:
-            self._padding = {name: _of_choices(mask) for name, mask in self._padding.items()}
+            self._padding = {name: of_choices(mask) for name, mask in self._padding.items()}
         for side in ("input_ids", "decoder_input_ids"):
-            ids = _of_choices(given.get(side))
+            ids = of_choices(given.get(side))
             before = self.progress.ids.get(side)
             goes_on = self._seen > 0 and side == self._texts.side
             if not isinstance(ids, Tensor) or ids.dim() != 2:
@@ -130,7 +122,7 @@ class Tracker:
             elif not goes_on:
                 self.progress.ids[side] = ids
             else:
-                known = _repeated(before, len(ids))
+                known = repeated(before, len(ids))
                 if known is not None:  # It may hold tokens of a call that failed.
                     known = torch.cat([known[:, : self._seen], ids], 1)
                     known = known if known.shape[1] == self._seen + ids.shape[1] else None
@@ -143,7 +135,7 @@ class Tracker:
         decodes = any(
             given.get(f"decoder_{name}") is not None for name in ("input_ids", "inputs_embeds")
         )
-        taken = _first(given.get("encoder_outputs"))
+        taken = first_tensor(given.get("encoder_outputs"))
         self._encodes = self._is_encoder_decoder and taken is None
         self._is_encoding = self._encodes and not decodes
         if not self._is_encoder_decoder or taken is None:
@@ -155,7 +147,7 @@ class Tracker:
         self._generating = None
         if not self._is_encoder_decoder:
             self._generating = generated_from(self.model)
-        return Batch(given, self._config, self._generating)
+        return Batch(given, self._modules.config, self._generating)
 
     def _from_media(self, given: Mapping[str, Any]) -> Progress | None:
         """Find what is known of the images that `generate` encoded, or of their texts."""
@@ -177,7 +169,7 @@ class Tracker:
             Where that cannot be known.
         """
         name = self.name(call.module)
-        stack = self._stack(call, name)
+        stack = self._modules.stack(call.module, lambda: self._is_encoder(call))
         start = self._start_of_split(call)
         if start:
             layer = self._layers[name][-1]
@@ -252,7 +244,7 @@ class Tracker:
     @property
     def known(self) -> set[str]:
         """The names of the modules whose attention was seen in any call."""
-        return set(self._stacks)
+        return set(self._modules.stacks)
 
     @property
     def batch(self) -> int | None:
@@ -284,24 +276,9 @@ class Tracker:
             )
         return layers[0]
 
-    def _stack(self, call: RoutedCall, name: str) -> str:
-        """Name the stack of a module: cross, encoder, decoder, vision, audio, text or qformer.
-
-        Where several lists of layers would have one name, the first that runs has it, and the
-        others go by their own paths in the model.
-        """
-        if name not in self._stacks:
-            short = stack_name(call.module, name, self._is_encoder_decoder)
-            if short is None:
-                is_step = call.query.shape[2] == 1
-                short = "encoder" if not is_step and self.mask(call).sees_ahead else "decoder"
-            place = home(name)
-            if self._homes.setdefault(short, place) != place:
-                short = place if short != "cross" else f"{place} cross"
-            self._stacks[name] = short
-            if modality(name):
-                self._foreign.add(short)
-        return self._stacks[name]
+    def _is_encoder(self, call: RoutedCall) -> bool:
+        """Tell an encoder by a call in which tokens see those after them."""
+        return call.query.shape[2] != 1 and self.mask(call).sees_ahead
 
     def _own_sides(
         self, call: RoutedCall, mask: Mask, stack: str, belonging: Belonging
@@ -312,7 +289,7 @@ class Tracker:
         start = self._seen if self._is_cached(stack) else 0
         total = start + length
         dropped = max(total - slots, 0)
-        before = _repeated(self.progress.real.get(stack), count)
+        before = repeated(self.progress.real.get(stack), count)
         told = self._told(stack, count, total)
         if start and (before is None or before.shape[1] < start):
             before = torch.ones(count, start, dtype=torch.bool) if told is None else told
@@ -371,7 +348,9 @@ class Tracker:
 
     def ids(self, stack: str, sequence: int, is_query: bool = False) -> list[int] | None:
         """Give the real token ids of a sequence so far, where they are known."""
-        if stack in self._foreign or (stack.endswith("cross") and not self._knows_keys(is_query)):
+        if stack in self._modules.foreign or (
+            stack.endswith("cross") and not self._knows_keys(is_query)
+        ):
             return None
         of_decoder = self._is_encoder_decoder and (stack == "decoder" or is_query)
         ids = self.progress.ids.get("decoder_input_ids" if of_decoder else "input_ids")
@@ -418,48 +397,4 @@ class Tracker:
             Where the attention of some layers was not seen, or modules are called several times a
             layer.
         """
-        config = self._config
-        text = config.get_text_config() if hasattr(config, "get_text_config") else config
-        layers = getattr(text, "num_hidden_layers", None)
-        check_seen(self.model, self._kinds, self._layers, layers)
-        for stack, calls in self._calls.items():
-            modules = sum(self._stacks[name] == stack for name in self._layers)
-            if layers is not None and modules < calls > layers:
-                raise CaptureError(
-                    f"{type(self.model).__name__} calls its attention {calls} times in {layers} "
-                    "layers: the attention of a layer is a combination of several softmaxes, which "
-                    "gattn does not read."
-                )
-
-
-def _of_choices(values: Any) -> Any:
-    """Read the choices of multiple choice models, (texts, choices, tokens), as texts."""
-    return values.flatten(0, 1) if isinstance(values, Tensor) and values.dim() == 3 else values
-
-
-def _first(outputs: Any) -> Tensor | None:
-    """Find the first tensor of a model's outputs: an encoder's last hidden states."""
-    some = list(outputs.values()) if isinstance(outputs, Mapping) else outputs
-    first = some[0] if isinstance(some, (tuple, list)) and len(some) else some
-    return first if isinstance(first, Tensor) and first.dim() > 1 else None
-
-
-def _is_mask(name: str, given: Any) -> bool:
-    return name.endswith("attention_mask") and isinstance(given, Tensor)
-
-
-def _repeated(rows: Tensor | None, count: int) -> Tensor | None:
-    """Repeat what is known of sequences, where a cache goes on as several continuations of each."""
-    if rows is None or len(rows) == count:
-        return rows
-    return None if count % len(rows) else rows.repeat_interleave(count // len(rows), dim=0)
-
-
-def _arguments(
-    module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Mapping[str, Any]:
-    """Name a call's arguments."""
-    if not args:
-        return kwargs
-    names = list(inspect.signature(module.forward).parameters)
-    return {**dict(zip(names, args, strict=False)), **kwargs}
+        self._modules.check_layers(self._layers, self._calls)

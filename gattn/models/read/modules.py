@@ -1,0 +1,89 @@
+"""What is known of a model's modules: their names, and the stacks that their attention is of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
+
+from torch import nn
+
+from gattn.errors import CaptureError
+from gattn.models.follow.media import modality
+from gattn.models.read.stacks import check_seen, home, kinds, stack_name
+
+
+class Modules:
+    """The modules of a model; what was found of them serves all its calls, in any thread."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self.model = model
+        self.config: Any = getattr(model, "config", None)
+        self.is_encoder_decoder = bool(getattr(self.config, "is_encoder_decoder", False))
+        self.stacks: dict[str, str] = {}
+        self.foreign: set[str] = set()
+        self._names: dict[int, str] = {id(part): name for name, part in model.named_modules()}
+        self._kinds = kinds(model)
+        self._homes: dict[str, str] = {}
+
+    def owns(self, module: nn.Module) -> bool:
+        """Say whether a module is a part of the model."""
+        return id(module) in self._names
+
+    def name(self, module: nn.Module) -> str:
+        """Give a module's qualified name."""
+        return self._names[id(module)]
+
+    def stack(self, module: nn.Module, is_encoder: Callable[[], bool]) -> str:
+        """Name the stack of a module: cross, encoder, decoder, vision, audio, text or qformer.
+
+        Where several lists of layers would have one name, the first that runs has it, and the
+        others go by their own paths in the model.
+
+        Parameters
+        ----------
+        module : Module
+            Whose stack.
+        is_encoder : callable
+            Tells an encoder from a decoder by its present call, where its name does not.
+        """
+        name = self.name(module)
+        if name not in self.stacks:
+            short = stack_name(module, name, self.is_encoder_decoder)
+            if short is None:
+                short = "encoder" if is_encoder() else "decoder"
+            place = home(name)
+            if self._homes.setdefault(short, place) != place:
+                short = place if short != "cross" else f"{place} cross"
+            self.stacks[name] = short
+            if modality(name):
+                self.foreign.add(short)
+        return self.stacks[name]
+
+    def check_layers(self, seen: Collection[str], calls: Mapping[str, int]) -> None:
+        """Refuse a call whose layers cannot be numbered by their order.
+
+        Parameters
+        ----------
+        seen : collection of str
+            The modules whose attention was seen in the call.
+        calls : mapping of str to int
+            How many calls of attention each stack had.
+
+        Raises
+        ------
+        CaptureError
+            Where the attention of some layers was not seen, or modules are called several times a
+            layer.
+        """
+        config = self.config
+        text = config.get_text_config() if hasattr(config, "get_text_config") else config
+        layers = getattr(text, "num_hidden_layers", None)
+        check_seen(self.model, self._kinds, seen, layers)
+        for stack, number in calls.items():
+            modules = sum(self.stacks[name] == stack for name in seen)
+            if layers is not None and modules < number > layers:
+                raise CaptureError(
+                    f"{type(self.model).__name__} calls its attention {number} times in {layers} "
+                    "layers: the attention of a layer is a combination of several softmaxes, which "
+                    "gattn does not read."
+                )
