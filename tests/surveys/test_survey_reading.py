@@ -17,7 +17,7 @@ from packaging.version import Version
 
 import gattn
 from gattn.analysis import head_table
-from gattn.errors import FileError, SelectionError
+from gattn.errors import DependencyError, FileError, SelectionError
 from gattn.surveys.ask import sql
 from gattn.surveys.ask.comparison import compare_heads
 from gattn.surveys.ask.statistics import head_statistics
@@ -451,7 +451,7 @@ def test_polars_scans_each_table(survey):
 
 def test_without_polars_an_error_says_how_to_install_it(survey, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "polars", None)
-    with pytest.raises(SelectionError, match=r"gattn\[polars\]"):
+    with pytest.raises(DependencyError, match=r"gattn\[polars\]"):
         survey.polars("heads")
 
 
