@@ -75,7 +75,7 @@ def name_of(process: psutil.Process) -> str:
         return ""
 
 
-def wait_until(is_so, seconds: float = 60) -> None:
+def wait_until(is_so, seconds: float = 300) -> None:
     end = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < end, "it never came to be so"
@@ -251,7 +251,7 @@ def test_capture_graphs_in_a_pipeline_of_ones_own(cluster, tmp_path):
 SCRIPT = """
 import os, sys, time
 import gattn
-from gattn.surveys import queue
+from gattn.surveys.store import queue
 from gattn.surveys.run.ray_pool import RayPool
 from gattn.surveys.run.running import survey
 
