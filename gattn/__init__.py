@@ -34,8 +34,18 @@ block, tile, piece
     Some queries against the keys that they reach; what of it is scored at once is a piece.
 """
 
+from importlib.util import find_spec
+
 import lazy_loader
 
 __version__ = "0.1.0"
 
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+if any(find_spec(name) is None for name in ("duckdb", "filelock", "pyarrow")):
+    # Without the extra gattn[survey] these say how to get it, and nothing lists them.
+    _names = {"CaptureGraphs", "RayPool", "Survey", "open_survey", "survey"}
+    __all__ = [name for name in __all__ if name not in _names]
+
+    def __dir__() -> list[str]:
+        return __all__

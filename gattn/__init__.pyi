@@ -1,6 +1,7 @@
 from . import analysis as analysis
 from . import drawing as drawing
 from . import engines as engines
+from . import errors as errors
 from . import surveys as surveys
 from . import testing as testing
 from .attention import attention_graphs as attention_graphs

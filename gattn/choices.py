@@ -95,7 +95,7 @@ class Chosen:
         has_places = isinstance(self.heads[0], tuple)
         return {
             "layers": None if has_places else self.layers,
-            "heads": [written(one) for one in self.heads],
+            "heads": [written(one) for one in sorted(self.heads, key=_order)],
         }
 
 
@@ -136,8 +136,9 @@ def numbers_or_places(heads: HeadChoice) -> list[int] | list[tuple[int, int]] | 
     stack, chosen = stack_and_heads(heads)
     if stack is not None:
         raise SelectionError(
-            f"heads={heads!r:.80} names a stack, but here heads are named without one. To analyse "
-            f"one stack of several give that stack, as in trace[{stack!r}]."
+            f"heads={heads!r:.80} names a stack, but here heads are named without one: leave out "
+            f"{stack}:, and where there are several stacks, take one of the trace, as in "
+            f"trace[{stack!r}]."
         )
     return chosen
 
@@ -188,6 +189,10 @@ def stack_and_heads(
 def written(head: int | tuple[int, int]) -> int | str:
     """Write a place as "2.1", and a number as it is."""
     return f"{head[0]}.{head[1]}" if isinstance(head, tuple) else head
+
+
+def _order(head: int | tuple[int, int]) -> tuple[int, int]:
+    return head if isinstance(head, tuple) else (-1, head)
 
 
 def is_number(value: object) -> bool:

@@ -86,5 +86,9 @@ def unroll(stack: Stack, **options: Any) -> Unrolled:
 
 def graph_of(kind: str, graph: nx.DiGraph[Any]) -> nx.DiGraph[Any]:
     """Make one of `GRAPHS` again of a directed graph that a file held."""
+    for before, now in (("source", "key"), ("target", "query")):  # as files named the ends once
+        for name in ("depth", "position"):
+            if kind == "Unrolled" and f"{before}_{name}" in graph.graph:
+                graph.graph[f"{now}_{name}"] = graph.graph.pop(f"{before}_{name}")
     made: nx.DiGraph[Any] = getattr(import_module(GRAPHS[kind]), kind)(graph)
     return made

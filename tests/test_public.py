@@ -1,10 +1,12 @@
 import ast
 import inspect
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import networkx as nx
+import pytest
 import torch
 
 import gattn
@@ -59,13 +61,27 @@ def test_type_checkers_and_users_see_the_same_names():
     assert sorted(names) == sorted(gattn.__all__)
 
 
-def test_surveys_without_their_packages_say_in_one_line_how_to_get_them():
-    code = "import sys; sys.modules['duckdb'] = None; import gattn; gattn.survey"
+@pytest.mark.parametrize("name", ["survey", "Survey", "surveys.head_statistics"])
+def test_surveys_without_their_packages_say_in_one_line_how_to_get_them(name):
+    code = f"import sys; sys.modules['duckdb'] = None; import gattn; gattn.{name}"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     last = run.stderr.splitlines()[-1]
     assert last.endswith(
         "Surveys need pyarrow, DuckDB and filelock: pip install 'gattn[survey]'."
     ), run.stderr
+
+
+def test_without_surveys_all_else_is_listed_and_loads():
+    code = (
+        "import sys; sys.modules['duckdb'] = None; import gattn, inspect; from gattn import *; "
+        "inspect.getmembers(gattn); help(gattn); print('listed', *gattn.__all__)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    listed = run.stdout.splitlines()[-1].split()[1:]
+    names = {"CaptureGraphs", "RayPool", "Survey", "open_survey", "survey"}
+    assert set(gattn.__all__) - set(listed) == names, run.stderr
+    stub = Path(gattn.__file__).with_suffix(".pyi").read_text()
+    assert set(re.findall(r"^from \.surveys\S+ import (\w+)", stub, re.M)) == names
 
 
 def test_an_unknown_name_is_an_attribute_error():

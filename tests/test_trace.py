@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 
+import gattn
 from gattn.errors import SelectionError, ShapeError
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
@@ -218,3 +219,8 @@ def test_a_stack_is_a_mapping_that_knows_what_it_lacks():
     assert stack.get((7, 7)) is None
     with pytest.raises(SelectionError, match=r"^The decoder stack has no layer and head \(7, 7\)"):
         stack[7, 7]
+
+
+def test_some_heads_of_layers_are_counted_as_they_are():
+    trace = gattn.capture("a b", heads=["0.1", "2.0", "2.3"])
+    assert "decoder: 3 heads in 2 layers" in repr(trace)

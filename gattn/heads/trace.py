@@ -273,10 +273,7 @@ class AttentionTrace:
         return next(iter(self.stacks.values()))
 
     def __repr__(self) -> str:
-        parts = ", ".join(
-            f"{name}: {len(stack.layers)} layers x {len(stack.head_numbers)} heads"
-            for name, stack in self.stacks.items()
-        )
+        parts = ", ".join(f"{name}: {_size_of(stack)}" for name, stack in self.stacks.items())
         generated = f"; {self.generated} generated" if self.generated else ""
         edits = f"; {in_words(self.edits)}" if self.edits else ""
         return f"AttentionTrace({self.model or 'no model'}; {parts}{generated}{edits})"
@@ -358,3 +355,10 @@ def _hint(place: str) -> str:
         return ""
     of = f"trace[{stack!r}]" if stack else "trace"
     return f" A head is taken as {of}[{layer}, {head}]."
+
+
+def _size_of(stack: Stack) -> str:
+    layers, numbers = stack.layers, stack.head_numbers
+    if len(stack) == len(layers) * len(numbers):
+        return f"{len(layers)} layers x {len(numbers)} heads"
+    return f"{len(stack)} heads in {len(layers)} layers"

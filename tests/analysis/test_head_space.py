@@ -318,3 +318,9 @@ def test_heads_of_the_embedded_model_that_do_the_same_are_near():
     cluster = pd.DataFrame(head_clusters(distances, 5)).cluster
     assert cluster[2, 0] == cluster[2, 1]
     assert cluster[1, 0] == cluster[1, 2] == cluster[1, 3] != cluster[2, 0]
+
+
+def test_a_query_named_twice_is_refused():
+    trace = gattn.capture("The lamp is on")
+    with pytest.raises(SelectionError, match="names a token twice"):
+        head_distances(trace, queries=[-1, len(trace.tokens) - 1, 1])

@@ -214,11 +214,11 @@ def test_a_sink_is_named():
 @pytest.mark.parametrize(
     ("chosen", "says"),
     [
-        ([(0, 7)], r"list of \(layer, head\), such as \[\(0, 0\)\]; there is no \(0, 7\)"),
-        ([0, 7], r"there is no \(0, 7\)"),
+        ([(0, 7)], r"No head 0.7; there are layers"),
+        ([0, 7], r"No head 0.7"),
         ([(0,)], "heads says which heads"),
         ((0, 1), "may be a place or two heads"),
-        (7, r"there is no \(0, 7\)"),
+        (7, r"No head 0.7"),
         (["01"], "heads says which heads"),
         ([], "heads is empty"),
     ],

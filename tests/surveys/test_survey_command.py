@@ -67,7 +67,7 @@ def test_survey_takes_what_the_function_takes(corpus, tmp_path):
         "heads": [1],
         "scores": True,
         "contributions": True,
-        "analyses": ["gattn.analysis.head_table", "gattn.surveys.mixing_table"],
+        "analyses": ["gattn.analysis.head_table", "gattn.surveys.run.analyses.mixing_table"],
         "edits": [
             "Cut(layer=1, head=1, key=0)",
             "Scale(factor=0.5, layer=2)",

@@ -200,7 +200,10 @@ def _rows_of(
         queries = [queries]
     if not len(queries):
         raise SelectionError("queries is empty: choose one at least.")
-    return [find_token(query, positions, tokens, "query") for query in queries]
+    rows = [find_token(query, positions, tokens, "query") for query in queries]
+    if len(set(rows)) < len(rows):
+        raise SelectionError(f"queries={queries!r:.80} names a token twice: name each once.")
+    return rows
 
 
 def _distributions(attention: Tensor) -> Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -12,9 +12,6 @@ from numpy.typing import NDArray
 from gattn.analysis.reading.results import Table, table, told
 from gattn.checks import whole
 from gattn.errors import SelectionError
-
-if TYPE_CHECKING:
-    pass
 
 
 class HeadClusters(Table):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, Union, cast
+from typing import Any, TypeAlias, TypeGuard, Union, cast
 
 import numpy as np
 
@@ -18,9 +18,6 @@ from gattn.heads import steps
 from gattn.heads.head import AttentionGraph
 from gattn.heads.trace import AttentionTrace, Stack
 from gattn.progress import walk
-
-if TYPE_CHECKING:
-    pass
 
 Place: TypeAlias = tuple[str, int, int]
 """A stack's name, a layer and a head."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,9 +13,6 @@ from gattn.analysis.propagation.layered import Layered, Passages
 from gattn.analysis.reading.layers import named
 from gattn.analysis.reading.results import Table, column, table
 from gattn.errors import SelectionError
-
-if TYPE_CHECKING:
-    pass
 
 _ENDLESS = 1 << 30
 _MOST_DRAWN = 2000

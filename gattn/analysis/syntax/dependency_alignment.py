@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,9 +19,6 @@ from gattn.edit_records import Described
 from gattn.errors import SelectionError
 from gattn.heads.trace import AttentionTrace, Stack
 from gattn.progress import walk
-
-if TYPE_CHECKING:
-    pass
 
 ALL = "all relations"
 """The name of all relations together; CoNLL-U has none with a space."""

@@ -7,16 +7,13 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import networkx as nx
 
 from gattn.analysis.reading.results import Graph, Table, edits_of, table
 from gattn.checks import whole
 from gattn.errors import SelectionError
-
-if TYPE_CHECKING:
-    pass
 
 Node: TypeAlias = tuple[int, int, str]
 """Layer, position and kind."""

@@ -229,8 +229,8 @@ def _picked(every: Graphs, heads: HeadChoice) -> Graphs:
     for place in heads_among(heads, layers)[1]:
         if (spot := (name, *place)) not in every:
             raise SelectionError(
-                f"heads is a list of (layer, head), such as [({layers[0]}, {numbers[0]})]; there "
-                f"is no {place!r} among layers {layers} with heads {numbers}."
+                f"No head {place[0]}.{place[1]}; there are layers {layers} with heads {numbers}. "
+                f"Name heads as in heads=[{numbers[0]}] or heads=[({layers[0]}, {numbers[0]})]."
             )
         found[spot] = every[spot]
     return found

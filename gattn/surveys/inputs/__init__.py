@@ -1,1 +1,3 @@
 """What a survey reads."""
+
+import gattn.surveys.needed  # noqa: F401

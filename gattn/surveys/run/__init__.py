@@ -1,1 +1,3 @@
 """Runs a survey."""
+
+import gattn.surveys.needed  # noqa: F401

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping, Sequence
 from functools import partial
 from hashlib import file_digest, sha256
@@ -161,10 +162,11 @@ def _written_function(function: FunctionType) -> str:
 
     gattn's own are told by its version, in whatever file of their package they are.
     """
-    package, *inner = function.__module__.split(".")
-    if package == "gattn":
-        return ".".join([package, *inner[:1], function.__qualname__])
     name = f"{function.__module__}.{function.__qualname__}"
+    if name.startswith("gattn."):
+        package = ".".join(function.__module__.split(".")[:2])
+        is_public = getattr(sys.modules[package], function.__qualname__, None) is function
+        return f"{package}.{function.__qualname__}" if is_public else name
     about = about_function(function)
     return f"{name} {sha256(ADDRESS.sub('', repr(about)).encode()).hexdigest()[:12]}"
 

@@ -1,0 +1,8 @@
+"""Refuses to load surveys without the packages that they need."""
+
+from importlib.util import find_spec
+
+from gattn.errors import DependencyError
+
+if any(find_spec(name) is None for name in ("duckdb", "filelock", "pyarrow")):
+    raise DependencyError("Surveys need pyarrow, DuckDB and filelock: pip install 'gattn[survey]'.")
