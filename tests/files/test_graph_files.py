@@ -283,3 +283,19 @@ def test_files_that_networkx_wrote_again_are_read(suffix: str, tmp_path: Path) -
         graph.remove_edge("0", "6")
         nx.write_graphml(graph, path)
     assert load(path).graph.num_edges == whole_head().graph.num_edges - 1
+
+
+def test_ends_of_an_unrolled_graph_are_read_as_files_named_them_once(tmp_path):
+    passed = small_trace()["decoder"].unroll().rollout(query=-1)
+    path = tmp_path / "passed.json"
+    save(passed, path)
+    document = json.loads(path.read_text())
+    document.pop("sha256", document["graph"].pop("sha256", None))
+    facts = document["graph"]
+    for now, before in (("query", "target"), ("key", "source")):
+        for name in ("depth", "position"):
+            if f"{now}_{name}" in facts:
+                facts[f"{before}_{name}"] = facts.pop(f"{now}_{name}")
+    path.write_text(json.dumps(document))
+    assert "target_depth" in path.read_text()
+    assert load(path).end("query") == passed.end("query")
