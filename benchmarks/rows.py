@@ -53,7 +53,7 @@ def tensors(heads: int, size: int, dim: int, device: str) -> list[Tensor]:
 
 
 def random_graph(size: int, degree: int) -> TokenGraph:
-    """Draw a graph of `degree` edges a node on average, none of them twice."""
+    """Draw a graph of `degree` edges per node on average, none of them twice."""
     generator = torch.Generator().manual_seed(0)
     edges = size * degree
     pairs = torch.randint(0, size * size, (edges + edges // 20,), generator=generator).unique()
@@ -248,7 +248,7 @@ def window_rows(size: int, large: bool) -> list[Row]:
 
 
 def random_rows(quick: bool) -> list[Row]:
-    """List the rows on explicit edges, by nodes, edges a node, heads and their size."""
+    """List the rows on explicit edges, by nodes, edges per node, heads and their size."""
     shapes = [(512, 64, 8, 64)]
     if not quick:
         shapes = [(4096, 64, 8, 64), (20_000, 20, 4, 32), (10_000, 100, 8, 16)]
@@ -310,7 +310,7 @@ def graph_row(
     growth: tuple[int, ...] = (),
     **settings: Any,
 ) -> Row:
-    """Describe a row on a graph with so many edges a node, beside message passing."""
+    """Describe a row on a graph with so many edges per node, beside message passing."""
     score = (PAIR if pair else "scaled dot product") + (", compile=True" if compiled else "")
     options = {"heads": heads, "dim": dim, "pair": pair, "backward": backward}
     if compiled:

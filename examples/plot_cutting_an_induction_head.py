@@ -8,7 +8,7 @@ saying; the second costs the embedded model almost nothing, because two of its h
 earlier occurrence and read what followed it (Olsson et al. 2022, In-context learning and induction
 heads). Here they are found by that score, and each head of the model is cut in its turn. Without
 the stronger of the two the second saying costs seven tenths of what the first does, and without
-both nine tenths. Cutting nothing but their edges from the word that followed, one a query, does as
+both nine tenths. Cutting only their edges from the word that followed, one per query, does as
 much; as many other edges of theirs cost nothing. Of the other heads, the one that reads the
 previous token is as important, for the induction heads read what it wrote; three more in the first
 two layers cost something, the other ten next to nothing. The first saying's loss moves by less than

@@ -13,7 +13,7 @@ import matplotlib.pyplot as plt
 import gattn
 
 # %%
-# A text runs through the embedded model, and each head is an attention graph. One row a head says
+# A text runs through the embedded model, and each head is an attention graph. One row per head says
 # what it does; the picture shows all of them.
 
 trace = gattn.capture("The dog chased the cat, and the cat chased the dog")

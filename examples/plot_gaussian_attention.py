@@ -5,7 +5,7 @@ A trained model with another weight function, and a minute of training that brin
 
 Every head of the embedded model gets the Gaussian exponent -‖q - k‖² / (2σ²) in place of its
 scaled dot product, with σ = 1. The model never saw anything like it, and on text that it was
-not trained on the loss becomes worse than a uniform guess. Then the widths, one a head, and the
+not trained on the loss becomes worse than a uniform guess. Then the widths, one per head, and the
 matrices of queries and keys are trained for 120 steps on Python's reference topics, which are part
 of what it was trained on; all else stays as it is. The loss comes back to where it was. Most widths
 grow to more than twice the first one; two heads stay sharp, one of them that which reads the
@@ -116,7 +116,7 @@ traces["Gaussian, trained"] = captured(gaussian)
 sigma = pd.DataFrame([(2 * x.detach()).rsqrt().tolist() for x in factors])
 _, layer, head = traces["scaled dot product"].summary()["induction"].idxmax()
 print(pd.DataFrame({"scaled dot product": plain, "Gaussian": losses}).round(2).to_string())
-print(f"sigma of each head, a row a layer:\n{sigma.round(2).to_string()}")
+print(f"sigma of each head, a row per layer:\n{sigma.round(2).to_string()}")
 
 figure, axes = plt.subplot_mosaic(
     [["loss", "loss", "sigma"], list(traces)],

@@ -123,7 +123,7 @@ def attention_graphs(
     Returns
     -------
     list of AttentionGraph
-        One graph a head; with leading dimensions, the heads of the first batch element, then of
+        One graph per head; with leading dimensions, the heads of the first batch element, then of
         the next.
 
     Raises

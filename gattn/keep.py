@@ -91,7 +91,7 @@ class All(Keep):
 class Threshold(Keep):
     """Keep the edges with attention of at least `t`; of signed attention, its size.
 
-    A softmax head keeps at most 1 / t edges a query.
+    A softmax head keeps at most 1 / t edges per query.
     """
 
     t: float
@@ -150,7 +150,7 @@ class TopK(Keep):
         return torch.cat([place[stronger], equals]).sort().values
 
     def capacity(self, degree: Tensor) -> int:
-        """Count `k` edges a row, or all."""
+        """Count `k` edges per row, or all."""
         return int(degree.clamp_max(min(self.k, torch.iinfo(degree.dtype).max)).sum())
 
     def __str__(self) -> str:

@@ -118,7 +118,7 @@ def steps(
         raise ShapeError(f"queries and keys must have one dim, got {shapes}.")
     count = len(arrays["x"])
     if tokens and len(tokens) != count:
-        raise ShapeError(f"expected {count} tokens, one a row of x, got {len(tokens)}.")
+        raise ShapeError(f"expected {count} tokens, one per row of x, got {len(tokens)}.")
     graph = _graph(mask, count)
     q, k, v = (arrays["x"] @ arrays[name] for name in ("w_q", "w_k", "w_v"))
     head = attention_graphs(q[None], k[None], graph, scores=True, tokens=tokens)[0]

@@ -1,4 +1,4 @@
-"""How many edges a query trained models keep, as texts grow longer."""
+"""How many edges per query trained models keep, as texts grow longer."""
 
 import os
 from pathlib import Path

@@ -61,7 +61,7 @@ RUNS = {
     },
     "reading": Run(f"reading from a survey of {reading.COUNTS[-1]:,} short texts", reading.measure),
     **{
-        f"kept/{name}": Run(f"edges a query at 0.02, {what}", partial(kept.measure, model=name))
+        f"kept/{name}": Run(f"edges per query at 0.02, {what}", partial(kept.measure, model=name))
         for name, what in kept.MODELS.items()
     },
 }

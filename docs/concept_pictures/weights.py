@@ -89,7 +89,7 @@ def _plane(name: str) -> Figure:
 
 
 def _biases(name: str) -> Figure:
-    """Draw the score by the offset from the query to the key, a line a head."""
+    """Draw the score by the offset from the query to the key, a line per head."""
     figure, ax = plt.subplots(figsize=(2.9, 2.3), layout="constrained")
     offsets = np.arange(-24, 25)
     score = _by_offset(OF_OFFSETS[name](), offsets)

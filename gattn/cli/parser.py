@@ -128,7 +128,7 @@ def _effect(commands: Commands) -> None:
     parser.add_argument(
         "--together", action="store_true", help="apply all edits at once, as one row"
     )
-    parser.add_argument("--each-head", action="store_true", help="cut each head, one a row")
+    parser.add_argument("--each-head", action="store_true", help="cut each head, one per row")
     parser.add_argument("--metric", choices=METRICS, default="kl", help="default: kl")
     parser.add_argument(
         "--position",

@@ -226,7 +226,7 @@ class KeptEdges:
         self._append(taken | {"key": key + piece.first_key}, degree.sum(1).tolist())
 
     def _append(self, values: dict[str, Tensor], sizes: list[int] | None = None) -> None:
-        """Append to each head's buffers: a row a head, or `sizes` of one row."""
+        """Append to each head's buffers: a row per head, or `sizes` of one row."""
         for name, buffers in self._kept.items():
             block = values[name].to("cpu", buffers[0].dtype) if buffers else values[name]
             if sizes is not None and len(block) < _FEW * len(buffers):
@@ -240,7 +240,7 @@ class KeptEdges:
                 buffer.append(part)
 
     def graphs(self, *, has_sink: bool, **attributes: Any) -> list[AttentionGraph]:
-        """Build one attention graph a head; `attributes` are further fields of each."""
+        """Build one attention graph per head; `attributes` are further fields of each."""
         total_edges: Ints = torch.cat([piece.graph.in_degree for piece in self._pieces]).numpy()
         graph = joined(self._pieces, of_all_edges=isinstance(self._keep, All))
         queries = self._pieces[-1].stop

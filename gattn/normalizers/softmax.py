@@ -26,7 +26,7 @@ class Softmax(Normalizer):
     temperature : float
         T, above 0.
     sink : float or Tensor, optional
-        The sink's logit s, or one a head, shape (heads,); a `nn.Parameter` is learned. What goes
+        The sink's logit s, or one per head, shape (heads,); a `nn.Parameter` is learned. What goes
         to the sink is lost: its value is zero. ``sink=0.0`` is known as softmax1.
 
     References

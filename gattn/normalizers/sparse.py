@@ -21,7 +21,7 @@ class Entmax(Normalizer):
     Parameters
     ----------
     alpha : float or Tensor
-        Above 1; or one a head, shape (heads,), learned where it is a `nn.Parameter`.
+        Above 1; or one per head, shape (heads,), learned where it is a `nn.Parameter`.
 
     References
     ----------

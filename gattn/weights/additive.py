@@ -77,7 +77,7 @@ class GAT(WeightFunction):
         self.negative_slope = finite_number("negative_slope", negative_slope)
 
     def prepare(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tree, Tree]:
-        """Reduce each side to one number a token."""
+        """Reduce each side to one number per token."""
         for side, tokens in (("query", query), ("key", key)):
             expect_features(self, side, tokens, self.query_vector.shape)
         return query @ self.query_vector[..., None], key @ self.key_vector[..., None]

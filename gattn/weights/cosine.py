@@ -23,7 +23,7 @@ class Cosine(Dot):
     Parameters
     ----------
     tau : float or Tensor
-        The inverse temperature, or one a head, shape (heads,); a `nn.Parameter` is learned.
+        The inverse temperature, or one per head, shape (heads,); a `nn.Parameter` is learned.
     """
 
     def __init__(self, tau: float | Tensor = 1.0) -> None:

@@ -21,7 +21,7 @@ class SquaredDistance(WeightFunction):
     Parameters
     ----------
     c : float or Tensor
-        The factor, or one a head, shape (heads,); a `nn.Parameter` is learned.
+        The factor, or one per head, shape (heads,); a `nn.Parameter` is learned.
     """
 
     def __init__(self, c: float | Tensor = 1.0) -> None:
@@ -58,7 +58,7 @@ class L1Distance(WeightFunction):
     Parameters
     ----------
     c : float or Tensor
-        The factor, or one a head, shape (heads,); a `nn.Parameter` is learned.
+        The factor, or one per head, shape (heads,); a `nn.Parameter` is learned.
     """
 
     def __init__(self, c: float | Tensor = 1.0) -> None:

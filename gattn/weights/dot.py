@@ -69,7 +69,7 @@ class ScaledDotProduct(Dot):
 
 
 class Bilinear(Dot):
-    r"""The bilinear form :math:`q^\top W_h k`, with a learned matrix a head.
+    r"""The bilinear form :math:`q^\top W_h k`, with a learned matrix per head.
 
     Parameters
     ----------

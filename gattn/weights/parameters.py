@@ -1,4 +1,4 @@
-"""Parameters of weight functions: one number, or one a head, fixed or learned."""
+"""Parameters of weight functions: one number, or one per head, fixed or learned."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from gattn.errors import ShapeError
 
 
 def a_head(factor: float | Tensor) -> float | Tensor:
-    """Shape a factor, or one a head, to broadcast against (batch, heads, tokens, any)."""
+    """Shape a factor, or one per head, to broadcast against (batch, heads, tokens, any)."""
     return factor[:, None, None] if isinstance(factor, Tensor) and factor.dim() else factor
 
 
 def scaled(tokens: Tensor, factor: float | Tensor) -> Tensor:
-    """Scale vectors (batch, heads, tokens, any) by a factor, or one a head, in their own dtype."""
+    """Scale vectors (batch, heads, tokens, any) by a factor, or one per head, in their dtype."""
     return (tokens * a_head(factor)).to(tokens.dtype)
 
 

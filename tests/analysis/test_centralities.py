@@ -186,7 +186,7 @@ def test_dropped_attention_and_sinks_are_said(trace):
     ("call", "error", "words"),
     [
         (lambda: centrality(KNOWN, "page_rank"), SelectionError, r"nx\.page_rank"),
-        (lambda: centrality(KNOWN, "hits"), GraphError, "one number a token, not tuple"),
+        (lambda: centrality(KNOWN, "hits"), GraphError, "one number per token, not tuple"),
         (lambda: centrality(KNOWN, "edge_betweenness_centrality"), GraphError, "one number"),
         (lambda: centrality(KNOWN, "pagerank", direction="both"), SelectionError, "direction"),
         (lambda: centrality(KNOWN[:2], "pagerank"), SelectionError, "self-attention"),

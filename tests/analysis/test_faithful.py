@@ -576,7 +576,7 @@ def test_numbers_that_rank_no_tokens_are_refused(llama):
         with pytest.raises(SelectionError, match="holds True and False"):
             deletion_curve(ranking, IDS, llama, **TARGET | QUIET)
     for ranking in (np.array(list("abcdef")), pd.Series(list("abcdef"))):
-        with pytest.raises(SelectionError, match="must hold one number a token"):
+        with pytest.raises(SelectionError, match="must hold one number per token"):
             deletion_curve(ranking, IDS, llama, **TARGET | QUIET)
     for ranking in ([float("nan")] * 6, pd.Series([None] * 6, dtype="Float64")):
         with pytest.raises(SelectionError, match="ranks none of the tokens"):

@@ -108,7 +108,7 @@ def test_texts_of_other_lengths_have_no_axis_of_tokens_in_common():
 def test_no_results_and_no_tables_are_refused():
     with pytest.raises(SelectionError, match="no results"):
         over_texts([])
-    with pytest.raises(SelectionError, match="tables or arrays, one a text, not float"):
+    with pytest.raises(SelectionError, match="tables or arrays, one per text, not float"):
         over_texts([1.0])
 
 

@@ -55,7 +55,7 @@ def test_a_spectrum_is_a_line_a_head_in_its_layers_colour():
     assert len(set(colours)) == 2
     assert colours[0] == colours[2] != colours[3]
     assert ax.figure.axes[1].get_ylabel() == "layer"
-    assert "a line a head" in words(ax)
+    assert "a line per head" in words(ax)
 
 
 def test_frequencies_of_the_model_are_such_a_spectrum():

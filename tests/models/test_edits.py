@@ -441,7 +441,7 @@ def test_the_models_own_score_changes_nothing(tiny, name):
 
 
 class Offset(PositionWeight):
-    """Scores how far back a key is, one number a head."""
+    """Scores how far back a key is, one number per head."""
 
     def __init__(self, slopes):
         super().__init__()

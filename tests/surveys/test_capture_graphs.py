@@ -1,4 +1,4 @@
-"""CaptureGraphs: a batch of columns in, a row a text out."""
+"""CaptureGraphs: a batch of columns in, a row per text out."""
 
 import json
 import sys
@@ -244,7 +244,7 @@ def test_an_analysis_that_raises_fails_its_text_alone(loaded) -> None:
 def test_an_analysis_needs_one_row_a_head(loaded) -> None:
     unnamed = [lambda trace: pd.DataFrame({"x": [1.0]})]
     rows = CaptureGraphs(loaded[0], analyses=unnamed)({"text": TEXTS[:1]})
-    assert "one row a head" in rows["reason"][0].as_py()
+    assert "one row per head" in rows["reason"][0].as_py()
 
 
 def test_words_missing_from_an_analysis_are_null(loaded) -> None:

@@ -13,7 +13,7 @@ SCORE = "induction"
 
 
 def rows(values, first=0):
-    """One row a text and head of layer 2, from an array (texts, heads)."""
+    """One row per text and head of layer 2, from an array (texts, heads)."""
     texts, heads = np.indices(np.shape(values))
     return pd.DataFrame(
         {

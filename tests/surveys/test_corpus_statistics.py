@@ -16,7 +16,7 @@ HOSTILE = "in\x00duct\u202eion\n'\"; DROP TABLE heads; -- $x_1$"
 
 
 def rows(values, score="induction", stack="decoder"):
-    """One row a text and head of layer 0, from an array (texts, heads)."""
+    """One row per text and head of layer 0, from an array (texts, heads)."""
     texts, heads = np.indices(np.shape(values))
     return pd.DataFrame(
         {

@@ -50,7 +50,7 @@ def centrality(
         The tokens' texts, where `attention` is an array, which does not know them.
     measure : str or callable
         The name of NetworkX's function, such as "betweenness_centrality", or a function of a graph
-        that gives one number a node.
+        that gives one number per node.
     direction : {"attention", "information", "none"}
         Which way edges run. NetworkX's measures follow edges, and most call central what edges lead
         to. With "attention" they lead from query to key, so that tokens are central that are
@@ -68,7 +68,7 @@ def centrality(
     Returns
     -------
     Array (layer, head, token)
-        One number a token. Edges are those of kept attention above 0, self-loops included; a sink
+        One number per token. Edges are those of kept attention above 0, self-loops included; a sink
         outside of the text is left out. NetworkX counts a self-loop as any edge, and in a degree
         at both of its ends: the degree centrality of a full head of three tokens is 3.0. To leave
         them out give ``head.without_self_loops()``.
@@ -79,7 +79,7 @@ def centrality(
         Where there is no such measure, direction or backend, or queries and keys are different
         tokens.
     GraphError
-        Where NetworkX cannot compute it, or it gives something else than one number a token.
+        Where NetworkX cannot compute it, or it gives something else than one number per token.
     """
     attention = named(attention, tokens)
     function, name = named_function(measure, nx, "nx")
@@ -90,7 +90,7 @@ def centrality(
         found = call(function, graph, head, backend, options)
         if not isinstance(found, dict) or set(found) != set(graph):
             raise GraphError(
-                f"{name} must give a dict of one number a token, not {type(found).__name__}; wrap "
+                f"{name} must give one number per token, not {type(found).__name__}; wrap "
                 "it in a function that does, such as lambda graph: nx.hits(graph)[1]."
             )
         values.append([float(found[node]) for node in layers.positions])
@@ -225,7 +225,7 @@ def call(
 def by_token(
     name: str, layers: Layers, values: np.ndarray[Any, Any], notes: list[str], **facts: object
 ) -> Array:
-    """Label one number a token and head."""
+    """Label one number per token and head."""
     axes = layers.axes("layer", "head", "token")
     return array(
         values.reshape([len(labels) for labels in axes.values()]),

@@ -23,7 +23,7 @@ def mixing(attention: Attention, *, progress: bool = True) -> Table:
     Returns
     -------
     Table
-        One row a head, by ``layer`` and ``head``, with
+        One row per head, by ``layer`` and ``head``, with
 
         - ``second_eigenvalue``: :math:`|\lambda_2|` of P, the second largest absolute value;
         - ``relaxation_time``: :math:`1 / (1 - |\lambda_2|)`, in steps; infinite where walks go

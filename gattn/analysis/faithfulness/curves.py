@@ -79,7 +79,7 @@ def deletion_curve(
         be missing: an edge then ranks alike in all of them, or, where one was selected, is that
         one's; by a table of `gattn.estimate` or `gattn.effect`, by how far the metric falls where
         the edge is cut; by `gattn.analysis.routes`, by the strength of the paths over it. Tokens
-        are ranked by one number a token, such as ``rollout(trace).sel(layer=3, query=7)``; those of
+        are ranked by one number each, such as ``rollout(trace).sel(layer=3, query=7)``; those of
         a Series are by its index, the tokens' positions. Tokens that a ranking carries must be the
         text's.
     text, model, tokenizer

@@ -47,7 +47,7 @@ Edges are ranked by a trace, a stack or a head, by their attention; by an array 
 (layer, head, query, key), of which layer and head may be missing: an edge then ranks alike in all
 of them, or, where one was selected, is that one's; by the tables of `gattn.estimate` and
 `gattn.effect`, by how far the metric falls where the edge is cut; and by `routes`, by the strength
-of the paths over it. Tokens are ranked by one number a token."""
+of the paths over it. Tokens are ranked by one number per token."""
 
 _SIGN_OF = {"estimate": -1.0, "effect": -1.0, "strength": 1.0}
 """The columns of tables that rank edges: an edge that the metric falls without is important."""
@@ -90,7 +90,7 @@ class EdgeSet:
         return np.unique(np.concatenate(codes), return_inverse=True)[1]
 
     def without(self, cut: NDArray[np.bool_], renormalize: bool) -> list[Edit]:
-        """Give the edits that cut some of the edges, one a layer: one a head would be slow."""
+        """Give the edits that cut some of the edges, one per layer: one per head would be slow."""
         graph, shape = self.heads[0].graph, 1 + max(head.head or 0 for head in self.heads)
         lost: dict[int, NDArray[np.bool_]] = {}
         start = 0
@@ -362,7 +362,7 @@ def _of_array(name: str, ranking: Any, first: AttentionGraph) -> Callable[[Atten
     elif isinstance(ranking, (np.ndarray, Tensor)) and ranking.ndim != 4:
         raise ShapeError(
             f"{name!r} has the shape {tuple(ranking.shape)}: an array without named axes is "
-            "(layers, heads, queries, keys), or one number a token."
+            "(layers, heads, queries, keys), or one number per token."
         )
     layers = Layers.of(ranking, signed=True)
     read = lru_cache(maxsize=1)(lambda n: layers.read(n).double().cpu().numpy())

@@ -77,7 +77,7 @@ class TokenSet:
 
 
 class TokenNumbers(NamedTuple):
-    """One number a token, and where they are known the tokens' positions or texts, and texts."""
+    """One number per token, and where they are known the tokens' positions or texts, and texts."""
 
     values: Scores
     labels: list[Any] | None = None
@@ -85,7 +85,7 @@ class TokenNumbers(NamedTuple):
 
 
 def token_numbers(name: str, ranking: Any) -> TokenNumbers | None:
-    """Read a ranking that has one number a token; None where it is edges that are ranked.
+    """Read a ranking that has one number per token; None where it is edges that are ranked.
 
     Raises
     ------
@@ -133,7 +133,7 @@ def _numbers(name: str, values: Any) -> Scores:
             return values.to_numpy(dtype=np.float64, na_value=np.nan)
         return np.array(values, dtype=np.float64)
     except (TypeError, ValueError) as error:
-        raise SelectionError(f"{name!r} must hold one number a token: {error}.") from error
+        raise SelectionError(f"{name!r} must hold one number per token: {error}.") from error
 
 
 def _positions_of(name: str, index: pd.Index[Any]) -> list[Any]:

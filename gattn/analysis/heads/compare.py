@@ -69,7 +69,7 @@ def compare(
     Returns
     -------
     Table
-        One row a head, by ``stack``, ``layer`` and ``head``, with
+        One row per head, by ``stack``, ``layer`` and ``head``, with
 
         - ``distance``: the Jensen-Shannon distance of the two, mean over queries;
         - ``entropy_before``, ``entropy_after``: as `gattn.analysis.head_table` has it;

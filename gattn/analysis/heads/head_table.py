@@ -1,4 +1,4 @@
-"""Describes heads: one row a head, in numbers that people read."""
+"""Describes heads: one row per head, in numbers that people read."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Place: TypeAlias = tuple[str, int, int]
 """A stack's name, a layer and a head."""
 
 Heads: TypeAlias = Union[Attention, Sequence[AttentionGraph]]  # noqa: UP007 - a name as well
-"""What holds attention, or a list of graphs, one a head, such as `attention_graphs` gives."""
+"""What holds attention, or a list of graphs, one per head, such as `attention_graphs` gives."""
 
 
 class HeadTable(Table):
@@ -50,7 +50,7 @@ def head_table(attention: Heads, *, tokens: Sequence[str] = (), progress: bool =
     Returns
     -------
     Table
-        One row a head, by ``stack`` ("" where it has no name), ``layer`` and ``head``, with
+        One row per head, by ``stack`` ("" where it has no name), ``layer`` and ``head``, with
 
         - ``key_value_head``: the head of keys and values that it reads, where queries are grouped;
         - ``entropy``: mean over queries of :math:`-\sum_j p_j \ln p_j`, in nats;

@@ -137,7 +137,7 @@ def _numbers(result: Any) -> Any:
         return result
     if not isinstance(result, pd.DataFrame):
         raise SelectionError(
-            f"over_texts takes tables or arrays, one a text, not {type(result).__name__}."
+            f"over_texts takes tables or arrays, one per text, not {type(result).__name__}."
         )
     names = [
         name

@@ -19,7 +19,7 @@ _MOST_DRAWN = 2000
 
 
 class Bottlenecks(Table):
-    """A minimum cut, one row a token or edge of it. Its picture shows it among all that passes."""
+    """A minimum cut, one row per token or edge. Its picture shows it among all that passes."""
 
 
 def bottlenecks(
@@ -38,7 +38,7 @@ def bottlenecks(
     ----------
     given : Attention, TokenGraph or sequence of TokenGraph
         Attention, whose kept edges that are not 0 let information pass, in any head of a layer; or
-        a token graph that all layers have; or one a layer.
+        a token graph that all layers have; or one per layer.
     tokens : sequence of str
         The tokens' texts, where `given` is an array, which does not know them.
     key, query : int or str
@@ -142,7 +142,7 @@ def _numbers(between: NDArray[np.bool_]) -> NDArray[np.int64]:
 def _links(
     stack: Layered, between: NDArray[np.bool_], numbers: NDArray[np.int64]
 ) -> NDArray[np.int64]:
-    """List what passes, one a row: depth, query, key, and the numbers of key and query."""
+    """List what passes, one per row: depth, query, key, and the numbers of key and query."""
     found = [np.zeros((0, 5), dtype=np.int64)]
     for depth in range(len(stack.layers)):
         edges = coo_array(stack.passing(depth))

@@ -19,7 +19,7 @@ from gattn.graph.token_graph import TokenGraph
 from gattn.token_names import find_token
 
 Passages: TypeAlias = Union[Attention, TokenGraph, Sequence[TokenGraph]]  # noqa: UP007
-"""What information passes through: attention, a token graph, or one token graph a layer."""
+"""What information passes through: attention, a token graph, or one token graph per layer."""
 
 Edges: TypeAlias = "csr_array[Any, tuple[int, int]]"
 

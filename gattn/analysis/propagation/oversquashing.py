@@ -55,7 +55,7 @@ def oversquashing(
     Returns
     -------
     Table
-        One row a token j that reaches the query, by ``position``, with
+        One row per token j that reaches the query, by ``position``, with
 
         - ``token``;
         - ``layers``: the fewest layers that it takes;

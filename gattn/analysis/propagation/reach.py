@@ -34,7 +34,7 @@ def reach(
     ----------
     given : Attention, TokenGraph or sequence of TokenGraph
         Attention, whose kept edges that are not 0 let information pass, in any head of a layer; or
-        a token graph that all layers have; or one a layer.
+        a token graph that all layers have; or one per layer.
     tokens : sequence of str
         The tokens' texts, where `given` is an array, which does not know them.
     depth : int, optional

@@ -1,4 +1,4 @@
-"""Reads hidden states: what layers read and write, one vector a token."""
+"""Reads hidden states: what layers read and write, one vector per token."""
 
 from __future__ import annotations
 

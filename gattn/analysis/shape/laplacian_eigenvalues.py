@@ -1,4 +1,4 @@
-"""LapEigvals: the Laplacian eigenvalues of causal attention, one a token."""
+"""LapEigvals: the Laplacian eigenvalues of causal attention, one per token."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def laplacian_eigenvalues(
 
     A head's Laplacian is :math:`D - A` with the mean attention that a token gets as its degree,
     :math:`d_{jj} = \sum_i A_{ij} / (n - j)`, over the n - j tokens from j on. As A is triangular,
-    the eigenvalues are the diagonal, one a token:
+    the eigenvalues are the diagonal, one per token:
 
     .. math:: \lambda_j = \frac{1}{n - j} \sum_{i \ge j} A_{ij} - A_{jj}.
 
@@ -38,7 +38,7 @@ def laplacian_eigenvalues(
     tokens : sequence of str
         The tokens' texts, where `attention` is an array, which does not know them.
     unrolled : bool
-        Whether the layers make one graph a head number, on the nodes (layer, token): what a token
+        Whether the layers make one graph per head number, on the nodes (layer, token): what a token
         gives to itself in a layer is then the edge from the layer before, and counts in that
         layer's degree. In the first layer it stays a self-loop, and the last one has no layer
         after it. Degrees are divided by the number of edges out of a node, n - j + 1 in the first

@@ -31,7 +31,7 @@ THRESHOLDS = (0.025, 0.05, 0.1, 0.25, 0.5, 0.75)
 
 
 class TopologyTable(Table):
-    """One row a head and threshold; see `topology_table`."""
+    """One row per head and threshold; see `topology_table`."""
 
     def draw(self, column: str = "betti1", *, ax: Axes | None = None, **options: Any) -> Axes:
         """Draw a column, heads by thresholds; see `gattn.drawing.results.topology`."""

@@ -36,7 +36,7 @@ def alti(
 ) -> Array:
     r"""Measure how tokens mix in each layer, by the distance of each vector from their sum.
 
-    The output :math:`y_i` of an attention sublayer is a sum of vectors :math:`T_i(x_j)`, one a key,
+    The output :math:`y_i` of an attention sublayer sums vectors :math:`T_i(x_j)`, one per key,
     the residual stream in that of i itself, and of the bias. In post-norm models they are taken
     behind the layer's norm, its statistics fixed. Then
 

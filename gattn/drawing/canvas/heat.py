@@ -1,4 +1,4 @@
-"""Matrices of numbers as colours: from 0, around 0, or one colour a kind."""
+"""Matrices of numbers as colours: from 0, around 0, or one colour per kind."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Shown:
 
 
 def readable_edges(head: AttentionGraph) -> Shown:
-    """Choose as many edges as a picture of nodes can bear, and at least one a query.
+    """Choose as many edges as a picture of nodes can bear, and at least one per query.
 
     The threshold is the smallest round number that leaves 40 edges and two more a token, or 150.
     Where that is less than half of the mass it falls, up to four times as many edges. A query

@@ -42,7 +42,7 @@ def draw_array(
 ) -> Axes:
     """Draw an array with named axes: points, lines, or a matrix with its first axis going down.
 
-    Of one number a token, or the like, and head, all heads are drawn: a row each, or a line where
+    Of one number per token, or the like, and head, all heads are drawn: a row each, or a line where
     it is a spectrum. Of other arrays with more than two axes the last two are drawn, at the last
     place of the others (mostly the last layer); the title says which. Name another as in
     ``draw(layer=0)``. Where there is no number it is grey.
@@ -85,7 +85,7 @@ def draw_array(
         ax = _draw_points(array, ax, options)
     elif array.dims[-1] == "index":
         ax = _draw_spectra(array, ax, cmap, options)
-        notes.insert(0, "a line a head")
+        notes.insert(0, "a line per head")
     else:
         ax = _draw_matrix(array, ax, cmap, options)
     if title is None:
@@ -107,7 +107,7 @@ def _last_places(array: xr.DataArray) -> xr.DataArray:
 
 
 def _draw_points(array: xr.DataArray, ax: Axes | None, options: Mapping[str, Any]) -> Axes:
-    """Draw one number a place: a line over what counts, a stem each over tokens."""
+    """Draw one number per place: a line over what counts, a stem each over tokens."""
     (axis,) = map(str, array.dims)
     values = array.to_numpy()
     ax = ax if ax is not None else new_axes(max(6.4, _matrix_size(1, array.size)[0]), 3.6)
@@ -128,7 +128,7 @@ def _draw_points(array: xr.DataArray, ax: Axes | None, options: Mapping[str, Any
 def _draw_spectra(
     array: xr.DataArray, ax: Axes | None, cmap: str | Colormap | None, options: Mapping[str, Any]
 ) -> Axes:
-    """Draw a line a head, in the colours of layers."""
+    """Draw a line per head, in the colours of layers."""
     ax = ax if ax is not None else new_axes(6.4, 4.2)
     heads = array if array.ndim == 3 else array.expand_dims("layer")
     layers = heads["layer"].to_numpy() if "layer" in heads.coords else np.zeros(1)

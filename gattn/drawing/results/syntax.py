@@ -85,7 +85,7 @@ def draw_alignment(table: Alignment, *, ax: Axes | None = None, **options: Any) 
 def draw_best_edges(
     table: BestEdges, side: str = "key", *, ax: Axes | None = None, **options: Any
 ) -> Axes:
-    """Draw how much each word reads the word that it reads most, and which: a row a head.
+    """Draw how much each word reads the word that it reads most, and which: a row per head.
 
     Parameters
     ----------

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def draw_topology(
     topology: TopologyTable, column: str = "betti1", *, ax: Axes | None = None, **options: Any
 ) -> Axes:
-    """Draw one column of a topology table: a row a head, a column a threshold.
+    """Draw one column of a topology table: a row per head, a column per threshold.
 
     Parameters
     ----------

@@ -338,7 +338,7 @@ def _row(position: int, rows: int) -> int:
 def _together(edits: Sequence[Edit | Sequence[Edit]]) -> list[list[Edit]]:
     """List the edits of each run."""
     if isinstance(edits, Edit):
-        raise EditError(f"effect takes a list of edits, one a row: pass [{edits!r}].")
+        raise EditError(f"effect takes a list of edits, one per row: pass [{edits!r}].")
     together = [list(some) if isinstance(some, (list, tuple)) else [some] for some in edits]
     if not together or not all(together):
         raise EditError("effect takes at least one edit, such as gattn.Cut(layer=0, head=1).")

@@ -254,7 +254,7 @@ def _as_ids(values: Any) -> Tensor:
         ids = torch.as_tensor(values)
     except (TypeError, ValueError, RuntimeError) as error:
         raise CaptureError(
-            "Expected a text, token ids or a mapping of numbers, one a token, not "
+            "Expected a text, token ids or a mapping of numbers, one per token, not "
             f"{type(values).__name__} {values!r:.60}."
         ) from error
     return ids if ids.numel() else ids.long()

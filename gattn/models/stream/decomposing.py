@@ -5,7 +5,7 @@
 need be in memory::
 
     found = decompose(text, model, read=lambda sublayer: sublayer.own())
-    found.results  # what was read, one a layer, of found.layers
+    found.results  # what was read, one per layer, of found.layers
     decompose(text, model, read=lambda sublayer: sublayer).results  # the sublayers themselves
 
 A sublayer has the residual stream before it (`residual`), behind its attention (`after`) and behind
@@ -70,7 +70,7 @@ class Decomposition(Generic[R]):
     Parameters
     ----------
     results : list
-        What the function gave, one a layer.
+        What the function gave, one per layer.
     layers : tuple of int
         The layers.
     stack : str

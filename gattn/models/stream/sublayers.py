@@ -46,7 +46,7 @@ class FixedNorm:
         return vectors * self.gain
 
     def __call__(self, vectors: Tensor) -> Tensor:
-        """Apply the linear map to one vector a token, (tokens, dim)."""
+        """Apply the linear map to one vector per token, (tokens, dim)."""
         return self.turned(vectors) * self.factor[:, None]
 
     @classmethod

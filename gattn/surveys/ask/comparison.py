@@ -69,7 +69,7 @@ def compare_heads(
     Returns
     -------
     HeadComparison
-        One row a head, by ``stack``, ``layer`` and ``head``, over the texts that have the score in
+        One row per head, by ``stack``, ``layer`` and ``head``, over texts that have the score in
         both, with
 
         - ``before``, ``after``: the means;

@@ -173,7 +173,7 @@ class Survey:
 
     @property
     def heads(self) -> pd.DataFrame:
-        """One row a text and head, with all scores: the table ``heads``, loaded whole.
+        """One row per text and head, with all scores: the table ``heads``, loaded whole.
 
         Some 300 bytes a row; `sql` loads chosen columns or rows alone.
         """
@@ -186,7 +186,7 @@ class Survey:
 
     @property
     def failures(self) -> pd.DataFrame:
-        """One row a text that could not be captured, with the reason: the table ``failures``."""
+        """One row per text that could not be captured, with the reason: the table ``failures``."""
         return self._ask(["failures"], "SELECT * FROM failures")
 
     def edges(
@@ -198,7 +198,7 @@ class Survey:
         stack: str | None = None,
         tokens: bool = False,
     ) -> pd.DataFrame:
-        """List edges, one a row; only those asked for are loaded.
+        """List edges, one per row; only those asked for are loaded.
 
         Parameters
         ----------

@@ -52,7 +52,7 @@ def head_statistics(
     Parameters
     ----------
     heads : DataFrame
-        One row a text and head, with ``text_id``, ``stack``, ``layer``, ``head`` and scores: a
+        One row per text and head, with ``text_id``, ``stack``, ``layer``, ``head`` and scores: a
         survey's ``heads``. NaN says that there is no such score in that text.
     score : str
         The column of the score.
@@ -66,7 +66,7 @@ def head_statistics(
     Returns
     -------
     HeadStatistics
-        One row a head, by ``stack``, ``layer`` and ``head``, with
+        One row per head, by ``stack``, ``layer`` and ``head``, with
 
         - ``mean``, and ``spread``, the sample standard deviation (NaN of one text);
         - ``low`` and ``high``, the interval of the mean: NaN of one text, a point where the score
@@ -202,6 +202,6 @@ def _refuse_twice(rows: pd.DataFrame) -> None:
     place = [_TEXT, *PLACE]
     twice = rows.loc[rows.duplicated(place), place].iloc[0].to_dict()
     raise SelectionError(
-        f"A text has one row a head; {twice!r:.300} has several. Number each text by a text_id of "
-        "its own."
+        f"A text has one row per head; {twice!r:.300} has several. Number each text by a "
+        "text_id of its own."
     )

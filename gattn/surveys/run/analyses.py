@@ -1,4 +1,4 @@
-"""The analyses that a survey knows by name: each gives one row a head, of traces of any stacks."""
+"""The analyses that a survey knows by name: each gives one row per head, of any stacks."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from gattn.models.edit.base import Edit
 
 Analysis: TypeAlias = "Callable[[AttentionTrace], pd.DataFrame]"
-"""Takes a trace and gives a table with one row a head, by ``layer`` and ``head``."""
+"""Takes a trace and gives a table with one row per head, by ``layer`` and ``head``."""
 
 Batch: TypeAlias = "Mapping[str, Sequence[Any]] | pd.DataFrame | pa.Table"
 Row: TypeAlias = Mapping[str, Any]
@@ -52,7 +52,7 @@ _BATCH_BYTES, _MOST_BYTES = 1 << 28, 1 << 30
 
 
 class CaptureGraphs:
-    """Captures texts: a batch of columns in, a batch of columns with a row a text out.
+    """Captures texts: a batch of columns in, a batch of columns with a row per text out.
 
     It knows no engine: call it, or give it to one, such as Ray Data's ``map_batches``, which makes
     one in each worker. The model is loaded once, when it is made.
@@ -66,7 +66,7 @@ class CaptureGraphs:
     layers, heads, scores, contributions
         As in `gattn.capture`.
     analyses : sequence of callables
-        What to compute of each head, each from a trace to a table with one row a head, by ``layer``
+        What to compute of heads, each from a trace to a table with one row per head, by ``layer``
         and ``head`` (and ``stack``), such as `gattn.analysis.head_table`.
     analyse : "all" or "kept"
         What analyses read: all edges, before any are dropped, or only those that are kept, which is
@@ -132,7 +132,7 @@ class CaptureGraphs:
         Returns
         -------
         Table
-            One row a text, in the order of the batch, with ``text_id``, ``text``, ``metadata``,
+            One row per text, in the order of the batch, with ``text_id``, ``text``, ``metadata``,
             ``num_tokens``, ``num_edges``, and as lists of structs ``edges``, ``queries``, ``heads``
             and ``tokens``. What could not be captured has its ``reason`` instead, and no
             ``num_tokens`` where the model was not even asked.

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Columns: TypeAlias = dict[str, pa.Array]
 
 LISTS = ("edges", "queries", "heads", "tokens")
-"""The tables with many rows a text; `texts` and `failures` have one."""
+"""The tables with many rows per text; `texts` and `failures` have one."""
 
 TEXTS = pa.schema(
     [

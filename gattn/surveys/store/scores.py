@@ -33,7 +33,7 @@ def scores_of(tables: Sequence[pd.DataFrame], trace: AttentionTrace) -> dict[Pla
     Raises
     ------
     SelectionError
-        Where a table has no row a head, or a column of a name that is taken.
+        Where a table has not one row per head, or a column of a name that is taken.
     """
     count = Counter(str(name).lower() for table in tables for name in table.columns)
     if taken := [name for name in count if count[name] > 1 or name in _OWN]:
@@ -46,7 +46,7 @@ def scores_of(tables: Sequence[pd.DataFrame], trace: AttentionTrace) -> dict[Pla
         names = list(table.index.names)
         if names not in (["stack", "layer", "head"], ["layer", "head"]):
             raise SelectionError(
-                "An analysis of a survey gives a table with one row a head, by 'layer' and 'head' "
+                "A survey's analysis gives a table with one row per head, by 'layer' and 'head' "
                 f"(and 'stack' before them), not by {names}."
             )
         places = list(table.index)

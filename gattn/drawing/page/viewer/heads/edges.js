@@ -64,7 +64,7 @@ function every(size, passes) {
   return edges;
 }
 
-/** As many edges as lines stay readable, and at least one a query; nearly uniform queries show one in k. */
+/** As many edges as lines stay readable, and at least one per query; nearly uniform queries show one in k. */
 function readable(head) {
   const { attention } = head.values;
   const nodes = head.keys.length + (head.rowNode ? 0 : head.queries.length);
