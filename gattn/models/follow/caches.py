@@ -1,8 +1,8 @@
 """Reads the caches that calls go on with: how long they are, and whose keys they hold.
 
 A sequence is known by its keys. What a cache holds after a call is noted, one number per token;
-when a call goes on, each of its sequences is the one with the same keys. So sequences may be reordered,
-repeated, dropped, cut and copied, by the cache's own methods or by hand.
+when a call goes on, each of its sequences is the one with the same keys. So sequences may be
+reordered, repeated, dropped, cut and copied, by the cache's own methods or by hand.
 """
 
 from __future__ import annotations
