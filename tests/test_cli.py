@@ -165,6 +165,7 @@ def in_a_process(*arguments, **options):
     )
 
 
+@pytest.mark.slow
 def test_a_hub_that_does_not_answer_is_one_line():
     """On a port of this machine where nobody listens."""
     environment = os.environ | {"HF_HUB_OFFLINE": "0", "HF_ENDPOINT": "http://127.0.0.1:9"}
@@ -175,6 +176,7 @@ def test_a_hub_that_does_not_answer_is_one_line():
     assert "the hub does not answer" in line
 
 
+@pytest.mark.slow
 def test_a_reader_that_stops_is_no_error():
     reading, writing = os.pipe()
     os.close(reading)
@@ -183,6 +185,7 @@ def test_a_reader_that_stops_is_no_error():
     assert (done.returncode, done.stderr) == (1, b"")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["argument", "standard input"])
 def test_text_that_is_not_utf8_is_one_line(place):
     text = b"\xff\xfe abc"

@@ -71,6 +71,7 @@ def test_surveys_without_their_packages_say_in_one_line_how_to_get_them(name):
     ), run.stderr
 
 
+@pytest.mark.slow
 def test_without_surveys_all_else_is_listed_and_loads():
     code = (
         "import sys; sys.modules['duckdb'] = None; import gattn, inspect; from gattn import *; "

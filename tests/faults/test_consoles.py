@@ -81,6 +81,7 @@ def test_closed_and_full_streams(line, status, said):
     assert errors.count(b"\n") == bool(said)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="a shell's redirections")
 def test_a_console_of_ascii():
     line = f"gattn routes '{TEXT}'"

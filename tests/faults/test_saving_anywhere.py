@@ -150,6 +150,7 @@ def test_a_folder_that_allows_no_new_files_is_an_error_that_says_so(tmp_path, mo
     assert path.read_text() == "before"
 
 
+@pytest.mark.slow
 @posix
 def test_a_file_that_may_not_grow_is_an_error_and_leaves_what_was_there(tmp_path):
     files = [tmp_path / f"head{suffix}" for suffix in SUFFIXES]

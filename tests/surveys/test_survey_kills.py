@@ -101,6 +101,7 @@ def test_a_survey_killed_at_twenty_random_moments_is_the_same_in_the_end(
     assert kills == 20
 
 
+@pytest.mark.slow
 def test_a_file_that_may_not_grow_is_an_error_that_leaves_nothing_halved(
     victim, tmp_path, contents
 ):
