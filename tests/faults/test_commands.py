@@ -13,7 +13,7 @@ from command_lines import command_line, lay_out
 
 from gattn.cli import main
 
-MOST_SECONDS = 20
+MOST_SECONDS = 120
 LONGEST_LINE = 1000
 
 
