@@ -8,7 +8,7 @@ from math import isfinite, nan
 from typing import NoReturn
 
 from gattn.errors import SelectionError
-from gattn.place_names import DIGITS, list_places, read_numbers
+from gattn.names.places import DIGITS, list_places, read_numbers
 
 _REDUCTIONS = ("mean", "max", "min")
 

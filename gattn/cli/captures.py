@@ -9,9 +9,9 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from gattn.cli.edits import Make, read_edit
 from gattn.cli.output import say
 from gattn.errors import CaptureError, GattnError, SelectionError
-from gattn.parsing import Make, read_edit
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

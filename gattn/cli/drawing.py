@@ -206,7 +206,7 @@ def _match(options: argparse.Namespace) -> None:
 
 def _print_comparison(table: pd.DataFrame, keep: str | None) -> None:
     from gattn.analysis.heads.divergences import FARTHEST
-    from gattn.text import visible
+    from gattn.names.text import visible
 
     shown = without_single_stack(table).reset_index()
     shown = shown.astype(object).where(shown.notna(), "")

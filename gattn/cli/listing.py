@@ -25,7 +25,7 @@ def run_export(options: argparse.Namespace) -> None:
 def run_tokens(options: argparse.Namespace) -> None:
     """List the tokens of a text with their positions."""
     from gattn.models.load.encoding import encode
-    from gattn.text import visible
+    from gattn.names.text import visible
 
     encoding = encode(*load(options))
     say("")

@@ -17,9 +17,9 @@ from gattn.errors import EditError, SelectionError
 if TYPE_CHECKING:
     from gattn.analysis.reading.results import Table
     from gattn.analysis.vectors.route_graphs import Routes
-    from gattn.choices import HeadChoice
     from gattn.heads.trace import AttentionTrace
     from gattn.models.edit.base import Edit
+    from gattn.names.choices import HeadChoice
 
 _MOST_ROWS = 20
 
@@ -95,7 +95,7 @@ def run_routes(options: argparse.Namespace) -> None:
 
 
 def _print_routes(found: Routes) -> None:
-    from gattn.text import visible
+    from gattn.names.text import visible
 
     layer, position, _ = found.end
     predicted = visible(found.graph["predicted"]) if found.graph["predicted"] else "nothing"
@@ -127,7 +127,7 @@ def run_flow(options: argparse.Namespace) -> None:
     """Rank tokens by what flows from them to one."""
     stack, heads = head_choice(options.heads)
     trace = captured(options)
-    from gattn.text import visible
+    from gattn.names.text import visible
 
     if stack is not None:
         trace = replace(trace, stacks={stack: trace[stack]})
@@ -152,7 +152,7 @@ def run_flow(options: argparse.Namespace) -> None:
 
 def _position(written: str, tokens: Sequence[str]) -> int:
     """Find the token that was written as its position or its text."""
-    from gattn.token_names import find_tokens
+    from gattn.names.tokens import find_tokens
 
     try:
         return find_tokens(written_token(written), range(len(tokens)), tokens, "query")[-1]

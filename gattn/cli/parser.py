@@ -12,13 +12,13 @@ from gattn import __version__
 from gattn.cli.arguments import Parser, real, whole
 from gattn.cli.captures import KEEPS
 from gattn.cli.drawing import run_compare, run_draw, run_heads, run_view
+from gattn.cli.edits import GRAMMAR, GRAPHS, NORMALIZERS, WEIGHTS
 from gattn.cli.listing import run_export, run_models, run_tokens
 from gattn.cli.measuring import run_effect, run_flow, run_routes
 from gattn.cli.output import EXPORTS, PAGES, PICTURES
 from gattn.cli.querying import TABLES, run_query, run_statistics
 from gattn.cli.survey_arguments import add_survey
 from gattn.cli.surveying import run_survey
-from gattn.parsing import GRAMMAR, GRAPHS, NORMALIZERS, WEIGHTS
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 

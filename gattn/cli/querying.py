@@ -81,7 +81,7 @@ def _width(shown: pd.DataFrame) -> int:
 
 
 def _shown(value: Any) -> str:
-    from gattn.text import visible
+    from gattn.names.text import visible
 
     is_missing = value is None or value != value  # NaN is not itself.
     return "NULL" if is_missing is True else visible(str(value), limit=_MOST_CHARACTERS)

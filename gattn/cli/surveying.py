@@ -15,7 +15,7 @@ from gattn.cli.arguments import head_choice
 from gattn.cli.captures import read_edits, read_keep
 from gattn.cli.output import note, say
 from gattn.errors import EditError, GattnError, SelectionError
-from gattn.place_names import read_numbers
+from gattn.names.places import read_numbers
 
 if TYPE_CHECKING:
     from gattn.models.edit.base import Edit

@@ -17,7 +17,7 @@ from gattn.graph.rules.edges import Edges
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads import steps
 from gattn.heads.pieces import joined
-from gattn.token_names import find_tokens, places_of
+from gattn.names.tokens import find_tokens, places_of
 
 if TYPE_CHECKING:
     from gattn.heads.head import AttentionGraph, Floats, Ints

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, overload
 
 from gattn import door
 from gattn.checks import whole
-from gattn.choices import HeadChoice, heads_among, stack_and_heads
 from gattn.edit_records import Edits, in_words, union
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads.arrays import heads_from
 from gattn.heads.head import AttentionGraph
 from gattn.keep import All, Keep
-from gattn.place_names import list_places
+from gattn.names.choices import HeadChoice, heads_among, stack_and_heads
+from gattn.names.places import list_places
 
 if TYPE_CHECKING:
     import pandas as pd

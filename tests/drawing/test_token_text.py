@@ -1,7 +1,7 @@
 import pytest
 
 from gattn.drawing.canvas.fonts import families, has_glyph
-from gattn.text import visible, width, wrapped
+from gattn.names.text import visible, width, wrapped
 
 
 @pytest.mark.parametrize(

@@ -31,8 +31,8 @@ from gattn import (
     capture,
     edited,
 )
+from gattn.cli.edits import read_edit
 from gattn.errors import ContractError, EditError, SelectionError
-from gattn.parsing import read_edit
 
 IDS = [5, 17, 42, 17, 8, 33, 59, 3, 21]
 OTHERS = [44, 2, 9, 9, 30]

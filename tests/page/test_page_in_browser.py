@@ -11,7 +11,7 @@ from samples import HOSTILE, signed, trace_of, words
 
 import gattn
 from gattn.drawing.page import payload
-from gattn.text import visible
+from gattn.names.text import visible
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ from gattn.edit_records import Edits, union
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
 from gattn.heads.trace import AttentionTrace, Stack
+from gattn.names.tokens import find_token
 from gattn.progress import walk
-from gattn.token_names import find_token
 
 _BLOCK, _BLOCK_OF_GPU = 1 << 21, 1 << 26
 """How many numbers are read at once."""

@@ -19,7 +19,7 @@ from gattn.heads.head import AttentionGraph
 from gattn.heads.merging import selected, with_all_rows
 from gattn.heads.steps import Without
 from gattn.heads.trace import AttentionTrace, Stack
-from gattn.token_names import find_tokens
+from gattn.names.tokens import find_tokens
 
 Arrays: TypeAlias = Union[  # noqa: UP007 - names of classes alone
     Stack, xr.DataArray, Tensor, NDArray[Any], Sequence[Tensor], Sequence[AttentionGraph]

@@ -16,8 +16,8 @@ from gattn.analysis.propagation.rollout import NOTED, Mixed, Residual
 from gattn.analysis.reading.layers import Attention, Layers, named
 from gattn.analysis.reading.reductions import Reduction
 from gattn.analysis.reading.results import Array
-from gattn.choices import HeadChoice
 from gattn.errors import SelectionError
+from gattn.names.choices import HeadChoice
 from gattn.progress import walk
 
 Floats: TypeAlias = NDArray[np.float64]

@@ -16,7 +16,7 @@ from gattn.checks import whole
 from gattn.edit_records import Edits
 from gattn.errors import SelectionError
 from gattn.graph.token_graph import TokenGraph
-from gattn.token_names import find_token
+from gattn.names.tokens import find_token
 
 Passages: TypeAlias = Union[Attention, TokenGraph, Sequence[TokenGraph]]  # noqa: UP007
 """What information passes through: attention, a token graph, or one token graph per layer."""

@@ -13,8 +13,8 @@ from gattn.analysis.propagation.rollout import NOTED, rollout
 from gattn.analysis.reading.layers import Attention, named
 from gattn.analysis.reading.reductions import Reduction
 from gattn.analysis.reading.results import Table, column, table
-from gattn.choices import HeadChoice
 from gattn.errors import SelectionError
+from gattn.names.choices import HeadChoice
 
 
 def oversquashing(

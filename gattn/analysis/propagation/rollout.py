@@ -15,8 +15,8 @@ from torch import Tensor
 from gattn.analysis.reading.layers import Attention, Layers, named
 from gattn.analysis.reading.reductions import Reduction, described, facts_of
 from gattn.analysis.reading.results import Array, array
-from gattn.choices import HeadChoice
 from gattn.errors import SelectionError
+from gattn.names.choices import HeadChoice
 
 Residual: TypeAlias = "float | ArrayLike | xr.DataArray | None"
 """The share of the residual stream: a number, (layers, tokens), or None for the usual one."""

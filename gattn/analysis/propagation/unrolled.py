@@ -13,12 +13,12 @@ from gattn.analysis.reading.layers import Layers, notes_of_mass
 from gattn.analysis.reading.reductions import described
 from gattn.analysis.reading.results import Graph, told_in_graph
 from gattn.analysis.reading.sources import counted
-from gattn.choices import REDUCTIONS, HeadChoice, numbers_or_places
 from gattn.door import draw
 from gattn.edit_records import in_words
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads.trace import Reduction, Stack
-from gattn.token_names import find_token
+from gattn.names.choices import REDUCTIONS, HeadChoice, numbers_or_places
+from gattn.names.tokens import find_token
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -20,7 +20,6 @@ from gattn.analysis.reading.reductions import (
 )
 from gattn.analysis.reading.sources import Source, counted, size_of
 from gattn.checks import refuse_hidden
-from gattn.choices import REDUCTIONS, HeadChoice
 from gattn.edit_records import Edits, from_identity
 from gattn.errors import SelectionError, ShapeError
 from gattn.graph.token_graph import TokenGraph
@@ -28,7 +27,8 @@ from gattn.heads.edge_lists import texts
 from gattn.heads.head import AttentionGraph
 from gattn.heads.labelled import is_labelled, read_labelled
 from gattn.heads.trace import AttentionTrace, Stack
-from gattn.token_names import find_token
+from gattn.names.choices import REDUCTIONS, HeadChoice
+from gattn.names.tokens import find_token
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,8 +10,8 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from gattn.choices import HeadChoice, is_number, numbers_or_places, written
 from gattn.errors import SelectionError
+from gattn.names.choices import HeadChoice, is_number, numbers_or_places, written
 
 Reduction: TypeAlias = "str | ArrayLike"
 """How the heads of a layer become one: "mean", "max", "min", or one weight per head.

@@ -10,8 +10,8 @@ from gattn.analysis.reading.hidden_states import Hidden, read_hidden
 from gattn.analysis.reading.layers import Attention, Layers
 from gattn.analysis.reading.reductions import Reduction, facts_of
 from gattn.analysis.reading.results import Array, Table, array, table
-from gattn.choices import HeadChoice
 from gattn.errors import SelectionError
+from gattn.names.choices import HeadChoice
 from gattn.progress import walk
 
 

@@ -10,8 +10,8 @@ from torch import Tensor
 
 from gattn.analysis.reading.results import Array
 from gattn.analysis.vectors.contributions import labelled, output_of
-from gattn.choices import LayerChoice
 from gattn.models.stream.decomposing import decompose
+from gattn.names.choices import LayerChoice
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from gattn.analysis.reading.results import Array, array
-from gattn.choices import LayerChoice
 from gattn.errors import SelectionError
 from gattn.models.stream.decomposing import Decomposition, decompose
+from gattn.names.choices import LayerChoice
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -185,7 +185,7 @@ class Routes(Graph):
 
     def _words(self, nodes: Sequence[Node]) -> str:
         """Write a path: its tokens, the heads between them, and its MLPs."""
-        from gattn.text import visible
+        from gattn.names.text import visible
 
         words = [f"{visible(self.nodes[nodes[0]]['token'])} {nodes[0][1]}"]
         for source, target in pairwise(nodes):

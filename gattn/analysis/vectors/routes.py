@@ -13,15 +13,15 @@ from gattn.analysis.reading.results import Array, array, told_in_graph
 from gattn.analysis.vectors.importances import Norm, importances
 from gattn.analysis.vectors.route_building import Builder, add_layer
 from gattn.analysis.vectors.route_graphs import Routes
-from gattn.choices import LayerChoice
 from gattn.errors import SelectionError
 from gattn.models.load.encoding import Inputs, names_of
 from gattn.models.stream.decomposing import Decomposition, decompose
 from gattn.models.stream.sublayers import Sublayer
 from gattn.models.watch.contexts import Context
 from gattn.models.watch.opening import opened
+from gattn.names.choices import LayerChoice
+from gattn.names.tokens import find_token
 from gattn.progress import walk
-from gattn.token_names import find_token
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from gattn.analysis.reading.results import Array, array
 from gattn.checks import whole
-from gattn.choices import LayerChoice, numbers_of
 from gattn.edit_records import in_words
 from gattn.errors import CaptureError, SelectionError
 from gattn.models.edit.edges import Cut
@@ -20,8 +19,9 @@ from gattn.models.load.encoding import Inputs
 from gattn.models.load.loading import model_name
 from gattn.models.run.capturing import resolved
 from gattn.models.run.editing import open_edits
+from gattn.names.choices import LayerChoice, numbers_of
+from gattn.names.tokens import find_tokens
 from gattn.progress import walk
-from gattn.token_names import find_tokens
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

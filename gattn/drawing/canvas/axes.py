@@ -18,7 +18,7 @@ from matplotlib.ticker import MaxNLocator
 from gattn.drawing.canvas.colours import given_map, is_dark
 from gattn.drawing.canvas.frame import POINTS_PER_INCH, shown_text
 from gattn.drawing.canvas.labels import fit, font_size, larger, text_style
-from gattn.text import wrapped
+from gattn.names.text import wrapped
 
 LARGEST = 12.0
 """The longest side of a figure in inches, at the usual font size."""

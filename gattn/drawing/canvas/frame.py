@@ -22,7 +22,7 @@ from gattn.drawing.canvas.labels import font_size, text_style
 from gattn.edit_records import Edits, between, in_words
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
-from gattn.text import visible, wrapped
+from gattn.names.text import visible, wrapped
 
 POINTS_PER_INCH = 72
 KEY_WIDTH = 5.2

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gattn.drawing.canvas.axes import pitch
 from gattn.drawing.canvas.colours import Scale, colour_map, ink_on
 from gattn.drawing.canvas.labels import font_size, text_style
-from gattn.text import wrapped
+from gattn.names.text import wrapped
 
 NONE = "#8884"
 """The colour where there is no number, on light and dark backgrounds."""

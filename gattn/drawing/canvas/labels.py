@@ -11,7 +11,7 @@ from typing import Any
 import matplotlib as mpl
 
 from gattn.drawing.canvas import fonts
-from gattn.text import visible, width
+from gattn.names.text import visible, width
 
 _SMALLEST = 5.5
 _STRIDES = (2, 5, 10, 20, 50, 100, 200, 500, 1000)

@@ -14,7 +14,7 @@ from matplotlib.textpath import text_to_path
 from numpy.typing import NDArray
 
 from gattn.drawing.canvas import fonts
-from gattn.text import visible
+from gattn.names.text import visible
 
 PAD = 0.14
 """How far a word's box reaches beyond its text on either side, in font sizes."""

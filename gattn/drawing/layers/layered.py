@@ -16,7 +16,7 @@ from matplotlib.path import Path
 from gattn.drawing.canvas.axes import label_tokens, new_axes, pitch
 from gattn.drawing.canvas.colours import Scale, is_dark
 from gattn.drawing.canvas.labels import font_size, text_style
-from gattn.text import width
+from gattn.names.text import width
 
 MIDDLE = 0.58
 """How high in a layer the stream behind attention lies."""

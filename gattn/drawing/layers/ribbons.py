@@ -21,7 +21,7 @@ from gattn.drawing.canvas.heat import KINDS
 from gattn.drawing.canvas.labels import font_size, text_style
 from gattn.drawing.layers.layered import name_layers, write_over
 from gattn.errors import SelectionError
-from gattn.text import visible, width
+from gattn.names.text import visible, width
 
 Floats = NDArray[np.float64]
 

@@ -26,7 +26,7 @@ from gattn.drawing.layers.layered import (
     set_up,
 )
 from gattn.errors import SelectionError
-from gattn.text import visible
+from gattn.names.text import visible
 
 _MOST_TOKENS = 64
 _NAMED = 12

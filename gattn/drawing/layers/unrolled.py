@@ -31,7 +31,7 @@ from gattn.drawing.layers.layered import (
 )
 from gattn.drawing.layers.ribbons import draw_ribbons
 from gattn.errors import SelectionError
-from gattn.text import visible
+from gattn.names.text import visible
 
 _STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
 _FEW = 60

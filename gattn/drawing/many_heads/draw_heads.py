@@ -11,7 +11,6 @@ from matplotlib.colors import Colormap
 from matplotlib.figure import Figure, SubFigure
 
 from gattn.analysis.heads.head_table import Heads, Place, by_place
-from gattn.choices import HeadChoice, heads_among, stack_and_heads
 from gattn.drawing.canvas.colours import Scale, colour_map
 from gattn.drawing.canvas.frame import edits_said, shown_text
 from gattn.drawing.canvas.shown import all_of, kept_by, share_of
@@ -24,6 +23,7 @@ from gattn.edit_records import union
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
 from gattn.heads.trace import AttentionTrace
+from gattn.names.choices import HeadChoice, heads_among, stack_and_heads
 
 Groups: TypeAlias = "tuple[tuple[int, int, int], ...]"
 

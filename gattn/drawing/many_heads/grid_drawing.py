@@ -24,7 +24,7 @@ from gattn.drawing.many_heads.sheet import (
 from gattn.drawing.one_head.matrix import add_sink, block_size, cells
 from gattn.errors import ShapeError
 from gattn.heads.head import AttentionGraph
-from gattn.text import width
+from gattn.names.text import width
 
 Line: TypeAlias = "list[tuple[float, float]]"
 

@@ -11,7 +11,7 @@ from gattn.drawing.many_heads.grid import Block, Grid
 from gattn.drawing.many_heads.sheet import as_inches, key_width, line_height, small_size
 from gattn.drawing.one_head.matrix import block_size
 from gattn.heads.head import AttentionGraph
-from gattn.text import width, wrapped
+from gattn.names.text import width, wrapped
 
 _CELLS_PER_INCH = 60
 _THUMBNAIL, _TOKEN, _PANEL = 1.15, 0.24, (1.9, 4.2)

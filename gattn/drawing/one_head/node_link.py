@@ -29,7 +29,7 @@ from gattn.drawing.canvas.shown import Shown
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
 from gattn.heads.networks import SINK
-from gattn.text import width as width_of
+from gattn.names.text import width as width_of
 
 _GAP = 5.0
 _LOOP = 14.0

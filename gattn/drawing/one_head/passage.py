@@ -37,7 +37,7 @@ from gattn.drawing.one_head.matrix import norm_of
 from gattn.edit_records import union
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
-from gattn.token_names import find_token
+from gattn.names.tokens import find_token
 
 _NOT_SHARED_OUT = ("score", "value_norm")
 """What an edge that was not kept has none of, whereas its attention counts as 0."""

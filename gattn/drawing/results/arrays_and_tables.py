@@ -29,7 +29,7 @@ from gattn.drawing.canvas.colours import colour_map, given_map
 from gattn.drawing.canvas.heat import NONE, draw_kinds, draw_matrix, write_cells
 from gattn.drawing.canvas.labels import font_size
 from gattn.errors import SelectionError
-from gattn.text import visible
+from gattn.names.text import visible
 
 
 def draw_array(

@@ -24,7 +24,7 @@ from gattn.drawing.canvas.labels import font_size, text_style
 from gattn.drawing.layers.layered import Line, Lines, draw_nodes, lay, layered_axes, set_up
 from gattn.edit_records import in_words
 from gattn.errors import SelectionError
-from gattn.text import wrapped
+from gattn.names.text import wrapped
 
 if TYPE_CHECKING:
     from gattn.models.effects.effect_tables import Effects

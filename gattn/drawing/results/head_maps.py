@@ -23,7 +23,7 @@ from gattn.drawing.canvas.axes import (
 )
 from gattn.drawing.canvas.frame import POINTS_PER_INCH
 from gattn.drawing.canvas.labels import font_size
-from gattn.text import width
+from gattn.names.text import width
 
 if TYPE_CHECKING:
     from gattn.analysis.heads.head_groups import HeadClusters, HeadMap

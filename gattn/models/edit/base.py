@@ -17,7 +17,7 @@ from gattn.models.edit.digests import ADDRESS, digest_of
 from gattn.models.edit.heads import Numbers, named_by, numbers_of, places_of
 from gattn.models.edit.tokens import KnownTokens
 from gattn.models.read.places import Place
-from gattn.place_names import Named
+from gattn.names.places import Named
 
 if TYPE_CHECKING:
     from gattn.models.read.reading import Reading

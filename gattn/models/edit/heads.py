@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, cast
 import numpy as np
 
 from gattn.errors import SelectionError
-from gattn.place_names import Named, list_places, read_heads
+from gattn.names.places import Named, list_places, read_heads
 
 Numbers: TypeAlias = int | str | Sequence[int] | Sequence[tuple[int, int] | str] | None
 

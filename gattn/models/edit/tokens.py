@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gattn.errors import EditError, SelectionError
 from gattn.models.read.places import Side
-from gattn.token_names import find_text
+from gattn.names.tokens import find_text
 
 Tokens: TypeAlias = int | str | slice | range | Sequence[int | str] | None
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gattn.models.edit.base import Edit
 from gattn.models.read.places import Place
-from gattn.token_names import described
+from gattn.names.tokens import described
 
 if TYPE_CHECKING:
     from gattn.models.read.reading import Reading

@@ -26,8 +26,8 @@ from gattn.models.run.editing import Editing, check_edits, open_edits
 from gattn.models.run.recording import refuse_training
 from gattn.models.watch.contexts import Context
 from gattn.models.watch.opening import opened
+from gattn.names.tokens import find_token
 from gattn.progress import announce
-from gattn.token_names import find_token
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

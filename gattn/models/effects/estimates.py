@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gattn.checks import whole
-from gattn.choices import Chosen, HeadChoice, LayerChoice
 from gattn.engines import tiles
 from gattn.engines.base import AttentionCall
 from gattn.engines.sparse import edge_products
@@ -33,6 +32,7 @@ from gattn.models.load.encoding import Inputs
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.run.capturing import capturing, resolved
+from gattn.names.choices import Chosen, HeadChoice, LayerChoice
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gattn.errors import ContractError, ModelError, SelectionError
-from gattn.token_names import from_shown
+from gattn.names.tokens import from_shown
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 import torch
 
 from gattn.checks import whole
-from gattn.choices import Chosen, HeadChoice, LayerChoice
 from gattn.errors import CaptureError, ModelError
 from gattn.heads.trace import AttentionTrace
 from gattn.keep import Keep, as_keep
@@ -20,6 +19,7 @@ from gattn.models.load.loading import find_tokenizer, input_device, load_model
 from gattn.models.run.recording import Recording, check_default_size
 from gattn.models.watch.compiling import as_written
 from gattn.models.watch.opening import opened
+from gattn.names.choices import Chosen, HeadChoice, LayerChoice
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

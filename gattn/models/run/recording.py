@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from gattn.choices import Chosen
 from gattn.edit_records import union
 from gattn.errors import CaptureError, ModelError, SelectionError
 from gattn.heads.head import AttentionGraph
@@ -31,6 +30,7 @@ from gattn.models.run.editing import open_edits
 from gattn.models.run.projections import Projections, value_norms
 from gattn.models.run.sequences import RecordedLayer, RecordedSequence, Sequences
 from gattn.models.watch.contexts import Context, takes_part, tracker_of
+from gattn.names.choices import Chosen
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager

@@ -36,7 +36,6 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 import torch
 from torch import Tensor, nn
 
-from gattn.choices import LayerChoice, numbers_of
 from gattn.edit_records import Edits, in_words
 from gattn.errors import CaptureError, SelectionError
 from gattn.models.load.encoding import Inputs, encode, is_text, names_of, pad
@@ -53,6 +52,7 @@ from gattn.models.stream.sublayers import Sublayer
 from gattn.models.watch.contexts import Context, takes_part
 from gattn.models.watch.hooks import Hook
 from gattn.models.watch.opening import opened
+from gattn.names.choices import LayerChoice, numbers_of
 from gattn.progress import announce
 
 if TYPE_CHECKING:

@@ -16,13 +16,13 @@ from pandas.api.types import is_scalar
 
 from gattn.analysis.heads.head_table import head_table
 from gattn.checks import whole
-from gattn.choices import HeadChoice, LayerChoice
 from gattn.errors import CaptureError, GattnError, ModelError, SelectionError
 from gattn.heads.trace import AttentionTrace, Stack
 from gattn.keep import All, Keep, Threshold, as_keep
 from gattn.models.load.encoding import Encoding, encode
 from gattn.models.run.capturing import Contributions, Options, capture_encoded, resolved
 from gattn.models.run.editing import edited
+from gattn.names.choices import HeadChoice, LayerChoice
 from gattn.progress import silence
 from gattn.surveys.inputs.rows import RowError, row_of
 from gattn.surveys.run.memory import give_back

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from gattn.analysis.heads.head_table import head_table
 from gattn.checks import whole
-from gattn.choices import Chosen, HeadChoice, LayerChoice
 from gattn.errors import CaptureError, FileError
 from gattn.keep import Keep, Threshold, as_keep
 from gattn.models.run.capturing import Contributions
+from gattn.names.choices import Chosen, HeadChoice, LayerChoice
 from gattn.surveys.ask.reading import Survey, open_survey
 from gattn.surveys.inputs.inputs import Inputs, read_inputs
 from gattn.surveys.run.capture_graphs import Analysis, CaptureGraphs, checked

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import gattn
 from gattn.errors import EditError, GattnError
-from gattn.place_names import DIGITS, NUMBERS, PLACE, read_heads, read_number, read_numbers
+from gattn.names.places import DIGITS, NUMBERS, PLACE, read_heads, read_number, read_numbers
 
 if TYPE_CHECKING:
     from gattn.models.edit.base import Edit

@@ -16,10 +16,10 @@ from gattn.analysis import (
     value_zeroing,
     without_tokens,
 )
+from gattn.cli.edits import read_place
 from gattn.errors import SelectionError
-from gattn.parsing import read_place
-from gattn.text import visible
-from gattn.token_names import find_text, find_token, find_tokens
+from gattn.names.text import visible
+from gattn.names.tokens import find_text, find_token, find_tokens
 
 TEXT = "The dog chased the cat"
 TOKENS = ["<|endoftext|>", "The", "dog", "chased", "the", "cat"]

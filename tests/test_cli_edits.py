@@ -4,9 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gattn
-from gattn import parsing
+from gattn.cli.edits import GRAPHS, NORMALIZERS, WEIGHTS, read_edit, read_place
 from gattn.errors import EditError, GattnError
-from gattn.parsing import read_edit, read_place
 
 
 @st.composite
@@ -146,9 +145,7 @@ def test_every_name_is_tested_above():
         test: [case[0].partition("@")[0].partition(":")[0] for case in test.pytestmark[0].args[1]]
         for test in (test_weight_functions_by_name, test_normalizers_by_name, test_graphs_by_name)
     }
-    for names, forms in zip(
-        marks.values(), (parsing.WEIGHTS, parsing.NORMALIZERS, parsing.GRAPHS), strict=True
-    ):
+    for names, forms in zip(marks.values(), (WEIGHTS, NORMALIZERS, GRAPHS), strict=True):
         assert set(names) == {form.replace("[", ":").partition(":")[0] for form in forms}
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from gattn.errors import SelectionError
-from gattn.place_names import list_places, read_numbers
+from gattn.names.places import list_places, read_numbers
 
 LayerChoice: TypeAlias = int | str | Sequence[int] | None
 """Which layers: all (None), one number, or several, as numbers or as text such as "0,2-4"."""
