@@ -31,6 +31,7 @@ extensions = [
     "concept_pictures",
     "mathml",
     "page_links",
+    "shown",
 ]
 exclude_patterns = ["_build", "gallery/*.ipynb", "gallery/*.py", "gallery/*.md5", "_templates"]
 templates_path = ["_templates"]

@@ -13,6 +13,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "docs"))
 
 import concept_pictures  # noqa: E402
+import shown  # noqa: E402
 from tutorial_order import ORDER  # noqa: E402
 
 
@@ -66,8 +67,10 @@ def run(name, monkeypatch, folder):
     monkeypatch.chdir(folder)
     plt.switch_backend("agg")
     names = {}
-    for block in python_blocks(ROOT / name):
-        exec(compile(block, name, "exec"), names)
+    for block in shown.BLOCK.finditer((ROOT / name).read_text(encoding="utf-8")):
+        printed, _ = shown.run_block(block["code"], names)
+        if Path(name).stem in shown.PAGES:
+            assert printed == (block["text"] or "")
     plt.close("all")
     return names
 
