@@ -4,9 +4,9 @@ from .chains.markov import bounces as bounces
 from .chains.markov import pagerank as pagerank
 from .chains.markov import stationary as stationary
 from .chains.mixing import mixing as mixing
+from .faithfulness.agreement import rank_agreement as rank_agreement
 from .faithfulness.curves import deletion_curve as deletion_curve
 from .faithfulness.curves import insertion_curve as insertion_curve
-from .faithfulness.curves import rank_agreement as rank_agreement
 from .heads.compare import compare as compare
 from .heads.head_distances import head_distances as head_distances
 from .heads.head_groups import head_clusters as head_clusters

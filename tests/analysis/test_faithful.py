@@ -367,7 +367,7 @@ def test_tokens_agree_with_their_effects(llama):
 
 
 def test_the_interval_covers_the_truth_about_as_often_as_it_says():
-    from gattn.analysis.faithfulness.curves import _interval
+    from gattn.analysis.faithfulness.agreement import _interval
 
     generator = np.random.default_rng(0)
     rho, hits = 0.6, 0
@@ -446,6 +446,7 @@ def test_rankings_that_do_not_fit_are_refused(llama):
     refused(SelectionError, "steps is", edges, steps=[0, 2])
     refused(SelectionError, "steps must be", edges, steps=0)
     refused(SelectionError, "random must be", edges, random=-1)
+    refused(TypeError, "no option 'metrics', only metric, position", edges, metrics="kl")
     other = gattn.capture(IDS[:4], llama)
     refused(SelectionError, "of 4 queries and 4 keys", other)
     moved = AttentionTrace({"decoder": Stack("decoder", {(7, 0): gattn.capture(IDS, llama)[0, 0]})})

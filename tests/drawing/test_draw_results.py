@@ -11,7 +11,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from gattn.analysis import best_edges, communities, graph_frequencies
-from gattn.analysis.faithfulness.curves import Agreement
+from gattn.analysis.faithfulness.agreement import Agreement
 from gattn.analysis.reading.results import array, table
 from gattn.drawing.canvas.colours import Scale
 from gattn.drawing.canvas.heat import KINDS, _short

@@ -38,7 +38,7 @@ class TokenSet:
     positions : array of int
         The tokens.
     stack : str, optional
-        Their stack, where the model has several.
+        Their stack, if the model has several.
     scores : mapping of str to array
         What each ranking says of them.
     """
@@ -77,7 +77,7 @@ class TokenSet:
 
 
 class TokenNumbers(NamedTuple):
-    """One number per token, and where they are known the tokens' positions or texts, and texts."""
+    """One number per token; if known, the tokens' labels (positions or texts) and their texts."""
 
     values: Scores
     labels: list[Any] | None = None
@@ -85,14 +85,14 @@ class TokenNumbers(NamedTuple):
 
 
 def token_numbers(name: str, ranking: Any) -> TokenNumbers | None:
-    """Read a ranking that has one number per token; None where it is edges that are ranked.
+    """Read a ranking that has one number per token; None if it ranks edges.
 
     Raises
     ------
     SelectionError
-        Where its index does not say which token a number is of, or it is of booleans.
+        If its index does not say which token a number belongs to, or it holds booleans.
     ShapeError
-        Where its axis is none of tokens.
+        If its axis is not an axis of tokens.
     """
     if isinstance(ranking, xr.DataArray):
         return _of_labelled(name, ranking) if ranking.ndim == 1 else None
@@ -154,7 +154,7 @@ def read_tokens(rankings: Mapping[str, TokenNumbers], inside: Stack, stack: str 
     Raises
     ------
     SelectionError
-        Where they are of other tokens than the text's, or of none.
+        If they belong to tokens other than the text's, or are all NaN.
     """
     tokens = inside.tokens
     scores = {}
@@ -175,12 +175,12 @@ def read_tokens(rankings: Mapping[str, TokenNumbers], inside: Stack, stack: str 
 
 
 def text_order(name: str, labels: Sequence[Any], tokens: Sequence[str]) -> Ints:
-    """Find where the tokens 0, 1, 2 ... are among labels: their positions, or their texts in order.
+    """Find the tokens 0, 1, 2 ... among labels: their positions, or their texts in order.
 
     Raises
     ------
     SelectionError
-        Where the labels are no positions of these tokens, or other tokens.
+        If the labels are neither the positions of these tokens nor their texts.
     """
     if all(isinstance(label, str) for label in labels):
         check_texts(name, labels, tokens)
@@ -199,12 +199,12 @@ def text_order(name: str, labels: Sequence[Any], tokens: Sequence[str]) -> Ints:
 
 
 def check_texts(name: str, given: Sequence[str], expected: Sequence[str]) -> None:
-    """Refuse other tokens than a text's; tokens that are called by their positions are any.
+    """Refuse tokens other than a text's; tokens named by their positions may be any.
 
     Raises
     ------
     SelectionError
-        Where one differs.
+        If one differs.
     """
     if list(given) == [str(n) for n in range(len(given))]:
         return
@@ -214,7 +214,7 @@ def check_texts(name: str, given: Sequence[str], expected: Sequence[str]) -> Non
 
 
 def other_text(name: str, position: int, given: str, expected: str) -> SelectionError:
-    """Say that a ranking is of another text."""
+    """Make the error that a ranking is of another text."""
     return SelectionError(
         f"{name!r} is of other tokens than the text: token {position} is {given!r} there, and "
         f"{expected!r} in the text. Rank the same text, with the same tokenizer."
@@ -227,7 +227,7 @@ def check_unique(name: str, table: pd.DataFrame) -> None:
     Raises
     ------
     SelectionError
-        Where it does.
+        If there is one.
     """
     twice = table.duplicated(PLACE)
     if twice.any():
