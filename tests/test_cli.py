@@ -132,7 +132,7 @@ def test_text_comes_from_standard_input(tmp_path, monkeypatch, capsys):
         (["draw", TEXT, "--heads", "one"], "numbers, as in 0,2, or LAYER.HEAD"),
         (["draw", TEXT, "--heads", "1.1,9.0"], "No head 9.0; there are layers [0, 1, 2, 3]"),
         (["draw", TEXT, "--heads", "cross:1.1"], "No stack 'cross'"),
-        (["compare", TEXT, "--with", "gpt2", "--sort", "distance"], "a comparison before and after edits"),
+        (["compare", TEXT, "--with", "gpt2", "--sort", "distance"], "before and after edits"),
         (["draw", TEXT, "--sort", "beauty"], "no head score 'beauty'; there are entropy"),
         (["draw", TEXT, "--layer", "1", "--head", "1", "--sort", "entropy"], "use --heads 1.1"),
         (["draw", TEXT, "--layer", "40"], "the model has layers 0 .."),
