@@ -114,9 +114,7 @@ def _extras(options: argparse.Namespace, loaded: Loaded) -> dict[str, Any]:
     layers = getattr(config, "num_hidden_layers", 1) if options.layer is None else 1
     heads = getattr(config, "num_attention_heads", 1) if options.head is None else 1
     if (pairs := tokens**2 * layers * heads) > _MOST_PAIRS:
-        note(
-            f"{pairs:,} pairs of tokens: the page shows attention, no scores or contributions"
-        )
+        note(f"{pairs:,} pairs of tokens: the page shows attention, no scores or contributions")
         return {}
     prompt = argparse.Namespace(**vars(options) | {"generate": None})
     full: dict[str, Any] = {"scores": True, "contributions": True}
