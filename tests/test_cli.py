@@ -126,15 +126,15 @@ def test_text_comes_from_standard_input(tmp_path, monkeypatch, capsys):
     [
         (["draw", ""], "The text is empty"),
         (["draw", TEXT, "-o", "picture.gif"], "one of .svg, .png, .pdf"),
-        (["draw", TEXT, "-o", "no/such/folder/a.svg"], "there is no folder"),
+        (["draw", TEXT, "-o", "no/such/folder/a.svg"], "does not exist"),
         (["draw", TEXT, "--layout", "circle"], "--layer and --head"),
         (["draw", TEXT, "--heads", "1,9"], "No head 0.9; there are layers [0, 1, 2, 3]"),
         (["draw", TEXT, "--heads", "one"], "numbers, as in 0,2, or LAYER.HEAD"),
         (["draw", TEXT, "--heads", "1.1,9.0"], "No head 9.0; there are layers [0, 1, 2, 3]"),
         (["draw", TEXT, "--heads", "cross:1.1"], "No stack 'cross'"),
-        (["compare", TEXT, "--with", "gpt2", "--sort", "distance"], "a comparison around edits"),
+        (["compare", TEXT, "--with", "gpt2", "--sort", "distance"], "before and after edits"),
         (["draw", TEXT, "--sort", "beauty"], "no head score 'beauty'; there are entropy"),
-        (["draw", TEXT, "--layer", "1", "--head", "1", "--sort", "entropy"], "say --heads 1.1"),
+        (["draw", TEXT, "--layer", "1", "--head", "1", "--sort", "entropy"], "use --heads 1.1"),
         (["draw", TEXT, "--layer", "40"], "the model has layers 0 .."),
         (["draw", TEXT, "--head", "40"], "has heads 0 .. 3"),
         (["heads", TEXT, "--model", "./no/such/model"], "could not be loaded"),
@@ -382,7 +382,7 @@ def test_compare_draws_one_head_with_its_tokens(capsys, tmp_path):
     assert run("compare", PROMPT, "--cut", '1.1:*<-"cat"', *place, "-o", path) == 0
     output = capsys.readouterr().out
     assert len([row for row in rows_of(output) if row[:2] == ["2", "1"]]) == 1
-    assert "of the edges that topk:3 kept" in output
+    assert "computed from the edges kept by topk:3" in output
     text = path.read_text()
     assert "layer 2 · head 1" in text
     assert text.count("chased") >= 4
@@ -398,7 +398,7 @@ def test_a_model_that_does_not_go_on_with_texts_has_no_next_token(
     path = tmp_path / "compare.png"
     arguments = ("--cut", "0.1", "--model", tmp_path / "bert", "-o", path)
     assert run("compare", "the dog chased a cat", *arguments) == 0
-    assert "next token: none, BertModel does not go on with texts" in capsys.readouterr().out
+    assert "next token: none, BertModel does not predict one" in capsys.readouterr().out
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
@@ -430,7 +430,7 @@ def test_flow_ranks_tokens_by_what_comes_from_them(options, query, heads, capsys
         assert token == trace.tokens[place]
         expected = [flows[place], flows[place] / flows.sum(), rolled[place], last[place]]
         assert [float(x) for x in numbers] == pytest.approx([float(x) for x in expected], abs=6e-4)
-    assert lines[query + 1].startswith("flow: the most that comes through")
+    assert lines[query + 1].startswith("flow: the maximum flow")
     assert "flows lack at most" in lines[query + 2]
 
 
@@ -462,7 +462,7 @@ def test_tokens_lists_positions(capsys):
     ("arguments", "said"),
     [
         (["effect", TEXT], "--cut 5.1"),
-        (["effect", TEXT, "--cut", "1.1", "--each-head"], "or else --each-head"),
+        (["effect", TEXT, "--cut", "1.1", "--each-head"], "or --each-head, which"),
         (["effect", TEXT, "--cut", "one"], "5.1:9<-4"),
         (["effect", TEXT, "--cut", "9.1"], "had nothing to edit"),
         (["effect", TEXT, "--cut", "1.9"], "the heads are 0 .. 3"),
@@ -476,7 +476,7 @@ def test_tokens_lists_positions(capsys):
             "must be one token",
         ),
         (["compare", TEXT], "--swap cosine"),
-        (["compare", TEXT, "--cut", "1.1", "--with", "other"], "or else another model"),
+        (["compare", TEXT, "--cut", "1.1", "--with", "other"], "or another model"),
         (["compare", TEXT, "--cut", "1.1", "-o", "picture.gif"], "one of .svg"),
         (["compare", TEXT, "--swap", "nearness"], "squared-distance[:C]"),
         (["compare", TEXT, "--normalizer", "topk:0"], "k must be"),
@@ -486,7 +486,7 @@ def test_tokens_lists_positions(capsys):
         (["flow", TEXT, "--query", "99"], "here 0 .. 12"),
         (["flow", TEXT, "--heads", "9"], "No head 9"),
         (["flow", TEXT, "--heads", "cross:1.1"], "No stack 'cross'; there are ['decoder']"),
-        (["flow", TEXT, "--heads", "mean"], "--reduce mean, max or min"),
+        (["flow", TEXT, "--heads", "mean"], "--reduce says how heads are combined"),
         (["flow", TEXT, "--reduce", "median"], "choose from"),
         (["flow", TEXT, "--residual", "2"], "share from 0 to 1"),
         (["flow", TEXT, "-o", "flow.graphml"], "one of .svg"),

@@ -1,4 +1,4 @@
-"""How arguments are read: numbers, and what is said of what is none of them."""
+"""Reads arguments: numbers, layers, heads and tokens."""
 
 from __future__ import annotations
 
@@ -8,16 +8,17 @@ from math import isfinite, nan
 from typing import NoReturn
 
 from gattn.errors import SelectionError
-from gattn.names.places import DIGITS, list_places, read_numbers
+from gattn.names.places import DIGITS, read_choice, read_numbers
 
-_REDUCTIONS = ("mean", "max", "min")
+REDUCTIONS = ("mean", "max", "min")
+"""The names in `gattn.names.choices`, which is not loaded for --help."""
 
 
 class Parser(argparse.ArgumentParser):
-    """A parser whose errors are those of the other commands: one line."""
+    """A parser that raises its errors, so that they are printed as one line like all others."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong, and where help is.
+        """Say what is wrong and where to find help.
 
         Raises
         ------
@@ -25,9 +26,9 @@ class Parser(argparse.ArgumentParser):
             Always.
         """
         if "expected one argument" in message:
-            message += ", and one that begins with - is written after =, as in --query=-x"
+            message += "; write one that begins with - after =, as in --query=-x"
         if re.search("required: .*TEXT", message):
-            message += ", and a text that begins with - is written after --, as in -- -x"
+            message += "; write a text that begins with - after --, as in -- -x"
         raise SelectionError(f"{message}. See {self.prog} --help.")
 
 
@@ -37,7 +38,7 @@ def whole(text: str, least: int | None = None) -> int:
     Raises
     ------
     argparse.ArgumentTypeError
-        Where the text is not one, or it is too small or too large to count anything.
+        If the text is not one, or the number is out of range.
     """
     is_number = re.fullmatch(r"[-+]?\d{1,12}", text.strip())
     if not is_number or (least is not None and int(text) < least):
@@ -54,7 +55,7 @@ def real(text: str) -> float:
     Raises
     ------
     argparse.ArgumentTypeError
-        Where the text is not one, or not finite.
+        If the text is not a finite number.
     """
     try:
         number = float(text)
@@ -65,45 +66,47 @@ def real(text: str) -> float:
     return number
 
 
-def head_places(written: str) -> tuple[str | None, list[tuple[int, int]]]:
-    """Read a stack, where it is named, and heads as LAYER.HEAD."""
+def layer_choice(written: str | None) -> list[int] | None:
+    """Read --layers: numbers and ranges, as in 0,2-4; None for all."""
+    if written is None:
+        return None
     try:
-        return list_places(written)
+        return read_numbers(written)
     except ValueError as error:
-        raise SelectionError(f"--heads takes {error}; not {written!r:.80}.") from error
+        raise SelectionError(
+            f"--layers takes numbers and ranges, as in 0,2-4, not {written!r:.80}."
+        ) from error
 
 
 def head_choice(written: str | None) -> tuple[str | None, list[int] | list[tuple[int, int]] | None]:
-    """Read which heads: numbers, as in 0,2, or places, as in 1.1,2.0; None for all.
+    """Read --heads: numbers, as in 0,2, or LAYER.HEAD, as in 1.1,2.0; None for all.
 
-    First comes the stack, where it is named.
+    The stack, where one is named, comes first.
 
     Raises
     ------
     SelectionError
-        Where they are none.
+        If the text is neither.
     """
     if written is None:
         return None, None
-    if "." in written:
-        return head_places(written)
     try:
-        return None, read_numbers(written)
+        return read_choice(written)
     except ValueError as error:
-        instead = "; how they become one is --reduce mean, max or min"
+        instead = "; --reduce says how heads are combined" if written in REDUCTIONS else ""
         raise SelectionError(
-            f"--heads says which heads: numbers, as in 0,2, or LAYER.HEAD, as in 1.1,2.0, not "
-            f"{written!r:.80}{instead if written in _REDUCTIONS else ''}."
+            "--heads takes head numbers, as in 0,2, or LAYER.HEAD, as in 1.1,2.0, not "
+            f"{written!r:.80}{instead}."
         ) from error
 
 
 def written_token(written: str) -> int | str:
-    """Read a token: its position, from the end where negative, or its text, quoted or not.
+    """Read a token: a position, negative from the end, or its text, with or without quotes.
 
     Raises
     ------
     SelectionError
-        Where it is a number larger than any position.
+        If the number is larger than any position.
     """
     if not written.removeprefix("-").isdecimal():
         return written.strip("'\"").strip()

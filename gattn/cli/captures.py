@@ -1,4 +1,4 @@
-"""What the arguments ask for: a model, its attention, which edges to keep, and edits."""
+"""Turns arguments into models, traces, keeps and edits."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KEEPS = "all, threshold:T, topk:K, topmass:P"
 
 
 def load(options: argparse.Namespace) -> Loaded:
-    """Give the text, the model and its tokenizer."""
+    """Load the text, the model and its tokenizer."""
     text = _standard_input() if options.text == "-" else options.text
     say("loading the libraries ...")
     from huggingface_hub.utils.logging import set_verbosity
@@ -42,12 +42,12 @@ def load(options: argparse.Namespace) -> Loaded:
 
 def _standard_input() -> str:
     if sys.stdin is None:
-        raise CaptureError("Standard input is closed: pass the text itself, or pipe one in.")
+        raise CaptureError("Standard input is closed: pass the text as an argument, or pipe it in.")
     try:
         return sys.stdin.read().rstrip("\n")
     except UnicodeDecodeError as error:
         raise CaptureError(
-            f"Standard input is not valid text: {error}. Where it is UTF-8, set "
+            f"Standard input is not valid text: {error}. If it is UTF-8, set "
             "PYTHONIOENCODING=utf-8."
         ) from error
 
@@ -55,7 +55,7 @@ def _standard_input() -> str:
 def captured(
     options: argparse.Namespace, loaded: Loaded | None = None, **extras: Any
 ) -> AttentionTrace:
-    """Capture the layer, the head and the edges that are asked for."""
+    """Capture the layer, head and edges that the options name."""
     keep = read_keep(options.keep) if options.keep else None
     text, model, tokenizer = loaded or load(options)
     from gattn.models.run.capturing import capture, capturing
@@ -82,14 +82,14 @@ def _generate(
     from gattn.models.load.encoding import encode, pad, room_after
 
     if not model.can_generate():
-        raise CaptureError(f"{type(model).__name__} does not go on with texts: no --generate.")
-    # The last token that is generated never enters the model, and so is in no trace.
+        raise CaptureError(f"{type(model).__name__} cannot generate text: leave out --generate.")
+    # The last generated token never enters the model, so one more makes the trace complete.
     encoding = encode(text, model, tokenizer)
     room = room_after(encoding, model)
     if room is not None and tokens > room:
         raise CaptureError(
-            f"--generate {tokens} is more than the model takes after the {len(encoding)} tokens of "
-            f"the text: generate at most {room}."
+            f"--generate {tokens} is more than the model can take after the {len(encoding)} tokens "
+            f"of the text: generate at most {room}."
         )
     inputs = pad([encoding], tokenizer.pad_token_id or 0)
     generate = cast("Callable[..., object]", model.generate)
@@ -97,12 +97,12 @@ def _generate(
 
 
 def is_one_head(options: argparse.Namespace) -> bool:
-    """Say whether one head is chosen, rather than all of them or of a layer."""
+    """Say whether --layer and --head choose a single head."""
     return options.layer is not None and options.head is not None
 
 
 def chosen(options: argparse.Namespace) -> AttentionTrace | AttentionGraph:
-    """Capture, and take the one head where one is chosen."""
+    """Capture, and take the one head if one is chosen."""
     trace = captured(options)
     return trace[options.layer, options.head] if is_one_head(options) else trace
 
@@ -136,7 +136,7 @@ def read_edits(options: argparse.Namespace) -> list[Make]:
 
 
 def edit_labels(options: argparse.Namespace) -> list[str]:
-    """Name each edit as it was written."""
+    """Name each edit as the user wrote it."""
     after = "" if options.renormalize else " without renormalizing"
     return [
         f"{option[2:]} {text}{after if option == '--cut' else ''}" for option, text in options.edits
@@ -153,7 +153,7 @@ def made_edits(makes: Sequence[Make], loaded: Loaded) -> list[Edit]:
 
 
 def edited_model(makes: Sequence[Make], loaded: Loaded) -> AbstractContextManager[object]:
-    """Open the edits in the model."""
+    """Apply the edits to the model, as a context."""
     from gattn.models.run.editing import edited
 
     _, model, tokenizer = loaded

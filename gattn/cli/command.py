@@ -1,4 +1,4 @@
-"""Runs a command, and says in one line what went wrong."""
+"""Runs a command and reports errors in one line."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from gattn.errors import GattnError, SelectionError
 
 _LONG_WORD = re.compile(r"(\S{100})\S{150,}(\S{50})")
 _FIRST, _LAST = 600, 300
-"""The characters of a message that are shown; what is longer quotes an argument."""
+"""How many characters of a long message to show; it is long because it quotes an argument."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; say what went wrong in one line, and return the exit status.
+    """Run the command, print any error in one line, and return the exit status.
 
-    It is 0; 2 for what cannot be done as asked; 1 for what failed on the way; 130 where stopped.
+    The status is 0 for success, 2 for a bad request, 1 for a failure, 130 if interrupted.
     """
     with any_console():
         try:
             _run(arguments)
             sys.stdout.flush()
-        except BrokenPipeError:  # Nobody reads on, which is no error.
+        except BrokenPipeError:  # The reader, such as head, has seen enough.
             drop_output()
             return 1
         except OSError as error:
@@ -64,17 +64,17 @@ def _run(arguments: Sequence[str] | None) -> None:
 
 
 def _check_unicode(options: argparse.Namespace) -> None:
-    """Refuse what is not valid Unicode, but for files to write, and NUL in the names of files."""
+    """Refuse NUL in file names, and invalid Unicode except in the name of the output."""
     for name, value in vars(options).items():
         if isinstance(value, Path) and "\0" in str(value):
-            raise SelectionError(f"{value} is no name of a file: it has a NUL.")
+            raise SelectionError(f"{value} is not a valid file name: it contains a NUL.")
         for text in () if name == "output" else _texts(value):
             try:
                 text.encode()
             except UnicodeEncodeError as error:
                 raise SelectionError(
                     f"The argument for {name} is not valid Unicode at character {error.start}: "
-                    f"expected it in the terminal's encoding, {sys.getfilesystemencoding()}, not "
+                    f"expected the terminal's encoding, {sys.getfilesystemencoding()}, not "
                     f"{text!r}."
                 ) from error
 
@@ -86,20 +86,20 @@ def _texts(value: object) -> list[str]:
 
 
 def _fault(error: Exception) -> str:
-    """Say what went wrong where nobody foresaw it."""
+    """Describe an unexpected error."""
     reason = str(error) or type(error).__name__
     if isinstance(error, MemoryError) or "allocate memory" in reason or "out of memory" in reason:
         return (
             "Out of memory: ask for less, such as a shorter text, one --layer, or --keep topk:8. "
-            f"The reason given: {reason}"
+            f"The error was: {reason}"
         )
     if sys.flags.dev_mode:
         raise error
     places = [at for at in traceback.extract_tb(error.__traceback__) if "gattn" in at.filename]
     place = f" in {Path(places[-1].filename).name}, line {places[-1].lineno}" if places else ""
     return (
-        f"A fault in gattn: {type(error).__name__}{place}: {reason}. Please report it; "
-        "python -X dev -m gattn.cli, with the same arguments, shows where it comes from."
+        f"A bug in gattn: {type(error).__name__}{place}: {reason}. Please report it; "
+        "python -X dev -m gattn.cli, with the same arguments, prints the traceback."
     )
 
 
@@ -111,7 +111,7 @@ def _failed(message: str, status: int) -> int:
 
 
 def _one_line(message: str) -> str:
-    """Put a message into one line of bounded length, without what acts on a terminal."""
+    """Write a message as one line of bounded length, without control characters."""
     line = _LONG_WORD.sub(r"\1 ... \2", " ".join(message.split()))
     if len(line) > _FIRST + _LAST:
         line = f"{line[:_FIRST]} ... {line[-_LAST:]}"

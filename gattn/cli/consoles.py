@@ -1,4 +1,4 @@
-"""Standard streams that take any character and are never missing."""
+"""Makes standard streams take any character, and replaces missing ones."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _READABLE = {
     "≤": "<=",
     "◌": "",
 }
-"""What a console shows that lacks a character; others are escaped, as in ``\\u72ac``."""
+"""What to print when an encoding lacks a character; others are escaped, as in ``\\u72ac``."""
 
 
 def _readable(error: UnicodeError) -> tuple[str, int]:
-    """Replace what an encoding lacks: an error handler of `codecs`."""
+    """Replace characters that an encoding lacks: an error handler for `codecs`."""
     if not isinstance(error, UnicodeEncodeError):
         raise error
     characters = error.object[error.start : error.end]
@@ -38,7 +38,7 @@ def _readable(error: UnicodeError) -> tuple[str, int]:
 
 
 def _replaced(character: str) -> str:
-    if "\udc80" <= character <= "\udcff":  # a byte of a file's name
+    if "\udc80" <= character <= "\udcff":  # a byte of a file name that is not valid text
         return f"\\x{ord(character) - 0xDC00:02x}"
     escaped = character.encode("ascii", "backslashreplace").decode()
     return _READABLE.get(character, escaped)
@@ -49,7 +49,7 @@ codecs.register_error("gattn", _readable)
 
 @contextmanager
 def any_console() -> Iterator[None]:
-    """Print any character within, and take streams that are closed for /dev/null."""
+    """Let any character be printed within, and send output nowhere if a stream is closed."""
     with ExitStack() as stack:
         for name in ("stdout", "stderr"):
             if getattr(sys, name) is None:
@@ -80,12 +80,12 @@ def _any_character(stream: TextIO) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(OSError):  # It flushes, and what was printed may have no reader.
+        with suppress(OSError):  # It flushes, and the reader may be gone.
             stream.reconfigure(errors=errors)
 
 
 def drop_output() -> None:
-    """Send what is left of the output nowhere, so that nothing fails again at the end."""
+    """Discard the rest of the output, so that closing the stream does not fail again."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

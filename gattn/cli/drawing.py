@@ -48,19 +48,19 @@ HEAD_COLUMNS = (
     "kept",
     "label",
 )
-"""What fits in a line of the head table."""
+"""The columns of the head table that fit on a line."""
 _TRIED = 40
-"""The characters of the text on which it is tried what a model tells."""
+"""The characters of the text used to try what a model can capture."""
 _MOST_PAIRS = 2_000_000
-"""Pairs of tokens, of all heads together, up to which a page shows more of them than attention."""
+"""The pairs of tokens, over all heads, up to which a page shows more than attention."""
 
 
 def run_draw(options: argparse.Namespace) -> None:
     """Draw all heads, or one."""
     if options.layout and not is_one_head(options):
         raise SelectionError(
-            "--layout draws one head: choose it with --layer and --head; `gattn heads TEXT` "
-            "describes them all."
+            "--layout is for one head: choose it with --layer and --head; `gattn heads TEXT` "
+            "describes all heads."
         )
     order = _order(options)
     shown = chosen(options)
@@ -70,11 +70,11 @@ def run_draw(options: argparse.Namespace) -> None:
 
 
 def _order(options: argparse.Namespace) -> dict[str, Any]:
-    """Read which heads are drawn, in which order and with which labels."""
+    """Read which heads to draw, in which order and with which labels."""
     is_one = is_one_head(options)
     if is_one and (options.heads or options.sort or options.label):
         raise SelectionError(
-            "--layer and --head draw one head: for a larger matrix of it say --heads "
+            "--layer and --head draw one head: for a larger matrix of it use --heads "
             f"{options.layer}.{options.head}; --sort and --label are for several heads."
         )
     stack, heads = head_choice(options.heads)
@@ -84,11 +84,11 @@ def _order(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def run_view(options: argparse.Namespace) -> None:
-    """Write a page, and open it."""
+    """Write a page and open it."""
     if options.generate is not None and (options.edits or options.generate < 1):
         raise EditError(
-            "--generate takes at least 1 token, and no edits: these may change what is generated, "
-            "and before and after are compared on the same tokens."
+            "--generate takes at least 1 token, and no edits: edits can change what is generated, "
+            "and before and after must have the same tokens."
         )
     makes = read_edits(options)
     loaded = load(options)
@@ -105,7 +105,7 @@ def run_view(options: argparse.Namespace) -> None:
 
 
 def _extras(options: argparse.Namespace, loaded: Loaded) -> dict[str, Any]:
-    """Choose scores and contributions, where they are known and the page stays small."""
+    """Choose to capture scores and contributions if they are known and the page stays small."""
     from gattn.models.load.encoding import encode
 
     text, model, tokenizer = loaded
@@ -114,7 +114,7 @@ def _extras(options: argparse.Namespace, loaded: Loaded) -> dict[str, Any]:
     layers = getattr(config, "num_hidden_layers", 1) if options.layer is None else 1
     heads = getattr(config, "num_attention_heads", 1) if options.head is None else 1
     if (pairs := tokens**2 * layers * heads) > _MOST_PAIRS:
-        note(f"{pairs:,} pairs of tokens: the page shows attention, not scores and contributions")
+        note(f"{pairs:,} pairs of tokens: the page shows attention, no scores or contributions")
         return {}
     prompt = argparse.Namespace(**vars(options) | {"generate": None})
     full: dict[str, Any] = {"scores": True, "contributions": True}
@@ -123,7 +123,7 @@ def _extras(options: argparse.Namespace, loaded: Loaded) -> dict[str, Any]:
         try:
             captured(prompt, (text[:_TRIED], model, tokenizer), **extras)
         except CaptureError as error:
-            reason = reason or f"less than the page could show: {error}"
+            reason = reason or f"the page shows less than it could: {error}"
         else:
             break
     if reason:
@@ -132,7 +132,7 @@ def _extras(options: argparse.Namespace, loaded: Loaded) -> dict[str, Any]:
 
 
 def _has_display() -> bool:
-    """Say whether there is a screen for a browser, rather than a terminal that one would take."""
+    """Say whether there is a screen for a browser; without one it would take the terminal."""
     return sys.platform in ("win32", "darwin") or any(
         os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")
     )
@@ -152,18 +152,18 @@ def run_heads(options: argparse.Namespace) -> None:
 
 
 def run_compare(options: argparse.Namespace) -> None:
-    """Show what edits change, or match two models."""
+    """Show what edits change, or match the heads of two models."""
     if bool(options.edits) == bool(options.other_model):
         raise EditError(
-            "compare takes at least one edit, such as --cut 5.1 or --swap cosine, or else another "
-            "model, --with NAME."
+            "compare takes at least one edit, such as --cut 5.1 or --swap cosine, or another "
+            "model, --with NAME, but not both."
         )
     order = _order(options)
     if options.other_model:
         if any(order.values()):
             raise SelectionError(
-                "--heads, --sort and --label are for a comparison around edits: another model's "
-                "heads are not in the same places."
+                "--heads, --sort and --label need a comparison before and after edits: another "
+                "model's heads are not in the same places."
             )
         _match(options)
         return
@@ -182,7 +182,7 @@ def run_compare(options: argparse.Namespace) -> None:
 
 
 def _match(options: argparse.Namespace) -> None:
-    """Find for each head the nearest one of another model."""
+    """Find the most similar head of another model for each head."""
     from gattn.analysis.heads.head_distances import head_distances
     from gattn.analysis.heads.head_table import head_table
 
@@ -215,10 +215,10 @@ def _print_comparison(table: pd.DataFrame, keep: str | None) -> None:
     print_table(shown)
     print(
         f"distance: Jensen-Shannon, base e, mean over queries, at most {FARTHEST:.3f}; entropy in "
-        "nats; change: of the most changed edge, after - before"
+        "nats; change: after - before, of the edge that changed most"
     )
     if keep:
-        print(f"of the edges that {keep} kept")
+        print(f"computed from the edges kept by {keep}")
 
 
 def _print_prediction(
@@ -230,7 +230,7 @@ def _print_prediction(
     import torch
 
     if before.logits is None or after.logits is None or not model.can_generate():
-        print(f"next token: none, {type(model).__name__} does not go on with texts")
+        print(f"next token: none, {type(model).__name__} does not predict one")
         return
     logits = (before.logits, after.logits)
     one, other = (some[-1].double().cpu().log_softmax(-1) for some in logits)

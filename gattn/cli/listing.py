@@ -10,11 +10,11 @@ from gattn.errors import SelectionError
 
 
 def run_export(options: argparse.Namespace) -> None:
-    """Write one head, or all of them."""
+    """Save one head, or all of them."""
     is_whole = options.output.suffix.lower() == ".gattn"
     if not is_whole and not is_one_head(options):
         raise SelectionError(
-            f"{options.output.suffix} holds one head: choose it with --layer and --head, or "
+            f"A {options.output.suffix} file holds one head: choose it with --layer and --head, or "
             "export all heads to a .gattn file."
         )
     exported = chosen(options)
@@ -23,7 +23,7 @@ def run_export(options: argparse.Namespace) -> None:
 
 
 def run_tokens(options: argparse.Namespace) -> None:
-    """List the tokens of a text with their positions."""
+    """List the tokens of a text and their positions."""
     from gattn.models.load.encoding import encode
     from gattn.names.text import visible
 
@@ -34,7 +34,7 @@ def run_tokens(options: argparse.Namespace) -> None:
 
 
 def run_models(options: argparse.Namespace) -> None:
-    """List the models that load without network."""
+    """List the models that load without a network."""
     from gattn.models.load.loading import offline_models
 
     print("\n".join(offline_models()))

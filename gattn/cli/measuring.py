@@ -25,11 +25,11 @@ _MOST_ROWS = 20
 
 
 def run_effect(options: argparse.Namespace) -> None:
-    """Measure what edits do to the prediction."""
+    """Measure how edits change the prediction."""
     if bool(options.edits) == options.each_head:
         raise EditError(
-            "effect takes edits, such as --cut 5.1 or --cut '5.1:9<-4', or else --each-head, which "
-            "cuts one head after the other."
+            "effect takes edits, such as --cut 5.1 or --cut '5.1:9<-4', or --each-head, which cuts "
+            "each head in turn, but not both."
         )
     makes = read_edits(options)
     loaded = load(options)
@@ -62,7 +62,7 @@ def run_effect(options: argparse.Namespace) -> None:
 
 
 def _each_head(loaded: Loaded) -> tuple[list[str], list[Edit]]:
-    """Cut each head that a capture finds."""
+    """Make a cut of each head that a capture finds."""
     from gattn.keep import TopK
     from gattn.models.edit.edges import Cut
     from gattn.models.run.capturing import capture
@@ -76,11 +76,11 @@ def _each_head(loaded: Loaded) -> tuple[list[str], list[Edit]]:
 
 
 def run_routes(options: argparse.Namespace) -> None:
-    """Find the routes of information to a prediction."""
+    """Find the paths by which a prediction gets its information."""
     loaded = load(options)
     from gattn.analysis.vectors.routes import routes
 
-    say("taking layers apart ...")
+    say("decomposing layers ...")
     found = routes(
         *loaded,
         position=written_token(options.position),
@@ -102,7 +102,7 @@ def _print_routes(found: Routes) -> None:
     print(f"position {position}, {visible(found.tokens[position])}, predicts {predicted}")
     print(f"{layer} layers; {found.number_of_nodes()} nodes, {found.number_of_edges()} edges")
     paths = found.paths(10)
-    print("\nstrength  path: layer.heads→ is attention, ↺ to the token itself")
+    print("\nstrength  path: layer.heads→ is attention, ↺ stays at the token")
     for strength, path in zip(paths["strength"], paths["path"], strict=True):
         print(f"   {strength:.3f}  {path}")
     edges = found.attention_edges().head(12).to_dict("records")
@@ -124,7 +124,7 @@ def _save_routes(found: Routes, path: Path) -> None:
 
 
 def run_flow(options: argparse.Namespace) -> None:
-    """Rank tokens by what flows from them to one."""
+    """Rank tokens by how much flows from them to one token."""
     stack, heads = head_choice(options.heads)
     trace = captured(options)
     from gattn.names.text import visible
@@ -139,10 +139,10 @@ def run_flow(options: argparse.Namespace) -> None:
     print(f"to {query}, {visible(trace.tokens[query])}, through {layers} layers")
     print_table(shown)
     if left := len(ranked) - len(shown):
-        print(f"and {left} more, which -o flow.csv writes too")
+        print(f"and {left} more, which -o flow.csv includes")
     print(
-        "flow: the most that comes through; share: of all flow; rollout: what comes if each token "
-        "passes on what it has read; attention: in the last layer alone"
+        "flow: the maximum flow; share: of all flow; rollout: what arrives if each token passes on "
+        "what it has read; attention: in the last layer only"
     )
     print_notes(ranked.notes)
     if options.output:
@@ -151,19 +151,19 @@ def run_flow(options: argparse.Namespace) -> None:
 
 
 def _position(written: str, tokens: Sequence[str]) -> int:
-    """Find the token that was written as its position or its text."""
+    """Find a token by its position or text."""
     from gattn.names.tokens import find_tokens
 
     try:
         return find_tokens(written_token(written), range(len(tokens)), tokens, "query")[-1]
     except SelectionError as error:
-        raise SelectionError(f"{error} `gattn tokens TEXT` lists them.") from error
+        raise SelectionError(f"{error} `gattn tokens TEXT` lists all tokens.") from error
 
 
 def _ranked(
     trace: AttentionTrace, query: int, heads: HeadChoice, options: argparse.Namespace
 ) -> Table:
-    """Rank the tokens by what flows from them to one."""
+    """Make the table of `run_flow`."""
     from gattn.analysis.propagation.flow import flow_and_lack
     from gattn.analysis.propagation.rollout import Mixed, rollout
     from gattn.analysis.reading.layers import Layers

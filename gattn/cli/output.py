@@ -1,4 +1,4 @@
-"""What the command says while it works, prints, and writes to files."""
+"""Progress messages, printed tables and output files."""
 
 from __future__ import annotations
 
@@ -24,48 +24,54 @@ EXPORTS = (".gattn", ".json", ".graphml", ".gexf", ".dot", ".gv", ".csv")
 
 
 def say(message: str) -> None:
-    """Show what takes long, on a terminal, in one line that the next message replaces."""
+    """Show progress on a terminal, in one line that the next message replaces."""
     if sys.stderr.isatty():
         print(f"\r\033[K{message}", end="", file=sys.stderr, flush=True)
 
 
 def note(message: str) -> None:
-    """Print a line where one of progress may stand."""
+    """Print a line in place of a progress message."""
     say("")
     print(message)
 
 
 def print_table(table: pd.DataFrame, numbers: str = ".3f") -> None:
-    """Print the columns of a table, and its floats in one format."""
+    """Print a table, its floats in one format."""
     print(table.to_string(index=False, float_format=lambda number: format(number, numbers)))
 
 
 def print_notes(notes: Sequence[str]) -> None:
-    """Print one note a line."""
+    """Print one note per line."""
     for line in notes:
         print(line)
 
 
 def without_single_stack(table: pd.DataFrame) -> pd.DataFrame:
-    """Drop the level of stacks where there is one alone."""
+    """Drop the index level of stacks if there is only one."""
     is_single = table.index.get_level_values("stack").nunique() == 1
     return table.droplevel("stack") if is_single else table
 
 
 def check_output(path: Path, suffixes: Sequence[str]) -> None:
-    """Refuse before the model runs what could not be written after it."""
+    """Check a file's name before the model runs, so that the result can be written.
+
+    Raises
+    ------
+    SelectionError
+        If it cannot be written.
+    """
     if path.suffix.lower() not in suffixes:
         raise SelectionError(f"{path}: the suffix must be one of {', '.join(suffixes)}.")
     folder = path.absolute().parent
     is_there = _exists(path)
     if not _exists(folder) or not folder.is_dir():
-        raise SelectionError(f"{path}: there is no folder {folder}.")
+        raise SelectionError(f"{path}: the folder {folder} does not exist.")
     if is_there and not path.is_file():
         kind = "a folder" if path.is_dir() else "a device or a pipe"
         raise SelectionError(f"{path} is {kind}: expected the name of a file.")
     if not os.access(path if is_there else folder, os.W_OK):
         what = "this file" if is_there else f"the folder {folder}"
-        raise SelectionError(f"{path}: {what} cannot be written; name another.")
+        raise SelectionError(f"{path}: {what} is not writable; choose another.")
 
 
 def _exists(path: Path) -> bool:
@@ -78,13 +84,13 @@ def _exists(path: Path) -> bool:
     except (OSError, ValueError) as error:  # too long, links in a circle, NUL
         reason = error.strerror if isinstance(error, OSError) else error
         raise SelectionError(
-            f"{path} is no name of a file ({reason}): expected one such as attention.svg."
+            f"{path} is not a valid file name ({reason}): expected one such as attention.svg."
         ) from error
     return True
 
 
 def save_drawing(draw: Callable[[], Figure | Axes], path: Path) -> None:
-    """Draw without a screen, and write the figure with its text as text."""
+    """Draw without a screen, and write the figure; SVG keeps text as text."""
     import matplotlib as mpl
 
     mpl.use("agg")
@@ -96,7 +102,7 @@ def save_drawing(draw: Callable[[], Figure | Axes], path: Path) -> None:
 
 
 def save_table(table: Table | Effects, path: Path, *, index: bool = True) -> None:
-    """Write the whole table, or draw it."""
+    """Write the whole table as CSV, or draw it."""
     if path.suffix.lower() != ".csv":
         save_drawing(table.draw, path)
         return

@@ -1,22 +1,28 @@
-"""The arguments of all commands."""
+"""The commands and their arguments."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
 
 from gattn import __version__
-from gattn.cli.arguments import Parser, real, whole
-from gattn.cli.captures import KEEPS
+from gattn.cli.arguments import REDUCTIONS, Parser, real, whole
 from gattn.cli.drawing import run_compare, run_draw, run_heads, run_view
-from gattn.cli.edits import GRAMMAR, GRAPHS, NORMALIZERS, WEIGHTS
 from gattn.cli.listing import run_export, run_models, run_tokens
 from gattn.cli.measuring import run_effect, run_flow, run_routes
 from gattn.cli.output import EXPORTS, PAGES, PICTURES
 from gattn.cli.querying import TABLES, run_query, run_statistics
+from gattn.cli.shared_arguments import (
+    add_capture,
+    add_edits,
+    add_folder,
+    add_order,
+    add_output,
+    add_position,
+    add_text,
+)
 from gattn.cli.survey_arguments import add_survey
 from gattn.cli.surveying import run_survey
 
@@ -24,24 +30,13 @@ Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 LAYOUTS = ("arcs", "columns", "circle", "matrix")
 METRICS = ("kl", "logit_difference", "probability")
-EDITS = {
-    "--cut": ("EDIT", "cut edges"),
-    "--scale": ("FACTOR:EDIT", "multiply the attention of edges"),
-    "--swap": ("WEIGHT[@PLACE]", f"swap the weight function: {', '.join(WEIGHTS)}"),
-    "--normalizer": ("NAME[@PLACE]", f"swap the normalizer: {', '.join(NORMALIZERS)}"),
-    "--restrict": (
-        "GRAPH[@PLACE]",
-        f"keep only the edges of a graph: {', '.join(GRAPHS)} (window: the last N keys, the "
-        "query's own among them, and the next; longformer: N tokens away at most, and token 0)",
-    ),
-}
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Make the parser: each command sets `run`, and `suffixes` where it writes to files."""
-    parser = Parser(prog="gattn", description="Read the self-attention of a model as graphs.")
+    """Make the parser: each command sets `run`, and `suffixes` if it writes a file."""
+    parser = Parser(prog="gattn", description="Read a model's self-attention as graphs.")
     parser.add_argument("--version", action="version", version=f"gattn {__version__}")
-    # What a command has no argument for.
+    # For commands without these arguments.
     parser.set_defaults(output=None, layer=None, head=None, keep=None, generate=None)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for add in (
@@ -63,255 +58,189 @@ def make_parser() -> argparse.ArgumentParser:
     return parser
 
 
+def _command(
+    commands: Commands, name: str, run: Callable[[argparse.Namespace], None], what: str
+) -> Parser:
+    parser = commands.add_parser(name, help=what, description=f"{what[0].upper()}{what[1:]}.")
+    parser.set_defaults(run=run)
+    return parser
+
+
 def _draw(commands: Commands) -> None:
-    parser = commands.add_parser("draw", help="draw all heads of a text, or one head")
-    _add_capture(parser)
+    parser = _command(commands, "draw", run_draw, "draw all heads on a text, or one head")
+    add_capture(parser)
     parser.add_argument("--layout", choices=LAYOUTS, help="how to draw one head (default: arcs)")
-    _add_order(parser)
-    _add_output(parser, PICTURES, "attention.svg")
-    parser.set_defaults(run=run_draw)
+    add_order(parser)
+    add_output(parser, PICTURES, "attention.svg")
 
 
 def _view(commands: Commands) -> None:
-    parser = commands.add_parser(
+    parser = _command(
+        commands,
         "view",
-        help="write a page for the browser, and open it; with edits, before and after",
+        run_view,
+        "write a page of all heads and open it in the browser; with edits, before and after",
     )
-    _add_capture(parser)
-    _add_edits(parser)
+    add_capture(parser)
+    add_edits(parser)
     parser.add_argument(
-        "--generate", type=whole, metavar="N", help="let the model go on with the text for N tokens"
+        "--generate", type=whole, metavar="N", help="let the model generate N more tokens"
     )
-    parser.add_argument(
-        "--no-open", dest="opens", action="store_false", help="write the page alone"
-    )
-    _add_output(parser, PAGES, "attention.html")
-    parser.set_defaults(run=run_view)
+    parser.add_argument("--no-open", dest="opens", action="store_false", help="only write the page")
+    add_output(parser, PAGES, "attention.html")
 
 
 def _heads(commands: Commands) -> None:
-    parser = commands.add_parser("heads", help="describe every head in one row of a table")
-    _add_capture(parser)
+    parser = _command(commands, "heads", run_heads, "print a table of scores, one row per head")
+    add_capture(parser)
     parser.add_argument("--all", action="store_true", help="print all columns")
-    _add_output(parser, (".csv", *PICTURES))
-    parser.set_defaults(run=run_heads)
+    add_output(parser, (".csv", *PICTURES))
 
 
 def _export(commands: Commands) -> None:
-    parser = commands.add_parser("export", help="write one head, or with .gattn all of them")
-    _add_capture(parser)
-    _add_output(parser, EXPORTS, required=True)
-    parser.set_defaults(run=run_export)
+    parser = _command(commands, "export", run_export, "save one head, or all heads as .gattn")
+    add_capture(parser)
+    add_output(parser, EXPORTS, required=True)
 
 
 def _compare(commands: Commands) -> None:
-    parser = commands.add_parser(
-        "compare", help="show what edits change, in every head or in one; or match two models"
+    parser = _command(
+        commands,
+        "compare",
+        run_compare,
+        "show what edits change in each head, or match the heads of two models",
     )
-    _add_capture(parser)
-    _add_edits(parser)
-    _add_order(parser)
+    add_capture(parser)
+    add_edits(parser)
+    add_order(parser)
     parser.add_argument(
         "--with",
         dest="other_model",
         metavar="NAME",
-        help="another model, instead of edits: which of its heads is each head nearest?",
+        help="another model, instead of edits: find its most similar head for each head",
     )
-    _add_output(parser, PICTURES, "compare.svg")
-    parser.set_defaults(run=run_compare)
+    add_output(parser, PICTURES, "compare.svg")
 
 
 def _effect(commands: Commands) -> None:
-    parser = commands.add_parser("effect", help="measure what edits do to the prediction")
-    _add_text(parser)
-    _add_edits(parser)
+    parser = _command(commands, "effect", run_effect, "measure how edits change the prediction")
+    add_text(parser)
+    add_edits(parser)
     parser.add_argument(
-        "--together", action="store_true", help="apply all edits at once, as one row"
+        "--together", action="store_true", help="apply all edits at once, for one row"
     )
-    parser.add_argument("--each-head", action="store_true", help="cut each head, one per row")
-    parser.add_argument("--metric", choices=METRICS, default="kl", help="default: kl")
     parser.add_argument(
-        "--position",
-        default="-1",
-        metavar="TOKEN",
-        help="the token whose prediction is measured, by position or text (default: -1, the last)",
+        "--each-head", action="store_true", help="cut (ablate) each head in turn, one row per head"
     )
-    parser.add_argument("--target", metavar="TOKEN", help='a token such as " cat"')
-    parser.add_argument("--other", metavar="TOKEN", help="the one it is compared with")
-    _add_output(parser, (".csv", *PICTURES))
-    parser.set_defaults(run=run_effect)
+    parser.add_argument(
+        "--metric", choices=METRICS, default="kl", help="what to measure (default: kl)"
+    )
+    add_position(parser)
+    parser.add_argument(
+        "--target", metavar="TOKEN", help='the predicted token, such as " cat"; kl has none'
+    )
+    parser.add_argument("--other", metavar="TOKEN", help="the token to compare the target with")
+    add_output(parser, (".csv", *PICTURES))
 
 
 def _routes(commands: Commands) -> None:
-    parser = commands.add_parser("routes", help="find the routes of information to a prediction")
-    _add_text(parser)
-    parser.add_argument(
-        "--position",
-        default="-1",
-        metavar="TOKEN",
-        help="the token whose prediction is asked for, by position or text (default: -1, the last)",
+    parser = _command(
+        commands, "routes", run_routes, "find the paths by which a prediction gets its information"
     )
+    add_text(parser)
+    add_position(parser)
     parser.add_argument(
         "--threshold",
         type=real,
         default=0.04,
         metavar="T",
-        help="drop what has no larger importance (default: 0.04)",
+        help="drop edges of importance T or less (default: 0.04)",
     )
-    _add_output(parser, (*PICTURES, *EXPORTS[1:]))
-    parser.set_defaults(run=run_routes)
+    add_output(parser, (*PICTURES, *EXPORTS[1:]))
 
 
 def _flow(commands: Commands) -> None:
-    parser = commands.add_parser("flow", help="rank tokens by what flows from them to one token")
-    _add_text(parser)
+    parser = _command(
+        commands, "flow", run_flow, "rank tokens by how much flows from them to one token"
+    )
+    add_text(parser)
     parser.add_argument(
         "--query",
         default="-1",
         metavar="TOKEN",
-        help="where it flows to: a position, or a text, its last token (default: -1, the last)",
+        help="the token to which it flows: a position, or text, whose last match counts (default: "
+        "-1, the last)",
     )
     parser.add_argument(
-        "--heads", metavar="HEADS", help="read these alone: numbers, as in 0,2, or 1.1,2.0"
+        "--heads",
+        metavar="HEADS",
+        help="only these heads: numbers in each layer, as in 0,2, or [STACK:]LAYER.HEAD, as in "
+        "1.1,2.0",
     )
     parser.add_argument(
         "--reduce",
         default="mean",
-        choices=("mean", "max", "min"),
-        help="how a layer's heads become one (default: mean)",
+        choices=REDUCTIONS,
+        help="how to combine the heads of a layer (default: mean)",
     )
     parser.add_argument(
-        "--residual", type=real, metavar="R", help="the residual stream's share (default: 0.5)"
+        "--residual",
+        type=real,
+        metavar="R",
+        help="the residual stream's share of a layer's output (default: 0.5)",
     )
-    _add_output(parser, (*PICTURES, ".csv"))
-    parser.set_defaults(run=run_flow)
+    add_output(parser, (*PICTURES, ".csv"))
 
 
 def _tokens(commands: Commands) -> None:
-    parser = commands.add_parser("tokens", help="list the tokens of a text with their positions")
-    _add_text(parser)
-    parser.set_defaults(run=run_tokens)
+    parser = _command(
+        commands, "tokens", run_tokens, "list the tokens of a text and their positions"
+    )
+    add_text(parser)
 
 
 def _survey(commands: Commands) -> None:
-    parser = commands.add_parser(
-        "survey", help="capture many texts into a folder of Parquet files; go on where it stopped"
+    parser = _command(
+        commands,
+        "survey",
+        run_survey,
+        "capture many texts into a folder of Parquet files; interrupted runs resume",
     )
     add_survey(parser)
-    _add_edits(parser)
-    parser.set_defaults(run=run_survey)
+    add_edits(parser)
 
 
 def _query(commands: Commands) -> None:
-    parser = commands.add_parser("query", help="answer a query in SQL over a survey")
-    _add_folder(parser)
+    parser = _command(commands, "query", run_query, "query a survey with SQL")
+    add_folder(parser)
     parser.add_argument(
         "query",
         metavar="SQL",
-        help="over the tables texts, edges, queries, heads, tokens and failures",
+        help="a query of the tables texts, edges, queries, heads, tokens and failures",
     )
-    _add_output(parser, TABLES)
-    parser.set_defaults(run=run_query)
+    add_output(parser, TABLES)
 
 
 def _statistics(commands: Commands) -> None:
-    parser = commands.add_parser(
-        "statistics", help="what each head does on average over a survey; or compare two"
+    parser = _command(
+        commands,
+        "statistics",
+        run_statistics,
+        "average a score over a survey, head by head, or compare two surveys",
     )
-    _add_folder(parser)
-    parser.add_argument("score", metavar="SCORE", help="a column of the table heads")
+    add_folder(parser)
+    parser.add_argument(
+        "score", metavar="SCORE", help="a column of the table heads, such as induction"
+    )
     parser.add_argument(
         "--with",
         dest="other_folder",
         type=Path,
         metavar="FOLDER",
-        help="another survey of the same texts: test whether heads differ",
+        help="another survey of the same texts: test which heads differ",
     )
-    _add_output(parser, (".csv", *PICTURES))
-    parser.set_defaults(run=run_statistics)
-
-
-def _add_folder(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", type=Path, metavar="FOLDER", help="the survey's folder")
+    add_output(parser, (".csv", *PICTURES))
 
 
 def _models(commands: Commands) -> None:
-    parser = commands.add_parser("models", help="list the models that load without network")
-    parser.set_defaults(run=run_models)
-
-
-def _add_text(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("text", metavar="TEXT", help="the text; - reads it from standard input")
-    parser.add_argument(
-        "--model", metavar="NAME", help="a folder or a hub name (default: the embedded model)"
-    )
-
-
-def _add_capture(parser: argparse.ArgumentParser) -> None:
-    _add_text(parser)
-    parser.add_argument("--layer", type=whole, metavar="N", help="only this layer, counted from 0")
-    parser.add_argument("--head", type=whole, metavar="N", help="only this head, counted from 0")
-    parser.add_argument(
-        "--keep", metavar="RULE", help=f"which edges to keep: {KEEPS} (default: all)"
-    )
-
-
-def _add_order(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--heads",
-        metavar="HEADS",
-        help="draw these, larger: of each layer, as in 0,2, or 1.1,2.0 or decoder:1.1,2.0",
-    )
-    for option, what in (
-        ("--sort", "sort heads by a column of `gattn heads --all` or of the table of a comparison"),
-        ("--label", "write such a column above each head; label says in words what it does"),
-    ):
-        parser.add_argument(option, metavar="SCORE", help=what)
-
-
-def _add_edits(parser: argparse.ArgumentParser) -> None:
-    edits = parser.add_argument_group(
-        "edits",
-        f"EDIT is {GRAMMAR}. PLACE is [STACK:]LAYER[.HEAD]; all heads by default. Edits may be "
-        "given several times; `gattn tokens TEXT` lists the positions of tokens.",
-    )
-    for option, (metavar, what) in EDITS.items():
-        edits.add_argument(
-            option,
-            dest="edits",
-            action="append",
-            default=[],
-            type=partial(_written, option),
-            metavar=metavar,
-            help=what,
-        )
-    edits.add_argument(
-        "--no-renormalize",
-        dest="renormalize",
-        action="store_false",
-        help="--cut after normalizing, so that the other edges keep what they had",
-    )
-
-
-def _written(option: str, text: str) -> tuple[str, str]:
-    return option, text
-
-
-def _add_output(
-    parser: argparse.ArgumentParser,
-    suffixes: Sequence[str],
-    default: str | None = None,
-    *,
-    required: bool = False,
-) -> None:
-    parser.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        required=required,
-        default=default,
-        metavar="FILE",
-        help=f"where to write: {', '.join(suffixes)}"
-        + (f" (default: {default})" if default else ""),
-    )
-    parser.set_defaults(suffixes=suffixes)
+    _command(commands, "models", run_models, "list the models that load without a network")

@@ -15,14 +15,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TABLES = (".csv", ".parquet", ".json")
-"""What answers to queries are written to."""
+"""The kinds of files that a query's result can be written to."""
 
 _MOST_ROWS = 40
 _MOST_CHARACTERS = 60
 
 
 def run_query(options: argparse.Namespace) -> None:
-    """Answer a query over a survey: print the first rows, and write all of them."""
+    """Query a survey with SQL: print the first rows, and write all of them."""
     from gattn.surveys.ask.reading import open_survey
 
     found = open_survey(options.folder).sql(options.query)
@@ -33,7 +33,7 @@ def run_query(options: argparse.Namespace) -> None:
 
 
 def run_statistics(options: argparse.Namespace) -> None:
-    """Print what each head does on average over a survey, or how two surveys differ."""
+    """Print each head's mean score over a survey, or how two surveys differ."""
     from gattn.surveys.ask.reading import open_survey
 
     survey = open_survey(options.folder)
@@ -50,7 +50,7 @@ def run_statistics(options: argparse.Namespace) -> None:
 
 
 def _print_rows(table: pd.DataFrame) -> None:
-    """Print the first rows, without what would act on a terminal."""
+    """Print the first rows, without characters that control a terminal."""
     shown = table.head(_MOST_ROWS).copy()
     shown.columns = [_shown(name) for name in shown.columns]
     for number, kind in enumerate(shown.dtypes):
@@ -62,13 +62,13 @@ def _print_rows(table: pd.DataFrame) -> None:
     else:
         print("no rows")
     if left := len(table) - len(shown):
-        print(f"and {left:,} more rows, which -o writes too")
+        print(f"and {left:,} more rows, which -o includes")
     if rest := ", ".join(shown.columns[columns:]):
-        print(f"and the columns {rest}")
+        print(f"columns not shown: {rest}")
 
 
 def _fitting(shown: pd.DataFrame) -> int:
-    """Say how many columns a terminal has room for; a file or a pipe has room for all."""
+    """Count the columns that fit on a terminal; files and pipes take all."""
     if not sys.stdout.isatty():
         return len(shown.columns)
     room = shutil.get_terminal_size().columns
@@ -88,7 +88,7 @@ def _shown(value: Any) -> str:
 
 
 def _save_rows(table: pd.DataFrame, path: Path) -> None:
-    """Write all rows to a file of the kind that its suffix says."""
+    """Write all rows to a file whose suffix says its kind."""
     import pyarrow as pa
 
     from gattn.files.paths import whole_file
@@ -103,6 +103,6 @@ def _save_rows(table: pd.DataFrame, path: Path) -> None:
                 table.to_parquet(part, index=False)
     except (pa.ArrowException, ValueError, TypeError) as error:
         raise FileError(
-            f"{path} cannot hold this answer ({error}): choose or cast columns in the query, or "
-            f"another of {', '.join(TABLES)}."
+            f"{path} cannot hold this result ({error}): choose or cast columns in the query, or "
+            f"use another of {', '.join(TABLES)}."
         ) from error

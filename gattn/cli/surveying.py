@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import re
 import shlex
 import sys
 import time
@@ -11,11 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from gattn.cli.arguments import head_choice
+from gattn.cli.arguments import head_choice, layer_choice
 from gattn.cli.captures import read_edits, read_keep
 from gattn.cli.output import note, say
 from gattn.errors import EditError, GattnError, SelectionError
-from gattn.names.places import read_numbers
 
 if TYPE_CHECKING:
     from gattn.models.edit.base import Edit
@@ -25,21 +23,20 @@ if TYPE_CHECKING:
 ANALYSES = ("heads", "mixing", "ranks", "spectral", "templates", "topology")
 """The names in `gattn.surveys.run.analyses`, which is not loaded for --help."""
 
-_NUMBERS = re.compile(r"\d+(-\d+)?(,\d+(-\d+)?)*")
 _MOST_REASONS = 3
 _REASONS = r"""
 select min(reason) as reason, count(*) as failed from failures
 group by regexp_replace(reason, '\d+', '', 'g') order by failed desc, reason
 """
-"""Reasons that differ in numbers alone are one."""
+"""Reasons that differ only in their numbers count as one."""
 
 
 def run_survey(options: argparse.Namespace) -> None:
-    """Capture many texts into a folder, and say what is in it."""
+    """Capture many texts into a folder and print a summary."""
     begun = time.monotonic()
     chosen: dict[str, Any] = {
         "keep": read_keep(options.keep),
-        "layers": _read_numbers("--layers", options.layers),
+        "layers": layer_choice(options.layers),
         "heads": _read_heads(options.heads),
         "contributions": _read_contributions(options.contributions),
         "analyses": _read_names(options.analyses),
@@ -62,21 +59,10 @@ def run_survey(options: argparse.Namespace) -> None:
     _print_survey(made, options.out, time.monotonic() - begun)
 
 
-def _read_numbers(option: str, text: str | None) -> list[int] | None:
-    if text is None:
-        return None
-    if not _NUMBERS.fullmatch(text):
-        raise SelectionError(f"{option} takes numbers and ranges, such as 0,2-4, not {text!r}.")
-    try:
-        return read_numbers(text)
-    except ValueError as error:
-        raise SelectionError(f"{option} takes {error}; not {text!r}.") from error
-
-
 def _read_heads(text: str | None) -> list[int] | list[tuple[int, int]] | None:
     stack, heads = head_choice(text)
     if stack is not None:
-        raise SelectionError(f"--heads names heads of all stacks: write {text!r} without {stack}:.")
+        raise SelectionError(f"--heads applies to every stack: leave out {stack}: in {text!r}.")
     return heads
 
 
@@ -100,13 +86,13 @@ def _analyses(names: Sequence[str]) -> list[Any]:
 def _refuse_restrict(options: argparse.Namespace) -> None:
     if any(option == "--restrict" for option, _ in options.edits):
         raise EditError(
-            "--restrict takes a graph on the tokens of one text, and the texts of a survey differ "
-            "in length: cut edges instead, as in --cut '5.1:9<-4'."
+            "--restrict needs the number of tokens, which differs between the texts of a survey: "
+            "cut edges instead, as in --cut '5.1:9<-4'."
         )
 
 
 def _made_edits(options: argparse.Namespace) -> list[Edit]:
-    """Make the edits for a model; none of those that are left asks for a text's length."""
+    """Make the edits for a model; none that a survey allows depends on the length of the text."""
     makes = read_edits(options)
     if not makes:
         return []
@@ -120,8 +106,8 @@ def _pool(options: argparse.Namespace) -> RayPool | None:
     if options.ray is None:
         if options.workers is not None or options.num_gpus is not None:
             raise SelectionError(
-                "--workers and --num-gpus are those of a Ray cluster: name it, as in --ray auto, "
-                "or --ray local for one on this machine."
+                "--workers and --num-gpus need a Ray cluster: add --ray auto or its address, or "
+                "--ray local to start one on this machine."
             )
         return None
     from gattn.surveys.run.ray_pool import RayPool
@@ -131,7 +117,7 @@ def _pool(options: argparse.Namespace) -> RayPool | None:
 
 
 def _stopped(folder: Path) -> str:
-    """Say what is in a survey that was stopped."""
+    """Say how far a survey got before it was stopped."""
     from gattn.surveys.store.manifest import read_manifest
     from gattn.surveys.store.parts import count_texts
 
@@ -141,9 +127,9 @@ def _stopped(folder: Path) -> str:
     except GattnError:
         return "stopped"
     if manifest is None:
-        return f"stopped; no text is in {folder} yet"
+        return f"stopped; {folder} holds no texts yet"
     total = manifest["num_texts"]
-    return f"stopped; {count:,} of {total:,} texts are in {folder}; run the same again to go on"
+    return f"stopped; {folder} holds {count:,} of {total:,} texts; run the same command to resume"
 
 
 def _print_survey(survey: Survey, folder: Path, seconds: float) -> None:
@@ -159,7 +145,7 @@ def _print_survey(survey: Survey, folder: Path, seconds: float) -> None:
     for row in reasons[:_MOST_REASONS].itertuples():
         print(f"  {row.failed:,} x {' '.join(str(row.reason).split())[:200]}")
     if (rest := len(reasons) - _MOST_REASONS) > 0:
-        print(f"  and {rest:,} other reasons, in the table failures")
+        print(f"  and {rest:,} more reasons, in the table failures")
     query = "select layer, head, avg(kept) from heads group by all order by all"
     print(f'next: gattn query {shlex.quote(str(folder))} "{query}"')
 

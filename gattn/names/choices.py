@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from gattn.errors import SelectionError
-from gattn.names.places import list_places, read_numbers
+from gattn.names.places import list_places, read_choice, read_numbers
 
 LayerChoice: TypeAlias = int | str | Sequence[int] | None
 """Which layers: all (None), one number, or several, as numbers or as text such as "0,2-4"."""
@@ -174,12 +174,14 @@ def stack_and_heads(
     if isinstance(heads, str) and heads in REDUCTIONS:
         raise SelectionError(f"{_expected(heads)}; how they become one is reduce={heads!r}.")
     try:
-        if isinstance(heads, str) and "." not in heads:
-            return None, numbers_of("heads", read_numbers(heads))
+        listed: Any
+        if isinstance(heads, str):
+            stack, listed = read_choice(heads)
+            return stack, numbers_of("heads", listed) if is_number(listed[0]) else listed
         if is_number(heads):
             return None, [index(heads)]  # type: ignore[arg-type]
-        listed: Any = heads if isinstance(heads, str) else list(heads)  # type: ignore[arg-type]
-        if not isinstance(heads, str) and all(map(is_number, listed)):
+        listed = list(heads)  # type: ignore[arg-type]
+        if all(map(is_number, listed)):
             return None, _numbers(heads, listed)
         return list_places(listed)
     except (TypeError, ValueError) as error:

@@ -83,6 +83,22 @@ def read_heads(text: str) -> Named:
     return Named(found["stack"], _numbers(found["layer"]), _numbers(found["head"]))
 
 
+def read_choice(text: str) -> tuple[str | None, list[int] | Places]:
+    """Read which heads are chosen: numbers, such as ``0,2-4``, or places, such as ``1.1,2.0``.
+
+    Returns
+    -------
+    tuple
+        The stack, where places name it, and the numbers or places.
+
+    Raises
+    ------
+    ValueError
+        Where the text is neither; it says what is expected instead.
+    """
+    return list_places(text) if "." in text else (None, read_numbers(text))
+
+
 def list_places(given: Any) -> tuple[str | None, Places]:
     """Read heads one by one: as text, or several, each as (layer, head) or text.
 
@@ -122,8 +138,8 @@ def read_numbers(written: str) -> list[int]:
     """
     numbers: list[int] = []
     for part in map(str.strip, written.split(",")):
-        first, _, last = part.partition("-")
-        start, stop = read_number(first), read_number(last or first)
+        first, dash, last = part.partition("-")
+        start, stop = read_number(first), read_number(last if dash else first)
         if stop < start:
             raise ValueError(f"ranges that rise: {part} is empty")
         if stop - start + len(numbers) >= MOST:

@@ -71,7 +71,7 @@ def check(line, encoding="utf-8"):
     status, output, errors = ended(line, encoding)
     assert status in (0, 1, 2), (line, errors)
     assert "Traceback" not in output + errors, line
-    assert "A fault in gattn" not in errors, (line, errors)
+    assert "A bug in gattn" not in errors, (line, errors)
     if status:
         (said,) = errors.splitlines()
         assert said.startswith("gattn: "), line

@@ -96,9 +96,9 @@ def test_a_console_of_ascii():
         (KeyboardInterrupt(), 130, "stopped"),
         (MemoryError(), 1, "Out of memory: ask for less"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory"), 1, "Out of memory"),
-        (ZeroDivisionError("by\nzero"), 1, "A fault in gattn: ZeroDivisionError in "),
+        (ZeroDivisionError("by\nzero"), 1, "A bug in gattn: ZeroDivisionError in "),
         (OSError(28, "No space left on device", "a.svg"), 1, "a.svg: No space left on device"),
-        (RecursionError("too deep"), 1, "A fault in gattn: RecursionError"),
+        (RecursionError("too deep"), 1, "A bug in gattn: RecursionError"),
     ],
 )
 def test_whatever_happens_ends_in_one_line(error, status, said, monkeypatch, capsys):

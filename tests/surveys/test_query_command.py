@@ -32,7 +32,7 @@ def test_of_many_rows_the_first_are_printed(survey, capsys):
     assert main(["query", str(survey.folder), "from heads"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 42
-    assert lines[-1] == "and 8 more rows, which -o writes too"
+    assert lines[-1] == "and 8 more rows, which -o includes"
     assert main(["query", str(survey.folder), "from failures"]) == 0
     assert capsys.readouterr().out == "no rows\n"
 
@@ -45,10 +45,10 @@ def test_a_terminal_has_the_columns_that_fit(survey, capsys, monkeypatch):
     assert len(rows) == 4
     assert max(map(len, rows)) <= 70
     shown = rows[0].split()
-    assert rest == f"and the columns {', '.join(survey.heads.columns[len(shown) :])}"
+    assert rest == f"columns not shown: {', '.join(survey.heads.columns[len(shown) :])}"
     assert shown == list(survey.heads.columns[: len(shown)])
     assert main(["query", str(survey.folder), "select repeat('x', 99) a, repeat('y', 19) b"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "and the columns b"
+    assert capsys.readouterr().out.splitlines()[-1] == "columns not shown: b"
 
 
 def test_nothing_in_a_cell_acts_on_the_terminal(survey, capsys):

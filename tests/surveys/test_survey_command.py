@@ -94,12 +94,12 @@ def test_survey_takes_what_the_function_takes(corpus, tmp_path):
     ("arguments", "said"),
     [
         (["--analyses", "heads,foo"], "--analyses takes heads, mixing, ranks, spectral"),
-        (["--layers", "1-"], "--layers takes numbers and ranges, such as 0,2-4, not '1-'"),
+        (["--layers", "1-"], "--layers takes numbers and ranges, as in 0,2-4, not '1-'"),
         (["--layers", "9"], "9"),
         (["--keep", "some"], "--keep is one of all, threshold:T"),
-        (["--restrict", "window:3"], "--restrict takes a graph on the tokens of one text"),
+        (["--restrict", "window:3"], "--restrict needs the number of tokens"),
         (["--cut", "x"], "--cut takes "),
-        (["--workers", "2"], "--workers and --num-gpus are those of a Ray cluster"),
+        (["--workers", "2"], "--workers and --num-gpus need a Ray cluster"),
         (["--model", "/nowhere"], "The model '/nowhere' could not be loaded"),
         (["--column", "missing"], "missing"),
         (["--limit", "0"], "limit must be a whole number >= 1, not 0"),
@@ -136,7 +136,7 @@ def test_survey_that_is_stopped_says_how_far_it_is(
     with monkeypatch.context() as patch:
         patch.setattr(capture.CaptureGraphs, "__call__", stopping)
         assert run(corpus, "-o", out) == 130
-    said = f"gattn: stopped; 8 of 10 texts are in {out}; run the same again to go on\n"
+    said = f"gattn: stopped; {out} holds 8 of 10 texts; run the same command to resume\n"
     assert capsys.readouterr().err == said
     assert run(corpus, "-o", out) == 0
     assert f"{out}: 10 texts" in capsys.readouterr().out
@@ -225,4 +225,4 @@ def test_reasons_that_are_not_listed_are_counted(tmp_path, capsys):
     surveying._print_survey(Stub(), tmp_path, 1.0)
     printed = capsys.readouterr().out
     assert "15 texts failed" in printed
-    assert "3 x c\n  and 2 other reasons, in the table failures\n" in printed
+    assert "3 x c\n  and 2 more reasons, in the table failures\n" in printed

@@ -541,20 +541,46 @@ def test_surveys_of_other_texts_are_not_compared(survey, tmp_path):
     assert survey.compare(few, "entropy", resamples=100)["texts"].tolist() == [2] * 16
 
 
-def test_scores_of_other_definitions_are_not_compared(survey, tmp_path):
-    older = tmp_path / "older"
-    shutil.copytree(survey.folder, older)
-    manifest = json.loads((older / "manifest.json").read_text())
+@pytest.fixture
+def older(survey, tmp_path):
+    """A survey of a gattn that wrote down no version of its definitions."""
+    folder = tmp_path / "older"
+    shutil.copytree(survey.folder, folder)
+    manifest = json.loads((folder / "manifest.json").read_text())
     assert manifest.pop("definitions") == 2
     manifest.pop("sha256")
-    (older / "manifest.json").write_text(json.dumps(manifest))
-    other = gattn.open_survey(older)
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    return gattn.open_survey(folder)
+
+
+def test_scores_of_other_definitions_are_not_compared(survey, older):
     for score in ("induction", "previous_token", "even_next_token"):
-        for one, two in ((survey, other), (other, survey)):
+        for one, two in ((survey, older), (older, survey)):
             with pytest.raises(SelectionError, match=rf"{score}' in .*older has an older defini"):
                 one.compare(two, score, resamples=100)
-    assert len(survey.compare(other, "entropy", resamples=100)) == 16
+    assert len(survey.compare(older, "entropy", resamples=100)) == 16
     assert len(survey.compare(survey, "induction", resamples=100)) == 16
+
+
+def test_tables_and_statistics_note_older_definitions(survey, older, tmp_path):
+    path = tmp_path / "heads.parquet"
+    older.heads.query("layer > 0").to_parquet(path)
+    tables = {"new": survey.heads.query("layer > 0"), "old": pd.read_parquet(path)}
+    tables["unknown"] = pd.DataFrame(tables["new"].to_dict("list"))
+
+    def noted(score, one, other):
+        found = compare_heads(tables[one], tables[other], score, resamples=100)
+        return [note.split(":")[0] for note in found.notes if "defin" in note]
+
+    old = "induction has the definition of an older gattn"
+    differ = "induction is defined differently before and after"
+    assert noted("induction", "new", "old") == noted("induction", "old", "new") == [differ]
+    assert noted("induction", "old", "old") == noted("induction", "unknown", "old") == [old]
+    assert noted("induction", "new", "new") == noted("induction", "unknown", "new") == []
+    assert noted("entropy", "new", "old") == noted("entropy", "old", "old") == []
+    assert any(note.startswith(old) for note in older.statistics("induction", resamples=100).notes)
+    for found in (survey.statistics("induction"), older.statistics("entropy")):
+        assert not any("defin" in note for note in found.notes)
 
 
 def test_token_ids_are_compared_by_their_tokens(tmp_path):

@@ -13,6 +13,7 @@ from gattn.analysis.reading.results import Table, table
 from gattn.door import draw
 from gattn.edit_records import between
 from gattn.errors import SelectionError
+from gattn.surveys.ask.definitions import definition_notes
 from gattn.surveys.ask.resampling import mean_intervals, means, spreads
 from gattn.surveys.ask.statistics import Scores, of_texts
 
@@ -129,6 +130,7 @@ def compare_heads(
         notes=[
             f"mean over texts, with its {confidence * 100:.3g} % interval",
             f"{_TESTS[test]}, {_CORRECTIONS[correction]} for {tested:,} heads",
+            *definition_notes(score, *(side.definitions for side in sides)),
             *_left_out(*sides, len(texts)),
         ],
     ).attrs

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gattn.analysis.heads.even_attention import EVEN_COLUMNS
-from gattn.analysis.heads.head_scores import REDEFINED
 from gattn.errors import SelectionError
+from gattn.surveys.ask.definitions import definitions_of, is_redefined
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,23 +51,13 @@ def check_same_scores(one: Survey, other: Survey, score: str) -> None:
     SelectionError
         Where its definition changed in between.
     """
-    older, newer = sorted((one, other), key=_definitions)
-    changed = (
-        names
-        for version, names in REDEFINED.items()
-        if _definitions(older) < version <= _definitions(newer)
-    )
-    if any(EVEN_COLUMNS.get(score, score) in names for names in changed):
+    versions = {definitions_of(survey.manifest): survey for survey in (one, other)}
+    if is_redefined(score, min(versions), max(versions)):
+        older = versions[min(versions)]
         raise SelectionError(
             f"{score!r} in {older.folder} has an older definition than in the other survey: run "
             "that survey again with this gattn, or compare other scores."
         )
-
-
-def _definitions(survey: Survey) -> int:
-    """Give the version of its scores' definitions; the first ones did not say."""
-    version = survey.manifest.get("definitions")
-    return version if isinstance(version, int) else 1
 
 
 def _digests(survey: Survey) -> pd.Series[str]:

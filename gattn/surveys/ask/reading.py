@@ -12,6 +12,7 @@ from gattn.edit_records import in_words
 from gattn.errors import FileError, SelectionError
 from gattn.heads.head import AttentionGraph
 from gattn.heads.trace import AttentionTrace
+from gattn.surveys.ask.definitions import definitions_of
 from gattn.surveys.ask.finding import all_rows, rows_of
 from gattn.surveys.ask.sql import ask, quoted
 from gattn.surveys.ask.statistics import PLACE, HeadStatistics, head_statistics
@@ -294,7 +295,8 @@ class Survey:
         return self._told(self._ask(["heads"], f"SELECT {columns} FROM heads"))
 
     def _told(self, heads: pd.DataFrame) -> pd.DataFrame:
-        """Let a table say which edits the model ran with."""
+        """Note in a table's ``attrs`` the edits that the model ran with, and how old scores are."""
+        heads.attrs["definitions"] = definitions_of(self.manifest)
         if self._edits:
             heads.attrs["edits"] = self._edits
         return heads

@@ -15,6 +15,7 @@ from gattn.analysis.reading.results import Table, table
 from gattn.door import draw
 from gattn.edit_records import in_words
 from gattn.errors import SelectionError
+from gattn.surveys.ask.definitions import definition_notes
 from gattn.surveys.ask.resampling import mean_intervals, means, spreads
 
 if TYPE_CHECKING:
@@ -99,7 +100,11 @@ def head_statistics(
         name=score,
         computed_from=of_texts(len(scores.texts), scores.edits),
         edits=scores.edits,
-        notes=[f"mean over texts, with its {confidence * 100:.3g} % interval", *scores.notes],
+        notes=[
+            f"mean over texts, with its {confidence * 100:.3g} % interval",
+            *definition_notes(score, scores.definitions),
+            *scores.notes,
+        ],
     ).attrs
     return made
 
@@ -120,6 +125,8 @@ class Scores:
         What was left out.
     edits : sequence of str
         The edits that the model ran with.
+    definitions : int, optional
+        The version of the score's definition, if the table has it.
     """
 
     values: NDArray[np.float64]
@@ -127,6 +134,7 @@ class Scores:
     places: pd.MultiIndex
     notes: Sequence[str]
     edits: Sequence[str] = ()
+    definitions: int | None = None
 
     @classmethod
     def of(cls, heads: pd.DataFrame, score: str) -> Scores:
@@ -147,7 +155,7 @@ class Scores:
         left = int(infinite.sum())
         notes = [f"infinite scores left out: {left:,}"] if left else []
         places = pd.MultiIndex.from_tuples(found, names=PLACE) if found else _NO_PLACES
-        return cls(values, texts, places, notes, tuple(edits))
+        return cls(values, texts, places, notes, tuple(edits), heads.attrs.get("definitions"))
 
 
 def of_texts(count: int, edits: Sequence[str] = ()) -> str:
