@@ -9,12 +9,11 @@ import pandas as pd
 import pytest
 import torch
 import xarray as xr
+from dense_models import Dense
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from scipy import stats
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import eager_mask
 
 import gattn
 from gattn.analysis import (
@@ -32,58 +31,24 @@ from gattn.heads.trace import AttentionTrace, Stack
 IDS = [5, 17, 42, 17, 8, 33]
 QUIET = {"progress": False, "batch_size": 7}
 TARGET = {"metric": "probability", "target": 7}
-NAME = "faithful-oracle"
 EAGER = dict.fromkeys(["gpt-oss", "gemma2", "bloom"], "eager")
 
 
-class Dense:
-    """Attention of routed models in plain algebra, without the pairs that were lost.
+def probability_without(lost, model, inputs, before=True):
+    """The probability of token 7 after the text, without some pairs.
 
     ``lost`` is (layers, heads, queries, keys), layers in the order of calls; they are lost before
     the softmax, or after.
     """
 
-    def __init__(self):
-        self.lost, self.before, self.calls = None, True, 0
+    def fewer(call, scores):
+        return scores.masked_fill(lost[call.layer], -torch.inf) if before else scores
 
-    def __call__(self, module, query, key, value, mask, scaling=None, s_aux=None, **options):
-        groups = query.shape[1] // key.shape[1]
-        key, value = (x.repeat_interleave(groups, 1) for x in (key, value))
-        scores = query @ key.mT * (query.shape[-1] ** -0.5 if scaling is None else scaling)
-        for term in (mask, options.get("position_bias")):
-            scores = scores if term is None else scores + term[..., : key.shape[2]]
-        lost, self.calls = self.lost[self.calls], self.calls + 1
-        powers = scores.exp()
-        powers = powers.masked_fill(lost, 0.0) if self.before else powers
-        total = powers.sum(-1, keepdim=True)
-        if s_aux is not None:
-            total = total + s_aux.exp().reshape(1, -1, 1, 1)
-        attention = (powers / total).nan_to_num(0.0).masked_fill(lost, 0.0)
-        return (attention @ value).transpose(1, 2).contiguous(), None
+    def zeroed(call, attention):
+        return attention.masked_fill(lost[call.layer], 0.0)
 
-    def probability(self, model, inputs, lost, before=True):
-        """The probability of token 7 behind the text."""
-        self.lost, self.before, self.calls = lost, before, 0
-        chosen = model.config._attn_implementation
-        model.set_attn_implementation(NAME)
-        try:
-            with torch.no_grad():
-                logits = model(**inputs).logits
-        finally:
-            model.set_attn_implementation(chosen)
-        return float(logits[0, -1].double().softmax(-1)[7])
-
-
-DENSE = Dense()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _registered():
-    AttentionInterface.register(NAME, DENSE)
-    AttentionMaskInterface.register(NAME, eager_mask)
-    yield
-    AttentionInterface._global_mapping.pop(NAME)
-    AttentionMaskInterface._global_mapping.pop(NAME)
+    logits = Dense().run(model, inputs, fewer, zeroed)
+    return float(logits[0, -1].double().softmax(-1)[7])
 
 
 @pytest.fixture(scope="module")
@@ -112,7 +77,7 @@ def by_hand(model, inputs, edges, shape, counts, *, insert=False, before=True):
         lost = torch.zeros(shape, dtype=torch.bool)
         for edge in edges[count:] if insert else edges[:count]:
             lost[edge] = True
-        found.append(DENSE.probability(model, inputs, lost, before))
+        found.append(probability_without(lost, model, inputs, before))
     return found
 
 
@@ -151,7 +116,7 @@ def test_tokens_are_cut_in_all_layers_and_heads(llama, curve, renormalize):
         lost = torch.zeros(2, 4, 6, 6, dtype=torch.bool)
         lost[..., best[:count] if curve is deletion_curve else best[count:]] = True
         inputs = {"input_ids": torch.tensor([IDS])}
-        expected.append(DENSE.probability(llama, inputs, lost, renormalize))
+        expected.append(probability_without(lost, llama, inputs, renormalize))
     np.testing.assert_allclose(found["ranking"], expected, rtol=1e-4)
     assert found.notes[0] == "6 tokens " + ("cut" if curve is deletion_curve else "given back")
 
@@ -234,7 +199,7 @@ def test_edges_that_no_ranking_knows_stay(llama):
     assert one["count"].iloc[-1] == sum(head.graph.num_edges for head in few.heads()) == 48
     lost = torch.zeros(2, 4, 6, 6, dtype=torch.bool)
     lost[tuple(zip(*edges_of(few), strict=True))] = True
-    expected = DENSE.probability(llama, {"input_ids": torch.tensor([IDS])}, lost)
+    expected = probability_without(lost, llama, {"input_ids": torch.tensor([IDS])})
     assert one["few"].iloc[-1] == pytest.approx(expected, rel=1e-4)
 
 

@@ -36,18 +36,16 @@ def inputs_of(model):
 
 
 def oracle(dense, model, stack):
-    """For each layer of a stack: the attention, and W_O times each value, in double precision."""
+    """For each layer of a stack: the attention, and its values, in double precision."""
     layers = []
     inputs = {name: torch.tensor([ids]) for name, ids in inputs_of(model).items()}
 
     def after(call, attention):
-        layers.append((attention[0].double(), call.value[0].double()))
+        if stack is None or call.place[0] == stack:
+            layers.append((attention[0].double(), call.value[0].double()))
         return attention
 
     dense.run(model, inputs, after=after)
-    if model.config.is_encoder_decoder:
-        count = len(model.get_encoder().block if hasattr(model.get_encoder(), "block") else [0] * 2)
-        layers = layers[count::2] if stack == "decoder" else layers[:count]
     return layers
 
 

@@ -6,11 +6,9 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from old_transformers import attention_by
+from dense_models import Dense
 from scipy import stats
 from torch.nn.functional import kl_div
-from transformers import AttentionInterface, AttentionMaskInterface
-from transformers.masking_utils import eager_mask
 
 import gattn
 from gattn import Cut, Scale, Swap, TokenGraph, TopK
@@ -23,48 +21,7 @@ PLACE = ["stack", "layer", "head", "query", "key"]
 TOKENS = {"target": 7, "other": 11}
 
 
-class Dense:
-    """Attention of routed models by dense algebra; `change` makes other attention of it."""
-
-    def __init__(self):
-        self.names, self.change = {}, None
-
-    def __call__(self, module, query, key, value, mask, scaling=None, s_aux=None, **options):
-        groups = query.shape[1] // key.shape[1]
-        key, value = (x.repeat_interleave(groups, dim=1) for x in (key, value))
-        scores = query @ key.mT * (query.shape[-1] ** -0.5 if scaling is None else scaling)
-        for term in (mask, options.get("position_bias")):
-            scores = scores if term is None else scores + term[..., : key.shape[2]]
-        sink = scores.new_full(scores.shape[:3], -torch.inf)
-        if s_aux is not None:
-            sink = s_aux.to(scores).reshape(1, -1, 1).expand(scores.shape[:3])
-        attention = self.share(scores, sink)
-        if self.change is not None:
-            attention = self.change(self.names[id(module)], scores, sink, attention)
-        return (attention @ value).transpose(1, 2).contiguous(), None
-
-    @staticmethod
-    def share(scores, sink):
-        """Softmax with a sink; without any key, zero."""
-        powers = scores.exp()
-        return (powers / (powers.sum(-1) + sink.exp())[..., None]).nan_to_num(0.0)
-
-
 DENSE = Dense()
-AttentionInterface.register("dense", DENSE)
-AttentionMaskInterface.register("dense", eager_mask)
-
-
-def named(model):
-    """Say of each attention module which stack and layer it is."""
-    is_two = model.config.is_encoder_decoder
-    for name, module in model.named_modules():
-        numbers = [int(part) for part in name.split(".") if part.isdigit()]
-        if not numbers:
-            continue
-        stack = "encoder" if "encoder" in name.split(".") else "decoder"
-        is_cross = "EncDecAttention" in name or "encoder_attn" in name
-        yield module, ("cross" if is_two and is_cross else stack, numbers[0])
 
 
 def inputs_of(model):
@@ -75,28 +32,24 @@ def inputs_of(model):
 def dense_logits(model, inputs, change=None):
     """Run a model on dense attention, without gattn."""
     batch = {name: torch.tensor(values)[None] for name, values in inputs.items()}
-    DENSE.names = {id(module): place for module, place in named(model)}
-    DENSE.change = change
-    with attention_by(model, "dense"), torch.no_grad():
-        return model(**batch, use_cache=False).logits[0]
+    return DENSE.run(model, batch | {"use_cache": False}, after=change)[0]
 
 
 def cutting(*cuts, share=1.0):
     """Cut edges (stack, layer, head, query, key, renormalize), or move a share of the way there."""
 
-    def change(place, scores, sink, attention):
-        for stack, layer, head, query, key, renormalize in cuts:
-            if place != (stack, layer):
+    def change(call, attention):
+        attention = attention.clone()
+        for *place, head, query, key, renormalize in cuts:
+            if tuple(place) != call.place:
                 continue
             row = (0, head, query)
+            cut = attention[row].clone()
             if renormalize:
-                fewer = scores[row].clone()
-                fewer[key] = -torch.inf
-                cut = DENSE.share(fewer, sink[row])
-            else:
-                cut = attention[row].clone()
-                cut[key] = 0
-            attention = attention.clone()
+                fewer = call.scores.clone()
+                fewer[(*row, key)] = -torch.inf
+                cut = call.share(fewer)[row]
+            cut[key] = 0
             attention[row] = (1 - share) * attention[row] + share * cut
         return attention
 
@@ -793,10 +746,10 @@ def test_scores_times_a_number_that_is_not_positive_show_no_future(tiny, factor)
     model = double(tiny, "gpt2")
     swap = Swap(1, weight=factor * gattn.ModelScore())
 
-    def change(place, scores, sink, attention):
-        is_edge = scores > -1e300
-        shared = (factor * scores.masked_fill(~is_edge, 0)).masked_fill(~is_edge, -torch.inf)
-        return shared.softmax(-1) if place == ("decoder", 1) else attention
+    def change(call, attention):
+        is_edge = call.scores > -torch.inf
+        scores = (factor * call.scores.masked_fill(~is_edge, 0)).masked_fill(~is_edge, -torch.inf)
+        return scores.softmax(-1) if call.place == ("decoder", 1) else attention
 
     with torch.no_grad(), gattn.edited(model, swap):
         found = model(torch.tensor([IDS])).logits[0]
