@@ -1,4 +1,4 @@
-"""The command: which rows, measured how long, written where."""
+"""The command `python -m benchmarks`: its options, and what they do."""
 
 import argparse
 import os
@@ -16,7 +16,7 @@ from benchmarks.measure import Row, calibrate, measure
 
 RESULTS = Path(__file__).with_name("results.json")
 BUSY = 0.05
-"""The share of the CPUs that others may take before a warning."""
+"""The share of the CPUs that other processes may use before a warning."""
 
 
 def main() -> int:
@@ -45,21 +45,21 @@ def main() -> int:
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=report.DESCRIPTION)
-    parser.add_argument("--quick", action="store_true", help="small sizes, some three minutes")
-    parser.add_argument("--list", action="store_true", help="list the rows and measure nothing")
+    parser.add_argument("--quick", action="store_true", help="small sizes, about three minutes")
+    parser.add_argument("--list", action="store_true", help="list the rows, measure nothing")
     parser.add_argument(
-        "--rows", nargs="+", metavar="NAME", default=[], help="a row, or what its name starts with"
+        "--rows", nargs="+", metavar="NAME", default=[], help="a row's name, or how it begins"
     )
     parser.add_argument(
         "--json",
         type=Path,
         metavar="PATH",
-        help="where results go, the table and the picture beside them; by default, and not if "
-        f"--quick, {RESULTS.parent.name}/{RESULTS.name}, docs/speed.md and docs/pictures. Rows "
-        "measured on the same machine before stay",
+        help="the file for results; table and picture go next to it. By default (but not with "
+        f"--quick) {RESULTS.parent.name}/{RESULTS.name}, docs/speed.md and docs/pictures. Earlier "
+        "rows of the same machine are kept",
     )
     parser.add_argument(
-        "--draw", action="store_true", help="measure nothing, write table and picture once more"
+        "--draw", action="store_true", help="measure nothing, write table and picture again"
     )
     return parser.parse_args()
 
@@ -93,7 +93,7 @@ def _about(row: Row) -> dict[str, Any]:
 
 def _warn_where_busy(others: float, when: str) -> None:
     if others > BUSY:
-        print(f"warning: other processes took {others:.0%} of the CPUs {when}", flush=True)
+        print(f"warning: other processes used {others:.0%} of the CPUs {when}", flush=True)
 
 
 def _machine(device: str) -> dict[str, Any]:
