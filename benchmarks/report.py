@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.measure import Row
 
-DESCRIPTION = "gattn beside torch and torch-geometric: time, memory, page faults, growth."
+DESCRIPTION = "Compare gattn with its peers: time, memory, page faults, growth."
 DOCS = Path(__file__).parents[1] / "docs"
 BEGIN, END = "<!-- measured -->", "<!-- /measured -->"
 COLUMNS = ("row", "gattn", "peer", "time", "bar", "gattn MiB", "peer MiB", "memory", "bar")
@@ -195,7 +195,7 @@ def draw(results: dict[str, Any], stem: Path) -> None:
         _draw_panel(ax, rows, what)
     axes[0].set_yticks(range(len(rows)), [row["name"] for row in rows], fontsize=8)
     axes[0].set_ylim(len(rows) - 0.4, -0.6)
-    figure.suptitle("gattn beside its peers: further left is better", fontsize=12)
+    figure.suptitle("gattn compared with its peers: further left is better", fontsize=12)
     figure.legend(handles=_key(), loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None})
     figure.savefig(stem.with_suffix(".png"), dpi=110)
