@@ -1,6 +1,6 @@
 """Capturing every head of a model of GPT-2's shape, beside the model alone and other captures.
 
-The weights are random, the batch is 1. TransformerLens is a peer only where it is installed.
+The weights are random, the batch is 1. TransformerLens is a peer only if it is installed.
 """
 
 from collections.abc import Callable, Iterable
@@ -31,7 +31,7 @@ KEPT = {
 
 
 def rows(sizes: list[int], kept: Iterable[str] = tuple(KEPT)) -> list[Row]:
-    """List the rows: each way to keep edges, beside the model alone; all edges beside eager too."""
+    """List the rows: each way to keep edges beside the model alone; all edges also beside eager."""
     return [
         Row(
             f"capture-{name}/{size}/forward",
@@ -50,7 +50,7 @@ def rows(sizes: list[int], kept: Iterable[str] = tuple(KEPT)) -> list[Row]:
 
 
 def sides(side: str, size: int, device: str, *, keep: Any, attention: str) -> Side:
-    """Run the model alone or watched by the peer, or with its attention captured."""
+    """Run the model: alone or with the peer's capture, or with gattn's."""
     ids = torch.randint(0, 50257, (1, size), generator=torch.Generator().manual_seed(0))
     peer = attention if side == "peer" else "sdpa"
     model = _model(size, "eager" if peer == "eager" else "sdpa", attention == "lens").to(device)
@@ -89,7 +89,7 @@ def all_heads(peer: Side, theirs: Any, gattn: Side, trace: Any) -> dict[str, flo
     if len(heads) != 144:
         raise AssertionError(f"{len(heads)} heads were captured, not 144")
     kept = sum(head.graph.num_edges for head in heads)
-    return {"edges kept a query": kept / sum(head.graph.num_queries for head in heads)}
+    return {"edges kept per query": kept / sum(head.graph.num_queries for head in heads)}
 
 
 def same_attention(peer: Side, theirs: Any, gattn: Side, trace: Any) -> dict[str, float]:
@@ -99,5 +99,5 @@ def same_attention(peer: Side, theirs: Any, gattn: Side, trace: Any) -> dict[str
         for head, expected in enumerate(attention[0].cpu()):
             found = torch.from_numpy(trace[layer, head].to_dense())
             if not torch.allclose(found, expected, rtol=TOLERANCE):
-                raise AssertionError(f"layer {layer}, head {head}: another attention")
+                raise AssertionError(f"layer {layer}, head {head}: attention differs")
     return all_heads(peer, theirs, gattn, trace)

@@ -1,4 +1,4 @@
-"""The command: which rows, measured how long, written where."""
+"""The command `python -m benchmarks`: its options, and what they do."""
 
 import argparse
 import os
@@ -16,7 +16,7 @@ from benchmarks.measure import Row, calibrate, measure
 
 RESULTS = Path(__file__).with_name("results.json")
 BUSY = 0.05
-"""The share of the CPUs that others may take before a warning."""
+"""The share of the CPUs that other processes may use before a warning."""
 
 
 def main() -> int:
@@ -25,7 +25,7 @@ def main() -> int:
     from benchmarks.rows import rows
 
     available = rows(options.quick, device)
-    chosen = [row for row in available if _is_chosen(row, options.rows)]
+    chosen = [row for row in available if is_chosen(row.name, options.names)]
     if options.list:
         print("\n".join(report.described(row) for row in chosen))
         return 0
@@ -33,7 +33,7 @@ def main() -> int:
         print("No such row: --list shows them all.", file=sys.stderr)
         return 2
     path = options.json or (None if options.quick else RESULTS)
-    results = report.read(path, _machine(device))
+    results = report.read(path, machine(device))
     if not options.draw:
         _warn_where_busy(calibrate(), "before the first row")
         _measure_all(chosen, device, options.quick, results, path)
@@ -44,28 +44,34 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=report.DESCRIPTION)
-    parser.add_argument("--quick", action="store_true", help="small sizes, some three minutes")
-    parser.add_argument("--list", action="store_true", help="list the rows and measure nothing")
+    defaults = f"{RESULTS.parent.name}/{RESULTS.name}, docs/speed.md and docs/pictures"
+    return read_options("benchmarks", report.DESCRIPTION, "--rows", defaults)
+
+
+def read_options(module: str, description: str, choice: str, defaults: str) -> argparse.Namespace:
+    """Read a command's options: `choice` selects names, `defaults` are the files it writes."""
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
+    parser.add_argument("--list", action="store_true", help="list the names, measure nothing")
     parser.add_argument(
-        "--rows", nargs="+", metavar="NAME", default=[], help="a row, or what its name starts with"
+        choice, dest="names", nargs="+", metavar="NAME", default=[], help="a name, or its beginning"
     )
     parser.add_argument(
         "--json",
         type=Path,
         metavar="PATH",
-        help="where results go, the table and the picture beside them; by default, and not if "
-        f"--quick, {RESULTS.parent.name}/{RESULTS.name}, docs/speed.md and docs/pictures. Rows "
-        "measured on the same machine before stay",
+        help="the file for results; page and picture go next to it. By default (but not with "
+        f"--quick) {defaults}. Earlier results of the same machine are kept",
     )
     parser.add_argument(
-        "--draw", action="store_true", help="measure nothing, write table and picture once more"
+        "--draw", action="store_true", help="measure nothing, write page and picture again"
     )
     return parser.parse_args()
 
 
-def _is_chosen(row: Row, names: list[str]) -> bool:
-    return not names or any((row.name + "/").startswith(name.rstrip("/") + "/") for name in names)
+def is_chosen(name: str, names: list[str]) -> bool:
+    """Return whether a name, or its beginning, is among `names`; all are, if that is empty."""
+    return not names or any((name + "/").startswith(one.rstrip("/") + "/") for one in names)
 
 
 def _measure_all(
@@ -93,12 +99,13 @@ def _about(row: Row) -> dict[str, Any]:
 
 def _warn_where_busy(others: float, when: str) -> None:
     if others > BUSY:
-        print(f"warning: other processes took {others:.0%} of the CPUs {when}", flush=True)
+        print(f"warning: other processes used {others:.0%} of the CPUs {when}", flush=True)
 
 
-def _machine(device: str) -> dict[str, Any]:
+def machine(device: str) -> dict[str, Any]:
+    """Describe the machine and the versions of what is measured."""
     packages = ("torch", "torch-geometric", "transformers")
-    machine = {
+    found = {
         "cpu": _processor(),
         "cpus": os.cpu_count(),
         "threads": torch.get_num_threads(),
@@ -106,8 +113,8 @@ def _machine(device: str) -> dict[str, Any]:
         "python": platform.python_version(),
     }
     if device == "cuda":
-        machine["gpu"] = torch.cuda.get_device_name()
-    return machine | {name: version(name) for name in packages}
+        found["gpu"] = torch.cuda.get_device_name()
+    return found | {name: version(name) for name in packages}
 
 
 def _processor() -> str:

@@ -27,7 +27,7 @@ MIB = 2**20
 TOLERANCE = 1e-4
 """How far gattn's numbers may be from the peer's, relative to the largest of them."""
 SLOW_ROUND = 4.0
-"""Rounds that take longer than this (in seconds) are run twice, others five times at least."""
+"""Rounds that take longer than this (in seconds) are run at least twice, others five times."""
 MOST_ROUNDS = 201
 
 
@@ -35,7 +35,7 @@ MOST_ROUNDS = 201
 class Side:
     """One way to do a row's work: gattn's or the peer's.
 
-    `leaves` are differentiated, where there is a `cotangent`; `common` brings outputs and gradients
+    If there is a `cotangent`, `leaves` are differentiated. `common` brings outputs and gradients
     to the layout in which both sides are compared.
     """
 
@@ -45,7 +45,7 @@ class Side:
     common: Callable[[Tensor], Tensor] = lambda x: x
 
     def run(self) -> Any:
-        """Compute the output, and the gradients where the row asks for them."""
+        """Compute the output, and the gradients if the row asks for them."""
         if self.cotangent is None:
             with torch.no_grad():
                 return self.forward()
@@ -59,7 +59,7 @@ class Side:
 
 
 def same_numbers(peer: Side, theirs: Tensor, gattn: Side, ours: Tensor) -> dict[str, float]:
-    """Refuse where gattn's output or gradients are not the peer's."""
+    """Raise an error if gattn's output or gradients are not the peer's."""
     _close("output", peer.common(theirs), gattn.common(ours))
     for number, (other, leaf) in enumerate(zip(peer.leaves, gattn.leaves, strict=True)):
         if peer.cotangent is not None:
@@ -71,18 +71,18 @@ def same_numbers(peer: Side, theirs: Tensor, gattn: Side, ours: Tensor) -> dict[
 
 def _close(name: str, theirs: Tensor, ours: Tensor) -> None:
     if theirs.shape != ours.shape:
-        raise AssertionError(f"{name}: {tuple(ours.shape)} beside {tuple(theirs.shape)}")
+        raise AssertionError(f"{name}: {tuple(ours.shape)}, but the peer's {tuple(theirs.shape)}")
     error = float((theirs - ours).detach().abs().max() / theirs.detach().abs().max())
     if not error <= TOLERANCE:
-        raise AssertionError(f"{name}: gattn is {error:.1e} from the peer, relative to its scale")
+        raise AssertionError(f"{name}: gattn differs from the peer by {error:.1e} of its scale")
 
 
 @dataclass(frozen=True)
 class Row:
-    """One line of the table. Ratios are gattn's over the peer's; a bar is the largest that will do.
+    """One line of the table. Ratios are gattn's over the peer's; a bar is the largest allowed.
 
-    `growth` are sizes that gattn is measured at alone. `small` is the size of the run that loads
-    the code before memory is measured. `peer_bytes` guesses what the peer needs.
+    gattn alone is measured at the sizes in `growth`. `small` is the size of the run that loads the
+    code before memory is measured. `peer_bytes` is a guess of the memory that the peer needs.
     """
 
     name: str
@@ -102,7 +102,7 @@ def measure(row: Row, device: str, seconds: float, with_growth: bool) -> dict[st
     """Measure a row: about `seconds` of rounds, then each side's memory, then growth."""
     result: dict[str, Any] = {}
     if row.peer_bytes > 0.9 * in_a_process(available_bytes, device):
-        result["skipped"] = f"the peer needs about {row.peer_bytes / 2**30:.0f} GiB: gattn alone"
+        result["skipped"] = f"the peer needs about {row.peer_bytes / 2**30:.0f} GiB, so gattn alone"
         found = in_a_process(alone, row, "gattn", row.size, device, seconds)
         return result | {"seconds": {"gattn": found["seconds"]}, "mib": {"gattn": found["mib"]}}
     result |= in_a_process(alternate, row, device, seconds)
@@ -132,7 +132,7 @@ def growth(row: Row, device: str, seconds: float) -> dict[str, Any]:
 
 
 def alternate(row: Row, device: str, seconds: float) -> dict[str, Any]:
-    """Check that both sides agree, then time them in turns: peer, gattn, peer, gattn ..."""
+    """Check that both sides agree, then time them alternately: peer, gattn, peer, gattn ..."""
     _prepare()
     sides = {side: row.build(side, row.size, device) for side in ("peer", "gattn")}
     outputs = {name: side.run() for name, side in sides.items()}
@@ -162,7 +162,7 @@ def alternate(row: Row, device: str, seconds: float) -> dict[str, Any]:
 
 
 def alone(row: Row, side: str, size: int, device: str, seconds: float) -> dict[str, float]:
-    """Measure one side's memory on its first call, and its time where `seconds` are given."""
+    """Measure one side's memory on its first call, and its time if `seconds` is not 0."""
     _prepare()
     row.build(side, row.small, device).run()
     work = row.build(side, size, device)
@@ -186,8 +186,8 @@ def available_bytes(device: str) -> int:
 
 
 def _prepare() -> None:
-    """Let glibc keep freed memory, and the garbage collector forget what was imported."""
-    torch.zeros(30 * MIB // 4)  # freeing one large block raises the size that is given back at once
+    """Make glibc keep freed memory, and the garbage collector ignore what was imported."""
+    torch.zeros(30 * MIB // 4)  # freeing a large block makes glibc return only larger ones
     torch.manual_seed(0)
     gc.collect()
     gc.freeze()
@@ -214,7 +214,7 @@ def _wait_for(device: str) -> None:
 
 
 def _resident_after_reset(device: str) -> int:
-    """Give free memory back, start the peak anew, and read what is resident."""
+    """Return free memory, reset the peak, and read what is resident."""
     gc.collect()
     if device == "cuda":
         torch.cuda.synchronize()
@@ -250,7 +250,7 @@ def _kib(path: str, field: str) -> int:
 
 @dataclass(frozen=True)
 class CpuTime:
-    """CPU time so far: of this process, of the whole machine, and what there was of it."""
+    """CPU time so far: this process's, the whole machine's busy time, and all that there was."""
 
     own: float
     busy: float
@@ -263,7 +263,7 @@ class CpuTime:
             ticks = [
                 int(word) for word in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]
             ]
-        except OSError:  # no Linux: the load average has to do
+        except OSError:  # not Linux: the load average must do
             wall = time.monotonic()
             cpus = os.cpu_count() or 1
             return cls(0.0, wall * min(cpus, os.getloadavg()[0]), wall * cpus)
@@ -272,13 +272,13 @@ class CpuTime:
         return cls(own, (sum(ticks) - idle) / per_second, sum(ticks) / per_second)
 
     def others_since(self, before: "CpuTime") -> float:
-        """Say which share of the machine's CPUs other processes took since."""
+        """Return the share of the machine's CPUs that other processes have used since."""
         taken = (self.busy - before.busy) - (self.own - before.own)
         return max(0.0, taken) / max(self.all - before.all, 0.01)
 
 
 def calibrate(seconds: float = 1.0) -> float:
-    """Do nothing for a while, and say which share of the CPUs others took."""
+    """Do nothing for a while, and return the share of the CPUs that other processes used."""
     before = CpuTime.now()
     time.sleep(seconds)
     return CpuTime.now().others_since(before)

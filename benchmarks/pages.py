@@ -1,6 +1,6 @@
 """Pages of all heads as one HTML file, beside BertViz's model view.
 
-BertViz (`pip install bertviz`) is the peer, and these rows are there only where it is installed.
+The peer is BertViz (`pip install bertviz`); without it, these rows are left out.
 Its HTML holds every number as decimal text, and loads its libraries from a CDN when it is opened.
 """
 
@@ -20,7 +20,7 @@ from gattn.heads.trace import AttentionTrace, Stack
 
 LAYERS = HEADS = 12
 PEER_BYTES = 300
-"""What BertViz takes for a number: a Python float, its text, and the copies of both."""
+"""What BertViz needs per number: a Python float, its text, and copies of both."""
 
 
 def rows(sizes: list[int]) -> list[Row]:
@@ -62,7 +62,7 @@ def sides(side: str, size: int, device: str) -> Side:
 
 
 def attention(size: int) -> list[torch.Tensor]:
-    """Draw attention as models have it: peaked, some of it on the first token, some nearby."""
+    """Draw attention like a model's: peaked, partly on the first token, partly nearby."""
     generator = torch.Generator().manual_seed(0)
     distance = (torch.arange(size)[:, None] - torch.arange(size)).abs()
     layers = []
@@ -77,8 +77,8 @@ def attention(size: int) -> list[torch.Tensor]:
 
 
 def checked(peer: Side, theirs: str, gattn: Side, ours: str) -> dict[str, float]:
-    """Weigh both pages, and open gattn's."""
-    found = {"MB is gattn's page": len(ours) / 1e6, "MB is BertViz's": len(theirs) / 1e6}
+    """Measure the size of both pages, and open gattn's."""
+    found = {"MB for gattn's page": len(ours) / 1e6, "MB for BertViz's": len(theirs) / 1e6}
     if chromium := shutil.which("chromium"):
         found["s until gattn's page is painted"] = seconds_to_open(ours, chromium)
     return found

@@ -1,4 +1,4 @@
-"""Shows results: a line while measuring, JSON, a Markdown table and a picture."""
+"""Shows results: lines in the terminal, JSON, a Markdown table and a picture."""
 
 import json
 from pathlib import Path
@@ -6,7 +6,7 @@ from typing import Any
 
 from benchmarks.measure import Row
 
-DESCRIPTION = "gattn beside torch and torch-geometric: time, memory, page faults, growth."
+DESCRIPTION = "Compare gattn with its peers: time, memory, page faults, growth."
 DOCS = Path(__file__).parents[1] / "docs"
 BEGIN, END = "<!-- measured -->", "<!-- /measured -->"
 COLUMNS = ("row", "gattn", "peer", "time", "bar", "gattn MiB", "peer MiB", "memory", "bar")
@@ -48,7 +48,7 @@ def _size(mib: float | None) -> str:
 
 
 def is_met(row: dict[str, Any], what: str) -> bool | None:
-    """Say whether a bar ("time" or "memory") is met; None where there is none."""
+    """Return whether a bar ("time" or "memory") is met; None if there is no bar."""
     value, bar = row.get(f"{what}_ratio"), row.get(f"{what}_bar")
     return None if value is None or bar is None else value <= bar
 
@@ -86,7 +86,7 @@ def cells(row: dict[str, Any]) -> list[str]:
 
 
 def remarks(row: dict[str, Any]) -> str:
-    """Say what else a row found: that it failed or was skipped, and how many edges were kept."""
+    """Write a row's other results: whether it failed or was skipped, how many edges were kept."""
     found = [f"{kind}: {row[kind]}" for kind in ("failed", "skipped") if kind in row]
     found += [f"{value:.1f} {name}" for name, value in row.get("notes", {}).items()]
     return "; ".join(found)
@@ -134,7 +134,7 @@ def _families(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
 
 
 def read(path: Path | None, machine: dict[str, Any]) -> dict[str, Any]:
-    """Read earlier results of the same machine and versions, or start anew."""
+    """Read earlier results of the same machine and versions, or start over."""
     if path and path.exists():
         results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         if results["machine"] == machine:
@@ -143,7 +143,7 @@ def read(path: Path | None, machine: dict[str, Any]) -> dict[str, Any]:
 
 
 def put(results: dict[str, Any], found: dict[str, Any]) -> None:
-    """Put a row in the place of its earlier self, or at the end."""
+    """Replace an earlier result of the same row, or append it."""
     names = [row["name"] for row in results["rows"]]
     if found["name"] in names:
         results["rows"][names.index(found["name"])] = found
@@ -152,7 +152,7 @@ def put(results: dict[str, Any], found: dict[str, Any]) -> None:
 
 
 def sort(results: dict[str, Any], names: list[str]) -> None:
-    """Bring rows into the order of `names`; what is not among them comes last."""
+    """Sort rows in the order of `names`, all others last."""
     places = {name: place for place, name in enumerate(names)}
     results["rows"].sort(key=lambda row: places.get(row["name"], len(names)))
 
@@ -162,7 +162,7 @@ def write(results: dict[str, Any], path: Path) -> None:
 
 
 def publish(results: dict[str, Any], path: Path, in_docs: bool) -> None:
-    """Write table and picture: into the documentation, or beside the JSON file."""
+    """Write table and picture: into the documentation, or next to the JSON file."""
     if in_docs:
         page = DOCS / "speed.md"
         text = page.read_text(encoding="utf-8")
@@ -195,7 +195,7 @@ def draw(results: dict[str, Any], stem: Path) -> None:
         _draw_panel(ax, rows, what)
     axes[0].set_yticks(range(len(rows)), [row["name"] for row in rows], fontsize=8)
     axes[0].set_ylim(len(rows) - 0.4, -0.6)
-    figure.suptitle("gattn beside its peers: further left is better", fontsize=12)
+    figure.suptitle("gattn compared with its peers: further left is better", fontsize=12)
     figure.legend(handles=_key(), loc="outside lower center", ncols=4, frameon=False, fontsize=9)
     figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None})
     figure.savefig(stem.with_suffix(".png"), dpi=110)

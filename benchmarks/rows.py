@@ -53,7 +53,7 @@ def tensors(heads: int, size: int, dim: int, device: str) -> list[Tensor]:
 
 
 def random_graph(size: int, degree: int) -> TokenGraph:
-    """Draw a graph of `degree` edges per node on average, none of them twice."""
+    """Draw a graph with `degree` edges per node on average, all different."""
     generator = torch.Generator().manual_seed(0)
     edges = size * degree
     pairs = torch.randint(0, size * size, (edges + edges // 20,), generator=generator).unique()
@@ -125,7 +125,7 @@ def _convolution(pair: bool, heads: int, dim: int, device: str) -> nn.Module:
 def _messages(
     pair: bool, leaves: tuple[Tensor, ...], edge_index: Tensor, heads: int, dim: int
 ) -> Callable[[], Tensor]:
-    """Take what torch-geometric's layer does once it has projected."""
+    """Return what torch-geometric's layer does after its projections."""
     layer = _convolution(pair, heads, dim, str(edge_index.device))
     if not pair:
         names = dict(zip(("query", "key", "value"), leaves, strict=True))
@@ -142,7 +142,7 @@ def _messages(
 
 
 def layer(side: str, size: int, device: str, *, pair: bool) -> Side:
-    """Whole layers with equal projections; gattn's projects values and outputs besides."""
+    """Whole layers with the same projections; gattn's also projects values and outputs."""
     theirs = _convolution(pair, HEADS, DIM, device)
     x = torch.randn(size, HEADS * DIM, generator=torch.Generator().manual_seed(0)).to(device)
     graph = TokenGraph.complete(size)
@@ -163,7 +163,7 @@ def layer(side: str, size: int, device: str, *, pair: bool) -> Side:
 
 
 GRAPH_HEADS, PEAKED = 12, 3.0
-"""Queries are stretched so that attention is as peaked as a trained head's."""
+"""Queries are scaled so that attention is as peaked as a trained head's."""
 
 
 def graphs(side: str, size: int, device: str, *, keep: Any) -> Side:
@@ -194,11 +194,11 @@ def graphs_are_right(
             found = torch.from_numpy(heads[head].attention[here])
             expected = row[network.edge_index[0, here]]
             if len(found) != len(wanted) or not torch.allclose(found, expected, rtol=TOLERANCE):
-                raise AssertionError(f"head {head}, query {query}: other edges than by hand")
+                raise AssertionError(f"head {head}, query {query}: not the edges of the formula")
             if not math.isclose(float(found.sum()), float(wanted.sum()), abs_tol=TOLERANCE):
                 raise AssertionError(f"head {head}, query {query}: not the largest edges")
     kept = sum(head.graph.num_edges for head in heads)
-    return {"edges kept a query": kept / (size * GRAPH_HEADS)}
+    return {"edges kept per query": kept / (size * GRAPH_HEADS)}
 
 
 # The rows
@@ -310,7 +310,7 @@ def graph_row(
     growth: tuple[int, ...] = (),
     **settings: Any,
 ) -> Row:
-    """Describe a row on a graph with so many edges per node, beside message passing."""
+    """Describe a row on a graph with `degree` edges per node, beside message passing."""
     score = (PAIR if pair else "scaled dot product") + (", compile=True" if compiled else "")
     options = {"heads": heads, "dim": dim, "pair": pair, "backward": backward}
     if compiled:
@@ -344,5 +344,5 @@ def _direction(backward: bool) -> str:
 
 
 def _peer_bytes(numbers: int, pair: bool, backward: bool) -> int:
-    """Guess what message passing needs: so many tensors with a row for every edge."""
+    """Guess the memory that message passing needs: several tensors with a row per edge."""
     return 4 * numbers * (8 if backward else 5 if pair else 4)

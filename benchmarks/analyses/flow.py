@@ -1,4 +1,4 @@
-"""Attention flow to the last token from all, beside NetworkX on the same unrolled layers."""
+"""Attention flow from all tokens to the last, beside NetworkX on the same unrolled layers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.analyses._attention import causal_attention
 from benchmarks.measure import Row, Side
 from gattn.analysis import flow
 
@@ -16,13 +17,13 @@ LAYERS, HEADS = 12, 12
 def rows(quick: bool) -> list[Row]:
     """List the row."""
     size = 16 if quick else 64
-    work = f"attention flow, one target, all sources, {LAYERS} layers, {size} tokens, causal"
-    peer = "networkx.maximum_flow_value, one pair after the other"
+    work = f"attention flow, all tokens to the last, {LAYERS} layers, {size} tokens, causal"
+    peer = "networkx.maximum_flow_value, pair by pair"
     return [Row("analysis-flow", work, peer, size, _build, time_bar=1 / 150, small=8)]
 
 
 def _build(side: str, size: int, device: str) -> Side:
-    attention = _drawn(size)
+    attention = causal_attention(LAYERS, HEADS, size)
     if side == "gattn":
 
         def ours() -> Tensor:
@@ -37,15 +38,6 @@ def _build(side: str, size: int, device: str) -> Side:
         return torch.tensor(flows, dtype=torch.float64)
 
     return Side(theirs)
-
-
-def _drawn(size: int) -> Tensor:
-    """Draw causal attention, (layers, heads, tokens, tokens)."""
-    generator = torch.Generator().manual_seed(0)
-    shape = (LAYERS, HEADS, size, size)
-    scores = 2 * torch.randn(shape, generator=generator, dtype=torch.float64)
-    is_later = torch.ones(size, size, dtype=torch.bool).triu(1)
-    return scores.masked_fill(is_later, -torch.inf).softmax(-1)
 
 
 def _unrolled(layers: np.ndarray) -> nx.DiGraph:

@@ -13,7 +13,7 @@ from gattn.analysis import mixing, pagerank
 
 
 def rows(quick: bool) -> list[Row]:
-    """List the rows: a layer of 12 heads; few small ones where `quick`."""
+    """List the rows: a layer of 12 heads; fewer and smaller ones if `quick`."""
     heads, size = ((1, 4), 64) if quick else ((1, 12), 512)
     what = f"{heads[0] * heads[1]} heads"
     return [

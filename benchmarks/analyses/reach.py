@@ -22,7 +22,7 @@ def rows(quick: bool) -> list[Row]:
     return [
         Row(
             f"analysis-reach/{size}",
-            f"layers until each token reaches each other, window of {WIDTH}",
+            f"layers until each token reaches every other, window of {WIDTH}",
             "scipy.sparse.csgraph.shortest_path, unweighted",
             size,
             _reach,
@@ -36,7 +36,7 @@ def rows(quick: bool) -> list[Row]:
         ),
         Row(
             f"analysis-bottlenecks/{few}",
-            f"minimum cut of tokens between two, {LAYERS} causal layers",
+            f"minimum cut between two tokens, {LAYERS} causal layers",
             "nx.minimum_node_cut of the unrolled graph, built beforehand",
             few,
             _bottlenecks,

@@ -16,12 +16,12 @@ LAYERS, HEADS, WIDTH = 12, 12, 64
 
 def rows(quick: bool) -> list[Row]:
     """List both rows."""
-    size = 24 if quick else 96
-    model = f"GPT-2, {LAYERS} layers, {HEADS} heads, {size} tokens, the model's run included"
+    size, fewer = (24, 24) if quick else (96, 48)
+    model = f"GPT-2, {LAYERS} layers, {HEADS} heads, the model's run included"
     return [
         Row(
             "analysis-routes",
-            f"importance of every edge by every head, L1 norm, {model}",
+            f"importance of every edge in every head, L1 norm, {size} tokens, {model}",
             "the vectors of all pairs and heads, then their distances",
             size,
             partial(_build, of="routes"),
@@ -32,9 +32,9 @@ def rows(quick: bool) -> list[Row]:
         ),
         Row(
             "analysis-value-zeroing",
-            f"value zeroing, all tokens and layers, {model}",
-            "each layer alone, once for each token, by a hook on its values",
-            size if quick else 48,
+            f"value zeroing, all layers, all of {fewer} tokens, {model}",
+            "each layer alone, once per token, with a hook on its values",
+            fewer,
             partial(_build, of="zeroing"),
             small=8,
         ),

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.analyses._attention import causal_attention
 from benchmarks.measure import Row, Side
 from gattn.analysis import graph_frequencies
 
@@ -21,17 +22,8 @@ def rows(quick: bool) -> list[Row]:
     return [Row("analysis-spectral", work, peer, size, _build, time_bar=1 / 5, small=8)]
 
 
-def drawn(layers: int, size: int) -> Tensor:
-    """Draw causal attention, (layers, heads, tokens, tokens)."""
-    generator = torch.Generator().manual_seed(0)
-    shape = (layers, HEADS, size, size)
-    scores = 2 * torch.randn(shape, generator=generator, dtype=torch.float64)
-    is_later = torch.ones(size, size, dtype=torch.bool).triu(1)
-    return scores.masked_fill(is_later, -torch.inf).softmax(-1)
-
-
 def _build(side: str, size: int, device: str) -> Side:
-    attention = drawn(LAYERS, size)
+    attention = causal_attention(LAYERS, HEADS, size)
     if side == "gattn":
         return Side(
             lambda: torch.from_numpy(graph_frequencies(attention, progress=False).to_numpy())

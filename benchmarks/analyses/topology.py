@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.analyses.spectral import HEADS, drawn
+from benchmarks.analyses._attention import causal_attention
 from benchmarks.measure import Row, Side
 from gattn.analysis import barcode, topology_table
 from gattn.analysis.shape.topology import THRESHOLDS
 
-LAYERS = 12
+LAYERS, HEADS = 12, 12
 COLUMNS = ["edges", "strong_components", "betti0", "betti1"]
 
 
@@ -26,7 +26,7 @@ def rows(quick: bool) -> list[Row]:
         Row(
             "analysis-topology",
             f"components and Betti numbers at {len(THRESHOLDS)} thresholds {work}",
-            "the same of networkx graphs, one after the other",
+            "the same with networkx, graph by graph",
             size,
             _counts,
             time_bar=1 / 5,
@@ -41,7 +41,7 @@ def rows(quick: bool) -> list[Row]:
 
 
 def _counts(side: str, size: int, device: str) -> Side:
-    attention = drawn(LAYERS, size)
+    attention = causal_attention(LAYERS, HEADS, size)
     if side == "gattn":
 
         def ours() -> Tensor:
@@ -74,7 +74,7 @@ def _of_graph(edges: np.ndarray) -> list[int]:
 
 
 def _barcodes(side: str, size: int, device: str) -> Side:
-    attention = drawn(LAYERS, size)
+    attention = causal_attention(LAYERS, HEADS, size)
     shape = (LAYERS * HEADS, size - 1)
     if side == "gattn":
         return Side(

@@ -18,9 +18,9 @@ _LIMIT = 600.0
 
 
 def in_a_child(name: str, work: Path, quick: bool) -> dict[str, Any]:
-    """Run the measurement `name`; what fails says why.
+    """Run the measurement `name`; if it fails, the result has the reason.
 
-    Processes that it starts are Ray's: of these the proportional set sizes are added up.
+    The processes that it starts are Ray's: their proportional set sizes are added up.
     """
     command = [sys.executable, "-m", "benchmarks.surveys.child", name, str(work), str(int(quick))]
     # A survey's own words go to stderr; the last line of stdout is the answer.
@@ -45,7 +45,7 @@ def _environment() -> dict[str, str]:
 
 
 def _watched(process: "subprocess.Popen[bytes] | subprocess.Popen[str]") -> dict[str, float]:
-    """Wait for a process; give the peaks of those below it, and what others took of the CPUs."""
+    """Wait for a process; return the peaks of its children, and the CPU share of all others."""
     root, before = psutil.Process(process.pid), CpuTime.now()
     total = workers = 0.0
     known: dict[int, psutil.Process] = {}

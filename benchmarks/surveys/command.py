@@ -1,4 +1,4 @@
-"""The command: which measurements, and where what they found goes."""
+"""The command `python -m benchmarks.surveys`: its options, and what they do."""
 
 import argparse
 import os
@@ -8,8 +8,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from benchmarks import report
-from benchmarks.command import BUSY, _machine
+from benchmarks import command, report
+from benchmarks.command import BUSY, is_chosen, read_options
 from benchmarks.surveys import corpus, page, picture
 from benchmarks.surveys.children import in_a_child
 from benchmarks.surveys.runs import RUNS
@@ -19,7 +19,7 @@ RESULTS = Path(__file__).parents[1] / "surveys.json"
 
 def main() -> int:
     options = _options()
-    chosen = [name for name in RUNS if _is_chosen(name, options.only)]
+    chosen = [name for name in RUNS if is_chosen(name, options.names)]
     if options.list:
         print("\n".join(f"{name:26}  {RUNS[name].what}" for name in chosen))
         return 0
@@ -37,35 +37,14 @@ def main() -> int:
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.surveys", description="What surveys cost: time, memory, disk."
-    )
-    parser.add_argument("--quick", action="store_true", help="a few texts, to see that it runs")
-    parser.add_argument("--list", action="store_true", help="list the measurements and do nothing")
-    parser.add_argument(
-        "--only", nargs="+", metavar="NAME", default=[], help="a name, or what it starts with"
-    )
-    parser.add_argument(
-        "--json",
-        type=Path,
-        metavar="PATH",
-        help="where results go, the page and the picture beside them; by default, and not if "
-        "--quick, benchmarks/surveys.json, docs/surveys/speed.md and docs/pictures. What was "
-        "measured on the same machine before stays",
-    )
-    parser.add_argument(
-        "--draw", action="store_true", help="measure nothing, write page and picture once more"
-    )
-    return parser.parse_args()
-
-
-def _is_chosen(name: str, names: list[str]) -> bool:
-    return not names or any((name + "/").startswith(one.rstrip("/") + "/") for one in names)
+    about = "Measure what surveys cost: time, memory, disk."
+    defaults = "benchmarks/surveys.json, docs/surveys/speed.md and docs/pictures"
+    return read_options("benchmarks.surveys", about, "--only", defaults)
 
 
 def machine() -> dict[str, Any]:
-    """Describe where this runs."""
-    found = _machine("cpu") | {"memory_gib": round(_memory() / 2**30)}
+    """Describe the machine, and the versions of what surveys need."""
+    found = command.machine("cpu") | {"memory_gib": round(_memory() / 2**30)}
     for name in ("pyarrow", "duckdb", "ray"):
         try:
             found[name] = version(name)
@@ -79,7 +58,7 @@ def _memory() -> int:
 
 
 def measure(names: list[str], quick: bool, results: dict[str, Any], path: Path | None) -> None:
-    """Measure one after the other; what was found is written at once."""
+    """Measure one after another, and write each result at once."""
     with tempfile.TemporaryDirectory(prefix="gattn-surveys-") as folder:
         corpus.prepare(Path(folder))
         for name in names:
@@ -87,14 +66,14 @@ def measure(names: list[str], quick: bool, results: dict[str, Any], path: Path |
             print(line(found), flush=True)
             if found["others"] > BUSY:
                 share = f"{found['others']:.0%}"
-                print(f"warning: other processes took {share} of the CPUs during {name}")
+                print(f"warning: other processes used {share} of the CPUs during {name}")
             report.put(results, found)
             if path:
                 report.write(results, path)
 
 
 def line(found: dict[str, Any]) -> str:
-    """Say in a line what a measurement found."""
+    """Write the result of a measurement as a line."""
     said = [f"{found['name']:26}", f"{found['whole_seconds']:6.1f} s"]
     said += [f"{kind}: {found[kind]}" for kind in ("failed", "skipped") if kind in found]
     if "texts_a_second" in found:
@@ -105,7 +84,7 @@ def line(found: dict[str, Any]) -> str:
 
 
 def publish(results: dict[str, Any], path: Path, in_docs: bool) -> None:
-    """Write page and picture: into the documentation, or beside the JSON file."""
+    """Write page and picture: into the documentation, or next to the JSON file."""
     text = page.written(results)
     if in_docs:
         (report.DOCS / "surveys" / "speed.md").write_text(text, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The texts and models of these benchmarks, which every machine with Python has."""
+"""The texts and models of these benchmarks: every machine with Python has them."""
 
 import ast
 import json
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 FEWEST, MOST_TOKENS = 200, 1024
-"""The characters that a docstring has at least, and the tokens that the embedded model takes."""
+"""The fewest characters of a docstring, and the most tokens of the embedded model."""
 LENGTH = 512
 """The tokens of a text for the model of GPT-2's shape."""
 _OTHERS = {"test", "tests", "site-packages", "idlelib"}

@@ -1,4 +1,4 @@
-"""The page of what surveys cost: all its numbers come from the results."""
+"""Writes the page on what surveys cost: all its numbers come from the results."""
 
 import re
 from pathlib import Path
@@ -27,7 +27,7 @@ _TEMPLATE = Path(__file__).with_name("page.md")
 
 
 def of_shape(rows: Rows, shape: str) -> Rows:
-    """Choose the ways of surveying one model."""
+    """Select the rows of one model."""
     found = {way: rows.get(f"{shape}/{way}", {}) for way in WAYS}
     return {way: row for way, row in found.items() if "texts_a_second" in row}
 
@@ -251,12 +251,12 @@ def _limit(lines: list[paper.Line]) -> str:
     value = {line.what: line.value for line in lines}
     writing, kept, every = (value[name] / value[paper.WALL] for name in paper.ON_CPUS)
     said = (
-        f"To keep up with these GPUs takes {writing:,.0f} cores that write; {writing + kept:,.0f} "
-        f"where `head_table` reads the kept edges, and {writing + every:,.0f} where it reads all; "
+        f"To keep up with these GPUs, writing takes {writing:,.0f} cores; with `head_table` of the "
+        f"kept edges it is {writing + kept:,.0f}, with that of all edges {writing + every:,.0f}. "
         f"NVIDIA's DGX H100 has {paper.DGX_CORES}. "
     )
     if writing > paper.DGX_CORES:
-        return said + "So the cores that write are the limit, not the GPUs."
+        return said + "So writing is the limit, not the GPUs."
     if writing + every > paper.DGX_CORES:
-        return said + "So analyses of all edges are the limit; else it is the GPUs or the disk."
-    return said + "So the limit is the GPUs, or the disk."
+        return said + "So analyses of all edges are the limit; without them, the GPUs or the disk."
+    return said + "So the limit is the GPUs or the disk."

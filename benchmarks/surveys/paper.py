@@ -1,4 +1,4 @@
-"""What a large survey would take, from what was measured here and what others state of a GPU."""
+"""What a large survey would cost, from measurements here and the data sheet of a GPU."""
 
 from typing import Any, NamedTuple
 
@@ -6,7 +6,7 @@ TEXTS, TOKENS, LAYERS, HEADS, WIDTH, GPUS = 1_000_000, 1_024, 12, 12, 768, 8
 FLOPS, BANDWIDTH, COPYING = 67e12, 3.35e12, 25e9
 """An H100 SXM's peaks in float32 and of its memory (NVIDIA's data sheet); a third of PCIe 5 x16."""
 DGX_CORES = 112
-"""Of a DGX H100, with eight of these GPUs (NVIDIA's data sheet)."""
+"""The cores of a DGX H100, which has eight of these GPUs (NVIDIA's data sheet)."""
 WALL = f"time on {GPUS} GPUs"
 ON_CPUS = (
     "CPU, columns, packing, writing",
@@ -16,11 +16,11 @@ ON_CPUS = (
 COMPUTING, MOVING, PASSES = 0.3, 0.5, 20
 """Assumed: shares of those peaks, and how often each score is read or written."""
 _COPIED = 12
-"""Bytes an edge on its way to the host: where it is, and its attention."""
+"""Bytes per edge that are copied to the host: its position and its attention."""
 
 
 class Line(NamedTuple):
-    """A quantity of the table, and how it comes about."""
+    """A quantity in the table, and how it is computed."""
 
     what: str
     formula: str
@@ -45,7 +45,7 @@ def lines(rows: dict[str, dict[str, Any]]) -> list[Line]:
         *gpu,
         Line(WALL, "the three lines above / GPUs", wall, "seconds"),
         *cpu,
-        Line("written", "disk / time", sum(line.value for line in disk) / wall, "bytes a second"),
+        Line("written", "disk / time", sum(line.value for line in disk) / wall, "bytes per second"),
     ]
 
 

@@ -8,9 +8,9 @@ from benchmarks.surveys.page import TITLES, WAYS, of_shape
 OURS, RAY, PEERS = "#0072B2", "#56B4E9", "#D55E00"
 """Okabe and Ito's blues and vermilion, which colour-blind readers tell apart."""
 _PANELS = (
-    ("texts a second", lambda row: row["texts_a_second"]),
+    ("texts per second", lambda row: row["texts_a_second"]),
     ("peak memory, GiB", lambda row: row.get("all_mib", row["mib"]) / 1024),
-    ("MB on disk a text", lambda row: row["disk_bytes"] / row["texts"] / 1e6),
+    ("MB on disk per text", lambda row: row["disk_bytes"] / row["texts"] / 1e6),
 )
 
 

@@ -44,13 +44,13 @@ RUNS = {
     },
     **{
         f"scaling/{workers}": Run(
-            f"docstrings on Ray, a cluster told of 4 CPUs: workers {workers}",
+            f"docstrings on Ray, a cluster configured for 4 CPUs: {workers} workers",
             partial(throughput.on_ray, shape="docstrings", workers=workers, cpus=4),
         )
         for workers in (1, 2, 3)
     },
     **{
-        f"size/{name}": Run(f"bytes a column, {keep}", partial(sizes.measure, keep=keep))
+        f"size/{name}": Run(f"bytes per column, {keep}", partial(sizes.measure, keep=keep))
         for name, keep in sizes.KEEPS.items()
     },
     **{

@@ -1,4 +1,4 @@
-"""What a survey takes on the disk: by column, and beside other files of the same."""
+"""What a survey takes on disk: by column, and compared with other formats."""
 
 from collections import Counter
 from pathlib import Path
@@ -49,7 +49,7 @@ def _columns(folder: Path) -> dict[str, int]:
 
 
 def _formats(work: Path, done: gattn.Survey) -> dict[str, Any]:
-    """Write some texts in other formats, and count the bytes an edge."""
+    """Write some texts in other formats, and count the bytes per edge."""
     folder = work / "formats"
     folder.mkdir()
     edges = 0

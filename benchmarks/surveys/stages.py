@@ -1,4 +1,4 @@
-"""Where a survey's time goes: each step by itself, on one thread, in CPU seconds."""
+"""Where a survey's time goes: each step alone, on one thread, in CPU seconds."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -16,12 +16,12 @@ from gattn.surveys.store.parts import write_part
 _TEXTS = {"docstrings": 64, "gpt2-shape": 2}
 _QUICK = {"docstrings": 8, "gpt2-shape": 1}
 _NOTHING = gattn.Threshold(2.0)
-"""No attention of a softmax is that large."""
+"""Larger than any attention from a softmax."""
 _MOST_TOKENS = 4096
 
 
 def measure(work: Path, quick: bool, *, shape: str) -> dict[str, Any]:
-    """Take the steps one by one, and surveys that leave steps out; differences are the rest."""
+    """Time each step, and surveys that leave steps out; the rest are differences."""
     torch.set_num_threads(1)
     model, tokenizer = gattn.load_model(model_of(shape, work))
     texts = texts_of(shape, work, (_QUICK if quick else _TEXTS)[shape])
@@ -59,7 +59,7 @@ def _capture(model: Any, keep: gattn.Keep) -> gattn.CaptureGraphs:
 
 
 def _seconds(step: Callable[[], Any]) -> float:
-    """Give the shortest of three times, in seconds of CPU."""
+    """Return the shortest of three times, in CPU seconds."""
     times = []
     for _ in range(3):
         start = time.process_time()

@@ -1,4 +1,4 @@
-"""How many texts, tokens and edges a second: surveys, and what is done today without gattn."""
+"""Texts, tokens and edges per second: of surveys, and of what people do without gattn."""
 
 import logging
 import time
@@ -20,7 +20,7 @@ _QUICK = {"docstrings": 24, "gpt2-shape": 2}
 
 
 def keep_of(shape: str) -> gattn.Keep:
-    """Choose what is kept: of random weights no attention is large."""
+    """Choose what to keep: with random weights, no attention is large."""
     return gattn.Threshold(0.02) if shape == "docstrings" else gattn.TopK(8)
 
 
@@ -71,7 +71,7 @@ def on_ray(
 
 
 def _surveyed(work: Path, quick: bool, shape: str, pool: Any, **analyses: Any) -> dict[str, Any]:
-    """Run a survey of one text, which tells what starting takes, and one of all."""
+    """Run a survey of one text, which shows what start-up takes, and one of all texts."""
     count = (_QUICK if quick else _TEXTS)[shape]
     texts, folder = texts_of(shape, work, count), work / "survey"
     options: dict[str, Any] = {"keep": keep_of(shape), "progress": False, **analyses}
@@ -85,7 +85,9 @@ def _surveyed(work: Path, quick: bool, shape: str, pool: Any, **analyses: Any) -
     start, cpu = time.perf_counter(), time.process_time()
     done = gattn.survey(texts, out=folder, **options)
     whole, cpu = time.perf_counter() - start, time.process_time() - cpu
-    seconds = max(whole - starting, whole / 4)  # A few texts take no longer than starting varies.
+    seconds = max(
+        whole - starting, whole / 4
+    )  # start-up varies by more than a few texts take
     table = done.texts
     found = _rates(seconds, count, int(table["num_tokens"].sum()))
     found |= {"edges_a_second": int(table["num_edges"].sum()) / seconds}
@@ -111,7 +113,7 @@ def size_of(folder: Path) -> int:
 
 
 def peer(work: Path, quick: bool, *, shape: str, packed: bool) -> dict[str, Any]:
-    """Save all that `output_attentions` gives, one text at a time."""
+    """Save everything that `output_attentions` returns, one text at a time."""
     count = (_QUICK if quick else _PEER_TEXTS)[shape]
     model, tokenizer = gattn.load_model(model_of(shape, work))
     model.set_attn_implementation("eager")
