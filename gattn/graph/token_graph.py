@@ -11,7 +11,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from gattn.caching import cached_property, cached_tensor
+from gattn.caching import cached_property, cached_tensor, fields_alone
 from gattn.checks import check_memory, whole
 from gattn.door import draw
 from gattn.errors import GraphError
@@ -25,6 +25,7 @@ from gattn.graph.rules.base import BLOCK_PAIRS, Rule
 from gattn.graph.rules.combined import Combined, Disjoint, combined
 from gattn.graph.rules.edges import Edges
 from gattn.graph.rules.keys import FARTHEST, Keys, list_keys
+from gattn.graph.rules.neighbourhoods import Neighbourhoods, pointer_of
 from gattn.graph.rules.simple import Causal, Complete, Documents, Globals, Prefix, Strided, Window
 from gattn.graph.walking import blocks_of_rows
 
@@ -77,6 +78,8 @@ class TokenGraph:
     query_offset: int = 0
     is_bipartite: bool = False
     is_reordered: bool = field(default=False, metadata={"is_stored": False})
+
+    __getstate__ = fields_alone
 
     def __post_init__(self) -> None:
         for name in ("num_queries", "num_keys", "query_offset"):
@@ -443,17 +446,22 @@ class TokenGraph:
         return int(self.in_degree.sum()) if found is None else found
 
     @cached_tensor
+    def neighbourhoods(self) -> Neighbourhoods:
+        """The edges query by query, as sparse products read them."""
+        return list_edges(self)
+
+    @cached_tensor
     def edge_index(self) -> Tensor:
         """The edges as torch-geometric's ``[key; query]`` (rows of queries, from 0).
 
         Shape (2, edges), sorted by query, then key, so that a neighbourhood is a slice.
         """
-        return list_edges(self)
+        return torch.stack([self.neighbourhoods.key, self.neighbourhoods.query])
 
     @cached_tensor
     def pointer(self) -> Tensor:
         """Where each neighbourhood starts among the edges, shape (queries + 1,)."""
-        return torch.cat([self.in_degree.new_zeros(1), self.in_degree.cumsum(0)])
+        return pointer_of(self.in_degree)
 
     def mask(self) -> Tensor:
         """Whether query i may attend to key j, booleans of shape (queries, keys)."""
