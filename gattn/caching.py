@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from functools import wraps
 from typing import Any, Generic, TypeVar, TypeVarTuple, overload
 
@@ -65,6 +66,11 @@ class cached_operand(cached_property[T]):  # noqa: N801
             known[name] = self.function(instance)
         found: T = known[name]
         return found
+
+
+def fields_alone(self: Any) -> dict[str, Any]:
+    """Give a dataclass its state to pickle: no cached property, which may be on another device."""
+    return {one.name: getattr(self, one.name) for one in fields(self)}
 
 
 def cached_function(function: Callable[[Owner, *Ts], T]) -> Callable[[Owner, *Ts], T]:

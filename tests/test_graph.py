@@ -15,7 +15,7 @@ from scipy.linalg import block_diag
 from gattn.engines import tiling
 from gattn.engines.tiling import partial_columns, tile_pairs
 from gattn.errors import GraphError
-from gattn.graph.constructions import second_laplacian_eigenvalue
+from gattn.graph.drawn import second_laplacian_eigenvalue
 from gattn.graph.ordering import refuse_numbers
 from gattn.graph.rules.base import Rule
 from gattn.graph.rules.combined import Combined, Disjoint
@@ -693,7 +693,7 @@ ERRORS = {
     "mask must be a tensor or an array": lambda: TokenGraph.from_mask([[True], [True, False]]),
     "boolean .* not torch.int64": lambda: TokenGraph.from_mask(np.ones((2, 2), dtype=np.int64)),
     "ids must hold whole numbers, not torch.float64": lambda: TokenGraph.documents([0.2, 0.9, 1.0]),
-    r"one id a token, not \(2, 2\)": lambda: TokenGraph.documents(torch.zeros(2, 2).long()),
+    r"one id per token, not \(2, 2\)": lambda: TokenGraph.documents(torch.zeros(2, 2).long()),
     "ids must be a tensor or an array of numbers": lambda: TokenGraph.documents(["a", "b"]),
     "global_positions must hold whole": lambda: TokenGraph.longformer(4, 1, [0.5]),
     "edges must hold whole numbers": lambda: TokenGraph.from_edges([(0.5, 1)], 3),
@@ -705,7 +705,7 @@ ERRORS = {
     "query_offset cannot be joined": lambda: TokenGraph.disjoint_union(
         [TokenGraph.causal(1, query_offset=2)]
     ),
-    "Bipartite graphs and others": lambda: TokenGraph.disjoint_union(
+    "Bipartite graphs cannot be joined": lambda: TokenGraph.disjoint_union(
         [TokenGraph.bipartite(1, 1), TokenGraph.causal(1)]
     ),
 }

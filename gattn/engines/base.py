@@ -7,15 +7,15 @@ import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
 
 from gattn.caching import cached_operand, cached_property, cached_tensor
+from gattn.engines.edge_list import EdgeList
 from gattn.errors import ContractError, ShapeError
-from gattn.graph.neighbourhoods import Neighbourhoods
 from gattn.graph.ordering import refuse_numbers
+from gattn.graph.rules.neighbourhoods import Neighbourhoods
 from gattn.graph.token_graph import TokenGraph
 from gattn.normalizers import Normalizer, Softmax
 from gattn.normalizers.base import widened
@@ -29,43 +29,6 @@ from gattn.weights.base import (
     map_tree,
 )
 from gattn.weights.dot import ScaledDotProduct
-
-
-@dataclass(frozen=True)
-class EdgeList:
-    """Edges ``[key; query]`` in the caller's own order, duplicates and all."""
-
-    edge_index: Tensor
-    num_queries: int
-    num_keys: int
-    query_offset: int = 0
-
-    def __post_init__(self) -> None:
-        index = self.edge_index
-        if index.dim() != 2 or index.shape[0] != 2 or index.dtype != torch.long:
-            raise ShapeError(
-                "edge_index must hold int64 numbers of shape (2, edges), rows key and query, not "
-                f"{index.dtype} {tuple(index.shape)}."
-            )
-        if index.device.type != "cpu":  # Reading the values would stall a GPU.
-            return
-        sides = (("keys", index[0], self.num_keys), ("queries", index[1], self.num_queries))
-        for row, (side, ends, size) in enumerate(sides):
-            if len(ends) and (int(ends.min()) < 0 or int(ends.max()) >= size):
-                raise ShapeError(
-                    f"The {side} edge_index[{row}] must lie in 0 .. {size - 1}; they run from "
-                    f"{int(ends.min())} to {int(ends.max())}."
-                )
-
-    @property
-    def num_edges(self) -> int:
-        """How many edges there are."""
-        return self.edge_index.shape[1]
-
-    @property
-    def device(self) -> torch.device:
-        """Where the edges are."""
-        return self.edge_index.device
 
 
 @dataclass(frozen=True)
@@ -135,13 +98,10 @@ class AttentionCall:
         """The edges ``[key; query]`` beside the tensors; a rule lists its edges on the CPU."""
         return self.graph.edge_index.to(self.query.device)
 
-    @cached_tensor
-    def edges(self) -> tuple[Neighbourhoods, Tensor | None]:
-        """The edges sorted by query, and the given number of each where they were not."""
-        if isinstance(self.graph, TokenGraph):
-            return _neighbourhoods(self.graph, self.query.device), None
-        key, query = self.edge_index
-        return Neighbourhoods.from_pairs(query, key, self.graph.num_queries, self.graph.num_keys)
+    @property
+    def edges(self) -> Neighbourhoods:
+        """The edges sorted by query, beside the tensors."""
+        return self.graph.neighbourhoods.to(self.query.device)
 
     @property
     def batch_heads(self) -> int:
@@ -311,18 +271,6 @@ def attention_call(
         compile,
     )
     return call, lead
-
-
-_KNOWN: WeakKeyDictionary[TokenGraph, dict[torch.device, Neighbourhoods]] = WeakKeyDictionary()
-
-
-def _neighbourhoods(graph: TokenGraph, device: torch.device) -> Neighbourhoods:
-    known = _KNOWN.setdefault(graph, {})
-    if device not in known:
-        with torch.inference_mode(False):
-            pointer, key = graph.pointer.to(device), graph.edge_index[0].to(device)
-        known[device] = Neighbourhoods(pointer, key, graph.num_keys)
-    return known[device]
 
 
 def _tokens_first(tokens: Tensor) -> Tensor:

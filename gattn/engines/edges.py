@@ -12,7 +12,7 @@ from gattn.engines.base import AttentionCall
 from gattn.engines.memory import Pasted, Recomputed, keep_freed_memory, uncompiled
 from gattn.engines.scoring import PIECE_NUMBERS, score_edges
 from gattn.engines.sparse import GROUPED_EDGES, neighbour_sums
-from gattn.graph.neighbourhoods import Neighbourhoods
+from gattn.graph.rules.neighbourhoods import Neighbourhoods
 from gattn.normalizers.base import widened
 
 BLOCK_EDGES = 1 << 22
@@ -28,7 +28,7 @@ def can_run(call: AttentionCall) -> str | None:
 def run(call: AttentionCall) -> Tensor:
     """Compute the output, (B, H, Q, V)."""
     keep_freed_memory()
-    edges = call.edges[0]
+    edges = call.edges
     attention = _normalised(call, score_edges(call))
     attention = torch.dropout(attention, call.dropout, train=call.dropout > 0)
     value = widened(call.values)
@@ -39,7 +39,7 @@ def run(call: AttentionCall) -> Tensor:
 
 def _normalised(call: AttentionCall, scores: Tensor) -> Tensor:
     """Normalise scores (B, H, E), as many neighbourhoods at a time as the cache holds."""
-    edges = call.edges[0]
+    edges = call.edges
     blocks = list(_blocks(edges, max(1, PIECE_NUMBERS // max(4 * call.batch_heads, 1))))
     recomputed = Recomputed(many=len(blocks) > 1)
     parts = scores.split([some.stop - some.start for _, some in blocks], dim=-1)
@@ -74,7 +74,7 @@ class EdgeBlock(NamedTuple):
 
 def edge_blocks(call: AttentionCall) -> Iterator[EdgeBlock]:
     """Walk whole neighbourhoods of attention, in memory that does not grow with their number."""
-    edges = call.edges[0]
+    edges = call.edges
     for rows, some in _blocks(edges, max(1, BLOCK_EDGES // max(call.batch_heads, 1))):
         scores = score_edges(call, rows)
         query = edges.query[some] - rows.start

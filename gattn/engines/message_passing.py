@@ -90,10 +90,9 @@ def _scores(call: AttentionCall) -> Tensor:
 
 
 def _normalised(call: AttentionCall, scores: Tensor) -> Tensor:
-    edges, order = call.edges
-    if order is None:
-        return call.normalizer.on_edges(scores, edges.query, edges.num_queries)
-    attention = call.normalizer.on_edges(
-        scores.index_select(-1, order), edges.query, edges.num_queries
-    )
-    return attention.index_select(-1, torch.argsort(order))
+    edges, on_edges = call.edges, call.normalizer.on_edges
+    if edges.order is None:
+        return on_edges(scores, edges.query, edges.num_queries)
+    ordered = scores.index_select(-1, edges.order)
+    attention = on_edges(ordered, edges.query, edges.num_queries)
+    return attention.index_select(-1, torch.argsort(edges.order))

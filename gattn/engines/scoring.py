@@ -29,7 +29,7 @@ _PIECE_KEYS = 512  # at least so many keys in a piece of a tile: they are copied
 
 def score_edges(call: AttentionCall, rows: slice | None = None) -> Tensor:
     """Score the edges of all queries or of some, sorted by query: (B, H, E)."""
-    neighbours = call.edges[0]
+    neighbours = call.edges
     if rows is None:
         rows, some, edges = slice(None), neighbours, slice(0, neighbours.num_edges)
     else:
@@ -55,7 +55,7 @@ def score_edges(call: AttentionCall, rows: slice | None = None) -> Tensor:
 
 def _pairs(call: AttentionCall, edges: slice) -> Pairs:
     """Say what is known of some of the call's sorted edges."""
-    neighbours, order = call.edges
+    neighbours, order = call.edges, call.edges.order
     query, key, features = neighbours.query[edges], neighbours.key[edges], call.edge_features
     if features is not None and features.dim() == 3:
         features = features[query, key]
@@ -68,7 +68,7 @@ def _pairs(call: AttentionCall, edges: slice) -> Pairs:
 def _in_pieces(call: AttentionCall, edges: slice) -> Tensor:
     """Score edges by gathering the vectors at both ends of a few at a time."""
     keep_freed_memory()
-    neighbours = call.edges[0]
+    neighbours = call.edges
     batch, heads = call.query.shape[:2]
     given = call.operands
     query, key = (map_tree(widened, side) for side in given)

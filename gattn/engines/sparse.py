@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.nn.functional import embedding_bag
 
-from gattn.graph.neighbourhoods import Neighbourhoods
+from gattn.graph.rules.neighbourhoods import Neighbourhoods
 
 GROUPED_EDGES = 1 << 20
 """How many edges of all copies are listed side by side."""
@@ -73,8 +73,8 @@ class _EdgeProducts(Function):
         if ctx.needs_input_grad[0]:
             to_query = neighbour_sums(gradient, key, ctx.edges)
         if ctx.needs_input_grad[1]:
-            edges, order = ctx.edges.reversed
-            to_key = neighbour_sums(_reordered(gradient, order), query, edges)
+            edges = ctx.edges.reversed
+            to_key = neighbour_sums(_reordered(gradient, edges), query, edges)
         return to_query, to_key, None
 
 
@@ -92,8 +92,8 @@ class _NeighbourSums(Function):
         if ctx.needs_input_grad[0]:
             to_share = edge_products(gradient, value, ctx.edges)
         if ctx.needs_input_grad[1]:
-            edges, order = ctx.edges.reversed
-            to_value = neighbour_sums(_reordered(share, order), gradient, edges)
+            edges = ctx.edges.reversed
+            to_value = neighbour_sums(_reordered(share, edges), gradient, edges)
         return to_share, to_value, None
 
 
@@ -143,8 +143,9 @@ def _groups(copies: int, edges: Neighbourhoods) -> Iterator[slice]:
         yield slice(first, min(first + size, copies))
 
 
-def _reordered(numbers: Tensor, order: Tensor) -> Tensor:
-    return numbers.gather(1, order.expand(len(numbers), -1))
+def _reordered(numbers: Tensor, edges: Neighbourhoods) -> Tensor:
+    assert edges.order is not None
+    return numbers.gather(1, edges.order.expand(len(numbers), -1))
 
 
 @cache

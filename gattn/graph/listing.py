@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
-from torch import Tensor
 
 from gattn.checks import allowed_memory, check_memory
 from gattn.errors import GattnError, GraphError
@@ -14,6 +13,7 @@ from gattn.graph.counting import count_edges
 from gattn.graph.rules.base import Rule
 from gattn.graph.rules.combined import Combined
 from gattn.graph.rules.edges import Edges
+from gattn.graph.rules.neighbourhoods import Neighbourhoods, pointer_of
 from gattn.graph.walking import FEW_PAIRS
 
 if TYPE_CHECKING:
@@ -61,8 +61,8 @@ def _walked_edges(graph: TokenGraph, most: int) -> int:
     return count
 
 
-def list_edges(graph: TokenGraph) -> Tensor:
-    """List the edges; see `TokenGraph.edge_index`."""
+def list_edges(graph: TokenGraph) -> Neighbourhoods:
+    """List the edges; see `TokenGraph.neighbourhoods`."""
     rule = graph.rule
     if graph.num_queries * graph.num_keys > FEW_PAIRS and not isinstance(rule, Edges):
         check_edges(graph, 16, "The list", instead="walk them with row_blocks()")
@@ -70,14 +70,14 @@ def list_edges(graph: TokenGraph) -> Tensor:
     if edges is None and isinstance(rule, Combined) and rule.operation == "|":
         edges = _joined_edges(graph, rule.left, rule.right)
     if edges is not None:
-        return torch.stack([edges.key, edges.row])
-    parts = []
-    for rows, columns, allowed in graph.row_blocks():
-        query, key = allowed.nonzero(as_tuple=True)
-        key = key + columns.start if isinstance(columns, slice) else columns[key]
-        parts.append(torch.stack([key, query + rows.start]))
-    empty = torch.zeros(2, 0, dtype=torch.long, device=rule.device or "cpu")
-    return torch.cat([empty, *parts], dim=1)
+        return edges.neighbourhoods.among(graph.num_keys)
+    nothing = torch.zeros(0, dtype=torch.long, device=rule.device or "cpu")
+    degrees, keys = [nothing], [nothing]
+    for _, columns, allowed in graph.row_blocks():
+        key = allowed.nonzero(as_tuple=True)[1]
+        keys.append(key + columns.start if isinstance(columns, slice) else columns[key])
+        degrees.append(allowed.sum(1))
+    return Neighbourhoods(pointer_of(torch.cat(degrees)), torch.cat(keys), graph.num_keys)
 
 
 def _joined_edges(graph: TokenGraph, left: Rule, right: Rule) -> Edges | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from gattn.checks import check_memory
 from gattn.graph.listing import check_edges
@@ -18,30 +17,38 @@ if TYPE_CHECKING:
 _EDGE_BYTES, _NODE_BYTES = 256, 512  # of a NetworkX graph, about
 
 
-def edges_of_network(network: nx.Graph[Any]) -> tuple[Tensor, dict[str, int]]:
-    """Read the edges [key; query] and the numbers of nodes; see `TokenGraph.from_networkx`."""
-    nodes = [node for node, is_sink in network.nodes.data("virtual") if not is_sink]
+def from_networkx(cls: type[TokenGraph], graph: nx.Graph[Any]) -> TokenGraph:
+    """Edges from a NetworkX graph: (j, i) lets i read j; an undirected edge goes both ways.
+
+    Nodes 0 .. n-1 are positions; other nodes take positions in the graph's own order. A directed
+    graph on ``("key", j)`` and ``("query", i)`` alone is bipartite. A sink outside the text, which
+    is no token, is left out.
+    """
+    nodes = [node for node, is_sink in graph.nodes.data("virtual") if not is_sink]
     if set(nodes) == set(range(len(nodes))):
         nodes = list(range(len(nodes)))
     keys, queries = ([n for n in nodes if _is_on_side(n, side)] for side in ("key", "query"))
-    if not network.is_directed() or not nodes or len(keys) + len(queries) < len(nodes):
+    if not graph.is_directed() or not nodes or len(keys) + len(queries) < len(nodes):
         keys = queries = nodes
     column = {node: index for index, node in enumerate(keys)}
     row = {node: index for index, node in enumerate(queries)}
-    edges = (network if network.is_directed() else network.to_directed()).edges()
+    edges = (graph if graph.is_directed() else graph.to_directed()).edges()
     pairs = [(column[key], row[query]) for key, query in edges if key in column]
     index = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2).T
     if keys is queries:
-        return index, {"num_tokens": len(nodes)}
-    return index, {"num_queries": len(queries), "num_keys": len(keys)}
+        return cls.from_edge_index(index, len(nodes))
+    return cls.from_edge_index(index, num_queries=len(queries), num_keys=len(keys))
 
 
 def _is_on_side(node: object, side: str) -> bool:
     return isinstance(node, tuple) and len(node) == 2 and node[0] == side
 
 
-def to_network(graph: TokenGraph) -> nx.DiGraph[Any]:
-    """Build the directed graph; see `TokenGraph.to_networkx`."""
+def to_networkx(graph: TokenGraph) -> nx.DiGraph[Any]:
+    """Build the directed graph with an edge (j, i) where query i may attend to key j.
+
+    Nodes are positions, or ``("key", j)`` and ``("query", i)`` if the graph is bipartite.
+    """
     import networkx as nx
 
     check_memory(_NODE_BYTES * graph.num_tokens, f"The nodes of {graph}")

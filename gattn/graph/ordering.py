@@ -44,7 +44,14 @@ def refuse_numbers(graph: TokenGraph, name: str, otherwise: str) -> None:
 def arrange(
     graph: TokenGraph, edge_index: Tensor | ArrayLike, edge_features: Tensor | ArrayLike
 ) -> Tensor:
-    """Bring features of edges into the graph's own order; see `TokenGraph.arrange`."""
+    """Bring features of the edges of `edge_index` into the order of ``graph.sorted()``.
+
+    Raises
+    ------
+    GraphError
+        If `edge_index` does not hold each edge of this graph exactly once: with a duplicate it
+        would be unclear whose feature counts.
+    """
     edge_index = whole_numbers(edge_index, "edge_index")
     features = as_tensor(edge_features, "edge_features")
     if edge_index.dim() != 2 or len(edge_index) != 2 or not features.dim():

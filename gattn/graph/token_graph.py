@@ -2,34 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import accumulate
-from typing import TYPE_CHECKING, Any, SupportsIndex
+from typing import TYPE_CHECKING, Any
 
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 
-from gattn.caching import cached_property, cached_tensor
+from gattn.caching import cached_property, cached_tensor, fields_alone
 from gattn.checks import check_memory, whole
 from gattn.door import draw
 from gattn.errors import GraphError
-from gattn.graph.arrays import as_tensor, check_inside, whole_numbers
-from gattn.graph.constructions import bigbird_rule, expander_rule, nearest_rule, pairs_of
+from gattn.graph import cycles, drawn, explicit, networks, ordering, structured
 from gattn.graph.counting import count_edges
 from gattn.graph.listing import list_edges
-from gattn.graph.networks import edges_of_network, to_network
-from gattn.graph.ordering import arrange
 from gattn.graph.rules.base import BLOCK_PAIRS, Rule
-from gattn.graph.rules.combined import Combined, Disjoint, combined
-from gattn.graph.rules.edges import Edges
+from gattn.graph.rules.combined import combined
 from gattn.graph.rules.keys import FARTHEST, Keys, list_keys
-from gattn.graph.rules.simple import Causal, Complete, Documents, Globals, Prefix, Strided, Window
+from gattn.graph.rules.neighbourhoods import Neighbourhoods, pointer_of
+from gattn.graph.rules.simple import Window
 from gattn.graph.walking import blocks_of_rows
 
 if TYPE_CHECKING:
-    import networkx as nx
     from matplotlib.axes import Axes
 
     from gattn.drawing.one_head.draw_head import Layout
@@ -41,9 +35,9 @@ _FEW_QUERIES = 1 << 12
 class TokenGraph:
     """Who may attend to whom.
 
-    Nodes are token positions; the edge j -> i exists where query i may attend to key j. Row r of
-    the queries stands at position ``query_offset + r``, so a decoding step with a cache of n keys
-    is ``TokenGraph.causal(1, num_keys=n, query_offset=n - 1)``.
+    Nodes are token positions; the edge j -> i exists if query i may attend to key j. Row r of the
+    queries is at position ``query_offset + r``, so a decoding step with a cache of n keys is
+    ``TokenGraph.causal(1, num_keys=n, query_offset=n - 1)``.
 
     A structured graph stays a rule: it costs no memory until its edges are asked for. Graphs of
     one size combine as sets of edges: ``a & b``, ``a | b``, ``a - b``.
@@ -59,8 +53,8 @@ class TokenGraph:
     is_bipartite : bool
         Whether queries and keys are different tokens, as in cross-attention.
     is_reordered : bool
-        Whether the edges were given in another order than the graph's own. Numbers of its edges
-        are then refused, as it is not clear which order they follow: see `sorted`.
+        Whether the edges were given in another order than the graph's own. The graph then refuses
+        numbers of edges, as it is unclear which order they follow: see `sorted`.
 
     Examples
     --------
@@ -77,6 +71,8 @@ class TokenGraph:
     query_offset: int = 0
     is_bipartite: bool = False
     is_reordered: bool = field(default=False, metadata={"is_stored": False})
+
+    __getstate__ = fields_alone
 
     def __post_init__(self) -> None:
         for name in ("num_queries", "num_keys", "query_offset"):
@@ -98,239 +94,29 @@ class TokenGraph:
         bipartite = ", bipartite" if self.is_bipartite else ""
         return f"TokenGraph({self.rule}, {sizes}{offset}{bipartite})"
 
-    # Structured graphs
+    # Graphs that a few numbers describe
 
-    @classmethod
-    def complete(cls, num_tokens: int) -> TokenGraph:
-        """Every token attends to every token, itself included."""
-        return cls(Complete(), num_tokens, num_tokens)
+    complete = classmethod(structured.complete)
+    causal = classmethod(structured.causal)
+    window = classmethod(structured.window)
+    dilated = classmethod(structured.dilated)
+    strided = classmethod(structured.strided)
+    prefix = classmethod(structured.prefix)
+    documents = classmethod(structured.documents)
+    longformer = classmethod(structured.longformer)
+    bigbird = classmethod(drawn.bigbird)
+    expander = classmethod(drawn.expander)
+    self_loops = classmethod(structured.self_loops)
+    bipartite = classmethod(structured.bipartite)
 
-    @classmethod
-    def causal(
-        cls, num_queries: int, *, num_keys: int | None = None, query_offset: int = 0
-    ) -> TokenGraph:
-        """Forbid the future: k <= q. ``num_keys`` defaults to all up to the last query's own."""
-        keys = num_queries + query_offset if num_keys is None else num_keys
-        return cls(Causal(), num_queries, keys, query_offset)
+    # Graphs from edges, masks, features and other graphs
 
-    @classmethod
-    def window(cls, num_tokens: int, size: int, *, causal: bool = True) -> TokenGraph:
-        """Allow the last `size` keys, `q - size < k <= q`; `|q - k| <= size` where not causal."""
-        size = _positive(size=size)
-        rule = Window(size - 1, 0) if causal else Window(size, size)
-        return cls(rule, num_tokens, num_tokens)
-
-    @classmethod
-    def dilated(cls, num_tokens: int, size: int, dilation: int) -> TokenGraph:
-        """`|q - k| <= size` and `(q - k) mod dilation = 0`."""
-        size, dilation = _positive(size=size), _positive(dilation=dilation)
-        return cls(Window(size, size, dilation), num_tokens, num_tokens)
-
-    @classmethod
-    def prefix(cls, num_tokens: int, length: int) -> TokenGraph:
-        """Causal, and everyone reads the first `length` tokens."""
-        length = _positive(length=length)
-        return cls(Combined("|", Causal(), Prefix(length)), num_tokens, num_tokens)
-
-    @classmethod
-    def documents(cls, ids: Sequence[int] | Tensor, *, causal: bool = False) -> TokenGraph:
-        """Tokens attend within their own document; ``ids`` has one document id a token."""
-        found = whole_numbers(ids, "ids")
-        if found.dim() != 1:
-            raise GraphError(f"ids must be one id a token, not {tuple(found.shape)}.")
-        rule: Rule = Documents(found.cpu().clone())
-        if causal:
-            rule = Combined("&", rule, Causal())
-        return cls(rule, len(found), len(found))
-
-    @classmethod
-    def strided(cls, num_tokens: int, stride: int) -> TokenGraph:
-        """Causal and (q - k) mod stride = 0 (Child et al. 2019)."""
-        stride = _positive(stride=stride)
-        return cls(Combined("&", Causal(), Strided(stride)), num_tokens, num_tokens)
-
-    @classmethod
-    def longformer(
-        cls, num_tokens: int, size: int, global_positions: Sequence[int] = ()
-    ) -> TokenGraph:
-        """`|q - k| <= size`, and full rows and columns of some positions (Beltagy et al. 2020)."""
-        size = _positive(size=size)
-        positions = whole_numbers(global_positions, "global_positions").unique().cpu()
-        check_inside(positions, num_tokens, "global_positions")
-        rule = Combined("|", Window(size, size), Globals(positions))
-        return cls(rule, num_tokens, num_tokens)
-
-    @classmethod
-    def bigbird(
-        cls, num_tokens: int, block_size: int, *, random_blocks: int = 3, seed: int = 0
-    ) -> TokenGraph:
-        """Block attention of BigBird (Zaheer et al. 2020).
-
-        Each block attends to itself and its two neighbours; the first and the last block attend
-        to all and are attended by all; each block attends to `random_blocks` of the remaining
-        ones, drawn with `seed`.
-        """
-        block_size = _positive(block_size=block_size)
-        num_tokens = whole("num_tokens", num_tokens, 0, GraphError)
-        random_blocks = whole("random_blocks", random_blocks, 0, GraphError)
-        block_size = min(block_size, max(num_tokens, 1))
-        rule = bigbird_rule(num_tokens, block_size, random_blocks, seed)
-        return cls(rule, num_tokens, num_tokens)
-
-    @classmethod
-    def self_loops(cls, num_tokens: int) -> TokenGraph:
-        """Every token attends to itself alone."""
-        return cls(Window(0, 0), num_tokens, num_tokens)
-
-    @classmethod
-    def bipartite(cls, num_queries: int, num_keys: int) -> TokenGraph:
-        """Cross-attention: every query attends to every key, and they are different tokens."""
-        return cls(Complete(), num_queries, num_keys, is_bipartite=True)
-
-    # Explicit graphs
-
-    @classmethod
-    def expander(
-        cls, num_tokens: int, degree: int, *, seed: int = 0, max_tries: int = 100
-    ) -> TokenGraph:
-        """Random regular expander (Exphormer, Shirzad et al. 2023).
-
-        The union of `degree` random permutations and their inverses, drawn again until its
-        Laplacian's second eigenvalue reaches ``2 d - 2 sqrt(2 d - 1) - 0.1``. Graphs of up to 10
-        tokens are complete.
-
-        Raises
-        ------
-        GraphError
-            Where no draw out of `max_tries` is a good expander.
-        """
-        degree = _positive(degree=degree)
-        num_tokens = whole("num_tokens", num_tokens, 0, GraphError)
-        if num_tokens <= 10:
-            return cls.complete(num_tokens)
-        rule = expander_rule(num_tokens, degree, seed, max_tries)
-        return cls(rule, num_tokens, num_tokens)
-
-    @classmethod
-    def nearest(cls, features: Tensor | ArrayLike, k: int, *, causal: bool = False) -> TokenGraph:
-        """Each token attends to the `k` tokens nearest to it in Euclidean distance, itself first.
-
-        Parameters
-        ----------
-        features : Tensor or array
-            Shape (tokens, dim).
-        k : int
-            Neighbours a token, itself included; fewer where fewer are allowed.
-        causal : bool
-            Whether a token may choose only among itself and those before it.
-        """
-        k = _positive(k=k)
-        features = as_tensor(features, "features")
-        if features.dim() != 2 or not bool(torch.isfinite(features).all()):
-            raise GraphError(
-                f"features must be finite and (tokens, dim), not {tuple(features.shape)}."
-            )
-        return cls(nearest_rule(features, k, causal), len(features), len(features))
-
-    @classmethod
-    def from_mask(cls, mask: Tensor | ArrayLike, *, is_bipartite: bool = False) -> TokenGraph:
-        """Edges where ``mask[query, key]`` is True (torch's ``MultiheadAttention`` masks say the
-        opposite: pass ``~attn_mask``).
-        """  # noqa: D205
-        mask = as_tensor(mask, "mask")
-        if mask.dim() != 2 or mask.dtype != torch.bool:
-            raise GraphError(
-                f"mask must be a boolean (queries, keys), True where an edge is, not {mask.dtype} "
-                f"{tuple(mask.shape)}; for an additive mask pass `mask == 0`."
-            )
-        query, key = mask.nonzero(as_tuple=True)
-        rule = Edges.from_pairs(query, key, mask.shape[0])
-        return cls(rule, mask.shape[0], mask.shape[1], is_bipartite=is_bipartite)
-
-    @classmethod
-    def from_edge_index(
-        cls,
-        edge_index: Tensor | ArrayLike,
-        num_tokens: int | None = None,
-        *,
-        num_queries: int | None = None,
-        num_keys: int | None = None,
-    ) -> TokenGraph:
-        """Edges from torch-geometric's ``edge_index = [key; query]``; duplicates merge.
-
-        Give `num_tokens`, or for cross-attention `num_queries` and `num_keys`. A token graph sorts
-        its edges by query, then key; numbers of edges that were given in another order go to
-        `AttentionGraph.from_edges`, or through `arrange`.
-        """
-        edge_index = whole_numbers(edge_index, "edge_index")
-        if edge_index.dim() != 2 or edge_index.shape[0] != 2:
-            raise GraphError(
-                "edge_index must have shape (2, edges), rows key and query, not "
-                f"{tuple(edge_index.shape)}."
-            )
-        if num_tokens is not None:
-            num_queries = num_keys = num_tokens
-        if num_queries is None or num_keys is None:
-            raise GraphError("Give num_tokens, or both num_queries and num_keys.")
-        num_queries = whole("num_queries", num_queries, 0, GraphError)
-        num_keys = whole("num_keys", num_keys, 0, GraphError)
-        check_inside(edge_index[0], num_keys, "the keys edge_index[0]")
-        check_inside(edge_index[1], num_queries, "the queries edge_index[1]")
-        rule = Edges.from_pairs(edge_index[1], edge_index[0], num_queries)
-        steps = edge_index.diff()
-        rises = (steps[1] > 0) | ((steps[1] == 0) & (steps[0] > 0))  # no product, which overflows
-        return cls(
-            rule,
-            num_queries,
-            num_keys,
-            is_bipartite=num_tokens is None,
-            is_reordered=not bool(rises.all()),
-        )
-
-    @classmethod
-    def from_edges(
-        cls, edges: Iterable[tuple[int | str, int | str]], tokens: int | Sequence[str]
-    ) -> TokenGraph:
-        """Edges from pairs (key, query), each a position or, where it occurs once, a token's text.
-
-        Parameters
-        ----------
-        edges : iterable of pairs
-            The way the information runs: ``("dog", "chased")`` lets "chased" read "dog".
-        tokens : sequence of str, or int
-            The tokens' texts, or how many there are.
-        """
-        if isinstance(tokens, SupportsIndex):
-            words, size = list[str](), whole("tokens", tokens, 0, GraphError)
-        else:
-            words = list(tokens)
-            size = len(words)
-        return cls.from_edge_index(pairs_of(edges, words), size)
-
-    @classmethod
-    def from_networkx(cls, graph: nx.Graph[Any]) -> TokenGraph:
-        """Edges from a NetworkX graph: (j, i) lets i read j; an undirected edge goes both ways.
-
-        Nodes 0 .. n-1 are positions; other nodes take positions in the graph's own order. A
-        directed graph on ``("key", j)`` and ``("query", i)`` alone is bipartite. A sink outside of
-        the text, which is no token, is left out.
-        """
-        edge_index, sizes = edges_of_network(graph)
-        return cls.from_edge_index(edge_index, **sizes)
-
-    @classmethod
-    def disjoint_union(cls, graphs: Sequence[TokenGraph]) -> TokenGraph:
-        """Graphs side by side in one, as torch-geometric batches them."""
-        if any(graph.query_offset for graph in graphs):
-            raise GraphError("Graphs with a query_offset cannot be joined: their positions differ.")
-        if len({graph.is_bipartite for graph in graphs}) > 1:
-            raise GraphError("Bipartite graphs and others cannot be joined.")
-        query_starts = _starts([graph.num_queries for graph in graphs])
-        key_starts = _starts([graph.num_keys for graph in graphs])
-        rule = Disjoint(tuple(graph.rule for graph in graphs), query_starts[:-1], key_starts[:-1])
-        bipartite = bool(graphs) and graphs[0].is_bipartite
-        reordered = any(graph.is_reordered for graph in graphs)
-        return cls(rule, query_starts[-1], key_starts[-1], 0, bipartite, reordered)
+    from_mask = classmethod(explicit.from_mask)
+    from_edge_index = classmethod(explicit.from_edge_index)
+    from_edges = classmethod(explicit.from_edges)
+    from_networkx = classmethod(networks.from_networkx)
+    nearest = classmethod(explicit.nearest)
+    disjoint_union = classmethod(explicit.disjoint_union)
 
     # Algebra
 
@@ -343,7 +129,7 @@ class TokenGraph:
         return self._combine("|", other)
 
     def __sub__(self, other: TokenGraph) -> TokenGraph:
-        """Cut the edges of the other."""
+        """Cut the other's edges."""
         return self._combine("-", other)
 
     def _combine(self, operation: str, other: TokenGraph) -> TokenGraph:
@@ -360,7 +146,7 @@ class TokenGraph:
 
     @property
     def device(self) -> torch.device | None:
-        """Where explicit edges are; None for a rule, which serves every device."""
+        """Where explicit edges are stored; None for a rule, which serves every device."""
         return self.rule.device
 
     def without_self_loops(self) -> TokenGraph:
@@ -369,10 +155,10 @@ class TokenGraph:
             return self
         return replace(self, rule=combined("-", self.rule, Window(0, 0)))
 
-    # What it says
+    # Its edges
 
     def allowed(self, rows: Keys, columns: Keys) -> Tensor:
-        """Say which pairs of some rows and keys are edges.
+        """Say which pairs of the given rows and keys are edges.
 
         Parameters
         ----------
@@ -407,8 +193,8 @@ class TokenGraph:
         rows : slice
             The queries of the block.
         columns : slice or Tensor
-            The keys that they reach and maybe others: a slice where they (nearly) fill a run, else
-            int64, sorted, without duplicates.
+            The keys that they reach, and possibly others: a slice if they fill a run (nearly),
+            else int64, sorted, without duplicates.
         allowed : Tensor
             Booleans (rows, columns).
         """
@@ -429,7 +215,7 @@ class TokenGraph:
 
     @property
     def num_tokens(self) -> int:
-        """How many tokens the keys, and where not bipartite the queries, stand for."""
+        """How many tokens there are: the keys alone, if the graph is bipartite."""
         if self.is_bipartite:
             return self.num_keys
         return max(self.num_keys, self.num_queries + self.query_offset)
@@ -443,17 +229,22 @@ class TokenGraph:
         return int(self.in_degree.sum()) if found is None else found
 
     @cached_tensor
+    def neighbourhoods(self) -> Neighbourhoods:
+        """The edges query by query, as sparse products read them."""
+        return list_edges(self)
+
+    @cached_tensor
     def edge_index(self) -> Tensor:
         """The edges as torch-geometric's ``[key; query]`` (rows of queries, from 0).
 
         Shape (2, edges), sorted by query, then key, so that a neighbourhood is a slice.
         """
-        return list_edges(self)
+        return torch.stack([self.neighbourhoods.key, self.neighbourhoods.query])
 
     @cached_tensor
     def pointer(self) -> Tensor:
         """Where each neighbourhood starts among the edges, shape (queries + 1,)."""
-        return torch.cat([self.in_degree.new_zeros(1), self.in_degree.cumsum(0)])
+        return pointer_of(self.in_degree)
 
     def mask(self) -> Tensor:
         """Whether query i may attend to key j, booleans of shape (queries, keys)."""
@@ -467,80 +258,31 @@ class TokenGraph:
 
     @property
     def has_self_loops(self) -> bool:
-        """Whether some token may attend to itself."""
-        if self.is_bipartite:
-            return False
-        last = min(self.query_offset + self.num_queries, self.num_keys)
-        first = min(self.query_offset, last)
-        return any(
-            bool(self.rule.allowed(some, some).any())
-            for start in range(first, last, BLOCK_PAIRS)
-            for some in [
-                torch.arange(start, min(start + BLOCK_PAIRS, last), device=self.rule.device)
-            ]
-        )
+        """Whether any token may attend to itself."""
+        return cycles.has_self_loops(self)
 
     @property
     def is_dag(self) -> bool:
-        """Whether no information can return to where it came from (a self-loop is a return)."""
-        if self.is_bipartite:
-            return True
-        if self.has_self_loops:
-            return False
-        key, query = self.edge_index
-        if bool((key < query + self.query_offset).all()):
-            return True
-        from scipy.sparse import coo_array
-        from scipy.sparse.csgraph import connected_components
-
-        size = self.num_tokens
-        ends = ((query + self.query_offset).cpu().numpy(), key.cpu().numpy())
-        matrix = coo_array((torch.ones(len(key)).numpy(), ends), shape=(size, size))
-        components, _ = connected_components(matrix.tocsr(), connection="strong")
-        return bool(components == size)
+        """Whether the graph has no cycle; a self-loop is one."""
+        return cycles.is_dag(self)
 
     def sorted(self) -> TokenGraph:
-        """Take the edges as given by query, then key, as they stand in ``edge_index``.
+        """Declare that numbers of edges follow the graph's own order, that of ``edge_index``.
 
-        Numbers of edges that were given in another order are refused, as nobody can tell whether
-        they follow that order or the graph's own. ``graph.sorted()`` takes them in the graph's own,
-        into which `arrange` brings others.
+        A graph whose edges were given in another order refuses such numbers, as they might follow
+        either order. `arrange` brings numbers in the given order into the graph's own.
         """
         return replace(self, is_reordered=False) if self.is_reordered else self
 
-    def arrange(self, edge_index: Tensor | ArrayLike, edge_features: Tensor | ArrayLike) -> Tensor:
-        """Bring features of the edges of `edge_index` into the order of ``graph.sorted()``.
-
-        Raises
-        ------
-        GraphError
-            Where `edge_index` does not hold each edge of this graph once: a doubled edge would
-            make it ambiguous whose feature counts.
-        """
-        return arrange(self, edge_index, edge_features)
-
     def to(self, device: torch.device | str) -> TokenGraph:
-        """Move explicit edges to a device (a rule without edges is on every device)."""
+        """Move explicit edges to a device; a rule without edges serves every device."""
         if self.rule.device is None:
             return self
         return replace(self, rule=self.rule.to(torch.device(device)))
 
-    def to_networkx(self) -> nx.DiGraph[Any]:
-        """Build the directed graph with an edge (j, i) where query i may attend to key j.
-
-        Nodes are positions, or ``("key", j)`` and ``("query", i)`` where the graph is bipartite.
-        """
-        return to_network(self)
+    arrange = ordering.arrange
+    to_networkx = networks.to_networkx
 
     def draw(self, layout: Layout = "matrix", *, ax: Axes | None = None, **options: Any) -> Axes:
         """Draw who may attend to whom; see `gattn.drawing.draw_token_graph`."""
         return draw(self, layout, ax=ax, **options)
-
-
-def _positive(**sizes: int) -> int:
-    ((name, size),) = sizes.items()
-    return whole(name, size, 1, GraphError)
-
-
-def _starts(sizes: Sequence[int]) -> tuple[int, ...]:
-    return tuple(accumulate(sizes, initial=0))

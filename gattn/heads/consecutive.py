@@ -11,6 +11,7 @@ from torch import Tensor
 from gattn.errors import CaptureError
 from gattn.graph.rules.base import Rule
 from gattn.graph.rules.edges import Edges
+from gattn.graph.rules.neighbourhoods import pointer_of
 from gattn.graph.rules.simple import Window
 from gattn.graph.token_graph import TokenGraph
 
@@ -149,8 +150,3 @@ def _narrowest_window(spans: Tensor, offset: int) -> Rule:
     before = max((query - spans[0, some]).tolist(), default=0)
     after = max((spans[1, some] - 1 - query).tolist(), default=0)
     return Window(max(before, 0), max(after, 0))
-
-
-def pointer_of(degree: Tensor) -> Tensor:
-    """Say where the edges of each query begin, and where the last ones end."""
-    return torch.cat([degree.new_zeros(1), degree.cumsum(0)])

@@ -15,9 +15,9 @@ from gattn import door
 from gattn.checks import refuse_hidden, whole
 from gattn.edit_records import Edits, checked, identities, in_words
 from gattn.errors import CaptureError, ShapeError
-from gattn.graph.neighbourhoods import padded_rows
 from gattn.graph.ordering import refuse_numbers
 from gattn.graph.rules.edges import Edges
+from gattn.graph.rules.neighbourhoods import padded_rows
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads import edge_lists, merging, networks, steps
 from gattn.keep import Keep, as_keep

@@ -12,11 +12,11 @@ import torch
 from torch import Tensor
 
 from gattn.errors import CaptureError
-from gattn.graph.neighbourhoods import padded_rows
 from gattn.graph.rules.edges import Edges
+from gattn.graph.rules.neighbourhoods import padded_rows, pointer_of
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.buffers import Buffer
-from gattn.heads.consecutive import ConsecutiveGraph, check_order, joined, pointer_of
+from gattn.heads.consecutive import ConsecutiveGraph, check_order, joined
 from gattn.heads.head import AttentionGraph, Ints
 from gattn.keep import All, Keep, sizes_of
 

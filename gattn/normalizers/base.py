@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from gattn.errors import ContractError
-from gattn.graph.neighbourhoods import padded_rows
+from gattn.graph.rules.neighbourhoods import padded_rows
 
 
 class Normalizer(nn.Module):

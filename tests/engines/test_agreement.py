@@ -23,7 +23,7 @@ from problems import (
 )
 
 from gattn.engines import NAMES, tiles
-from gattn.engines.base import EdgeList
+from gattn.engines.edge_list import EdgeList
 from gattn.graph.token_graph import TokenGraph
 
 SOME_GRAPHS = ["complete", "causal with an offset", "window", "rows without edges", "few queries"]

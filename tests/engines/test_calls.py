@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from gattn.attention import attention_graphs, graph_attention
-from gattn.engines.base import AttentionCall, EdgeList, checked_scores
+from gattn.engines.base import AttentionCall, checked_scores
+from gattn.engines.edge_list import EdgeList
 from gattn.errors import ContractError, ShapeError
 from gattn.graph.token_graph import TokenGraph
 from gattn.normalizers import Softmax

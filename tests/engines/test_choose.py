@@ -15,7 +15,7 @@ from gattn.engines import (
     named,
     tiles,
 )
-from gattn.engines.base import EdgeList
+from gattn.engines.edge_list import EdgeList
 from gattn.errors import ContractError
 from gattn.graph.token_graph import TokenGraph
 from gattn.module import GraphAttention

@@ -5,7 +5,7 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 from gattn.engines.sparse import edge_products, neighbour_sums
-from gattn.graph.neighbourhoods import Neighbourhoods
+from gattn.graph.rules.neighbourhoods import Neighbourhoods
 
 EDGES = {
     "some": [(0, 2), (0, 4), (1, 0), (1, 2), (3, 2), (3, 3)],
@@ -19,8 +19,8 @@ QUERIES, KEYS, HEADS, DIM = 4, 5, 3, 2
 
 def neighbourhoods(name):
     index = torch.tensor(EDGES[name], dtype=torch.long).reshape(-1, 2)
-    edges, order = Neighbourhoods.from_pairs(*index.T, QUERIES, KEYS)
-    assert order is None
+    edges = Neighbourhoods.from_pairs(*index.T, QUERIES, KEYS)
+    assert edges.order is None
     return index.T, edges
 
 

@@ -4,27 +4,31 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cached_property
 
 import torch
 from torch import Tensor
 
+from gattn.caching import cached_property, fields_alone
 from gattn.checks import check_memory
 from gattn.errors import GraphError
 from gattn.graph.rules.base import Rule
 from gattn.graph.rules.keys import Keys, as_run, between, ranges
+from gattn.graph.rules.neighbourhoods import Neighbourhoods, pointer_of
 
 
 @dataclass(frozen=True, eq=False)
 class Edges(Rule):
-    """An explicit set of edges, sorted by query, then key (CSR by query).
+    """An explicit set of edges: `Neighbourhoods` without duplicates, as a rule on positions.
 
-    Row r of `pointer` belongs to the query at position `first_query + r`.
+    Edges are sorted by query, then key. Row r of `pointer` belongs to the query at position
+    `first_query + r`.
     """
 
     pointer: Tensor
     key: Tensor
     first_query: int = 0
+
+    __getstate__ = fields_alone
 
     @staticmethod
     def from_pairs(query: Tensor, key: Tensor, num_queries: int, first_query: int = 0) -> Edges:
@@ -34,9 +38,14 @@ class Edges(Rule):
         if num_queries * width >= 1 << 63:
             raise GraphError(f"{num_queries:,} queries with keys up to {width - 1:,} are too many.")
         codes = torch.unique(query.long() * width + key)
-        counts = torch.bincount(codes // width, minlength=num_queries)
-        pointer = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        pointer = pointer_of(torch.bincount(codes // width, minlength=num_queries))
         return Edges(pointer, codes % width, first_query)
+
+    @cached_property
+    def neighbourhoods(self) -> Neighbourhoods:
+        """The edges as they are listed, with as many keys as the last one needs."""
+        num_keys = int(self.key.max()) + 1 if len(self.key) else 1
+        return Neighbourhoods(self.pointer, self.key, num_keys)
 
     def __repr__(self) -> str:
         return f"Edges({len(self.key)})"
@@ -49,12 +58,11 @@ class Edges(Rule):
     @property
     def row(self) -> Tensor:
         """The row of each edge, counted from 0."""
-        rows = torch.arange(self.num_rows, device=self.key.device)
-        return torch.repeat_interleave(rows, self.pointer.diff(), output_size=len(self.key))
+        return self.neighbourhoods.query
 
-    @cached_property
+    @property
     def _width(self) -> int:
-        return int(self.key.max()) + 1 if len(self.key) else 1
+        return self.neighbourhoods.num_keys
 
     @cached_property
     def _codes(self) -> Tensor:

@@ -17,7 +17,6 @@ from gattn.engines.base import AttentionCall
 from gattn.engines.sparse import edge_products
 from gattn.engines.tiles import RowBlock
 from gattn.errors import SelectionError
-from gattn.graph.neighbourhoods import Neighbourhoods
 from gattn.graph.rules.keys import list_keys
 from gattn.heads.head import AttentionGraph
 from gattn.heads.trace import AttentionTrace
@@ -172,7 +171,7 @@ class _Layer(LayerOutput):
         row = self.heads.index(graph.head or 0)
         gradient, value = self.gradient[row].cpu(), self.value[row]
         key, query = graph.graph.edge_index
-        edges = Neighbourhoods(graph.graph.pointer, key, graph.graph.num_keys)
+        edges = graph.graph.neighbourhoods
         of_value = edge_products(gradient[None], value[None], edges)[0]
         attention = torch.from_numpy(graph.attention)
         if self.output is None or self.rest is None or self.strongest is None:

@@ -1,21 +1,21 @@
-"""Ragged neighbourhoods: edges sorted by query, and neighbourhoods as padded rows."""
+"""Ragged neighbourhoods: edges listed query by query, and neighbourhoods as padded rows."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from gattn.caching import cached_property, cached_tensor
+from gattn.caching import cached_property, cached_tensor, fields_alone
 
 _INT32_MAX = (1 << 31) - 1
 
 
 @dataclass(frozen=True, eq=False)
 class Neighbourhoods:
-    """Edges sorted by query (CSR by query), as sparse products read them.
+    """Edges sorted by query (CSR by query): the one form in which gattn lists edges.
 
     Parameters
     ----------
@@ -25,32 +25,27 @@ class Neighbourhoods:
         The key of each edge, shape (E,).
     num_keys : int
         How many keys there are.
+    order : Tensor, optional
+        Which of the given edges each one is, shape (E,); None if they were sorted already.
     """
 
     pointer: Tensor
     key: Tensor
     num_keys: int
+    order: Tensor | None = None
+
+    __getstate__ = fields_alone
 
     @staticmethod
-    def from_pairs(
-        query: Tensor, key: Tensor, num_queries: int, num_keys: int
-    ) -> tuple[Neighbourhoods, Tensor | None]:
-        """Sort edges by query; doubled ones stay.
-
-        Returns
-        -------
-        neighbourhoods : Neighbourhoods
-        order : Tensor or None
-            The given number of each sorted edge; None where they were sorted already.
-        """
-        order = None  # a copy: the caller may change edges before a gradient is computed
-        query, key = query.clone(), key.clone()
+    def from_pairs(query: Tensor, key: Tensor, num_queries: int, num_keys: int) -> Neighbourhoods:
+        """Sort edges by query; duplicates stay."""
+        order = None
+        query, key = query.clone(), key.clone()  # They may change before a gradient is computed.
         if not bool((query.diff() >= 0).all()):
             order = torch.argsort(query, stable=True)
             query, key = query[order], key[order]
-        degree = torch.bincount(query, minlength=num_queries)
-        pointer = torch.cat([degree.new_zeros(1), degree.cumsum(0)])
-        return Neighbourhoods(pointer, key, num_keys), order
+        pointer = pointer_of(torch.bincount(query, minlength=num_queries))
+        return Neighbourhoods(pointer, key, num_keys, order)
 
     @property
     def num_queries(self) -> int:
@@ -69,12 +64,26 @@ class Neighbourhoods:
         return torch.repeat_interleave(rows, self.pointer.diff(), output_size=self.num_edges)
 
     @cached_tensor
-    def reversed(self) -> tuple[Neighbourhoods, Tensor]:
-        """The same edges from queries to keys, sorted by key, and the old number of each."""
+    def reversed(self) -> Neighbourhoods:
+        """The same edges from queries to keys, sorted by key; `order` says which is which."""
         order = torch.argsort(self.key, stable=True)
-        degree = torch.bincount(self.key, minlength=self.num_keys)
-        pointer = torch.cat([degree.new_zeros(1), degree.cumsum(0)])
-        return Neighbourhoods(pointer, self.query[order], self.num_queries), order
+        pointer = pointer_of(torch.bincount(self.key, minlength=self.num_keys))
+        return Neighbourhoods(pointer, self.query[order], self.num_queries, order)
+
+    def to(self, device: torch.device) -> Neighbourhoods:
+        """Move the edges to a device; there they stay for the next call."""
+        if device == self.key.device:
+            return self
+        if device not in self._elsewhere:
+            with torch.inference_mode(False):
+                pointer, key = self.pointer.to(device), self.key.to(device)
+                order = None if self.order is None else self.order.to(device)
+            self._elsewhere[device] = Neighbourhoods(pointer, key, self.num_keys, order)
+        return self._elsewhere[device]
+
+    @cached_property
+    def _elsewhere(self) -> dict[torch.device, Neighbourhoods]:
+        return {}
 
     def repeated(self, copies: int) -> tuple[Tensor, Tensor]:
         """Lay copies side by side, one for each head: pointers and keys of one large graph."""
@@ -100,10 +109,20 @@ class Neighbourhoods:
         return {}
 
     def rows(self, rows: slice) -> Neighbourhoods:
-        """Take the neighbourhoods of some consecutive queries."""
+        """Take the neighbourhoods of consecutive queries."""
         pointer = self.pointer[rows.start : rows.stop + 1]
         edges = slice(int(pointer[0]), int(pointer[-1]))
-        return Neighbourhoods(pointer - pointer[0], self.key[edges], self.num_keys)
+        order = None if self.order is None else self.order[edges]
+        return Neighbourhoods(pointer - pointer[0], self.key[edges], self.num_keys, order)
+
+    def among(self, num_keys: int) -> Neighbourhoods:
+        """Say how many keys there are."""
+        return self if num_keys == self.num_keys else replace(self, num_keys=num_keys)
+
+
+def pointer_of(degree: Tensor) -> Tensor:
+    """Say where each neighbourhood starts, given their sizes: (queries,) -> (queries + 1,)."""
+    return torch.cat([degree.new_zeros(1), degree.cumsum(0)])
 
 
 def padded_rows(query: Tensor, num_queries: int) -> Iterator[tuple[Tensor, Tensor]]:

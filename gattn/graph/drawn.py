@@ -1,29 +1,44 @@
-"""Rules that are drawn at random or measured from features."""
+"""Token graphs that are drawn at random: constructors of `TokenGraph`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gattn.checks import check_memory
+from gattn.checks import check_memory, whole
 from gattn.errors import GraphError
-from gattn.graph.arrays import whole_numbers
-from gattn.graph.rules.base import BLOCK_PAIRS, Rule
 from gattn.graph.rules.combined import Combined
 from gattn.graph.rules.edges import Edges
 from gattn.graph.rules.simple import Blocks, Globals, Window
+from gattn.graph.structured import positive
+
+if TYPE_CHECKING:
+    from gattn.graph.token_graph import TokenGraph
 
 _DRAWN_BYTES = 256  # of a block's own tensors, about
 _MOST_DRAWN = 10**10
 
 
-def bigbird_rule(num_tokens: int, block_size: int, random_blocks: int, seed: int) -> Rule:
-    """Build BigBird's rule; see `TokenGraph.bigbird`."""
+def bigbird(
+    cls: type[TokenGraph],
+    num_tokens: int,
+    block_size: int,
+    *,
+    random_blocks: int = 3,
+    seed: int = 0,
+) -> TokenGraph:
+    """Block attention of BigBird (Zaheer et al. 2020).
+
+    Each block attends to itself, to its two neighbours and to `random_blocks` of the others,
+    drawn with `seed`; the first and the last block attend to all blocks, and all attend to them.
+    """
+    num_tokens = whole("num_tokens", num_tokens, 0, GraphError)
+    block_size = min(positive("block_size", block_size), max(num_tokens, 1))
     blocks = -(-num_tokens // block_size)
-    random_blocks = min(random_blocks, blocks)
+    random_blocks = min(whole("random_blocks", random_blocks, 0, GraphError), blocks)
     size = 8 * blocks * (2 * random_blocks + _DRAWN_BYTES // 8)
     what = f"BigBird's {random_blocks:,} random blocks for each of {blocks:,} blocks"
     check_memory(size, what, "take larger blocks")
@@ -38,7 +53,8 @@ def bigbird_rule(num_tokens: int, block_size: int, random_blocks: int, seed: int
     query, key = draw(blocks, random_blocks, generator)
     ends = Globals(torch.tensor([0, max(blocks - 1, 0)]))
     band = Combined("|", Window(1, 1), ends)
-    return Blocks(block_size, Combined("|", band, Edges.from_pairs(query, key, blocks)))
+    rule = Blocks(block_size, Combined("|", band, Edges.from_pairs(query, key, blocks)))
+    return cls(rule, num_tokens, num_tokens)
 
 
 def _few_far_blocks(blocks: int, count: int, generator: torch.Generator) -> Tensor:
@@ -71,8 +87,24 @@ def _many_far_blocks(blocks: int, count: int, generator: torch.Generator) -> Ten
     return torch.cat(drawn).T
 
 
-def expander_rule(num_tokens: int, degree: int, seed: int, max_tries: int) -> Rule:
-    """Draw an expander; see `TokenGraph.expander`."""
+def expander(
+    cls: type[TokenGraph], num_tokens: int, degree: int, *, seed: int = 0, max_tries: int = 100
+) -> TokenGraph:
+    """Random regular expander (Exphormer, Shirzad et al. 2023).
+
+    The union of `degree` random permutations and their inverses, drawn again until its
+    Laplacian's second eigenvalue reaches ``2 d - 2 sqrt(2 d - 1) - 0.1``. Graphs of up to 10
+    tokens are complete.
+
+    Raises
+    ------
+    GraphError
+        If none of `max_tries` draws is a good expander.
+    """
+    degree = positive("degree", degree)
+    num_tokens = whole("num_tokens", num_tokens, 0, GraphError)
+    if num_tokens <= 10:
+        return cls.complete(num_tokens)
     if degree >= num_tokens:
         raise GraphError(
             f"degree must be below the number of tokens, {num_tokens:,}, not {degree:,}: more "
@@ -86,7 +118,7 @@ def expander_rule(num_tokens: int, degree: int, seed: int, max_tries: int) -> Ru
         drawn = torch.cat([torch.randperm(num_tokens, generator=generator) for _ in range(degree)])
         if second_laplacian_eigenvalue(nodes, drawn, num_tokens) >= wanted:
             query, key = torch.cat([nodes, drawn]), torch.cat([drawn, nodes])
-            return Edges.from_pairs(query, key, num_tokens)
+            return cls(Edges.from_pairs(query, key, num_tokens), num_tokens, num_tokens)
     raise GraphError(
         f"No expander of {num_tokens} tokens and degree {degree} in {max_tries} draws; "
         "use a larger degree or another seed."
@@ -108,41 +140,3 @@ def second_laplacian_eigenvalue(query: Tensor, key: Tensor, num_tokens: int) -> 
     else:
         values = np.sort(eigsh(adjacency, k=2, which="LA", v0=start, return_eigenvectors=False))
     return float(2 * len(query) / num_tokens - values[0])
-
-
-def nearest_rule(features: Tensor, k: int, causal: bool) -> Rule:
-    """Find nearest neighbours, a block of tokens at a time; see `TokenGraph.nearest`."""
-    n = len(features)
-    positions = torch.arange(n, device=features.device)
-    rows, keys = [positions[:0]], [positions[:0]]
-    for block in positions.split(max(1, BLOCK_PAIRS // max(n, 1))):
-        distance = torch.cdist(features[block], features)
-        distance[torch.arange(len(block)), block] = -1.0
-        if causal:
-            distance = distance.masked_fill(positions > block[:, None], torch.inf)
-        near, index = distance.topk(min(k, n), largest=False)
-        row, column = torch.isfinite(near).nonzero(as_tuple=True)
-        rows.append(block[row])
-        keys.append(index[row, column])
-    return Edges.from_pairs(torch.cat(rows), torch.cat(keys), n)
-
-
-def pairs_of(edges: Iterable[tuple[int | str, int | str]], words: Sequence[str]) -> Tensor:
-    """Find the positions (key, query) of edges as [key; query]; see `TokenGraph.from_edges`."""
-    places: dict[str, list[int]] = {}
-    for place, word in enumerate(words):
-        places.setdefault(word, []).append(place)
-    pairs = [(_position(a, places), _position(b, places)) for a, b in edges]
-    return whole_numbers(pairs, "edges").reshape(-1, 2).T
-
-
-def _position(token: int | str, places: dict[str, list[int]]) -> int:
-    if not isinstance(token, str):
-        return token
-    found = places.get(token, [])
-    if len(found) != 1:
-        raise GraphError(
-            f"The token {token!r} occurs {len(found)} times among the {len(places)} different "
-            "ones; name an edge's end by its position."
-        )
-    return found[0]

@@ -1,0 +1,55 @@
+"""A plain edge_index, as the engines take it beside token graphs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from gattn.caching import cached_tensor
+from gattn.errors import ShapeError
+from gattn.graph.rules.neighbourhoods import Neighbourhoods
+
+
+@dataclass(frozen=True)
+class EdgeList:
+    """Edges ``[key; query]`` in the caller's own order, duplicates and all."""
+
+    edge_index: Tensor
+    num_queries: int
+    num_keys: int
+    query_offset: int = 0
+
+    def __post_init__(self) -> None:
+        index = self.edge_index
+        if index.dim() != 2 or index.shape[0] != 2 or index.dtype != torch.long:
+            raise ShapeError(
+                "edge_index must hold int64 numbers of shape (2, edges), rows key and query, not "
+                f"{index.dtype} {tuple(index.shape)}."
+            )
+        if index.device.type != "cpu":  # Reading the values would stall a GPU.
+            return
+        sides = (("keys", index[0], self.num_keys), ("queries", index[1], self.num_queries))
+        for row, (side, ends, size) in enumerate(sides):
+            if len(ends) and (int(ends.min()) < 0 or int(ends.max()) >= size):
+                raise ShapeError(
+                    f"The {side} edge_index[{row}] must lie in 0 .. {size - 1}; they run from "
+                    f"{int(ends.min())} to {int(ends.max())}."
+                )
+
+    @property
+    def num_edges(self) -> int:
+        """How many edges there are."""
+        return self.edge_index.shape[1]
+
+    @property
+    def device(self) -> torch.device:
+        """Where the edges are."""
+        return self.edge_index.device
+
+    @cached_tensor
+    def neighbourhoods(self) -> Neighbourhoods:
+        """The edges query by query; their `order` says where they stood before."""
+        key, query = self.edge_index
+        return Neighbourhoods.from_pairs(query, key, self.num_queries, self.num_keys)
