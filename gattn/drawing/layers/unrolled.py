@@ -252,5 +252,4 @@ def _write_shares(ax: Axes, unrolled: Unrolled, place: dict[int, int]) -> None:
     for share, x in sorted(found, reverse=True):
         if len(taken) < _SHARES and all(abs(x - other) >= room for other in taken):
             taken.append(x)
-            text = f"{share:.2f}".removeprefix("0")
-            write_over(ax, x, -0.2, text, gid="gattn-shares", va="center")
+            write_over(ax, x, -0.2, f"{share:.2f}", gid="gattn-shares", va="center")

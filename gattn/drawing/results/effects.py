@@ -20,7 +20,7 @@ from gattn.drawing.canvas.colours import Scale, colour_map
 from gattn.drawing.canvas.curves import half_ellipses, loops
 from gattn.drawing.canvas.frame import shown_text
 from gattn.drawing.canvas.heat import draw_matrix, write_cells
-from gattn.drawing.canvas.labels import font_size, text_style
+from gattn.drawing.canvas.labels import font_size, in_digits, text_style
 from gattn.drawing.layers.layered import Line, Lines, draw_nodes, lay, layered_axes, set_up
 from gattn.edit_records import in_words
 from gattn.errors import SelectionError
@@ -350,7 +350,7 @@ def _add_bar(ax: Axes, look: _Look) -> None:
     bar = figure.colorbar(
         ScalarMappable(look.scale.norm, look.colours), ax=ax, fraction=0.035, pad=0.02, ticks=ticks
     )
-    bar.ax.set_yticklabels([f"{tick:.2g}".replace("-", "−") for tick in ticks])
+    bar.ax.set_yticklabels([in_digits(tick, ".2g") for tick in ticks])
     name = wrapped(look.name, max(pitch(ax, 1, "y")[1], 60) / font_size())
     bar.set_label(name, **text_style([name]))
     bar.outline.set_visible(False)

@@ -111,7 +111,7 @@ def draw_agreement(table: pd.DataFrame, *, ax: Axes | None = None, **options: An
         ax.plot(signed, rows, "D", mfc="none", color=_inks()[1], label="with signs")
     small = 0.8 * font_size()
     for row, (p, number) in enumerate(zip(table["p_value"], table["number"], strict=True)):
-        said = f"p {'< .001' if p < 0.001 else f'= {p:.2g}'}, n = {number}"
+        said = f"p {'< 0.001' if p < 0.001 else f'= {p:.2g}'}, n = {number}"
         ax.text(1.02, row, said, va="center", size=small, transform=ax.get_yaxis_transform())
     names = [shown_text(str(name), limit=30) for name in table.index]
     ax.set_yticks(rows, names, **text_style(names))
