@@ -14,7 +14,7 @@ from gattn.analysis import best_edges, communities, graph_frequencies
 from gattn.analysis.faithfulness.curves import Agreement
 from gattn.analysis.reading.results import array, table
 from gattn.drawing.canvas.colours import Scale
-from gattn.drawing.canvas.heat import KINDS, _short
+from gattn.drawing.canvas.heatmaps import KINDS, cell_text
 from gattn.drawing.results.head_tables import draw_head_table
 from gattn.errors import SelectionError
 
@@ -118,7 +118,7 @@ def test_a_table_is_named_and_what_is_missing_is_grey():
     [(0.5, "0.50"), (-0.5, "−0.50"), (-0.001, "0.00"), (12.5, "12.50"), (3702.4, "3702")],
 )
 def test_numbers_in_cells_are_short(number, text):
-    assert _short(number) == text
+    assert cell_text(number) == text
 
 
 def agreement():

@@ -158,7 +158,7 @@ def add_texts(ax: Axes, title: str, caption: str) -> None:
     ax.set_title(title, **text_style([title]))
 
 
-def title_of(head: AttentionGraph) -> str:
+def head_title(head: AttentionGraph) -> str:
     """Name a head: "layer 1 · head 3", and say whether the model was edited."""
     return " · ".join([*head.place(), *(["edited"] if head.edits else [])])
 

@@ -21,7 +21,7 @@ KINDS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#a89
 """Colours without an order, which everyone can tell apart."""
 
 
-def draw_matrix(
+def draw_heatmap(
     ax: Axes,
     values: NDArray[Any],
     name: str,
@@ -116,7 +116,7 @@ def write_cells(
         return
     whole = [are_whole(column) for column in values.T]
     texts = {
-        (i, j): in_digits(value, ".0f") if whole[j] and abs(value) < 1e6 else _short(value)
+        (i, j): in_digits(value, ".0f") if whole[j] and abs(value) < 1e6 else cell_text(value)
         for (i, j), value in np.ndenumerate(values)
         if np.isfinite(value)
     }
@@ -135,5 +135,6 @@ def are_whole(values: NDArray[np.float64]) -> bool:
     return bool(finite.size) and bool((finite == np.round(finite)).all())
 
 
-def _short(value: float) -> str:
+def cell_text(value: float) -> str:
+    """Write a number so that it fits a cell."""
     return in_digits(value, ".2f" if abs(value) < 100 else ".0f" if abs(value) < 1e5 else ".1e")
