@@ -5,8 +5,8 @@ Find induction heads by counting components and loops alone.
 
 Sixty words drawn at random are read once, and thirty of them twice, eight times over. Two heads of
 the embedded model lose a third and more of their independent cycles as soon as words recur, at
-every threshold up to .1, and no other head as much as a fifth: 2.0 and 2.1, the heads that find a
-word's earlier occurrence. Many weak edges give way to a few strong ones: at .25 these heads fall
+every threshold up to 0.1, and no other head as much as a fifth: 2.0 and 2.1, the heads that find a
+word's earlier occurrence. Many weak edges give way to a few strong ones: at 0.25 these heads fall
 into a third of the components that they had. Nothing of this reads a token's text or position.
 Barcodes show the same over all thresholds at once. The head that reads the previous token, 1.1,
 ties all tokens into one path by edges of nearly 1; head 0.0, which reads the query itself, ties

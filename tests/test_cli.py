@@ -53,7 +53,7 @@ def test_draw_sorts_labels_and_chooses_heads(tmp_path):
     assert "1.1: previous token, " in texts
     assert run("draw", TEXT, "--heads", "decoder:1.1, 2.0", "--label", "entropy", "-o", path) == 0
     text = path.read_text()
-    assert re.search(r"layer 1 · head 1: entropy \.\d\d", text)
+    assert re.search(r"layer 1 · head 1: entropy 0\.\d\d", text)
     assert "layer 2 · head 0" in text
     assert text.count(">chased<") == 2 + 2 * 2
 
@@ -64,7 +64,7 @@ def test_compare_sorts_and_chooses_heads(tmp_path):
     assert run("compare", PROMPT, "--cut", "1.1", *chosen, "-o", path) == 0
     texts = re.findall(r">([^<>]+)</t", path.read_text())
     named = [text for text in texts if "distance" in text and text.startswith("layer")]
-    assert named[0].startswith("layer 1 · head 1: distance .83")
+    assert named[0].startswith("layer 1 · head 1: distance 0.83")
     assert len(named) == 3
 
 

@@ -100,10 +100,10 @@ def _character_width(character: str) -> float:
 def wrapped(text: str, limit: float) -> str:
     """Break text at spaces into lines of at most `limit` font sizes, where words allow.
 
-    A number such as .43 stays with the word before it.
+    A share such as 0.43 stays with the word before it.
     """
     lines: list[str] = []
-    for word in re.split(r" (?!\.\d)", text):
+    for word in re.split(r" (?![01]\.\d\d\b)", text):
         if lines and width(f"{lines[-1]} {word}") <= limit:
             lines[-1] += f" {word}"
         else:

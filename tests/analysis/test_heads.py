@@ -464,7 +464,7 @@ def test_narrow_windows_have_labels():
     matrix[0, 0] = 1
     for graph in (None, TokenGraph.window(20, 2)):
         head = AttentionGraph.from_dense(matrix, graph)
-        assert head_table(head).label.item() == "previous token, .99"
+        assert head_table(head).label.item() == "previous token, 0.99"
 
 
 @pytest.mark.parametrize("is_array", [True, False])
@@ -530,9 +530,9 @@ def test_labels_come_from_scores_alone():
         row | {"previous_token": 0.33},
     ]
     assert head_labels(pd.DataFrame(more)).tolist() == [
-        "mixed", "special tokens, .70", "punctuation, .61",
-        "sink outside of the text, .40; first token (sink), .35", "duplicate token, .40",
-        "same token, .60", "induction, .73; previous token, .34", "first token (sink), .63",
+        "mixed", "special tokens, 0.70", "punctuation, 0.61",
+        "sink outside of the text, 0.40; first token (sink), 0.35", "duplicate token, 0.40",
+        "same token, 0.60", "induction, 0.73; previous token, 0.34", "first token (sink), 0.63",
         "no attention", "mixed",
     ]  # fmt: skip
 
@@ -581,7 +581,7 @@ def test_the_heads_that_the_pictures_call_induction_heads_are_labelled_so():
 def test_a_head_may_have_two_labels():
     eight = tuple("abcdefgh")
     keys = [0] * 8 + [1, 2, 3]
-    assert label_of(keys, (*eight, *"abc")) == "induction, 1.00; first token (sink), .73"
+    assert label_of(keys, (*eight, *"abc")) == "induction, 1.00; first token (sink), 0.73"
     assert label_of([0] * 16, eight * 2) == "first token (sink), 1.00"
 
 

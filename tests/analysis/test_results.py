@@ -84,7 +84,7 @@ def test_negative_numbers_are_drawn_around_zero(values):
 def test_a_table_writes_its_numbers(heads):
     ax = heads.draw()
     written = [text.get_text() for text in ax.texts]
-    assert {".50", "2.00"} <= set(written)
+    assert {"0.50", "2.00"} <= set(written)
     assert [label.get_text() for label in ax.get_yticklabels()] == ["0.0", "0.1", "1.0"]
     ax.figure.savefig(io.BytesIO())
 

@@ -206,7 +206,7 @@ def test_heads_are_sorted_by_their_distance():
     for place, drawn in zip(distances.index[:4], blocks(figure).T[:4], strict=True):
         np.testing.assert_array_equal(drawn[1].get_array().filled(0), after[place].to_dense())
     layer, head = distances.index[0]
-    largest = f"{distances.iloc[0]:.2f}".removeprefix("0")
+    largest = f"{distances.iloc[0]:.2f}"
     found = words(figure)
     assert f"{layer}.{head}: distance {largest}" in found
     assert {f"{layer}.{head}", f"{layer}.{head}: {distances.iloc[0]:.3f}"} <= set(found)

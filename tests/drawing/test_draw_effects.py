@@ -109,7 +109,7 @@ def test_edges_of_several_layers_lie_on_the_layers_and_name_their_heads():
 def test_cut_heads_are_a_matrix_of_layers_and_heads_with_numbers():
     ax = cuts().draw()
     np.testing.assert_allclose(ax.images[0].get_array(), cuts()["effect"].to_numpy().reshape(2, 3))
-    assert {"−.90", ".40"} <= {text.get_text() for text in ax.texts}
+    assert {"−0.90", "0.40"} <= {text.get_text() for text in ax.texts}
     assert "change of the probability" in words(ax)
 
 

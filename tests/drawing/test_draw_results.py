@@ -14,7 +14,7 @@ from gattn.analysis import best_edges, communities, graph_frequencies
 from gattn.analysis.faithfulness.agreement import Agreement
 from gattn.analysis.reading.results import array, table
 from gattn.drawing.canvas.colours import Scale
-from gattn.drawing.canvas.heat import KINDS, _short
+from gattn.drawing.canvas.heatmaps import KINDS, cell_text
 from gattn.drawing.results.head_tables import draw_head_table
 from gattn.errors import SelectionError
 
@@ -115,10 +115,10 @@ def test_a_table_is_named_and_what_is_missing_is_grey():
 
 @pytest.mark.parametrize(
     ("number", "text"),
-    [(0.5, ".50"), (-0.5, "−.50"), (-0.001, ".00"), (12.5, "12.50"), (3702.4, "3702")],
+    [(0.5, "0.50"), (-0.5, "−0.50"), (-0.001, "0.00"), (12.5, "12.50"), (3702.4, "3702")],
 )
 def test_numbers_in_cells_are_short(number, text):
-    assert _short(number) == text
+    assert cell_text(number) == text
 
 
 def agreement():
@@ -146,7 +146,7 @@ def test_agreement_is_a_correlation_with_its_interval_and_p_is_written():
     np.testing.assert_allclose(ends, [[0.3, 0.6], [-0.3, 0.1]])
     assert ax.get_xlim() == (-1.02, 1.02)
     said = [text.get_text() for text in ax.texts]
-    assert "p < .001, n = 200" in said
+    assert "p < 0.001, n = 200" in said
     assert "p = 0.2, n = 200" in said
     ax.figure.savefig(io.BytesIO())
     with pytest.raises(SelectionError, match="nothing to draw"):
@@ -277,7 +277,7 @@ def test_large_fonts_have_larger_figures_and_small_ones_no_smaller():
 def test_all_of_a_figure_of_an_analysis_is_within_it_in_any_font_size(last, size):
     values = np.linspace(0, 1, 10).reshape(1, 2, 5)
     columns = ["entropy", "mean_distance", "previous_token", "first_token", "edges_for_90"]
-    scores = {name: [0.25, 0.75] for name in columns} | {"label": ["previous token, .75", "mixed"]}
+    scores = {name: [0.25, 0.75] for name in columns} | {"label": ["previous token, 0.75", "mixed"]}
     rows = table(scores, name="heads", computed_from="a toy")
     with mpl.rc_context({"font.size": size}):
         if last == "head table":

@@ -51,9 +51,7 @@ def test_heads_are_sorted_by_a_score_of_the_head_table():
     figure = draw_heads(trace(), sort="entropy")
     assert order(figure) == list(expected.index)
     above = [f"{layer}.{head}: entropy {value:.2f}" for (layer, head), value in expected.items()]
-    assert [text for text in words(figure) if ": entropy" in text] == [
-        text.replace(" 0.", " .") for text in above
-    ]
+    assert [text for text in words(figure) if ": entropy" in text] == above
     assert "sorted by entropy, written above, from the largest on" in said(figure)
     assert not any(text.startswith(("layer", "head")) for text in words(figure))
 
@@ -85,7 +83,7 @@ def test_a_head_without_score_comes_last():
     score = {(1, 2): 0.5, (0, 1): 0.9, (0, 0): float("nan"), (0, 2): None, (1, 1): pd.NA}
     figure = draw_heads(trace(), sort=score)
     assert order(figure) == [(0, 1), (1, 2), (0, 0), (0, 2), (1, 0), (1, 1)]
-    assert {"0.1: score .90", "1.2: score .50", "0.0", "1.1"} <= set(words(figure))
+    assert {"0.1: score 0.90", "1.2: score 0.50", "0.0", "1.1"} <= set(words(figure))
 
 
 def test_heads_are_labelled_in_place():
@@ -112,10 +110,10 @@ def test_another_label_than_what_sorts():
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        ([0.754, 0.001], ".75"),
-        ([-0.12, 0.5], "−.12"),
-        ([0.001, 0.75], ".00"),
-        ([-0.001, 0.75], ".00"),
+        ([0.754, 0.001], "0.75"),
+        ([-0.12, 0.5], "−0.12"),
+        ([0.001, 0.75], "0.00"),
+        ([-0.001, 0.75], "0.00"),
         ([1.0, 0.5], "1.00"),
         ([13.24, 0.5], "13.24"),
         ([12345.6, 0.5], "1.23e+04"),

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from sample_heads import bipartite_head, causal_head, decoding_step, signed_head, uniform_head
 
 from gattn.drawing import draw_text
-from gattn.drawing.canvas.setting import Words
+from gattn.drawing.one_head.setting import Words
 from gattn.errors import SelectionError
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph

@@ -73,4 +73,4 @@ def test_another_installed_font_helps_out():
 
 
 def test_a_number_is_not_broken_from_the_name_before_it():
-    assert wrapped("previous token, .43", 9).split("\n") == ["previous", "token, .43"]
+    assert wrapped("previous token, 0.43", 9).split("\n") == ["previous", "token, 0.43"]

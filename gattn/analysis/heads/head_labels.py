@@ -38,8 +38,8 @@ def head_labels(scores: pd.DataFrame) -> pd.Series[str]:
 
     - The patterns that hold a third of the attention and exceed even attention by a quarter, the
       two most specific of them: induction, duplicate token, previous token, next token, same token,
-      a sink outside of the text, first token; as in "previous token, .93", or
-      "induction, .73; first token (sink), .63" of a head that rests where nothing came before.
+      a sink outside of the text, first token; as in "previous token, 0.93", or
+      "induction, 0.73; first token (sink), 0.63" of a head that rests where nothing came before.
     - Else special tokens, punctuation, or tokens at most 2 away ("nearby tokens"), the first of
       them that exceeds it by 0.6 at least.
     - Else "even" where 90 % of the attention take eight tenths of the edges that even attention
@@ -93,10 +93,10 @@ def label_of(row: Mapping[str, float]) -> str:
     if "duplicate_token" in strong and "same_token" in strong:
         strong.remove("same_token")  # which holds the duplicates as well
     if strong:
-        return "; ".join(f"{_PATTERNS[name]}, {_short(row[name])}" for name in strong[:_MOST])
+        return "; ".join(f"{_PATTERNS[name]}, {row[name]:.2f}" for name in strong[:_MOST])
     for name, words in _GROUPS.items():
         if _excess(row, name) >= LEAST_OF_GROUPS:
-            return f"{words}, {_short(row[name])}"
+            return f"{words}, {row[name]:.2f}"
     needed = row.get("even_edges_for_90", edges)
     return "even" if row["edges_for_90"] >= LEAST_OF_EVEN * needed else "mixed"
 
@@ -106,7 +106,3 @@ def _excess(row: Mapping[str, float], name: str) -> float:
     score, even = row.get(name, np.nan), row.get(f"even_{name}", np.nan)
     even = even if np.isfinite(even) else 0.0
     return (score - even) / (1 - even) if score > even and even < 1 else 0.0
-
-
-def _short(share: float) -> str:
-    return f"{share:.2f}".removeprefix("0")

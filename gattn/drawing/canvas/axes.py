@@ -109,7 +109,7 @@ def label_layers(ax: Axes, norm: Normalize, colours: Colormap) -> None:
     bar.outline.set_visible(False)
 
 
-def title_of(table: pd.DataFrame) -> str:
+def table_title(table: pd.DataFrame) -> str:
     """Name a table, and what it was computed from."""
     told = (str(table.attrs.get(fact, "")) for fact in ("name", "computed_from"))
     return " · ".join(filter(None, told))

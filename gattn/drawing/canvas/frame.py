@@ -18,7 +18,7 @@ from matplotlib.transforms import ScaledTranslation, Transform
 
 from gattn.drawing.canvas import fonts
 from gattn.drawing.canvas.colours import Scale
-from gattn.drawing.canvas.labels import font_size, text_style
+from gattn.drawing.canvas.labels import font_size, in_digits, text_style
 from gattn.edit_records import Edits, between, in_words
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
@@ -158,7 +158,7 @@ def add_texts(ax: Axes, title: str, caption: str) -> None:
     ax.set_title(title, **text_style([title]))
 
 
-def title_of(head: AttentionGraph) -> str:
+def head_title(head: AttentionGraph) -> str:
     """Name a head: "layer 1 · head 3", and say whether the model was edited."""
     return " · ".join([*head.place(), *(["edited"] if head.edits else [])])
 
@@ -203,7 +203,7 @@ def _add_key(
 ) -> None:
     key = ax.legend(
         handles,
-        [f"{tick:.3g}".replace("-", "−") for tick in ticks],
+        [in_digits(tick) for tick in ticks],
         title=name,
         loc="upper left",
         bbox_to_anchor=(1.0, 1.0),
@@ -253,7 +253,7 @@ def add_colour_bar(
     bar = where.figure.colorbar(mappable, ticks=ticks, **place)
     bar.outline.set_visible(False)
     bar.ax.tick_params(labelsize=size, length=2)
-    bar.ax.yaxis.set_major_formatter(lambda value, _: f"{value:.3g}".replace("-", "−"))
+    bar.ax.yaxis.set_major_formatter(lambda value, _: in_digits(value))
     bar.set_label(name, size=size, usetex=False)
     for label in bar.ax.get_yticklabels():
         label.set_usetex(False)

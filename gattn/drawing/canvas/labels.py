@@ -94,6 +94,11 @@ def numbered(node: Any, text: str) -> str:
     return position if text == position else f"{position} {text}"
 
 
+def in_digits(value: float, form: str = ".3g") -> str:
+    """Write a number as all pictures do: "0.54", "−0.5", never "-0.00"."""
+    return f"{value:z{form}}".replace("-", "−")
+
+
 def font_size() -> float:
     """Tell the user's font size in points."""
     return float(mpl.rcParams["font.size"])

@@ -15,7 +15,7 @@ from matplotlib.path import Path
 
 from gattn.drawing.canvas.axes import label_tokens, new_axes, pitch
 from gattn.drawing.canvas.colours import Scale, is_dark
-from gattn.drawing.canvas.labels import font_size, text_style
+from gattn.drawing.canvas.labels import font_size, in_digits, text_style
 from gattn.names.text import width
 
 MIDDLE = 0.58
@@ -212,7 +212,7 @@ def add_key(
         Line2D([], [], color=colour, lw=width)
         for colour, width in zip(lines.colour_of(ticks), widths, strict=True)
     ]
-    names = [f"{tick:.2g}".replace("-", "−") for tick in ticks]
+    names = [in_digits(tick, ".2g") for tick in ticks]
     for kind in [*kinds, *(["path"] if paths else [])]:
         made.append(Line2D([], [], color=_COLOURS[kind][dark], lw=scale.pen / 2))
         names.append(_NAMES.get(kind, "strongest\npaths"))

@@ -17,7 +17,7 @@ from gattn.analysis.propagation.unrolled import Unrolled
 from gattn.drawing.canvas import fonts
 from gattn.drawing.canvas.axes import new_axes, pitch
 from gattn.drawing.canvas.colours import given_map
-from gattn.drawing.canvas.heat import KINDS
+from gattn.drawing.canvas.heatmaps import KINDS
 from gattn.drawing.canvas.labels import font_size, text_style
 from gattn.drawing.layers.layered import name_layers, write_over
 from gattn.errors import SelectionError
@@ -58,12 +58,12 @@ class _Ribbons:
         member = np.zeros((len(shown) + bool(len(others)), len(most)))
         member[np.arange(len(shown)), shown] = 1
         member[len(shown) :, others] = 1
-        names = [_name(unrolled, int(row)) for row in shown]
+        names = [_ribbon_name(unrolled, int(row)) for row in shown]
         rest = ""
         if len(others):
             names.append(f"{len(others)} others" if len(others) > 1 else "1 other")
             rest = f"others have at most {most[others].max():.2g} each"
-        colours = _colours(len(shown), cmap) + [_REST] * bool(len(others))
+        colours = _token_colours(len(shown), cmap) + [_REST] * bool(len(others))
         return cls(names, colours, member @ passes @ member.T, held @ member.T, rest)
 
     def left(self) -> Floats:
@@ -119,12 +119,12 @@ def draw_ribbons(
     return ax, [*notes, ribbons.rest] if ribbons.rest else notes
 
 
-def _name(unrolled: Unrolled, row: int) -> str:
+def _ribbon_name(unrolled: Unrolled, row: int) -> str:
     token = visible(unrolled.tokens[row], has_glyph=fonts.has_glyph)
     return f"{token} {unrolled.positions[row]}"
 
 
-def _colours(count: int, cmap: str | Colormap | None) -> list[str]:
+def _token_colours(count: int, cmap: str | Colormap | None) -> list[str]:
     if cmap is None:
         return list(KINDS[:count])
     return [

@@ -77,7 +77,7 @@ def draw_routes(
     if by not in ("strength", "importance"):
         raise SelectionError(f"by is 'strength' or 'importance', not {by!r}.")
     layers = routes.end[0]
-    tokens = _tokens(routes)
+    tokens = _tokens_shown(routes)
     place = {position: x for x, position in enumerate(tokens)}
     ax = ax if ax is not None else layered_axes(len(tokens), layers)
     scale = Scale(1.0, False, pen=max(3.0, 7.5 / max(len(tokens), 5) ** 0.2))
@@ -112,7 +112,7 @@ def draw_routes(
     return ax
 
 
-def _tokens(routes: Routes) -> dict[int, str]:
+def _tokens_shown(routes: Routes) -> dict[int, str]:
     """Choose the tokens to show, by position."""
     known = {
         position: str(routes.nodes[layer, position, kind]["token"])

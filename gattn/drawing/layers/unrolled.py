@@ -85,7 +85,9 @@ def draw_unrolled(
         raise SelectionError(f"layout is 'layered' or 'ribbons', not {layout!r}.")
     draw = draw_ribbons if layout == "ribbons" else _draw_layered
     ax, notes = draw(unrolled, ax, cmap, labels=labels)
-    write_title(ax, f"{_title(unrolled)} · {unrolled.computed_from}", [*notes, *unrolled.notes])
+    write_title(
+        ax, f"{_unrolled_title(unrolled)} · {unrolled.computed_from}", [*notes, *unrolled.notes]
+    )
     return ax
 
 
@@ -126,7 +128,7 @@ def _kind(unrolled: Unrolled) -> str:
     return str(unrolled.graph.get("passes", ""))
 
 
-def _title(unrolled: Unrolled) -> str:
+def _unrolled_title(unrolled: Unrolled) -> str:
     """Say what is drawn: "rollout to lamp 5", "flow from The 1 to lamp 5: 0.42"."""
     kind = _kind(unrolled)
     if not kind:
@@ -134,15 +136,15 @@ def _title(unrolled: Unrolled) -> str:
     start, end = unrolled.end("key"), unrolled.end("query")
     title = kind
     if start:
-        title += f" from {_named(unrolled, start, start[0] == 0)}"
+        title += f" from {_node_name(unrolled, start, start[0] == 0)}"
     if end:
-        title += f" to {_named(unrolled, end, end[0] == unrolled.depth)}"
+        title += f" to {_node_name(unrolled, end, end[0] == unrolled.depth)}"
     if start and end:
         title += f": {unrolled.nodes[start]['passes']:.3g}"
     return title
 
 
-def _named(unrolled: Unrolled, node: Node, is_usual: bool) -> str:
+def _node_name(unrolled: Unrolled, node: Node, is_usual: bool) -> str:
     depth, position = node
     name = f"{shown_text(str(unrolled.nodes[node]['token']))} {position}"
     first = unrolled.graph.get("first_layer", 0)
@@ -252,5 +254,4 @@ def _write_shares(ax: Axes, unrolled: Unrolled, place: dict[int, int]) -> None:
     for share, x in sorted(found, reverse=True):
         if len(taken) < _SHARES and all(abs(x - other) >= room for other in taken):
             taken.append(x)
-            text = f"{share:.2f}".removeprefix("0")
-            write_over(ax, x, -0.2, text, gid="gattn-shares", va="center")
+            write_over(ax, x, -0.2, f"{share:.2f}", gid="gattn-shares", va="center")

@@ -125,7 +125,7 @@ class _Sides:
 
     def __init__(self, befores: Graphs, afters: Graphs) -> None:
         self._befores, self._afters = befores, afters
-        self._names = _names(list(befores.values()), list(afters.values()))
+        self._names = _side_names(list(befores.values()), list(afters.values()))
 
     def blocks(
         self, order: Order, arranged: Arranged, plain: Colours, change: Colours
@@ -164,7 +164,9 @@ class _Sides:
         ]
 
 
-def _names(befores: Sequence[AttentionGraph], afters: Sequence[AttentionGraph]) -> tuple[str, str]:
+def _side_names(
+    befores: Sequence[AttentionGraph], afters: Sequence[AttentionGraph]
+) -> tuple[str, str]:
     """Name two sides by what tells them apart."""
     for name in ("weight_function", "normalizer", "model"):
         one, other = ({getattr(head, name) for head in side} for side in (befores, afters))

@@ -85,7 +85,7 @@ class Plan:
         self.title = wrapped(grid.title, room / font_size())
         blocks = largest_of(block_size(grid.head, self.most_cells))
         self.caption = wrapped(grid.caption and grid.caption + blocks, room / small_size())
-        self.names = [Names.fitting(block, self.panel[0], size) for block in grid.blocks]
+        self.names = [PanelNames.fitting(block, self.panel[0], size) for block in grid.blocks]
         self.clear = as_inches(3 + 5 * grid.has_bars + 3 * bool(grid.head.generated))
         self.above = self.clear + max(names.height for names in self.names)
         self.row = self.above + self.panel[1] + (1 - _FILLED) * side
@@ -123,7 +123,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Names:
+class PanelNames:
     """What stands above the panels of a block, by place, in one size; the height in inches."""
 
     texts: dict[tuple[int, int], str]
@@ -131,7 +131,7 @@ class Names:
     height: float
 
     @classmethod
-    def fitting(cls, block: Block, room: float, size: float) -> Names:
+    def fitting(cls, block: Block, room: float, size: float) -> PanelNames:
         """Take the fullest names that fit in a few lines, or else shrink the shortest."""
         wide = room / as_inches(1)
         for level in range(max(len(panel.names) for panel in block.panels.values())):

@@ -30,12 +30,12 @@ def notebook_svg(graphs: AttentionGraph | AttentionTrace) -> str:
             "figure.constrained_layout.use": False,
         }
     ):
-        figure = _figure(graphs)
+        figure = _fitting_figure(graphs)
         figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()
 
 
-def _figure(graphs: AttentionGraph | AttentionTrace) -> Figure:
+def _fitting_figure(graphs: AttentionGraph | AttentionTrace) -> Figure:
     if isinstance(graphs, AttentionTrace):
         return draw_heads(graphs) if any(True for _ in graphs.heads()) else Figure((1.0, 1.0))
     layout = "columns" if graphs.graph.is_bipartite else "arcs"

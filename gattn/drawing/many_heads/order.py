@@ -88,7 +88,7 @@ class Order:
         if columns or (self.sort and not self.within_layers):
             wide = columns or len(numbers)
             spots = {divmod(count, wide): place for count, place in enumerate(ranked)}
-            names = {place: _names(place, graphs[place]) for place in graphs}
+            names = {place: _full_and_short_name(place, graphs[place]) for place in graphs}
             if not columns:
                 names = {place: (short, short) for place, (_, short) in names.items()}
             return Arranged(spots, names)
@@ -119,7 +119,7 @@ def titled(name: str, text: str) -> str:
     return f"{name}: {text}" if name else text
 
 
-def _names(place: Place, head: AttentionGraph) -> tuple[str, str]:
+def _full_and_short_name(place: Place, head: AttentionGraph) -> tuple[str, str]:
     """Name a head in full and in short."""
     numbers = {"layer": place[1], "head": place[2]}
     if head.layer is None:

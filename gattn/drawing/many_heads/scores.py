@@ -11,6 +11,7 @@ import pandas as pd
 
 from gattn.analysis.heads.head_table import Place, head_table
 from gattn.drawing.canvas.frame import shown_text
+from gattn.drawing.canvas.labels import in_digits
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
 from gattn.heads.trace import AttentionTrace, Stack
@@ -68,12 +69,11 @@ class Score:
         return any(isinstance(value, str) for value in self.values.values())
 
     def text(self, place: Place) -> str:
-        """Write what a head scores, as in ".75"; "" where it has no score."""
+        """Write what a head scores, as in "0.75"; "" where it has no score."""
         value = self.values.get(place, "")
         if isinstance(value, str):
             return shown_text(value)
-        text = f"{value:{self._digits}}".replace("-", "−")
-        return text.replace("0.", ".", 1) if abs(value) < 1 else text
+        return in_digits(value, self._digits)
 
     @cached_property
     def _digits(self) -> str:
@@ -81,7 +81,7 @@ class Score:
         largest = max(map(abs, numbers), default=0.0)
         if largest < 1e6 and all(value.is_integer() for value in numbers):
             return ".0f"
-        return "z.2f" if 0.05 <= largest < 100 else ".3g"
+        return ".2f" if 0.05 <= largest < 100 else ".3g"
 
     def ranked(self, places: Sequence[Place]) -> list[Place]:
         """Sort heads: the largest first, those in words by alphabet, those without one last."""

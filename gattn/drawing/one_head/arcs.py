@@ -10,8 +10,8 @@ from gattn.drawing.canvas.frame import Look, Names, add_line_key, clear, note_st
 from gattn.drawing.canvas.labels import Labels, fit, text_style
 from gattn.drawing.canvas.layouts import Positions
 from gattn.drawing.canvas.lines import Lines, add_edges, lifted, lines
-from gattn.drawing.canvas.marks import mark_row
 from gattn.drawing.canvas.shown import Shown
+from gattn.drawing.one_head.marks import mark_row
 from gattn.heads.head import AttentionGraph
 from gattn.heads.networks import SINK
 

@@ -11,7 +11,6 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Colormap
 from matplotlib.figure import Figure
 
-from gattn.drawing.canvas import marks
 from gattn.drawing.canvas.colours import Scale, colour_map
 from gattn.drawing.canvas.frame import (
     OPTIONS,
@@ -21,11 +20,12 @@ from gattn.drawing.canvas.frame import (
     add_texts,
     check_values,
     edits_said,
+    head_title,
     make_room,
-    title_of,
 )
 from gattn.drawing.canvas.labels import larger
 from gattn.drawing.canvas.shown import Shown, all_edges, edges_from, largest_of, readable_edges
+from gattn.drawing.one_head import marks
 from gattn.drawing.one_head.arcs import draw_arcs
 from gattn.drawing.one_head.matrix import block_size, draw_matrix, most_cells
 from gattn.drawing.one_head.node_link import draw_circle, draw_columns, draw_free, given_positions
@@ -142,9 +142,9 @@ def draw_named(
         )
     blocks = largest_of(block_size(head, most_cells(ax))) if layout == "matrix" else ""
     draw(ax, head, shown, look)
-    caption = shown.caption + blocks + _sides(head, layout) + marks.said(head)
+    caption = shown.caption + blocks + _where_queries_are(head, layout) + marks.said(head)
     caption = "; ".join(filter(None, [caption, edits_said(head.edits)]))
-    add_texts(ax, title_of(head), caption)
+    add_texts(ax, head_title(head), caption)
     if is_own and layout != "matrix":
         make_room(ax)
     return ax
@@ -164,7 +164,7 @@ def drawing(head: AttentionGraph, layout: Layout) -> Draw:
     return _DRAW[layout]
 
 
-def _sides(head: AttentionGraph, layout: Layout) -> str:
+def _where_queries_are(head: AttentionGraph, layout: Layout) -> str:
     """Say which nodes are keys and which queries, where that is on no axis."""
     if not head.graph.is_bipartite or layout in ("columns", "matrix"):
         return ""

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from gattn.drawing.canvas import layouts
 from gattn.drawing.canvas.frame import Look, add_colour_bar, points
 from gattn.drawing.canvas.labels import Labels, fit, text_style
-from gattn.drawing.canvas.marks import mark_cells
 from gattn.drawing.canvas.shown import Shown
+from gattn.drawing.one_head.marks import mark_cells
 from gattn.heads.head import AttentionGraph, Ints
 
 FEWEST_CELLS, MOST_CELLS = 64, 1024

@@ -24,8 +24,8 @@ from gattn.drawing.canvas.frame import (
 from gattn.drawing.canvas.labels import Labels, fit, font_size, numbered, text_style
 from gattn.drawing.canvas.layouts import Node, Positions
 from gattn.drawing.canvas.lines import add_arrowheads, add_edges, lines
-from gattn.drawing.canvas.marks import mark_circle, mark_columns, mark_nodes
 from gattn.drawing.canvas.shown import Shown
+from gattn.drawing.one_head.marks import mark_circle, mark_columns, mark_nodes
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
 from gattn.heads.networks import SINK

@@ -31,9 +31,9 @@ from gattn.drawing.canvas.frame import (
     width_left,
 )
 from gattn.drawing.canvas.labels import font_size, text_style
-from gattn.drawing.canvas.setting import PAD, Setting, Words
 from gattn.drawing.canvas.shown import all_of, kept_by, share_of
 from gattn.drawing.one_head.matrix import norm_of
+from gattn.drawing.one_head.setting import PAD, Setting, Words
 from gattn.edit_records import union
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
@@ -110,7 +110,7 @@ def draw_text(
     _write(ax, shade, words, width, colours, norm)
     edits = union(head.edits for head in chosen)
     caption = "; ".join(filter(None, [shade.caption, edits_said(edits)]))
-    add_texts(ax, " · ".join([_title(chosen), *(["edited"] if edits else [])]), caption)
+    add_texts(ax, " · ".join([_heads_title(chosen), *(["edited"] if edits else [])]), caption)
     if is_own:
         make_room(ax)
     if legend:
@@ -134,7 +134,7 @@ class _Shade:
 def _shade(
     heads: Sequence[AttentionGraph], query: int | str | None, key: int | str | None, values: str
 ) -> _Shade:
-    _check(heads, query, key)
+    _check_one_text(heads, query, key)
     for head in heads:
         check_values(head, values)
     first = heads[0]
@@ -176,7 +176,9 @@ def _shade(
     )
 
 
-def _check(heads: Sequence[AttentionGraph], query: int | str | None, key: int | str | None) -> None:
+def _check_one_text(
+    heads: Sequence[AttentionGraph], query: int | str | None, key: int | str | None
+) -> None:
     if query is not None and key is not None:
         raise SelectionError("Give a query or a key, not both: what it reads, or what reads it.")
     if not heads or not all(isinstance(head, AttentionGraph) for head in heads):
@@ -214,7 +216,7 @@ def _who_reads(heads: Sequence[AttentionGraph], column: int) -> str:
     return ", ".join(filter(None, [kept_by(heads), f"{count:,} edges were kept"]))
 
 
-def _title(heads: Sequence[AttentionGraph]) -> str:
+def _heads_title(heads: Sequence[AttentionGraph]) -> str:
     if len(heads) == 1:
         return " · ".join(heads[0].place())
     layers = {head.layer for head in heads}

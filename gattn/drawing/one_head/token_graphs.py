@@ -84,9 +84,9 @@ def draw_token_graph(
     if ax is None:
         figure = plt.figure(figsize=fitting_size(head, layout), layout="none")
         ax = fitting_axes(figure, layout, legend=False)
-    look = Look(_scale(graph), _colours(), labels, legend=False)
+    look = Look(_scale(graph), _pattern_colours(), labels, legend=False)
     if layout == "matrix":
-        caption = _draw_matrix(ax, head, graph, look)
+        caption = _draw_pattern(ax, head, graph, look)
     else:
         everything = np.arange(head.graph.num_edges)
         draw(ax, head, Shown(everything, everything[:0], caption), look)
@@ -118,7 +118,7 @@ def _check_size(graph: TokenGraph, layout: Layout) -> None:
     )
 
 
-def _draw_matrix(ax: Axes, head: AttentionGraph, graph: TokenGraph, look: Look) -> str:
+def _draw_pattern(ax: Axes, head: AttentionGraph, graph: TokenGraph, look: Look) -> str:
     """Draw the pattern; give its caption."""
     block = max(1, -(-max(graph.num_queries, graph.num_keys) // most_cells(ax)))
     edges, pairs = _counts(graph, block)
@@ -132,7 +132,7 @@ def _draw_matrix(ax: Axes, head: AttentionGraph, graph: TokenGraph, look: Look) 
     if look.labels:
         label_cells(ax, head, found)
     blocks = f"; a cell is {block} × {block} pairs" if block > 1 else ""
-    return _said(int(edges.sum()), graph) + blocks
+    return _edges_said(int(edges.sum()), graph) + blocks
 
 
 def _counts(graph: TokenGraph, block: int) -> tuple[np.ndarray, np.ndarray]:
@@ -184,13 +184,13 @@ def _some_edges(graph: TokenGraph) -> tuple[torch.Tensor, str]:
     """Choose as many edges as lines can bear; say which."""
     stride = even_stride(graph.num_edges, max(_FEW, 2 * graph.num_tokens), graph.num_keys)
     chosen = graph.edge_index[:, ::stride]
-    said = _said(graph.num_edges, graph)
+    said = _edges_said(graph.num_edges, graph)
     if stride > 1:
         said += f"; {every(stride)} is drawn"
     return chosen, said
 
 
-def _said(edges: int, graph: TokenGraph) -> str:
+def _edges_said(edges: int, graph: TokenGraph) -> str:
     pairs = graph.num_queries * graph.num_keys
     return f"{'all' if edges == pairs else f'{edges:,} of'} {pairs:,} pairs are edges"
 
@@ -212,7 +212,7 @@ def _scale(graph: TokenGraph) -> Scale:
     return Scale(1.0, False, pen=3.0 / max(graph.num_tokens, 5) ** 0.35)
 
 
-def _colours() -> Colormap:
+def _pattern_colours() -> Colormap:
     """Take colours whose strong end is no darker than a filled area should be."""
     colours = colour_map(None, is_signed=False, is_area=True)
     return LinearSegmentedColormap.from_list("edges", colours(np.linspace(0.1, 0.65, 256)))

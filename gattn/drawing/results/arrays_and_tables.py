@@ -21,12 +21,12 @@ from gattn.drawing.canvas.axes import (
     label_tokens,
     layer_colours,
     new_axes,
-    title_of,
+    table_title,
     width_of_tokens,
     write_title,
 )
 from gattn.drawing.canvas.colours import colour_map, given_map
-from gattn.drawing.canvas.heat import NONE, draw_kinds, draw_matrix, write_cells
+from gattn.drawing.canvas.heatmaps import NONE, draw_heatmap, draw_kinds, write_cells
 from gattn.drawing.canvas.labels import font_size
 from gattn.errors import SelectionError
 from gattn.names.text import visible
@@ -87,9 +87,9 @@ def draw_array(
         ax = _draw_spectra(array, ax, cmap, options)
         notes.insert(0, "a line per head")
     else:
-        ax = _draw_matrix(array, ax, cmap, options)
+        ax = _draw_array_heatmap(array, ax, cmap, options)
     if title is None:
-        write_title(ax, _title(array), notes)
+        write_title(ax, _array_title(array), notes)
     else:
         write_title(ax, title)
     return ax
@@ -119,8 +119,8 @@ def _draw_points(array: xr.DataArray, ax: Axes | None, options: Mapping[str, Any
         ax.axhline(0, color="0.5", lw=0.6)
     else:
         ax.plot(np.arange(array.size), values, **style)
-    _label(ax, array, axis, "x", array.size)
-    ax.set_ylabel(_named(array))
+    _label_axis(ax, array, axis, "x", array.size)
+    ax.set_ylabel(_array_name(array))
     ax.spines[["top", "right"]].set_visible(False)
     return ax
 
@@ -138,7 +138,7 @@ def _draw_spectra(
     for layer, some in zip(layers, heads.to_numpy(), strict=True):
         style: dict[str, Any] = {"color": colours(norm(layer)), "lw": 1, "marker": ".", "ms": 4}
         ax.plot(index, some.T, **(style | dict(options)))
-    ax.set(xlabel="index", ylabel=_named(array))
+    ax.set(xlabel="index", ylabel=_array_name(array))
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.spines[["top", "right"]].set_visible(False)
     if len(layers) > 1:
@@ -146,7 +146,7 @@ def _draw_spectra(
     return ax
 
 
-def _draw_matrix(
+def _draw_array_heatmap(
     array: xr.DataArray, ax: Axes | None, cmap: str | Colormap | None, options: Mapping[str, Any]
 ) -> Axes:
     *down, across = map(str, array.dims)
@@ -156,17 +156,17 @@ def _draw_matrix(
     if array.attrs.get("are_kinds"):
         draw_kinds(ax, values)
     else:
-        draw_matrix(ax, values, _named(array), cmap, **options)
+        draw_heatmap(ax, values, _array_name(array), cmap, **options)
     if "head" in array.dims and not any(f"{axis}_token" in array.coords for axis in array.dims):
         write_cells(ax, values, ax.images[-1].to_rgba(np.ma.masked_invalid(values)))
-    _label(ax, array, across, "x", array.shape[-1])
+    _label_axis(ax, array, across, "x", array.shape[-1])
     if len(down) == 2:
         places = np.ndindex(*array.shape[:2])
         numbers = [array[axis].to_numpy().tolist() for axis in down]
         label_rows(ax, [f"{numbers[0][i]}.{numbers[1][j]}" for i, j in places])
         ax.set_ylabel("head")
     else:
-        _label(ax, array, down[0], "y", len(values))
+        _label_axis(ax, array, down[0], "y", len(values))
     return ax
 
 
@@ -230,7 +230,7 @@ def draw_table(
     write_cells(ax, values, painted)
     ax.spines[:].set_visible(False)
     said = "each column on a scale of its own" + ", shares from 0 to 1" * bool(shares)
-    write_title(ax, title_of(table), [said, *_notes(table.attrs)])
+    write_title(ax, table_title(table), [said, *_notes(table.attrs)])
     return ax
 
 
@@ -253,7 +253,7 @@ def _matrix_size(rows: int, columns: int) -> tuple[float, float]:
     return width_of_tokens(columns), min(LARGEST, max(3.0, 1.6 + 0.3 * rows))
 
 
-def _label(ax: Axes, array: xr.DataArray, axis: str, side: str, count: int) -> None:
+def _label_axis(ax: Axes, array: xr.DataArray, axis: str, side: str, count: int) -> None:
     texts = array.coords.get(f"{axis}_token")
     labels = array[axis].to_numpy().tolist() if axis in array.coords else list(range(count))
     if texts is not None:
@@ -269,18 +269,18 @@ def _label(ax: Axes, array: xr.DataArray, axis: str, side: str, count: int) -> N
     ax.set(**{f"{side}label": name})
 
 
-def _named(array: xr.DataArray) -> str:
+def _array_name(array: xr.DataArray) -> str:
     return str(array.name or "").replace("_", " ")
 
 
-def _title(array: xr.DataArray) -> str:
+def _array_title(array: xr.DataArray) -> str:
     chosen = [
         f"{axis} {array[axis].item()}"
         for axis in map(str, array.coords)
         if array[axis].ndim == 0 and array[axis].dtype.kind in "iu"
     ]
     return " · ".join(
-        filter(None, [_named(array), *chosen, str(array.attrs.get("computed_from", ""))])
+        filter(None, [_array_name(array), *chosen, str(array.attrs.get("computed_from", ""))])
     )
 
 

@@ -73,7 +73,10 @@ def draw_barcode(
         some = part.iloc[np.argsort(lengths, kind="stable")[-_MOST:]]
         rows = np.arange(row, row + len(some))
         row += len(some)
-        style |= {"color": _COLOURS[dimension], "label": _label(dimension, len(some), len(part))}
+        style |= {
+            "color": _COLOURS[dimension],
+            "label": _bars_named(dimension, len(some), len(part)),
+        }
         ax.hlines(rows, some["birth"], some["death"], **style | options)
     ax.set(ylim=(-1, row), yticks=[], xlabel="distance, 1 − attention", xlim=(0, 1.02))
     ax.spines[["top", "left", "right"]].set_visible(False)
@@ -86,5 +89,5 @@ def draw_barcode(
     return ax
 
 
-def _label(dimension: int, shown: int, count: int) -> str:
+def _bars_named(dimension: int, shown: int, count: int) -> str:
     return f"{_NAMES[dimension]} ({f'{shown} of ' if shown < count else ''}{count})"

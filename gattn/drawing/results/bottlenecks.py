@@ -37,10 +37,10 @@ def draw_bottlenecks(found: pd.DataFrame, *, ax: Axes | None = None, **options: 
     style: dict[str, Any] = {"color": "#8886", "linewidths": 0.8, "zorder": 1} | options
     ax.add_collection(LineCollection(lines, **style))
     places = [(row, depth) for depth, rows in enumerate(between) for row in rows]
-    ax.scatter(*_sides(places), s=14, color="0.45", zorder=2)
+    ax.scatter(*_x_and_y(places), s=14, color="0.45", zorder=2)
     is_of_tokens = "position" in found.columns
     if is_of_tokens:
-        ax.scatter(*_sides([(row, depth) for depth, row in cut]), s=60, color=_CUT, zorder=3)
+        ax.scatter(*_x_and_y([(row, depth) for depth, row in cut]), s=60, color=_CUT, zorder=3)
     else:
         red = [((key, depth), (query, depth + 1)) for depth, query, key in cut]
         ax.add_collection(LineCollection(red, color=_CUT, linewidths=2, zorder=3))
@@ -55,5 +55,5 @@ def draw_bottlenecks(found: pd.DataFrame, *, ax: Axes | None = None, **options: 
     return ax
 
 
-def _sides(places: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
+def _x_and_y(places: list[tuple[int, int]]) -> tuple[list[int], list[int]]:
     return [x for x, _ in places], [y for _, y in places]

@@ -19,8 +19,8 @@ from gattn.drawing.canvas.axes import label_tokens, new_axes, pitch, write_title
 from gattn.drawing.canvas.colours import Scale, colour_map
 from gattn.drawing.canvas.curves import half_ellipses, loops
 from gattn.drawing.canvas.frame import shown_text
-from gattn.drawing.canvas.heat import draw_matrix, write_cells
-from gattn.drawing.canvas.labels import font_size, text_style
+from gattn.drawing.canvas.heatmaps import draw_heatmap, write_cells
+from gattn.drawing.canvas.labels import font_size, in_digits, text_style
 from gattn.drawing.layers.layered import Line, Lines, draw_nodes, lay, layered_axes, set_up
 from gattn.edit_records import in_words
 from gattn.errors import SelectionError
@@ -112,11 +112,11 @@ def draw_effects(
     layout = _fitting(table) if layout is None else layout
     if layout not in _DRAW:
         raise SelectionError(f"layout is one of {', '.join(_DRAW)}, not {layout!r}.")
-    _check(table, layout)
-    tokens = _tokens(table)
+    _check_layout(table, layout)
+    tokens = _tokens_by_position(table)
     look = _Look.of(table, len(tokens), cmap)
     ax, notes = _DRAW[layout](table, look, tokens, ax)
-    write_title(ax, _title(table, layout, look), [*notes, *_around(table)])
+    write_title(ax, _effects_title(table, layout, look), [*notes, *_around(table)])
     return ax
 
 
@@ -156,7 +156,7 @@ def _fitting(table: pd.DataFrame) -> str:
     return "heads" if _are_heads(table) and len(_stacks(table)) < 2 else "edits"
 
 
-def _check(table: pd.DataFrame, layout: str) -> None:
+def _check_layout(table: pd.DataFrame, layout: str) -> None:
     if layout == "heads" and not _are_heads(table):
         raise SelectionError(
             "layout='heads' shows edits of whole heads, each once: try layout='edits'."
@@ -179,7 +179,7 @@ def _check(table: pd.DataFrame, layout: str) -> None:
         )
 
 
-def _tokens(table: pd.DataFrame) -> dict[int, str]:
+def _tokens_by_position(table: pd.DataFrame) -> dict[int, str]:
     """Name the tokens by their positions, as far as they are known."""
     known = dict(enumerate(map(str, table.attrs.get("tokens", ()))))
     for side in ("query", "key"):
@@ -190,7 +190,7 @@ def _tokens(table: pd.DataFrame) -> dict[int, str]:
     return dict(sorted(known.items()))
 
 
-def _title(table: pd.DataFrame, layout: str, look: _Look) -> str:
+def _effects_title(table: pd.DataFrame, layout: str, look: _Look) -> str:
     is_cut = "estimate" in table or ("kind" in table and bool((table["kind"] == "Cut").all()))
     parts = list(map(shown_text, _stacks(table))) if layout != "edits" else []
     if layout in ("arcs", "matrix"):
@@ -234,7 +234,7 @@ def _draw_heads(
         values[layers.index(layer), heads.index(head)] = value
     if ax is None:
         ax = new_axes(min(_WIDE, 2.6 + 0.55 * len(heads)), min(_WIDE, 1.5 + 0.4 * len(layers)))
-    draw_matrix(ax, values, look.name, look.cmap)
+    draw_heatmap(ax, values, look.name, look.cmap)
     write_cells(ax, values, ax.images[-1].to_rgba(np.ma.masked_invalid(values)))
     ax.set_xticks(range(len(heads)), [str(head) for head in heads])
     ax.set_yticks(range(len(layers)), [str(layer) for layer in layers])
@@ -243,7 +243,7 @@ def _draw_heads(
     return ax, []
 
 
-def _draw_matrix(
+def _draw_edge_matrix(
     table: pd.DataFrame, look: _Look, tokens: Mapping[int, str], ax: Axes | None
 ) -> tuple[Axes, list[str]]:
     places = list(tokens)
@@ -254,7 +254,7 @@ def _draw_matrix(
     if ax is None:
         side = min(_WIDE, max(4.4, 2.2 + 0.3 * len(places)))
         ax = new_axes(side, 0.88 * side)
-    draw_matrix(ax, values, look.name, look.cmap)
+    draw_heatmap(ax, values, look.name, look.cmap)
     for side_of, name in (("x", "key"), ("y", "query")):
         label_tokens(ax, places, list(tokens.values()), side_of)
         ax.set(**{f"{side_of}label": name})
@@ -288,10 +288,10 @@ def _draw_arcs(
     ax.spines[:].set_visible(False)
     ax.set_xlabel("above: key → query to the right" + "; below: to the left" * bool(reach[1]))
     _add_bar(ax, look)
-    return ax, _said(look, chosen)
+    return ax, _strongest_said(look, chosen)
 
 
-def _draw_layered(
+def _draw_edges_by_layer(
     table: pd.DataFrame, look: _Look, tokens: Mapping[int, str], ax: Axes | None
 ) -> tuple[Axes, list[str]]:
     row = {place: n for n, place in enumerate(tokens)}
@@ -314,13 +314,13 @@ def _draw_layered(
     set_up(ax, tokens, layers, labels=True)
     lines.name_strongest(12)
     _add_bar(ax, look)
-    notes = _said(look, order)
+    notes = _strongest_said(look, order)
     if len(drawn) < len(order):
         notes.append("of several heads the strongest")
     return ax, notes
 
 
-def _said(look: _Look, chosen: NDArray[np.int64]) -> list[str]:
+def _strongest_said(look: _Look, chosen: NDArray[np.int64]) -> list[str]:
     if len(chosen) < int((np.nan_to_num(look.values) != 0).sum()):
         return [f"the {len(chosen)} strongest of {len(look.values):,} edges"]
     return []
@@ -350,7 +350,7 @@ def _add_bar(ax: Axes, look: _Look) -> None:
     bar = figure.colorbar(
         ScalarMappable(look.scale.norm, look.colours), ax=ax, fraction=0.035, pad=0.02, ticks=ticks
     )
-    bar.ax.set_yticklabels([f"{tick:.2g}".replace("-", "−") for tick in ticks])
+    bar.ax.set_yticklabels([in_digits(tick, ".2g") for tick in ticks])
     name = wrapped(look.name, max(pitch(ax, 1, "y")[1], 60) / font_size())
     bar.set_label(name, **text_style([name]))
     bar.outline.set_visible(False)
@@ -366,6 +366,6 @@ _DRAW: Mapping[
     "edits": _draw_edits,
     "heads": _draw_heads,
     "arcs": _draw_arcs,
-    "matrix": _draw_matrix,
-    "layered": _draw_layered,
+    "matrix": _draw_edge_matrix,
+    "layered": _draw_edges_by_layer,
 }

@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
-from gattn.drawing.canvas.axes import new_axes, title_of, write_title
+from gattn.drawing.canvas.axes import new_axes, table_title, write_title
 from gattn.drawing.canvas.colours import is_dark
 from gattn.drawing.canvas.frame import shown_text
 from gattn.drawing.canvas.labels import font_size, text_style
@@ -66,7 +66,7 @@ def draw_curves(table: pd.DataFrame, *, ax: Axes | None = None, **options: Any) 
     metric = shown_text(str(table.attrs.get("metric", "")), limit=60)
     ax.set_ylabel(metric, **text_style([metric]))
     ax.spines[["top", "right"]].set_visible(False)
-    write_title(ax, title_of(table), list(table.attrs.get("notes", ())))
+    write_title(ax, table_title(table), list(table.attrs.get("notes", ())))
     return ax
 
 
@@ -111,7 +111,7 @@ def draw_agreement(table: pd.DataFrame, *, ax: Axes | None = None, **options: An
         ax.plot(signed, rows, "D", mfc="none", color=_inks()[1], label="with signs")
     small = 0.8 * font_size()
     for row, (p, number) in enumerate(zip(table["p_value"], table["number"], strict=True)):
-        said = f"p {'< .001' if p < 0.001 else f'= {p:.2g}'}, n = {number}"
+        said = f"p {'< 0.001' if p < 0.001 else f'= {p:.2g}'}, n = {number}"
         ax.text(1.02, row, said, va="center", size=small, transform=ax.get_yaxis_transform())
     names = [shown_text(str(name), limit=30) for name in table.index]
     ax.set_yticks(rows, names, **text_style(names))
@@ -123,7 +123,7 @@ def draw_agreement(table: pd.DataFrame, *, ax: Axes | None = None, **options: An
         ax.legend(
             frameon=False, fontsize=small, ncols=2, loc="upper left", bbox_to_anchor=(0, -0.3)
         )
-    write_title(ax, title_of(table), list(table.attrs.get("notes", ())))
+    write_title(ax, table_title(table), list(table.attrs.get("notes", ())))
     return ax
 
 

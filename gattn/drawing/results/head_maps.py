@@ -18,7 +18,7 @@ from gattn.drawing.canvas.axes import (
     layer_colours,
     new_axes,
     pitch,
-    title_of,
+    table_title,
     write_title,
 )
 from gattn.drawing.canvas.frame import POINTS_PER_INCH
@@ -71,16 +71,16 @@ def draw_head_map(
     ax.set_aspect("equal", adjustable="datalim")
     ax.margins(0.08)
     ax.set(xlabel="x", ylabel="y")
-    write_title(ax, title_of(heads), heads.notes)
+    write_title(ax, table_title(heads), heads.notes)
     figure = ax.get_figure()
     assert isinstance(figure, Figure)
     label_layers(ax, norm, colours)
     figure.draw_without_rendering()  # the layout decides which names have room
-    _name(ax, places, names)
+    _name_points(ax, places, names)
     return ax
 
 
-def _name(ax: Axes, places: NDArray[np.float64], names: Sequence[str]) -> None:
+def _name_points(ax: Axes, places: NDArray[np.float64], names: Sequence[str]) -> None:
     """Name the points whose names have room, each beside its point."""
     size = 0.7 * font_size()
     points = ax.transData.transform(places) * POINTS_PER_INCH / ax.figure.dpi
@@ -148,7 +148,7 @@ def draw_head_clusters(heads: HeadClusters, *, ax: Axes | None = None, **options
     ax.spines[["top", "right", "bottom"]].set_visible(False)
     ax.tick_params(axis="x", length=0)
     count = heads["cluster"].nunique()
-    write_title(ax, title_of(heads), [f"{count} cluster" + "s" * (count > 1), *heads.notes])
+    write_title(ax, table_title(heads), [f"{count} cluster" + "s" * (count > 1), *heads.notes])
     return ax
 
 

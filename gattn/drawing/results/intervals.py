@@ -19,12 +19,12 @@ from gattn.drawing.canvas.axes import (
     label_tokens,
     new_axes,
     pitch,
-    title_of,
+    table_title,
     write_title,
 )
 from gattn.drawing.canvas.colours import colour_map, ink_on, is_dark
 from gattn.drawing.canvas.frame import shown_text
-from gattn.drawing.canvas.heat import KINDS, draw_matrix, write_cells
+from gattn.drawing.canvas.heatmaps import KINDS, draw_heatmap, write_cells
 from gattn.drawing.canvas.labels import text_style
 from gattn.errors import SelectionError
 
@@ -51,7 +51,7 @@ class _Shown:
         return self.table[self.column].to_numpy(dtype=np.float64)
 
     @property
-    def ends(self) -> NDArray[np.float64]:
+    def intervals(self) -> NDArray[np.float64]:
         """The ends of the intervals, (2, heads)."""
         return self.table[["low", "high"]].to_numpy(dtype=np.float64).T
 
@@ -67,7 +67,7 @@ class _Shown:
 
     def scale(self) -> tuple[float, float]:
         """Choose the ends of the scale: from 0, or around 0, so that all intervals lie on it."""
-        drawn = np.concatenate([self.values[None], self.ends])
+        drawn = np.concatenate([self.values[None], self.intervals])
         known = drawn[np.isfinite(drawn)]
         top = float(known.max(initial=0))
         if self.is_signed:
@@ -115,7 +115,7 @@ def draw_statistics(
     SelectionError
         Where there is nothing to draw, or no such kind or colour map.
     """
-    _check(table, "mean")
+    _check_columns(table, "mean")
     is_signed = bool((table["mean"] < 0).any())
     marked = np.zeros(len(table), dtype=bool)
     shown = _Shown(table, "mean", str(table.attrs.get("name", "mean")), is_signed, marked)
@@ -159,7 +159,7 @@ def draw_comparison(
     SelectionError
         Where there is nothing to draw, or no such kind or colour map.
     """
-    _check(table, "difference", "p_corrected")
+    _check_columns(table, "difference", "p_corrected")
     marked = (table["p_corrected"] < alpha).to_numpy()
     said = f"corrected p < {alpha:.3g} ({int(marked.sum()):,} of {len(table):,})"
     name = f"difference of {table.attrs.get('name', 'score')}"
@@ -168,7 +168,7 @@ def draw_comparison(
     )
 
 
-def _check(table: pd.DataFrame, *columns: str) -> None:
+def _check_columns(table: pd.DataFrame, *columns: str) -> None:
     if not len(table) or not {*columns, "low", "high"} <= set(table.columns):
         raise SelectionError(
             f"There is nothing to draw: the table has no rows, or lacks {', '.join(columns)}, low "
@@ -204,7 +204,7 @@ def _draw_map(
     values[tuple(np.transpose(cells))] = shown.values
     colours = colour_map(cmap, is_signed=shown.is_signed, is_area=True)
     style = {"norm": Normalize(*shown.scale())} | dict(options)
-    draw_matrix(ax, values, shown_text(shown.name), colours, **style)
+    draw_heatmap(ax, values, shown_text(shown.name), colours, **style)
     painted = ax.images[-1].to_rgba(np.ma.masked_invalid(values))
     has_lines = _has_room(ax, values.shape)
     write_cells(ax, values, painted, lift=_LIFT * has_lines)
@@ -225,7 +225,7 @@ def _draw_map(
     notes.append(on if has_lines else "cells are too small to show the intervals")
     notes += [f"outlined: {shown.mark}"] * bool(shown.mark)
     notes += ["crossed out: no score"] * bool(np.isnan(shown.values).any())
-    write_title(ax, title_of(shown.table), notes)
+    write_title(ax, table_title(shown.table), notes)
     return ax
 
 
@@ -242,7 +242,7 @@ def _draw_lines(ax: Axes, shown: _Shown, cells: list[tuple[int, int]], inks: lis
     middle = (bottom + top) / 2
     low, mean, high = (
         column + 2 * _HALF * (numbers - middle) / (top - bottom)
-        for numbers in (shown.ends[0], shown.values, shown.ends[1])
+        for numbers in (shown.intervals[0], shown.values, shown.intervals[1])
     )
 
     def inks_of(heads: NDArray[np.bool_]) -> list[str]:
@@ -274,7 +274,7 @@ def _draw_ranked(shown: _Shown, ax: Axes | None, count: int, options: Mapping[st
         raise SelectionError("There is nothing to draw: no head has a score, or count is 0.")
     if ax is None:
         ax = new_axes(6.4, min(LARGEST, 1.8 + 0.24 * len(order)))
-    rows, found, ends = np.arange(len(order)), values[order], shown.ends[:, order]
+    rows, found, ends = np.arange(len(order)), values[order], shown.intervals[:, order]
     away = np.clip(np.stack([found - ends[0], ends[1] - found]), 0, None)
     colour = KINDS[4] if is_dark() else KINDS[0]
     style: dict[str, Any] = {"fmt": "none", "color": colour, "capsize": 2.5, "lw": 1.4}
@@ -297,5 +297,5 @@ def _draw_ranked(shown: _Shown, ax: Axes | None, count: int, options: Mapping[st
     if len(order) < len(values):
         notes.insert(0, f"the {len(order)} largest of {len(values):,} heads")
     notes += [f"filled: {shown.mark}"] * bool(shown.mark)
-    write_title(ax, title_of(shown.table), notes)
+    write_title(ax, table_title(shown.table), notes)
     return ax

@@ -9,10 +9,10 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
-from gattn.drawing.canvas.axes import label_rows, label_tokens, new_axes, title_of, write_title
+from gattn.drawing.canvas.axes import label_rows, label_tokens, new_axes, table_title, write_title
 from gattn.drawing.canvas.colours import Scale
 from gattn.drawing.canvas.frame import Names, add_axes, shown_text
-from gattn.drawing.canvas.heat import draw_matrix, write_cells
+from gattn.drawing.canvas.heatmaps import draw_heatmap, write_cells
 from gattn.drawing.canvas.labels import font_size, text_style
 from gattn.drawing.one_head.draw_head import draw_named, fitting_size
 from gattn.errors import SelectionError
@@ -78,7 +78,7 @@ def draw_alignment(table: Alignment, *, ax: Axes | None = None, **options: Any) 
     ax.legend(
         frameon=False, fontsize=small, loc="upper left", bbox_to_anchor=(1.06, 0), borderaxespad=0.2
     )
-    write_title(ax, title_of(table), list(table.attrs.get("notes", ())))
+    write_title(ax, table_title(table), list(table.attrs.get("notes", ())))
     return ax
 
 
@@ -119,14 +119,14 @@ def draw_best_edges(
         size = 2.6 + 0.34 * len(tokens), 1.8 + 0.24 * len(values)
         ax = new_axes(min(12.0, max(5.0, size[0])), min(12.0, size[1]))
     scale = Scale(max(1.0, values.max().max()), is_signed=False, pen=1)
-    draw_matrix(ax, values.to_numpy(), "attention", norm=scale.norm, **options)
+    draw_heatmap(ax, values.to_numpy(), "attention", norm=scale.norm, **options)
     painted = ax.images[-1].to_rgba(np.ma.masked_invalid(values.to_numpy()))
     write_cells(ax, others.to_numpy(), painted)
     label_tokens(ax, list(tokens.index), [str(token) for token in tokens], "x")
     label_rows(ax, [f"{layer}.{head}" for layer, head in values.index])
     ax.set(xlabel="word", ylabel="head")
     said = "reads most" if side == "key" else "is read by most"
-    write_title(ax, title_of(table), [f"in the cells: which word it {said}", *table.notes])
+    write_title(ax, table_title(table), [f"in the cells: which word it {said}", *table.notes])
     return ax
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from gattn.drawing.canvas.axes import label_rows, new_axes, title_of, write_title
-from gattn.drawing.canvas.heat import draw_matrix
+from gattn.drawing.canvas.axes import label_rows, new_axes, table_title, write_title
+from gattn.drawing.canvas.heatmaps import draw_heatmap
 from gattn.errors import SelectionError
 
 if TYPE_CHECKING:
@@ -46,10 +46,10 @@ def draw_topology(
     values = topology[column].unstack("threshold")
     if ax is None:
         ax = new_axes(6.4, float(np.clip(1.5 + 0.24 * len(values), 2.6, 12.0)))
-    draw_matrix(ax, values.to_numpy(dtype=np.float64), column, **options)
+    draw_heatmap(ax, values.to_numpy(dtype=np.float64), column, **options)
     ax.set_xticks(range(values.shape[1]), [f"{threshold:g}" for threshold in values.columns])
     label_rows(ax, [f"{layer}.{head}" for layer, head in values.index])
     ax.tick_params(length=0)
     ax.set(xlabel="threshold", ylabel="head")
-    write_title(ax, title_of(topology), topology.notes)
+    write_title(ax, table_title(topology), topology.notes)
     return ax

@@ -16,7 +16,7 @@ export function keptText(graphs) {
 
 export function headText(graph) {
   const shared = graph.keyValueHead === null ? "" : ` · key-value head ${graph.keyValueHead}`;
-  return `${graph.name}${shared}${graph.label ? `: ${graph.label.replace(/ \.(\d)/g, " 0.$1")}` : ""}`;
+  return `${graph.name}${shared}${graph.label ? `: ${graph.label}` : ""}`;
 }
 
 export function editsText(page) {

@@ -50,9 +50,9 @@ function matrixPlaces({ head, width, height }, { rows, columns, block }) {
 function cellNumbers({ scale, look }, { values, columns }, { left, top, cell }) {
   return Array.from(values, (value, at) => {
     if (Number.isNaN(value)) return null;
-    const fixed = value.toFixed(2).replace("-", "−").replace(".00", "").replace(/^(−?)0\./, "$1.");
+    const fixed = value.toFixed(2).replace("-", "−").replace(".00", "");
     const [x, y] = [left + ((at % columns) + 0.5) * cell, top + (Math.floor(at / columns) + 0.5) * cell];
-    const label = Math.abs(value) >= 0.005 || value === 0 ? fixed : "<.01";
+    const label = Math.abs(value) >= 0.005 || value === 0 ? fixed : "<0.01";
     return textMark(x, y, label, inkOn(scale.rgb(value, look)), { size: 10.5, anchor: "middle" });
   }).filter(Boolean);
 }

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from gattn.drawing.canvas.axes import pitch
 from gattn.drawing.canvas.colours import Scale, colour_map, ink_on
-from gattn.drawing.canvas.labels import font_size, text_style
-from gattn.names.text import wrapped
+from gattn.drawing.canvas.labels import font_size, in_digits, text_style
+from gattn.names.text import width, wrapped
 
 NONE = "#8884"
 """The colour where there is no number, on light and dark backgrounds."""
@@ -21,7 +21,7 @@ KINDS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#a89
 """Colours without an order, which everyone can tell apart."""
 
 
-def draw_matrix(
+def draw_heatmap(
     ax: Axes,
     values: NDArray[Any],
     name: str,
@@ -111,16 +111,22 @@ def write_cells(
     """
     rows, columns = values.shape
     down, across = pitch(ax, rows, "y")[0], pitch(ax, columns, "x")[0]
-    whole = [are_whole(column) for column in values.T]
-    widest = 2.6 if not all(whole) else 1.6
-    size = min(0.75 * font_size(), (0.8 - lift) * down, across / widest)
+    size = min(0.75 * font_size(), (0.8 - lift) * down, across)
     if size < 5:
         return
-    for (i, j), value in np.ndenumerate(values):
-        if np.isfinite(value):
-            ink = ink_on(painted[i, j])
-            text = f"{value:.0f}" if whole[j] and abs(value) < 1e6 else _short(value)
-            ax.text(j, i - lift, text, ha="center", va="center", size=size, color=ink)
+    whole = [are_whole(column) for column in values.T]
+    texts = {
+        (i, j): in_digits(value, ".0f") if whole[j] and abs(value) < 1e6 else cell_text(value)
+        for (i, j), value in np.ndenumerate(values)
+        if np.isfinite(value)
+    }
+    widest = max(map(width, texts.values()), default=0.0) + 0.3
+    size = min(size, across / widest)
+    if size < 5:
+        return
+    for (i, j), text in texts.items():
+        ink = ink_on(painted[i, j])
+        ax.text(j, i - lift, text, ha="center", va="center", size=size, color=ink)
 
 
 def are_whole(values: NDArray[np.float64]) -> bool:
@@ -129,8 +135,6 @@ def are_whole(values: NDArray[np.float64]) -> bool:
     return bool(finite.size) and bool((finite == np.round(finite)).all())
 
 
-def _short(value: float) -> str:
-    digits = 2 if abs(value) < 100 else 0
-    text = f"{abs(value):.{digits}f}" if abs(value) < 1e5 else f"{abs(value):.1e}"
-    sign = "−" if value < 0 and text != "0.00" else ""
-    return sign + (text.removeprefix("0") if text.startswith("0.") else text)
+def cell_text(value: float) -> str:
+    """Write a number so that it fits a cell."""
+    return in_digits(value, ".2f" if abs(value) < 100 else ".0f" if abs(value) < 1e5 else ".1e")
