@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from gattn.models.read.places import Place
 from gattn.models.read.routed_call import RoutedCall
@@ -30,6 +30,10 @@ class Context:
     """Whether it takes no part in calls within the one that it reads."""
     encodings: Sequence[Encoding] | None = None
     """The sequences that run, where they are known as texts, in the order of the batch."""
+
+    def watching(self, model: nn.Module) -> AbstractContextManager[None]:
+        """Watch what else it needs of a model while it is open."""
+        return nullcontext()
 
     def begin(self, tracker: Tracker) -> None:
         """Learn that a call of the model begins."""

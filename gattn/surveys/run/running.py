@@ -14,7 +14,7 @@ from gattn.checks import whole
 from gattn.choices import Chosen, HeadChoice, LayerChoice
 from gattn.errors import CaptureError, FileError
 from gattn.keep import Keep, Threshold, as_keep
-from gattn.models.run.capturing import Contributions
+from gattn.models.run.options import Contributions
 from gattn.surveys.ask.reading import Survey, open_survey
 from gattn.surveys.inputs.inputs import Inputs, read_inputs
 from gattn.surveys.run.capture_graphs import Analysis, CaptureGraphs, checked
