@@ -15,11 +15,11 @@ from gattn.analysis.vectors.route_building import Builder, add_layer
 from gattn.analysis.vectors.route_graphs import Routes
 from gattn.choices import LayerChoice
 from gattn.errors import SelectionError
+from gattn.models.doors.opening import opened
 from gattn.models.load.encoding import Inputs, names_of
 from gattn.models.stream.decomposing import Decomposition, decompose
 from gattn.models.stream.sublayers import Sublayer
 from gattn.models.watch.contexts import Context
-from gattn.models.watch.opening import opened
 from gattn.progress import walk
 from gattn.token_names import find_token
 

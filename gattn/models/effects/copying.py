@@ -14,7 +14,7 @@ from gattn.errors import CaptureError, ModelError, SelectionError
 from gattn.models.edit.base import Edit
 from gattn.models.load.encoding import Inputs
 from gattn.models.read.places import Place
-from gattn.models.read.routed_call import RoutedCall
+from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.tracking import Tracker
 from gattn.models.run.editing import Editing
 from gattn.models.run.prompt import Prompt
@@ -37,7 +37,7 @@ class _Places(Context):
         self.places: dict[str, Place] = {}
         self.ids: dict[str, list[int] | None] = {}
 
-    def edits(self, call: RoutedCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
+    def edits(self, call: SeenCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
         if not place.is_bipartite:
             self.names.setdefault(place.stack, []).append(call.name)
             self.places.setdefault(place.stack, place)

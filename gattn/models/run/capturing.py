@@ -14,12 +14,12 @@ from gattn.choices import HeadChoice, LayerChoice
 from gattn.errors import CaptureError, ModelError
 from gattn.heads.trace import AttentionTrace
 from gattn.keep import Keep
+from gattn.models.doors.opening import opened
 from gattn.models.load.encoding import Encoding, Inputs, encode
 from gattn.models.load.resolving import resolved
 from gattn.models.run.options import Contributions, Options
 from gattn.models.run.prompt import Prompt
 from gattn.models.run.recording import Recording
-from gattn.models.watch.opening import opened
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

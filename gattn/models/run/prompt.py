@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from gattn.errors import CaptureError
+from gattn.models.doors.opening import opened
 from gattn.models.load.encoding import Encoding, Inputs, encode, is_text, names_of, pad
 from gattn.models.load.loading import input_device
 from gattn.models.load.resolving import refuse_training
 from gattn.models.watch.contexts import Context
-from gattn.models.watch.opening import opened
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

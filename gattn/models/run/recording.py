@@ -15,12 +15,12 @@ from gattn.heads.store import KeptEdges
 from gattn.heads.trace import AttentionTrace
 from gattn.keep import All
 from gattn.models.edit.applying import Part, parts
-from gattn.models.follow.following import Progress
 from gattn.models.load.loading import model_name
 from gattn.models.load.resolving import refuse_training
+from gattn.models.read.following import Progress
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
-from gattn.models.read.routed_call import RoutedCall
+from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.tracking import Tracker
 from gattn.models.run.editing import open_edits
 from gattn.models.run.options import Options
@@ -78,7 +78,7 @@ class Recording(Context):
         """Say whether a layer was chosen."""
         return self._options.chosen.has_layer(place.layer)
 
-    def see(self, call: RoutedCall, place: Place, readings: list[Reading]) -> None:
+    def see(self, call: SeenCall, place: Place, readings: list[Reading]) -> None:
         """Keep the edges of a call."""
         tracker = tracker_of(self)
         now = self._sequences[tracker]
@@ -104,9 +104,7 @@ class Recording(Context):
                     return True
         return False
 
-    def _keep_edges(
-        self, call: RoutedCall, place: Place, reading: Reading, tracker: Tracker
-    ) -> None:
+    def _keep_edges(self, call: SeenCall, place: Place, reading: Reading, tracker: Tracker) -> None:
         heads = self._options.chosen.in_layer(place.layer, reading.heads)
         if self._options.contributions and not reading.has_vectors:
             raise CaptureError(

@@ -44,7 +44,7 @@ from gattn.models.load.loading import model_name
 from gattn.models.load.resolving import resolved
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
-from gattn.models.read.routed_call import RoutedCall
+from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.tracking import Tracker
 from gattn.models.run.editing import open_edits
 from gattn.models.run.prompt import Prompt
@@ -209,7 +209,7 @@ class _Decomposing(Context, Generic[R]):
             )
         return self._layers is None or place.layer in self._layers
 
-    def see(self, call: RoutedCall, place: Place, readings: list[Reading]) -> None:
+    def see(self, call: SeenCall, place: Place, readings: list[Reading]) -> None:
         """Note a call, until its layer ends."""
         if len(readings) != 1 or len(readings[0].elements) != 1:
             raise CaptureError(

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 
 from torch import nn
 
+from gattn.models.doors.attaching import attached
+from gattn.models.doors.attending import routes, unseen
+from gattn.models.doors.preflight import prove
 from gattn.models.load.resolving import as_written
-from gattn.models.watch.attending import routes, unseen
 from gattn.models.watch.calls import Calls
 from gattn.models.watch.contexts import Context, without_contexts
-from gattn.models.watch.preflight import prove
-from gattn.models.watch.routing import attached
 
 
 @contextmanager
