@@ -15,7 +15,7 @@ from gattn.errors import CaptureError, GraphError, ModelError, SelectionError
 from gattn.keep import All, Threshold, TopK
 from gattn.models.run.capturing import capture, capture_many, capturing
 
-MODULE = import_module("gattn.models.run.recording")
+MODULE = import_module("gattn.models.run.options")
 IDS = [5, 17, 42, 17, 8, 33, 59, 3, 21]
 OTHERS = [44, 2, 9, 9, 30]
 EAGER_ONLY = ("gemma2", "gpt-oss")

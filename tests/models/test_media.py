@@ -8,7 +8,7 @@ from old_transformers import needs
 
 import gattn
 from gattn.errors import CaptureError
-from gattn.models.follow.media import Batch
+from gattn.models.hugging_face.media import Batch
 
 VISION = {
     "hidden_size": 16,

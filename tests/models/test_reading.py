@@ -10,10 +10,10 @@ from gattn import Cut, capturing, edited
 from gattn.errors import CaptureError
 from gattn.graph.rules.simple import Complete
 from gattn.graph.token_graph import TokenGraph
+from gattn.models.doors.interface import RoutedCall
 from gattn.models.read.masks import Mask
 from gattn.models.read.places import Place, Side
 from gattn.models.read.reading import read
-from gattn.models.read.routed_call import RoutedCall
 from gattn.models.read.tracking import Tracker
 
 SMALLEST = torch.finfo(torch.float32).min
@@ -44,9 +44,7 @@ def routed(randn, mask=None, implementation="eager", groups=1, batch=1, sizes=(5
     else:
         attention = torch.softmax(scores, -1)
     output = (attention @ wide_value).transpose(1, 2)
-    call = RoutedCall(
-        "layers.0.attn", Attention(), implementation, query, key, value, mask, options, output
-    )
+    call = RoutedCall(Attention(), implementation, query, key, value, mask, options, output)
     return call, attention
 
 
@@ -59,7 +57,8 @@ def reading_of(call, is_bipartite=False, lengths=None, mask=None):
         [Side(torch.arange(length or size), 0) for length in lengths] for size in (queries, keys)
     )
     place = Place("decoder", 0, is_bipartite, queries, keys, list(range(batch)))
-    found = read(call, place, mask or Mask.of(call), [[] for _ in range(batch)])
+    seen = call.seen("layers.0.attn")
+    found = read(seen, place, mask or Mask.of(seen), [[] for _ in range(batch)])
     return [reading.attention for reading in found]
 
 
@@ -166,7 +165,7 @@ def test_biases_and_sinks_keep_double_precision(randn):
     attention = torch.softmax(with_sink, -1)[..., :-1]
     options = {"position_bias": bias, "s_aux": sink}
     output = (attention @ value).transpose(1, 2)
-    call = RoutedCall("attn", Attention(), "eager", query, key, value, mask, options, output)
+    call = RoutedCall(Attention(), "eager", query, key, value, mask, options, output)
     found = whole_attention_of(read_call(call))
     torch.testing.assert_close(found, attention, rtol=0, atol=1e-14)
 
@@ -219,7 +218,7 @@ def test_a_mask_is_read_once_for_all_layers(randn):
     mask = torch.where(HOLES.bool(), 0.0, SMALLEST)[None, None]
     tracker = Tracker(Attention())
     calls = [routed(randn, given)[0] for given in (mask, mask, mask.clone())]
-    graphs = [reading_of(call, mask=tracker.mask(call))[0].graph for call in calls]
+    graphs = [reading_of(call, mask=tracker.mask(call.seen("attn")))[0].graph for call in calls]
     assert graphs[0] is graphs[1]
     assert graphs[2] is not graphs[0]
 

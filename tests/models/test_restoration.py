@@ -13,8 +13,8 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from gattn import Cut, ModelScore, Scale, Swap, capture, capture_many, capturing, edited
 from gattn.errors import CaptureError, EditError, GattnError
+from gattn.models.doors.attaching import _hooks
 from gattn.models.watch.contexts import present
-from gattn.models.watch.routing import _hooks
 
 IDS = [5, 17, 42, 17, 8]
 CUT = Cut(layer=0, head=1, key=0)

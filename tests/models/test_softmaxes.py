@@ -30,8 +30,8 @@ from gattn import (
     edited,
 )
 from gattn.errors import CaptureError, EditError
-from gattn.models.watch import preflight, proofs
-from gattn.models.watch.softmaxes import SoftmaxMode
+from gattn.models.doors import preflight, proofs
+from gattn.models.doors.softmaxes import SoftmaxMode
 
 IDS = [5, 17, 42, 17, 8, 33, 59, 3, 21]
 FEW = [44, 2, 9, 30]

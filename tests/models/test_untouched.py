@@ -150,7 +150,7 @@ def test_what_did_not_run_in_the_proof_is_refused(big_bird):
 
 
 def test_a_copy_for_the_proof_holds_the_weights_once(big_bird, monkeypatch):
-    from gattn.models.watch import preflight
+    from gattn.models.doors import preflight
 
     copies = []
     difference = preflight._difference

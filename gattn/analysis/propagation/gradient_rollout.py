@@ -20,13 +20,14 @@ from gattn.models.edit.applying import parts
 from gattn.models.effects.gradients import Backward, LayerOutput, Outputs
 from gattn.models.effects.metrics import Metric, Token
 from gattn.models.load.encoding import Inputs
+from gattn.models.load.resolving import resolved
 from gattn.models.read.reading import Reading
-from gattn.models.run.capturing import capturing, resolved
+from gattn.models.run.capturing import capturing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from gattn.models.run.capturing import Model
+    from gattn.models.load.resolving import Model
 
 _FEWEST = TopK(1)
 """What is captured for the names of layers and tokens alone."""
@@ -89,8 +90,7 @@ def gradient_rollout(
         lambda reading, _: _Layer.read(reading), lambda place: stack is None or place.stack == stack
     )
     with capturing(model, tokenizer, keep=_FEWEST) as run:
-        encoding = backward.runner.encoding
-        run.encodings = None if encoding is None else [encoding]
+        run.encodings = backward.runner.prompt.encodings
         number = backward.run(outputs)
     chosen = run.trace.only_stack if stack is None else run.trace[stack]
     layers = Layers.of(chosen).square()

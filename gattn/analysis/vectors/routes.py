@@ -14,11 +14,11 @@ from gattn.analysis.vectors.importances import Norm, importances
 from gattn.analysis.vectors.route_building import Builder, add_layer
 from gattn.analysis.vectors.route_graphs import Routes
 from gattn.errors import SelectionError
+from gattn.models.doors.opening import opened
 from gattn.models.load.encoding import Inputs, names_of
 from gattn.models.stream.decomposing import Decomposition, decompose
 from gattn.models.stream.sublayers import Sublayer
 from gattn.models.watch.contexts import Context
-from gattn.models.watch.opening import opened
 from gattn.names.choices import LayerChoice
 from gattn.names.tokens import find_token
 from gattn.progress import walk
@@ -26,8 +26,8 @@ from gattn.progress import walk
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
+    from gattn.models.load.resolving import Model
     from gattn.models.read.tracking import Tracker
-    from gattn.models.run.capturing import Model
 
 
 def routes(
@@ -217,7 +217,7 @@ def _decomposed(
     progress: bool,
 ) -> tuple[Decomposition[Sublayer], Any]:
     """Take all layers apart, and tell how to name what is predicted behind a token."""
-    from gattn.models.run.capturing import resolved
+    from gattn.models.load.resolving import resolved
 
     model, tokenizer = resolved(model, tokenizer)
     prediction = _Prediction()

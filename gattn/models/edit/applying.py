@@ -20,7 +20,7 @@ from gattn.models.edit.base import Edit
 from gattn.models.edit.graphs import Restrict, Use
 from gattn.models.edit.swap import Swap
 from gattn.models.read.reading import Reading
-from gattn.models.read.routed_call import RoutedCall
+from gattn.models.read.seen_call import SeenCall
 from gattn.normalizers import Normalizer, Softmax
 
 
@@ -162,7 +162,7 @@ def _normalizer_of(normalizer: Normalizer, heads: list[int]) -> Normalizer:
     return Softmax(sink=sink[heads]) if isinstance(sink, Tensor) else normalizer
 
 
-def apply(call: RoutedCall, readings: Sequence[Reading]) -> None:
+def apply(call: SeenCall, readings: Sequence[Reading]) -> None:
     """Put the edited rows into a call's output, and into the attention that it gives."""
     output, weights = call.output, call.weights
     for reading in readings:

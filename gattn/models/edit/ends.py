@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from gattn.errors import EditError
 from gattn.models.edit.base import Edit
 from gattn.models.edit.tokens import counts_from_end
-from gattn.models.follow.following import Progress
-from gattn.models.follow.frames import generation_frames
+from gattn.models.hugging_face.frames import generation_frames
+from gattn.models.read.following import Progress
 from gattn.models.read.places import Place
 from gattn.models.read.tracking import Tracker
 

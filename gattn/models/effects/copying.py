@@ -5,30 +5,26 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError, ModelError, SelectionError
 from gattn.models.edit.base import Edit
-from gattn.models.load.encoding import Encoding, Inputs, encode, is_text, names_of, pad
-from gattn.models.load.loading import input_device
+from gattn.models.load.encoding import Inputs
 from gattn.models.read.places import Place
-from gattn.models.read.routed_call import RoutedCall
+from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.tracking import Tracker
-from gattn.models.run.capturing import check_decoder
 from gattn.models.run.editing import Editing
-from gattn.models.run.recording import refuse_training
+from gattn.models.run.prompt import Prompt
 from gattn.models.watch.contexts import Context, takes_part
 from gattn.models.watch.hooks import Hook
-from gattn.models.watch.opening import opened
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 _MEMORY = 1 << 30
-_MOST_AT_ONCE = 64
 
 
 class _Places(Context):
@@ -41,7 +37,7 @@ class _Places(Context):
         self.places: dict[str, Place] = {}
         self.ids: dict[str, list[int] | None] = {}
 
-    def edits(self, call: RoutedCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
+    def edits(self, call: SeenCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
         if not place.is_bipartite:
             self.names.setdefault(place.stack, []).append(call.name)
             self.places.setdefault(place.stack, place)
@@ -86,40 +82,21 @@ class LayerCopies:
         tokenizer: PreTrainedTokenizerBase | None,
         stack: str | None = None,
     ) -> None:
-        refuse_training(model)
         self.model, self._tokenizer = model, tokenizer
-        self._keeps_logits = "logits_to_keep" in inspect.signature(model.forward).parameters
-        encoding: Encoding | None = None
-        if is_text(inputs):
-            encoding = encode(inputs, model, tokenizer)
-            check_decoder(model, [encoding])
-            self._tensors: dict[str, Any] = pad([encoding], 0)
-        else:
-            given = cast("dict[str, Any]", inputs)
-            self._tensors = {name: x for name, x in given.items() if x is not None}
-        self._encoding = encoding
+        takes = inspect.signature(model.forward).parameters
+        # All logits would take as long as some layers.
+        self._settings = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
+        self._prompt = Prompt.of(inputs, model, tokenizer)
         found = _Places()
-        found.encodings = None if encoding is None else [encoding]
-        with torch.no_grad(), opened(model, found):
-            self._call(1)
+        with torch.no_grad():
+            self._prompt.run(found, **self._settings)
         self.stack = _stack(list(found.names), stack)
         place = found.places[self.stack]
         if len(place.queries) != 1:
             raise CaptureError(f"Expected one sequence, got a batch of {len(place.queries)}.")
         self._slots = place.queries[0].slots
-        self.tokens = self._texts(encoding, found.ids[self.stack])
+        self.tokens = self._prompt.texts(self.stack, found.ids[self.stack], len(self))
         self._modules = [_layer(model, name) for name in found.names[self.stack]]
-
-    def _texts(self, encoding: Encoding | None, ids: list[int] | None) -> tuple[str, ...]:
-        """Name the tokens; an image's patches by their positions."""
-        names: Sequence[str] = ()
-        if encoding is not None:
-            names = encoding.names(self.stack)["tokens"]
-        elif ids is not None:
-            names = names_of(ids, self._tokenizer)
-        if len(names) == len(self):
-            return tuple(names)
-        return tuple(str(position) for position in range(len(self)))
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -131,16 +108,9 @@ class LayerCopies:
 
     @property
     def batch_size(self) -> int:
-        """Estimate how many copies run at once in the memory that may be used."""
-        config, device = self.model.config.get_text_config(), input_device(self.model)
-        tokens = len(self)
-        numbers = (
-            20 * tokens * (getattr(config, "hidden_size", None) or 1024)
-            + (1 if self._keeps_logits else tokens) * (getattr(config, "vocab_size", None) or 1)
-            + 3 * tokens**2 * (getattr(config, "num_attention_heads", None) or 16)
-        )
-        memory = torch.cuda.mem_get_info(device)[0] // 2 if device.type == "cuda" else _MEMORY
-        return min(max(memory // (4 * numbers) - 1, 1), _MOST_AT_ONCE)
+        """Estimate how many copies run at once, beside the plain one."""
+        logits = 1 if self._settings else len(self)
+        return max(self._prompt.most_copies(len(self), logits, _MEMORY) - 1, 1)
 
     def run(self, edits: Sequence[Sequence[Edit]], see: Callable[[int, Tensor], None]) -> None:
         """Run the plain copy, and one with each of the edits.
@@ -153,28 +123,10 @@ class LayerCopies:
             Is given each layer's number and output, (1 + copies, tokens, features).
         """
         editing = Editing([[], *edits], self._tokenizer)
-        if self._encoding is not None:
-            editing.encodings = [self._encoding] * (1 + len(edits))
-        with (
-            torch.no_grad(),
-            self._aligned(1 + len(edits), see, editing),
-            opened(self.model, editing),
-        ):
-            self._call(1 + len(edits))
+        copies = 1 + len(edits)
+        with torch.no_grad(), self._aligned(copies, see, editing):
+            self._prompt.run(editing, copies, **self._settings)
         editing.check()
-
-    def _call(self, count: int) -> None:
-        copies = {
-            name: x.to(input_device(self.model)).repeat_interleave(count, 0)
-            if isinstance(x, Tensor)
-            else x
-            for name, x in self._tensors.items()
-        }
-        if hasattr(self.model.config, "use_cache"):
-            copies["use_cache"] = False
-        if self._keeps_logits:
-            copies["logits_to_keep"] = 1  # All would take as long as some layers.
-        self.model(**copies)
 
     @contextmanager
     def _aligned(

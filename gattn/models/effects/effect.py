@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from operator import index
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,24 +19,21 @@ from gattn.errors import CaptureError, EditError, ModelError, SelectionError
 from gattn.models.edit.base import Edit
 from gattn.models.effects.effect_tables import Effects
 from gattn.models.effects.metrics import Measure, Metric, Token
-from gattn.models.load.encoding import Encoding, Inputs, encode, is_text, pad
-from gattn.models.load.loading import input_device
-from gattn.models.run.capturing import check_decoder, resolved
+from gattn.models.load.encoding import Inputs
+from gattn.models.load.resolving import resolved
 from gattn.models.run.editing import Editing, check_edits, open_edits
-from gattn.models.run.recording import refuse_training
+from gattn.models.run.prompt import Prompt
 from gattn.models.watch.contexts import Context
-from gattn.models.watch.opening import opened
 from gattn.names.tokens import find_token
 from gattn.progress import announce
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from gattn.models.run.capturing import Model
+    from gattn.models.load.resolving import Model
 
 # A CPU gains nothing from larger batches.
 _MEMORY = 1 << 28
-_MOST_AT_ONCE = 256
 _FIRST = 4
 """How many edits are tried to estimate the time."""
 
@@ -156,7 +153,7 @@ def measured(
 
     size = runner.batch_size if batch_size is None else batch_size
     size = whole("batch_size", size, 1, EditError)
-    size = size if runner.repeats else 1
+    size = size if runner.prompt.repeats else 1
     found: list[float] = []
     with (
         torch.no_grad(),
@@ -209,7 +206,7 @@ def _is_out_of_memory(error: RuntimeError) -> bool:
 
 
 class Runner:
-    """Runs a model on one sequence, again and again.
+    """Runs a model on one sequence, again and again, and gives its logits.
 
     Parameters
     ----------
@@ -231,24 +228,13 @@ class Runner:
         position: int | str | None,
     ) -> None:
         self.model, self.tokenizer = model, tokenizer
-        self.encoding: Encoding | None = None
-        refuse_training(model)
-        if is_text(inputs):
-            self.encoding = encode(inputs, model, tokenizer)
-            self._tensors: dict[str, Any] = pad([self.encoding], 0)
-            check_decoder(model, [self.encoding])
-        else:
-            given = cast("Mapping[str, Any]", inputs)
-            self._tensors = {name: x for name, x in given.items() if x is not None}
-        self.repeats = all(
-            x.dim() > 1 and len(x) == 1 for x in self._tensors.values() if isinstance(x, Tensor)
-        )
-        """Whether the batch is the first axis of all inputs, so that copies can run together."""
+        self.prompt = Prompt.of(inputs, model, tokenizer)
+        self.encoding = self.prompt.encoding
         self._row: int | None = None
-        position = self._position = self._found(position)
+        self._position = self._found(position)
         takes = inspect.signature(model.forward).parameters
-        if position is not None and self.encoding is not None and "logits_to_keep" in takes:
-            self._row = _row(position, len(self.encoding))
+        if self._position is not None and self.encoding is not None and "logits_to_keep" in takes:
+            self._row = _row(self._position, len(self.encoding))
 
     def _found(self, position: int | str | None) -> int | None:
         """Find a token that was named by its text."""
@@ -264,26 +250,17 @@ class Runner:
 
     def run(self, context: Context, count: int = 1) -> list[Tensor]:
         """Run copies of the sequence, and give the logits of each."""
-        copies = {
-            name: _repeated(x.to(input_device(self.model)), count) if isinstance(x, Tensor) else x
-            for name, x in self._tensors.items()
-        }
-        if hasattr(self.model.config, "use_cache"):
-            copies["use_cache"] = False
-        if self._row is not None:
-            copies["logits_to_keep"] = torch.tensor([self._row], device=input_device(self.model))
-        context.encodings = None if self.encoding is None else [self.encoding] * count
-        with opened(self.model, context) as calls:
-            result = self.model(**copies)
-            logits = getattr(result, "logits", None)
-            if not isinstance(logits, Tensor):
-                raise ModelError(
-                    f"{type(self.model).__name__} gives no logits to measure: load the model with "
-                    "its head, such as AutoModelForCausalLM or AutoModelForMaskedLM."
-                )
-            if len(logits) != count:
-                raise CaptureError(f"Expected one sequence, got a batch of {len(logits)}.")
-            return [self._chosen(calls.last.real_rows(x, n)) for n, x in enumerate(logits)]
+        fewer = {} if self._row is None else {"logits_to_keep": torch.tensor([self._row])}
+        result, tracker = self.prompt.run(context, count, **fewer)
+        logits = getattr(result, "logits", None)
+        if not isinstance(logits, Tensor):
+            raise ModelError(
+                f"{type(self.model).__name__} gives no logits to measure: load the model with its "
+                "head, such as AutoModelForCausalLM or AutoModelForMaskedLM."
+            )
+        if len(logits) != count:
+            raise CaptureError(f"Expected one sequence, got a batch of {len(logits)}.")
+        return [self._chosen(tracker.real_rows(x, n)) for n, x in enumerate(logits)]
 
     def _chosen(self, logits: Tensor) -> Tensor:
         if self._position is None or logits.dim() < 2:
@@ -304,23 +281,8 @@ class Runner:
         """Estimate how many copies run at once in the memory that may be used."""
         if self.encoding is None:
             return 1
-        config, device = self.model.config.get_text_config(), input_device(self.model)
         tokens = len(self.encoding) + len(self.encoding.decoder_tokens)
-        rows = tokens if self._row is None else 1
-        # Logits and their softmax, a layer's features, and its attention where it is all made.
-        numbers = (
-            2 * rows * (getattr(config, "vocab_size", None) or 1)
-            + 16 * tokens * (getattr(config, "hidden_size", None) or 1024)
-            + 3 * tokens**2 * (getattr(config, "num_attention_heads", None) or 16)
-        )
-        memory = _MEMORY
-        if device.type == "cuda":
-            memory = torch.cuda.mem_get_info(device)[0] // 2
-        return min(max(memory // (4 * numbers), 1), _MOST_AT_ONCE)
-
-
-def _repeated(values: Tensor, count: int) -> Tensor:
-    return values if count == 1 else values.repeat_interleave(count, dim=0)
+        return self.prompt.most_copies(tokens, tokens if self._row is None else 1, _MEMORY)
 
 
 def _row(position: int, rows: int) -> int:

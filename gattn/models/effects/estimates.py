@@ -28,16 +28,17 @@ from gattn.models.effects.effect_tables import Effects
 from gattn.models.effects.gradients import Backward, LayerOutput, Outputs
 from gattn.models.effects.metrics import Measure, Metric, Token
 from gattn.models.load.encoding import Inputs
+from gattn.models.load.resolving import resolved
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
-from gattn.models.run.capturing import capturing, resolved
+from gattn.models.run.capturing import capturing
 from gattn.names.choices import Chosen, HeadChoice, LayerChoice
 
 if TYPE_CHECKING:
     import pandas as pd
     from transformers import PreTrainedTokenizerBase
 
-    from gattn.models.run.capturing import Model
+    from gattn.models.load.resolving import Model
 
 _ONLY = "is_only"
 
@@ -129,7 +130,7 @@ def estimate(
 
     outputs = Outputs(read, lambda place: chosen.has_layer(place.layer))
     with capturing(model, tokenizer, keep=keep, layers=layers, heads=heads) as run:
-        run.encodings = None if runner.encoding is None else [runner.encoding]
+        run.encodings = runner.prompt.encodings
         number = backward.run(outputs)
     table = Effects(_table(run.trace, outputs.differentiate(number)))
     facts = {"metric": str(backward.measure), "tokens": runner.tokens}

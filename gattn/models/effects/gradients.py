@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from gattn.errors import CaptureError, ContractError, EditError, ModelError, SelectionError
+from gattn.models.doors.attending import routes
 from gattn.models.effects.effect import Runner
 from gattn.models.effects.metrics import Measure, Metric, Token
 from gattn.models.load.encoding import Inputs
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
-from gattn.models.read.routed_call import RoutedCall
-from gattn.models.watch.attending import routes
+from gattn.models.read.seen_call import SeenCall
 from gattn.models.watch.contexts import Context
 from gattn.normalizers.base import widened
 
@@ -68,7 +68,7 @@ class Outputs(Context, Generic[L]):
         """Say whether a layer is wanted."""
         return self._wanted(place)
 
-    def see(self, call: RoutedCall, place: Place, readings: list[Reading]) -> None:
+    def see(self, call: SeenCall, place: Place, readings: list[Reading]) -> None:
         """Keep the output, and read the layer."""
         if len(readings) > 1:
             raise CaptureError(

@@ -9,22 +9,16 @@ import torch
 from torch import Tensor
 
 from gattn.caching import cached_property
-from gattn.errors import CaptureError
 from gattn.graph.rules.base import Rule
 from gattn.graph.rules.edges import Edges
 from gattn.graph.rules.simple import Causal, Complete, Window
 from gattn.graph.token_graph import TokenGraph
+from gattn.models.read.seen_call import LEAST, SeenCall
 
 if TYPE_CHECKING:
     from gattn.models.read.places import Side
-    from gattn.models.read.routed_call import RoutedCall
-
-_READABLE = ("eager", "sdpa")
-SCORES = "softmax"
-"""The implementation's name where only the scores before the softmax are seen, as the mask."""
 
 _FEW_PAIRS = 1 << 22
-_LEAST, _LEAST_OF_WINDOWS = -9e3, -50.0
 
 
 @dataclass(eq=False)
@@ -40,33 +34,19 @@ class Mask:
     values: Tensor | None
     is_causal: bool = False
     are_scores: bool = False
-    least: float = _LEAST
+    least: float = LEAST
     _graphs: dict[object, TokenGraph] = field(default_factory=dict)
     _real: dict[object, Tensor] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, call: RoutedCall) -> Mask:
-        """Read the mask of a call.
-
-        Raises
-        ------
-        CaptureError
-            Where the implementation's mask cannot be read.
-        """
+    def of(cls, call: SeenCall) -> Mask:
+        """Read the mask of a call."""
         mask = call.mask
         if mask is None:
-            return cls(None, is_causal=_is_causal(call))
-        if not isinstance(mask, Tensor) or mask.dim() != 4:
-            raise CaptureError(
-                f"{call.name} runs the attention implementation {call.implementation!r} with a "
-                "mask that gattn does not read: expected a tensor that broadcasts to (batch, "
-                f"heads, queries, keys). Load the model with attn_implementation one of {_READABLE}"
-                ", or register such a mask function for your own with AttentionMaskInterface."
-            )
+            return cls(None, is_causal=call.is_causal)
         if mask.shape[-1] == 1:  # It says the same of all keys.
             mask = mask.expand(*mask.shape[:-1], call.key.shape[2])
-        least = _LEAST_OF_WINDOWS if "Swin" in type(call.module).__name__ else _LEAST
-        return cls(mask, are_scores=call.implementation == SCORES, least=least)
+        return cls(mask, are_scores=call.is_scores, least=call.least)
 
     @cached_property
     def present(self) -> Tensor:
@@ -187,27 +167,6 @@ class Mask:
         allowed = taken(allowed, 0, queries) if allowed.shape[0] > 1 else allowed
         allowed = taken(allowed, 1, keys).cpu().expand(rows, columns)
         return _named(allowed, offset, is_bipartite)
-
-
-def _is_causal(call: RoutedCall) -> bool:
-    """Say whether a call without a mask is causal: sdpa's own rule."""
-    if call.implementation == "eager":
-        return False
-    if call.is_own:
-        return _reads_itself_first(call)
-    told = call.options.get("is_causal")
-    causal = getattr(call.module, "is_causal", True) if told is None else told
-    return bool(causal) and call.query.shape[2] > 1
-
-
-def _reads_itself_first(call: RoutedCall) -> bool:
-    """Guess from the first query's output whether a user's own function is causal; it is proved."""
-    output, value = call.output[:, :1], call.value[:, :, :1].transpose(1, 2)
-    if call.query.shape[2] < 2 or not output.shape[2] or output.shape[2] % value.shape[2]:
-        return False
-    groups = output.shape[2] // value.shape[2]
-    alone = value.repeat_interleave(groups, dim=2)
-    return output.shape == alone.shape and torch.allclose(output, alone, rtol=1e-2, atol=1e-5)
 
 
 def taken(values: Tensor, dim: int, side: Side) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from gattn.errors import CaptureError
-from gattn.models.follow.media import modality
+from gattn.models.hugging_face.media import modality
 from gattn.models.read.stacks import check_seen, home, kinds, stack_name
 
 

@@ -15,7 +15,7 @@ from gattn.engines import tiles
 from gattn.engines.base import AttentionCall
 from gattn.errors import CaptureError
 from gattn.graph.token_graph import TokenGraph
-from gattn.models.read.masks import SCORES, Mask, taken
+from gattn.models.read.masks import Mask, taken
 from gattn.models.read.places import Place, Side
 from gattn.normalizers import Normalizer, Softmax
 from gattn.normalizers.base import widened
@@ -25,10 +25,9 @@ from gattn.weights.softcap import Softcap
 
 if TYPE_CHECKING:
     from gattn.models.edit.base import Edit
-    from gattn.models.read.routed_call import RoutedCall
+    from gattn.models.read.seen_call import SeenCall
 
 _NOTHING = 1e-6
-_UNREAD = ("indices", "block_indices", "cache")
 
 
 class GivenBias(PositionWeight):
@@ -75,7 +74,7 @@ class Reading:
 
 
 def read(
-    call: RoutedCall, place: Place, mask: Mask, edits: Sequence[Sequence[Edit]]
+    call: SeenCall, place: Place, mask: Mask, edits: Sequence[Sequence[Edit]]
 ) -> list[Reading]:
     """Read a call, its padding cut off, and prove on a few rows that it gives the model's output.
 
@@ -83,7 +82,7 @@ def read(
 
     Parameters
     ----------
-    call : RoutedCall
+    call : SeenCall
         The call, its output as the model itself computed it.
     place : Place
         Where it is, and its tokens.
@@ -97,9 +96,9 @@ def read(
     CaptureError
         Where the call is not softmax attention as gattn reads it.
     """
-    if strange := [name for name in _UNREAD if call.options.get(name) is not None]:
+    if call.unread:
         raise CaptureError(
-            f"{call.name} ({type(call.module).__name__}) chooses its keys by {strange[0]!r}: this "
+            f"{call.name} ({type(call.module).__name__}) chooses its keys by {call.unread!r}: this "
             "is sparse attention, which gattn does not read."
         )
     if call.query.shape[0] != call.key.shape[0] or call.query.shape[1] % call.key.shape[1]:
@@ -108,8 +107,7 @@ def read(
             "expected (batch, heads, tokens, dim), with a multiple of the keys' heads."
         )
     readings = []
-    position = call.options.get("position_bias")
-    is_alike = mask.is_shared and (position is None or len(position) == 1)
+    is_alike = mask.is_shared and (call.bias is None or len(call.bias) == 1)
 
     def kind(element: int) -> object:
         queries, keys = place.queries[element], place.keys[element]
@@ -123,14 +121,14 @@ def read(
         if len(reading.queries) and len(reading.keys):
             with torch.no_grad():
                 _verify_empty(call, reading)
-                if not call.options.get("dropout"):
+                if not call.dropout:
                     _verify(call, reading)
         readings.append(reading)
     return readings
 
 
 def _read(
-    call: RoutedCall, place: Place, mask: Mask, elements: list[int], edits: tuple[Edit, ...]
+    call: SeenCall, place: Place, mask: Mask, elements: list[int], edits: tuple[Edit, ...]
 ) -> Reading:
     first = elements[0]
     queries, keys = place.queries[first], place.keys[first]
@@ -150,25 +148,22 @@ def _read(
         _normalizer(call),
         value,
         features,
-        float(call.options.get("dropout") or 0.0),
+        call.dropout,
         first_key=keys.first,
     )
     sequences = [place.sequences[element] for element in elements]
     return Reading(elements, sequences, queries, keys, attention, edits, groups)
 
 
-def _features(
-    call: RoutedCall, mask: Mask, element: int, queries: Side, keys: Side
-) -> Tensor | None:
+def _features(call: SeenCall, mask: Mask, element: int, queries: Side, keys: Side) -> Tensor | None:
     """Add up what the model adds to scores, as edge features (queries, keys, heads)."""
     dtype = widened(call.query[:0]).dtype
     terms = []
-    bias = mask.bias(element, dtype)
-    if bias is not None:
-        terms.append(bias)
-    position = call.options.get("position_bias")
-    if position is not None:
-        terms.append(position[element if position.shape[0] > 1 else 0].to(dtype))
+    added = mask.bias(element, dtype)
+    if added is not None:
+        terms.append(added)
+    if call.bias is not None:
+        terms.append(call.bias[element if len(call.bias) > 1 else 0].to(dtype))
     if not terms:
         return None
     # A broadcast axis of queries stays one.
@@ -179,26 +174,24 @@ def _features(
     return total.expand(shape).permute(1, 2, 0).to(call.query.device)
 
 
-def _weight(call: RoutedCall, has_bias: bool) -> WeightFunction:
-    if call.implementation == SCORES:
+def _weight(call: SeenCall, has_bias: bool) -> WeightFunction:
+    if call.is_scores:
         return GivenBias()
-    scale, usual = call.options.get("scaling"), call.query.shape[-1] ** -0.5
+    scale, usual = call.scale, call.query.shape[-1] ** -0.5
     if scale is not None and math.isclose(scale, usual, rel_tol=1e-12):
         scale = None
-    weight: WeightFunction = ScaledDotProduct(None if scale is None else float(scale))
-    softcap = call.options.get("softcap")
-    if softcap is not None:
-        weight = Softcap(weight, float(softcap))
+    weight: WeightFunction = ScaledDotProduct(scale)
+    if call.softcap is not None:
+        weight = Softcap(weight, call.softcap)
     return weight + GivenBias() if has_bias else weight
 
 
-def _normalizer(call: RoutedCall) -> Normalizer:
-    sink = call.options.get("s_aux")
+def _normalizer(call: SeenCall) -> Normalizer:
     dtype = widened(call.query[:0]).dtype
-    return Softmax(sink=None if sink is None else sink.to(dtype).reshape(-1))
+    return Softmax(sink=None if call.sink is None else call.sink.to(dtype).reshape(-1))
 
 
-def _verify_empty(call: RoutedCall, reading: Reading) -> None:
+def _verify_empty(call: SeenCall, reading: Reading) -> None:
     """Prove that queries without any key give nothing, in whatever head.
 
     A mask of large negative numbers that holds all keys of a query leaves it even attention.
@@ -227,7 +220,7 @@ def _verify_empty(call: RoutedCall, reading: Reading) -> None:
         )
 
 
-def _verify(call: RoutedCall, reading: Reading) -> None:
+def _verify(call: SeenCall, reading: Reading) -> None:
     """Prove that this attention, times the values, is what the model computed.
 
     A few rows are compared; all of them where the function is the user's own.

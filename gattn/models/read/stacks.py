@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError
-from gattn.models.follow.frames import callers
-from gattn.models.follow.media import modality
+from gattn.models.hugging_face.frames import callers
+from gattn.models.hugging_face.media import modality
 
 _CROSS = ("cross", "encoder_attn", "encdecattention")
 _OTHER_TOKENS = ("key_value_states", "encoder_hidden_states", "cross_attention_states")

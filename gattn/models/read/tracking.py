@@ -11,17 +11,17 @@ from torch import Tensor, nn
 from torch.utils.weak import TensorWeakRef
 
 from gattn.errors import CaptureError
-from gattn.models.follow import caches
-from gattn.models.follow.following import Progress, Texts, rows_of
-from gattn.models.follow.generating import Step, present_step
-from gattn.models.follow.media import Batch, Belonging, generated_from, modality
-from gattn.models.read.given import arguments, first_tensor, is_mask, of_choices, repeated
+from gattn.models.hugging_face import caches
+from gattn.models.hugging_face.generating import Step, present_step
+from gattn.models.hugging_face.given import arguments, first_tensor, is_mask, of_choices, repeated
+from gattn.models.hugging_face.media import Batch, Belonging, generated_from, modality
+from gattn.models.read.following import Progress, Texts, rows_of
 from gattn.models.read.masks import Mask
 from gattn.models.read.modules import Modules
 from gattn.models.read.places import Place, Side, sides
 
 if TYPE_CHECKING:
-    from gattn.models.read.routed_call import RoutedCall
+    from gattn.models.read.seen_call import SeenCall
 
 
 class _Last(NamedTuple):
@@ -160,7 +160,7 @@ class Tracker:
         rows = rows_of(ids, texts) if isinstance(ids, Tensor) else None
         return None if rows is None else known.encoded(rows)
 
-    def place(self, call: RoutedCall) -> Place:
+    def place(self, call: SeenCall) -> Place:
         """Say where a call of the model's attention is.
 
         Raises
@@ -197,7 +197,7 @@ class Tracker:
         self._last = _Last(call.module, ref(call.query), start + call.query.shape[2])
         return Place(stack, layer, is_bipartite, queries, keys, belonging.sequences)
 
-    def _belonging(self, call: RoutedCall, stack: str, start: int) -> Belonging:
+    def _belonging(self, call: SeenCall, stack: str, start: int) -> Belonging:
         count, _, length, _ = call.query.shape
         found = self._batch.belonging(stack, count, start, length)
         if found is None:
@@ -208,9 +208,9 @@ class Tracker:
             )
         return found
 
-    def mask(self, call: RoutedCall) -> Mask:
+    def mask(self, call: SeenCall) -> Mask:
         """Read a call's mask, once for all layers that share it."""
-        name = id(call.mask), call.implementation
+        name = id(call.mask), call.is_scores
         if call.mask is None or name not in self._masks:
             mask = Mask.of(call)
             if call.mask is None:
@@ -251,7 +251,7 @@ class Tracker:
         """How many sequences the present call has."""
         return self._batch.size
 
-    def _start_of_split(self, call: RoutedCall) -> int:
+    def _start_of_split(self, call: SeenCall) -> int:
         """Say where the tokens of a call begin that goes on with those of the last.
 
         Vision models split the queries of a layer by image, and attend in each part by itself.
@@ -276,12 +276,12 @@ class Tracker:
             )
         return layers[0]
 
-    def _is_encoder(self, call: RoutedCall) -> bool:
+    def _is_encoder(self, call: SeenCall) -> bool:
         """Tell an encoder by a call in which tokens see those after them."""
         return call.query.shape[2] != 1 and self.mask(call).sees_ahead
 
     def _own_sides(
-        self, call: RoutedCall, mask: Mask, stack: str, belonging: Belonging
+        self, call: SeenCall, mask: Mask, stack: str, belonging: Belonging
     ) -> tuple[list[Side], list[Side]]:
         """Find the real tokens of self-attention: those that may attend to themselves."""
         count, _, length, _ = call.query.shape
@@ -329,7 +329,7 @@ class Tracker:
         return told.cpu() if told is not None and told.shape == (count, total) else None
 
     def _cross_sides(
-        self, call: RoutedCall, mask: Mask, stack: str, belonging: Belonging
+        self, call: SeenCall, mask: Mask, stack: str, belonging: Belonging
     ) -> tuple[list[Side], list[Side]]:
         """Find the real tokens of cross-attention: a key that nobody may read is padding."""
         count, _, length, _ = call.query.shape

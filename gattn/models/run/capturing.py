@@ -5,28 +5,26 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby, islice
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING
 
 import torch
 
 from gattn.checks import whole
 from gattn.errors import CaptureError, ModelError
 from gattn.heads.trace import AttentionTrace
-from gattn.keep import Keep, as_keep
-from gattn.models.load.encoding import Encoding, Inputs, encode, is_text, pad
-from gattn.models.load.loading import find_tokenizer, input_device, load_model
-from gattn.models.run.recording import Recording, check_default_size
-from gattn.models.watch.compiling import as_written
-from gattn.models.watch.opening import opened
-from gattn.names.choices import Chosen, HeadChoice, LayerChoice
+from gattn.keep import Keep
+from gattn.models.doors.opening import opened
+from gattn.models.load.encoding import Encoding, Inputs, encode
+from gattn.models.load.resolving import resolved
+from gattn.models.run.options import Contributions, Options
+from gattn.models.run.prompt import Prompt
+from gattn.models.run.recording import Recording
+from gattn.names.choices import HeadChoice, LayerChoice
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    Model: TypeAlias = str | Path | PreTrainedModel | None
-
-Contributions: TypeAlias = bool | Literal["value"]
+    from gattn.models.load.resolving import Model
 
 
 def capture(
@@ -87,15 +85,8 @@ def capture(
         Where `keep` is not a rule of what to keep.
     """
     options = Options(keep, layers, heads, scores, contributions)
-    model, tokenizer = resolved(model, tokenizer)
-    recording = options.recording(model, tokenizer, keeps_logits=True)
-    if not is_text(inputs):
-        assert isinstance(inputs, Mapping)
-        _run(recording, model, {n: x for n, x in inputs.items() if x is not None})
-        return recording.trace
-    encoding = encode(inputs, model, tokenizer)
-    _run_encoded(recording, options, model, tokenizer, [encoding])
-    return recording.trace
+    prompt = Prompt.of(inputs, *resolved(model, tokenizer))
+    return _captured(prompt, options, keeps_logits=True).trace
 
 
 def capture_many(
@@ -157,9 +148,19 @@ def capture_encoded(
     options: Options,
 ) -> list[AttentionTrace]:
     """Capture sequences with the same tensors at once, in one batch with padding."""
-    recording = options.recording(model, tokenizer)
-    _run_encoded(recording, options, model, tokenizer, encodings)
-    return recording.traces
+    return _captured(Prompt.batch(encodings, model, tokenizer), options).traces
+
+
+def _captured(prompt: Prompt, options: Options, *, keeps_logits: bool = False) -> Recording:
+    """Run a model once, and record it."""
+    if prompt.encodings is not None:
+        options.check_size(prompt.model, prompt.encodings)
+    recording = Recording(prompt.model, prompt.tokenizer, options, keeps_logits=keeps_logits)
+    recording.reads_one_call = True
+    with torch.no_grad():
+        prompt.run(recording)
+    recording.finish()
+    return recording
 
 
 @contextmanager
@@ -208,104 +209,9 @@ def capturing(
     """
     options = Options(keep, layers, heads, scores, contributions)
     model, tokenizer = resolved(model, tokenizer)
-    recording = options.recording(model, tokenizer, keeps_logits=True)
-    with recording.watching_projections(model), opened(model, recording):
+    recording = Recording(model, tokenizer, options, keeps_logits=True)
+    with opened(model, recording):
         yield recording
-    recording.finish()
-
-
-class Options:
-    """What to capture, checked."""
-
-    def __init__(
-        self,
-        keep: Keep | None,
-        layers: LayerChoice,
-        heads: HeadChoice,
-        scores: bool,
-        contributions: Contributions,
-    ) -> None:
-        self.keep = None if keep is None else as_keep(keep)
-        self.chosen = Chosen.of(layers, heads)
-        self.scores, self.contributions = scores, contributions
-        if contributions not in (True, False, "value"):
-            raise CaptureError(f"contributions is True, False or 'value', not {contributions!r}.")
-
-    def recording(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase | None,
-        keeps_logits: bool = False,
-    ) -> Recording:
-        """Make what records the calls of a model so."""
-        return Recording(
-            model,
-            tokenizer,
-            self.keep,
-            self.chosen,
-            self.scores,
-            self.contributions,
-            keeps_logits=keeps_logits,
-        )
-
-    def check_size(self, model: PreTrainedModel, encodings: list[Encoding]) -> None:
-        """Refuse to keep all edges by default where that takes very much."""
-        if self.keep is None:
-            size = self.size(model, encodings)
-            check_default_size(size, f" of {self._num_heads(model):,} heads")
-
-    def size(self, model: PreTrainedModel, encodings: Sequence[Encoding]) -> int:
-        """Say how many bytes all edges of some sequences take, at most."""
-        pairs = sum(encoding.num_pairs for encoding in encodings)
-        return 4 * self._num_heads(model) * pairs * (1 + self.scores + bool(self.contributions))
-
-    def _num_heads(self, model: PreTrainedModel) -> int:
-        config = model.config.get_text_config()
-        sizes = (getattr(config, f"num_{of}", 1) for of in ("hidden_layers", "attention_heads"))
-        layers, heads = (size if isinstance(size, int) and size > 0 else 1 for size in sizes)
-        return self.chosen.count(layers, heads)
-
-
-def _run_encoded(
-    recording: Recording,
-    options: Options,
-    model: PreTrainedModel,
-    tokenizer: PreTrainedTokenizerBase | None,
-    encodings: list[Encoding],
-) -> None:
-    options.check_size(model, encodings)
-    check_decoder(model, encodings)
-    recording.encodings = encodings
-    batch = pad(encodings, getattr(tokenizer, "pad_token_id", None) or 0)
-    cache = {"use_cache": False} if hasattr(model.config, "use_cache") else {}
-    _run(recording, model, {**batch, **cache})
-
-
-def check_decoder(model: PreTrainedModel, encodings: Sequence[Encoding]) -> None:
-    """Refuse texts without the decoder's part, where a model has a decoder after an encoder.
-
-    Raises
-    ------
-    CaptureError
-        Where it is missing.
-    """
-    if model.config.is_encoder_decoder and not all(e.decoder_tokens for e in encodings):
-        raise CaptureError(
-            f"{type(model).__name__} has an encoder and a decoder: pass a mapping with "
-            "input_ids and decoder_input_ids."
-        )
-
-
-def _run(recording: Recording, model: PreTrainedModel, inputs: Mapping[str, Any]) -> None:
-    """Run the model once."""
-    device = input_device(model)
-    tensors = {
-        name: values.to(device) if isinstance(values, torch.Tensor) else values
-        for name, values in inputs.items()
-    }
-    recording.reads_one_call = True
-    with torch.no_grad(), recording.watching_projections(model), opened(model, recording):
-        model(**tensors)
     recording.finish()
 
 
@@ -319,29 +225,3 @@ def _encoded(
         return encode(inputs, model, tokenizer)
     except (CaptureError, ModelError) as error:
         raise type(error)(f"{place}{error}") from error
-
-
-def resolved(
-    model: Model, tokenizer: PreTrainedTokenizerBase | None
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None]:
-    """Load a model and its tokenizer, or take those that were given."""
-    from transformers import PreTrainedTokenizerBase
-
-    if tokenizer is not None and not isinstance(tokenizer, PreTrainedTokenizerBase):
-        raise ModelError(
-            "tokenizer must be a transformers tokenizer, such as "
-            f"AutoTokenizer.from_pretrained(name), not {tokenizer!r:.60}."
-        )
-    if model is None or isinstance(model, (str, Path)):
-        loaded, found = load_model(model)
-        return loaded, tokenizer or found
-    if isinstance(model, torch.nn.Module):
-        model = cast("PreTrainedModel", as_written(model))
-    if not isinstance(model, torch.nn.Module) or not hasattr(model, "config"):
-        raise ModelError(
-            "model must be a hub name, a folder or a transformers model, not "
-            f"{type(model).__name__}."
-        )
-    if tokenizer is None:
-        tokenizer = find_tokenizer(model)
-    return model, tokenizer

@@ -12,6 +12,7 @@ from torch import nn
 
 from gattn.edit_records import EditRecord
 from gattn.errors import EditError, ModelError
+from gattn.models.doors.opening import opened
 from gattn.models.edit.base import Edit
 from gattn.models.edit.ends import Ends
 from gattn.models.edit.tokens import KnownTokens
@@ -20,10 +21,9 @@ from gattn.models.load.encoding import names_of, spellings_of
 from gattn.models.load.loading import find_tokenizer
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
-from gattn.models.read.routed_call import RoutedCall
+from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.tracking import Tracker
 from gattn.models.watch.contexts import Context, names_shown, present, tracker_of
-from gattn.models.watch.opening import opened
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -80,7 +80,7 @@ class Editing(Context):
         number = sequence if len(self._edits) > 1 else 0
         return self._edits[number] if number < len(self._edits) else ()
 
-    def edits(self, call: RoutedCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
+    def edits(self, call: SeenCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
         """Give the edits of each element, their tokens located."""
         now = self._calls.setdefault(tracker, _Call())  # Attention may run again after its call.
         now.awaits_backward &= tracker.is_calling

@@ -18,7 +18,7 @@ from gattn.normalizers.base import widened
 
 if TYPE_CHECKING:
     from gattn.models.read.reading import Reading
-    from gattn.models.read.routed_call import RoutedCall
+    from gattn.models.read.seen_call import SeenCall
     from gattn.models.read.tracking import Tracker
     from gattn.models.watch.contexts import Context
 
@@ -42,14 +42,14 @@ class _Expected:
     is changed in place before its projection is not projected as it is.
     """
 
-    waiting: list[tuple[RoutedCall, Reading, Sequence[Layer]]] = field(default_factory=list)
+    waiting: list[tuple[SeenCall, Reading, Sequence[Layer]]] = field(default_factory=list)
     parts: list[Tensor] = field(default_factory=list)
     rows: Tensor | None = None
     running: nn.Module | None = None
     done: tuple[str, Tensor] | None = None
     is_probing: bool = False
 
-    def add(self, call: RoutedCall, reading: Reading, layers: Sequence[Layer]) -> None:
+    def add(self, call: SeenCall, reading: Reading, layers: Sequence[Layer]) -> None:
         """Expect one more."""
         if not any(known is call for known, _, _ in self.waiting):
             self.parts.append(call.output.detach())
@@ -128,7 +128,7 @@ class Projections:
         now.forget()
 
     def expect(
-        self, tracker: Tracker, call: RoutedCall, reading: Reading, layers: Sequence[Layer]
+        self, tracker: Tracker, call: SeenCall, reading: Reading, layers: Sequence[Layer]
     ) -> None:
         """Expect the output of a call's attention to be projected next."""
         now = self._of_call.setdefault(tracker, _Expected())

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -12,62 +10,29 @@ import torch
 from torch import Tensor, nn
 
 from gattn.edit_records import union
-from gattn.errors import CaptureError, ModelError, SelectionError
-from gattn.heads.head import AttentionGraph
+from gattn.errors import CaptureError, SelectionError
 from gattn.heads.store import KeptEdges
-from gattn.heads.trace import AttentionTrace, Stack
-from gattn.keep import All, Keep
+from gattn.heads.trace import AttentionTrace
+from gattn.keep import All
 from gattn.models.edit.applying import Part, parts
-from gattn.models.follow.following import Progress
-from gattn.models.load.encoding import Encoding, names_of
 from gattn.models.load.loading import model_name
-from gattn.models.load.words import words_of_run
+from gattn.models.load.resolving import refuse_training
+from gattn.models.read.following import Progress
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
-from gattn.models.read.routed_call import RoutedCall
+from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.tracking import Tracker
 from gattn.models.run.editing import open_edits
+from gattn.models.run.options import Options
 from gattn.models.run.projections import Projections, value_norms
 from gattn.models.run.sequences import RecordedLayer, RecordedSequence, Sequences
+from gattn.models.run.traces import trace_of
 from gattn.models.watch.contexts import Context, takes_part, tracker_of
-from gattn.names.choices import Chosen
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
-
-_LARGEST_DEFAULT = 1 << 30
-
-
-def check_default_size(size: int, of: str = "") -> None:
-    """Refuse to keep all edges, `of` so much of a model, by default where it takes so many bytes.
-
-    Raises
-    ------
-    CaptureError
-        Where it does.
-    """
-    if size > _LARGEST_DEFAULT:
-        raise CaptureError(
-            f"Keeping all edges{of} takes {size / 2**30:.1f} GiB or more; pass "
-            "keep=Threshold(0.01) or keep=TopK(8), choose layers and heads, or insist with "
-            "keep=All()."
-        )
-
-
-def refuse_training(model: nn.Module) -> None:
-    """Refuse a model whose attention is random.
-
-    Raises
-    ------
-    ModelError
-        Where it is.
-    """
-    if model.training:
-        raise ModelError(
-            "The model is in training mode, where dropout is random: call model.eval()."
-        )
 
 
 class Recording(Context):
@@ -77,29 +42,23 @@ class Recording(Context):
         self,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase | None,
-        keep: Keep | None,
-        chosen: Chosen,
-        scores: bool,
-        contributions: bool | str,
+        options: Options,
         *,
-        keeps_logits: bool,
+        keeps_logits: bool = False,
     ) -> None:
         # The model itself may go when the context closes.
         self._kind, self._name, self._tokenizer = type(model).__name__, model_name(model), tokenizer
-        self._keep, self._is_default = keep or All(), keep is None
-        self._chosen, self._scores = chosen, scores
-        self._contributions, self._keeps_logits = contributions, keeps_logits
+        self._options, self._keeps_logits = options, keeps_logits
         self._projections = Projections(self)
-        self.encodings: Sequence[Encoding] | None = None
         self._sequences = Sequences()
         self._lock = Lock()
         self._depth: dict[str, int] = {}
         self._was_called = self._broke = False
         self._size = 0
 
-    def watching_projections(self, model: PreTrainedModel) -> AbstractContextManager[None]:
+    def watching(self, model: nn.Module) -> AbstractContextManager[None]:
         """Watch the output projections, where contributions are wanted."""
-        return self._projections.open(model, self._contributions is True)
+        return self._projections.open(model, self._options.contributions is True)
 
     # What happens while the model runs
 
@@ -117,9 +76,9 @@ class Recording(Context):
 
     def wants(self, place: Place) -> bool:
         """Say whether a layer was chosen."""
-        return self._chosen.has_layer(place.layer)
+        return self._options.chosen.has_layer(place.layer)
 
-    def see(self, call: RoutedCall, place: Place, readings: list[Reading]) -> None:
+    def see(self, call: SeenCall, place: Place, readings: list[Reading]) -> None:
         """Keep the edges of a call."""
         tracker = tracker_of(self)
         now = self._sequences[tracker]
@@ -145,11 +104,9 @@ class Recording(Context):
                     return True
         return False
 
-    def _keep_edges(
-        self, call: RoutedCall, place: Place, reading: Reading, tracker: Tracker
-    ) -> None:
-        heads = self._chosen.in_layer(place.layer, reading.heads)
-        if self._contributions and not reading.has_vectors:
+    def _keep_edges(self, call: SeenCall, place: Place, reading: Reading, tracker: Tracker) -> None:
+        heads = self._options.chosen.in_layer(place.layer, reading.heads)
+        if self._options.contributions and not reading.has_vectors:
             raise CaptureError(
                 f"{call.name} shows only its softmax, not its values, so contributions are not "
                 "known: leave out contributions."
@@ -160,7 +117,7 @@ class Recording(Context):
             stores = [self._store(layer, part, place) for layer in layers]
             for store in stores:
                 store.begin(part.graph, reading.keys.first)
-            for block in part.blocks(scores=self._scores):
+            for block in part.blocks(scores=self._options.scores):
                 score = block.scores
                 for element, store in enumerate(stores):
                     store.add_rows(
@@ -170,10 +127,10 @@ class Recording(Context):
                         block.attention[element],
                         None if score is None else score[element],
                     )
-        if self._contributions == "value":
+        if self._options.contributions == "value":
             for layer, norms in zip(layers, value_norms(reading), strict=True):
                 layer.add_norms(norms, reading.keys.first)
-        elif self._contributions:
+        elif self._options.contributions:
             self._projections.expect(tracker, call, reading, layers)
 
     def _layer(
@@ -191,7 +148,8 @@ class Recording(Context):
             if queries.first:
                 raise CaptureError(_unrecorded(queries.first, now.progress))
             is_cached = place.stack in now.progress.cached or place.stack.endswith("cross")
-            stack[place.layer] = RecordedLayer(groups=reading.groups, is_cached=is_cached)
+            is_projected = self._options.contributions is True
+            stack[place.layer] = RecordedLayer(reading.groups, is_cached, is_projected)
             now.undo[id(stack[place.layer])] = partial(stack.pop, place.layer)
         elif now.generates:
             stack[place.layer].generated += len(queries)
@@ -209,12 +167,12 @@ class Recording(Context):
         return layer
 
     def _check_size(self, part: Part, sequences: int) -> None:
-        if not self._is_default:
+        if self._options.keep is not None:
             return
-        numbers = sequences * len(part.heads) * part.graph.num_edges
+        edges = sequences * len(part.heads) * part.graph.num_edges
         with self._lock:
-            self._size += 4 * numbers * (1 + self._scores + bool(self._contributions))
-        check_default_size(self._size)
+            self._size += self._options.bytes_of(edges)
+        self._options.check_bytes(self._size)
 
     def _store(self, layer: RecordedLayer, part: Part, place: Place) -> KeptEdges:
         heads = tuple(part.heads)
@@ -225,7 +183,9 @@ class Recording(Context):
                     "close them after its last."
                 )
             dtype = part.attention.query.dtype
-            layer.stores[heads] = KeptEdges(heads, self._keep, self._scores, dtype)
+            layer.stores[heads] = KeptEdges(
+                heads, self._options.keep or All(), self._options.scores, dtype
+            )
         layer.attributes[heads] = {
             "has_sink": part.attention.normalizer.has_sink,
             "layer": place.layer,
@@ -296,11 +256,9 @@ class Recording(Context):
                 "route through transformers' attention interface, or computes no softmax of scores "
                 "(batch, heads, queries, keys). There is nothing to capture."
             )
-        if missing := set(self._chosen.layers or ()) - set(range(max(self._depth.values()))):
-            raise SelectionError(
-                f"No layer {min(missing)}; the model has layers 0 .. "
-                f"{max(self._depth.values()) - 1}."
-            )
+        depth = max(self._depth.values())
+        if missing := set(self._options.chosen.layers or ()) - set(range(depth)):
+            raise SelectionError(f"No layer {min(missing)}; the model has layers 0 .. {depth - 1}.")
 
     @property
     def traces(self) -> list[AttentionTrace]:
@@ -325,48 +283,8 @@ class Recording(Context):
         return traces[0]
 
     def _trace(self, sequence: RecordedSequence, number: int) -> AttentionTrace:
-        stacks = {}
-        for stack, layers in sequence.layers.items():
-            names = self._names(sequence, stack, number)
-            heads = {
-                (layer, graph.head or 0): graph
-                for layer, known in layers.items()
-                for graph in self._graphs(known, names | {"edits": sequence.edits})
-            }
-            stacks[stack] = Stack(stack, dict(sorted(heads.items())))
-        logits = torch.cat([some for some, _ in sequence.logits]) if sequence.logits else None
-        text = self.encodings[number].text if self.encodings else ""
-        return AttentionTrace(stacks, self._name, sequence.generated, logits, text)
-
-    def _names(self, sequence: RecordedSequence, stack: str, number: int) -> dict[str, Any]:
-        if self.encodings is not None:
-            return self.encodings[number].names(stack)
-        ids = {
-            "tokens": sequence.ids.get((stack, False)),
-            "query_tokens": sequence.ids.get((stack, True)),
-        }
-        names: dict[str, Any] = {
-            name: names_of(some, self._tokenizer) for name, some in ids.items() if some is not None
-        }
-        own = ids["tokens"]
-        if own is not None and stack != "cross":
-            names["words"] = words_of_run(own, sequence.generated, self._tokenizer)
-        return names
-
-    def _graphs(self, layer: RecordedLayer, names: dict[str, Any]) -> list[AttentionGraph]:
-        found = []
-        for heads, store in layer.stores.items():
-            for graph in store.graphs(**layer.attributes[heads]):
-                fields = _fitting(graph, names) | {"generated": layer.generated}
-                if layer.groups > 1:
-                    fields["key_value_head"] = (graph.head or 0) // layer.groups
-                if layer.norms is not None:
-                    key = graph.graph.edge_index[0].numpy()
-                    norms = layer.norms[graph.head or 0].numpy()
-                    name = "value_norm" if self._contributions == "value" else "contribution"
-                    fields[name] = abs(graph.attention) * norms[key]
-                found.append(replace(graph, **fields))
-        return found
+        encoding = self.encodings[number] if self.encodings is not None else None
+        return trace_of(sequence, self._name, encoding, self._tokenizer)
 
 
 def _unrecorded(tokens: int, progress: Progress) -> str:
@@ -385,13 +303,3 @@ def _unrecorded(tokens: int, progress: Progress) -> str:
         "such as a trained prefix. Open it before the prompt runs, and use a cache that keeps "
         "keys as they are."
     )
-
-
-def _fitting(graph: AttentionGraph, names: dict[str, Any]) -> dict[str, Any]:
-    """Take the names that are as many as the graph's tokens: an image's patches have none."""
-    sizes = {
-        "tokens": graph.graph.num_tokens,
-        "words": graph.graph.num_tokens,
-        "query_tokens": graph.graph.num_queries,
-    }
-    return {name: some for name, some in names.items() if len(some) == sizes.get(name, len(some))}

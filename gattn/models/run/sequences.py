@@ -15,21 +15,25 @@ from torch import Tensor
 from gattn.edit_records import Edits
 from gattn.errors import CaptureError
 from gattn.heads.store import KeptEdges
-from gattn.models.follow.following import Origin, Progress
+from gattn.models.read.following import Origin, Progress
 from gattn.models.read.tracking import Tracker
 
 
 @dataclass(eq=False)
 class RecordedLayer:
-    """A layer of a stack of one sequence: its heads' edges, and the lengths of its values."""
+    """A layer of a stack of one sequence: its heads' edges, and the lengths of its values.
 
+    `norms` (heads, keys) are those of W_O v_j where it `is_projected`, else those of v_j.
+    """
+
+    groups: int = 1
+    is_cached: bool = False
+    is_projected: bool = False
     stores: dict[tuple[int, ...], KeptEdges] = field(default_factory=dict)
     attributes: dict[tuple[int, ...], dict[str, Any]] = field(default_factory=dict)
     norms: Tensor | None = None
-    groups: int = 1
     queries: int = 0
     generated: int = 0
-    is_cached: bool = False
 
     def going_back(self) -> Callable[[], None]:
         """Give a function that forgets what comes from now on."""

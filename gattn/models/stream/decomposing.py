@@ -31,34 +31,33 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from gattn.edit_records import Edits, in_words
 from gattn.errors import CaptureError, SelectionError
-from gattn.models.load.encoding import Inputs, encode, is_text, names_of, pad
-from gattn.models.load.loading import input_device, model_name
+from gattn.models.load.encoding import Inputs
+from gattn.models.load.loading import model_name
+from gattn.models.load.resolving import resolved
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
-from gattn.models.read.routed_call import RoutedCall
+from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.tracking import Tracker
-from gattn.models.run.capturing import check_decoder, resolved
 from gattn.models.run.editing import open_edits
-from gattn.models.run.recording import refuse_training
+from gattn.models.run.prompt import Prompt
 from gattn.models.stream.streams import RunningLayer
 from gattn.models.stream.sublayers import Sublayer
 from gattn.models.watch.contexts import Context, takes_part
 from gattn.models.watch.hooks import Hook
-from gattn.models.watch.opening import opened
 from gattn.names.choices import LayerChoice, numbers_of
 from gattn.progress import announce
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from gattn.models.run.capturing import Model
+    from gattn.models.load.resolving import Model
 
 R = TypeVar("R")
 
@@ -136,31 +135,12 @@ def decompose(
         As `capture` does.
     """
     numbers = numbers_of("layers", layers)
-    model, tokenizer = resolved(model, tokenizer)
-    refuse_training(model)
-    device = input_device(model)
-    names: dict[str, Any] = {}
-    if is_text(text):
-        encoding = encode(text, model, tokenizer)
-        check_decoder(model, [encoding])
-        inputs: dict[str, Any] = pad([encoding], 0)
-    else:
-        encoding = None
-        inputs = {name: x for name, x in cast("dict[str, Any]", text).items() if x is not None}
-    if hasattr(model.config, "use_cache"):
-        inputs["use_cache"] = False
-    given = {n: x.to(device) if isinstance(x, Tensor) else x for n, x in inputs.items()}
-    context: _Decomposing[R] = _Decomposing(model, read, numbers, stack, progress)
-    context.encodings = None if encoding is None else [encoding]
-    with torch.no_grad(), context.watching(model), opened(model, context):
-        model(**given)
+    prompt = Prompt.of(text, *resolved(model, tokenizer))
+    context: _Decomposing[R] = _Decomposing(prompt.model, read, numbers, stack, progress)
+    with torch.no_grad():
+        prompt.run(context)
     context.check()
-    ids = context.ids
-    if encoding is not None:
-        names = encoding.names(context.stack)
-    elif ids is not None:
-        names = {"tokens": names_of(ids, tokenizer)}
-    return context.decomposition(names.get("tokens", ()))
+    return context.decomposition(prompt)
 
 
 class _Decomposing(Context, Generic[R]):
@@ -229,7 +209,7 @@ class _Decomposing(Context, Generic[R]):
             )
         return self._layers is None or place.layer in self._layers
 
-    def see(self, call: RoutedCall, place: Place, readings: list[Reading]) -> None:
+    def see(self, call: SeenCall, place: Place, readings: list[Reading]) -> None:
         """Note a call, until its layer ends."""
         if len(readings) != 1 or len(readings[0].elements) != 1:
             raise CaptureError(
@@ -306,10 +286,9 @@ class _Decomposing(Context, Generic[R]):
         if missing := [n for n in self._layers or () if not 0 <= n < known]:
             raise SelectionError(f"No layer {missing[0]}; the model has layers 0 .. {known - 1}.")
 
-    def decomposition(self, tokens: Sequence[str]) -> Decomposition[R]:
+    def decomposition(self, prompt: Prompt) -> Decomposition[R]:
         """Give what was found."""
         layers = tuple(sorted(self._found))
-        fits = len(tokens) == self._size
         numbers = ", ".join(map(str, layers))
         if len(layers) > 1 and layers == tuple(range(layers[0], layers[-1] + 1)):
             numbers = f"{layers[0]}-{layers[-1]}"
@@ -328,7 +307,7 @@ class _Decomposing(Context, Generic[R]):
             [self._found[layer] for layer in layers],
             layers,
             self.stack,
-            tuple(tokens) if fits else tuple(map(str, range(self._size))),
+            prompt.texts(self.stack, self.ids, self._size),
             ", ".join(filter(None, source)),
             notes,
             self._error,

@@ -23,7 +23,7 @@ from gattn.normalizers.base import widened
 if TYPE_CHECKING:
     from gattn.models.read.places import Place
     from gattn.models.read.reading import Reading
-    from gattn.models.read.routed_call import RoutedCall
+    from gattn.models.read.seen_call import SeenCall
 
 
 class Event(NamedTuple):
@@ -49,7 +49,7 @@ class RunningLayer:
 
     module: nn.Module
     given: Tensor | None
-    seen: tuple[RoutedCall, Place, Reading] | None = None
+    seen: tuple[SeenCall, Place, Reading] | None = None
     events: list[Event] = field(default_factory=list)
 
     def note(self, module: nn.Module, given: Tensor, output: Tensor, is_alone: bool) -> None:
@@ -93,7 +93,7 @@ class RunningLayer:
 
 
 def _projected(
-    call: RoutedCall,
+    call: SeenCall,
     place: Place,
     reading: Reading,
     given: Tensor,

@@ -55,16 +55,19 @@ class Calls:
     ----------
     model : nn.Module
         The model.
-    is_routed : bool
-        Whether it routes its attention through transformers' interface.
     attending : set of str
-        The names of the modules that do.
+        The names of the modules that are known to attend.
+    mode : type, optional
+        The mode through which its attention is seen, where that takes one: in each thread.
     """
 
     def __init__(
-        self, model: nn.Module, is_routed: bool, attending: AbstractSet[str] = frozenset()
+        self,
+        model: nn.Module,
+        attending: AbstractSet[str] = frozenset(),
+        mode: type[TorchFunctionMode] | None = None,
     ) -> None:
-        self.model, self.is_routed, self.attending = model, is_routed, attending
+        self.model, self.attending, self.mode = model, attending, mode
         self._first = Tracker(model)
         self._thread = _Thread()
 
@@ -136,8 +139,16 @@ class Calls:
         outer = [entry for entry in self._thread.entries if entry.is_outermost]
         return not outer or any(known is context for known in outer[-1].contexts)
 
-    def hold(self, mode: TorchFunctionMode) -> None:
-        """Enter a mode until the call that has just begun ends."""
+    def watch_thread(self) -> None:
+        """Enter the mode until the call that has just begun ends, unless the thread has it.
+
+        A thread that a context was handed to has none: modes stay where they began.
+        """
+        if self.mode is None or any(
+            isinstance(mode, self.mode) for mode in _get_current_function_mode_stack()
+        ):
+            return
+        mode = self.mode()
         mode.__enter__()
         self._thread.entries[-1].mode = mode
 

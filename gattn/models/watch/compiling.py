@@ -12,7 +12,6 @@ from contextlib import suppress
 from typing import Any, cast
 
 import torch
-from torch import nn
 from torch._dynamo import eval_frame
 
 from gattn.errors import ModelError
@@ -84,24 +83,3 @@ def restore_compiled() -> None:
     if isinstance(current, Stance):
         with suppress(RuntimeError):  # Inside compiled code it stays set, and changes nothing.
             eval_frame._set_stance(current.before)
-
-
-def as_written(model: nn.Module) -> nn.Module:
-    """Return the model that `torch.compile` wrapped, or the model itself.
-
-    Raises
-    ------
-    ModelError
-        Where a graph replaces its code: scripted, traced or exported models.
-    """
-    while "_orig_mod" in model._modules:
-        model = model.get_submodule("_orig_mod")
-    for name, module in model.named_modules():
-        if isinstance(module, (torch.jit.ScriptModule, torch.fx.GraphModule)):
-            what = f"{name} in the model" if name else "The model"
-            raise ModelError(
-                f"{what} was scripted, traced or exported: its code is now a graph of operations, "
-                "which never asks how to compute attention. Pass the model as it was before; "
-                "torch.compile is fine."
-            )
-    return model

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from gattn.models.read.places import Place
-from gattn.models.read.routed_call import RoutedCall
+from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.tracking import Tracker
 from gattn.models.watch.calls import Calls
 
@@ -31,10 +31,14 @@ class Context:
     encodings: Sequence[Encoding] | None = None
     """The sequences that run, where they are known as texts, in the order of the batch."""
 
+    def watching(self, model: nn.Module) -> AbstractContextManager[None]:
+        """Watch what else it needs of a model while it is open."""
+        return nullcontext()
+
     def begin(self, tracker: Tracker) -> None:
         """Learn that a call of the model begins."""
 
-    def edits(self, call: RoutedCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
+    def edits(self, call: SeenCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
         """Give the edits of each element of a call's batch; an empty list for none at all."""
         return []
 
@@ -45,7 +49,7 @@ class Context:
         """Say whether it looks at a call."""
         return False
 
-    def see(self, call: RoutedCall, place: Place, readings: list[Reading]) -> None:
+    def see(self, call: SeenCall, place: Place, readings: list[Reading]) -> None:
         """Look at a call, read as graph attention with the edits of all contexts."""
 
     def end(self, tracker: Tracker, result: Any) -> None:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from gattn.errors import CaptureError, ModelError
+from gattn.errors import ModelError
 from gattn.models.edit.applying import apply
 from gattn.models.load.loading import META
 from gattn.models.read.places import Place
 from gattn.models.read.reading import read
-from gattn.models.read.routed_call import RoutedCall
+from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.tracking import Tracker
 from gattn.models.watch.contexts import Context, present, settle
 
@@ -20,17 +21,32 @@ if TYPE_CHECKING:
     from gattn.models.edit.base import Edit
 
 
-def take_part(call: RoutedCall) -> None:
-    """Let all open contexts edit a call's output, then look at it."""
-    if call.query.is_meta:
+def take_part(module: nn.Module, query: Tensor, seen: Callable[[str], SeenCall]) -> SeenCall | None:
+    """Let all open contexts edit a call's output, then look at it.
+
+    Parameters
+    ----------
+    module : Module
+        The module that attends.
+    query : Tensor
+        Its queries, or its scores.
+    seen : callable
+        Gives the call, by the module's qualified name.
+
+    Returns
+    -------
+    SeenCall or None
+        The call with the output and attention that the model shall go on with; None where no
+        context takes part.
+    """
+    entries = _entries(module)
+    if not entries:
+        return None
+    if query.is_meta:
         raise ModelError(META)
     # What gattn computes is its own affair, not a part of the model's autocast.
-    with torch.autocast(call.query.device.type, enabled=False):
-        entries = _entries(call.module)
-        if not entries:
-            return
-        call.name = entries[0][0].name(call.module)
-        _refuse_unprovable(call)
+    with torch.autocast(query.device.type, enabled=False):
+        call = seen(entries[0][0].name(module))
         places: dict[Tracker, Place] = {}
         for tracker, _ in entries:
             if tracker not in places:
@@ -46,7 +62,7 @@ def take_part(call: RoutedCall) -> None:
             if tracker.is_calling and context.wants(places[tracker])
         ]
         if not watching and not any(each):
-            return
+            return call
         tracker = entries[0][0]
         readings = read(call, places[tracker], tracker.mask(call), each)
         for _, context in entries:
@@ -54,15 +70,7 @@ def take_part(call: RoutedCall) -> None:
         apply(call, readings)
         for context, place in watching:
             context.see(call, place, readings)
-
-
-def _refuse_unprovable(call: RoutedCall) -> None:
-    """Refuse a user's own function under dropout: who attends to whom is told by its output."""
-    if call.is_own and call.options.get("dropout"):
-        raise CaptureError(
-            f"{call.name} runs the attention function {call.implementation!r} of your own, which "
-            "cannot be proved under dropout: call model.eval() or set attention_dropout=0."
-        )
+        return call
 
 
 def _entries(module: nn.Module) -> list[tuple[Tracker, Context]]:

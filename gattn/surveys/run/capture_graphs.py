@@ -20,8 +20,10 @@ from gattn.errors import CaptureError, GattnError, ModelError, SelectionError
 from gattn.heads.trace import AttentionTrace, Stack
 from gattn.keep import All, Keep, Threshold, as_keep
 from gattn.models.load.encoding import Encoding, encode
-from gattn.models.run.capturing import Contributions, Options, capture_encoded, resolved
+from gattn.models.load.resolving import resolved
+from gattn.models.run.capturing import capture_encoded
 from gattn.models.run.editing import edited
+from gattn.models.run.options import Contributions, Options
 from gattn.names.choices import HeadChoice, LayerChoice
 from gattn.progress import silence
 from gattn.surveys.inputs.rows import RowError, row_of

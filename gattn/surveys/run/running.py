@@ -13,7 +13,7 @@ from gattn.analysis.heads.head_table import head_table
 from gattn.checks import whole
 from gattn.errors import CaptureError, FileError
 from gattn.keep import Keep, Threshold, as_keep
-from gattn.models.run.capturing import Contributions
+from gattn.models.run.options import Contributions
 from gattn.names.choices import Chosen, HeadChoice, LayerChoice
 from gattn.surveys.ask.reading import Survey, open_survey
 from gattn.surveys.inputs.inputs import Inputs, read_inputs

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from gattn.errors import CaptureError
-from gattn.models.follow.generating import SEARCHES
+from gattn.models.hugging_face.generating import SEARCHES
 from gattn.models.read.tracking import Tracker
 from gattn.models.watch.contexts import Context, present, settle
 

@@ -19,16 +19,16 @@ import torch
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError
+from gattn.models.doors.attaching import attached
+from gattn.models.doors.proofs import Kinds, proved_kinds, refuse
 from gattn.models.edit.base import Edit
 from gattn.models.edit.edges import Cut
 from gattn.models.load.loading import input_device
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
-from gattn.models.read.routed_call import RoutedCall
+from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.tracking import Tracker
 from gattn.models.watch.contexts import Context
-from gattn.models.watch.proofs import Kinds, proved_kinds, refuse
-from gattn.models.watch.routing import attached
 
 _TOKENS = 7
 _FEW_TOKENS = 50
@@ -48,14 +48,14 @@ class _Seen(Context):
         self.attention: list[tuple[Tensor, type[nn.Module]]] = []
         self._cut = cut
 
-    def edits(self, call: RoutedCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
+    def edits(self, call: SeenCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
         cut = self._cut
         return [[cut]] * len(call.query) if cut is not None and cut.applies(place) else []
 
     def wants(self, place: Place) -> bool:
         return True
 
-    def see(self, call: RoutedCall, place: Place, readings: list[Reading]) -> None:
+    def see(self, call: SeenCall, place: Place, readings: list[Reading]) -> None:
         assert call.weights is not None
         self.attention.append((call.weights.detach(), type(call.module)))
 

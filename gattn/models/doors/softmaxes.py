@@ -14,14 +14,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+from torch.overrides import TorchFunctionMode
 
-from gattn.models.read.masks import SCORES
-from gattn.models.read.routed_call import RoutedCall
+from gattn.models.doors.attending import routes
+from gattn.models.doors.proofs import check_kind
+from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.tracking import Tracker
-from gattn.models.watch.attending import routes
 from gattn.models.watch.contexts import present
-from gattn.models.watch.proofs import check_kind
 from gattn.models.watch.taking_part import take_part
 
 _SOFTMAXES: frozenset[Callable[..., Any]] = frozenset(
@@ -38,11 +37,6 @@ class SoftmaxMode(TorchFunctionMode):
     Modes know no model of their own: one is on for each open context, and whichever comes first
     sees a softmax, so that contexts may close in any order.
     """
-
-    @classmethod
-    def is_on(cls) -> bool:
-        """Say whether this thread is watched."""
-        return any(isinstance(mode, cls) for mode in _get_current_function_mode_stack())
 
     def __torch_function__(
         self,
@@ -100,8 +94,14 @@ def _take_part(module: nn.Module, scores: Tensor, attention: Tensor) -> Tensor:
     batch, heads, queries, keys = scores.shape
     query = scores.new_zeros(batch, heads, queries, 0)
     key = scores.new_zeros(batch, heads, keys, 0)
-    output = query.transpose(1, 2)
-    call = RoutedCall("", module, SCORES, query, key, key, scores, {}, output, attention)
-    take_part(call)
+    call = take_part(
+        module,
+        scores,
+        lambda name: SeenCall(
+            name, module, query, key, key, query.transpose(1, 2), attention, scores, is_scores=True
+        ),
+    )
+    if call is None:
+        return attention
     assert call.weights is not None
     return call.weights

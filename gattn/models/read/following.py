@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.weak import TensorWeakRef, WeakTensorKeyDictionary
 
-from gattn.models.follow import caches
+from gattn.models.hugging_face import caches
 
 _MOST_RECENT = 32
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from torch import Tensor, nn
 
-from gattn.models.follow.frames import generation_frames
+from gattn.models.hugging_face.frames import generation_frames
 
 SEARCHES = ("_beam_search", "_assisted_decoding")
 """The methods of `GenerationMixin` that run more sequences than they return."""

@@ -8,12 +8,12 @@ from contextlib import contextmanager
 
 from torch import nn
 
-from gattn.models.watch.attending import routes, unseen
+from gattn.models.doors.attaching import attached
+from gattn.models.doors.attending import routes, unseen
+from gattn.models.doors.preflight import prove
+from gattn.models.load.resolving import as_written
 from gattn.models.watch.calls import Calls
-from gattn.models.watch.compiling import as_written
 from gattn.models.watch.contexts import Context, without_contexts
-from gattn.models.watch.preflight import prove
-from gattn.models.watch.routing import attached
 
 
 @contextmanager
@@ -33,5 +33,5 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
             f"{missed[0]}: gattn neither shows nor edits it.",
             stacklevel=4,
         )
-    with attached(model, context) as calls:
+    with context.watching(model), attached(model, context) as calls:
         yield calls

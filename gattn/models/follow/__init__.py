@@ -1,1 +1,0 @@
-"""Knows which sequences a call goes on with."""

@@ -1,0 +1,71 @@
+"""A call of a model's attention, as a door has seen it: the same whatever the library."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor, nn
+
+LEAST = -9e3
+"""An edge is absent where less than this is added to its score, since some mask by -10,000."""
+
+
+@dataclass
+class SeenCall:
+    """One call of softmax attention.
+
+    Parameters
+    ----------
+    name, module
+        The module that attends, and its qualified name.
+    query, key, value : Tensor
+        (batch, heads, queries, dim), (batch, key heads, keys, dim) and (batch, key heads, keys,
+        value dim); the dims are 0 where only scores are seen.
+    output : Tensor (batch, queries, heads, value dim)
+        What the model computed; edits replace it.
+    weights : Tensor (batch, heads, queries, keys), optional
+        The attention, where the model gives it; edits replace it, too.
+    mask : Tensor, optional
+        Booleans, or numbers that are added to scores, which broadcast to (batch, heads, queries,
+        keys); where it `is_scores`, the scores themselves.
+    is_causal : bool
+        Whether, without a mask, a query reads nothing after itself.
+    least : float
+        An edge is absent where the mask adds less than this.
+    scale, softcap : float, optional
+        What scores are multiplied with and capped by.
+    bias : Tensor, optional
+        What is added to scores besides the mask, as the mask is.
+    sink : Tensor (heads,), optional
+        The logits of a sink.
+    dropout : float
+        The probability that attention is dropped.
+    is_own : bool
+        Whether the user wrote the function, which then is proved on all rows.
+    unread : str
+        The argument by which keys were chosen in a way that gattn does not read.
+    options : mapping
+        All further arguments, which errors name.
+    """
+
+    name: str
+    module: nn.Module
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    output: Tensor
+    weights: Tensor | None = None
+    mask: Tensor | None = None
+    is_causal: bool = False
+    is_scores: bool = False
+    least: float = LEAST
+    scale: float | None = None
+    softcap: float | None = None
+    bias: Tensor | None = None
+    sink: Tensor | None = None
+    dropout: float = 0.0
+    is_own: bool = False
+    unread: str = ""
+    options: Mapping[str, Any] = field(default_factory=dict)

@@ -1,0 +1,156 @@
+"""What a model is run on: one sequence or a batch, encoded once, run as often as needed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor
+
+from gattn.errors import CaptureError
+from gattn.models.doors.opening import opened
+from gattn.models.load.encoding import Encoding, Inputs, encode, is_text, names_of, pad
+from gattn.models.load.loading import input_device
+from gattn.models.load.resolving import refuse_training
+from gattn.models.watch.contexts import Context
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    from gattn.models.read.tracking import Tracker
+
+_MOST_COPIES = 256
+
+
+class Prompt:
+    """Sequences as a model takes them.
+
+    Parameters
+    ----------
+    model : PreTrainedModel
+        The model.
+    tokenizer : PreTrainedTokenizerBase, optional
+        Its tokenizer.
+    tensors : mapping
+        What the model is called with, by name.
+    encodings : list of Encoding, optional
+        The sequences, where they are texts or token ids.
+
+    Raises
+    ------
+    ModelError
+        Where the model is in training mode.
+    """
+
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase | None,
+        tensors: Mapping[str, Any],
+        encodings: list[Encoding] | None = None,
+    ) -> None:
+        refuse_training(model)
+        self.model, self.tokenizer = model, tokenizer
+        self.tensors, self.encodings = tensors, encodings
+
+    @classmethod
+    def of(
+        cls, inputs: Inputs, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None
+    ) -> Prompt:
+        """Prepare one text, or whatever else `gattn.capture` takes.
+
+        Raises
+        ------
+        CaptureError, ModelError
+            As `gattn.capture` does.
+        """
+        if is_text(inputs):
+            return cls.batch([encode(inputs, model, tokenizer)], model, tokenizer)
+        given = cast("Mapping[str, Any]", inputs)
+        return cls(model, tokenizer, {name: x for name, x in given.items() if x is not None})
+
+    @classmethod
+    def batch(
+        cls,
+        encodings: list[Encoding],
+        model: PreTrainedModel,
+        tokenizer: PreTrainedTokenizerBase | None,
+    ) -> Prompt:
+        """Join sequences that have the same tensors to one batch, padded.
+
+        Raises
+        ------
+        CaptureError
+            Where the model has a decoder after an encoder, and nothing is given for the decoder.
+        """
+        if model.config.is_encoder_decoder and not all(e.decoder_tokens for e in encodings):
+            raise CaptureError(
+                f"{type(model).__name__} has an encoder and a decoder: pass a mapping with "
+                "input_ids and decoder_input_ids."
+            )
+        padding = getattr(tokenizer, "pad_token_id", None) or 0
+        return cls(model, tokenizer, pad(encodings, padding), encodings)
+
+    @property
+    def encoding(self) -> Encoding | None:
+        """The one sequence, where it is a text or token ids."""
+        return self.encodings[0] if self.encodings else None
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the batch is the first axis of all tensors, so that copies can run together."""
+        tensors = (x for x in self.tensors.values() if isinstance(x, Tensor))
+        return all(x.dim() > 1 and len(x) == 1 for x in tensors)
+
+    def run(self, context: Context, copies: int = 1, **settings: Any) -> tuple[Any, Tracker]:
+        """Run the model once, with so many copies of each sequence, as a context watches.
+
+        `settings` are further arguments of the model. Gives what the model gives, and the tracker
+        of the call.
+        """
+        if hasattr(self.model.config, "use_cache"):
+            settings = {"use_cache": False, **settings}
+        device = input_device(self.model)
+        given = {**settings, **self.tensors}
+        for name, values in given.items():
+            if isinstance(values, Tensor):
+                there = values.to(device)
+                is_copied = copies > 1 and name in self.tensors
+                given[name] = there.repeat_interleave(copies, dim=0) if is_copied else there
+        if self.encodings is not None:
+            context.encodings = [one for one in self.encodings for _ in range(copies)]
+        with opened(self.model, context) as calls:
+            return self.model(**given), calls.last
+
+    def texts(self, stack: str, ids: Sequence[int] | None, count: int) -> tuple[str, ...]:
+        """Name the tokens of a stack; by their positions where there are no `count` texts."""
+        names: Sequence[str] = ()
+        if self.encoding is not None:
+            names = self.encoding.names(stack)["tokens"]
+        elif ids is not None:
+            names = names_of(ids, self.tokenizer)
+        return tuple(names if len(names) == count else map(str, range(count)))
+
+    def most_copies(self, tokens: int, logits: int, memory: int) -> int:
+        """Estimate how many copies run at once.
+
+        Parameters
+        ----------
+        tokens : int
+            How many tokens a copy has.
+        logits : int
+            For how many of them the model gives logits.
+        memory : int
+            How many bytes a CPU may use; of a GPU's memory, half of what is free.
+        """
+        config, device = self.model.config.get_text_config(), input_device(self.model)
+        # Logits and their softmax, a layer's features, and its attention where it is all computed.
+        numbers = (
+            2 * logits * (getattr(config, "vocab_size", None) or 1)
+            + 20 * tokens * (getattr(config, "hidden_size", None) or 1024)
+            + 3 * tokens**2 * (getattr(config, "num_attention_heads", None) or 16)
+        )
+        if device.type == "cuda":
+            memory = torch.cuda.mem_get_info(device)[0] // 2
+        return min(max(memory // (4 * numbers), 1), _MOST_COPIES)

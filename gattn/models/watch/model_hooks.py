@@ -1,0 +1,120 @@
+"""Hooks that tell open contexts when a model is called, and when a call ends."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection
+from functools import partial
+from typing import Any
+from weakref import ref
+
+from torch import nn
+
+from gattn.errors import CaptureError
+from gattn.models.read.tracking import Tracker
+from gattn.models.watch.calls import Calls
+from gattn.models.watch.contexts import Context, present, settle
+from gattn.models.watch.hooks import Hook
+
+_TO_TORCH = 2
+"""How many frames the one that runs a hook is from the hook's function."""
+
+
+def hooked(model: nn.Module, kinds: type[nn.Module], attending: Collection[str]) -> list[Any]:
+    """Add hooks to a model, and to what is inside it and may be called by itself.
+
+    Parameters
+    ----------
+    model : Module
+        The model.
+    kinds : type
+        What may be called by itself.
+    attending : collection of str
+        The modules that are known to attend, so that one that shows no attention is noticed.
+    """
+    whole, handles = ref(model), []
+    for module in model.modules():
+        if module is model or isinstance(module, kinds):
+            enter = Hook(module, partial(_enter, whole))
+            leave = Hook(module, partial(_leave, whole))
+            handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
+            handles.append(module.register_forward_hook(leave, always_call=True))
+    for name in attending:
+        module = model.get_submodule(name)
+        handles.append(module.register_forward_pre_hook(Hook(module, partial(_ran, whole, name))))
+    return handles
+
+
+def _ran(model: ref[nn.Module], name: str, module: nn.Module, args: tuple[Any, ...]) -> None:
+    """Note that a module runs that should show its attention."""
+    for calls, _ in _entries_of(model()):
+        calls.tracker.ran.add(name)
+
+
+def _entries_of(model: nn.Module | None) -> list[tuple[Calls, Context]]:
+    found = [(calls, context) for calls, context in present() if calls.model is model]
+    if found:
+        settle(found[0][0])
+    return found
+
+
+def _enter(
+    model: ref[nn.Module], module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> None:
+    found = _entries_of(model())
+    tracker = found[0][0].enter(module, sys._getframe(_TO_TORCH)) if found else None
+    if tracker is None:
+        return
+    depth = found[0][0].depth - 1
+    contexts = [one for _, one in found if not one.reads_one_call or one.depth == depth]
+    found[0][0].begin(contexts)
+    found[0][0].watch_thread()
+    tracker.begin(module, args, kwargs)
+    for context in contexts:
+        context.begin(tracker)
+
+
+def _leave(model: ref[nn.Module], module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
+    found = _entries_of(model())
+    ended = found[0][0].leave(sys._getframe(_TO_TORCH)) if found else None
+    if ended is None:
+        return
+    tracker, contexts = ended
+    some = [one for _, one in found if any(known is one for known in contexts)]
+    try:
+        tracker.end(result)
+        tracker.check_layers()
+        if some:
+            _check_seen(found[0][0], tracker, module)
+        for context in some:
+            context.end(tracker, result)
+    except BaseException:
+        for context in some:
+            context.broke(tracker)
+        raise
+
+
+def _check_seen(calls: Calls, tracker: Tracker, module: nn.Module) -> None:
+    """Refuse a call that showed no attention, of a model or a part that has some.
+
+    So is one in which a module that ran showed none beside others.
+
+    That is known of modules that ask the interface, and of those that were seen in earlier calls.
+    """
+    if tracker.depth:
+        if silent := sorted(tracker.ran - tracker.shown):
+            raise CaptureError(
+                f"{silent[0]} ran and showed no attention, though other layers did: its forward "
+                "was replaced, or it ran as compiled code. A stack would be missing or its layers "
+                "misnumbered, so this call is refused; run the model as it is written."
+            )
+        return
+    path = f"{name}." if (name := tracker.name(module)) else ""
+    known = [one for one in calls.attending | tracker.known if one.startswith(path)]
+    if known:
+        raise CaptureError(
+            f"A call of {type(module).__name__} showed no attention, though it has some, such as "
+            f"in {min(known)}: it ran as compiled code (torch.compiler.set_stance inside of the "
+            "context), a forward was replaced, or its layers were skipped. Nothing was captured "
+            "or edited, so this call is refused; run the model as it is written."
+        )
