@@ -116,7 +116,7 @@ def test_a_trace_comes_with_its_tokens_scores_and_labels():
     assert stack["keys"]["tokens"] == trace.tokens
     assert stack["keys"]["special"] == [0]
     assert stack["keys"]["words"] == list(trace[0, 0].words)
-    assert page.header["title"] == f"{LAMP} · embedded"
+    assert f"<title>{LAMP} · embedded</title>" in trace.to_html()
     assert len(stack["graphs"]) == len(page.blocks) - 1 == 16
     for entry in stack["graphs"]:
         head = trace[entry["layer"], entry["head"]]
@@ -156,7 +156,6 @@ def test_generated_tokens_are_told():
         model.generate(**inputs, max_new_tokens=4, do_sample=False)
     page = Decoded(run.trace.to_html())
     assert page.stacks()["decoder"]["generatedFrom"] == len(run.trace.tokens) - 3
-    assert page.header["traces"][0]["generated"] == 3
 
 
 def test_two_runs_are_in_one_page():

@@ -105,7 +105,7 @@ def page(made: Payload) -> str:
 <meta http-equiv="Content-Security-Policy" content="{policy}">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="generator" content="gattn {made.header["version"]}">
-<title>{_plain(made.header["title"])}</title>
+<title>{_plain(made.title)}</title>
 <style>{style}</style>
 </head>
 <body>

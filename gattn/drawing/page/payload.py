@@ -50,8 +50,9 @@ _SAMPLES = 12
 
 @dataclass(frozen=True)
 class Payload:
-    """The header of a page and its blocks."""
+    """The title of a page, its header and its blocks."""
 
+    title: str
     header: dict[str, Any]
     blocks: list[str]
 
@@ -83,7 +84,6 @@ def payload(traces: Sequence[AttentionTrace], edits: str) -> Payload:
     header = {
         "format": _FORMAT,
         "version": __version__,
-        "title": title(traces[0]),
         "levels": levels,
         "ramps": RAMPS,
         "edits": edits,
@@ -96,11 +96,12 @@ def payload(traces: Sequence[AttentionTrace], edits: str) -> Payload:
     }
     thumbnails = chain((one for *_, one in packed), _changes(traces))
     shades = b"".join(one.tobytes() for one in thumbnails)
-    return Payload(header, [*(text for _, text, _ in packed), block(shades)])
+    blocks = [*(text for _, text, _ in packed), block(shades)]
+    return Payload(_titled(traces[0]), header, blocks)
 
 
-def title(trace: AttentionTrace) -> str:
-    """Name a page by the beginning of its text, and the model."""
+def _titled(trace: AttentionTrace) -> str:
+    """Name a page after the beginning of its text and the model."""
     text = trace.text or _text(next(trace.heads()))
     edited = "edited" if trace.edits else ""
     return " · ".join(filter(None, [text[:80].strip(), trace.model, edited]))
@@ -209,7 +210,6 @@ def _trace(
 ) -> dict[str, Any]:
     return {
         "model": trace.model,
-        "generated": trace.generated,
         "stacks": [
             _stack(stack)
             | {
