@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from gattn.analysis.propagation.unrolled import Unrolled
     from gattn.graph.token_graph import TokenGraph
     from gattn.heads.head import AttentionGraph
-    from gattn.heads.trace import AttentionTrace, Stack
+    from gattn.heads.stack import Stack
+    from gattn.heads.trace import AttentionTrace
 
 
 GRAPHS = {
@@ -78,7 +79,7 @@ def head_table(trace: AttentionTrace) -> HeadTable:
 
 
 def unroll(stack: Stack, **options: Any) -> Unrolled:
-    """Unroll a stack into one graph; see `gattn.heads.trace.Stack.unroll`."""
+    """Unroll a stack into one graph; see `gattn.heads.stack.Stack.unroll`."""
     module = import_module("gattn.analysis.propagation.unrolled")
     unrolled: Unrolled = module.unroll(stack, **options)
     return unrolled

@@ -15,7 +15,7 @@ from gattn.graph.rules.edges import Edges
 from gattn.graph.rules.simple import Window
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
-from gattn.heads.store import KeptEdges
+from gattn.heads.store.kept_edges import KeptEdges
 from gattn.keep import All, Keep, Threshold, TopK, TopMass
 
 HEADS = [4, 0, 7]

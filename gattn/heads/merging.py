@@ -16,7 +16,7 @@ from gattn.errors import SelectionError
 from gattn.graph.rules.edges import Edges
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads import steps
-from gattn.heads.pieces import joined
+from gattn.names.pieces import joined
 from gattn.names.tokens import find_tokens, places_of
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ from gattn.analysis import contributions, flow, oversquashing, rank_collapse, ro
 from gattn.analysis.reading.results import array
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads.head import AttentionGraph
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.stack import Stack
+from gattn.heads.trace import AttentionTrace
 from gattn.keep import Threshold, TopK
 
 TEXT = "The dog chased the cat, and the cat chased the dog"

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from gattn.edit_records import union
 from gattn.errors import CaptureError, ModelError, SelectionError
 from gattn.heads.head import AttentionGraph
-from gattn.heads.store import KeptEdges
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.stack import Stack
+from gattn.heads.store.kept_edges import KeptEdges
+from gattn.heads.trace import AttentionTrace
 from gattn.keep import All, Keep
 from gattn.models.edit.applying import Part, parts
 from gattn.models.follow.following import Progress

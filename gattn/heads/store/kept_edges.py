@@ -15,9 +15,9 @@ from gattn.errors import CaptureError
 from gattn.graph.neighbourhoods import padded_rows
 from gattn.graph.rules.edges import Edges
 from gattn.graph.token_graph import TokenGraph
-from gattn.heads.buffers import Buffer
-from gattn.heads.consecutive import ConsecutiveGraph, check_order, joined, pointer_of
 from gattn.heads.head import AttentionGraph, Ints
+from gattn.heads.store.buffers import Buffer
+from gattn.heads.store.consecutive import ConsecutiveGraph, check_order, joined, pointer_of
 from gattn.keep import All, Keep, sizes_of
 
 _FEW = 4096  # fewer values than these NumPy copies faster
