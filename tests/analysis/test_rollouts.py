@@ -140,7 +140,7 @@ def test_heads_say_which_are_read(heads, read, reduce):
         ({"heads": "2.*"}, r"places such as .* or '2.0,2.1', not '2.\*'"),
         (
             {"heads": "decoder:2.1"},
-            r"names a stack.*take one of the trace, as in trace\['decoder'\]",
+            r"names a stack.*take one from the trace, as in trace\['decoder'\]",
         ),
         ({"heads": []}, "at least one"),
         ({"heads": [0, 7]}, "No head 7"),
