@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from numbers import Real
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from gattn.edit_records import EditRecord, from_text
 from gattn.errors import GraphError
@@ -19,12 +20,14 @@ from gattn.heads.networks import SINK, TEXTS
 if TYPE_CHECKING:
     import networkx as nx
 
+_Edge: TypeAlias = tuple[int, int, dict[str, Any]]
+
 
 def fields_from(graph: nx.DiGraph[Any], weight: str = "weight") -> dict[str, Any]:
     """Read the fields of an `AttentionGraph` from a directed graph whose edges run to the query.
 
-    What `to_networkx` wrote comes back whole. In another graph, nodes that are not whole numbers
-    take positions in the graph's own order, and nothing counts as dropped.
+    Graphs made by `to_networkx` come back complete. In other graphs, nodes that are not whole
+    numbers get positions in the graph's own order, and no edges count as dropped.
 
     Parameters
     ----------
@@ -36,130 +39,149 @@ def fields_from(graph: nx.DiGraph[Any], weight: str = "weight") -> dict[str, Any
     Raises
     ------
     GraphError
-        Where the graph is undirected or a multigraph, or an edge has no such attribute.
+        If the graph is undirected or a multigraph, or an edge lacks the attribute.
     """
     import networkx as nx
 
     if not isinstance(graph, nx.DiGraph) or graph.is_multigraph():
         raise GraphError(f"An attention graph is read from a nx.DiGraph; {what_else(graph)}")
-    sides = {
-        node for node in graph if isinstance(node, tuple) and node[:1] in (("key",), ("query",))
+    nodes = _Nodes.of(graph)
+    kind = _kind(graph)
+    edges = nodes.edges(graph)
+    values = nodes.edge_values(edges, kind, weight)
+    tokens = nodes.token_graph(graph, edges)
+    return {
+        **values,
+        **nodes.masses(graph, tokens, values["attention"]),
+        **nodes.texts(graph),
+        **{name: graph.graph.get(name) for name in ("layer", "head", "key_value_head")},
+        **{name: graph.graph.get(name, "") for name in TEXTS},
+        "graph": tokens,
+        "sink": _sink(graph, nodes.queries, kind, weight),
+        "kept_by": _kept(graph.graph.get("keep", "All()")),
+        "edits": _edits(graph.graph.get("edits", "[]")),
     }
-    real = [node for node in graph if node != SINK or not graph.nodes[node].get("virtual")]
-    bipartite = bool(sides) and len(sides) == len(real)
-    if bipartite:
-        keys = sorted(node for node in real if node[0] == "key")
-        queries = sorted(node for node in real if node[0] == "query")
-        offset = 0
-    else:
-        whole = all(isinstance(node, int) and not isinstance(node, bool) for node in real)
-        keys = sorted(real) if whole else real
-        rows = [i for i, node in enumerate(keys) if "total_edges" in graph.nodes[node]]
-        offset = rows[0] if rows else 0
-        queries = keys[offset : rows[-1] + 1] if rows else keys
-    return _read(graph, keys, queries, offset, bipartite, weight)
 
 
 def what_else(thing: object) -> str:
-    """Say what a thing is that is no `nx.DiGraph`, and what to do."""
+    """Say what a thing is that is not an `nx.DiGraph`, and what to do."""
     import networkx as nx
 
     kind = type(thing).__name__
     if not isinstance(thing, nx.Graph):
         return f"this is a {kind}."
     if thing.is_multigraph():
-        return f"a {kind} may have several edges for one pair: give one edge a pair."
+        return f"a {kind} may have several edges per pair: give each pair at most one edge."
     return (
         f"a {kind} is undirected, but attention runs one way, from key to query: build a "
-        "nx.DiGraph, or take graph.to_directed() where each edge holds both ways."
+        "nx.DiGraph, or take graph.to_directed() if each edge runs both ways."
     )
 
 
-def _attention(edges: list[tuple[Any, Any, dict[str, Any]]], name: str) -> list[Any]:
-    for key, query, edge in edges:
-        if name not in edge:
-            known = ", ".join(sorted(map(repr, edge)))
+class _Nodes(NamedTuple):
+    """The nodes that are keys and queries, in order, and the first query's place among the keys."""
+
+    keys: list[Any]
+    queries: list[Any]
+    offset: int
+    is_bipartite: bool
+
+    @classmethod
+    def of(cls, graph: nx.DiGraph[Any]) -> _Nodes:
+        real = [node for node in graph if node != SINK or not graph.nodes[node].get("virtual")]
+        sides = [node[0] if isinstance(node, tuple) and node else None for node in real]
+        if real and set(sides) <= {"key", "query"}:
+            keys, queries = (
+                sorted(node for node, is_on in zip(real, sides, strict=True) if is_on == side)
+                for side in ("key", "query")
+            )
+            return cls(keys, queries, 0, True)
+        is_whole = all(isinstance(node, int) and not isinstance(node, bool) for node in real)
+        keys = sorted(real) if is_whole else real
+        rows = [i for i, node in enumerate(keys) if "total_edges" in graph.nodes[node]]
+        offset, stop = (rows[0], rows[-1] + 1) if rows else (0, len(keys))
+        return cls(keys, keys[offset:stop], offset, False)
+
+    def edges(self, graph: nx.DiGraph[Any]) -> list[_Edge]:
+        """List the edges as (row, column, attributes), by query, then key."""
+        columns = {node: index for index, node in enumerate(self.keys)}
+        rows = {node: index for index, node in enumerate(self.queries)}
+        found = [
+            (rows[query], columns[key], attributes)
+            for key, query, attributes in graph.edges(data=True)
+            if key in columns
+        ]
+        return sorted(found, key=lambda edge: edge[:2])
+
+    def token_graph(self, graph: nx.DiGraph[Any], edges: list[_Edge]) -> TokenGraph:
+        num_keys = min(len(self.keys), graph.graph.get("num_keys", len(self.keys)))
+        row = torch.tensor([row for row, *_ in edges], dtype=torch.long)
+        key = torch.tensor([column for _, column, _ in edges], dtype=torch.long)
+        if len(key) and int(key.max()) >= num_keys:
+            raise GraphError(
+                f"The graph says num_keys={num_keys}, but has an edge from key {int(key.max())}."
+            )
+        rule = Edges.from_pairs(row, key, len(self.queries), self.offset)
+        return TokenGraph(rule, len(self.queries), num_keys, self.offset, self.is_bipartite)
+
+    def edge_values(self, edges: list[_Edge], kind: np.dtype[Any], weight: str) -> dict[str, Any]:
+        """Read the attention, and what else every edge has."""
+        named = [(self.keys[key], self.queries[row], found) for row, key, found in edges]
+        values = {"attention": _numbers(_listed(named, weight), kind, weight)}
+        for name in ("score", "contribution", "value_norm"):
+            if edges and all(name in attributes for *_, attributes in edges):
+                values[name] = _numbers(_listed(named, name), kind, name)
+        return values
+
+    def masses(self, graph: nx.DiGraph[Any], tokens: TokenGraph, attention: Any) -> dict[str, Any]:
+        """Read what queries had before edges were dropped; by default what they have now."""
+        mass = np.bincount(tokens.edge_index[1].numpy(), np.abs(attention), len(self.queries))
+        edges = tokens.in_degree.numpy()
+
+        def read(name: str, now: NDArray[Any], kind: Any) -> Any:
+            had = zip(self.queries, now.tolist(), strict=True)
+            return _numbers([graph.nodes[q].get(name, one) for q, one in had], kind, name)
+
+        return {
+            "total_mass": read("total_mass", mass, attention.dtype),
+            "total_edges": read("total_edges", edges, np.dtype(np.int64)),
+        }
+
+    def texts(self, graph: nx.DiGraph[Any]) -> dict[str, Any]:
+        """Read tokens, words and positions."""
+        tokens, query_tokens = (
+            tuple(str(graph.nodes[node].get("token", node)) for node in nodes)
+            for nodes in (self.keys, self.queries)
+        )
+        words = tuple(graph.nodes[node].get("word") for node in self.keys)
+        of_text = self.queries if self.is_bipartite else self.keys
+        return {
+            "tokens": tokens,
+            "query_tokens": query_tokens if self.is_bipartite else (),
+            "words": words if any(word is not None for word in words) else (),
+            "positions": _positions(self.keys, self.is_bipartite),
+            "query_positions": _positions(self.queries, True) if self.is_bipartite else None,
+            "generated": sum(bool(graph.nodes[node].get("generated")) for node in of_text),
+        }
+
+
+def _listed(edges: list[tuple[Any, Any, dict[str, Any]]], name: str) -> list[Any]:
+    """List an attribute that every edge (key, query, attributes) must have."""
+    for key, query, attributes in edges:
+        if name not in attributes:
+            known = ", ".join(sorted(map(repr, attributes)))
             raise GraphError(
                 f"The edge ({key!r}, {query!r}) has no attribute {name!r}, which would be its "
-                f"attention; it has {known or 'none at all'}. Set it on every edge, or say which "
-                'attribute it is, as in from_networkx(graph, weight="attention").'
+                f"attention; it has {known or 'no attributes'}. Set it on every edge, or name "
+                'another attribute, as in from_networkx(graph, weight="attention").'
             )
-        value = edge[name]
+        value = attributes[name]
         if isinstance(value, bool) or not isinstance(value, (Real, np.number)):
             raise GraphError(
                 f"The {name} of the edge ({key!r}, {query!r}) must be a real number, not "
                 f"{value!r:.60}."
             )
-    return [edge[name] for *_, edge in edges]
-
-
-def _read(
-    graph: nx.DiGraph[Any],
-    keys: list[Any],
-    queries: list[Any],
-    offset: int,
-    bipartite: bool,
-    weight: str,
-) -> dict[str, Any]:
-    key_index = {node: index for index, node in enumerate(keys)}
-    row_index = {node: index for index, node in enumerate(queries)}
-    found = [
-        (row_index[query], key_index[key], edge)
-        for key, query, edge in graph.edges(data=True)
-        if key in key_index
-    ]
-    found.sort(key=lambda edge: edge[:2])
-    kind = _kind(graph)
-    named = [(keys[key], queries[row], edge) for row, key, edge in found]
-    attention = _numbers(_attention(named, weight), kind, weight)
-    row = torch.tensor([row for row, *_ in found], dtype=torch.long)
-    key = torch.tensor([key for _, key, _ in found], dtype=torch.long)
-    rule = Edges.from_pairs(row, key, len(queries), offset)
-    num_keys = min(len(keys), graph.graph.get("num_keys", len(keys)))
-    if len(key) and int(key.max()) >= num_keys:
-        raise GraphError(
-            f"The graph says num_keys={num_keys}, but has an edge from key {int(key.max())}."
-        )
-    tokens = TokenGraph(rule, len(queries), num_keys, offset, bipartite)
-    mass = np.bincount(row.numpy(), np.abs(attention), len(queries))
-    degree = np.bincount(row.numpy(), minlength=len(queries))
-    nodes = graph.nodes
-    stored = {
-        name: _numbers(_attention(named, name), kind, name)
-        for name in ("score", "contribution", "value_norm")
-        if found and all(name in edge for *_, edge in found)
-    }
-    words = [nodes[node].get("word") for node in keys]
-    return {
-        **stored,
-        "graph": tokens,
-        "attention": attention,
-        "total_mass": _numbers(
-            [nodes[q].get("total_mass", m) for q, m in zip(queries, mass, strict=True)],
-            kind,
-            "total_mass",
-        ),
-        "total_edges": _numbers(
-            [nodes[q].get("total_edges", d) for q, d in zip(queries, degree, strict=True)],
-            np.dtype(np.int64),
-            "total_edges",
-        ),
-        "sink": _sink(graph, queries, kind, weight),
-        "tokens": tuple(str(nodes[node].get("token", node)) for node in keys),
-        "query_tokens": tuple(str(nodes[q].get("token", q)) for q in queries) if bipartite else (),
-        "words": tuple(words) if any(word is not None for word in words) else (),
-        "positions": _positions(keys, bipartite),
-        "query_positions": _positions(queries, bipartite) if bipartite else None,
-        "layer": graph.graph.get("layer"),
-        "head": graph.graph.get("head"),
-        "key_value_head": graph.graph.get("key_value_head"),
-        "generated": sum(
-            bool(nodes[node].get("generated")) for node in (queries if bipartite else keys)
-        ),
-        "kept_by": _kept(graph.graph.get("keep", "All()")),
-        "edits": _edits(graph.graph.get("edits", "[]")),
-        **{name: graph.graph.get(name, "") for name in TEXTS},
-    }
+    return [attributes[name] for *_, attributes in edges]
 
 
 def _kept(text: Any) -> Any:
@@ -170,7 +192,7 @@ def _edits(text: Any) -> tuple[EditRecord, ...]:
     try:
         return from_text(text)
     except (ValueError, TypeError, LookupError, RecursionError) as error:
-        raise GraphError(f"The graph's attribute edits holds no edits: {error}.") from error
+        raise GraphError(f"The graph's attribute edits is not a list of edits: {error}.") from error
 
 
 def _kind(graph: nx.DiGraph[Any]) -> np.dtype[Any]:
@@ -203,4 +225,4 @@ def _sink(graph: nx.DiGraph[Any], queries: list[Any], kind: np.dtype[Any], weigh
             f"The sink, node {SINK}, has no edge to query {missing[0]!r}: give it one of weight 0, "
             "or remove the sink."
         )
-    return _numbers(_attention(edges, weight), kind, weight)
+    return _numbers(_listed(edges, weight), kind, weight)

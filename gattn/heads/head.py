@@ -213,9 +213,9 @@ class AttentionGraph:
     @property
     def edge_values(self) -> dict[str, Floats]:
         """The numbers stored per edge, by name: ``attention``, and any others."""
-        names = ("attention", "score", "contribution", "value_norm")
-        stored = {name: getattr(self, name) for name in names}
-        return {name: values for name, values in stored.items() if values is not None}
+        others = ("score", "contribution", "value_norm")
+        stored = {name: values for name in others if (values := getattr(self, name)) is not None}
+        return {"attention": self.attention, **stored}
 
     @property
     def kept_mass(self) -> Floats:
