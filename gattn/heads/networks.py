@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gattn.heads.head import AttentionGraph
 
 _ROUNDING = 1e-5
-"""How far above 1 rounding leaves attention in single precision, at most."""
+"""The most that attention in single precision exceeds 1 by rounding."""
 SINK = -1
 """The id of the virtual node that stands for a sink outside the sequence."""
 
@@ -29,9 +29,9 @@ def to_networkx(
 ) -> nx.DiGraph[Any]:
     """Build the directed graph of a head's kept edges.
 
-    The edge (j, i) runs the way the information runs, from key j to query i, so the adjacency
-    matrix is the transpose of A; ``graph.reverse()`` says who attends to whom. All attributes are
-    plain Python numbers and strings, which every NetworkX writer takes.
+    The edge (j, i) follows the flow of information, from key j to query i, so the adjacency matrix
+    is the transpose of A; ``graph.reverse()`` shows who attends to whom. All attributes are plain
+    Python numbers and strings, which every NetworkX writer accepts.
 
     Parameters
     ----------
@@ -46,18 +46,18 @@ def to_networkx(
     Returns
     -------
     networkx.DiGraph
-        Nodes are positions, or ``("key", j)`` and ``("query", i)`` where bipartite. Attributes,
-        each where it is known:
+        Nodes are positions; in a bipartite graph, ``("key", j)`` and ``("query", i)``. Attributes,
+        as far as known:
 
         - of edges, ``weight`` (the attention), ``score``, ``contribution``, ``value_norm`` and
           ``distance``;
-        - of nodes, ``token``, ``position``, ``word`` (the word that the token is a part of),
-          ``generated`` (True where the model generated it) and
-          ``bipartite`` (0 for keys, 1 for queries), and of queries ``kept_mass``, ``total_mass``
-          and ``total_edges``, before edges were dropped;
+        - of nodes, ``token``, ``position``, ``word`` (the number of the token's word),
+          ``generated`` (True if the model generated it) and ``bipartite`` (0 for keys, 1 for
+          queries); of queries also ``kept_mass``, and ``total_mass`` and ``total_edges`` before
+          edges were dropped;
         - of the graph, ``layer``, ``head``, ``key_value_head``, ``model``, ``weight_function``,
           ``normalizer``, ``keep``, ``edits`` (a JSON list), ``dtype`` (of the attention) and
-          ``num_keys`` (where not every token is a key).
+          ``num_keys`` (if not every token is a key).
 
         A sink is node -1, ``virtual``.
     """
@@ -95,7 +95,7 @@ def to_networkx(
 
 
 def _distance(attention: float) -> float:
-    if 1 < attention < 1 + _ROUNDING:  # a negative length stops Dijkstra's algorithm
+    if 1 < attention < 1 + _ROUNDING:  # Dijkstra's algorithm refuses negative lengths
         return 0.0
     return -math.log(attention) if attention > 0 else math.inf
 
