@@ -16,7 +16,8 @@ import torch
 from benchmarks.measure import Row, Side
 from gattn import TokenGraph
 from gattn.heads.head import AttentionGraph
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.stack import Stack
+from gattn.heads.trace import AttentionTrace
 
 LAYERS = HEADS = 12
 PEER_BYTES = 300

@@ -14,7 +14,7 @@ from gattn.errors import CaptureError
 from gattn.graph.listing import check_edges
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
-from gattn.heads.store import KeptEdges
+from gattn.heads.store.kept_edges import KeptEdges
 from gattn.keep import All, Keep, as_keep
 from gattn.normalizers import Normalizer
 from gattn.weights.base import PairFunction, WeightFunction

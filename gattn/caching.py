@@ -1,4 +1,4 @@
-"""Properties that are computed once."""
+"""Properties and functions that are computed once per object."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Ts = TypeVarTuple("Ts")
 
 
 class cached_property(Generic[T]):  # noqa: N801 - it stands in for functools' own
-    """A property that is computed once for each object, as `functools.cached_property`.
+    """A property that is computed once per object, like `functools.cached_property`.
 
-    That one takes a lock before Python 3.12, which `torch.compile` cannot follow.
+    Before Python 3.12, that one takes a lock, which `torch.compile` cannot trace.
     """
 
     def __init__(self, function: Callable[[Any], T]) -> None:
@@ -39,13 +39,13 @@ class cached_property(Generic[T]):  # noqa: N801 - it stands in for functools' o
         return self._of(instance)
 
     def _of(self, instance: object) -> T:
-        # No __set__ is defined, so from here on Python finds the value itself.
+        # Without __set__, Python finds this value itself from now on.
         found = instance.__dict__[self.name] = self.function(instance)
         return found
 
 
 class cached_tensor(cached_property[T]):  # noqa: N801
-    """A tensor that is computed once; also under inference mode it serves gradients later."""
+    """A tensor that is computed once, and allows gradients even if made in inference mode."""
 
     def _of(self, instance: object) -> T:
         with torch.inference_mode(False):
@@ -53,9 +53,9 @@ class cached_tensor(cached_property[T]):  # noqa: N801
 
 
 class cached_operand(cached_property[T]):  # noqa: N801
-    """What gradients flow through: what was computed without them never serves where they are on.
+    """A property with gradients: if computed without, it is computed again when they are on.
 
-    Proofs and recordings look at a call under `no_grad`, before and after it is computed.
+    Proofs and recordings read a call under `no_grad`, before and after it is computed.
     """
 
     def _of(self, instance: object) -> T:
@@ -74,9 +74,9 @@ def fields_alone(self: Any) -> dict[str, Any]:
 
 
 def cached_function(function: Callable[[Owner, *Ts], T]) -> Callable[[Owner, *Ts], T]:
-    """Compute a function once for each object and further arguments; the object keeps the answers.
+    """Compute a function once per object and further arguments; the object keeps the results.
 
-    For what is known of an object in a file other than its own.
+    This is a cached property for another file than the object's own.
     """
     name = f"{function.__module__}.{function.__qualname__}"
 

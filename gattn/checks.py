@@ -1,4 +1,4 @@
-"""Numbers that are given: whole ones, of any library, and finite ones; and what they may take."""
+"""Checks of given numbers and arrays, and of the memory that listing edges may take."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def whole(
     *,
     most: int | None = None,
 ) -> int:
-    """Take a whole number, a NumPy one or another that Python counts with too.
+    """Check a whole number of any library, and return it as an int.
 
     Raises
     ------
     GattnError
-        Where it is not one, less than `least`, or more than `most`.
+        If it is not a whole number from `least` to `most`.
     """
     try:
         number = None if isinstance(given, (bool, np.bool_)) else index(given)
@@ -43,12 +43,12 @@ def whole(
 
 
 def finite(name: str, given: float | Tensor) -> float | Tensor:
-    """Take a finite number, or a tensor of them.
+    """Check a finite number, or a tensor of finite numbers.
 
     Raises
     ------
     ContractError
-        Where it is infinite, NaN or no number.
+        If it is infinite, NaN or not a number.
     """
     if isinstance(given, Tensor):
         if not given.is_meta and not bool(given.detach().isfinite().all()):
@@ -65,7 +65,7 @@ def finite(name: str, given: float | Tensor) -> float | Tensor:
 
 
 def finite_number(name: str, given: float) -> float:
-    """Take a finite number that is no tensor."""
+    """Check a finite number that is not a tensor."""
     number = None if isinstance(given, Tensor) else finite(name, given)
     if number is None or isinstance(number, Tensor):
         raise ContractError(f"{name} must be a plain number, not a tensor: {given!r:.60}.")
@@ -73,12 +73,12 @@ def finite_number(name: str, given: float) -> float:
 
 
 def refuse_hidden(name: str, values: Any, error: type[GattnError] = ContractError) -> None:
-    """Refuse arrays of which some numbers are masked, and tensors that hold none or not all.
+    """Refuse masked arrays, sparse tensors, and tensors on the device meta.
 
     Raises
     ------
     GattnError
-        Where they are such.
+        If it is one of these.
     """
     if isinstance(values, Tensor):
         if values.is_meta:
@@ -89,7 +89,7 @@ def refuse_hidden(name: str, values: Any, error: type[GattnError] = ContractErro
     parts = values if isinstance(values, (list, tuple)) else [values]
     if any(np.ma.is_masked(part) for part in parts if isinstance(part, np.ma.MaskedArray)):
         raise error(
-            f"{name} is a masked array, and what its mask hides is no number: fill it, as in "
+            f"{name} is a masked array, whose hidden entries are not numbers: fill it, as in "
             "array.filled(0), and say in graph= who may attend."
         )
 
@@ -99,11 +99,11 @@ _LIMIT: ContextVar[float] = ContextVar("gattn_memory_limit", default=1.0)
 
 @contextmanager
 def memory_limit(gib: float) -> Iterator[None]:
-    """Let what lists edges take up to so many GiB, rather than 1, in this thread and context.
+    """Allow listed edges to take more memory than 1 GiB, in this thread and context.
 
-    Edges of a rule are listed where something asks for them: ``graph.edge_index``, ``mask()``,
-    ``to_networkx()``, `attention_graphs` that keep all. A few characters can ask for more than any
-    machine has, so beyond the limit they are refused with what they would take.
+    ``graph.edge_index``, ``mask()``, ``to_networkx()`` and an `attention_graphs` that keeps all
+    edges list the edges of a rule. A few characters can ask for more than any machine has, so an
+    error says how much memory it would take.
 
     Parameters
     ----------
@@ -125,33 +125,33 @@ def memory_limit(gib: float) -> Iterator[None]:
 
 
 def allowed_memory() -> int:
-    """Give the limit in bytes."""
+    """Return the limit in bytes."""
     return int(_LIMIT.get() * 2**30)
 
 
 def check_memory(
     size: int, what: str, instead: str = "", error: type[GattnError] = GraphError
 ) -> None:
-    """Refuse what takes more bytes than the limit.
+    """Refuse what takes more memory than the limit.
 
     Parameters
     ----------
     size : int
-        What it takes, in bytes.
+        Its size in bytes.
     what : str
         What would be made, as in "The 9 edges of TokenGraph(...)".
     instead : str
-        What else there is, as in "walk them with row_blocks()".
+        What to do instead, as in "walk them with row_blocks()".
 
     Raises
     ------
     GattnError
-        Where it does.
+        If it does.
     """
     limit = _LIMIT.get()
     if size > limit * 2**30:
         raise error(
             f"{what} would take {size / 2**30:,.1f} GiB, more than the {limit:g} GiB allowed; "
-            f"{instead + ', or ' if instead else ''}insist within "
+            f"{instead + ', or ' if instead else ''}allow it within "
             f"`with gattn.memory_limit({-(-size // 2**30)}):`."
         )

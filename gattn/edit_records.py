@@ -1,4 +1,4 @@
-"""What a run says of its edits, wherever its attention is kept: in traces, files and surveys."""
+"""Records of the edits of a run, for traces, files and surveys."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _FIELDS = ("text", "kind", "stack", "layer", "head", "query", "key", "factor", "
 
 
 class Described:
-    """What has a record; two are equal where their records are."""
+    """Anything with a record, equal if the records are."""
 
     @property
     def record(self) -> EditRecord:
-        """What it says of itself."""
+        """Its record."""
         raise NotImplementedError
 
     def __eq__(self, other: object) -> bool:
-        """Compare what they say of themselves."""
+        """Compare the records."""
         if not isinstance(other, Described):
             return NotImplemented
         return self is other or self.record.identity == other.record.identity
@@ -33,20 +33,20 @@ class Described:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class EditRecord(Described):
-    """What a file keeps of an edit: enough to show it and to compare it, not to run it.
+    """What a file keeps of an edit: enough to show and compare it, not to run it.
 
     Parameters
     ----------
     text : str
-        The edit as it is written, such as ``"Cut(layer=5, head=1)"``.
+        The edit in Python, such as ``"Cut(layer=5, head=1)"``.
     kind : str
         Its class, such as "Cut".
     stack, layer, head, query, key : optional
-        Where, as the edit has it; None for all, and for what is no number, text or span.
+        Where, as in the edit; None for all, or if it is not a number, text or span.
     factor : float, optional
         The factor of a `Scale`.
     digest : str
-        What tells a graph, or a function's parameters, from others that are written alike.
+        Tells a graph, or a function's parameters, from others with the same text.
     """
 
     text: str
@@ -66,20 +66,20 @@ class EditRecord(Described):
 
     @property
     def identity(self) -> str:
-        """The text, and the digest where there is one."""
+        """The text, and the digest if there is one."""
         return f"{self.text} #{self.digest}" if self.digest else self.text
 
     def __repr__(self) -> str:
-        """Show the edit as it is written."""
+        """Show the edit in Python."""
         return self.text
 
 
 Edits: TypeAlias = tuple[Described, ...]
-"""The edits of a run: `gattn.models.edit.base.Edit`, or read from a file `EditRecord`."""
+"""The edits of a run: each a `gattn.models.edit.base.Edit`, or an `EditRecord` from a file."""
 
 
 def in_words(edits: Iterable[object]) -> str:
-    """Write "edited by Cut(layer=5), Cut(layer=6) and 7 more edits", or "" where there are none."""
+    """Write "edited by Cut(layer=5), Cut(layer=6) and 7 more edits", or "" without edits."""
     texts = [str(edit) for edit in edits]
     more = len(texts) - _SHOWN
     if more > 0:
@@ -89,7 +89,7 @@ def in_words(edits: Iterable[object]) -> str:
 
 
 def between(before: Sequence[object], after: Sequence[object]) -> str:
-    """Say which edits two runs had, before and after; "" where both ran without."""
+    """Describe the edits of two runs, before and after; "" if neither had any."""
     one, other = in_words(before), in_words(after)
     if not one:
         return other and f"after {other}"
@@ -99,21 +99,21 @@ def between(before: Sequence[object], after: Sequence[object]) -> str:
 
 
 def identities(edits: Iterable[Described]) -> list[str]:
-    """Give texts that are equal where edits are."""
+    """Give texts that are equal if the edits are."""
     return [edit.record.identity for edit in edits]
 
 
 def from_identity(identity: str) -> EditRecord:
-    """Make a record of what `identities` gave; it equals the edit."""
+    """Make a record from a text of `identities`; it equals the edit."""
     text, _, digest = identity.rpartition(" #")
     text, digest = (text, digest) if text and digest else (identity, "")
     return EditRecord(text, kind=text.partition("(")[0], digest=digest)
 
 
 def union(several: Iterable[Edits]) -> Edits:
-    """Give the edits of some heads: mostly one tuple, which they share.
+    """Combine the edits of several heads, which mostly share one tuple.
 
-    Edits are compared only where they are not the same objects: a digest of parameters takes long.
+    Only different objects are compared, because a digest of parameters takes long.
     """
     different = list({id(some): some for some in several}.values())
     edits = {id(edit): edit for some in different for edit in some}
@@ -124,12 +124,12 @@ def union(several: Iterable[Edits]) -> Edits:
 
 
 def checked(edits: Iterable[Any]) -> Edits:
-    """Refuse what is no edit.
+    """Refuse what is not an edit.
 
     Raises
     ------
     TypeError
-        Where there is such a thing.
+        If something is not.
     """
     found = tuple(edits)
     if wrong := [edit for edit in found if not isinstance(edit, Described)]:
@@ -148,7 +148,7 @@ def from_text(text: str) -> tuple[EditRecord, ...]:
     Raises
     ------
     ValueError
-        Where it is something else.
+        If it is something else.
     """
     listed = json.loads(text)
     if not isinstance(listed, list):
@@ -157,7 +157,7 @@ def from_text(text: str) -> tuple[EditRecord, ...]:
 
 
 def written(edit: Described) -> dict[str, Any]:
-    """Write an edit as JSON, in which what is not said is left out."""
+    """Write an edit as JSON, without empty fields."""
     values = {name: getattr(edit.record, name) for name in _FIELDS}
     return {
         name: {"slice": [value.start, value.stop]} if isinstance(value, slice) else value
@@ -172,7 +172,7 @@ def read(found: Any) -> EditRecord:
     Raises
     ------
     ValueError
-        Where it is something else.
+        If it is something else.
     """
     if not isinstance(found, dict) or not set(found) <= set(_FIELDS):
         raise ValueError(f"an edit has the fields {', '.join(_FIELDS)}, not {found!r:.200}")

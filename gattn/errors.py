@@ -1,15 +1,12 @@
-"""What can go wrong, one small family of exceptions.
-
-Every message says what was expected, what arrived and what to do.
-"""
+"""The exceptions of gattn, whose messages say what was expected, what arrived and what to do."""
 
 
 class GattnError(Exception):
-    """The base of every error that gattn raises on purpose."""
+    """The base class of gattn's errors."""
 
 
 class ShapeError(GattnError, ValueError):
-    """Tensors, or a tensor and a token graph, do not fit each other."""
+    """Tensors, or a tensor and a token graph, do not fit together."""
 
 
 class GraphError(GattnError, ValueError):
@@ -17,11 +14,11 @@ class GraphError(GattnError, ValueError):
 
 
 class ContractError(GattnError, ValueError):
-    """A weight function or normalizer does not keep its contract."""
+    """A weight function or normalizer breaks its contract."""
 
 
 class SelectionError(GattnError, KeyError):
-    """A layer, head, stack, token or position that is not there was asked for."""
+    """A layer, head, stack, token or position does not exist."""
 
     # A KeyError shows the repr of its message.
     __str__ = Exception.__str__
@@ -32,11 +29,11 @@ class ModelError(GattnError, ValueError):
 
 
 class CaptureError(GattnError, ValueError):
-    """Attention cannot be captured, or what was captured cannot be trusted."""
+    """Attention cannot be captured, or cannot be trusted."""
 
 
 class DependencyError(GattnError, ImportError):
-    """A package is missing that only some users need."""
+    """An optional package is missing."""
 
 
 class EditError(GattnError, ValueError):
@@ -44,4 +41,4 @@ class EditError(GattnError, ValueError):
 
 
 class FileError(GattnError, ValueError):
-    """A file is damaged, foreign, or of a kind that gattn does not write."""
+    """A file is damaged, foreign, or of a format that gattn does not read or write."""

@@ -1,4 +1,4 @@
-"""Shows how far long computations are, and says first what they will take."""
+"""Progress bars of long computations, and estimates of their time."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import TypeVar
 
 T = TypeVar("T")
 _PATIENCE = 1.0
-"""The seconds beyond which something is said."""
+"""The seconds after which progress is shown."""
 
 _silent = ContextVar("silent", default=False)
 
 
 @contextmanager
 def silence() -> Iterator[None]:
-    """Show no progress within: what runs is itself a step of something that does."""
+    """Show no progress within this context, which is a step of something that shows its own."""
     token = _silent.set(True)
     try:
         yield
@@ -29,19 +29,19 @@ def silence() -> Iterator[None]:
 def walk(
     items: Sequence[T], desc: str, unit: str, *, progress: bool = True, fewer: str = ""
 ) -> Iterator[T]:
-    """Walk items of about equal cost with a progress bar on stderr, from the first second on.
+    """Iterate over items of about equal cost, with a progress bar on stderr after one second.
 
     Parameters
     ----------
     items : sequence
-        What is walked.
+        The items.
     desc, unit : str
         What is computed, and what an item is called: "flow", "pair".
     progress : bool
         Whether to show anything.
     fewer : str
-        How a user asks for less, such as "choose some with queries=". Where given, an estimate of
-        the time is printed once the first item is done, if it is over a second.
+        How a user asks for less, such as "choose some with queries=". If given, an estimated time
+        of more than a second is printed after the first item.
     """
     from tqdm import tqdm
 
@@ -55,7 +55,7 @@ def walk(
 
 
 def announce(desc: str, unit: str, count: int, seconds: float, fewer: str) -> None:
-    """Print what `count` items will take where one takes so many seconds, if over a second."""
+    """Print how long `count` items of so many seconds will take, if more than a second."""
     from tqdm import tqdm
 
     if seconds * count > _PATIENCE:

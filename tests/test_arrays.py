@@ -300,7 +300,7 @@ def test_labels_that_cannot_be_kept_are_refused():
     array = labelled(softmaxed(2, 2, 3, 3).numpy())
     one, other = array
     for form, options, message in (
-        (array, {"tokens": ["x", "y", "z"]}, "no tokens="),
+        (array, {"tokens": ["x", "y", "z"]}, "leave out tokens="),
         (array.assign_coords(key=["a", "b", "c"]), {}, "key_token"),
         (array.assign_coords(layer=[1, 1]), {}, "must differ"),
         (array.assign_coords(key=[0, 1, 2]), {"graph": TokenGraph.complete(3)}, "bipartite"),

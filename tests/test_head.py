@@ -339,7 +339,7 @@ def test_spans_that_do_not_fit_are_refused(spans) -> None:
 
 
 def test_merging_needs_words_and_two_sides_for_two_kinds_of_spans() -> None:
-    with pytest.raises(SelectionError, match="does not know which tokens make a word"):
+    with pytest.raises(SelectionError, match="does not know which tokens form a word"):
         causal_head().merge_words()
     with pytest.raises(SelectionError, match="query_spans are for bipartite graphs"):
         causal_head().merge([(0, 2)], [(0, 2)])

@@ -191,8 +191,8 @@ def test_weighted_graphs_round_trip(edges: list[tuple[int, int, float]]) -> None
 
 OTHERS = {
     nx.Graph: "a Graph is undirected, but attention runs one way",
-    nx.MultiDiGraph: "a MultiDiGraph may have several edges for one pair",
-    nx.MultiGraph: "a MultiGraph may have several edges for one pair",
+    nx.MultiDiGraph: "a MultiDiGraph may have several edges per pair",
+    nx.MultiGraph: "a MultiGraph may have several edges per pair",
     list: r"read from a nx\.DiGraph; this is a list",
 }
 
@@ -213,7 +213,7 @@ def test_edges_without_attention_are_refused() -> None:
     head = AttentionGraph.from_networkx(graph, weight="attention")
     assert head.to_dense().tolist() == [[0, 0, 0], [0.25, 0, 0.75], [0, 0, 0]]
     del graph.edges["c", "b"]["attention"]
-    with pytest.raises(GraphError, match=r"\('c', 'b'\) has no .* it has none at all"):
+    with pytest.raises(GraphError, match=r"\('c', 'b'\) has no .* it has no attributes"):
         AttentionGraph.from_networkx(graph, weight="attention")
 
 

@@ -15,7 +15,7 @@ from gattn.graph.rules.edges import Edges
 from gattn.graph.rules.simple import Window
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
-from gattn.heads.store import KeptEdges
+from gattn.heads.store.kept_edges import KeptEdges
 from gattn.keep import All, Keep, Threshold, TopK, TopMass
 
 HEADS = [4, 0, 7]
@@ -488,5 +488,5 @@ def test_rows_that_read_what_is_taken_back_are_refused() -> None:
     store = begun(TokenGraph.complete(6), HEADS, All(), False, torch.float64)
     attention = torch.full((3, 6, 6), 1 / 6, dtype=torch.float64)
     store.add_rows(slice(0, 6), slice(0, 6), None, attention, None)
-    with pytest.raises(CaptureError, match="taken back that others attend to"):
+    with pytest.raises(CaptureError, match="Tokens that others attend to were taken back"):
         store.first_rows(4)

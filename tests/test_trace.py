@@ -9,7 +9,8 @@ import gattn
 from gattn.errors import SelectionError, ShapeError
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.stack import Stack
+from gattn.heads.trace import AttentionTrace
 from gattn.keep import TopK
 
 FIRST = np.array([[0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.25, 0.25, 0.5]])

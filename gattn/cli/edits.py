@@ -1,4 +1,4 @@
-"""Reads edits as the command line writes them, such as ``5.1:9<-4``: nothing here loads torch."""
+"""Reads edits of the command line, such as ``5.1:9<-4``, without loading torch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gattn.models.edit.base import Edit
 
 Make: TypeAlias = "Callable[[int, int], Edit]"
-"""Makes an edit for a model with so many heads a layer, and a text of so many tokens."""
+"""Makes an edit for a number of heads per layer, and a number of tokens."""
 
 _TOKENS = rf'{NUMBERS}|-\d+|"[^"]+"'
 _EDGES = re.compile(rf"(?P<place>{PLACE})(?::(?P<query>{_TOKENS})<-(?P<key>{_TOKENS}))?")
@@ -51,7 +51,7 @@ GRAPHS: Mapping[str, Callable[..., Any]] = {
         else gattn.TokenGraph.window(tokens, size - 1, causal=False)
     ),
 }
-"""What the command line calls weight functions, normalizers and graphs: a name, its number."""
+"""The weight functions, normalizers and graphs of the command line: a name, and its number."""
 
 
 def read_place(text: str, option: str = "--cut", *, of_edges: bool = True) -> dict[str, Any]:
@@ -60,21 +60,22 @@ def read_place(text: str, option: str = "--cut", *, of_edges: bool = True) -> di
     Parameters
     ----------
     text : str
-        As `GRAMMAR` says.
+        As in `GRAMMAR`.
     option : str
-        Whose text it is, for errors.
+        The option that has this text, for errors.
     of_edges : bool
         Whether ``:QUERY<-KEY`` is allowed.
 
     Returns
     -------
     dict
-        What is said of ``stack``, ``layer``, ``head``, ``query`` and ``key``, as an edit takes it.
+        Arguments of an edit: those of ``stack``, ``layer``, ``head``, ``query`` and ``key`` that
+        are given.
 
     Raises
     ------
     EditError
-        Where the text is none of the grammar.
+        If the text does not follow the grammar.
     """
     found = _EDGES.fullmatch(text.strip())
     if not of_edges and (found is None or found["query"]):
@@ -106,7 +107,7 @@ def read_edit(option: str, text: str, *, renormalize: bool = True) -> Make:
     Raises
     ------
     EditError
-        Where the text is none that the option takes.
+        If the option does not take such a text.
     """
     if option == "--cut":
         place = read_place(text)
@@ -130,7 +131,7 @@ def read_edit(option: str, text: str, *, renormalize: bool = True) -> Make:
 
 
 def _named(option: str, text: str, makers: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
-    """Find what makes a thing with a name, and give it the number behind the name."""
+    """Find the maker of this name, and bind the number after the name."""
     name, _, number = text.partition(":")
     form = next((form for form in makers if re.split(r"\[?:", form)[0] == name), None)
     takes, needs = ":" in (form or ""), ":" in (form or "") and "[" not in (form or "")

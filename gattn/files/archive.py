@@ -29,7 +29,8 @@ from gattn.graph import rules
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads import steps
 from gattn.heads.head import AttentionGraph
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.stack import Stack
+from gattn.heads.trace import AttentionTrace
 
 _KEY = "gattn"
 _SCHEMA = 1

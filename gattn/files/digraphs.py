@@ -10,8 +10,8 @@ import networkx as nx
 from gattn.door import GRAPHS, graph_of
 from gattn.errors import FileError, GraphError
 from gattn.files.plain import attribute_name
+from gattn.heads.from_networks import what_else
 from gattn.heads.head import AttentionGraph
-from gattn.heads.networks import what_else
 
 _MARK = "gattn"
 _SCHEMA = 1

@@ -1,4 +1,4 @@
-"""Arrays of attention as attention graphs, layer by layer."""
+"""Arrays of attention as attention graphs."""
 
 from __future__ import annotations
 
@@ -59,16 +59,16 @@ def heads_from(
 
 
 def _names_of(labels: Labelled, graph: TokenGraph, given: dict[str, Any]) -> dict[str, Any]:
-    """Give what heads keep of an array's labels, and refuse what they cannot."""
+    """Give what heads keep of an array's labels, and refuse what they cannot keep."""
     if labels.holds_residual:
         raise ShapeError(
-            "This array holds the residual stream already, which a trace cannot say: pass the "
-            "array itself to the analyses."
+            "This array includes the residual stream, which a trace cannot hold: pass the array "
+            "itself to the analyses."
         )
     found = {"tokens": labels.key_tokens, "query_tokens": labels.query_tokens}
     for name, side in (("tokens", "key"), ("query_tokens", "query")):
         if given[name] and found[name]:
-            raise ShapeError(f"The array names its tokens itself, as {side}_token: no {name}=.")
+            raise ShapeError(f"The array names its tokens, as {side}_token: leave out {name}=.")
     names = {name: given[name] or some for name, some in found.items()}
     places: dict[str, Any] = {
         "positions": unless_counted(np.array(labels.keys)),
@@ -83,7 +83,7 @@ def _names_of(labels: Labelled, graph: TokenGraph, given: dict[str, Any]) -> dic
     rows = names["tokens"][start:stop]
     if keys[start:stop] != queries or (names["query_tokens"] or rows) != rows:
         raise ShapeError(
-            "The labels of query and key are of different tokens: where that is so, give graph="
+            "The labels of query and key are of different tokens: if that is so, pass graph="
             f"TokenGraph.bipartite({len(queries)}, {len(keys)})."
         )
     return places | {"tokens": names["tokens"]}
@@ -102,7 +102,7 @@ def _head(matrix: Tensor, graph: TokenGraph, keep: Keep, **attributes: Any) -> A
 
 
 def _layers(attention: Any) -> Iterator[Tensor]:
-    """Walk the layers, each (heads, queries, keys)."""
+    """Iterate over the layers, each (heads, queries, keys)."""
     if isinstance(attention, (list, tuple)):
         for n, part in enumerate(attention):
             yield _one_layer(part, n)
@@ -152,13 +152,13 @@ def _check_layer(layer: Tensor, n: int, first: Tensor) -> None:
         head, query, key = (~torch.isfinite(layer)).nonzero()[0].tolist()
         raise ShapeError(
             f"Layer {n}, head {head} gives query {query} and key {key} "
-            f"{float(layer[head, query, key])}: attention is finite. Leave out padding and rows "
-            "that attend to nothing."
+            f"{float(layer[head, query, key])}: attention must be finite. Leave out padding and "
+            "rows that attend to nothing."
         )
 
 
 def _graph_of(layers: Sequence[Tensor], *, is_bipartite: bool) -> TokenGraph:
-    """Say who may attend: all, or where no head of any layer looks ahead nobody to the future."""
+    """Say who may attend: a causal graph if no head of any layer attends to a later token."""
     if not layers:
         raise ShapeError("There are no layers.")
     queries, keys = layers[0].shape[1:]

@@ -1,4 +1,4 @@
-"""Reads arrays of attention whose axes have names: which numbers they are, and of what."""
+"""Reads arrays of attention with named axes."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class Labelled:
     layers, heads, queries, keys : tuple of int
         The numbers of layers and heads, and the positions of queries and keys.
     query_tokens, key_tokens : tuple of str
-        Their texts; empty where the array does not say.
+        Their texts; empty if unknown.
     source : str
         What the array says it was computed from.
     edits : tuple of str
         The edits of the run, as `gattn.edit_records.identities` writes them.
     holds_residual : bool
-        Whether the residual stream is in the numbers already.
+        Whether the numbers include the residual stream.
     """
 
     numbers: NDArray[Any]
@@ -53,7 +53,7 @@ class Labelled:
 
 
 def is_labelled(attention: Any) -> bool:
-    """Say whether it is an array with named axes, or a list with one among its layers."""
+    """Say whether it is an array with named axes, or a list that contains one."""
     if isinstance(attention, (list, tuple)):
         return any(isinstance(part, xr.DataArray) for part in attention)
     return isinstance(attention, xr.DataArray)
@@ -65,7 +65,7 @@ def read_labelled(attention: Any) -> Labelled:
     Raises
     ------
     ShapeError
-        Where the axes are others or in another order, or the labels do not fit.
+        If there are other axes, or in another order, or the labels do not fit.
     """
     values = attention if isinstance(attention, xr.DataArray) else _joined(attention)
     _check_axes(values, "An array of attention", _AXES)

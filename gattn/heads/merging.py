@@ -1,4 +1,4 @@
-"""Fewer nodes: some of an attention graph's tokens, or spans of tokens merged into one node."""
+"""Attention graphs with fewer nodes: of some tokens, or with spans of tokens merged."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gattn.errors import SelectionError
 from gattn.graph.rules.edges import Edges
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads import steps
-from gattn.heads.pieces import joined
+from gattn.names.pieces import joined
 from gattn.names.tokens import find_tokens, places_of
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def subgraph(head: AttentionGraph, nodes: Iterable[int | str]) -> AttentionGraph
         found = places_of(one, keys, labels)
         more = places_of(one, queries, query_labels) if head.graph.is_bipartite else found
         if not found and not more:
-            find_tokens(one, keys, labels)  # says what there is
+            find_tokens(one, keys, labels)  # raises the error
         columns |= set(found)
         rows |= set(more)
     return selected(head, _sorted(rows), _sorted(columns))
@@ -50,7 +50,7 @@ def _sorted(places: set[int]) -> Ints:
 
 
 def selected(head: AttentionGraph, rows: Ints, columns: Ints) -> AttentionGraph:
-    """Keep some rows and columns, the same ones where queries and keys are the same tokens."""
+    """Keep some rows and columns: the same ones if queries and keys are the same tokens."""
     mask = np.isin(head.query, rows) & np.isin(head.key, columns)
     row = torch.from_numpy(np.searchsorted(rows, head.query[mask]))
     key = torch.from_numpy(np.searchsorted(columns, head.key[mask]))
@@ -76,12 +76,12 @@ def selected(head: AttentionGraph, rows: Ints, columns: Ints) -> AttentionGraph:
 
 
 def unless_counted(positions: Ints) -> Ints | None:
-    """Give positions, or None where they count from 0."""
+    """Give positions, or None if they are 0, 1, 2 ..."""
     return None if np.array_equal(positions, np.arange(len(positions))) else positions
 
 
 def with_all_rows(head: AttentionGraph) -> AttentionGraph:
-    """Give every token a row: an empty neighbourhood where there was none."""
+    """Give every token a row; new rows are empty neighbourhoods."""
     size, offset = head.graph.num_tokens, head.graph.query_offset
     if head.graph.is_bipartite or (head.graph.num_queries, head.graph.num_keys) == (size, size):
         return head
@@ -152,13 +152,13 @@ def merge(
 def _joined(
     tokens: Sequence[str], words: Sequence[int | None], starts: NDArray[np.bool_]
 ) -> tuple[str, ...]:
-    """Join the texts of the tokens that become one node."""
+    """Join the texts of tokens that become one node."""
     ends = pairwise([*np.flatnonzero(starts).tolist(), len(starts)])
     return tuple(joined(tokens[a:b], words[a:b]) for a, b in ends) if tokens else ()
 
 
 def _as_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Take pairs of whole numbers."""
+    """Check that spans are pairs of whole numbers."""
     one: Any = spans
     try:
         found = []
@@ -176,7 +176,7 @@ def _as_spans(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _span_starts(spans: Iterable[tuple[int, int]], size: int) -> NDArray[np.bool_]:
-    """Say of each token whether a merged node starts there."""
+    """Mark the tokens at which a node starts."""
     starts = np.ones(size, dtype=bool)
     previous = 0
     for start, stop in sorted(spans):
@@ -195,9 +195,8 @@ def merge_words(head: AttentionGraph) -> AttentionGraph:
     words = head.words
     if not words:
         raise SelectionError(
-            "This graph does not know which tokens make a word: they came from no tokenizer that "
-            "says so, or from ids that no text encodes to; "
-            "use merge([(start, stop), ...])."
+            "This graph does not know which tokens form a word: their tokenizer does not say, or "
+            "they came from ids that no text encodes to; use merge([(start, stop), ...])."
         )
     starts = [i for i, word in enumerate(words) if i == 0 or word is None or word != words[i - 1]]
     return merge(head, pairwise([*starts, len(words)]))

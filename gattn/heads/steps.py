@@ -1,4 +1,4 @@
-"""The steps by which a head came by its edges: keeps, and what else dropped or merged some."""
+"""The steps that chose a head's edges: keeps, and others that dropped or merged edges."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gattn.keep import All, Keep, Threshold, TopK, TopMass
 
 
 class Step:
-    """What changed the edges of a head other than a `Keep`; its text is what pictures say."""
+    """A change to the edges of a head that is not a `Keep`; pictures show its text."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +26,7 @@ class NoSelfLoops(Step):
 
 @dataclass(frozen=True)
 class Merged(Step):
-    """Tokens were merged, so that an edge is a sum over several, of which some may be missing."""
+    """Tokens were merged, so that an edge is a sum over several, some of which may be missing."""
 
     def __str__(self) -> str:
         return "merged"
@@ -34,7 +34,7 @@ class Merged(Step):
 
 @dataclass(frozen=True)
 class Without(Step):
-    """Tokens were left out: the special ones, the first one, or a number of tokens."""
+    """Tokens were left out: special ones, the first one, or a number of tokens."""
 
     tokens: Literal["special", "first"] | int
 
@@ -45,7 +45,7 @@ class Without(Step):
 
 @dataclass(frozen=True)
 class OtherStep(Step):
-    """A step that only its text tells, such as a keep of your own that was read from a file."""
+    """A step known only by its text, such as a keep of your own read from a file."""
 
     text: str
 
@@ -54,7 +54,7 @@ class OtherStep(Step):
 
 
 Kept: TypeAlias = tuple[Keep | Step, ...]
-"""The steps in their order, at least one; `All` alone where every edge was kept."""
+"""The steps in order, at least one; only `All` if every edge was kept."""
 
 ALL: Kept = (All(),)
 _KNOWN: dict[str, Keep | Step] = {
@@ -75,7 +75,7 @@ def check(steps: object) -> None:
     Raises
     ------
     ShapeError
-        Where it is something else.
+        If it is something else.
     """
     known = isinstance(steps, tuple) and all(isinstance(one, Keep | Step) for one in steps)
     if not steps or not known:
@@ -86,22 +86,22 @@ def check(steps: object) -> None:
 
 
 def after(steps: Kept, step: Keep | Step) -> Kept:
-    """Add a step; after `All` alone it stands for itself."""
+    """Add a step; it replaces a single `All`."""
     return (step,) if steps == ALL else (*steps, step)
 
 
 def to_text(steps: Iterable[Keep | Step]) -> str:
-    """Write steps as reprs, captions, files and surveys show them: "TopK(8), no self-loops"."""
+    """Write steps as in captions, files and surveys: "TopK(8), no self-loops"."""
     return ", ".join(map(str, steps))
 
 
 def in_words(steps: Kept) -> str:
-    """Write "kept by TopK(8)", or "" where every edge was kept."""
+    """Write "kept by TopK(8)", or "" if every edge was kept."""
     return "" if steps == ALL else f"kept by {to_text(steps)}"
 
 
 def from_text(text: str) -> Kept:
-    """Read what `to_text` wrote to a file; what is unknown becomes an `OtherStep`."""
+    """Read what `to_text` wrote; unknown text becomes an `OtherStep`."""
     found: list[Keep | Step] = []
     for part in text.split(", "):
         step = _step(part)
@@ -114,6 +114,6 @@ def from_text(text: str) -> Kept:
 def _step(text: str) -> Keep | Step:
     for pattern, make in _NUMBERED.items():
         if found := re.fullmatch(pattern, text):
-            with suppress(ValueError, GraphError):  # no number, or none that such a keep takes
+            with suppress(ValueError, GraphError):  # not a number that such a keep takes
                 return make(found[1])
     return _KNOWN.get(text) or OtherStep(text)

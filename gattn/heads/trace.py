@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from os import PathLike
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from gattn import door
 from gattn.checks import whole
@@ -13,6 +13,7 @@ from gattn.edit_records import Edits, in_words, union
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads.arrays import heads_from
 from gattn.heads.head import AttentionGraph
+from gattn.heads.stack import Reduction, Stack
 from gattn.keep import All, Keep
 from gattn.names.choices import HeadChoice, heads_among, stack_and_heads
 from gattn.names.places import list_places
@@ -26,112 +27,13 @@ if TYPE_CHECKING:
     from gattn.analysis.propagation.unrolled import Unrolled
     from gattn.graph.token_graph import TokenGraph
 
-Reduction: TypeAlias = Literal["mean", "max", "min"]
-
-
-@dataclass(frozen=True, eq=False, repr=False)
-class Stack(Mapping[tuple[int, int], AttentionGraph]):
-    """The heads of one stack of layers, by (layer, head).
-
-    Parameters
-    ----------
-    name : str
-        Such as "encoder", "decoder" or "cross".
-    heads : mapping of (layer, head) to AttentionGraph
-        A layer is the order of calls in the stack; layers and heads count from 0.
-    """
-
-    name: str
-    heads: Mapping[tuple[int, int], AttentionGraph]
-
-    def __getitem__(self, place: tuple[int, int]) -> AttentionGraph:
-        """Take the head (layer, head)."""
-        try:
-            return self.heads[place]
-        except (KeyError, TypeError):  # such as a list, which cannot be a place
-            raise SelectionError(
-                f"The {self.name} stack has no layer and head {place!r}; it has layers "
-                f"{self.layers} with heads {self.head_numbers}."
-            ) from None
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        return iter(self.heads)
-
-    def __len__(self) -> int:
-        return len(self.heads)
-
-    def __repr__(self) -> str:
-        edits = f"; {in_words(self.edits)}" if self.edits else ""
-        return f"Stack({self.name}: layers {self.layers}, heads {self.head_numbers}{edits})"
-
-    @property
-    def edits(self) -> Edits:
-        """The edits that the model ran with, as its heads know them."""
-        return union(head.edits for head in self.heads.values())
-
-    @property
-    def layers(self) -> list[int]:
-        """The layers that are there."""
-        return sorted({layer for layer, _ in self.heads})
-
-    @property
-    def head_numbers(self) -> list[int]:
-        """The heads that are there in some layer."""
-        return sorted({head for _, head in self.heads})
-
-    @property
-    def tokens(self) -> list[str]:
-        """The tokens' texts (of the keys, in cross-attention)."""
-        return next(iter(self.heads.values())).labels() if self.heads else []
-
-    def draw(self, *, other: Stack | None = None, **options: Any) -> Figure:
-        """Draw its heads at a glance, as `AttentionTrace.draw` does."""
-        return door.draw_heads(self, other, **options)
-
-    def unroll(
-        self, *, heads: HeadChoice = None, reduce: Reduction = "mean", residual: float = 0.5
-    ) -> Unrolled:
-        r"""Unroll the stack into one directed acyclic graph on (layer, position).
-
-        Layer 0 is the input; the edge ((l, j), (l + 1, i)) is what flows in layer l. With A
-        reduced over heads and r the residual share, its weight is
-        :math:`(1 - r) A_{ij} + r \delta_{ij}`, divided by the sum of its whole row, dropped edges
-        included: where edges were dropped, weights are lower bounds.
-
-        Parameters
-        ----------
-        heads : int, str, sequence of int, or sequence of (layer, head), optional
-            Which heads are read: one or several of every layer, or those at some places, such as
-            ``"2.1"``; all by default. Through a layer of which none is read, the residual stream
-            passes alone.
-        reduce : "mean", "max" or "min"
-            How the heads of a layer become one A.
-        residual : float
-            The share r of the residual stream, 0 to 1.
-
-        Returns
-        -------
-        Unrolled
-            A `networkx.DiGraph` that draws itself. Edges have ``attention``, ``residual`` (the
-            residual's share of the weight) and ``weight`` = ``capacity``; ``head_0`` ..., the
-            attention of each head, where several were chosen.
-
-        Raises
-        ------
-        SelectionError
-            Where the stack is not self-attention over whole, consecutive layers.
-        ShapeError
-            Where attention is negative, or `residual` is no share.
-        """
-        return door.unroll(self, heads=heads, reduce=reduce, residual=residual)
-
 
 @dataclass(frozen=True, eq=False, repr=False)
 class AttentionTrace:
     """All attention graphs of one run of a model, in named stacks of layers.
 
-    ``trace[1, 3]`` is head 3 of layer 1 where there is one stack; ``trace["cross"][1, 3]`` names
-    the stack.
+    ``trace[1, 3]`` is head 3 of layer 1, if there is only one stack; ``trace["cross"][1, 3]``
+    names the stack.
 
     Parameters
     ----------
@@ -141,17 +43,17 @@ class AttentionTrace:
         The model's name.
     generated : int
         How many of the tokens the model generated in this run: the last ones. The very last token
-        of a generated text never enters the model, and so is not among them.
+        of a generated text never enters the model, so it is not among them.
     logits : Tensor, optional
-        The model's output scores in this run, (tokens, vocabulary) or (labels,); those of the last
-        tokens alone where the model computed no others, as in ``generate``. Files do not hold them.
+        The logits of this run, (tokens, vocabulary) or (labels,); only those of the last tokens if
+        the model computed no others, as in ``generate``. Files do not hold them.
     text : str
-        The text that the model was given; empty where it was given something else.
+        The text that the model was given; empty if it was given something else.
 
     Raises
     ------
     ShapeError
-        Where `generated` is no number of tokens, or `logits` has another shape.
+        If `generated` is not a number of tokens, or `logits` has another shape.
     """
 
     stacks: Mapping[str, Stack]
@@ -182,26 +84,26 @@ class AttentionTrace:
     ) -> AttentionTrace:
         """Read arrays of attention, such as a model's own ``attentions``.
 
-        An array cannot tell an edge of attention 0 from no edge. Where `graph` is not given, every
-        token may attend to all, or, where no head of any layer attends to a later token, to all up
-        to itself: a zero among these is an edge of attention 0. Where that is wrong, as of a
-        sliding window or padding, give the `graph`. Only what counts edges, or compares with even
-        attention, depends on it.
+        An array cannot tell an edge of attention 0 from a missing edge. Without `graph`, every
+        token may attend to all tokens; or, if no head of any layer attends to a later token, to
+        all up to itself. Zeros among these are edges of attention 0. If that is wrong, as with a
+        sliding window or padding, pass `graph`. It only matters to what counts edges, or compares
+        with even attention.
 
         Parameters
         ----------
         attention : array or Tensor (layers, heads, queries, keys), or list of layers
-            ``attention[l, h, i, j]`` is what query i gives to key j. Layers in a list are (heads,
-            queries, keys), or (1, heads, queries, keys) as in a model's ``attentions``. Labelled
-            arrays (`xarray.DataArray`) keep their numbers of layers and heads, positions, tokens
-            (``key_token``, ``query_token``) and edits.
+            ``attention[l, h, i, j]`` is the attention of query i to key j. Layers in a list are
+            (heads, queries, keys), or (1, heads, queries, keys) as in a model's ``attentions``.
+            Labelled arrays (`xarray.DataArray`) keep their numbers of layers and heads, positions,
+            tokens (``key_token``, ``query_token``) and edits.
         tokens : sequence of str
-            The tokens' texts (of the keys, where `query_tokens` are given).
+            The tokens' texts (of the keys, if `query_tokens` are given).
         query_tokens : sequence of str
             The queries' texts, in cross-attention.
         graph : TokenGraph, optional
-            Who may attend to whom. Without it, queries and keys are different tokens where
-            their numbers differ or `query_tokens` are given; a decoding step is
+            Who may attend to whom. Without it, queries and keys are different tokens if their
+            numbers differ or `query_tokens` are given; a decoding step is
             ``TokenGraph.causal(1, num_keys=n, query_offset=n - 1)``.
         keep : Keep
             Which edges to keep; all by default.
@@ -213,9 +115,9 @@ class AttentionTrace:
         Raises
         ------
         ShapeError
-            Where the array is of no such shape, a number is not finite, or labels cannot be kept.
+            If the array has another shape, a number is not finite, or labels cannot be kept.
         GraphError
-            Where there is attention that `graph` does not allow.
+            If there is attention that `graph` does not allow.
 
         Examples
         --------
@@ -233,7 +135,7 @@ class AttentionTrace:
     @overload
     def __getitem__(self, place: tuple[int, int]) -> AttentionGraph: ...
     def __getitem__(self, place: str | tuple[int, int]) -> Stack | AttentionGraph:
-        """Take a stack by name, or a head by (layer, head) where there is one stack."""
+        """Take a stack by name, or a head of the only stack by (layer, head)."""
         if isinstance(place, str):
             if place not in self.stacks:
                 raise SelectionError(
@@ -248,19 +150,19 @@ class AttentionTrace:
 
     def __iter__(self) -> NoReturn:
         raise SelectionError(
-            "A trace has stacks, layers and heads, so it is not clear what to walk: say "
+            "A trace has stacks, layers and heads, so it is unclear what to iterate over: write "
             "`for head in trace.heads()`, or `for name, stack in trace.stacks.items()`."
         )
 
     def __contains__(self, thing: object) -> NoReturn:
         raise SelectionError(
-            "A trace has stacks, layers and heads, so it is not clear what to look for: ask "
-            "`(1, 3) in trace.only_stack` or `'cross' in trace.stacks`, or walk `trace.heads()`."
+            "A trace has stacks, layers and heads, so it is unclear what to look for: write "
+            "`(1, 3) in trace.only_stack` or `'cross' in trace.stacks`, or search `trace.heads()`."
         )
 
     @property
     def only_stack(self) -> Stack:
-        """The stack, where there is just one."""
+        """The stack, if there is only one."""
         if len(self.stacks) != 1:
             is_cross = {
                 name: any(head.graph.is_bipartite for head in stack.values())
@@ -280,16 +182,16 @@ class AttentionTrace:
 
     @property
     def edits(self) -> Edits:
-        """The edits that the model ran with, as its heads know them."""
+        """The edits that the model ran with."""
         return union(head.edits for head in self.heads())
 
     @property
     def tokens(self) -> list[str]:
-        """The tokens' texts, where there is one stack."""
+        """The tokens' texts, if there is only one stack."""
         return self.only_stack.tokens
 
     def heads(self) -> Iterator[AttentionGraph]:
-        """Walk all heads, stack by stack, in order of layer and head."""
+        """Iterate over all heads, stack by stack, by layer and head."""
         for stack in self.stacks.values():
             for place in sorted(stack):
                 yield stack[place]
@@ -301,7 +203,7 @@ class AttentionTrace:
         return self.only_stack.unroll(heads=heads, reduce=reduce, residual=residual)
 
     def summary(self) -> pd.DataFrame:
-        """Describe every head in one row; see `gattn.analysis.heads.head_table.head_table`."""
+        """Describe each head in a row; see `gattn.analysis.head_table`."""
         return door.head_table(self)
 
     def save(self, path: str | PathLike[str]) -> None:
@@ -309,9 +211,9 @@ class AttentionTrace:
         door.save(self, path)
 
     def draw(self, *, other: AttentionTrace | None = None, **options: Any) -> Figure:
-        """Draw all heads at a glance; see `gattn.drawing.draw_heads`.
+        """Draw all heads; see `gattn.drawing.draw_heads`.
 
-        With another trace of the same tokens, before, after and what changed; see
+        With `other`, a trace of the same tokens, draw both and their difference; see
         `gattn.drawing.draw_compare`.
         """
         return door.draw_heads(self, other, **options)
@@ -321,7 +223,7 @@ class AttentionTrace:
     @overload
     def to_html(self, path: str | PathLike[str], **options: Any) -> None: ...
     def to_html(self, path: str | PathLike[str] | None = None, **options: Any) -> str | None:
-        """Write a page to look at, one HTML file; see `gattn.drawing.page.to_html`."""
+        """Write an interactive page, one HTML file; see `gattn.drawing.page.to_html`."""
         return door.to_html(self, path, **options)
 
     def _repr_html_(self) -> str | None:
@@ -334,7 +236,7 @@ class AttentionTrace:
         heads: HeadChoice = None,
         **options: Any,
     ) -> Axes:
-        """Write the text, shaded by the mean of all heads or of some, as in `draw`.
+        """Draw the text, shaded by the mean attention of all heads, or of those chosen.
 
         See `gattn.drawing.draw_text`.
         """
@@ -348,7 +250,7 @@ class AttentionTrace:
 
 
 def _hint(place: str) -> str:
-    """Say how a head is taken that was named as text."""
+    """Say how to take a head that was named as text."""
     try:
         stack, ((layer, head), *_) = list_places(place)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Which layers and heads are chosen: the one reading of ``layers=`` and ``heads=``."""
+"""Reads ``layers=`` and ``heads=``: which layers and heads are chosen."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ LayerChoice: TypeAlias = int | str | Sequence[int] | None
 HeadChoice: TypeAlias = int | str | Sequence[int] | Sequence[tuple[int, int] | str] | None
 """Which heads: all (None), one number or several of every layer, or places (layer, head).
 
-Places may be text, such as "2.1" or "1.1,2.0", and so may numbers, such as "0,2"."""
+Places and numbers may be text, such as "2.1", "1.1,2.0" or "0,2"."""
 
 REDUCTIONS = ("mean", "max", "min")
-"""The names of how heads become one, which are not names of heads."""
+"""How heads can be reduced to one, by name; not names of heads."""
 
 
 @dataclass(frozen=True)
 class Chosen:
-    """The heads of a model that are chosen.
+    """The chosen heads of a model.
 
     Parameters
     ----------
     layers : list of int, optional
-        The layers; all where None.
+        The layers; None for all.
     heads : list of int or (layer, head), optional
-        The heads of each of these layers, or heads one by one; all where None.
+        The heads of each of these layers, or single heads; None for all.
     """
 
     layers: list[int] | None = None
@@ -46,7 +46,7 @@ class Chosen:
         Raises
         ------
         SelectionError
-            Where they are none, or say twice which layers.
+            If they choose no heads, or both say which layers.
         """
         numbers, chosen = numbers_of("layers", layers), numbers_or_places(heads)
         if chosen is None or not isinstance(chosen[0], tuple):
@@ -58,16 +58,16 @@ class Chosen:
         return cls(list(dict.fromkeys(place[0] for place in _places(chosen))), chosen)
 
     def has_layer(self, layer: int) -> bool:
-        """Say whether some heads of a layer are chosen."""
+        """Say whether any head of a layer is chosen."""
         return self.layers is None or layer in self.layers
 
     def in_layer(self, layer: int, count: int) -> list[int]:
-        """List which of a layer's heads are chosen, where it has so many.
+        """List the chosen heads of a layer that has `count` heads.
 
         Raises
         ------
         SelectionError
-            Where it has no such head.
+            If the layer has no such head.
         """
         if self.heads is None:
             return list(range(count))
@@ -81,7 +81,7 @@ class Chosen:
         return numbers
 
     def count(self, layers: int, heads: int) -> int:
-        """Count the heads that are chosen of so many layers with so many heads."""
+        """Count the chosen heads of a model with so many layers, and so many heads in each."""
         if self.heads is not None and isinstance(self.heads[0], tuple):
             return len(self.heads)
         return (layers if self.layers is None else len(self.layers)) * (
@@ -89,7 +89,7 @@ class Chosen:
         )
 
     def written(self) -> dict[str, list[int] | list[int | str] | None]:
-        """Give ``layers`` and ``heads`` in numbers and text that read back as they were given."""
+        """Write ``layers`` and ``heads`` as numbers and text that `of` reads back."""
         if self.heads is None:
             return {"layers": self.layers, "heads": None}
         has_places = isinstance(self.heads[0], tuple)
@@ -105,7 +105,7 @@ def numbers_of(name: str, chosen: LayerChoice) -> list[int] | None:
     Raises
     ------
     SelectionError
-        Where it is none, or names one of them twice.
+        If it is not such a choice, or repeats a number.
     """
     if chosen is None:
         return None
@@ -121,7 +121,7 @@ def numbers_of(name: str, chosen: LayerChoice) -> list[int] | None:
     if not numbers:
         raise SelectionError(f"{name} is empty: name at least one, or None for all.")
     if len(set(numbers)) < len(numbers):
-        raise SelectionError(f"{name}={numbers} names one of them twice: name each once.")
+        raise SelectionError(f"{name}={numbers} repeats a number: name each once.")
     return numbers
 
 
@@ -131,13 +131,13 @@ def numbers_or_places(heads: HeadChoice) -> list[int] | list[tuple[int, int]] | 
     Raises
     ------
     SelectionError
-        Where it is neither, may be both, or names a stack.
+        If it is neither, may be either, or names a stack.
     """
     stack, chosen = stack_and_heads(heads)
     if stack is not None:
         raise SelectionError(
             f"heads={heads!r:.80} names a stack, but here heads are named without one: leave out "
-            f"{stack}:, and where there are several stacks, take one of the trace, as in "
+            f"{stack}:, and if there are several stacks, take one from the trace, as in "
             f"trace[{stack!r}]."
         )
     return chosen
@@ -146,17 +146,17 @@ def numbers_or_places(heads: HeadChoice) -> list[int] | list[tuple[int, int]] | 
 def heads_among(
     heads: HeadChoice, layers: Sequence[int]
 ) -> tuple[str | None, list[tuple[int, int]]]:
-    """Read a choice of heads one by one: numbers stand for these heads of each layer.
+    """Read a choice of heads as places; a number stands for that head of each layer.
 
     Returns
     -------
     tuple
-        The stack, where a text names it, and the heads in the order given.
+        The stack, if a text names it, and the heads in the given order.
 
     Raises
     ------
     SelectionError
-        Where it is none.
+        If it is not a choice of heads.
     """
     stack, chosen = stack_and_heads(heads)
     places: list[tuple[int, int]] = []
@@ -172,7 +172,7 @@ def stack_and_heads(
     if heads is None:
         return None, None
     if isinstance(heads, str) and heads in REDUCTIONS:
-        raise SelectionError(f"{_expected(heads)}; how they become one is reduce={heads!r}.")
+        raise SelectionError(f"{_expected(heads)}; to reduce heads to one, use reduce={heads!r}.")
     try:
         listed: Any
         if isinstance(heads, str):
@@ -198,7 +198,7 @@ def _order(head: int | tuple[int, int]) -> tuple[int, int]:
 
 
 def is_number(value: object) -> bool:
-    """Say whether a value is a whole number, NumPy's included, and no boolean."""
+    """Say whether a value is a whole number, including NumPy's, but not a boolean."""
     return not isinstance(value, (bool, np.bool_)) and isinstance(value, (int, np.integer))
 
 

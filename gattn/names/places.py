@@ -1,4 +1,4 @@
-"""Reads which heads somebody names as text, such as ``5.1``: the one grammar of all of gattn."""
+"""Reads heads named as text, such as ``5.1``: one grammar for all of gattn."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Numbers: TypeAlias = "int | list[int] | None"
 Places: TypeAlias = "list[tuple[int, int]]"
 
 MOST = 100_000
-"""How many layers, heads or tokens can be listed."""
+"""The most layers, heads or tokens that can be listed."""
 DIGITS = 12
 _RANGE = r"\d+(?:-\d+)?"
 _COMMA = r"\s*,\s*"
@@ -29,14 +29,14 @@ EXAMPLES = "2.1 for head 1 of layer 2, 1.1,2.0 for several, or decoder:2.1 of a 
 
 @dataclass(frozen=True)
 class Named:
-    """What a text names: heads one by one, or all of some heads in some layers.
+    """What a text names: single heads, or the same heads of several layers.
 
     Parameters
     ----------
     stack : str, optional
-        The stack, where it is named.
+        The stack, if it is named.
     layer, head : int or list of int, optional
-        The layers, and the heads of each of them; None for all.
+        The layers, and the heads of each; None for all.
     heads : tuple of (layer, head)
         Heads of different layers, as in ``1.1,2.0``; then there is no layer and no head.
     """
@@ -52,7 +52,7 @@ class Named:
         Raises
         ------
         ValueError
-            Where it takes the model to know which they are.
+            If only the model knows which they are.
         """
         if self.heads:
             return list(self.heads)
@@ -69,7 +69,7 @@ def read_heads(text: str) -> Named:
     Raises
     ------
     ValueError
-        Where the text is no such place; it says what is expected instead.
+        If the text is not such a place; it says what is expected.
     """
     found = _PARTS.fullmatch(text.strip())
     if found is None:
@@ -100,17 +100,17 @@ def read_choice(text: str) -> tuple[str | None, list[int] | Places]:
 
 
 def list_places(given: Any) -> tuple[str | None, Places]:
-    """Read heads one by one: as text, or several, each as (layer, head) or text.
+    """Read single heads: as text, or several, each as (layer, head) or text.
 
     Returns
     -------
     tuple
-        The stack, where a text names it, and the heads.
+        The stack, if a text names it, and the heads.
 
     Raises
     ------
     ValueError
-        Where they are none, or of different stacks; it says what is expected instead.
+        If they are not heads, or of different stacks; it says what is expected.
     """
     parts = [given] if isinstance(given, str) else _listed(given)
     stacks: dict[str | None, None] = {}
@@ -123,7 +123,7 @@ def list_places(given: Any) -> tuple[str | None, Places]:
         else:
             heads.append(_pair(part))
     if len(stacks) > 1:
-        raise ValueError("heads of one stack, which is named once or with each of them")
+        raise ValueError("heads of one stack, named once or with each of them")
     return next(iter(stacks), None), list(dict.fromkeys(heads))
 
 
@@ -133,15 +133,15 @@ def read_numbers(written: str) -> list[int]:
     Raises
     ------
     ValueError
-        Where it is something else, a range is empty, or there is more than any model or text has;
-        it says what is expected instead.
+        If it is something else, a range is empty, or there are more than `MOST`; it says what is
+        expected.
     """
     numbers: list[int] = []
     for part in map(str.strip, written.split(",")):
         first, dash, last = part.partition("-")
         start, stop = read_number(first), read_number(last if dash else first)
         if stop < start:
-            raise ValueError(f"ranges that rise: {part} is empty")
+            raise ValueError(f"rising ranges: {part} is empty")
         if stop - start + len(numbers) >= MOST:
             raise ValueError(f"at most {MOST:,} numbers")
         numbers += range(start, stop + 1)
@@ -154,7 +154,7 @@ def read_number(written: str) -> int:
     Raises
     ------
     ValueError
-        Where it is larger than any of these, or no number; it says what is expected instead.
+        If it is too large, or not a number; it says what is expected.
     """
     if len(written) > DIGITS:
         raise ValueError(f"numbers of at most {DIGITS} digits")

@@ -1,4 +1,4 @@
-"""Tokens as text that any font can show: nothing here knows of matplotlib."""
+"""Tokens as text that any font can show, independent of matplotlib."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ _DOTTED_CIRCLE = "◌"
 
 
 def always(character: str) -> bool:
-    """Say that a font has every character."""
+    """Pretend that the font has every character."""
     return True
 
 
 def visible(token: str, *, limit: int = 16, has_glyph: Callable[[str], bool] = always) -> str:
-    r"""Write a token so that nothing of it is invisible, acts on the layout, or lacks a glyph.
+    r"""Write a token without characters that are invisible, change the layout, or lack a glyph.
 
     Parameters
     ----------
     token : str
-        Any string at all.
+        Any string.
     limit : int
         The number of characters beyond which it ends in an ellipsis.
     has_glyph : callable
@@ -30,9 +30,9 @@ def visible(token: str, *, limit: int = 16, has_glyph: Callable[[str], bool] = a
     Returns
     -------
     str
-        Spaces at the ends are stripped; a token of spaces alone shows each as ``␣``, an empty one
+        Spaces at the ends are stripped; if there are only spaces, each is ``␣``, and an empty token
         is ``""``. A newline is ``↵``, other control characters are escapes such as ``\\x00``, and
-        invisible or missing characters are written as ``U+202E``.
+        invisible or missing characters look like ``U+202E``.
 
     Examples
     --------
@@ -72,7 +72,7 @@ def _ellipsised(pieces: list[str], limit: int) -> str:
 
 
 def _joined(pieces: list[str]) -> str:
-    """Join characters and escapes, with a space on each side of a ``U+...``."""
+    """Join characters and escapes, with spaces around ``U+...``."""
     text = ""
     for before, piece in zip(["", *pieces], pieces, strict=False):
         apart = before and (len(piece) > 4 or len(before) > 4)
@@ -98,7 +98,7 @@ def _character_width(character: str) -> float:
 
 
 def wrapped(text: str, limit: float) -> str:
-    """Break text at spaces into lines of at most `limit` font sizes, where words allow.
+    """Break text at spaces into lines of at most `limit` font sizes, if words are short enough.
 
     A share such as 0.43 stays with the word before it.
     """

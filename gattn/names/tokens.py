@@ -1,4 +1,4 @@
-"""Finds the tokens that somebody names: by position, from the end, or by text."""
+"""Finds tokens by position, from the end, or by text."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _LISTED = 20
 def find_text(
     wanted: str, tokens: Sequence[str], spellings: Iterable[Sequence[str]] = ()
 ) -> list[int]:
-    """Find the tokens of a text, by the names that attention graphs show.
+    """Find all tokens that have a text.
 
-    Where no token has the text itself, it may be what the tokenizer calls one ("##believ",
-    " dog", or in lower case "the") or what pictures and tables write ("␣dog"), if that leaves no
-    doubt which are meant.
+    If no token has exactly this text, it may be the tokenizer's name for one ("##believ", " dog"),
+    its form in pictures and tables ("␣dog"), or differ only in case, as long as it is clear which
+    tokens are meant.
 
     Parameters
     ----------
@@ -33,18 +33,17 @@ def find_text(
     tokens : sequence of str
         The tokens' texts.
     spellings : iterable of sequence of str
-        What else the tokens are called.
+        Other names of the tokens.
 
     Returns
     -------
     list of int
-        Their places among the tokens, none where there is no such token.
+        Their indices among the tokens; empty if there is no such token.
 
     Raises
     ------
     SelectionError
-        Where some of the tokens that have one text are meant and others are not, or several
-        different texts differ from what was written.
+        If only some of the tokens with the same text are meant, or tokens of different texts.
     """
     found = _find(wanted, tokens, spellings)
     meant = from_shown(wanted)
@@ -52,7 +51,7 @@ def find_text(
 
 
 def from_shown(text: str) -> str:
-    """Give the token that pictures and tables write so: ``␣lamp`` is ``" lamp"``.
+    """Read a token as pictures and tables write it: ``␣lamp`` is ``" lamp"``.
 
     Examples
     --------
@@ -87,7 +86,7 @@ def _find(wanted: str, tokens: Sequence[str], spellings: Iterable[Sequence[str]]
 
 
 def _plain(token: str) -> str:
-    """Take away a tokenizer's marks, and spaces."""
+    """Strip spaces and a tokenizer's marks."""
     text = token.strip()
     for mark in _BEFORE:
         text = text.removeprefix(mark) or text
@@ -99,19 +98,18 @@ def _plain(token: str) -> str:
 def _unclear(wanted: str, found: Sequence[int], tokens: Sequence[str]) -> SelectionError:
     listed = ", ".join(f"{n} {tokens[n]!r}" for n in sorted(found)[:_LISTED])
     return SelectionError(
-        f"{wanted!r} may mean several tokens, {listed}: name one as it is written there, or by its "
-        "position."
+        f"{wanted!r} may mean several tokens, {listed}: name one as here, or by position."
     )
 
 
 def described(tokens: Sequence[str], wanted: object = None) -> str:
-    """Say which tokens there are; first those most like a text that is not there."""
+    """Say which tokens there are, or those most similar to a text that is missing."""
     if not tokens:
         return "there are no tokens"
     known = list(dict.fromkeys(tokens))
     alike = get_close_matches(wanted, known, 3) if isinstance(wanted, str) else []
     if alike:
-        return f"the tokens most alike are {', '.join(map(repr, alike))}"
+        return f"the most similar tokens are {', '.join(map(repr, alike))}"
     more = ", ..." if len(tokens) > _LISTED else ""
     return f"the {len(tokens)} tokens are {', '.join(map(repr, tokens[:_LISTED]))}{more}"
 
@@ -119,17 +117,17 @@ def described(tokens: Sequence[str], wanted: object = None) -> str:
 def find_tokens(
     wanted: int | str, positions: Sequence[int], tokens: Sequence[str], name: str = "token"
 ) -> list[int]:
-    """Find tokens by a position, from the end -1, -2 ..., or a text, which names each of that text.
+    """Find tokens by a position, negative from the end, or by a text, which may name several.
 
     Returns
     -------
     list of int
-        Their places among the tokens.
+        Their indices among the tokens.
 
     Raises
     ------
     SelectionError
-        Where there is none, or the text leaves doubt which are meant.
+        If there is no such token, or it is unclear which tokens the text means.
     """
     if found := places_of(wanted, positions, tokens, name):
         return found
@@ -141,7 +139,7 @@ def find_tokens(
 def places_of(
     wanted: int | str, positions: Sequence[int], tokens: Sequence[str], name: str = "token"
 ) -> list[int]:
-    """Do what `find_tokens` does, but give no places where there is no such token."""
+    """Do what `find_tokens` does, but return an empty list if there is no such token."""
     if isinstance(wanted, str):
         return find_text(wanted, tokens)
     try:
@@ -172,13 +170,12 @@ def find_token(
     Raises
     ------
     SelectionError
-        Where there is none, or several have the text.
+        If there is no such token, or several have the text.
     """
     found = find_tokens(wanted, positions, tokens, name)
     if len(found) > 1:
         places = ", ".join(str(positions[n]) for n in found[:_LISTED])
         raise SelectionError(
-            f"{name} is one token, but {wanted!r} stands at the positions {places}: name one of "
-            "these."
+            f"{name} is one token, but {wanted!r} is at the positions {places}: pass one of these."
         )
     return found[0]

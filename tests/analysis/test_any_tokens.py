@@ -7,7 +7,7 @@ import pytest
 
 import gattn
 from gattn import analysis
-from gattn.heads.trace import Stack
+from gattn.heads.stack import Stack
 
 TOKENS = ("lone \ud800", "nul \x00", "", "lone \ud800", "nan")
 

@@ -14,7 +14,7 @@ from gattn.analysis.heads.compare import compare, compare_head, difference
 from gattn.analysis.heads.divergences import FARTHEST, dropped_distance
 from gattn.drawing.canvas.colours import colour_map
 from gattn.errors import SelectionError, ShapeError
-from gattn.heads.trace import Stack
+from gattn.heads.stack import Stack
 
 TEXT = "The dog chased the cat, and the cat chased the"
 

@@ -26,7 +26,8 @@ from gattn.analysis import (
 from gattn.analysis.faithfulness.rankings import order
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads.head import AttentionGraph
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.stack import Stack
+from gattn.heads.trace import AttentionTrace
 
 IDS = [5, 17, 42, 17, 8, 33]
 QUIET = {"progress": False, "batch_size": 7}

@@ -11,7 +11,8 @@ import gattn
 from gattn.analysis import flow, rollout
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads.head import AttentionGraph
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.stack import Stack
+from gattn.heads.trace import AttentionTrace
 from gattn.keep import Threshold, TopK
 
 FIRST = [[0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.25, 0.25, 0.5]]

@@ -17,7 +17,7 @@ from gattn import AttentionGraph, AttentionTrace, TokenGraph, TopK, TopMass
 from gattn.analysis import compare, head_clusters, head_distances, head_map
 from gattn.analysis.heads import head_distances as head_space
 from gattn.errors import SelectionError, ShapeError
-from gattn.heads.trace import Stack
+from gattn.heads.stack import Stack
 
 FARTHEST = math.sqrt(math.log(2))
 

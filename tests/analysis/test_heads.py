@@ -21,7 +21,8 @@ from gattn.drawing.canvas.colours import colour_map
 from gattn.errors import SelectionError, ShapeError
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.stack import Stack
+from gattn.heads.trace import AttentionTrace
 from gattn.keep import Threshold, TopK, TopMass
 from gattn.normalizers import Softmax
 

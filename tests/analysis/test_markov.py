@@ -41,7 +41,7 @@ def encoder(keep=None):
     for head, matrix in enumerate(softmax(3, layers=1)[0]):
         graph = gattn.AttentionGraph.from_dense(matrix, layer=0, head=head)
         heads[0, head] = graph if keep is None else graph.keep(keep)
-    return gattn.AttentionTrace({"encoder": gattn.heads.trace.Stack("encoder", heads)})
+    return gattn.AttentionTrace({"encoder": gattn.heads.stack.Stack("encoder", heads)})
 
 
 def drawn_words(ax):

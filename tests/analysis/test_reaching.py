@@ -221,7 +221,7 @@ def test_influence_sums_to_1_beside_a_sink_and_to_less_where_nothing_is_attended
 
 
 def test_positions_count_from_the_end_where_negative(trace):
-    part = gattn.heads.trace.Stack(
+    part = gattn.heads.stack.Stack(
         "decoder", {place: head.subgraph(range(3, 11)) for place, head in trace.only_stack.items()}
     )
     for given_, key, query in ((trace, 2, 12), (part, 4, 10)):

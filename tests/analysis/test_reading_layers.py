@@ -10,7 +10,8 @@ from gattn.analysis.reading.layers import Layers, heads_of
 from gattn.analysis.reading.results import array
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads.head import AttentionGraph
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.stack import Stack
+from gattn.heads.trace import AttentionTrace
 from gattn.keep import All, Threshold
 
 TOKENS = ("a", "b", "a", "$c")

@@ -12,7 +12,8 @@ from gattn.analysis import contributions, flow, oversquashing, rank_collapse, ro
 from gattn.analysis.reading.results import array
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads.head import AttentionGraph
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.stack import Stack
+from gattn.heads.trace import AttentionTrace
 from gattn.keep import Threshold, TopK
 
 TEXT = "The dog chased the cat, and the cat chased the dog"
@@ -140,7 +141,7 @@ def test_heads_say_which_are_read(heads, read, reduce):
         ({"heads": "1-"}, r"a number, several such as .*not .1-."),
         (
             {"heads": "decoder:2.1"},
-            r"names a stack.*take one of the trace, as in trace\['decoder'\]",
+            r"names a stack.*take one from the trace, as in trace\['decoder'\]",
         ),
         ({"heads": []}, "at least one"),
         ({"heads": [0, 7]}, "No head 7"),

@@ -18,7 +18,7 @@ from gattn.analysis.syntax.conllu import Sentence
 from gattn.analysis.syntax.trees import tree_heads
 from gattn.errors import FileError, SelectionError, ShapeError
 from gattn.heads.head import AttentionGraph
-from gattn.heads.trace import Stack
+from gattn.heads.stack import Stack
 
 
 def conllu(rows, text=None):

@@ -15,8 +15,8 @@ from gattn import All, AttentionGraph, AttentionTrace, TokenGraph, TopK, TopMass
 from gattn.analysis import compare, head_distances, head_table, over_texts, without_tokens
 from gattn.analysis.reading.results import array, table
 from gattn.errors import SelectionError
+from gattn.heads.stack import Stack
 from gattn.heads.steps import Without
-from gattn.heads.trace import Stack
 
 TEXTS = ["The dog chased the cat.", "Anna has a red ball, and Tom has a blue book.", "Hello there!"]
 

@@ -13,7 +13,8 @@ from gattn.analysis.propagation.unrolled import Unrolled
 from gattn.errors import SelectionError
 from gattn.files import load, save
 from gattn.heads.head import AttentionGraph
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.stack import Stack
+from gattn.heads.trace import AttentionTrace
 from gattn.keep import TopK
 
 LAYERS, HEADS, TOKENS = 3, 2, 5

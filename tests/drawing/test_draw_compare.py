@@ -13,7 +13,8 @@ from gattn.analysis.heads.compare import compare, compare_head
 from gattn.analysis.heads.divergences import FARTHEST
 from gattn.drawing.many_heads.compare import distance_text, draw_compare
 from gattn.errors import SelectionError, ShapeError
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.stack import Stack
+from gattn.heads.trace import AttentionTrace
 from gattn.keep import TopK
 
 

@@ -16,7 +16,8 @@ from gattn.drawing import draw_heads, notebook_svg
 from gattn.errors import SelectionError, ShapeError
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.stack import Stack
+from gattn.heads.trace import AttentionTrace
 
 
 def one_stack(head, **places):

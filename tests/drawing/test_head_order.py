@@ -14,7 +14,8 @@ from gattn.analysis.heads.head_table import head_table
 from gattn.drawing import draw_heads
 from gattn.drawing.many_heads.scores import Score
 from gattn.errors import SelectionError
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.stack import Stack
+from gattn.heads.trace import AttentionTrace
 
 PLACES = [(layer, head) for layer in range(2) for head in range(3)]
 

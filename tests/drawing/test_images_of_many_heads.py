@@ -8,7 +8,8 @@ from matplotlib import pyplot as plt
 from sample_heads import bipartite_head, causal_head, signed_head
 
 from gattn.drawing import draw_compare, draw_heads
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.stack import Stack
+from gattn.heads.trace import AttentionTrace
 
 image = pytest.mark.mpl_image_compare(savefig_kwargs={"dpi": 60})
 

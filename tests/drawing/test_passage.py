@@ -14,7 +14,8 @@ from gattn.drawing.one_head.setting import Words
 from gattn.errors import SelectionError
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.stack import Stack
+from gattn.heads.trace import AttentionTrace
 from gattn.keep import TopK
 
 PROSE = (

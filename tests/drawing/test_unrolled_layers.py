@@ -11,7 +11,7 @@ from sample_heads import causal_head, uniform_head
 
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
-from gattn.heads.trace import Stack
+from gattn.heads.stack import Stack
 from gattn.keep import TopK
 
 pytestmark = pytest.mark.filterwarnings("error")

@@ -13,7 +13,8 @@ from safetensors.numpy import save_file
 from gattn.files import archive
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.stack import Stack
+from gattn.heads.trace import AttentionTrace
 from gattn.keep import TopK
 
 WORDS = ("The", " dog", " chased", " the", " cat", ".")

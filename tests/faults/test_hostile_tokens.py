@@ -15,7 +15,8 @@ from file_samples import same
 
 from gattn.files import load, save
 from gattn.heads.head import AttentionGraph
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.stack import Stack
+from gattn.heads.trace import AttentionTrace
 from gattn.surveys.store.columns import tables_of, text_row
 from gattn.surveys.store.parts import part_path, read_rows, write_part
 

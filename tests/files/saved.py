@@ -8,7 +8,8 @@ import torch
 
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.stack import Stack
+from gattn.heads.trace import AttentionTrace
 from gattn.keep import TopK
 
 TOKENS = ('"a"\\', "<b>&amp;", "\x00\x1b\r\n\t", "\ud83d", "\ude00\ud83d\ude00", "", "😀 猫")

@@ -243,7 +243,7 @@ def test_several_names_and_positions_go_together(tiny, tokenizer):
     with edited(model, Cut(0, 1, key=[2, 5, 3])):
         assert torch.equal(run(model, ids), found)
     with (
-        pytest.raises(EditError, match=r"had nothing to edit at key 'cta': .*most alike are 'cat'"),
+        pytest.raises(EditError, match=r"at key 'cta': .*most similar tokens are 'cat'"),
         edited(model, Cut(0, 1, key=["dog", "cta"]), tokenizer=tokenizer),
     ):
         run(model, ids)

@@ -705,7 +705,7 @@ def test_places_cut_their_heads_and_no_others(tiny):
         ("2.1", 0, "names heads already"),
         ("one", None, r"a place \[STACK:\]LAYER\[.HEAD\], such as 2.1"),
         ("-2", None, r"a place \[STACK:\]LAYER\[.HEAD\], such as 2.1"),
-        ("3-2.1", None, "ranges that rise"),
+        ("3-2.1", None, "rising ranges"),
         (["2"], None, "heads with their layers"),
         ("0-99999.0-99999,1.1", None, "at most 100,000 heads"),
         ((2, -1), None, "count from 0"),

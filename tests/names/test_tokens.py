@@ -93,14 +93,14 @@ def test_one_token_is_found_by_position_end_or_text():
     positions, tokens = [3, 4, 8], ["a", "b", "a"]
     assert [find_token(n, positions, tokens) for n in (3, 8, -1, -3, "b")] == [0, 2, 2, 0, 1]
     assert find_tokens("a", positions, tokens) == [0, 2]
-    with pytest.raises(SelectionError, match="'a' stands at the positions 3, 8"):
+    with pytest.raises(SelectionError, match="'a' is at the positions 3, 8"):
         find_token("a", positions, tokens)
     for wrong in (0, -4, 1.5, None, True):
         with pytest.raises(SelectionError, match=r"position, here 3 \.\. 8, from the end"):
             find_token(wrong, positions, tokens)
     with pytest.raises(SelectionError, match="No token 'c'; the 3 tokens are 'a', 'b', 'a'"):
         find_token("c", positions, tokens)
-    with pytest.raises(SelectionError, match="most alike are 'chased'"):
+    with pytest.raises(SelectionError, match="most similar tokens are 'chased'"):
         find_token("chase", range(6), TOKENS)
 
 

@@ -4,7 +4,8 @@ import numpy as np
 
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.stack import Stack
+from gattn.heads.trace import AttentionTrace
 
 HOSTILE = [
     "<script>window.pwned=1</script>",

@@ -10,8 +10,9 @@ import gattn
 from gattn.drawing.page import page
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
+from gattn.heads.stack import Stack
 from gattn.heads.steps import OtherStep
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.trace import AttentionTrace
 
 TEXT = "The dog chased the cat, and the cat chased the dog"
 

@@ -15,7 +15,8 @@ from gattn.drawing.page.page import to_html
 from gattn.errors import FileError, SelectionError
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.stack import Stack
+from gattn.heads.trace import AttentionTrace
 
 LAMP = "The river tall green lamp river tall green lamp river tall green"
 

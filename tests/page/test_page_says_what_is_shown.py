@@ -14,7 +14,8 @@ import gattn
 from gattn.drawing.page import payload
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.stack import Stack
+from gattn.heads.trace import AttentionTrace
 
 
 @pytest.fixture(scope="module")

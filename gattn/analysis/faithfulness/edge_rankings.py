@@ -23,7 +23,8 @@ from gattn.analysis.reading.layers import Attention, Layers
 from gattn.analysis.vectors.route_graphs import Routes
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads.head import AttentionGraph, Ints
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.stack import Stack
+from gattn.heads.trace import AttentionTrace
 
 Ranking: TypeAlias = Attention | pd.DataFrame | pd.Series | Routes
 """What ranks edges or tokens, as `deletion_curve` explains: the largest number is the top."""

@@ -17,7 +17,8 @@ from gattn.analysis.vectors.route_graphs import Routes
 from gattn.edit_records import identities, in_words
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph, Ints
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.stack import Stack
+from gattn.heads.trace import AttentionTrace
 
 
 def named(rankings: Ranking | Mapping[str, Ranking]) -> dict[str, Ranking]:

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads.head import Ints
-from gattn.heads.trace import Stack
+from gattn.heads.stack import Stack
 from gattn.models.edit.base import Edit
 from gattn.models.edit.edges import Cut
 

@@ -18,7 +18,8 @@ from gattn.analysis.reading.results import Array, array
 from gattn.edit_records import Edits, union
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.stack import Stack
+from gattn.heads.trace import AttentionTrace
 from gattn.names.tokens import find_token
 from gattn.progress import walk
 

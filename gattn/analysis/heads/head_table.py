@@ -16,7 +16,8 @@ from gattn.edit_records import in_words, union
 from gattn.errors import SelectionError
 from gattn.heads import steps
 from gattn.heads.head import AttentionGraph
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.stack import Stack
+from gattn.heads.trace import AttentionTrace
 from gattn.progress import walk
 
 Place: TypeAlias = tuple[str, int, int]

@@ -17,8 +17,9 @@ from gattn.analysis.reading.layers import named
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
 from gattn.heads.merging import selected, with_all_rows
+from gattn.heads.stack import Stack
 from gattn.heads.steps import Without
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.trace import AttentionTrace
 from gattn.names.tokens import find_tokens
 
 Arrays: TypeAlias = Union[  # noqa: UP007 - names of classes alone

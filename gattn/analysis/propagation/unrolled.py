@@ -16,7 +16,7 @@ from gattn.analysis.reading.sources import counted
 from gattn.door import draw
 from gattn.edit_records import in_words
 from gattn.errors import SelectionError, ShapeError
-from gattn.heads.trace import Reduction, Stack
+from gattn.heads.stack import Reduction, Stack
 from gattn.names.choices import REDUCTIONS, HeadChoice, numbers_or_places
 from gattn.names.tokens import find_token
 
@@ -32,7 +32,7 @@ _SCALE = 2**30
 
 
 class Unrolled(Graph):
-    """The layers of a stack, unrolled; see `gattn.heads.trace.Stack.unroll`.
+    """The layers of a stack, unrolled; see `gattn.heads.stack.Stack.unroll`.
 
     It is a `networkx.DiGraph` on (depth, position) that draws itself. What `rollout` and `flow`
     give has ``passes`` at each edge and node, too: how much comes over it.
@@ -219,7 +219,7 @@ class Unrolled(Graph):
 def unroll(
     stack: Stack, *, heads: HeadChoice = None, reduce: Reduction = "mean", residual: float = 0.5
 ) -> Unrolled:
-    """Unroll a stack; see `gattn.heads.trace.Stack.unroll`."""
+    """Unroll a stack; see `gattn.heads.stack.Stack.unroll`."""
     if not 0 <= residual <= 1:
         raise ShapeError(f"residual is a share from 0 to 1, not {residual!r}.")
     _check(stack)

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from gattn.analysis.reading.layers import Attention, Layers, heads_of
 from gattn.heads.head import AttentionGraph, Floats
+from gattn.heads.stack import Stack
 from gattn.heads.steps import Merged, NoSelfLoops, Step
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.trace import AttentionTrace
 from gattn.keep import All, Keep, Threshold, TopK, TopMass
 
 

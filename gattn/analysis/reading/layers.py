@@ -26,7 +26,8 @@ from gattn.graph.token_graph import TokenGraph
 from gattn.heads.edge_lists import texts
 from gattn.heads.head import AttentionGraph
 from gattn.heads.labelled import is_labelled, read_labelled
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.stack import Stack
+from gattn.heads.trace import AttentionTrace
 from gattn.names.choices import REDUCTIONS, HeadChoice
 from gattn.names.tokens import find_token
 

@@ -17,7 +17,8 @@ from gattn.analysis.syntax.trees import Direction, largest, tree_heads
 from gattn.analysis.syntax.words import aligned
 from gattn.edit_records import Described
 from gattn.errors import SelectionError
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.stack import Stack
+from gattn.heads.trace import AttentionTrace
 from gattn.progress import walk
 
 ALL = "all relations"

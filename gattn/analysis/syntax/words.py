@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gattn.analysis.syntax.conllu import Sentence
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
-from gattn.heads.pieces import joined
+from gattn.names.pieces import joined
 
 Matrix: TypeAlias = NDArray[np.float64]
 

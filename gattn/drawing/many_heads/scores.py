@@ -14,7 +14,8 @@ from gattn.drawing.canvas.frame import shown_text
 from gattn.drawing.canvas.labels import in_digits
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.stack import Stack
+from gattn.heads.trace import AttentionTrace
 
 HeadScore: TypeAlias = Union["str", "Mapping[Any, Any]", "pd.Series[Any]"]
 """A column of `gattn.analysis.head_table` by its name, or a number or a text by (layer, head) or

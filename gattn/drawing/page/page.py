@@ -17,7 +17,8 @@ from gattn.drawing.page.payload import Payload, estimated_bytes, payload
 from gattn.errors import SelectionError
 from gattn.files.paths import whole_file
 from gattn.heads.head import AttentionGraph
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.stack import Stack
+from gattn.heads.trace import AttentionTrace
 from gattn.keep import Keep
 
 _LARGEST_FRAME = 4_000_000

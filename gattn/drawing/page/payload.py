@@ -32,8 +32,9 @@ from gattn.edit_records import between, in_words
 from gattn.errors import FileError, SelectionError, ShapeError
 from gattn.heads import steps
 from gattn.heads.head import AttentionGraph
-from gattn.heads.pieces import joined
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.stack import Stack
+from gattn.heads.trace import AttentionTrace
+from gattn.names.pieces import joined
 
 _FORMAT, _TITLE = 1, 80
 _LONGEST = 400

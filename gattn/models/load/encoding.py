@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from gattn.errors import CaptureError, ModelError
 from gattn.heads.head import AttentionGraph
-from gattn.heads.pieces import from_bytes
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.stack import Stack
+from gattn.heads.trace import AttentionTrace
 from gattn.models.load.words import Words, words_of
+from gattn.names.pieces import from_bytes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gattn.edit_records import union
 from gattn.errors import CaptureError, SelectionError
-from gattn.heads.store import KeptEdges
+from gattn.heads.store.kept_edges import KeptEdges
 from gattn.heads.trace import AttentionTrace
 from gattn.keep import All
 from gattn.models.edit.applying import Part, parts

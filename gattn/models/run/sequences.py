@@ -14,7 +14,7 @@ from torch import Tensor
 
 from gattn.edit_records import Edits
 from gattn.errors import CaptureError
-from gattn.heads.store import KeptEdges
+from gattn.heads.store.kept_edges import KeptEdges
 from gattn.models.read.following import Origin, Progress
 from gattn.models.read.tracking import Tracker
 

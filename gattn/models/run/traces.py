@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gattn.heads.head import AttentionGraph
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.stack import Stack
+from gattn.heads.trace import AttentionTrace
 from gattn.models.load.encoding import Encoding, names_of
 from gattn.models.load.words import words_of_run
 from gattn.models.run.sequences import RecordedLayer, RecordedSequence

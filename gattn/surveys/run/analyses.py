@@ -14,7 +14,7 @@ from gattn.analysis.shape.spectral import spectral_table
 from gattn.analysis.shape.template_distances import template_distances
 from gattn.analysis.shape.topology import topology_table
 from gattn.errors import SelectionError
-from gattn.heads.trace import Stack
+from gattn.heads.stack import Stack
 
 if TYPE_CHECKING:
     from gattn.heads.trace import AttentionTrace

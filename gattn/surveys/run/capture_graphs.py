@@ -17,7 +17,8 @@ from pandas.api.types import is_scalar
 from gattn.analysis.heads.head_table import head_table
 from gattn.checks import whole
 from gattn.errors import CaptureError, GattnError, ModelError, SelectionError
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.stack import Stack
+from gattn.heads.trace import AttentionTrace
 from gattn.keep import All, Keep, Threshold, as_keep
 from gattn.models.load.encoding import Encoding, encode
 from gattn.models.load.resolving import resolved

@@ -17,7 +17,8 @@ from gattn.graph import rules
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads import steps
 from gattn.heads.head import AttentionGraph
-from gattn.heads.trace import AttentionTrace, Stack
+from gattn.heads.stack import Stack
+from gattn.heads.trace import AttentionTrace
 from gattn.surveys.store.columns import RULES, SPECIAL, VALUES
 from gattn.surveys.store.scores import Place
 

@@ -1,4 +1,4 @@
-"""Token graphs whose queries stand one behind the other, joined to one."""
+"""Token graphs with consecutive queries, joined into one."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ConsecutiveGraph(NamedTuple):
 
     @property
     def stop(self) -> int:
-        """The row behind the last one."""
+        """The row after the last one."""
         return self.row + self.graph.num_queries
 
     @property
@@ -34,7 +34,7 @@ class ConsecutiveGraph(NamedTuple):
         return self.graph.query_offset + (0 if self.graph.is_bipartite else self.first_key)
 
     def first_rows(self, rows: int) -> ConsecutiveGraph:
-        """Take the queries before a row; in self-attention the keys after them go as well."""
+        """Take the queries before a row; in self-attention, also drop the keys after them."""
         if self.stop <= rows:
             return self
         graph, count = self.graph, rows - self.row
@@ -44,13 +44,13 @@ class ConsecutiveGraph(NamedTuple):
         keys = min(graph.num_keys, graph.query_offset + count)
         if _last_key(some) >= keys:
             raise CaptureError(
-                f"Tokens were taken back that others attend to: {graph} is not causal, so what "
-                "goes on from here cannot be recorded. Record it in a context of its own."
+                f"Tokens that others attend to were taken back: {graph} is not causal, so what "
+                "follows cannot be recorded. Record it in a context of its own."
             )
         return self._replace(graph=replace(some, num_keys=keys))
 
     def spans(self) -> Tensor | None:
-        """Give where the keys of each query start and stop, (2, queries); None if in no interval.
+        """Give the start and stop of each query's keys, (2, queries); None if not intervals.
 
         Queries without keys have 0 for both.
         """
@@ -63,9 +63,9 @@ class ConsecutiveGraph(NamedTuple):
 
 
 def joined(pieces: list[ConsecutiveGraph], *, of_all_edges: bool) -> TokenGraph:
-    """Join graphs: by a rule that says the same of all their pairs, or by their edges.
+    """Join graphs: by a rule with exactly their edges, or else by listing their edges.
 
-    Where not all edges were kept, those that were say the rest: the first graph's rule will do.
+    If not all edges were kept, the kept edges replace the rule, so the first graph's rule will do.
     """
     first = pieces[0]
     if len(pieces) == 1 and not first.first_key:
@@ -92,7 +92,7 @@ def check_order(first: ConsecutiveGraph, piece: ConsecutiveGraph) -> None:
     Raises
     ------
     CaptureError
-        Where it does not.
+        If it does not.
     """
     if piece.graph.is_bipartite and first.graph.is_bipartite:
         if (piece.graph.num_keys, piece.first_key) == (first.graph.num_keys, first.first_key):
@@ -111,7 +111,7 @@ def check_order(first: ConsecutiveGraph, piece: ConsecutiveGraph) -> None:
 
 
 def _first_rows(graph: TokenGraph, count: int) -> Rule:
-    """Give the rule of the first queries: listed edges are those of these alone."""
+    """Give the rule of the first queries; of listed edges, only theirs."""
     edges = graph.rule.listed()
     if edges is None:
         return graph.rule
@@ -120,7 +120,7 @@ def _first_rows(graph: TokenGraph, count: int) -> Rule:
 
 
 def _last_key(graph: TokenGraph) -> int:
-    """Find the last key that any query may attend to, -1 where there is none."""
+    """Find the last key that any query may attend to; -1 if there is none."""
     keys = graph.rule.interval(torch.arange(graph.num_queries) + graph.query_offset)
     if keys is None:
         return int(graph.edge_index[0].max()) if graph.num_edges else -1
@@ -128,7 +128,7 @@ def _last_key(graph: TokenGraph) -> int:
 
 
 def _common_rule(whole: TokenGraph, pieces: list[ConsecutiveGraph]) -> Rule | None:
-    """Find a rule by which the whole has the edges of its pieces, and no others."""
+    """Find a rule that gives the whole exactly the edges of its pieces."""
     spans = [span for piece in pieces if (span := piece.spans()) is not None]
     if len(spans) < len(pieces):
         return None
@@ -144,7 +144,7 @@ def _common_rule(whole: TokenGraph, pieces: list[ConsecutiveGraph]) -> Rule | No
 
 
 def _narrowest_window(spans: Tensor, offset: int) -> Rule:
-    """Find the window that holds all keys: a sliding cache shows it from its first drop on."""
+    """Find the narrowest window with all keys, as a sliding cache has after its first drop."""
     some = spans[0] < spans[1]
     query = torch.arange(len(some))[some] + offset
     before = max((query - spans[0, some]).tolist(), default=0)

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gattn.heads.pieces import from_bytes, joined
+from gattn.names.pieces import from_bytes, joined
 
 
 @given(st.text(st.characters(exclude_characters="<> ", exclude_categories=["Cs"])), st.data())

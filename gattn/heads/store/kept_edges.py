@@ -1,4 +1,4 @@
-"""Collects the kept edges of all heads of a layer while its rows are computed."""
+"""The kept edges of a layer's heads, collected while its rows are computed."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from gattn.errors import CaptureError
 from gattn.graph.rules.edges import Edges
 from gattn.graph.rules.neighbourhoods import padded_rows, pointer_of
 from gattn.graph.token_graph import TokenGraph
-from gattn.heads.buffers import Buffer
-from gattn.heads.consecutive import ConsecutiveGraph, check_order, joined
 from gattn.heads.head import AttentionGraph, Ints
+from gattn.heads.store.buffers import Buffer
+from gattn.heads.store.consecutive import ConsecutiveGraph, check_order, joined
 from gattn.keep import All, Keep, sizes_of
 
-_FEW = 4096  # fewer values than these NumPy copies faster
+_FEW = 4096  # NumPy copies fewer values faster than torch
 
 
 class KeptEdges:
-    """The kept edges of several heads, over one token graph or several, one behind the other.
+    """The kept edges of several heads, on one token graph or several consecutive ones.
 
-    Blocks come in the order of their queries, on any device; what is kept lies in main memory.
+    Blocks come in the order of their queries, on any device; kept edges are in main memory.
 
     Parameters
     ----------
     heads : sequence of int
         The heads' numbers.
     keep : Keep
-        Which edges to keep. `All` stores values alone: the graph says which edges they are.
+        Which edges to keep. `All` stores only values: the graph says which edges they are.
     scores : bool
         Whether to store scores.
     dtype : torch.dtype
-        The kind of the stored values; half precision is stored as float32.
+        The dtype of the values; half precision is stored as float32.
     """
 
     def __init__(self, heads: Sequence[int], keep: Keep, scores: bool, dtype: torch.dtype) -> None:
@@ -55,20 +55,20 @@ class KeptEdges:
         self._pieces: list[ConsecutiveGraph] = []
 
     def begin(self, graph: TokenGraph, first_key: int = 0) -> None:
-        """Begin the next rows, behind those that came before.
+        """Begin the next rows.
 
         Parameters
         ----------
         graph : TokenGraph
-            Who may attend to whom. Its queries stand right behind those of the last graph; where
-            it is bipartite, they are further queries of the same keys.
+            Who may attend to whom. Its queries follow those of the last graph; in a bipartite
+            graph, they are further queries of the same keys.
         first_key : int
-            Where its positions start to count: a sliding cache has dropped the keys before.
+            The key from which its positions count: a sliding cache has dropped those before.
 
         Raises
         ------
         CaptureError
-            Where the graph's tokens do not follow those of the last one.
+            If the graph's tokens do not follow those of the last one.
         """
         piece = ConsecutiveGraph(graph.to("cpu").sorted(), first_key, 0)
         if self._pieces:
@@ -84,12 +84,12 @@ class KeptEdges:
         )
 
     def mark(self) -> Mark:
-        """Remember what there is, to go back to."""
+        """Mark the current state, for `go_back`."""
         sizes = [len(buffer) for buffer in chain(*self._kept.values())]
         return Mark(len(self._pieces), sizes)
 
     def go_back(self, mark: Mark) -> None:
-        """Forget what came after a mark."""
+        """Forget everything after a mark."""
         del self._pieces[mark.pieces :]
         stop = self._pieces[-1].stop if self._pieces else 0
         for rows in (self._degree, self._mass, self._sum):
@@ -114,9 +114,9 @@ class KeptEdges:
         columns : slice or Tensor
             The keys that hold all their edges: a range, or rising numbers.
         allowed : Tensor or None
-            Booleans (rows, columns); None where every pair is an edge.
+            Booleans (rows, columns); None if every pair is an edge.
         attention, scores : Tensor
-            Shape (heads, rows, columns). Attention is 0 where no edge is.
+            Shape (heads, rows, columns). Attention is 0 for pairs that are not edges.
         """
         values = self._values(attention, scores)
         attention = values["attention"]
@@ -160,21 +160,21 @@ class KeptEdges:
 
     @property
     def num_rows(self) -> int:
-        """How many queries came so far."""
+        """How many queries there are so far."""
         return self._pieces[-1].stop if self._pieces else 0
 
     @property
     def is_bipartite(self) -> bool:
-        """Whether its queries are not its keys."""
+        """Whether queries and keys are different tokens."""
         return bool(self._pieces) and self._pieces[0].graph.is_bipartite
 
     def first_rows(self, rows: int) -> KeptEdges:
-        """Copy the first queries, which go on by themselves.
+        """Copy the first queries.
 
         Raises
         ------
         CaptureError
-            Where they attend to tokens that come after them.
+            If they attend to later tokens.
         """
         some = copy(self)
         some._pieces = [piece.first_rows(rows) for piece in self._pieces if piece.row < rows]
@@ -197,7 +197,7 @@ class KeptEdges:
         return values
 
     def _weigh(self, rows: slice | Tensor, attention: Tensor) -> None:
-        """Sum up whole rows (heads, rows, slots), and refuse NaN, which spoils their sums."""
+        """Sum up whole rows (heads, rows, slots), and refuse NaN."""
         sizes = sizes_of(attention)
         mass = sizes.sum(-1).cpu()
         first = self._pieces[-1].row
@@ -216,7 +216,7 @@ class KeptEdges:
     ) -> None:
         """Store the edges at flat places, given the line and key of each.
 
-        The lines are the rows of the first head, then those of the next.
+        Lines number the rows of the first head, then those of the next.
         """
         heads, height = len(self._heads), rows.stop - rows.start
         degree = torch.bincount(line, minlength=heads * height).view(heads, height).cpu()
@@ -226,7 +226,7 @@ class KeptEdges:
         self._append(taken | {"key": key + piece.first_key}, degree.sum(1).tolist())
 
     def _append(self, values: dict[str, Tensor], sizes: list[int] | None = None) -> None:
-        """Append to each head's buffers: a row per head, or `sizes` of one row."""
+        """Append to each head's buffers: one row per head, or parts of one row with these sizes."""
         for name, buffers in self._kept.items():
             block = values[name].to("cpu", buffers[0].dtype) if buffers else values[name]
             if sizes is not None and len(block) < _FEW * len(buffers):
@@ -271,14 +271,14 @@ class KeptEdges:
 
 
 class Mark(NamedTuple):
-    """How much there was in a store."""
+    """The size of a store at some time."""
 
     pieces: int
     sizes: list[int]
 
 
 def _widened(rows: Tensor, size: int) -> Tensor:
-    """Give rows (heads, rows) memory for `size` of them, zeros where nothing is written."""
+    """Extend (heads, rows) with zeros to at least `size` rows."""
     heads, known = rows.shape
     if size <= known:
         return rows
@@ -291,6 +291,6 @@ def _picked(values: Tensor, allowed: Tensor | None) -> Tensor:
     """Give the edges of a block (heads, rows, columns) as (heads, edges)."""
     if allowed is None:
         return values.flatten(1)
-    # Many times faster than masked_select with a mask that broadcasts.
+    # much faster than masked_select with a broadcast mask
     edge = allowed.flatten().nonzero()[:, 0].to(values.device)
     return values.flatten(1).index_select(1, edge)

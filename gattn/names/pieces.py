@@ -1,4 +1,4 @@
-"""The texts of tokens: parts of characters, and several tokens together."""
+"""The texts of tokens that are parts of characters, and of several tokens together."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ codecs.register_error("gattn.parts", _as_parts)
 
 
 def from_bytes(data: bytes) -> str:
-    """Decode UTF-8; bytes that are a part of a character read ``<0xE7>``."""
+    """Decode UTF-8, with incomplete characters as bytes such as ``<0xE7>``."""
     return data.decode("utf-8", errors="gattn.parts")
 
 
 def joined(tokens: Sequence[str], words: Sequence[int | None]) -> str:
-    """Join tokens to one text: a space between words, and characters whole again.
+    """Join tokens into one text, with spaces between words and characters whole again.
 
     Parameters
     ----------
     tokens : sequence of str
         The tokens' texts.
     words : sequence of int or None
-        The word of each token; empty where it is not known.
+        The word of each token; empty if unknown.
     """
     if len(tokens) < 2:
         return "".join(tokens)

@@ -1,4 +1,4 @@
-"""Values that come one after another, in memory that is reserved ahead."""
+"""Growing arrays of values."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MOST_SLACK = 1.25
 
 
 class Buffer:
-    """Values one after another, in memory that is reserved ahead: what is not written is free."""
+    """A growing array of values, in memory that is reserved in advance."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype, self._size = dtype, 0
@@ -23,22 +23,22 @@ class Buffer:
         return self._size
 
     def cut(self, size: int) -> None:
-        """Forget all but the first values."""
+        """Keep only the first values."""
         self._size = size
 
     def reserve(self, capacity: int) -> None:
-        """Take memory for so many values, and keep those there are."""
+        """Reserve memory for so many values."""
         memory = self._memory.new_empty(capacity)
         memory[: self._size] = self._memory[: self._size]
         self._memory, self._array = memory, memory.numpy()
 
     def append(self, values: Tensor) -> None:
-        """Write values behind the last ones."""
+        """Append values."""
         place = self._next(len(values))
         self._memory[place] = values
 
     def append_few(self, values: NDArray[Any]) -> None:
-        """Do the same, with less ado for each call."""
+        """Append few values, with less overhead per call."""
         place = self._next(len(values))
         self._array[place] = values
 
@@ -56,7 +56,7 @@ class Buffer:
         return some
 
     def values(self) -> Tensor:
-        """Give what was written, without much unused memory behind it."""
+        """Return the values, without much unused memory."""
         if len(self._array) > _MOST_SLACK * self._size:
             self.reserve(self._size)
         return self._memory[: self._size]

@@ -1,0 +1,175 @@
+"""The fields of an attention graph: what each may hold, and how a matrix fills them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from gattn.checks import refuse_hidden, whole
+from gattn.edit_records import checked as checked_edits
+from gattn.errors import CaptureError, ShapeError
+from gattn.graph.ordering import refuse_numbers
+from gattn.graph.token_graph import TokenGraph
+from gattn.heads import steps
+
+if TYPE_CHECKING:
+    from gattn.heads.head import AttentionGraph
+
+_WHOLE = ("total_edges", "positions", "query_positions")
+_LISTS: Mapping[str, tuple[type, ...]] = {
+    "tokens": (str,),
+    "query_tokens": (str,),
+    "words": (int, type(None)),
+}
+_TEXTS = ("model", "weight_function", "normalizer")
+_PLACES = ("layer", "head", "key_value_head")
+
+
+def checked(head: AttentionGraph) -> dict[str, Any]:
+    """Check all fields, and give those that are stored in another form than given.
+
+    Raises
+    ------
+    ShapeError, GraphError, CaptureError
+        As `AttentionGraph` says.
+    """
+    _check_types(head)
+    refuse_numbers(
+        head.graph,
+        "attention",
+        "Where it follows the edges as given, AttentionGraph.from_edges(edge_index, attention) "
+        "keeps each number with its edge.",
+    )
+    queries, nodes = head.graph.num_queries, head.graph.num_tokens
+    by_query = ("total_mass", "total_edges", "sink", "query_tokens", "query_positions")
+    _check_sizes(head, dict.fromkeys(by_query, queries))
+    _check_sizes(head, dict.fromkeys(("tokens", "words", "positions"), nodes))
+    # Last, because it lists the edges, whose queries are by now as many as the numbers given.
+    _check_sizes(head, dict.fromkeys(head.edge_values, head.graph.num_edges))
+    found: dict[str, Any] = {
+        name: whole(name, place, 0, ShapeError)
+        for name in _PLACES
+        if (place := getattr(head, name)) is not None
+    }
+    most = queries if head.graph.is_bipartite else nodes
+    found["generated"] = whole("generated", head.generated, 0, ShapeError, most=most)
+    try:
+        found["edits"] = checked_edits(head.edits)
+    except TypeError as error:
+        raise ShapeError(f"{error}.") from error
+    _check_edge_values(head)
+    _check_masses(head)
+    return found
+
+
+def _check_types(head: AttentionGraph) -> None:
+    """Refuse fields that are not arrays with one axis, lists or texts of the right type."""
+    kinds = dict.fromkeys(head.edge_values, "f") | {"total_mass": "fiu", "sink": "f"}
+    for name, kind in (kinds | dict.fromkeys(_WHOLE, "iu")).items():
+        values = getattr(head, name)
+        if values is None or (
+            isinstance(values, np.ndarray)
+            and values.ndim == 1
+            and values.dtype.kind in kind
+            and values.dtype.itemsize <= 8  # no long doubles
+        ):
+            continue
+        given = f"{getattr(values, 'dtype', type(values).__name__)} {np.shape(values)}"
+        wanted = "whole numbers" if kind == "iu" else "floats of 16, 32 or 64 bits"
+        raise ShapeError(f"{name} must be a NumPy array of {wanted} (n,), not {given}.")
+    for name, types in _LISTS.items():
+        for found in set(map(type, getattr(head, name))):
+            if not issubclass(found, types):
+                raise ShapeError(
+                    f"{name} must be a tuple of {types[0].__name__}, not of {found.__name__}."
+                )
+    for name in _TEXTS:
+        if not isinstance(getattr(head, name), str):
+            raise ShapeError(f"{name} must be a str, not {getattr(head, name)!r:.80}.")
+    steps.check(head.kept_by)
+
+
+def _check_sizes(head: AttentionGraph, sizes: Mapping[str, int]) -> None:
+    for name, size in sizes.items():
+        values = getattr(head, name)
+        is_absent = values is None or (name in _LISTS and not values)
+        if not is_absent and len(values) != size:
+            raise ShapeError(f"{name} must have {size} entries, not {len(values)}.")
+
+
+def _check_edge_values(head: AttentionGraph) -> None:
+    """Refuse numbers that would spoil every sum; only a score may be infinite."""
+    for name, values in head.edge_values.items():
+        wrong = np.isnan(values) if name == "score" else ~np.isfinite(values)
+        if name in ("contribution", "value_norm"):
+            wrong |= values < 0
+        if wrong.any():
+            edge = int(np.flatnonzero(wrong)[0])
+            key, query = head.graph.edge_index[:, edge].tolist()
+            reason = (
+                "it is a length, and lengths are at least 0"
+                if np.isfinite(values[edge])
+                else "look for NaN or infinity in what computed it, such as half precision that "
+                "overflowed"
+            )
+            raise CaptureError(
+                f"The {name} of query {query} to key {key} is {values[edge]}: {reason}."
+            )
+
+
+def _check_masses(head: AttentionGraph) -> None:
+    for name in ("sink", "total_mass"):
+        masses = getattr(head, name)
+        if masses is not None and not np.isfinite(masses).all():
+            query = int(np.flatnonzero(~np.isfinite(masses))[0])
+            raise CaptureError(
+                f"The {name} of query {query} is {masses[query]}: it must be finite."
+            )
+    if (head.total_mass < 0).any():
+        query = int(np.flatnonzero(head.total_mass < 0)[0])
+        raise CaptureError(
+            f"The total_mass of query {query} is {head.total_mass[query]}: it is a sum of "
+            "|attention|, which is at least 0."
+        )
+    if (head.dropped_edges < 0).any():
+        query = int(np.flatnonzero(head.dropped_edges < 0)[0])
+        raise ShapeError(
+            f"total_edges of query {query} is {head.total_edges[query]}, but it has "
+            f"{head.graph.in_degree[query]} edges."
+        )
+
+
+def of_matrix(attention: Any, graph: TokenGraph | None) -> dict[str, Any]:
+    """Read edges and masses from a matrix; see `AttentionGraph.from_dense`."""
+    if getattr(attention, "dims", ()) == ("key", "query"):
+        raise ShapeError("attention must be (queries, keys), but this one is transposed.")
+    refuse_hidden("attention", attention, ShapeError)
+    if isinstance(attention, torch.Tensor):
+        attention = attention.detach().cpu()
+        if attention.dtype == torch.bfloat16:  # NumPy has no such dtype
+            attention = attention.float()
+    matrix = np.asarray(attention)
+    if matrix.ndim != 2 or matrix.dtype.kind != "f" or matrix.dtype.itemsize > 8:
+        raise ShapeError(
+            f"attention must be a (queries, keys) array of floats, not {matrix.dtype} "
+            f"{matrix.shape}."
+        )
+    if graph is None:
+        graph = TokenGraph.from_mask(torch.from_numpy(matrix != 0))
+    graph = graph.to("cpu").sorted()
+    if matrix.shape != (graph.num_queries, graph.num_keys):
+        raise ShapeError(
+            f"attention is {matrix.shape}, but the token graph has {graph.num_queries} queries "
+            f"and {graph.num_keys} keys."
+        )
+    key, query = graph.edge_index.numpy()
+    values = matrix[query, key]
+    return {
+        "graph": graph,
+        "attention": values,
+        "total_mass": np.bincount(query, np.abs(values), graph.num_queries).astype(matrix.dtype),
+        "total_edges": graph.in_degree.numpy(),
+    }

@@ -1,0 +1,116 @@
+"""The attention graphs of one stack of layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+from gattn import door
+from gattn.edit_records import Edits, in_words, union
+from gattn.errors import SelectionError
+from gattn.heads.head import AttentionGraph
+from gattn.names.choices import HeadChoice
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+    from gattn.analysis.propagation.unrolled import Unrolled
+
+Reduction: TypeAlias = Literal["mean", "max", "min"]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Stack(Mapping[tuple[int, int], AttentionGraph]):
+    """The heads of one stack of layers, by (layer, head).
+
+    Parameters
+    ----------
+    name : str
+        Such as "encoder", "decoder" or "cross".
+    heads : mapping of (layer, head) to AttentionGraph
+        Layers are numbered in the order in which they run; layers and heads count from 0.
+    """
+
+    name: str
+    heads: Mapping[tuple[int, int], AttentionGraph]
+
+    def __getitem__(self, place: tuple[int, int]) -> AttentionGraph:
+        """Take the head (layer, head)."""
+        try:
+            return self.heads[place]
+        except (KeyError, TypeError):  # such as a list, which cannot be a place
+            raise SelectionError(
+                f"The {self.name} stack has no layer and head {place!r}; it has layers "
+                f"{self.layers} with heads {self.head_numbers}."
+            ) from None
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return iter(self.heads)
+
+    def __len__(self) -> int:
+        return len(self.heads)
+
+    def __repr__(self) -> str:
+        edits = f"; {in_words(self.edits)}" if self.edits else ""
+        return f"Stack({self.name}: layers {self.layers}, heads {self.head_numbers}{edits})"
+
+    @property
+    def edits(self) -> Edits:
+        """The edits that the model ran with."""
+        return union(head.edits for head in self.heads.values())
+
+    @property
+    def layers(self) -> list[int]:
+        """The layers of its heads, sorted."""
+        return sorted({layer for layer, _ in self.heads})
+
+    @property
+    def head_numbers(self) -> list[int]:
+        """The numbers of its heads in any layer, sorted."""
+        return sorted({head for _, head in self.heads})
+
+    @property
+    def tokens(self) -> list[str]:
+        """The tokens' texts (of the keys, in cross-attention)."""
+        return next(iter(self.heads.values())).labels() if self.heads else []
+
+    def draw(self, *, other: Stack | None = None, **options: Any) -> Figure:
+        """Draw all heads, as `AttentionTrace.draw` does."""
+        return door.draw_heads(self, other, **options)
+
+    def unroll(
+        self, *, heads: HeadChoice = None, reduce: Reduction = "mean", residual: float = 0.5
+    ) -> Unrolled:
+        r"""Unroll the stack into one directed acyclic graph on (layer, position).
+
+        Layer 0 is the input; the edge ((l, j), (l + 1, i)) is what flows in layer l. With A
+        reduced over heads and r the residual share, its weight is
+        :math:`(1 - r) A_{ij} + r \delta_{ij}`, divided by the sum of its whole row, including
+        dropped edges, so that weights are lower bounds if edges were dropped.
+
+        Parameters
+        ----------
+        heads : int, str, sequence of int, or sequence of (layer, head), optional
+            Which heads to read: one or several of every layer, or single ones, such as ``"2.1"``;
+            all by default. Through a layer without chosen heads, only the residual stream passes.
+        reduce : "mean", "max" or "min"
+            How the heads of a layer become one A.
+        residual : float
+            The share r of the residual stream, from 0 to 1.
+
+        Returns
+        -------
+        Unrolled
+            A `networkx.DiGraph` that draws itself. Edges have ``attention``, ``residual`` (the
+            residual's share of the weight) and ``weight`` = ``capacity``; and, if several heads
+            were chosen, the attention of each, ``head_0`` ...
+
+        Raises
+        ------
+        SelectionError
+            If the stack is not self-attention over whole, consecutive layers.
+        ShapeError
+            If attention is negative, or `residual` is not from 0 to 1.
+        """
+        return door.unroll(self, heads=heads, reduce=reduce, residual=residual)

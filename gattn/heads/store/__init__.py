@@ -1,0 +1,1 @@
+"""Kept edges, collected while their attention is computed."""
