@@ -7,7 +7,7 @@ from torch.testing import assert_close
 from torch_geometric.utils import softmax as segment_softmax
 
 from gattn.engines import edges, fused, message_passing, tiles
-from gattn.engines.base import attention_call
+from gattn.engines.call import attention_call
 from gattn.errors import ContractError
 from gattn.graph.token_graph import TokenGraph
 from gattn.normalizers import (

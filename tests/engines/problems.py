@@ -14,7 +14,7 @@ from torch.nn.functional import elu
 
 from gattn.attention import graph_attention
 from gattn.engines import NAMES, blocks, edges, scoring, tiles
-from gattn.engines.base import attention_call
+from gattn.engines.call import attention_call
 from gattn.engines.edge_list import EdgeList
 from gattn.graph.token_graph import TokenGraph
 from gattn.normalizers import (

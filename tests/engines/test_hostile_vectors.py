@@ -9,7 +9,7 @@ from problems import NEEDS_FEATURES, NORMALIZERS, WEIGHTS, Problem, by_engine, c
 
 from gattn.attention import graph_attention
 from gattn.engines import NAMES
-from gattn.engines.kernel import attend
+from gattn.engines.fused import attend
 from gattn.graph.token_graph import TokenGraph
 from gattn.normalizers import Identity, ReLU, Sigmoid
 from gattn.weights import Cosine, Dot, PositionWeight, ScaledDotProduct

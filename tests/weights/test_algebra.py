@@ -4,7 +4,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from gattn.engines import edges, fused, message_passing, tiles
-from gattn.engines.base import attention_call
+from gattn.engines.call import attention_call
 from gattn.errors import ContractError
 from gattn.graph.token_graph import TokenGraph
 from gattn.normalizers import Softmax
