@@ -14,7 +14,7 @@ ROOT = Path(gattn.__file__).parent
 FILES = sorted(path for path in ROOT.rglob("*.py") if path != ROOT / "__init__.py")
 LAYERS = [
     {"door", "errors", "caching", "progress", "checks", "edit_records"},
-    {"text", "token_names", "place_names", "choices"},
+    {"text", "token_names", "place_names", "choices", "largest"},
     {"graph"},
     {"weights", "normalizers", "keep"},
     {"engines"},
