@@ -16,9 +16,8 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import torch
 from torch import Tensor, nn
 
-from gattn.checks import finite
 from gattn.errors import ContractError
-from gattn.weights.parameters import a_head, scaled, shown_factor
+from gattn.weights.parameters import a_head, fixed_or_learned, scaled, shown_factor
 
 Tree: TypeAlias = Tensor | tuple["Tree", ...] | None
 """A tensor, None, or a tuple of trees: what `WeightFunction.prepare` returns for each side."""
@@ -132,11 +131,11 @@ class WeightFunction(nn.Module):
         """
         return query, key
 
-    def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
+    def forward(self, query: Any, key: Any, pairs: Pairs) -> Tensor:
         """Score pairs: (..., H, D), (..., H, D) -> (..., H) or (..., 1)."""
         raise ContractError(f"{type(self).__name__} must define forward(query, key, pairs).")
 
-    def on_tile(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
+    def on_tile(self, query: Any, key: Any, pairs: Pairs) -> Tensor:
         """Score all pairs of a tile: (B, H, Q, .), (B, H, K, .) -> (B, H, Q, K)."""
         scores: Tensor = self(
             map_tree(lambda x: x.transpose(1, 2)[:, :, None], query),
@@ -154,7 +153,7 @@ class WeightFunction(nn.Module):
             )
         return scores.permute(0, 3, 1, 2)
 
-    def dot_form(self, query: Tree, key: Tree) -> DotForm | None:
+    def dot_form(self, query: Any, key: Any) -> DotForm | None:
         """Write the score as a dot product plus terms of pairs, or give None if it is not one.
 
         Takes what `prepare` returned, and must give the same scores as `forward`.
@@ -177,7 +176,7 @@ class WeightFunction(nn.Module):
         """Scale scores: an inverse temperature."""
         if not isinstance(factor, (Real, Tensor)):
             return NotImplemented
-        return Scaled(finite("A factor", cast("float | Tensor", factor)), self)
+        return Scaled(cast("float | Tensor", factor), self)
 
     __rmul__ = __mul__
 
@@ -242,7 +241,7 @@ class Scaled(WeightFunction):
 
     def __init__(self, factor: float | Tensor, weight: WeightFunction) -> None:
         super().__init__()
-        self.factor = nn.Buffer(factor) if type(factor) is Tensor else factor
+        self.factor = fixed_or_learned("A factor", factor)
         self.weight = weight
 
     def prepare(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tree, Tree]:
