@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gattn.engines import edges, tiles
-from gattn.engines.base import attention_call, naming_shapes
+from gattn.engines.call import attention_call, naming_shapes
 from gattn.engines.choice import choose, choose_for_graphs, named
 from gattn.errors import CaptureError
 from gattn.graph.listing import check_edges

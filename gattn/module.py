@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gattn.attention import attention_graphs
 from gattn.engines import message_passing
-from gattn.engines.base import attention_call, naming_shapes
+from gattn.engines.call import attention_call, naming_shapes
 from gattn.engines.choice import choose, named
 from gattn.engines.edge_list import EdgeList
 from gattn.engines.message_passing import EdgeAttention

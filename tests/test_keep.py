@@ -20,7 +20,7 @@ def steps(request: pytest.FixtureRequest) -> Iterator[None]:
     """Look at blocks of any size in the steps that large ones take."""
     with pytest.MonkeyPatch.context() as patch:
         if not request.param:
-            patch.setattr("gattn.keep._LITTLE", 0)
+            patch.setattr("gattn.largest._LITTLE", 0)
         yield
 
 

@@ -7,7 +7,7 @@ from torch.testing import assert_close
 from torch_geometric.utils import softmax as segment_softmax
 
 from gattn.engines import edges, fused, message_passing, tiles
-from gattn.engines.base import attention_call
+from gattn.engines.call import attention_call
 from gattn.errors import ContractError
 from gattn.graph.token_graph import TokenGraph
 from gattn.normalizers import (
@@ -265,11 +265,11 @@ def test_flags(normalizer, distribution, sink, signed):
     [
         (Softmax(), "Softmax()"),
         (Softmax(sink=0.0), "Softmax(sink=0.0)"),
-        (Softmax(2.0, learned(1.0)), "Softmax(temperature=2.0, sink=learned a head)"),
-        (Softmax(sink=torch.ones(2)), "Softmax(sink=fixed a head)"),
+        (Softmax(2.0, learned(1.0)), "Softmax(temperature=2.0, sink=learned per head)"),
+        (Softmax(sink=torch.ones(2)), "Softmax(sink=fixed per head)"),
         (Entmax15(), "Entmax15()"),
         (Entmax(1.3), "Entmax(1.3)"),
-        (Entmax(learned(1.3)), "Entmax(alpha a head)"),
+        (Entmax(learned(1.3)), "Entmax(alpha per head)"),
         (Sigmoid(), "Sigmoid()"),
         (Sigmoid(-2.0), "Sigmoid(bias=-2.0)"),
         (TopKSoftmax(3), "TopKSoftmax(3)"),

@@ -4,7 +4,6 @@ Each engine is a module with `can_run(call)` (None, or why not), `run(call)`, an
 `memory(call)`, an estimate of what it takes besides inputs and output, in bytes.
 """
 
-from gattn.engines.choice import NAMES, choose, choose_for_graphs, named
-from gattn.engines.explaining import explain
+from gattn.engines.choice import NAMES, choose, choose_for_graphs, explain, named
 
 __all__ = ["NAMES", "choose", "choose_for_graphs", "explain", "named"]

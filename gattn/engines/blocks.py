@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from gattn.engines.base import AttentionCall
+from gattn.engines.call import AttentionCall
 from gattn.engines.memory import Runs, take
 from gattn.engines.tiling import partial_columns
 from gattn.graph.rules.keys import Keys, count_keys, list_keys

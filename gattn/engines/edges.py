@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from gattn.engines.base import AttentionCall
+from gattn.engines.call import AttentionCall
 from gattn.engines.memory import Pasted, Recomputed, keep_freed_memory, uncompiled
 from gattn.engines.scoring import PIECE_NUMBERS, score_edges
 from gattn.engines.sparse import GROUPED_EDGES, neighbour_sums
@@ -31,10 +31,10 @@ def run(call: AttentionCall) -> Tensor:
     edges = call.edges
     attention = _normalised(call, score_edges(call))
     attention = torch.dropout(attention, call.dropout, train=call.dropout > 0)
-    value = widened(call.values)
+    value = widened(call.value)
     attention = attention.to(value.dtype)
     output = neighbour_sums(attention.flatten(0, 1), value.flatten(0, 1), edges)
-    return output.view(*call.query.shape[:3], value.shape[-1]).to(call.values.dtype)
+    return output.view(*call.query.shape[:3], value.shape[-1]).to(call.value.dtype)
 
 
 def _normalised(call: AttentionCall, scores: Tensor) -> Tensor:

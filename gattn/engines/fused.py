@@ -1,13 +1,18 @@
-"""Attention by torch's fused kernel."""
+"""Attention by torch's fused kernel, and what that does not do as dense algebra would."""
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
 
-from gattn.engines.base import AttentionCall
-from gattn.engines.kernel import attend
+from gattn.engines.call import AttentionCall
 from gattn.graph.rules.simple import Causal, Complete
 from gattn.graph.token_graph import TokenGraph
+from gattn.normalizers.base import widened
+
+_LEAST_SCALE = torch.finfo(torch.float32).tiny
+_VECTOR = 16
 
 
 def can_run(call: AttentionCall) -> str | None:
@@ -39,14 +44,64 @@ def run(call: AttentionCall) -> Tensor:
     output = attend(
         form.query.to(kind),
         form.key.to(kind),
-        call.values.to(kind),
+        call.value.to(kind),
         form.scale / call.temperature,
         is_causal=isinstance(call.token_graph.rule, Causal),
         dropout=call.dropout,
     )
-    return output.to(call.values.dtype)
+    return output.to(call.value.dtype)
 
 
 def memory(call: AttentionCall) -> int:
     """Estimate what `run` takes besides inputs and output, in bytes."""
     return 0
+
+
+def attend(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float,
+    mask: Tensor | None = None,
+    is_causal: bool = False,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Attend by a softmax of `scale * query . key`: (B, H, Q, D), (B, H, K, D), (B, H, K, V).
+
+    The kernel scales the -inf of what is no edge, too, so it is given a scale above 0. A sign goes
+    into the queries, exact in any precision; so does what float32 rounds to 0.
+
+    On a CPU rows that are all NaN come out as 0, where the keys do not fill a vector of the
+    processor: rows of 0 are computed again then.
+    """
+    if scale < 0:
+        query, scale = -query, -scale
+    if scale < _LEAST_SCALE:
+        query, scale = query * scale, 1.0
+    is_short = mask is None and key.shape[-2] < _VECTOR and query.device.type == "cpu"
+    if is_short and (dropout or torch.compiler.is_compiling()):
+        return _by_hand(query, key, value, scale, is_causal, dropout)
+    output = scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, is_causal=is_causal, dropout_p=dropout, scale=scale
+    )
+    if is_short and _has_rows_of_zeros(output):
+        return _by_hand(query, key, value, scale, is_causal, dropout)
+    return output
+
+
+def _has_rows_of_zeros(output: Tensor) -> bool:
+    try:
+        return not bool(output.detach().any(-1).all())
+    except RuntimeError:  # Under `torch.func.vmap` no number can be looked at.
+        return True
+
+
+def _by_hand(
+    query: Tensor, key: Tensor, value: Tensor, scale: float, is_causal: bool, dropout: float
+) -> Tensor:
+    scores = (widened(query) * scale) @ widened(key).mT
+    if is_causal:
+        future = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).triu(1)
+        scores = scores.masked_fill(future, -torch.inf)
+    attention = torch.dropout(torch.softmax(scores, dim=-1), dropout, train=dropout > 0)
+    return (attention @ widened(value)).to(value.dtype)

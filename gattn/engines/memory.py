@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
 
-from gattn.engines.base import AttentionCall
+from gattn.engines.call import AttentionCall
 from gattn.weights.base import Tree
 
 

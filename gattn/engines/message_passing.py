@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 from torch_geometric.nn import MessagePassing
 
-from gattn.engines.base import AttentionCall, checked_scores
+from gattn.engines.call import AttentionCall
 from gattn.engines.memory import uncompiled
+from gattn.engines.scoring import checked_scores
 from gattn.normalizers.base import widened
 from gattn.weights.base import Pairs, map_tree
 
@@ -34,7 +35,7 @@ class EdgeAttention(MessagePassing):
         num_queries, num_keys = call.query.shape[-2], call.key.shape[-2]
         alpha = _normalised(call, _scores(call))
         alpha = torch.dropout(alpha, call.dropout, train=call.dropout > 0)
-        alpha, value = widened(alpha.transpose(1, 2)), widened(call.values.transpose(1, 2))
+        alpha, value = widened(alpha.transpose(1, 2)), widened(call.value.transpose(1, 2))
         if len(value) == 1:
             alpha, value = alpha[0], value[0]
         # torch-geometric's code generator looks for the literal call self.propagate.
@@ -42,7 +43,7 @@ class EdgeAttention(MessagePassing):
             edge_index, size=(num_keys, num_queries), value=(value, None), alpha=alpha
         )
         output = output.reshape(len(call.query), num_queries, *output.shape[-2:])
-        return output.transpose(1, 2).to(call.values.dtype)
+        return output.transpose(1, 2).to(call.value.dtype)
 
     def message(self, value_j: Tensor, alpha: Tensor) -> Tensor:
         """Weigh the value of each edge's key: (..., E, H) and (..., E, H, D)."""
@@ -62,7 +63,7 @@ def run(call: AttentionCall) -> Tensor:
 
 def memory(call: AttentionCall) -> int:
     """Estimate what `run` takes besides inputs and output, in bytes."""
-    value = 0 if call.value is None else call.batch_heads * call.value.shape[-1]
+    value = call.batch_heads * call.value.shape[-1]
     return call.graph.num_edges * (3 * call.edge_width + 2 * value) * call.query.element_size()
 
 

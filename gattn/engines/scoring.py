@@ -9,7 +9,7 @@ from operator import itemgetter
 import torch
 from torch import Tensor
 
-from gattn.engines.base import AttentionCall, checked_scores
+from gattn.engines.call import AttentionCall
 from gattn.engines.memory import (
     Pasted,
     Recomputed,
@@ -18,6 +18,7 @@ from gattn.engines.memory import (
     with_dtypes_of,
 )
 from gattn.engines.sparse import edge_products
+from gattn.errors import ContractError, ShapeError
 from gattn.normalizers.base import widened
 from gattn.weights.base import Pairs, PairWeight, Tree, WeightFunction, map_tree
 
@@ -171,3 +172,35 @@ def _compiled(weight: WeightFunction) -> WeightFunction:
     compiled.forward = torch.compile(weight.forward)  # type: ignore[method-assign]
     compiled.on_tile = torch.compile(weight.on_tile)  # type: ignore[method-assign]
     return compiled
+
+
+def checked_scores(scores: Tensor, shape: tuple[int, ...], weight: WeightFunction) -> Tensor:
+    """Hold what a weight function returned to its contract: one score a pair and head.
+
+    The pair axes must be there in full; batch and heads may be 1 or, leading, missing.
+    """
+    if not isinstance(scores, Tensor):
+        raise ContractError(
+            f"{weight} must return a tensor, one score for each pair and head: {shape} here, not "
+            f"{scores!r:.60}."
+        )
+    missing = len(shape) - scores.dim()
+    padded = (1,) * missing + tuple(scores.shape)
+    heads = 2 if len(shape) == 3 else 1
+    wrong = [
+        axis
+        for axis, (size, wanted) in enumerate(zip(padded, shape, strict=False))
+        if size != wanted and not (size == 1 and axis in (0, heads))
+    ]
+    if missing in (0, 1) and wrong == [heads]:
+        raise ShapeError(
+            f"{weight} scores {padded[heads]} heads, but the tensors have {shape[heads]}; build "
+            "it for that number."
+        )
+    if missing not in (0, 1) or wrong:
+        raise ContractError(
+            f"{weight} must return one score for each pair and head, (..., heads) or (..., 1): "
+            f"{shape} here, but it returned {tuple(scores.shape)}. Reduce the feature axis only, "
+            "for example with .sum(-1)."
+        )
+    return scores

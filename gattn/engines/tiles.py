@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from gattn.engines import blocks
-from gattn.engines.base import AttentionCall
 from gattn.engines.blocks import Tiles
-from gattn.engines.kernel import attend
+from gattn.engines.call import AttentionCall
+from gattn.engines.fused import attend
 from gattn.engines.memory import (
     Pasted,
     Recomputed,
@@ -68,10 +68,10 @@ def run(call: AttentionCall) -> Tensor:
     width = call.tile_width if torch.is_grad_enabled() else call.batch_heads
     most = _most_pairs(call, width)
     recomputed = Recomputed(many=not _is_worth_keeping(call, most))
-    shape = (*call.query.shape[:3], call.values.shape[-1])
-    output = Pasted(call.values.new_empty(shape), dim=2)
+    shape = (*call.query.shape[:3], call.value.shape[-1])
+    output = Pasted(call.value.new_empty(shape), dim=2)
     query, key = (map_tree(widened, side) for side in call.operands)
-    state: tuple[Tree, Tree, Tree] = (query, key, widened(call.values))
+    state: tuple[Tree, Tree, Tree] = (query, key, widened(call.value))
     # Pairs that are scored one by one fill the cache in pieces: a piece should be no thin strip.
     tallest = blocks.HEIGHT if call.tile_width > call.batch_heads else call.token_graph.num_queries
     for tiles in blocks.plan(call.token_graph, most, tallest, call.query.device):
@@ -103,7 +103,7 @@ def _attend(
     assert isinstance(value, Tensor)
     output = _fused(call, tiles, query, key, value)
     if output is None:
-        value = value.to(call.values.dtype)
+        value = value.to(call.value.dtype)
         attention = call.normalizer(_scores(call, tiles, query, key)).to(value.dtype)
         attention = torch.dropout(attention, call.dropout, train=call.dropout > 0)
         output = attention @ value

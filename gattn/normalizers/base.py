@@ -1,4 +1,4 @@
-"""What a normalizer is, and reductions over ragged neighbourhoods."""
+"""The base of all normalizers, and reductions over ragged neighbourhoods."""
 
 from __future__ import annotations
 
@@ -12,18 +12,33 @@ from gattn.graph.rules.neighbourhoods import padded_rows
 class Normalizer(nn.Module):
     """Turns the scores of each neighbourhood into attention.
 
-    A subclass writes `forward` on whole rows. A score of -inf marks a pair that is no edge; it
-    must come out as attention 0 with gradient 0, and so must a row without edges: never NaN.
-    `gattn.testing.check_normalizer` holds a new one to all of it.
+    A subclass writes `forward` on whole rows. A score of -inf marks a pair that is not an edge: it
+    must become attention 0 with gradient 0, also in a row without edges, and never NaN. A subclass
+    that can do better than padded rows also writes `on_edges`.
 
     Attributes
     ----------
     is_distribution : bool
         Whether each row that has an edge sums to 1 (together with a sink, where there is one).
     has_sink : bool
-        Whether what a row lacks to 1 went to a sink outside the sequence.
+        Whether what is missing to 1 went to a sink outside the sequence.
     is_signed : bool
         Whether attention may be negative.
+
+    Examples
+    --------
+    >>> class Halves(Normalizer):
+    ...     def forward(self, scores):
+    ...         wide = widened(scores)  # half precision is summed in float32
+    ...         positive = torch.relu(wide)
+    ...         return (positive / (1 + positive.sum(-1, keepdim=True))).to(scores.dtype)
+
+    Hold it to the contract, and use it:
+
+    >>> gattn.testing.check_normalizer(Halves())
+    >>> q = torch.randn(2, 5, 4)
+    >>> gattn.graph_attention(q, q, q, gattn.TokenGraph.causal(5), normalizer=Halves()).shape
+    torch.Size([2, 5, 4])
     """
 
     is_distribution: bool = False
@@ -33,7 +48,7 @@ class Normalizer(nn.Module):
     def forward(self, scores: Tensor) -> Tensor:
         """Normalise along the last axis: (..., H, Q, K) -> the same shape.
 
-        Per-head parameters have shape (H, 1, 1).
+        A parameter per head has shape (H, 1, 1).
         """
         raise ContractError(f"{type(self).__name__} must define forward(scores).")
 
@@ -45,7 +60,7 @@ class Normalizer(nn.Module):
         Parameters
         ----------
         scores : Tensor
-            One score an edge, shape (..., H, E).
+            One score per edge, shape (..., H, E).
         query : Tensor
             The query of each edge, rising, shape (E,).
         num_queries : int
@@ -73,7 +88,7 @@ def neighbourhood_sums(values: Tensor, query: Tensor, num_queries: int) -> Tenso
 
 
 def neighbourhood_maxima(values: Tensor, query: Tensor, num_queries: int) -> Tensor:
-    """Find the largest edge of each query: (..., E) -> (..., queries), -inf where there is none."""
+    """Find the largest edge of each query: (..., E) -> (..., queries), -inf without edges."""
     least = values.new_full((*values.shape[:-1], num_queries), -torch.inf)
     return least.scatter_reduce(-1, query.expand_as(values), values, reduce="amax")
 

@@ -10,16 +10,16 @@ from gattn.normalizers.base import Normalizer, neighbourhood_sums, on_each_edge,
 
 
 class Identity(Normalizer):
-    """The scores as they are: attention is signed and unbounded."""
+    """Attention is the score itself: signed and unbounded."""
 
     is_signed = True
 
     def forward(self, scores: Tensor) -> Tensor:
-        """Take rows as they are."""
+        """Pass rows on."""
         return scores.masked_fill(scores == -torch.inf, 0.0)
 
     def on_edges(self, scores: Tensor, query: Tensor, num_queries: int) -> Tensor:
-        """Take edges as they are."""
+        """Pass edges on."""
         return self.forward(scores)
 
 

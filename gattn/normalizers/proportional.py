@@ -13,7 +13,6 @@ class Proportional(Normalizer):
 
     Meant for positive weight functions such as `KernelFeatures`: together they are linear
     attention. Negative scores give negative attention, and a row whose scores sum to 0 gets 0.
-    It is not called Sum because sums of weight functions are.
 
     References
     ----------

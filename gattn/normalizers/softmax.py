@@ -26,12 +26,12 @@ class Softmax(Normalizer):
     temperature : float
         T, above 0.
     sink : float or Tensor, optional
-        The sink's logit s, or one per head, shape (heads,); a `nn.Parameter` is learned. What goes
-        to the sink is lost: its value is zero. ``sink=0.0`` is known as softmax1.
+        The sink's logit s, or one per head, shape (heads,); a `nn.Parameter` is learned. Attention
+        to the sink is lost, as its value is zero. ``sink=0.0`` is known as softmax1.
 
     References
     ----------
-    Miller (2023), Attention is off by one. OpenAI (2025), gpt-oss: a learned sink logit a head.
+    Miller (2023), Attention is off by one. OpenAI (2025), gpt-oss: a learned sink logit per head.
     """
 
     is_distribution = True
@@ -85,14 +85,14 @@ class Softmax(Normalizer):
     def _logit(self, wide: Tensor) -> Tensor:
         """Scale the sink's logit to broadcast against (..., heads, queries)."""
         logit = torch.as_tensor(self.sink, dtype=wide.dtype, device=wide.device)
-        # A sink of -inf takes nothing; beside a row without edges it would give NaN.
+        # A sink of -inf takes nothing; with a row without edges it would give NaN.
         return logit.reshape(-1, 1).clamp_min(torch.finfo(wide.dtype).min) / self.temperature
 
     def extra_repr(self) -> str:
         """Show what differs from the plain softmax."""
         shown = [] if self.temperature == 1 else [f"temperature={self.temperature}"]
         if isinstance(self.sink, Tensor):
-            shown.append(f"sink={'learned' if self.sink.requires_grad else 'fixed'} a head")
+            shown.append(f"sink={'learned' if self.sink.requires_grad else 'fixed'} per head")
         elif self.sink is not None:
             shown.append(f"sink={self.sink}")
         return ", ".join(shown)

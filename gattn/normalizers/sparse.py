@@ -21,7 +21,7 @@ class Entmax(Normalizer):
     Parameters
     ----------
     alpha : float or Tensor
-        Above 1; or one per head, shape (heads,), learned where it is a `nn.Parameter`.
+        Above 1; or one per head, shape (heads,); a `nn.Parameter` is learned.
 
     References
     ----------
@@ -45,11 +45,11 @@ class Entmax(Normalizer):
         wide = widened(scores)
         alpha = self._alpha(wide)
         top = wide.detach().amax(-1, keepdim=True)
-        # The solvers sort: of NaN and infinity they would make errors, or numbers like others.
+        # The solvers sort: NaN and infinity would raise errors or pass for ordinary numbers.
         empty, broken = top == -torch.inf, ~(top < torch.inf)
         wide = wide.masked_fill(empty | broken, 0.0)
         wide = wide - top.masked_fill(empty | broken, 0.0)
-        # Below this a score gets 0 whatever the others are: the sums stay finite and exact.
+        # A score below this gets 0 whatever the others are: sums stay finite and exact.
         least = -1 / (alpha.detach() - 1) - 1
         attention = self._sparse(torch.maximum(wide, least), alpha)
         attention = attention.masked_fill(empty, 0.0).masked_fill(broken, torch.nan)
@@ -68,7 +68,7 @@ class Entmax(Normalizer):
 
     def extra_repr(self) -> str:
         """Show alpha."""
-        return "alpha a head" if isinstance(self.alpha, Tensor) else str(self.alpha)
+        return "alpha per head" if isinstance(self.alpha, Tensor) else str(self.alpha)
 
 
 class Entmax15(Entmax):

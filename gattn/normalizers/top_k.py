@@ -13,12 +13,12 @@ from gattn.normalizers.softmax import Softmax
 class TopKSoftmax(Normalizer):
     """The softmax over the k largest scores of a neighbourhood; the others get 0.
 
-    Ties go to the smaller key (on an edge list in an order of its own: to the earlier edge).
+    Ties go to the smaller key (on an edge list in another order, to the earlier edge).
 
     Parameters
     ----------
     k : int
-        How many keys a query keeps.
+        How many keys each query keeps.
 
     References
     ----------

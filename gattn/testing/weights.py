@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from gattn.engines.base import checked_scores
+from gattn.engines.scoring import checked_scores
 from gattn.errors import ContractError
 from gattn.testing.clauses import BATCH, KEYS, QUERIES, agree, hold_to, moved, normal
 from gattn.weights.base import (

@@ -1,4 +1,4 @@
-"""Edge weight functions: what an edge scores, one idea a file."""
+"""Edge weight functions: what an edge scores, one idea per file."""
 
 from gattn.weights.additive import GAT, Additive, GATv2
 from gattn.weights.base import DotForm, Pairs, Positions, PositionWeight, WeightFunction

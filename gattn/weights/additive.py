@@ -1,8 +1,6 @@
-"""Additive scores: one small network a pair."""
+"""Additive scores: a small network per pair."""
 
 from __future__ import annotations
-
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -18,9 +16,9 @@ class Additive(WeightFunction):
     Parameters
     ----------
     num_heads : int
-        How many heads.
+        The number of heads.
     dim : int
-        Features of a head's query and key.
+        Features of each head's query and key.
     hidden : int
         Hidden features of the network.
 
@@ -41,9 +39,8 @@ class Additive(WeightFunction):
             expect_features(self, side, tokens, self.query_matrix.shape[:2])
         return query @ self.query_matrix, key @ self.key_matrix
 
-    def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, pairs: Pairs) -> Tensor:
         """Score pairs."""
-        query, key = cast("Tensor", query), cast("Tensor", key)
         return (torch.tanh(query + key) * self.vector).sum(-1)
 
     def extra_repr(self) -> str:
@@ -59,9 +56,9 @@ class GAT(WeightFunction):
     Parameters
     ----------
     num_heads : int
-        How many heads.
+        The number of heads.
     dim : int
-        Features of a head's query and key.
+        Features of each head's query and key.
     negative_slope : float
         LeakyReLU's slope below 0.
 
@@ -82,9 +79,8 @@ class GAT(WeightFunction):
             expect_features(self, side, tokens, self.query_vector.shape)
         return query @ self.query_vector[..., None], key @ self.key_vector[..., None]
 
-    def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, pairs: Pairs) -> Tensor:
         """Score pairs."""
-        query, key = cast("Tensor", query), cast("Tensor", key)
         return nn.functional.leaky_relu((query + key)[..., 0], self.negative_slope)
 
     def extra_repr(self) -> str:
@@ -98,11 +94,11 @@ class GATv2(WeightFunction):
     Parameters
     ----------
     num_heads : int
-        How many heads.
+        The number of heads.
     dim : int
-        Features of a head's query and key.
+        Features of each head's query and key.
     hidden : int
-        Hidden features a head.
+        Hidden features per head.
     negative_slope : float
         LeakyReLU's slope below 0.
 
@@ -125,9 +121,8 @@ class GATv2(WeightFunction):
             expect_features(self, side, tokens, self.query_matrix.shape[:2])
         return query @ self.query_matrix + self.bias[:, None], key @ self.key_matrix
 
-    def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, pairs: Pairs) -> Tensor:
         """Score pairs."""
-        query, key = cast("Tensor", query), cast("Tensor", key)
         hidden = nn.functional.leaky_relu(query + key, self.negative_slope)
         return (hidden * self.vector).sum(-1)
 

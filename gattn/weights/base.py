@@ -1,4 +1,8 @@
-"""What an edge weight function is, and the algebra of weight functions."""
+"""The base of all weight functions, and their algebra.
+
+To add one to gattn: a class in a file of this folder, its name in the folder's `__init__.py`, in
+`gattn/__init__.pyi` and in `docs/api/graphs.rst`, and a test that checks it against a plain loop.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +16,15 @@ from typing import Any, NamedTuple, TypeAlias, cast
 import torch
 from torch import Tensor, nn
 
-from gattn.checks import finite
 from gattn.errors import ContractError
-from gattn.weights.parameters import a_head, scaled, shown_factor
+from gattn.weights.parameters import a_head, fixed_or_learned, scaled, shown_factor
 
 Tree: TypeAlias = Tensor | tuple["Tree", ...] | None
-"""A tensor, None, or a tuple of trees: what `WeightFunction.prepare` returns for a side."""
+"""A tensor, None, or a tuple of trees: what `WeightFunction.prepare` returns for each side."""
 
 
 class Positions(NamedTuple):
-    """Positions of the queries (Q,) and the keys (K,); they differ under an offset."""
+    """Positions of the queries (Q,) and the keys (K,); with a cache they differ."""
 
     query: Tensor
     key: Tensor
@@ -29,12 +32,13 @@ class Positions(NamedTuple):
 
 @dataclass(frozen=True)
 class Pairs:
-    """What is known of the pairs that are scored, apart from their vectors.
+    """What is known of the pairs to score, apart from their vectors.
 
     `query` and `key` are positions that end in an axis of 1, which broadcasts against heads:
     (E, 1) on an edge list, (Q, 1, 1) and (1, K, 1) on a tile.
 
-    `features` are edge features: (E, F) on an edge list, (Q, K, F) on a tile, or None.
+    `features` are edge features, (E, F) on an edge list and (Q, K, F) on a tile, or None. They
+    have no axis of heads: a sum over F takes ``keepdim=True``.
     """
 
     query: Tensor
@@ -43,14 +47,14 @@ class Pairs:
 
     @property
     def offset(self) -> Tensor:
-        """The key's position less the query's: negative for the past."""
+        """The key's position minus the query's: negative for the past."""
         return self.key - self.query
 
 
 class DotForm(NamedTuple):
     """A score written as ``scale * query . key`` plus terms of pairs.
 
-    `query` (B, H, Q, D) and `key` (B, H, K, D) are None where there is no dot product; each of
+    `query` (B, H, Q, D) and `key` (B, H, K, D) are None if there is no dot product; each term of
     `bias` is a weight function that reads only pairs.
     """
 
@@ -61,7 +65,7 @@ class DotForm(NamedTuple):
 
 
 def _check_arguments(function: Callable[..., object], name: str) -> None:
-    """Refuse what cannot be called with a query, a key and their pairs."""
+    """Refuse a function that cannot be called with a query, a key and their pairs."""
     try:
         known = signature(function)
     except (TypeError, ValueError):  # such as a function written in C
@@ -71,7 +75,7 @@ def _check_arguments(function: Callable[..., object], name: str) -> None:
     except TypeError as error:
         raise ContractError(
             f"A weight function is called with (query, key, pairs), but {name} takes {known}: "
-            "write it as `lambda query, key, pairs: ...`, even where it does not read pairs."
+            "write it as `lambda query, key, pairs: ...`, even if it does not read pairs."
         ) from error
 
 
@@ -80,16 +84,29 @@ class WeightFunction(nn.Module):
 
     A subclass writes `forward` for one pair, in operations that broadcast: the last axis is the
     feature axis, the one before it the heads. gattn calls it on edge lists and on tiles alike.
-    The other methods are faster or richer paths with a default.
+    The other methods are faster or richer paths with a default: `prepare` does once per token
+    what does not depend on the pair, and a `dot_form` lets engines multiply matrices.
 
     Weight functions add (``w1 + w2``, ``sum([...])``) and scale (``c * w``, an inverse
-    temperature). `gattn.testing.check_weight_function` holds a new one to this contract.
+    temperature). A sum of terms that have a dot form has one, too. `PositionWeight` is the base of
+    those that read only positions or edge features.
 
     Examples
     --------
-    >>> class Cosine(WeightFunction):
+    >>> class Decay(WeightFunction):
+    ...     def __init__(self, num_heads):
+    ...         super().__init__()
+    ...         self.slope = nn.Parameter(torch.zeros(num_heads))
+    ...
     ...     def forward(self, query, key, pairs):
-    ...         return torch.cosine_similarity(query, key, dim=-1)
+    ...         return (query * key).sum(-1) - self.slope * pairs.offset.abs()
+
+    Hold it to the contract, and use it:
+
+    >>> gattn.testing.check_weight_function(Decay(3), num_heads=3)
+    >>> q, k, v = torch.randn(3, 2, 5, 4)  # (heads, tokens, dim) each
+    >>> gattn.graph_attention(q, k, v, gattn.TokenGraph.causal(5), weight=Decay(2)).shape
+    torch.Size([2, 5, 4])
     """
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -97,7 +114,7 @@ class WeightFunction(nn.Module):
         _check_arguments(partial(cast("Any", cls.forward), None), cls.__name__)
 
     def prepare(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tree, Tree]:
-        """Do once per token what does not depend on the pair: projections, rotations, norms.
+        """Do what does not depend on the pair, once per token: projections, rotations, norms.
 
         Parameters
         ----------
@@ -109,16 +126,16 @@ class WeightFunction(nn.Module):
         Returns
         -------
         tuple of trees
-            What `forward` gets in place of query and key. Tensors are
-            (batch, heads or 1, tokens, any); a term that reads only pairs returns None, None.
+            What `forward` gets in place of query and key: tensors of shape
+            (batch, heads or 1, tokens, any); or None, None if it reads only pairs.
         """
         return query, key
 
-    def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
+    def forward(self, query: Any, key: Any, pairs: Pairs) -> Tensor:
         """Score pairs: (..., H, D), (..., H, D) -> (..., H) or (..., 1)."""
         raise ContractError(f"{type(self).__name__} must define forward(query, key, pairs).")
 
-    def on_tile(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
+    def on_tile(self, query: Any, key: Any, pairs: Pairs) -> Tensor:
         """Score all pairs of a tile: (B, H, Q, .), (B, H, K, .) -> (B, H, Q, K)."""
         scores: Tensor = self(
             map_tree(lambda x: x.transpose(1, 2)[:, :, None], query),
@@ -136,11 +153,10 @@ class WeightFunction(nn.Module):
             )
         return scores.permute(0, 3, 1, 2)
 
-    def dot_form(self, query: Tree, key: Tree) -> DotForm | None:
-        """Write the score as a dot product plus terms of pairs, or None where it is not one.
+    def dot_form(self, query: Any, key: Any) -> DotForm | None:
+        """Write the score as a dot product plus terms of pairs, or give None if it is not one.
 
-        Takes what `prepare` returned. Engines that multiply matrices read this; it must give the
-        scores that `forward` gives.
+        Takes what `prepare` returned, and must give the same scores as `forward`.
         """
         return None
 
@@ -160,7 +176,7 @@ class WeightFunction(nn.Module):
         """Scale scores: an inverse temperature."""
         if not isinstance(factor, (Real, Tensor)):
             return NotImplemented
-        return Scaled(finite("A factor", cast("float | Tensor", factor)), self)
+        return Scaled(cast("float | Tensor", factor), self)
 
     __rmul__ = __mul__
 
@@ -198,7 +214,7 @@ class Sum(WeightFunction):
         return _total([tile_scores(term, q, k, pairs) for term, q, k in self._with(query, key)])
 
     def dot_form(self, query: Tree, key: Tree) -> DotForm | None:
-        """Concatenate the terms' features, where each has a dot form."""
+        """Concatenate the terms' features if each has a dot form."""
         forms = [term.dot_form(q, k) for term, q, k in self._with(query, key)]
         if any(form is None for form in forms):
             return None
@@ -225,7 +241,7 @@ class Scaled(WeightFunction):
 
     def __init__(self, factor: float | Tensor, weight: WeightFunction) -> None:
         super().__init__()
-        self.factor = nn.Buffer(factor) if type(factor) is Tensor else factor
+        self.factor = fixed_or_learned("A factor", factor)
         self.weight = weight
 
     def prepare(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tree, Tree]:
@@ -253,11 +269,8 @@ class Scaled(WeightFunction):
 
     def __repr__(self) -> str:
         factor = shown_factor(self.factor)
-        return (
-            f"{factor} * ({self.weight})"
-            if isinstance(self.weight, Sum)
-            else f"{factor} * {self.weight}"
-        )
+        inner = f"({self.weight})" if isinstance(self.weight, Sum) else str(self.weight)
+        return f"{factor} * {inner}"
 
 
 class PairWeight(WeightFunction):
@@ -279,7 +292,7 @@ class PositionWeight(WeightFunction):
     """The base of weight functions that read only pairs: their positions or edge features."""
 
     def prepare(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tree, Tree]:
-        """Need nothing of the vectors."""
+        """Read no vectors."""
         return None, None
 
     def dot_form(self, query: Tree, key: Tree) -> DotForm:
@@ -288,19 +301,19 @@ class PositionWeight(WeightFunction):
 
 
 def as_weight_function(weight: WeightFunction | PairFunction) -> WeightFunction:
-    """Take a weight function as it is and wrap a plain callable.
+    """Take a weight function as it is, and wrap a plain callable.
 
     Raises
     ------
     ContractError
-        Where it is neither, or does not take a query, a key and their pairs.
+        If it is neither, or does not take a query, a key and their pairs.
     """
     if isinstance(weight, WeightFunction):
         return weight
     if isinstance(weight, type) or not callable(weight):
         raise ContractError(
             "weight must be a WeightFunction or a callable (query, key, pairs) -> scores, not "
-            f"{weight!r}{'; give an instance of it' if isinstance(weight, type) else ''}."
+            f"{weight!r}{'; pass an instance of it' if isinstance(weight, type) else ''}."
         )
     made = PairWeight(weight)
     _check_arguments(weight.forward if isinstance(weight, nn.Module) else weight, repr(made))
@@ -317,7 +330,7 @@ def map_tree(function: Callable[[Tensor], Tensor], tree: Tree) -> Tree:
 
 
 def tile_scores(weight: WeightFunction, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
-    """Score a tile by multiplying matrices where there is a dot form, else by `on_tile`.
+    """Score a tile by multiplying matrices if there is a dot form, else by `on_tile`.
 
     (B, H, Q, .), (B, H, K, .) -> (B, H, Q, K), where batch and heads may be 1.
     """

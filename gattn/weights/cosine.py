@@ -7,11 +7,10 @@ import math
 import torch
 from torch import Tensor, nn
 
-from gattn.checks import finite
 from gattn.normalizers.base import widened
 from gattn.weights.base import Positions, Tree
 from gattn.weights.dot import Dot
-from gattn.weights.parameters import scaled, shown_factor
+from gattn.weights.parameters import fixed_or_learned, scaled, shown_factor
 
 
 class Cosine(Dot):
@@ -28,8 +27,7 @@ class Cosine(Dot):
 
     def __init__(self, tau: float | Tensor = 1.0) -> None:
         super().__init__()
-        tau = finite("tau", tau)
-        self.tau = nn.Buffer(tau) if type(tau) is Tensor else tau
+        self.tau = fixed_or_learned("tau", tau)
 
     def prepare(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tree, Tree]:
         """Bring vectors to length 1, the query's to tau."""
@@ -49,7 +47,7 @@ class SwinCosine(Dot):
     Parameters
     ----------
     num_heads : int
-        How many heads; each learns its theta, which starts at ln 10.
+        The number of heads; each learns its theta, which starts at ln 10.
 
     References
     ----------
@@ -71,9 +69,9 @@ class SwinCosine(Dot):
 
 
 def _unit(vectors: Tensor, least: float) -> Tensor:
-    """Divide vectors by their lengths, or by `least` where that is more.
+    """Divide vectors by their lengths, or by `least` if that is more.
 
-    No gradient is larger than 1 / `least`, nor in float16 than its smallest normal length allows.
+    No gradient is larger than 1 / `least`, or in float16 than its smallest normal number allows.
     """
     if not vectors.shape[-1]:
         return vectors
@@ -86,7 +84,7 @@ def _unit(vectors: Tensor, least: float) -> Tensor:
 
 
 def _divided(vectors: Tensor, least: float) -> Tensor:
-    # Squares of numbers that are 1 at most neither overflow nor, but for short vectors, vanish.
+    # Squares of numbers up to 1 do not overflow, and vanish for short vectors only.
     largest = vectors.detach().abs().amax(-1, keepdim=True).clamp_min(least)
     vectors = vectors / largest
     squares = vectors.square().sum(-1, keepdim=True)

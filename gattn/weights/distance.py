@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from gattn.checks import finite
-from gattn.weights.base import DotForm, Pairs, Tree, WeightFunction
-from gattn.weights.parameters import scaled, shown_factor
+from gattn.weights.base import DotForm, Pairs, WeightFunction
+from gattn.weights.parameters import fixed_or_learned, scaled, shown_factor
 
 
 class SquaredDistance(WeightFunction):
     r"""The Gaussian kernel's exponent :math:`-c_h \lVert q - k \rVert^2`.
 
-    With softmax it is the dot product 2c q.k with the bias -c||k||^2. In half precision it is
-    computed pair by pair: the dot form would cancel too many digits.
+    Under softmax it is the dot product 2c q.k with the bias -c||k||^2. In half precision it is
+    computed pair by pair, as the dot form would lose too many digits to cancellation.
 
     Parameters
     ----------
@@ -26,17 +23,14 @@ class SquaredDistance(WeightFunction):
 
     def __init__(self, c: float | Tensor = 1.0) -> None:
         super().__init__()
-        c = finite("c", c)
-        self.c = nn.Buffer(c) if type(c) is Tensor else c
+        self.c = fixed_or_learned("c", c)
 
-    def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, pairs: Pairs) -> Tensor:
         """Score pairs."""
-        query, key = cast("Tensor", query), cast("Tensor", key)
         return -self.c * (query - key).square().sum(-1)
 
-    def dot_form(self, query: Tree, key: Tree) -> DotForm | None:
+    def dot_form(self, query: Tensor, key: Tensor) -> DotForm | None:
         """Expand the square: `c [2q, -|q|^2, -1] . [k, 1, |k|^2]`."""
-        query, key = cast("Tensor", query), cast("Tensor", key)
         if query.dtype in (torch.float16, torch.bfloat16) or not key.shape[-2]:
             return None
         # Around the keys' mean the expanded square cancels few digits.
@@ -63,12 +57,10 @@ class L1Distance(WeightFunction):
 
     def __init__(self, c: float | Tensor = 1.0) -> None:
         super().__init__()
-        c = finite("c", c)
-        self.c = nn.Buffer(c) if type(c) is Tensor else c
+        self.c = fixed_or_learned("c", c)
 
-    def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, pairs: Pairs) -> Tensor:
         """Score pairs."""
-        query, key = cast("Tensor", query), cast("Tensor", key)
         return -self.c * (query - key).abs().sum(-1)
 
     def extra_repr(self) -> str:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from torch import Tensor
 
 from gattn.checks import finite_number
@@ -24,14 +22,13 @@ class Dot(WeightFunction):
             )
         return query, key
 
-    def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, pairs: Pairs) -> Tensor:
         """Score pairs."""
-        query, key = cast("Tensor", query), cast("Tensor", key)
         return (query * key).sum(-1)
 
-    def dot_form(self, query: Tree, key: Tree) -> DotForm:
+    def dot_form(self, query: Tensor, key: Tensor) -> DotForm:
         """Be a dot product."""
-        return DotForm(cast("Tensor", query), cast("Tensor", key))
+        return DotForm(query, key)
 
 
 class ScaledDotProduct(Dot):
@@ -51,14 +48,13 @@ class ScaledDotProduct(Dot):
         super().__init__()
         self.scale = None if scale is None else finite_number("scale", scale)
 
-    def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, pairs: Pairs) -> Tensor:
         """Score pairs."""
-        return super().forward(query, key, pairs) * self._scale(cast("Tensor", query))
+        return super().forward(query, key, pairs) * self._scale(query)
 
-    def dot_form(self, query: Tree, key: Tree) -> DotForm:
+    def dot_form(self, query: Tensor, key: Tensor) -> DotForm:
         """Be a dot product with a scale."""
-        query = cast("Tensor", query)
-        return DotForm(query, cast("Tensor", key), scale=self._scale(query))
+        return DotForm(query, key, scale=self._scale(query))
 
     def _scale(self, query: Tensor) -> float:
         return float(query.shape[-1] ** -0.5) if self.scale is None else self.scale
@@ -74,11 +70,11 @@ class Bilinear(Dot):
     Parameters
     ----------
     num_heads : int
-        How many heads.
+        The number of heads.
     query_dim : int
-        Features of a head's query.
+        Features of each head's query.
     key_dim : int, optional
-        Features of a head's key; `query_dim` by default.
+        Features of each head's key; `query_dim` by default.
 
     References
     ----------

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import cast
-
 from torch import Tensor
 
 from gattn.errors import ShapeError
@@ -12,16 +10,16 @@ from gattn.weights.parameters import expect_features, learned
 
 
 class EdgeBias(PositionWeight):
-    r"""A linear map of an edge's features to one score a head, :math:`b_h \cdot e_{ij}`.
+    r"""A linear map of an edge's features to one score per head, :math:`b_h \cdot e_{ij}`.
 
     With one-hot shortest-path distances as features it is Graphormer's spatial bias.
 
     Parameters
     ----------
     num_heads : int
-        How many heads.
+        The number of heads.
     features : int
-        How many features an edge has.
+        The number of features per edge.
 
     References
     ----------
@@ -47,11 +45,11 @@ class EdgeProduct(WeightFunction):
     Parameters
     ----------
     num_heads : int
-        How many heads.
+        The number of heads.
     dim : int
-        d, the features of a head's query and key.
+        d, the features of each head's query and key.
     features : int
-        How many features an edge has.
+        The number of features per edge.
 
     References
     ----------
@@ -68,9 +66,8 @@ class EdgeProduct(WeightFunction):
             expect_features(self, side, tokens, self.matrix.shape[1:])
         return query * query.shape[-1] ** -0.5, key
 
-    def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, pairs: Pairs) -> Tensor:
         """Score pairs."""
-        query, key = cast("Tensor", query), cast("Tensor", key)
         projected = _features(self, pairs, self.matrix) @ self.matrix.flatten(1)
         edge: Tensor = projected.unflatten(-1, self.matrix.shape[1:])
         return (query * key * edge).sum(-1)
@@ -85,7 +82,7 @@ def _features(weight: WeightFunction, pairs: Pairs, matrix: Tensor) -> Tensor:
     found = None if pairs.features is None else pairs.features.shape[-1]
     if pairs.features is None or found != len(matrix):
         raise ShapeError(
-            f"{weight} reads {len(matrix)} features an edge; it got {found}. Give edge_features "
+            f"{weight} reads {len(matrix)} features per edge; it got {found}. Give edge_features "
             f"of shape (edges, {len(matrix)}) or (queries, keys, {len(matrix)})."
         )
     return pairs.features.to(matrix.dtype)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -29,14 +28,12 @@ class Polynomial(WeightFunction):
         self.degree = whole("degree", degree, 1, most=2**31 - 1)
         self.c = finite_number("c", c)
 
-    def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, pairs: Pairs) -> Tensor:
         """Score pairs."""
-        query, key = cast("Tensor", query), cast("Tensor", key)
         return self._power((query * key).sum(-1))
 
-    def on_tile(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
+    def on_tile(self, query: Tensor, key: Tensor, pairs: Pairs) -> Tensor:
         """Multiply matrices, then take the power."""
-        query, key = cast("Tensor", query), cast("Tensor", key)
         return self._power(query @ key.transpose(-2, -1))
 
     def _power(self, product: Tensor) -> Tensor:
@@ -84,7 +81,7 @@ class PerformerFeatures(nn.Module):
     Parameters
     ----------
     dim : int
-        Features of a head.
+        Features per head.
     num_features : int, optional
         Features of the map; `dim` by default.
     seed : int

@@ -1,4 +1,4 @@
-"""Parameters of weight functions: one number, or one per head, fixed or learned."""
+"""Parameters of weight functions: one number or one per head, fixed or learned."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
+from gattn.checks import finite
 from gattn.errors import ShapeError
 
 
@@ -20,13 +21,19 @@ def scaled(tokens: Tensor, factor: float | Tensor) -> Tensor:
     return (tokens * a_head(factor)).to(tokens.dtype)
 
 
+def fixed_or_learned(name: str, factor: float | Tensor) -> float | Tensor:
+    """Check a factor, or one per head; a plain tensor moves along with its module, as a buffer."""
+    factor = finite(name, factor)
+    return nn.Buffer(factor) if type(factor) is Tensor else factor
+
+
 def shown_factor(factor: float | Tensor) -> str:
-    """Write a factor for a repr: its value where it is one fixed number."""
+    """Write a factor for a repr: its value if it is one fixed number."""
     if not isinstance(factor, Tensor):
         return str(factor)
     if isinstance(factor, nn.Parameter):
         return "learned"
-    return "fixed a head" if factor.dim() else str(factor.item())
+    return "fixed per head" if factor.dim() else str(factor.item())
 
 
 def learned(*shape: int, fan_in: int) -> nn.Parameter:
@@ -35,12 +42,12 @@ def learned(*shape: int, fan_in: int) -> nn.Parameter:
 
 
 def expect_features(weight: nn.Module, side: str, tokens: Tensor, size: Sequence[int]) -> None:
-    """Hold vectors (batch, heads, tokens, dim) to the heads and dim a weight function has.
+    """Refuse vectors (batch, heads, tokens, dim) of other heads or dim than a weight function's.
 
     Raises
     ------
     ShapeError
-        Where they differ.
+        If they differ.
     """
     found = [tokens.shape[1], tokens.shape[-1]]
     if found != list(size):

@@ -15,13 +15,13 @@ from gattn.weights.base import Pairs, PositionWeight, Tree
 class ALiBi(PositionWeight):
     r"""Attention with linear biases, :math:`-m_h |i - j|`.
 
-    With a power of two n of heads the slopes are :math:`2^{-8h/n}`, h = 1 .. n; other numbers
-    of heads go on with every second slope of the next power of two.
+    If the number of heads n is a power of two, the slopes are :math:`2^{-8h/n}`, h = 1 .. n;
+    other numbers continue with every second slope of the next power of two.
 
     Parameters
     ----------
     num_heads : int
-        How many heads.
+        The number of heads.
 
     References
     ----------
@@ -55,19 +55,19 @@ def alibi_slopes(num_heads: int) -> list[float]:
 class T5RelativeBias(PositionWeight):
     r"""T5's bias :math:`b_h[\mathrm{bucket}(j - i)]`, learned, 0 at first.
 
-    Near offsets have a bucket each, far ones share buckets that grow with the logarithm.
+    Each near offset has a bucket; far ones share buckets whose size grows logarithmically.
 
     Parameters
     ----------
     num_heads : int
-        How many heads.
+        The number of heads.
     num_buckets : int
-        How many buckets.
+        The number of buckets.
     max_distance : int
-        From here on all offsets share the last bucket.
+        The distance from which all offsets share the last bucket.
     bidirectional : bool
-        Whether keys after the query have buckets of their own (half of them); where False they
-        share the bucket of offset 0.
+        Whether keys after the query have buckets of their own, half of them; if not, they share
+        the bucket of offset 0.
 
     References
     ----------
@@ -117,14 +117,14 @@ class T5RelativeBias(PositionWeight):
 
 
 class RelativePosition(PositionWeight):
-    r"""A bias a clipped offset, :math:`b_h[\mathrm{clip}(j - i, \pm m)]`, learned, 0 at first.
+    r"""A bias per clipped offset, :math:`b_h[\mathrm{clip}(j - i, \pm m)]`, learned, 0 at first.
 
     Parameters
     ----------
     num_heads : int
-        How many heads.
+        The number of heads.
     max_distance : int
-        m: all farther offsets on a side share one bias.
+        m: all farther offsets on one side share a bias.
 
     References
     ----------

@@ -19,10 +19,10 @@ from gattn.weights.base import (
 
 
 class Rotary(WeightFunction):
-    r"""Rotates queries and keys by their positions before another weight function.
+    r"""Rotates queries and keys by their positions, then applies another weight function.
 
     Feature pair m of a token at position p turns by the angle
-    :math:`p \, b^{-2m/d}`, so a dot product depends on offsets only.
+    :math:`p \, b^{-2m/d}`, so that a dot product depends on offsets only.
 
     Parameters
     ----------
@@ -33,7 +33,7 @@ class Rotary(WeightFunction):
     interleaved : bool
         Whether features 2m and 2m + 1 are a pair (GPT-J), or m and m + d/2 (Llama).
     dim : int, optional
-        d: how many features turn, the first ones; all by default.
+        d: how many features turn, counted from the first; all by default.
 
     References
     ----------
@@ -67,8 +67,8 @@ class Rotary(WeightFunction):
         dim = vectors.shape[-1] if self.dim is None else self.dim
         if dim % 2 or dim > vectors.shape[-1]:
             raise ShapeError(
-                f"{self} turns an even number of features, at most all; asked were {dim} of "
-                f"{vectors.shape[-1]}. Choose dim so."
+                f"{self} turns an even number of features, at most all of them, not {dim} of "
+                f"{vectors.shape[-1]}; choose another dim."
             )
         turned, rest = vectors[..., :dim], vectors[..., dim:]
         shape = (dim // 2, 2) if self.interleaved else (2, dim // 2)

@@ -21,7 +21,7 @@ from gattn.weights.base import (
 class Softcap(WeightFunction):
     r"""Another weight function's score s, capped: :math:`c \tanh(s / c)`.
 
-    It caps what it wraps: ``Softcap(w, c) + b`` and ``Softcap(w + b, c)`` differ.
+    Only what it wraps is capped: ``Softcap(w, c) + b`` and ``Softcap(w + b, c)`` differ.
 
     Parameters
     ----------

@@ -14,7 +14,7 @@ from torch.nn.functional import elu
 
 from gattn.attention import graph_attention
 from gattn.engines import NAMES, blocks, edges, scoring, tiles
-from gattn.engines.base import attention_call
+from gattn.engines.call import attention_call
 from gattn.engines.edge_list import EdgeList
 from gattn.graph.token_graph import TokenGraph
 from gattn.normalizers import (
@@ -202,7 +202,7 @@ NORMALIZERS = {
     "softmax": Softmax,
     "temperature": lambda: Softmax(0.5),
     "sink": lambda: Softmax(sink=0.0),
-    "sink a head": lambda: Softmax(1.5, sink=nn.Parameter(torch.tensor([0.5, -1.0]))),
+    "sink per head": lambda: Softmax(1.5, sink=nn.Parameter(torch.tensor([0.5, -1.0]))),
     "entmax": lambda: Entmax(nn.Parameter(torch.tensor([1.3, 1.7]))),
     "entmax 1.5": Entmax15,
     "sparsemax": Sparsemax,

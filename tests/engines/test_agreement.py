@@ -118,7 +118,7 @@ def test_pieces_change_no_normalizer(normalizer):
 def test_low_blocks_change_no_graph(graph):
     with small_pieces(**PIECES["low blocks"]):
         hold(Problem(GRAPHS[graph], "capturing lambda"), ON_TOKENS)
-        hold(Problem(GRAPHS[graph], "T5", "sink a head"), ON_TOKENS)
+        hold(Problem(GRAPHS[graph], "T5", "sink per head"), ON_TOKENS)
 
 
 def of_the_same_size(tokens):

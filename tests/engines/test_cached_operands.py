@@ -8,7 +8,7 @@ import torch
 
 from gattn import Dot, Rotary, ScaledDotProduct, Softcap, SquaredDistance, TokenGraph
 from gattn.engines import tiles
-from gattn.engines.base import attention_call
+from gattn.engines.call import attention_call
 
 ENGINES = ("fused", "tiles", "edges", "message_passing")
 WEIGHTS = {

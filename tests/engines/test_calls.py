@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from gattn.attention import attention_graphs, graph_attention
-from gattn.engines.base import AttentionCall, checked_scores
+from gattn.engines.call import AttentionCall
 from gattn.engines.edge_list import EdgeList
+from gattn.engines.scoring import checked_scores
 from gattn.errors import ContractError, ShapeError
 from gattn.graph.token_graph import TokenGraph
 from gattn.normalizers import Softmax
@@ -52,13 +53,13 @@ def test_no_edges_are_an_edge_list():
 def test_a_graph_of_another_size_is_named():
     x = torch.zeros(1, 1, 5, 2)
     with pytest.raises(ShapeError, match=r"4 queries and 4 keys.*tensors have 5 and 5"):
-        AttentionCall(x, x, TokenGraph.causal(4), ScaledDotProduct(), Softmax())
+        AttentionCall(x, x, TokenGraph.causal(4), ScaledDotProduct(), Softmax(), x)
 
 
 def test_positions_follow_the_query_offset():
     query, key = torch.zeros(1, 1, 2, 2), torch.zeros(1, 1, 5, 2)
     graph = TokenGraph.causal(2, num_keys=5, query_offset=3)
-    call = AttentionCall(query, key, graph, ScaledDotProduct(), Softmax())
+    call = AttentionCall(query, key, graph, ScaledDotProduct(), Softmax(), key)
     assert call.positions.query.tolist() == [3, 4]
     assert call.positions.key.tolist() == [0, 1, 2, 3, 4]
 

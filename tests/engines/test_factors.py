@@ -8,7 +8,7 @@ import torch
 
 from gattn.attention import graph_attention
 from gattn.engines import NAMES, fused
-from gattn.engines.base import attention_call
+from gattn.engines.call import attention_call
 from gattn.errors import ContractError
 from gattn.graph.token_graph import TokenGraph
 from gattn.normalizers import Entmax, Sigmoid, Softmax

@@ -9,7 +9,7 @@ from problems import NEEDS_FEATURES, NORMALIZERS, WEIGHTS, Problem, by_engine, c
 
 from gattn.attention import graph_attention
 from gattn.engines import NAMES
-from gattn.engines.kernel import attend
+from gattn.engines.fused import attend
 from gattn.graph.token_graph import TokenGraph
 from gattn.normalizers import Identity, ReLU, Sigmoid
 from gattn.weights import Cosine, Dot, PositionWeight, ScaledDotProduct
@@ -46,7 +46,7 @@ def made(size, token=None):
     [(weight, "softmax") for weight in sorted(set(WEIGHTS) - NEEDS_FEATURES)]
     + [(weight, "entmax") for weight in ("scaled dot", "L1 distance", "swin")]
     + [(weight, "sparsemax") for weight in ("scaled dot", "squared distance", "cosine")]
-    + [("scaled dot", "sink a head"), ("polynomial", "sigmoid")],
+    + [("scaled dot", "sink per head"), ("polynomial", "sigmoid")],
 )
 def test_gradients_are_finite(weight, normalizer, size):
     problem = made(size, 2 if size == 1.0 else None)(GRAPHS["causal"], weight, normalizer)

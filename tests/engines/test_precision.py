@@ -50,7 +50,7 @@ def test_pairs_are_scored_in_their_own_precision(engine, weight, graph, dtype):
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("normalizer", ["softmax", "sink a head", "entmax 1.5", "sigmoid"])
+@pytest.mark.parametrize("normalizer", ["softmax", "sink per head", "entmax 1.5", "sigmoid"])
 @pytest.mark.parametrize("engine", NAMES)
 def test_normalizers_keep_the_dtype(engine, normalizer, dtype):
     problem = Problem(GRAPHS["causal"], "scaled dot", normalizer, dtype=dtype, learns=False)

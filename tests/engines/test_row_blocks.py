@@ -5,7 +5,7 @@ import torch
 
 from gattn import ALiBi, Softmax, TokenGraph, TopKSoftmax
 from gattn.engines import tiles
-from gattn.engines.base import attention_call
+from gattn.engines.call import attention_call
 from gattn.weights.dot import ScaledDotProduct
 
 MASK = torch.rand(40, 40, generator=torch.Generator().manual_seed(0)) < 0.2

@@ -15,7 +15,7 @@ import torch
 
 from gattn.attention import attention_graphs, graph_attention
 from gattn.engines import NAMES, blocks, edges, scoring, tiles
-from gattn.engines.base import attention_call
+from gattn.engines.call import attention_call
 from gattn.graph.token_graph import TokenGraph
 from gattn.normalizers import (
     Entmax,

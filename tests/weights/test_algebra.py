@@ -4,7 +4,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from gattn.engines import edges, fused, message_passing, tiles
-from gattn.engines.base import attention_call
+from gattn.engines.call import attention_call
 from gattn.errors import ContractError
 from gattn.graph.token_graph import TokenGraph
 from gattn.normalizers import Softmax
@@ -123,7 +123,7 @@ def test_parameters_in_float32_serve_vectors_in_half_precision(weight, query, ke
         (0.5 * (Dot() + ALiBi(2)) + Cosine(), "0.5 * (Dot() + ALiBi(2)) + Cosine(tau=1.0)"),
         (nn.Parameter(torch.ones(3)) * Dot(), "learned * Dot()"),
         (torch.tensor(2.0) * Dot(), "2.0 * Dot()"),
-        (torch.ones(3) * Dot(), "fixed a head * Dot()"),
+        (torch.ones(3) * Dot(), "fixed per head * Dot()"),
         (as_weight_function(negative_square), "negative_square"),
         (as_weight_function(lambda q, k, p: q), "<lambda>"),
     ],

@@ -3,7 +3,7 @@ import torch
 from torch.testing import assert_close
 
 from gattn.engines import edges, fused, message_passing, tiles
-from gattn.engines.base import attention_call
+from gattn.engines.call import attention_call
 from gattn.errors import ShapeError
 from gattn.graph.token_graph import TokenGraph
 from gattn.testing import check_weight_function

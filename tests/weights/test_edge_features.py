@@ -53,7 +53,7 @@ def test_features_of_edges_and_of_pairs_agree(weight, query, key, features):
 
 @pytest.mark.parametrize("weight", [EdgeBias(3, 2), EdgeProduct(3, 4, 2)], ids=repr)
 def test_missing_features_are_named(weight, query, key, score, features):
-    with pytest.raises(ShapeError, match="reads 2 features an edge; it got None"):
+    with pytest.raises(ShapeError, match="reads 2 features per edge; it got None"):
         score(weight.double(), query, key)
     with pytest.raises(ShapeError, match="it got 1"):
         score(weight.double(), query, key, features[..., :1])

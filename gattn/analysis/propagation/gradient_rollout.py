@@ -11,7 +11,7 @@ from torch import Tensor
 from gattn.analysis.reading.layers import Layers
 from gattn.analysis.reading.results import Array, array
 from gattn.engines import tiles
-from gattn.engines.base import AttentionCall
+from gattn.engines.call import AttentionCall
 from gattn.errors import SelectionError
 from gattn.graph.rules.keys import list_keys
 from gattn.heads import steps

@@ -1,4 +1,4 @@
-"""What every rule answers: who may attend to whom, for any block of pairs."""
+"""The base of all rules: who may attend to whom, for any block of pairs."""
 
 from __future__ import annotations
 
@@ -18,11 +18,34 @@ BLOCK_PAIRS = 1 << 22
 
 
 class Rule(ABC):
-    """Whether query q may attend to key k, for any pair of positions."""
+    """Whether query q may attend to key k, for any pair of positions.
+
+    A subclass writes `allowed`, in operations that broadcast; with the numbers of queries and keys
+    it is a token graph. The other methods are faster paths with a default: `interval` if each
+    query's keys are a run, else `reach`, which keeps tiles narrow, and `count`, which counts edges
+    without looking at all pairs.
+
+    A rule should compare equal to its like, as a frozen dataclass does. Files hold gattn's own
+    rules alone: for a graph with another, save
+    ``TokenGraph.from_edge_index(graph.edge_index, num_tokens)``.
+
+    Examples
+    --------
+    >>> from dataclasses import dataclass
+    >>> @dataclass(frozen=True)
+    ... class Landmarks(Rule):
+    ...     step: int
+    ...
+    ...     def allowed(self, query, key):
+    ...         return (key <= query) & (key % self.step == 0)
+    >>> graph = TokenGraph(Landmarks(3), num_queries=10, num_keys=10)
+    >>> (graph | TokenGraph.window(10, 2)).num_edges
+    34
+    """
 
     @abstractmethod
     def allowed(self, query: Tensor, key: Tensor) -> Tensor:
-        """Say for positions that broadcast against each other whether the edge exists.
+        """Say whether the edge exists, for positions that broadcast against each other.
 
         Parameters
         ----------
@@ -32,7 +55,7 @@ class Rule(ABC):
         Returns
         -------
         Tensor
-            Booleans of the broadcast shape, in memory of their own.
+            Booleans of the broadcast shape, in memory of their own: callers may write to them.
         """
 
     def reach(self, first: int, last: int, num_keys: int) -> Keys:
@@ -48,7 +71,7 @@ class Rule(ABC):
         Returns
         -------
         slice or Tensor
-            These keys and maybe others: a slice where they are one run, else int64, sorted,
+            These keys and possibly others: a slice if they are one run, else int64, sorted,
             without duplicates, on the rule's device (the CPU for a rule without one).
         """
         keys = self.interval(torch.tensor([first, last]))
@@ -57,15 +80,15 @@ class Rule(ABC):
         return run_of(int(keys[0][0]), int(keys[1][1]), num_keys)
 
     def interval(self, query: Tensor) -> Span | None:
-        """Give each query's keys as [low, high), or None where they are no interval.
+        """Give each query's keys as [low, high), or None if they are not an interval.
 
-        From one position to the next each end stays or moves on by one, so that the keys of a run
-        of queries are an interval too.
+        From one query to the next each end stays or moves on by one, so that the keys of a run of
+        queries are an interval, too.
         """
         return None
 
     def count(self, query: Tensor, low: Tensor, high: Tensor) -> Tensor | None:
-        """Count each query's keys in [low, high) without a walk over all pairs, or give None.
+        """Count each query's keys in [low, high), or give None if that takes a walk over all pairs.
 
         Parameters
         ----------
@@ -84,12 +107,12 @@ class Rule(ABC):
         return self.count(query, torch.zeros_like(query), torch.full_like(query, num_keys))
 
     def listed(self) -> Edges | None:
-        """List the edges where that takes no walk over all pairs, else give None."""
+        """List the edges, or give None if that takes a walk over all pairs."""
         return None
 
     @property
     def terms(self) -> int:
-        """How many rules, other than lists of edges, are joined here."""
+        """How many rules are joined here, not counting lists of edges."""
         return 1
 
     @property

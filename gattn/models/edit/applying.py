@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from gattn.engines import tiles
-from gattn.engines.base import AttentionCall, naming_shapes
+from gattn.engines.call import AttentionCall, naming_shapes
 from gattn.engines.choice import choose
 from gattn.engines.tiles import RowBlock
 from gattn.errors import EditError

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from gattn.checks import whole
 from gattn.engines import tiles
-from gattn.engines.base import AttentionCall
+from gattn.engines.call import AttentionCall
 from gattn.engines.sparse import edge_products
 from gattn.engines.tiles import RowBlock
 from gattn.errors import SelectionError

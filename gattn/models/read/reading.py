@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from gattn.engines import tiles
-from gattn.engines.base import AttentionCall
+from gattn.engines.call import AttentionCall
 from gattn.errors import CaptureError
 from gattn.graph.token_graph import TokenGraph
 from gattn.models.read.masks import Mask, taken

@@ -1,11 +1,11 @@
-"""What every engine is asked."""
+"""One call of graph attention, checked: what every engine is given."""
 
 from __future__ import annotations
 
 import math
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -35,7 +35,7 @@ from gattn.weights.dot import ScaledDotProduct
 class AttentionCall:
     """One call of graph attention, its leading dimensions flattened to one batch.
 
-    `query` (B, H, Q, D), `key` (B, H, K, D) and, where outputs are wanted, `value` (B, H, K, V);
+    `query` (B, H, Q, D), `key` (B, H, K, D) and `value` (B, H, K, V), which only outputs need;
     `edge_features` (E, F) in the graph's edge order, or (Q, K, F); `dropout` is the share of the
     attention that is dropped at random. `compile` asks for the weight function to be compiled.
     `first_key` is the position of the first key: a sliding cache has dropped those before it.
@@ -46,7 +46,7 @@ class AttentionCall:
     graph: TokenGraph | EdgeList
     weight: WeightFunction
     normalizer: Normalizer
-    value: Tensor | None = None
+    value: Tensor
     edge_features: Tensor | None = None
     dropout: float = 0.0
     compile: bool = False
@@ -54,36 +54,19 @@ class AttentionCall:
 
     def __post_init__(self) -> None:
         queries, keys = self.query.shape[-2], self.key.shape[-2]
-        graph = self.graph
+        graph, device = self.graph, self.graph.device
         if (graph.num_queries, graph.num_keys) != (queries, keys):
             raise ShapeError(
                 f"The graph has {graph.num_queries} queries and {graph.num_keys} keys, the "
                 f"tensors have {queries} and {keys}; build the graph for those sizes."
             )
-        device = graph.device
         if device is not None and device != self.query.device:
             raise ShapeError(
                 f"The graph's edges are on {device}, the tensors on {self.query.device}; "
                 f"move them there with .to({str(self.query.device)!r})."
             )
-        features = self.edge_features
-        if features is not None and features.dim() == 2:
-            if isinstance(graph, TokenGraph):
-                refuse_numbers(
-                    graph,
-                    "features",
-                    "Where they follow the edges as given, pass graph.sorted() and "
-                    "graph.arrange(edge_index, edge_features); a GraphAttention takes the "
-                    "edge_index itself, too.",
-                )
-            expected: tuple[int, ...] = (graph.num_edges,)
-        else:
-            expected = (queries, keys)
-        if features is not None and tuple(features.shape[:-1]) != expected:
-            raise ShapeError(
-                f"edge_features must be (edges, features) = ({graph.num_edges}, F) or (queries, "
-                f"keys, features) = ({queries}, {keys}, F), not {tuple(features.shape)}."
-            )
+        if self.edge_features is not None:
+            _check_features(self.edge_features, graph)
 
     @cached_tensor
     def positions(self) -> Positions:
@@ -176,8 +159,8 @@ class AttentionCall:
     @cached_property
     def kernel_dtype(self) -> torch.dtype:
         """The precision that a fused kernel is given: half only where that rounds nothing."""
-        given = self.values.dtype
-        if self.dot_form is None or widened(self.values[:0]).dtype == given:
+        given = self.value.dtype
+        if self.dot_form is None or widened(self.value[:0]).dtype == given:
             return given
         plain = self.weight.dot_form(*self.sides)
         is_given = plain is not None and plain.query is self.sides[0] and plain.key is self.sides[1]
@@ -190,12 +173,6 @@ class AttentionCall:
         return self.graph
 
     @property
-    def values(self) -> Tensor:
-        """The values, where outputs are wanted."""
-        assert self.value is not None
-        return self.value
-
-    @property
     def temperature(self) -> float:
         """By what the plain softmax divides scores; see `is_shared_out_by_softmax`."""
         assert isinstance(self.normalizer, Softmax)
@@ -205,6 +182,9 @@ class AttentionCall:
     def is_shared_out_by_softmax(self) -> bool:
         """Whether the normalizer is the plain softmax that torch's kernels know."""
         return type(self.normalizer) is Softmax and not self.normalizer.has_sink
+
+
+_DOT_PRODUCT, _SOFTMAX = ScaledDotProduct(), Softmax()
 
 
 def attention_call(
@@ -231,46 +211,69 @@ def attention_call(
     if not 0 <= dropout <= 1:
         raise ShapeError(f"dropout is a share from 0 to 1, not {dropout!r}.")
     tensors = {"query": query, "key": key} | ({} if value is None else {"value": value})
-    if strange := [name for name, x in tensors.items() if not isinstance(x, Tensor)]:
-        kinds = ", ".join(type(tensors[name]).__name__ for name in strange)
-        raise ShapeError(f"{', '.join(strange)} must be torch tensors, not {kinds}.")
-    shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in tensors.items())
-    expected = "expected (..., heads, tokens, dim)"
-    if any(x.dim() < 3 for x in tensors.values()):
-        raise ShapeError(f"{expected} for each tensor, got {shapes}.")
-    if (
-        len({x.device for x in tensors.values()}) > 1
-        or len({x.dtype for x in tensors.values()}) > 1
-    ):
-        kinds = ", ".join(f"{name} {x.dtype} on {x.device}" for name, x in tensors.items())
-        raise ShapeError(f"query, key and value must share dtype and device, got {kinds}.")
-    if not query.is_floating_point():
-        raise ShapeError(f"query, key and value must be floating point, got {query.dtype}.")
-    if value is not None and value.shape[-3:-1] != key.shape[-3:-1]:
-        raise ShapeError(f"key and value must have the same heads and tokens, got {shapes}.")
-    heads, key_heads = query.shape[-3], key.shape[-3]
-    if not key_heads or heads % key_heads:
-        raise ShapeError(f"the query's heads must be a multiple of the key's, got {shapes}.")
-    try:
-        lead = torch.broadcast_shapes(*(x.shape[:-3] for x in tensors.values()))
-    except RuntimeError as error:
-        raise ShapeError(f"the leading dimensions must broadcast, got {shapes}.") from error
-    batch = math.prod(lead)
+    lead = _checked_lead(tensors)
+    batch, groups = math.prod(lead), query.shape[-3] // key.shape[-3]
     flat = [x.expand(*lead, *x.shape[-3:]).reshape(batch, *x.shape[-3:]) for x in tensors.values()]
-    if heads != key_heads:
-        flat[1:] = [x.repeat_interleave(heads // key_heads, dim=1) for x in flat[1:]]
+    if groups > 1:
+        flat[1:] = [x.repeat_interleave(groups, dim=1) for x in flat[1:]]
     call = AttentionCall(
         flat[0],
         flat[1],
         graph,
-        ScaledDotProduct() if weight is None else as_weight_function(weight),
-        Softmax() if normalizer is None else normalizer,
-        flat[2] if value is not None else None,
+        _DOT_PRODUCT if weight is None else as_weight_function(weight),
+        _SOFTMAX if normalizer is None else normalizer,
+        flat[-1],
         edge_features,
         dropout,
         compile,
     )
     return call, lead
+
+
+def _checked_lead(tensors: dict[str, Tensor]) -> torch.Size:
+    """Check query, key and value against each other; give their leading dimensions, broadcast."""
+    if strange := [name for name, x in tensors.items() if not isinstance(x, Tensor)]:
+        kinds = ", ".join(type(tensors[name]).__name__ for name in strange)
+        raise ShapeError(f"{', '.join(strange)} must be torch tensors, not {kinds}.")
+    shapes = ", ".join(f"{name} {tuple(x.shape)}" for name, x in tensors.items())
+    if any(x.dim() < 3 for x in tensors.values()):
+        raise ShapeError(f"expected (..., heads, tokens, dim) for each tensor, got {shapes}.")
+    if len({(x.device, x.dtype) for x in tensors.values()}) > 1:
+        kinds = ", ".join(f"{name} {x.dtype} on {x.device}" for name, x in tensors.items())
+        raise ShapeError(f"query, key and value must share dtype and device, got {kinds}.")
+    query, key, value = tensors["query"], tensors["key"], tensors.get("value")
+    if not query.is_floating_point():
+        raise ShapeError(f"query, key and value must be floating point, got {query.dtype}.")
+    if value is not None and value.shape[-3:-1] != key.shape[-3:-1]:
+        raise ShapeError(f"key and value must have the same heads and tokens, got {shapes}.")
+    if not key.shape[-3] or query.shape[-3] % key.shape[-3]:
+        raise ShapeError(f"the query's heads must be a multiple of the key's, got {shapes}.")
+    try:
+        lead: torch.Size = torch.broadcast_shapes(*(x.shape[:-3] for x in tensors.values()))
+    except RuntimeError as error:
+        raise ShapeError(f"the leading dimensions must broadcast, got {shapes}.") from error
+    return lead
+
+
+def _check_features(features: Tensor, graph: TokenGraph | EdgeList) -> None:
+    """Hold edge features to (edges, F) in the graph's own order, or (queries, keys, F)."""
+    expected: tuple[int, ...] = (graph.num_queries, graph.num_keys)
+    if features.dim() == 2:
+        expected = (graph.num_edges,)
+        if isinstance(graph, TokenGraph):
+            refuse_numbers(
+                graph,
+                "features",
+                "Where they follow the edges as given, pass graph.sorted() and "
+                "graph.arrange(edge_index, edge_features); a GraphAttention takes the "
+                "edge_index itself, too.",
+            )
+    if tuple(features.shape[:-1]) != expected:
+        raise ShapeError(
+            f"edge_features must be (edges, features) = ({graph.num_edges}, F) or (queries, "
+            f"keys, features) = ({graph.num_queries}, {graph.num_keys}, F), not "
+            f"{tuple(features.shape)}."
+        )
 
 
 def _tokens_first(tokens: Tensor) -> Tensor:
@@ -284,11 +287,19 @@ def _widest(tree: Tree) -> int:
     return 1 if tree is None else tree.shape[-1]
 
 
+_OF_SHAPES = re.compile(r"size|shape|dimension|out of (range|bounds)", re.IGNORECASE)
+
+
 @contextmanager
 def naming_shapes(call: AttentionCall) -> Iterator[None]:
-    """Turn what torch says of shapes that do not fit into an error that names their owners."""
+    """Turn torch's errors about shapes that do not fit into one that names their owners.
+
+    Autocast is off inside: tensors have the precision that they were given, and sums float32.
+    """
+    device = call.query.device.type
+    is_on = device in ("cpu", "cuda") and torch.is_autocast_enabled(device)
     try:
-        with _in_its_own_precision(call.query.device):
+        with torch.autocast(device, enabled=False) if is_on else nullcontext():
             yield
     except (RuntimeError, IndexError) as error:
         reason = str(error).partition("\n")[0]
@@ -299,45 +310,3 @@ def naming_shapes(call: AttentionCall) -> Iterator[None]:
             f"dim) {tuple(call.query.shape)} and keys {tuple(call.key.shape)}: {reason} Build them "
             "for these heads and dims, or check the tensors."
         ) from error
-
-
-_OF_SHAPES = re.compile(r"size|shape|dimension|out of (range|bounds)", re.IGNORECASE)
-
-
-def _in_its_own_precision(device: torch.device) -> AbstractContextManager[None]:
-    """Leave autocast: tensors have the precision that they were given, and sums float32."""
-    if device.type not in ("cpu", "cuda") or not torch.is_autocast_enabled(device.type):
-        return nullcontext()
-    return torch.autocast(device.type, enabled=False)
-
-
-def checked_scores(scores: Tensor, shape: tuple[int, ...], weight: WeightFunction) -> Tensor:
-    """Hold what a weight function returned to its contract: one score a pair and head.
-
-    The pair axes must be there in full; batch and heads may be 1 or, leading, missing.
-    """
-    if not isinstance(scores, Tensor):
-        raise ContractError(
-            f"{weight} must return a tensor, one score for each pair and head: {shape} here, not "
-            f"{scores!r:.60}."
-        )
-    missing = len(shape) - scores.dim()
-    padded = (1,) * missing + tuple(scores.shape)
-    heads = 2 if len(shape) == 3 else 1
-    wrong = [
-        axis
-        for axis, (size, wanted) in enumerate(zip(padded, shape, strict=False))
-        if size != wanted and not (size == 1 and axis in (0, heads))
-    ]
-    if missing in (0, 1) and wrong == [heads]:
-        raise ShapeError(
-            f"{weight} scores {padded[heads]} heads, but the tensors have {shape[heads]}; build "
-            "it for that number."
-        )
-    if missing not in (0, 1) or wrong:
-        raise ContractError(
-            f"{weight} must return one score for each pair and head, (..., heads) or (..., 1): "
-            f"{shape} here, but it returned {tuple(scores.shape)}. Reduce the feature axis only, "
-            "for example with .sum(-1)."
-        )
-    return scores
