@@ -206,7 +206,7 @@ class _Prediction(Context):
     def end(self, tracker: Tracker, result: Any) -> None:
         logits = getattr(result, "logits", None)
         if isinstance(logits, Tensor) and logits.dim() == 3:
-            self.ids = tracker.real_rows(logits[0], 0).argmax(-1).tolist()
+            self.ids = tracker.tokens.real_rows(logits[0], 0).argmax(-1).tolist()
 
 
 def _decomposed(

@@ -44,7 +44,7 @@ class _Places(Context):
         return []
 
     def end(self, tracker: Tracker, result: Any) -> None:
-        self.ids = {stack: tracker.ids(stack, 0) for stack in self.names}
+        self.ids = {stack: tracker.tokens.ids(stack, 0) for stack in self.names}
 
 
 class LayerCopies:

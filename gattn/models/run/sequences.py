@@ -29,6 +29,7 @@ class RecordedLayer:
     groups: int = 1
     is_cached: bool = False
     is_projected: bool = False
+    is_cross: bool = False
     stores: dict[tuple[int, ...], KeptEdges] = field(default_factory=dict)
     attributes: dict[tuple[int, ...], dict[str, Any]] = field(default_factory=dict)
     norms: Tensor | None = None
@@ -124,14 +125,14 @@ class RecordedSequence:
 
     def _grows(self, stack: str, is_query: bool) -> bool:
         """Say whether a stack's ids go on with a cache: the keys of cross-attention stay."""
-        is_cached = any(layer.is_cached for layer in self.layers.get(stack, {}).values())
-        return is_cached and (is_query or not stack.endswith("cross"))
+        layers = self.layers.get(stack, {}).values()
+        return any(layer.is_cached and (is_query or not layer.is_cross) for layer in layers)
 
     @property
     def generated(self) -> int:
         """How many tokens came step by step; those of cross-attention come again."""
-        own = (layers for stack, layers in self.layers.items() if stack != "cross")
-        return max((layer.generated for layers in own for layer in layers.values()), default=0)
+        layers = (layer for stack in self.layers.values() for layer in stack.values())
+        return max((layer.generated for layer in layers if not layer.is_cross), default=0)
 
     def generate_after(self, prompt: int) -> None:
         """Note that all tokens after the first so many were generated."""
@@ -184,7 +185,7 @@ class Sequences:
         with self._lock:
             running = self._running()
             self._calls[tracker] = now
-            self._go_on(now, tracker.seen, running)
+            self._go_on(now, tracker.given.seen, running)
             self._touch(tracker, now.run or ())
 
     def broke(self, tracker: Tracker) -> None:

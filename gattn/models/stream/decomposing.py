@@ -268,7 +268,7 @@ class _Decomposing(Context, Generic[R]):
 
     def end(self, tracker: Tracker, result: Any) -> None:
         """Note the tokens."""
-        self.ids = tracker.ids(self.stack, 0)
+        self.ids = tracker.tokens.ids(self.stack, 0)
 
     # What was found
 
