@@ -16,7 +16,8 @@ from gattn.analysis.vectors.route_graphs import Routes
 from gattn.choices import LayerChoice
 from gattn.errors import SelectionError
 from gattn.models.doors.opening import opened
-from gattn.models.load.encoding import Inputs, names_of
+from gattn.models.load.encoding import Inputs
+from gattn.models.load.token_texts import names_of
 from gattn.models.stream.decomposing import Decomposition, decompose
 from gattn.models.stream.sublayers import Sublayer
 from gattn.models.watch.contexts import Context

@@ -17,8 +17,8 @@ from gattn.models.edit.base import Edit
 from gattn.models.edit.ends import Ends
 from gattn.models.edit.tokens import KnownTokens
 from gattn.models.edit.unmet import Seen, Unmet
-from gattn.models.load.encoding import names_of, spellings_of
 from gattn.models.load.loading import find_tokenizer
+from gattn.models.load.token_texts import names_of, spellings_of
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall

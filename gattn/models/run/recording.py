@@ -25,7 +25,8 @@ from gattn.models.read.tracking import Tracker
 from gattn.models.run.editing import open_edits
 from gattn.models.run.options import Options
 from gattn.models.run.projections import Projections, value_norms
-from gattn.models.run.sequences import RecordedLayer, RecordedSequence, Sequences
+from gattn.models.run.recorded import RecordedLayer, RecordedSequence
+from gattn.models.run.sequences import Sequences
 from gattn.models.run.traces import trace_of
 from gattn.models.watch.contexts import Context, takes_part, tracker_of
 
