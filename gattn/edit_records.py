@@ -160,10 +160,14 @@ def written(edit: Described) -> dict[str, Any]:
     """Write an edit as JSON, without empty fields."""
     values = {name: getattr(edit.record, name) for name in _FIELDS}
     return {
-        name: {"slice": [value.start, value.stop]} if isinstance(value, slice) else value
+        name: {"slice": _bounds(value)} if isinstance(value, slice) else value
         for name, value in values.items()
         if value not in (None, "")
     }
+
+
+def _bounds(span: slice) -> list[int | None]:
+    return [span.start, span.stop] + ([] if span.step is None else [span.step])
 
 
 def read(found: Any) -> EditRecord:
@@ -188,6 +192,6 @@ def read(found: Any) -> EditRecord:
 
 def _value(value: Any) -> Any:
     if isinstance(value, dict):
-        start, stop = value["slice"]
-        return slice(start, stop)
+        start, stop, *step = value["slice"]
+        return slice(start, stop, *step)
     return tuple(map(_value, value)) if isinstance(value, list) else value

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from gattn.errors import SelectionError
-from gattn.names.places import list_places, read_choice, read_numbers
+from gattn.names.places import MOST, list_places, read_choice, read_numbers
 
 LayerChoice: TypeAlias = int | str | Sequence[int] | None
 """Which layers: all (None), one number, or several, as numbers or as text such as "0,2-4"."""
@@ -112,6 +112,8 @@ def numbers_of(name: str, chosen: LayerChoice) -> list[int] | None:
     expected = f"{name} takes a whole number, or several such as {name}=[0, 2], not {chosen!r:.80}"
     try:
         several: Any = read_numbers(chosen) if isinstance(chosen, str) else chosen
+        if isinstance(several, range) and several[MOST:]:
+            raise SelectionError(f"{name} names at most {MOST:,} of them, not {chosen!r:.80}.")
         listed = [several] if is_number(several) else list(several)
     except (TypeError, ValueError) as error:
         raise SelectionError(f"{expected}.") from error

@@ -631,8 +631,23 @@ def test_what_cannot_be_swapped_is_refused():
 @pytest.mark.parametrize("wrong", [-1, 1.5, [], [0, -2], True, np.bool_(True), [1.5]], ids=repr)
 @pytest.mark.parametrize("name", ["layer", "head"])
 def test_a_layer_or_head_is_a_number(name, wrong):
-    with pytest.raises(SelectionError, match=f"{name} is a number that counts from 0"):
+    says = f"{name} (takes a whole number|is empty|counts from 0)"
+    with pytest.raises(SelectionError, match=says):
         Cut(**{name: wrong})
+
+
+@pytest.mark.parametrize("name", ["layer", "head"])
+def test_more_layers_or_heads_than_any_model_has_are_refused_at_once(name):
+    with pytest.raises(SelectionError, match=f"{name} names at most 100,000"):
+        Cut(**{name: range(10**30)})
+    assert Cut(**{name: range(3)}) == Cut(**{name: range(3)})
+    with pytest.raises(SelectionError, match="repeats a number"):
+        Cut(**{name: [1, 1]})
+
+
+def test_heads_may_be_text_as_in_a_capture():
+    assert Cut(layer=2, head="1") == Cut(layer=2, head=1)
+    assert Cut(layer=2, head="0,2-3") == Cut(layer=2, head=[0, 2, 3])
 
 
 PLACES = [

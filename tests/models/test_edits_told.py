@@ -104,6 +104,7 @@ EDITS = [
     CUT,
     Cut((2, 1), query="dog", key=-1, renormalize=False, stack="decoder"),
     Cut([(2, 1), (3, 0)], query=slice(1, None), key=range(3)),
+    Cut(query=range(0, 10**12, 2), key=range(3, 1000, 5)),
     Scale(0.25, layer=[0, 1], key=[0, "cat"]),
     Restrict(GRAPH, layer=1),
     Use(gattn.AttentionGraph.from_dense(np.eye(6)), "3.2"),

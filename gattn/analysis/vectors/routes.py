@@ -15,7 +15,8 @@ from gattn.analysis.vectors.route_building import Builder, add_layer
 from gattn.analysis.vectors.route_graphs import Routes
 from gattn.errors import SelectionError
 from gattn.models.doors.opening import opened
-from gattn.models.load.encoding import Inputs, names_of
+from gattn.models.load.encoding import Inputs
+from gattn.models.load.token_texts import names_of
 from gattn.models.stream.decomposing import Decomposition, decompose
 from gattn.models.stream.sublayers import Sublayer
 from gattn.models.watch.contexts import Context
@@ -206,7 +207,7 @@ class _Prediction(Context):
     def end(self, tracker: Tracker, result: Any) -> None:
         logits = getattr(result, "logits", None)
         if isinstance(logits, Tensor) and logits.dim() == 3:
-            self.ids = tracker.real_rows(logits[0], 0).argmax(-1).tolist()
+            self.ids = tracker.tokens.real_rows(logits[0], 0).argmax(-1).tolist()
 
 
 def _decomposed(

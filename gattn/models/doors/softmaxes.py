@@ -66,7 +66,7 @@ def _seen(attention: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> An
     module, tracker = _owner(trackers)
     if module is None or tracker is None or routes(tracker.model):
         return attention
-    batch = tracker.batch
+    batch = tracker.given.batch.size
     if scores.dim() == 4:
         check_kind(tracker.model, module)
         return _take_part(module, scores, attention)
@@ -84,7 +84,7 @@ def _owner(trackers: Sequence[Tracker]) -> tuple[nn.Module | None, Tracker | Non
         module = frame.f_locals.get("self")
         if isinstance(module, nn.Module) and not isinstance(module, nn.Softmax):
             for tracker in trackers:
-                if tracker.owns(module):
+                if tracker.modules.owns(module):
                     return module, tracker
         frame = frame.f_back
     return None, None

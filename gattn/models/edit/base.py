@@ -41,10 +41,10 @@ class Edit(Described):
             if name == "layer" and places_of(given) is not None:
                 continue
             numbers = numbers_of(name, given)
-            if numbers is not None and not isinstance(given, Sequence):
-                object.__setattr__(self, name, numbers[0])
-            elif isinstance(given, (list, tuple)):
+            if isinstance(given, (list, tuple)):
                 object.__setattr__(self, name, type(given)(numbers or ()))
+            elif numbers is not None and not isinstance(given, range):
+                object.__setattr__(self, name, numbers if len(numbers) > 1 else numbers[0])
 
     def _take(self, named: Named) -> None:
         """Take the heads, and the stack, that its layer names."""
@@ -171,8 +171,8 @@ def _recorded(where: Any) -> Any:
     """Give layers, heads or tokens as a record has them."""
     if where is None or isinstance(where, (int, str, slice)):
         return where
-    if isinstance(where, range) and where.step == 1:
-        return slice(where.start, where.stop)
+    if isinstance(where, range):
+        return slice(where.start, where.stop, None if where.step == 1 else where.step)
     if isinstance(where, (Tensor, np.ndarray)):
         where = where.tolist()
     return tuple(where) if isinstance(where, Sequence) else None

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gattn.errors import EditError
 from gattn.models.edit.base import Edit
 from gattn.models.edit.tokens import counts_from_end
-from gattn.models.hugging_face.frames import generation_frames
+from gattn.models.hugging_face.generating import comes_in_chunks
 from gattn.models.read.following import Progress
 from gattn.models.read.places import Place
 from gattn.models.read.tracking import Tracker
@@ -50,7 +50,7 @@ class Ends:
         self._now.clear()
         if not self._counting:
             return
-        if _comes_in_chunks(tracker.model):
+        if comes_in_chunks(tracker.model):
             raise EditError(
                 "An edit counts positions from the end, and the prompt comes in chunks "
                 "(prefill_chunk_size): name positions from 0, or give the whole prompt in one call."
@@ -64,7 +64,7 @@ class Ends:
         found = {name: tracker.progress.ids.get(name) for name in _IDS}
         known = {name: ids.detach().cpu() for name, ids in found.items() if ids is not None}
         last, self._last, self._grows = self._last, known, set()
-        if not tracker.seen:
+        if not tracker.given.seen:
             both = known.keys() & last.keys()
             self._grows = {name for name in both if _goes_on(last[name], known[name])}
 
@@ -99,15 +99,6 @@ class Ends:
                 "is not known: name positions from 0, or give the whole prompt in one call."
             )
         return known[sequence]
-
-
-def _comes_in_chunks(model: nn.Module) -> bool:
-    """Look up the stack of calls for a generation that cuts its prompt into chunks."""
-    for name, frame in generation_frames(model):
-        if name == "_prefill":
-            config = frame.f_locals.get("generation_config")
-            return getattr(config, "prefill_chunk_size", None) is not None
-    return False
 
 
 def _goes_on(last: Tensor, ids: Tensor) -> bool:

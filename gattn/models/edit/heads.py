@@ -3,32 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from operator import index
 from typing import Any, TypeAlias, cast
 
-import numpy as np
-
 from gattn.errors import SelectionError
+from gattn.names import choices
 from gattn.names.places import Named, list_places, read_heads
 
 Numbers: TypeAlias = int | str | Sequence[int] | Sequence[tuple[int, int] | str] | None
 
 
 def numbers_of(name: str, chosen: Numbers) -> list[int] | None:
-    """Check which layers or heads were named."""
-    if chosen is None:
-        return None
-    try:
-        listed: Any = chosen if isinstance(chosen, Sequence) else [chosen]
-        numbers = [index(n) for n in listed]
-    except TypeError:
-        numbers = [-1]
-    if not numbers or min(numbers) < 0 or isinstance(chosen, (bool, np.bool_, str)):
-        place = ", a head such as (2, 1) or '2.1'" if name == "layer" else ""
-        raise SelectionError(
-            f"{name} is a number that counts from 0, several of them{place}, or None for all; not "
-            f"{chosen!r}."
-        )
+    """Read which layers or heads were named, before there is a model to say which it has."""
+    numbers = choices.numbers_of(name, cast("choices.LayerChoice", chosen))
+    if numbers and min(numbers) < 0:
+        raise SelectionError(f"{name} counts from 0, so it cannot be {chosen!r:.80}.")
     return numbers
 
 
@@ -40,9 +28,9 @@ def named_by(layer: Any) -> Named | None:
         except ValueError as error:
             hint = "; tokens are named by query= and key=" if "<-" in layer else ""
             raise SelectionError(f"layer is {error}; not {layer!r:.80}{hint}.") from error
-    if isinstance(layer, tuple) and len(layer) == 2 and all(map(_is_whole, layer)):
+    if isinstance(layer, tuple) and len(layer) == 2 and all(map(choices.is_number, layer)):
         layer = [layer]
-    if not isinstance(layer, (list, tuple)) or all(map(_is_whole, layer)):
+    if not isinstance(layer, (list, tuple)) or all(map(choices.is_number, layer)):
         return None
     if not any(isinstance(one, (str, tuple)) for one in layer):
         return None
@@ -60,7 +48,3 @@ def places_of(layer: Any) -> tuple[tuple[int, int], ...] | None:
     """Give the places (layer, head) that an edit's layer holds, where it holds them."""
     holds = isinstance(layer, tuple) and bool(layer) and isinstance(layer[0], tuple)
     return cast("tuple[tuple[int, int], ...]", layer) if holds else None
-
-
-def _is_whole(value: object) -> bool:
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool)

@@ -19,7 +19,7 @@ from gattn.models.read.tracking import Tracker
 from gattn.models.run.editing import Editing
 from gattn.models.run.prompt import Prompt
 from gattn.models.watch.contexts import Context, takes_part
-from gattn.models.watch.hooks import Hook
+from gattn.models.watch.hooks import hooks_on
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -44,7 +44,7 @@ class _Places(Context):
         return []
 
     def end(self, tracker: Tracker, result: Any) -> None:
-        self.ids = {stack: tracker.ids(stack, 0) for stack in self.names}
+        self.ids = {stack: tracker.tokens.ids(stack, 0) for stack in self.names}
 
 
 class LayerCopies:
@@ -146,7 +146,7 @@ class LayerCopies:
             first = self._hidden(given, count)[:1].expand(count, -1, -1)
             return ((first, *args[1:]), kwargs) if args else ((), kwargs | {"hidden_states": first})
 
-        def end(module: nn.Module, args: tuple[Any, ...], result: Any) -> None:
+        def end(module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
             nonlocal layer
             if not takes_part(context):
                 return
@@ -154,17 +154,8 @@ class LayerCopies:
             see(layer, output[:, self._slots.to(output.device)])
             layer += 1
 
-        handles: list[Any] = []
-        try:
-            for module in dict.fromkeys(self._modules):
-                handles.append(
-                    module.register_forward_pre_hook(Hook(module, begin), with_kwargs=True)
-                )
-                handles.append(module.register_forward_hook(Hook(module, end)))
+        with hooks_on(dict.fromkeys(self._modules), begin, end):
             yield
-        finally:
-            for handle in handles:
-                handle.remove()
         if layer != self.num_layers:
             raise _unknown(self.model)
 

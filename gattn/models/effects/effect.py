@@ -260,7 +260,7 @@ class Runner:
             )
         if len(logits) != count:
             raise CaptureError(f"Expected one sequence, got a batch of {len(logits)}.")
-        return [self._chosen(tracker.real_rows(x, n)) for n, x in enumerate(logits)]
+        return [self._chosen(tracker.tokens.real_rows(x, n)) for n, x in enumerate(logits)]
 
     def _chosen(self, logits: Tensor) -> Tensor:
         if self._position is None or logits.dim() < 2:

@@ -35,3 +35,12 @@ def present_step(model: nn.Module) -> Step:
         if isinstance(unfinished, Tensor) and unfinished.dim() == 1:
             return Step(is_prompt, unfinished.bool().cpu())
     return Step(True if is_prompt else None)
+
+
+def comes_in_chunks(model: nn.Module) -> bool:
+    """Look up the stack of calls for a generation that cuts its prompt into chunks."""
+    for name, frame in generation_frames(model):
+        if name == "_prefill":
+            config = frame.f_locals.get("generation_config")
+            return getattr(config, "prefill_chunk_size", None) is not None
+    return False

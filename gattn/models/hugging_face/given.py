@@ -1,4 +1,4 @@
-"""What a call of a model is given, and what it gives: arguments by name, and tensors in them."""
+"""What a call of a transformers model is given, and what it gives."""
 
 from __future__ import annotations
 
@@ -7,6 +7,38 @@ from collections.abc import Mapping
 from typing import Any
 
 from torch import Tensor, nn
+
+from gattn.models.hugging_face import caches
+from gattn.models.hugging_face.generating import Step, present_step
+from gattn.models.hugging_face.media import Batch, generated_from
+
+
+class Given:
+    """What a call of a model is given, and what `generate` knows of it.
+
+    Images that `generate` encodes before their texts belong to the texts in `generating`.
+
+    Parameters
+    ----------
+    model : Module
+        The model.
+    named : mapping
+        The call's arguments, by name.
+    """
+
+    def __init__(self, model: nn.Module, named: Mapping[str, Any]) -> None:
+        config = getattr(model, "config", None)
+        is_encoder_decoder = getattr(config, "is_encoder_decoder", False)
+        self.step = present_step(model) if named else Step()
+        self.generating = None if is_encoder_decoder or not named else generated_from(model)
+        self.batch = Batch(named, config, self.generating)
+        self.cache: Any = named.get("past_key_values")
+        self.seen = 0 if self.cache is None else caches.length(self.cache)
+        masks = {name: x for name, x in named.items() if is_mask(name, x)}
+        self.has_own_mask = any(mask.dim() == 4 for mask in masks.values())
+        self.padding = {name: mask.detach() != 0 for name, mask in masks.items()}
+        if getattr(named.get("input_ids"), "ndim", 2) == 3:
+            self.padding = {name: of_choices(mask) for name, mask in self.padding.items()}
 
 
 def arguments(

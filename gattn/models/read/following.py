@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.utils.weak import TensorWeakRef, WeakTensorKeyDictionary
 
 from gattn.models.hugging_face import caches
+from gattn.models.hugging_face.given import repeated
 
 _MOST_RECENT = 32
 
@@ -54,11 +55,27 @@ class Progress:
         ids = {name: _rows(x, rows) for name, x in self.ids.items()}
         return Progress(ids, origin=Origin(self, rows, False))
 
+    @property
+    def real_in_cache(self) -> Tensor | None:
+        """Which slots of the cache are real tokens, (sequences, slots)."""
+        return next((self.real[name] for name in self.cached if name in self.real), None)
+
+    def note_ids(self, name: str, ids: Tensor, seen: int) -> None:
+        """Note the ids of a call, after those `seen` in its cache, as far as these are known."""
+        if not seen:
+            self.ids[name] = ids
+            return
+        known = repeated(self.ids.get(name), len(ids))
+        if known is not None:  # It may hold tokens of a call that failed.
+            known = torch.cat([known[:, :seen], ids], 1)
+            known = known if known.shape[1] == seen + ids.shape[1] else None
+        self.ids[name] = known
+
     def tokens(self, row: int, stop: int) -> int | None:
         """Count the real tokens of a sequence before a slot, where they are known."""
         if not stop:
             return 0
-        real = next((self.real[name] for name in self.cached if name in self.real), None)
+        real = self.real_in_cache
         return None if real is None or row >= len(real) else int(real[row, :stop].sum())
 
 

@@ -21,9 +21,17 @@ class Modules:
         self.is_encoder_decoder = bool(getattr(self.config, "is_encoder_decoder", False))
         self.stacks: dict[str, str] = {}
         self.foreign: set[str] = set()
+        """The stacks whose tokens are no text: images, sounds."""
+        self.crossing: set[str] = set()
+        """The stacks of cross-attention."""
         self._names: dict[int, str] = {id(part): name for name, part in model.named_modules()}
         self._kinds = kinds(model)
         self._homes: dict[str, str] = {}
+
+    @property
+    def side(self) -> str:
+        """The name of the ids that a cache holds."""
+        return "decoder_input_ids" if self.is_encoder_decoder else "input_ids"
 
     def owns(self, module: nn.Module) -> bool:
         """Say whether a module is a part of the model."""
@@ -51,10 +59,12 @@ class Modules:
             short = stack_name(module, name, self.is_encoder_decoder)
             if short is None:
                 short = "encoder" if is_encoder() else "decoder"
-            place = home(name)
+            place, is_cross = home(name), short == "cross"
             if self._homes.setdefault(short, place) != place:
-                short = place if short != "cross" else f"{place} cross"
+                short = f"{place} cross" if is_cross else place
             self.stacks[name] = short
+            if is_cross:
+                self.crossing.add(short)
             if modality(name):
                 self.foreign.add(short)
         return self.stacks[name]

@@ -28,7 +28,11 @@ class Side:
 
 @dataclass(frozen=True)
 class Place:
-    """Where in the model an attention call is, and for each element of its batch, its tokens."""
+    """Where in the model an attention call is, and for each element of its batch, its tokens.
+
+    Any call whose keys are other tokens than its queries `is_bipartite`; only where its stack is
+    one of cross-attention do the keys stay the same from step to step.
+    """
 
     stack: str
     layer: int
@@ -36,6 +40,7 @@ class Place:
     queries: list[Side]
     keys: list[Side]
     sequences: list[int]
+    is_cross: bool = False
 
 
 def sides(real: Tensor, start: int, length: int) -> list[Side]:

@@ -17,8 +17,8 @@ from gattn.models.edit.base import Edit
 from gattn.models.edit.ends import Ends
 from gattn.models.edit.tokens import KnownTokens
 from gattn.models.edit.unmet import Seen, Unmet
-from gattn.models.load.encoding import names_of, spellings_of
 from gattn.models.load.loading import find_tokenizer
+from gattn.models.load.token_texts import names_of, spellings_of
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
@@ -154,7 +154,7 @@ class Editing(Context):
         names: dict[str, Sequence[str] | None] = {"query": None, "key": None}
         spellings: dict[str, tuple[Sequence[str], ...]] = {"query": (), "key": ()}
         for side in names:
-            ids = tracker.ids(place.stack, sequence, is_query=side == "query")
+            ids = tracker.tokens.ids(place.stack, sequence, is_query=side == "query")
             if ids is None or self._tokenizer is None:
                 continue
             plain = names_of(ids, self._tokenizer)
@@ -201,8 +201,8 @@ def open_edits(model: nn.Module, sequence: int = 0) -> tuple[Edit, ...]:
     """List the edits of a sequence that are open on a model, or on a part of it."""
     return tuple(
         edit
-        for tracker, context in present()
-        if isinstance(context, Editing) and (tracker.owns(model) or _holds(model, tracker.model))
+        for calls, context in present()
+        if isinstance(context, Editing) and (calls.owns(model) or _holds(model, calls.model))
         for edit in context.of(sequence)
     )
 

@@ -5,16 +5,24 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, cast
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as torch_module
 
 from gattn.errors import CaptureError
-from gattn.models.watch.hooks import Hook
-from gattn.normalizers.base import widened
+from gattn.models.run.linear_maps import (
+    LinearMap,
+    is_unaltered,
+    linear_map,
+    linear_modules,
+    runs_its_weight,
+    state_of,
+    takes,
+)
+from gattn.models.watch.contexts import takes_part
+from gattn.models.watch.hooks import hooks_on
 
 if TYPE_CHECKING:
     from gattn.models.read.reading import Reading
@@ -23,7 +31,6 @@ if TYPE_CHECKING:
     from gattn.models.watch.contexts import Context
 
 
-_PROVED, _TOLERANCE, _ROUNDING = 4, 1e-4, 1e-6
 _INSTEAD = 'Pass contributions="value" for the lengths ||A_ij v_j|| before any projection.'
 
 
@@ -100,16 +107,10 @@ class Projections:
             yield
             return
         self._linear = linear_modules()
-        handles: list[Any] = []
-        for module in model.modules():
-            enter, leave = Hook(module, self._enter), Hook(module, self._leave)
-            handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
-            handles.append(module.register_forward_hook(leave, with_kwargs=True))
         try:
-            yield
+            with hooks_on(model.modules(), self._enter, self._leave):
+                yield
         finally:
-            for handle in handles:
-                handle.remove()
             self._of_call.clear()
             self._waiting.clear()
             self._running.clear()
@@ -137,8 +138,6 @@ class Projections:
 
     def _present(self) -> _Expected | None:
         """Find what the present call expects, if anything."""
-        from gattn.models.watch.contexts import takes_part
-
         tracker = takes_part(self._owner)
         now = None if tracker is None else self._of_call.get(tracker)
         return None if now is None or now.is_probing or not (now.waiting or now.done) else now
@@ -207,20 +206,22 @@ class Projections:
         self, now: _Expected, module: nn.Module, given: Tensor, output: Tensor, heads: int
     ) -> Tensor | None:
         """Give W_O^T W_O of each head, (heads, value dim, value dim), of what ran just now."""
-        known, state = self._known.get(id(module)), _state(module)
+        known, state = self._known.get(id(module)), state_of(module)
         now.is_probing = True
         try:
             if known is not None and known.state == state and known.product.shape[0] == heads:
-                if known.probed is None and _runs_its_weight(module):
-                    return known.product if _is_unaltered(module, given, output) else None
-                if known.probed is not None and known.probed.gives(given, output):
-                    return known.product if _is_unaltered(module, given, output) else None
+                if known.probed is None:
+                    holds = runs_its_weight(module)
+                else:
+                    holds = known.probed.gives(given, output)
+                if holds:
+                    return known.product if is_unaltered(module, given, output) else None
             found = linear_map(module, given, output)
         finally:
             now.is_probing = False
         if found is None:
             return None
-        probed = None if _runs_its_weight(module) else found
+        probed = None if runs_its_weight(module) else found
         self._known[id(module)] = _Known(state, found.products(heads), probed)
         return self._known[id(module)].product
 
@@ -247,137 +248,10 @@ class Projections:
         )
 
 
-def linear_modules() -> tuple[type[nn.Module], ...]:
-    """Give the classes of linear modules."""
-    from transformers.pytorch_utils import Conv1D
-
-    return nn.Linear, Conv1D
-
-
-@dataclass(frozen=True, eq=False)
-class LinearMap:
-    """What a module makes of its rows: a weight (outputs, inputs), and a bias (outputs,)."""
-
-    weight: Tensor
-    bias: Tensor
-
-    def gives(self, given: Tensor, output: Tensor) -> bool:
-        """Say whether it makes the outputs (rows, outputs) of some rows (rows, inputs)."""
-        if len(self.weight) != output.shape[-1] or self.weight.shape[1] != given.shape[-1]:
-            return False
-        rows = torch.linspace(0, len(given) - 1, min(_PROVED, len(given))).long()
-        wanted, numbers = widened(output[rows.to(output.device)]), given[rows.to(given.device)]
-        weight = widened(self.weight)
-        found = numbers.to(weight) @ weight.T + self.bias.to(weight)
-        limit = max(_TOLERANCE, 2 * torch.finfo(output.dtype).eps)
-        size = wanted.abs().amax().clamp_min(torch.finfo(wanted.dtype).tiny)
-        return bool(((found - wanted).abs() <= limit * size).all())
-
-    def heads(self, count: int) -> Tensor:
-        """Give the part of it that takes each head: (heads, outputs, value dim)."""
-        parts: Tensor = widened(self.weight).unflatten(1, (count, -1)).transpose(0, 1)
-        return parts
-
-    def products(self, count: int) -> Tensor:
-        """Give W^T W of the part of each head: (heads, value dim, value dim)."""
-        parts = (widened(part) for part in self.weight.chunk(count, dim=1))
-        return torch.stack([part.T @ part for part in parts])
-
-
-def linear_map(module: nn.Module, given: Tensor, output: Tensor) -> LinearMap | None:
-    """Find the linear map that a module is, or None where it is not linear.
-
-    That is the module's own weight where nothing else runs, and else what the module makes of each
-    unit vector: adapters, quantized weights. Either must give some rows of its output.
-
-    Parameters
-    ----------
-    module : nn.Module
-        The module.
-    given, output : Tensor (rows, ...)
-        What it was given when it ran, and what it gave.
-    """
-    with torch.no_grad():
-        found = _own_map(module) if _runs_its_weight(module) else _probed_map(module, given)
-        if found is None or not found.gives(given, output):
-            return None
-        return found if _is_unaltered(module, given, output) else None
-
-
-def _runs_its_weight(module: nn.Module) -> bool:
-    """Say whether a module gives its weight times its input, and does nothing else."""
-    plain = [kind.forward for kind in linear_modules()]
-    if type(module).forward not in plain or "forward" in vars(module):
-        return False
-    weight: Any = module.weight
-    is_plain = type(weight) in (Tensor, nn.Parameter) and weight.is_floating_point()
-    return is_plain and weight.dim() == 2 and not weight.is_meta
-
-
-def _own_map(module: nn.Module) -> LinearMap:
-    weight, bias = cast("Tensor", module.weight), module.bias
-    weight = weight.detach() if isinstance(module, nn.Linear) else weight.detach().T
-    bias = bias.detach() if isinstance(bias, Tensor) else weight.new_zeros(len(weight))
-    return LinearMap(weight, bias)
-
-
-def _is_unaltered(module: nn.Module, given: Tensor, output: Tensor) -> bool:
-    """Say whether a module itself gave an output, and no hook on it changed that since."""
-    every = (*module._forward_hooks.values(), *torch_module._global_forward_hooks.values())
-    if all(isinstance(hook, Hook) for hook in every):
-        return True
-    alone = _forward(module, given)
-    if alone is None or alone.shape != output.shape:
-        return False
-    wanted, found = widened(output), widened(alone)
-    limit = max(_ROUNDING, torch.finfo(output.dtype).eps / 8)
-    return bool(torch.linalg.norm(found - wanted) <= limit * torch.linalg.norm(wanted))
-
-
-def _state(module: nn.Module) -> list[tuple[int, int]]:
-    """Tell a module's numbers from what they were before."""
-    return [
-        (
-            x.data_ptr() if type(x) in (Tensor, nn.Parameter) else 0,
-            0 if x.is_inference() else x._version,
-        )
-        for x in (*module.parameters(), *module.buffers())
-    ]
-
-
-def _forward(module: nn.Module, rows: Tensor) -> Tensor | None:
-    """Give what a module makes of rows, or None where it takes none."""
-    try:
-        answers = module.forward(rows[None])
-    except (TypeError, ValueError, RuntimeError, IndexError):
-        return None
-    is_alike = isinstance(answers, Tensor) and answers.shape[:2] == (1, len(rows))
-    return answers[0] if is_alike else None
-
-
-def _probed_map(module: nn.Module, given: Tensor) -> LinearMap | None:
-    width = given.shape[-1]
-    units = torch.eye(width, dtype=given.dtype, device=given.device)
-    answers = _forward(module, torch.cat([units.new_zeros(1, width), units]))
-    if answers is None:
-        return None
-    bias, *_ = answers = widened(answers)
-    return LinearMap((answers[1:] - bias).T, bias)
-
-
 def tensors_of(args: tuple[Any, ...], *named: Mapping[str, Any]) -> list[Tensor]:
     """List the tensors of numbers among a call's arguments."""
     some = (*args, *(x for kwargs in named for x in kwargs.values()))
     return [x for x in some if isinstance(x, Tensor) and x.is_floating_point()]
-
-
-def takes(given: Tensor, rows: Tensor) -> bool:
-    """Say whether a module was given these rows (tokens, width), in whatever shape."""
-    if given.shape[-1] != rows.shape[-1] or given.numel() != rows.numel():
-        return False
-    given = given.reshape(rows.shape)
-    # Most differ in the first row.
-    return torch.equal(given[:1], rows[:1]) and (len(rows) == 1 or torch.equal(given, rows))
 
 
 def value_norms(reading: Reading) -> Tensor:

@@ -25,7 +25,8 @@ from gattn.models.read.tracking import Tracker
 from gattn.models.run.editing import open_edits
 from gattn.models.run.options import Options
 from gattn.models.run.projections import Projections, value_norms
-from gattn.models.run.sequences import RecordedLayer, RecordedSequence, Sequences
+from gattn.models.run.recorded import RecordedLayer, RecordedSequence
+from gattn.models.run.sequences import Sequences
 from gattn.models.run.traces import trace_of
 from gattn.models.watch.contexts import Context, takes_part, tracker_of
 
@@ -147,9 +148,12 @@ class Recording(Context):
         if place.layer not in stack:
             if queries.first:
                 raise CaptureError(_unrecorded(queries.first, now.progress))
-            is_cached = place.stack in now.progress.cached or place.stack.endswith("cross")
-            is_projected = self._options.contributions is True
-            stack[place.layer] = RecordedLayer(reading.groups, is_cached, is_projected)
+            stack[place.layer] = RecordedLayer(
+                reading.groups,
+                is_cached=place.stack in now.progress.cached or place.is_cross,
+                is_projected=self._options.contributions is True,
+                is_cross=place.is_cross,
+            )
             now.undo[id(stack[place.layer])] = partial(stack.pop, place.layer)
         elif now.generates:
             stack[place.layer].generated += len(queries)
@@ -200,7 +204,7 @@ class Recording(Context):
         self._projections.check(tracker)
         now = self._sequences.end(tracker)
         with self._lock:
-            for stack, layers in tracker.depth.items():
+            for stack, layers in tracker.layers.depth.items():
                 self._depth[stack] = max(self._depth.get(stack, 0), layers)
         if now.run is None:
             return
@@ -210,15 +214,15 @@ class Recording(Context):
         if not isinstance(logits, Tensor) or logits.dim() not in (2, 3):
             logits = None
         # Those of a multiple choice have one row for all choices of a text.
-        logits = None if logits is None or len(logits) != tracker.batch else logits
+        logits = None if logits is None or len(logits) != tracker.given.batch.size else logits
         for number, sequence in enumerate(now.run):
-            for stack in tracker.depth:
-                sequence.ids[stack, False] = tracker.ids(stack, number)
+            for stack in tracker.layers.depth:
+                sequence.ids[stack, False] = tracker.tokens.ids(stack, number)
                 if stack == "cross":
-                    sequence.ids[stack, True] = tracker.ids(stack, number, is_query=True)
-            sequence.fed = tracker.fed(number)
+                    sequence.ids[stack, True] = tracker.tokens.ids(stack, number, is_query=True)
+            sequence.fed = tracker.tokens.fed(number)
             if logits is not None and number < len(logits):
-                some = tracker.real_rows(logits[number].detach(), number)
+                some = tracker.tokens.real_rows(logits[number].detach(), number)
                 sequence.logits.append((some, sequence.length))
 
     def search(self, tracker: Tracker) -> None:

@@ -1,142 +1,19 @@
-"""Keeps what is recorded of each sequence, and finds those that a call goes on with."""
+"""Knows the sequences that were recorded, and finds those that a call continues."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock
-from typing import Any
 from weakref import WeakKeyDictionary
 
-import torch
 from torch import Tensor
 
-from gattn.edit_records import Edits
 from gattn.errors import CaptureError
-from gattn.heads.store.kept_edges import KeptEdges
 from gattn.models.read.following import Origin, Progress
 from gattn.models.read.tracking import Tracker
-
-
-@dataclass(eq=False)
-class RecordedLayer:
-    """A layer of a stack of one sequence: its heads' edges, and the lengths of its values.
-
-    `norms` (heads, keys) are those of W_O v_j where it `is_projected`, else those of v_j.
-    """
-
-    groups: int = 1
-    is_cached: bool = False
-    is_projected: bool = False
-    stores: dict[tuple[int, ...], KeptEdges] = field(default_factory=dict)
-    attributes: dict[tuple[int, ...], dict[str, Any]] = field(default_factory=dict)
-    norms: Tensor | None = None
-    queries: int = 0
-    generated: int = 0
-
-    def going_back(self) -> Callable[[], None]:
-        """Give a function that forgets what comes from now on."""
-        marks = {heads: (store, store.mark()) for heads, store in self.stores.items()}
-        norms, queries, generated = self.norms, self.queries, self.generated
-
-        def go_back() -> None:
-            self.stores = {heads: store for heads, (store, _) in marks.items()}
-            for store, mark in marks.values():
-                store.go_back(mark)
-            self.norms, self.queries, self.generated = norms, queries, generated
-
-        return go_back
-
-    def add_norms(self, norms: Tensor, first: int) -> None:
-        """Add the keys' value norms (heads, keys); those known already come again."""
-        norms = norms.cpu()
-        if self.norms is None:
-            self.norms = norms
-        elif (known := self.norms.shape[1]) < first + norms.shape[1]:
-            self.norms = torch.cat([self.norms, norms[:, known - first :]], dim=1)
-
-    def first(self, tokens: int) -> RecordedLayer:
-        """Copy the first queries, and the keys that stood there."""
-        surplus = max(self.queries - tokens, 0)
-        stores = {
-            heads: store.first_rows(store.num_rows - surplus)
-            for heads, store in self.stores.items()
-        }
-        is_bipartite = any(store.is_bipartite for store in stores.values())
-        left = self.queries - surplus
-        return replace(
-            self,
-            stores=stores,
-            attributes={heads: dict(some) for heads, some in self.attributes.items()},
-            norms=self.norms if self.norms is None or is_bipartite else self.norms[:, :left],
-            queries=left,
-            generated=max(self.generated - surplus, 0),
-        )
-
-
-@dataclass(eq=False)
-class RecordedSequence:
-    """What is known of one sequence.
-
-    `owner` went on with it last, as one of its rows; `fed` are the ids of all its slots, and which
-    of these are real. Logits come with the number of tokens that they end after.
-    """
-
-    owner: Progress
-    row: int = 0
-    layers: dict[str, dict[int, RecordedLayer]] = field(default_factory=dict)
-    ids: dict[tuple[str, bool], list[int] | None] = field(default_factory=dict)
-    logits: list[tuple[Tensor, int]] = field(default_factory=list)
-    edits: Edits = ()
-    fed: tuple[Tensor, Tensor] | None = None
-
-    @property
-    def length(self) -> int:
-        """How many tokens went into a cache."""
-        return max((layer.queries for layer in self._cached()), default=0)
-
-    def _cached(self) -> list[RecordedLayer]:
-        layers = [layer for stack in self.layers.values() for layer in stack.values()]
-        return [layer for layer in layers if layer.is_cached]
-
-    def first(self, tokens: int) -> RecordedSequence:
-        """Copy its first tokens; layers that no cache goes on with stay as they are."""
-        layers = {
-            stack: {
-                n: layer.first(tokens) if layer.is_cached else layer
-                for n, layer in some.items()
-                if tokens or not layer.is_cached
-            }
-            for stack, some in self.layers.items()
-        }
-        logits = [(some[: len(some) - max(end - tokens, 0)], end) for some, end in self.logits]
-        ids = {
-            (stack, is_query): some[:tokens] if some and self._grows(stack, is_query) else some
-            for (stack, is_query), some in self.ids.items()
-        }
-        return replace(
-            self,
-            layers={stack: some for stack, some in layers.items() if some},
-            ids=ids,
-            logits=[(some, min(end, tokens)) for some, end in logits if len(some)],
-        )
-
-    def _grows(self, stack: str, is_query: bool) -> bool:
-        """Say whether a stack's ids go on with a cache: the keys of cross-attention stay."""
-        is_cached = any(layer.is_cached for layer in self.layers.get(stack, {}).values())
-        return is_cached and (is_query or not stack.endswith("cross"))
-
-    @property
-    def generated(self) -> int:
-        """How many tokens came step by step; those of cross-attention come again."""
-        own = (layers for stack, layers in self.layers.items() if stack != "cross")
-        return max((layer.generated for layers in own for layer in layers.values()), default=0)
-
-    def generate_after(self, prompt: int) -> None:
-        """Note that all tokens after the first so many were generated."""
-        for layer in self._cached():
-            layer.generated = max(layer.queries - prompt, 0)
+from gattn.models.run.recorded import RecordedSequence
 
 
 @dataclass(eq=False)
@@ -184,7 +61,7 @@ class Sequences:
         with self._lock:
             running = self._running()
             self._calls[tracker] = now
-            self._go_on(now, tracker.seen, running)
+            self._go_on(now, tracker.given.seen, running)
             self._touch(tracker, now.run or ())
 
     def broke(self, tracker: Tracker) -> None:

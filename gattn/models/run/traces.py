@@ -10,9 +10,10 @@ import torch
 from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
-from gattn.models.load.encoding import Encoding, names_of
+from gattn.models.load.encoding import Encoding
+from gattn.models.load.token_texts import names_of
 from gattn.models.load.words import words_of_run
-from gattn.models.run.sequences import RecordedLayer, RecordedSequence
+from gattn.models.run.recorded import RecordedLayer, RecordedSequence
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

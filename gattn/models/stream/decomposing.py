@@ -50,7 +50,7 @@ from gattn.models.run.prompt import Prompt
 from gattn.models.stream.streams import RunningLayer
 from gattn.models.stream.sublayers import Sublayer
 from gattn.models.watch.contexts import Context, takes_part
-from gattn.models.watch.hooks import Hook
+from gattn.models.watch.hooks import hooks_on
 from gattn.names.choices import LayerChoice, numbers_of
 from gattn.progress import announce
 
@@ -177,20 +177,14 @@ class _Decomposing(Context, Generic[R]):
     def watching(self, model: nn.Module) -> Iterator[None]:
         """Watch a model's modules."""
         layers = _layers(model)
-        handles: list[Any] = []
-        for module in model.modules():
-            if id(module) in layers:
-                hook = module.register_forward_pre_hook(Hook(module, self._enter), with_kwargs=True)
-                handles.append(hook)
-            handles.append(
-                module.register_forward_hook(Hook(module, self._leave), with_kwargs=True)
-            )
         try:
-            with self._bar:
+            with (
+                hooks_on((x for x in model.modules() if id(x) in layers), enter=self._enter),
+                hooks_on(model.modules(), leave=self._leave),
+                self._bar,
+            ):
                 yield
         finally:
-            for handle in handles:
-                handle.remove()
             self._running = []
 
     # What happens while the model runs
@@ -268,7 +262,7 @@ class _Decomposing(Context, Generic[R]):
 
     def end(self, tracker: Tracker, result: Any) -> None:
         """Note the tokens."""
-        self.ids = tracker.ids(self.stack, 0)
+        self.ids = tracker.tokens.ids(self.stack, 0)
 
     # What was found
 

@@ -73,7 +73,7 @@ class Calls:
 
     def owns(self, module: nn.Module) -> bool:
         """Say whether a module is a part of the model."""
-        return self._first.owns(module)
+        return self._first.modules.owns(module)
 
     @property
     def depth(self) -> int:

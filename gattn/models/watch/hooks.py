@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 from weakref import ref
 
@@ -42,3 +43,33 @@ class _Nothing(Hook):
 
     def __call__(self, module: nn.Module, *args: Any) -> None:
         """Do nothing."""
+
+
+@contextmanager
+def hooks_on(
+    modules: Iterable[nn.Module],
+    enter: Callable[..., Any] | None = None,
+    leave: Callable[..., Any] | None = None,
+) -> Iterator[None]:
+    """Call functions before and after some modules run, as long as the context is open.
+
+    Parameters
+    ----------
+    modules : iterable of Module
+        The modules.
+    enter, leave : callable, optional
+        Take what torch gives its hooks, arguments by name among it.
+    """
+    handles: list[Any] = []
+    try:
+        for module in modules:
+            if enter is not None:
+                hook = Hook(module, enter)
+                handles.append(module.register_forward_pre_hook(hook, with_kwargs=True))
+            if leave is not None:
+                hook = Hook(module, leave)
+                handles.append(module.register_forward_hook(hook, with_kwargs=True))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()

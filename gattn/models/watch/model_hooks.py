@@ -48,7 +48,7 @@ def hooked(model: nn.Module, kinds: type[nn.Module], attending: Collection[str])
 def _ran(model: ref[nn.Module], name: str, module: nn.Module, args: tuple[Any, ...]) -> None:
     """Note that a module runs that should show its attention."""
     for calls, _ in _entries_of(model()):
-        calls.tracker.ran.add(name)
+        calls.tracker.layers.ran.add(name)
 
 
 def _entries_of(model: nn.Module | None) -> list[tuple[Calls, Context]]:
@@ -83,7 +83,7 @@ def _leave(model: ref[nn.Module], module: nn.Module, args: tuple[Any, ...], resu
     some = [one for _, one in found if any(known is one for known in contexts)]
     try:
         tracker.end(result)
-        tracker.check_layers()
+        tracker.layers.check()
         if some:
             _check_seen(found[0][0], tracker, module)
         for context in some:
@@ -101,16 +101,16 @@ def _check_seen(calls: Calls, tracker: Tracker, module: nn.Module) -> None:
 
     That is known of modules that ask the interface, and of those that were seen in earlier calls.
     """
-    if tracker.depth:
-        if silent := sorted(tracker.ran - tracker.shown):
+    if tracker.layers.depth:
+        if silent := sorted(tracker.layers.ran - tracker.layers.shown):
             raise CaptureError(
                 f"{silent[0]} ran and showed no attention, though other layers did: its forward "
                 "was replaced, or it ran as compiled code. A stack would be missing or its layers "
                 "misnumbered, so this call is refused; run the model as it is written."
             )
         return
-    path = f"{name}." if (name := tracker.name(module)) else ""
-    known = [one for one in calls.attending | tracker.known if one.startswith(path)]
+    path = f"{name}." if (name := tracker.modules.name(module)) else ""
+    known = [one for one in calls.attending | tracker.modules.stacks.keys() if one.startswith(path)]
     if known:
         raise CaptureError(
             f"A call of {type(module).__name__} showed no attention, though it has some, such as "

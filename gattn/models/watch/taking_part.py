@@ -46,7 +46,7 @@ def take_part(module: nn.Module, query: Tensor, seen: Callable[[str], SeenCall])
         raise ModelError(META)
     # What gattn computes is its own affair, not a part of the model's autocast.
     with torch.autocast(query.device.type, enabled=False):
-        call = seen(entries[0][0].name(module))
+        call = seen(entries[0][0].modules.name(module))
         places: dict[Tracker, Place] = {}
         for tracker, _ in entries:
             if tracker not in places:

@@ -1,0 +1,93 @@
+"""Which layer of its stack an attention call is: the order of the calls tells."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+from weakref import ref
+
+from torch import Tensor, nn
+
+from gattn.errors import CaptureError
+from gattn.models.read.modules import Modules
+from gattn.models.read.seen_call import SeenCall
+
+
+class _Last(NamedTuple):
+    """The last attention call; a query that is gone was no part of a split."""
+
+    module: nn.Module
+    query: ref[Tensor]
+    stop: int
+
+
+class Layers:
+    """The layers that one call of a model goes through.
+
+    `depth` counts those of each stack so far; `ran` names the modules that ran and should show
+    their attention.
+    """
+
+    def __init__(self, modules: Modules) -> None:
+        self._modules = modules
+        self.depth: dict[str, int] = {}
+        self.ran: set[str] = set()
+        self._of: dict[str, list[int]] = {}
+        self._last: _Last | None = None
+
+    @property
+    def shown(self) -> set[str]:
+        """The names of the modules whose attention was seen."""
+        return set(self._of)
+
+    def next(self, name: str, stack: str) -> int:
+        """Give the number of a further layer, in which a module attends."""
+        layer = self.depth.get(stack, 0)
+        self.depth[stack] = layer + 1
+        self._of.setdefault(name, []).append(layer)
+        return layer
+
+    def last(self, name: str) -> int:
+        """Give the layer that a module attended in last."""
+        return self._of[name][-1]
+
+    def again(self, name: str) -> int:
+        """Find the layer of a call that comes after the model's: gradient checkpointing's."""
+        layers = self._of.get(name, [])
+        if len(layers) != 1:
+            raise CaptureError(
+                f"{name} was called outside of a call of the {type(self._modules.model).__name__} "
+                "that the context was opened on, so its layer and tokens are not known; call that "
+                "model itself."
+            )
+        return layers[0]
+
+    def start_of_split(self, call: SeenCall) -> int:
+        """Say where the tokens of a call begin that continues the last one; 0 where it does not.
+
+        Vision models split the queries of a layer by image, and attend in each part by itself.
+        """
+        last = self._last
+        one = None if last is None or last.module is not call.module else last.query()
+        if last is None or one is None:
+            return 0
+        is_of_one = one.untyped_storage().data_ptr() == call.query.untyped_storage().data_ptr()
+        return last.stop if is_of_one and one.storage_offset() < call.query.storage_offset() else 0
+
+    def note(self, call: SeenCall, start: int) -> None:
+        """Note a call, which the next one may continue."""
+        self._last = _Last(call.module, ref(call.query), start + call.query.shape[2])
+
+    def end(self) -> None:
+        """Note that the model's call ends: nothing continues the last one."""
+        self._last = None
+
+    def check(self) -> None:
+        """Refuse a call whose layers cannot be numbered by their order.
+
+        Raises
+        ------
+        CaptureError
+            Where the attention of some layers was not seen, or modules are called several times a
+            layer.
+        """
+        self._modules.check_layers(self._of, self.depth)

@@ -1,0 +1,135 @@
+"""Which slots of a call's tensors are real tokens, at which positions, and with which ids."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from gattn.errors import CaptureError
+from gattn.models.hugging_face.given import Given, repeated
+from gattn.models.hugging_face.media import Belonging, modality
+from gattn.models.read.following import Progress
+from gattn.models.read.masks import Mask
+from gattn.models.read.modules import Modules
+from gattn.models.read.places import Side, sides
+from gattn.models.read.seen_call import SeenCall
+
+
+class Tokens:
+    """The tokens of one call of a model.
+
+    Parameters
+    ----------
+    modules : Modules
+        The model's modules.
+    given : Given
+        What the call is given.
+    progress : Progress
+        What is known of the sequences that it continues.
+    """
+
+    def __init__(self, modules: Modules, given: Given, progress: Progress) -> None:
+        self._modules, self._given, self._progress = modules, given, progress
+
+    def own_sides(
+        self, call: SeenCall, mask: Mask, stack: str, belonging: Belonging
+    ) -> tuple[list[Side], list[Side]]:
+        """Find the real tokens of self-attention: those that may attend to themselves."""
+        count, _, length, _ = call.query.shape
+        slots = call.key.shape[2]
+        start = self._given.seen if self._is_cached(stack) else 0
+        total = start + length
+        dropped = max(total - slots, 0)
+        before = repeated(self._progress.real.get(stack), count)
+        told = self._told(stack, count, total)
+        if start and (before is None or before.shape[1] < start):
+            before = torch.ones(count, start, dtype=torch.bool) if told is None else told
+        if before is not None:
+            before = before[:, :start]
+        if self._given.has_own_mask:
+            now = mask.is_used(count, start - dropped, length)
+        else:
+            now = mask.reads_itself(count, start - dropped, length)
+            now = now if told is None else now | told[:, start:]
+        unfinished = self._given.step.unfinished
+        if start and unfinished is not None and len(unfinished) == count:
+            now = now & unfinished[:, None]
+        real = now if before is None or not start else torch.cat([before, now], dim=1)
+        self._progress.real[stack] = real
+        queries = sides(real, start, length)
+        keys = sides(real, dropped, total - dropped)
+        if not belonging.is_alone:
+            ranks = belonging.ranks
+            queries = [Side(x.slots, n * length) for n, x in zip(ranks, queries, strict=True)]
+            keys = [Side(x.slots, n * slots) for n, x in zip(ranks, keys, strict=True)]
+        return queries, keys
+
+    def _is_cached(self, stack: str) -> bool:
+        """Say whether a stack continues the call's cache: encoders run anew each time."""
+        is_encoder = self._modules.is_encoder_decoder and "encoder" in stack.split(".")
+        if modality(stack) or is_encoder:
+            return False
+        self._progress.cached.add(stack)
+        return self._given.cache is not None
+
+    def _told(self, stack: str, count: int, total: int) -> Tensor | None:
+        """Say which tokens the caller's mask calls real: sparse attention may read none of them."""
+        if modality(stack):
+            return None
+        of_decoder = self._modules.is_encoder_decoder and stack == "decoder"
+        told = self._given.padding.get("decoder_attention_mask" if of_decoder else "attention_mask")
+        return told.cpu() if told is not None and told.shape == (count, total) else None
+
+    def cross_sides(
+        self, call: SeenCall, mask: Mask, stack: str, belonging: Belonging
+    ) -> tuple[list[Side], list[Side]]:
+        """Find the real tokens of cross-attention: a key that nobody may read is padding."""
+        count, _, length, _ = call.query.shape
+        if not belonging.is_alone:
+            raise CaptureError(
+                f"{call.name} attends from {count} groups of queries to keys of their own, for "
+                f"{len(set(belonging.sequences))} sequences; expected one group per sequence. "
+                "Several images per sequence are not read here."
+            )
+        self._progress.read[stack] = mask.is_read(count, call.key.shape[2])
+        keys = sides(self._progress.read[stack], 0, call.key.shape[2])
+        real, start = self._progress.real.get("decoder"), self._given.seen
+        if stack != "cross" or real is None or real.shape != (count, start + length):
+            real, start = torch.ones(count, length, dtype=torch.bool), 0
+        return sides(real, start, length), keys
+
+    def ids(self, stack: str, sequence: int, is_query: bool = False) -> list[int] | None:
+        """Give the real token ids of a sequence so far, where they are known."""
+        has_decoder = self._modules.is_encoder_decoder
+        # The keys of cross-attention are texts where an encoder read them.
+        is_foreign = stack in self._modules.crossing and not is_query and not has_decoder
+        if stack in self._modules.foreign or is_foreign:
+            return None
+        of_decoder = has_decoder and (stack == "decoder" or is_query)
+        ids = self._progress.ids.get("decoder_input_ids" if of_decoder else "input_ids")
+        if ids is None or sequence >= len(ids):
+            return None
+        real = self._progress.real.get("decoder" if of_decoder else stack)
+        if stack == "cross" and not is_query:
+            real = self._progress.read.get(stack)
+        row = ids[sequence].cpu()
+        if real is None or real.shape[0] != len(ids):
+            return [int(i) for i in row]
+        if real.shape[1] != len(row):
+            return None
+        return [int(i) for i in row[real[sequence]]]
+
+    def fed(self, sequence: int) -> tuple[Tensor, Tensor] | None:
+        """Give the ids of all of a sequence's slots that its cache holds, and which are real."""
+        ids, real = self._progress.ids.get(self._modules.side), self._progress.real_in_cache
+        if ids is None or real is None or real.shape != ids.shape or sequence >= len(ids):
+            return None
+        return ids[sequence].cpu(), real[sequence]
+
+    def real_rows(self, rows: Tensor, sequence: int) -> Tensor:
+        """Take the rows of a call's result that stand for real tokens."""
+        real = self._progress.real.get("decoder", self._progress.real.get("encoder"))
+        if real is None or sequence >= len(real) or rows.dim() < 2:
+            return rows
+        some = real[sequence, self._given.seen :]
+        return rows if len(some) != len(rows) or bool(some.all()) else rows[some.to(rows.device)]
