@@ -79,7 +79,7 @@ def head_table(trace: AttentionTrace) -> HeadTable:
 
 def unroll(stack: Stack, **options: Any) -> Unrolled:
     """Unroll a stack into one graph; see `gattn.heads.trace.Stack.unroll`."""
-    module = import_module("gattn.analysis.propagation.unrolled")
+    module = import_module("gattn.analysis.propagation.unrolling")
     unrolled: Unrolled = module.unroll(stack, **options)
     return unrolled
 

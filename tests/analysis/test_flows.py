@@ -73,9 +73,7 @@ def test_the_fixture_of_the_original_code():
     shares = found / found.sum("key")
     np.testing.assert_allclose(shares, SHARES, atol=3e-9)
     assert "3 tokens" in found.computed_from
-    assert found.notes == [
-        "capacities were rounded down: flows lack at most 1e-09, see error_bound"
-    ]
+    assert found.notes == ["capacities were rounded down: flows lack at most 1e-09"]
     assert found.draw().get_title(loc="left").startswith("flow")
 
 

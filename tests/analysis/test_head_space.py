@@ -195,7 +195,8 @@ def distances_of(values):
     size = len(values)
     names = [f"{n // 4}.{n % 4}" for n in range(size)]
     axes = {"head": names, "other": names}
-    return xr.DataArray(squareform(pdist(values)), coords=axes, dims=list(axes))
+    places = {"layer": ("head", np.arange(size) // 4), "number": ("head", np.arange(size) % 4)}
+    return xr.DataArray(squareform(pdist(values)), coords=axes | places, dims=list(axes))
 
 
 def test_clusters_of_points_that_lie_apart(randn):

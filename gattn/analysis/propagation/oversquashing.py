@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from gattn.analysis.propagation.layered import Layered, Passages, check_number, token_graphs
 from gattn.analysis.propagation.rollout import NOTED, rollout
-from gattn.analysis.reading.layers import Attention, named
+from gattn.analysis.reading.attention import Attention
 from gattn.analysis.reading.reductions import Reduction
-from gattn.analysis.reading.results import Table, column, table
+from gattn.analysis.reading.results import Table, column
 from gattn.choices import HeadChoice
 from gattn.errors import SelectionError
 
@@ -27,7 +27,7 @@ def oversquashing(
     depth: int | None = None,
     residual: bool = True,
 ) -> Table:
-    r"""Say which tokens' information is squeezed out on its way to one query.
+    r"""Say which tokens' information is squeezed out on its way to one query: over-squashing.
 
     The more tokens information is mixed with on its way, the less the query's output can depend on
     it. The sensitivity of the output at i to the input at j is bounded, up to constants of the
@@ -40,13 +40,12 @@ def oversquashing(
     given : Attention, TokenGraph or sequence of TokenGraph
         As in `reach`.
     tokens : sequence of str
-        The tokens' texts, where `given` is an array, which does not know them.
+        The texts of an array's tokens.
     query : int or str
-        The token i: its position, from the end where negative, or its text; by default the last
-        one.
+        The token i: its position, negative from the end, or its text; by default the last.
     heads, reduce : optional
         Which heads are read for the influence, and how they become one, as in
-        `gattn.analysis.rollout`. An edge of any head counts as a layer's.
+        `gattn.analysis.rollout`. For walks, an edge of any head counts.
     depth : int, optional
         How many layers a token graph stands for.
     residual : bool
@@ -60,17 +59,16 @@ def oversquashing(
         - ``token``;
         - ``layers``: the fewest layers that it takes;
         - ``walks``: how many walks there are;
-        - ``influence``: the bound above. It sums to 1 where all attention was kept, a sink outside
-          of the text being left out; with ``residual=False`` to less where a token attends to
-          nothing;
-        - ``even_shares``: the influence times the number of tokens that reach the query. Far below
-          1, a token is over-squashed.
+        - ``influence``: the bound above. If all attention was kept, it sums to 1, a sink outside of
+          the text left out; with ``residual=False`` to less if a token attends to nothing;
+        - ``even_shares``: the influence times the number of tokens that reach the query. A token
+          with far less than 1 is over-squashed.
 
     Raises
     ------
     SelectionError
-        As `walks` and `gattn.analysis.rollout` do, where there is no such query, and where `heads`
-        are of a token graph, which has none.
+        As in `walks` and `gattn.analysis.rollout`; also if there is no such query, or `heads` are
+        given with a token graph, which has none.
 
     References
     ----------
@@ -78,8 +76,7 @@ def oversquashing(
     Di Giovanni et al. (2023), On over-squashing in message passing neural networks. Barbero et al.
     (2024), Transformers need glasses! Information over-squashing in language tasks.
     """
-    given = named(given, tokens)
-    stack = Layered.of(given, depth, residual).counted()
+    stack = Layered.of(given, tokens, depth, residual).counted()
     row = stack.row(query, "query")
     has_heads = not token_graphs(given)
     is_plain = heads is None and isinstance(reduce, str) and reduce == "mean"
@@ -95,7 +92,7 @@ def oversquashing(
     if has_heads:
         share = None if residual else 0.0
         how: dict[str, Any] = {"heads": heads, "reduce": reduce, "residual": share}
-        rolled = rollout(cast(Attention, given), **how)[-1, row]
+        rolled = rollout(cast(Attention, given), tokens=tokens, **how)[-1, row]
         influence = rolled.to_numpy()
         lost = float(rolled["error_bound"])
         if lost > NOTED:
@@ -104,7 +101,7 @@ def oversquashing(
         influence = _uniform(stack, row)
     fewest = _fewest(stack, row)
     there = np.flatnonzero(np.isfinite(fewest))
-    return table(
+    return Table.of(
         {
             "position": np.array(stack.positions)[there],
             "token": column(stack.tokens[row] for row in there),

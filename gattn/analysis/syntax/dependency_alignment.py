@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gattn.analysis.reading.layers import Layers
-from gattn.analysis.reading.results import Table, told
+from gattn.analysis.reading.layers_of import layers_of
+from gattn.analysis.reading.results import Table
+from gattn.analysis.reading.sources import counted
 from gattn.analysis.syntax.conllu import Sentence
 from gattn.analysis.syntax.trees import Direction, largest, tree_heads
 from gattn.analysis.syntax.words import aligned
@@ -60,13 +62,13 @@ def dependency_alignment(
 ) -> Alignment:
     r"""Say how often heads connect words as dependency trees do, beside the best fixed offset.
 
-    Tokens are merged to the trees' words: columns are summed, rows averaged. With A without its
-    diagonal and special tokens, a dependency of word d on head h is found where
+    Tokens are merged into the trees' words: columns are summed, rows averaged. With A without its
+    diagonal and special tokens, a dependency of word d on head h is found if
 
     - ``dependent_to_head``: :math:`h = \arg\max_j A_{dj}`, the word reads its head most;
     - ``head_to_dependent``: :math:`h = \arg\max_i A_{id}`, its head reads it most.
 
-    The best fixed offset always names the word o places behind as the head; o is the most frequent
+    The best fixed offset always names the word o places later as the head; o is the most frequent
     one of the relation in these sentences. A head that does no better knows positions, not syntax.
 
     Parameters
@@ -77,24 +79,24 @@ def dependency_alignment(
         Trees, as `read_conllu` reads them.
     trees : bool
         Whether to match maximum spanning arborescences, too: ``tree`` is the share of dependencies
-        that that of ``dependent_to_head`` has. Without causal masks this takes long.
+        in that of ``dependent_to_head``. Without causal masks this takes long.
     progress : bool
-        Whether to show a progress bar on stderr, after the first second.
+        Whether to show a progress bar.
 
     Returns
     -------
     Alignment
-        By ``layer``, ``head`` and ``relation``, "all relations" for all of them together: the share
-        of dependencies found in each direction; ``offset`` and ``offset_accuracy``; ``number`` of
-        dependencies. `Alignment.best` has the best head of each relation.
+        By ``layer``, ``head`` and ``relation``, "all relations" being all of them together: the
+        share of dependencies found in each direction; ``offset`` and ``offset_accuracy``;
+        ``number`` of dependencies. `Alignment.best` has the best head of each relation.
 
     Raises
     ------
     SelectionError
-        Where traces and sentences are not as many, or of other texts, heads or layers; where it is
-        no self-attention; or where a relation is called "all relations".
+        If there are not as many traces as sentences, or they are of other texts, heads or layers,
+        it is not self-attention, or a relation is called "all relations".
     ShapeError
-        Where attention is negative.
+        If attention is negative.
 
     References
     ----------
@@ -112,7 +114,7 @@ def dependency_alignment(
     pairs = list(zip(runs, texts, strict=True))
     fewer = "fewer sentences take less, and so does trees=False" if trees else "fewer sentences"
     for run, sentence in walk(pairs, "alignment", "sentence", progress=progress, fewer=fewer):
-        counts.add(Layers.of(run).square(), sentence)
+        counts.add(layers_of(run).square(), sentence)
     return counts.table()
 
 
@@ -141,7 +143,7 @@ class _Counts:
         if ALL in sentence.relations:
             raise SelectionError(f"A relation is called {ALL!r}, as all together are: rename it.")
         self.layers, self.heads = layers.layers, layers.heads
-        self.edits |= dict.fromkeys(layers.edits)
+        self.edits |= dict.fromkeys(layers.read_from.edits)
         self.source = str(replace(layers.read_from, size=""))
         self.mass += float(layers.mass.sum())
         self.dropped += float(layers.dropped.sum())
@@ -194,16 +196,14 @@ class _Counts:
                         row[column] = int(self.found[name, column][n, h]) / numbers[name]
                     row |= {"offset": offset, "offset_accuracy": hits / numbers[name]}
                     rows.append(row | {"number": numbers[name]})
-        made = Alignment(rows).set_index(["layer", "head", "relation"])
-        many = "" if self.sentences == 1 else "s"
-        source = f"{self.sentences} sentence{many}; {self.source}"
-        made.attrs = {
-            "name": "dependency alignment",
-            "computed_from": source,
-            "notes": self._notes(numbers[ALL]),
-            **told(self.edits),
-        }
-        return made
+        return Alignment.of(
+            rows,
+            name="dependency alignment",
+            computed_from=f"{counted(self.sentences, 'sentence')}; {self.source}",
+            notes=self._notes(numbers[ALL]),
+            index=["layer", "head", "relation"],
+            edits=self.edits,
+        )
 
     def _notes(self, number: int) -> list[str]:
         notes = []
