@@ -67,7 +67,7 @@ def centrality(
         has them, so that tokens that gather are central. With "none" edges have no direction:
         (A + Aᵀ) / 2.
     backend : str, optional
-        The NetworkX backend that computes it, such as "cugraph" or "parallel", where installed.
+        The NetworkX backend that computes it, such as "cugraph" or "parallel", if installed.
     progress : bool
         Whether to show a progress bar.
     **options

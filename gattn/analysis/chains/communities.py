@@ -35,19 +35,13 @@ def communities(
 
     Parameters
     ----------
-    attention : Attention
-        Self-attention.
-    tokens : sequence of str
-        The texts of an array's tokens.
+    attention, tokens, backend, progress
+        As in `centrality`.
     method : str or callable
         The name of a function in ``nx.community``, or a function of a graph that gives disjoint
         sets of all nodes.
-    backend : str, optional
-        The NetworkX backend that computes it, such as "cugraph", where installed.
     seed : int
         The seed, for methods that make random choices.
-    progress : bool
-        Whether to show a progress bar.
     **options
         Passed on to the method, such as ``resolution=1.5``.
 

@@ -91,12 +91,8 @@ def stationary(attention: Attention, *, tokens: Sequence[str] = (), progress: bo
 
     Parameters
     ----------
-    attention : Attention
-        Self-attention.
-    tokens : sequence of str
-        The texts of an array's tokens.
-    progress : bool
-        Whether to show a progress bar.
+    attention, tokens, progress
+        As in `pagerank`.
 
     Returns
     -------
@@ -153,10 +149,8 @@ def bounces(
 
     Parameters
     ----------
-    attention : Attention
-        Self-attention.
-    tokens : sequence of str
-        The texts of an array's tokens.
+    attention, tokens
+        As in `pagerank`.
     query : int or str
         The token i where it starts: its position, negative from the end, or its text.
     steps : int

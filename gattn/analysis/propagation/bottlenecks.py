@@ -35,10 +35,8 @@ def bottlenecks(
 
     Parameters
     ----------
-    given : Attention, TokenGraph or sequence of TokenGraph
-        As in `reach`.
-    tokens : sequence of str
-        The texts of an array's tokens.
+    given, tokens
+        As in `gattn.analysis.reach`.
     key, query : int or str
         The token where information enters the first layer, and the one where it leaves the last:
         positions, negative from the end, or texts.

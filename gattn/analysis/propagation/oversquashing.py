@@ -37,10 +37,8 @@ def oversquashing(
 
     Parameters
     ----------
-    given : Attention, TokenGraph or sequence of TokenGraph
-        As in `reach`.
-    tokens : sequence of str
-        The texts of an array's tokens.
+    given, tokens
+        As in `gattn.analysis.reach`.
     query : int or str
         The token i: its position, negative from the end, or its text; by default the last.
     heads, reduce : optional

@@ -95,17 +95,13 @@ def walks(
 
     Parameters
     ----------
-    given : Attention, TokenGraph or sequence of TokenGraph
+    given, tokens, progress
         As in `reach`.
-    tokens : sequence of str
-        The texts of an array's tokens.
     depth : int, optional
         How many layers a token graph stands for.
     residual : bool
         Whether tokens keep what they have in each layer. A token that also attends to itself has
         one such step, not two.
-    progress : bool
-        Whether to show a progress bar.
 
     Returns
     -------

@@ -40,10 +40,8 @@ def contributions(
 
     Parameters
     ----------
-    text : str, sequence of int, Tensor, or mapping
-        One text, or what else `gattn.capture` takes.
-    model, tokenizer
-        As in `gattn.capture`.
+    text, model, tokenizer
+        As in `gattn.capture`, but one text.
     of : {"head", "attention", "residual", "norm"}
         Which vectors, each of query i and key j:
 

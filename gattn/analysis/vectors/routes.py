@@ -59,10 +59,8 @@ def routes(
 
     Parameters
     ----------
-    text : str, sequence of int, Tensor, or mapping
-        One text, or what else `gattn.capture` takes.
-    model, tokenizer
-        As in `gattn.capture`.
+    text, model, tokenizer
+        As in `gattn.capture`, but one text.
     position : int
         The token whose prediction is asked for; negative from the end.
     threshold : float

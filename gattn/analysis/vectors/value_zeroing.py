@@ -55,10 +55,8 @@ def value_zeroing(
 
     Parameters
     ----------
-    text : str, sequence of int, Tensor, or mapping
-        One text, or what else `gattn.capture` takes.
-    model, tokenizer
-        As in `gattn.capture`.
+    text, model, tokenizer
+        As in `gattn.capture`, but one text.
     zeroed : int, str, or sequence of these, optional
         The tokens whose values are zeroed, one after another: positions, negative from the end, or
         texts, which name every token of that text; by default all. If only some are, rows are not
