@@ -323,5 +323,5 @@ def test_heads_of_the_embedded_model_that_do_the_same_are_near():
 
 def test_a_query_named_twice_is_refused():
     trace = gattn.capture("The lamp is on")
-    with pytest.raises(SelectionError, match="names a token twice"):
+    with pytest.raises(SelectionError, match="query once"):
         head_distances(trace, queries=[-1, len(trace.tokens) - 1, 1])

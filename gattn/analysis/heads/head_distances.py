@@ -12,6 +12,7 @@ from torch import Tensor
 
 from gattn.analysis.heads.divergences import ROUNDING, check_same, distance_notes, dropped_distance
 from gattn.analysis.heads.head_scores import refuse_negative
+from gattn.analysis.reading.arguments import Tokens, rows_of_tokens
 from gattn.analysis.reading.attention import Heads
 from gattn.analysis.reading.heads import are_graphs, by_place, described
 from gattn.analysis.reading.layers_of import layers_of
@@ -22,7 +23,6 @@ from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
 from gattn.heads.trace import AttentionTrace, Stack
 from gattn.progress import walk
-from gattn.token_names import find_token
 
 _BLOCK, _BLOCK_OF_GPU = 1 << 21, 1 << 26
 """How many numbers are read at once."""
@@ -41,7 +41,7 @@ def head_distances(
     attention: Heads,
     other: Heads | None = None,
     *,
-    queries: int | str | Sequence[int | str] | None = None,
+    queries: Tokens = None,
     progress: bool = True,
 ) -> Array:
     r"""Compute the Jensen-Shannon distance of every pair of heads, mean over queries.
@@ -88,9 +88,9 @@ def head_distances(
     """
     one = _Side.of(attention)
     two = one if other is None else _Side.of(other)
-    for what, some, others in zip(("keys", "queries"), one.tokens, two.tokens, strict=True):
+    for what, some, others in zip(("keys", "query"), one.tokens, two.tokens, strict=True):
         check_same(what, *some, *others)
-    rows = _rows_of(queries, *one.tokens[1])
+    rows = rows_of_tokens(queries, *one.tokens[1], "query")
     total = torch.zeros(len(one.places), len(two.places), dtype=torch.float64, device=one.device)
     budget = _BLOCK if one.device.type == "cpu" else _BLOCK_OF_GPU
     step = max(1, budget // max(len(two.places) * len(one.tokens[0][0]), 1))
@@ -184,23 +184,6 @@ class _Side:
 
 def _size(head: AttentionGraph) -> tuple[int, int]:
     return head.graph.num_queries, head.graph.num_keys
-
-
-def _rows_of(
-    queries: int | str | Sequence[int | str] | None,
-    positions: Sequence[int],
-    tokens: Sequence[str],
-) -> list[int]:
-    if queries is None:
-        return list(range(len(positions)))
-    if isinstance(queries, (int, np.integer, str)):
-        queries = [queries]
-    if not len(queries):
-        raise SelectionError("queries is empty: choose one at least.")
-    rows = [find_token(query, positions, tokens, "query") for query in queries]
-    if len(set(rows)) < len(rows):
-        raise SelectionError(f"queries={queries!r:.80} names a token twice: name each once.")
-    return rows
 
 
 def _distributions(attention: Tensor) -> Tensor:

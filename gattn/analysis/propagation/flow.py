@@ -13,19 +13,16 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from gattn.analysis.propagation.rollout import NOTED, Mixed, Residual
+from gattn.analysis.reading.arguments import Tokens, rows_of_tokens
 from gattn.analysis.reading.attention import Attention
-from gattn.analysis.reading.layers import Layers
 from gattn.analysis.reading.layers_of import layers_of
 from gattn.analysis.reading.reductions import Reduction
 from gattn.analysis.reading.results import Array
 from gattn.choices import HeadChoice
-from gattn.errors import SelectionError
 from gattn.progress import walk
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
-Tokens: TypeAlias = int | str | Sequence[int | str] | None
-"""Tokens by their positions, negative from the end, or by their texts; None for all."""
 
 _SCALE = 2**30
 """What a capacity of 1 is: scipy takes whole numbers of 32 bits, and sums may be above 1."""
@@ -81,8 +78,9 @@ def flow(
     Abnar and Zuidema (2020), Quantifying attention flow in transformers.
     """
     mixed = Mixed.of(layers_of(attention, tokens), heads, reduce, residual, from_layer)
-    ends = _rows(queries, mixed.layers, "queries")
-    starts = _rows(keys, mixed.layers, "keys")
+    layers = mixed.layers
+    ends = rows_of_tokens(queries, layers.positions, layers.tokens, "query")
+    starts = rows_of_tokens(keys, layers.positions, layers.tokens, "key")
     matrices = [matrix.cpu().double().numpy() for matrix, _ in mixed]
     lost = [some.cpu().double().numpy() for _, some in mixed]
     networks = [_Unrolled.of(matrices)]
@@ -105,17 +103,6 @@ def flow(
     notes = [*mixed.notes(), f"{why}: flows lack at most {worst:.1g}"]
     result = mixed.array(flows, "flow", notes, {"query": ends, "key": starts})
     return result.assign_coords(error_bound=(("query", "key"), error))
-
-
-def _rows(tokens: Tokens, layers: Layers, name: str) -> list[int]:
-    """Find the rows of tokens by their positions."""
-    if tokens is None:
-        return list(range(len(layers.positions)))
-    given = np.atleast_1d(np.asarray(tokens, dtype=object)).tolist()
-    rows = [layers.row(token, name) for token in given]
-    if not rows or len(set(rows)) < len(rows):
-        raise SelectionError(f"{name} are different tokens, at least one, not {tokens!r:.80}.")
-    return rows
 
 
 def _reach(matrices: Sequence[Floats], lost: Sequence[Floats]) -> NDArray[np.bool_]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gattn.analysis.propagation.layered import Layered, Passages, check_number, token_graphs
-from gattn.analysis.propagation.rollout import NOTED, rollout
+from gattn.analysis.propagation.rollout import NOTED, Mixed
 from gattn.analysis.reading.attention import Attention
+from gattn.analysis.reading.layers_of import layers_of
 from gattn.analysis.reading.reductions import Reduction
 from gattn.analysis.reading.results import Table, column
 from gattn.choices import HeadChoice
@@ -82,19 +83,16 @@ def oversquashing(
         raise SelectionError(
             "A token graph has no heads: leave heads= and reduce= out, or give attention."
         )
-    number = np.eye(len(stack))[row]
-    for depth in reversed(range(len(stack.layers))):
-        number = number @ stack.passing(depth).astype(np.float64)
-        check_number(number, len(stack.layers))
+    number = _walks_to(stack, row)
     notes = [f"influence on the output at position {stack.positions[row]}", *stack.notes]
     if has_heads:
-        share = None if residual else 0.0
-        how: dict[str, Any] = {"heads": heads, "reduce": reduce, "residual": share}
-        rolled = rollout(cast(Attention, given), tokens=tokens, **how)[-1, row]
-        influence = rolled.to_numpy()
-        lost = float(rolled["error_bound"])
-        if lost > NOTED:
-            notes.append(f"influences are lower bounds: all together they lack at most {lost:.2g}")
+        mixed = Mixed.of(
+            layers_of(cast(Attention, given), tokens), heads, reduce, None if residual else 0.0
+        )
+        rolled, lost = mixed.rolled()
+        influence = rolled[-1][row].cpu().numpy()
+        if (most := float(lost[-1][row])) > NOTED:
+            notes.append(f"influences are lower bounds: all together they lack at most {most:.2g}")
     else:
         influence = _uniform(stack, row)
     fewest = _fewest(stack, row)
@@ -114,6 +112,15 @@ def oversquashing(
         notes=notes,
         index=["position"],
     )
+
+
+def _walks_to(stack: Layered, row: int) -> NDArray[np.float64]:
+    """Count the walks from each key to one query."""
+    number: NDArray[np.float64] = np.eye(len(stack))[row]
+    for depth in reversed(range(len(stack.layers))):
+        number = number @ stack.passing(depth).astype(np.float64)
+        check_number(number, len(stack.layers))
+    return number
 
 
 def _fewest(stack: Layered, row: int) -> NDArray[np.float64]:

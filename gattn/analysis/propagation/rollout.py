@@ -87,14 +87,7 @@ def rollout(
     Abnar and Zuidema (2020), Quantifying attention flow in transformers.
     """
     mixed = Mixed.of(layers_of(attention, tokens), heads, reduce, residual, from_layer)
-    rolled, bounds = [], []
-    state: Tensor | None = None
-    bound: Tensor | None = None
-    for matrix, lost in mixed:
-        bound = lost if bound is None else lost + matrix @ bound
-        state = matrix if state is None else matrix @ state
-        rolled.append(state)
-        bounds.append(bound)
+    rolled, bounds = mixed.rolled()
     error = torch.stack(bounds)
     notes = mixed.notes()
     if (worst := float(error.max())) > NOTED:
@@ -139,7 +132,7 @@ class Mixed:
         heads: HeadChoice,
         reduce: Reduction,
         residual: Residual,
-        from_layer: int | None,
+        from_layer: int | None = None,
     ) -> Mixed:
         """Mix attention with the residual stream; see `rollout`."""
         layers = layers.square().consecutive()
@@ -173,6 +166,14 @@ class Mixed:
         named, residual = self.which, self.facts["residual"]
         share = residual if isinstance(residual, str) else f"{residual:g}"
         return named if self.layers.holds_residual else f"{named}, residual {share}"
+
+    def rolled(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Multiply the matrices up to each layer, and bound what each row of the products lacks."""
+        products, bounds = [self.matrices[0]], [self.lost[0]]
+        for matrix, lost in list(self)[1:]:
+            products.append(matrix @ products[-1])
+            bounds.append(lost + matrix @ bounds[-1])
+        return products, bounds
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         return zip(self.matrices, self.lost, strict=True)

@@ -10,11 +10,10 @@ import numpy as np
 from gattn.analysis.reading.attention import Attention, Heads
 from gattn.analysis.reading.layers import Layers
 from gattn.analysis.reading.layers_of import layers_of
-from gattn.analysis.reading.sources import counted, is_square, size_of
-from gattn.edit_records import in_words, union
+from gattn.analysis.reading.sources import Source, counted, is_square, size_of
+from gattn.edit_records import union
 from gattn.errors import SelectionError
 from gattn.graph.token_graph import TokenGraph
-from gattn.heads import steps
 from gattn.heads.head import AttentionGraph
 from gattn.heads.trace import AttentionTrace, Stack
 
@@ -70,9 +69,9 @@ def described(heads: Sequence[AttentionGraph]) -> str:
     sizes = dict.fromkeys(
         size_of(graph.num_queries, graph.num_keys, is_square=is_square(graph)) for graph in graphs
     )
-    edits = in_words(union(head.edits for head in heads))
-    parts = [heads[0].model, counted(len(heads), "head"), *sizes]
-    return ", ".join(filter(None, [*parts, steps.in_words(heads[0].kept_by), edits]))
+    size = ", ".join([counted(len(heads), "head"), *sizes])
+    edits = union(head.edits for head in heads)
+    return str(Source(heads[0].model, size=size, kept_by=heads[0].kept_by, edits=edits))
 
 
 def _placed(stack: Stack) -> list[tuple[Place, AttentionGraph]]:

@@ -42,8 +42,6 @@ def layers_of(attention: Attention, tokens: Sequence[str] = (), *, signed: bool 
         If a trace has several stacks, or layers with different heads.
     """
     found = _read(named(attention, tokens))
-    if not found.layers:
-        raise SelectionError("There is no attention to read: capture at least one layer.")
     if not signed and found.is_signed:
         raise ShapeError(
             "This analysis needs attention >= 0, but there is negative: it comes from a signed "
@@ -67,25 +65,12 @@ def _read(attention: Attention) -> Layers:
 
 def _of_stack(stack: Stack) -> Layers:
     layers, heads = tuple(stack.layers), tuple(stack.head_numbers)
-    for layer in layers:
-        if missing := [head for head in heads if (layer, head) not in stack.heads]:
-            raise SelectionError(
-                f"Layer {layer} has no head {missing[0]}, which other layers have: capture the "
-                "same heads of every layer."
-            )
+    if not layers:
+        raise SelectionError("There is no attention to read: capture at least one layer.")
+    _check_whole(stack)
     graphs = tuple(tuple(stack[layer, head] for head in heads) for layer in layers)
-    if not graphs:
-        empty = torch.zeros(0)
-        return Layers(lambda n: empty, (), (), empty, empty, (), (), Source())
     first = graphs[0][0]
     keys, queries = first.node_ids()
-    every = [head for some in graphs for head in some]
-    for head in every:
-        if head.node_ids() != (keys, queries) or head.labels() != first.labels():
-            raise SelectionError(
-                f"Layer {head.layer}, head {head.head} is of other tokens than {first.layer}, "
-                f"{first.head}: analyse them one by one."
-            )
 
     def read(n: int) -> Tensor:
         return torch.from_numpy(np.stack([g.to_dense() for g in graphs[n]]).astype(np.float64))
@@ -107,8 +92,25 @@ def _of_stack(stack: Stack) -> Layers:
         tuple(first.query_labels()) if first.tokens or first.query_tokens else (),
         graphs,
         is_square=is_self,
-        is_signed=any(bool((head.attention < 0).any()) for head in every),
+        is_signed=any(bool((head.attention < 0).any()) for some in graphs for head in some),
     )
+
+
+def _check_whole(stack: Stack) -> None:
+    """Refuse layers with different heads, and heads of different tokens."""
+    for layer in stack.layers:
+        if missing := [head for head in stack.head_numbers if (layer, head) not in stack.heads]:
+            raise SelectionError(
+                f"Layer {layer} has no head {missing[0]}, which other layers have: capture the "
+                "same heads of every layer."
+            )
+    first = stack[min(stack)]
+    for head in stack.values():
+        if head.node_ids() != first.node_ids() or head.labels() != first.labels():
+            raise SelectionError(
+                f"Layer {head.layer}, head {head.head} is of other tokens than {first.layer}, "
+                f"{first.head}: analyse them one by one."
+            )
 
 
 def _masses(head: AttentionGraph) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -6,11 +6,11 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from gattn.analysis.reading.arrays import tensor
 from gattn.analysis.reading.attention import Attention
 from gattn.analysis.reading.dropped import at_most, edge_errors, reads_later
 from gattn.analysis.reading.layers_of import layers_of
@@ -151,14 +151,9 @@ def _given(templates: Mapping[str, ArrayLike], count: int) -> dict[str, Tensor]:
 
 
 def _template(name: str, given: ArrayLike) -> Tensor:
-    try:
-        if isinstance(given, Tensor):
-            given = given.detach().cpu()
-        made = torch.from_numpy(np.array(given, dtype=np.float64))
-    except (TypeError, ValueError) as error:
-        raise ShapeError(f"The template {name!r} is no array of numbers.") from error
+    made = tensor(given, f"The template {name!r} is not an array of numbers.").double().cpu()
     if not bool(((made >= 0) & made.isfinite()).all()):
-        raise ShapeError(f"The template {name!r} is no attention: numbers of at least 0.")
+        raise ShapeError(f"The template {name!r} is not attention: numbers of at least 0.")
     return made
 
 
