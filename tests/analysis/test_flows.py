@@ -222,7 +222,7 @@ def test_what_takes_long_is_estimated_first(capsys, monkeypatch):
             SelectionError,
             "key is a token.s position, here 0 .. 2, .* not -4",
         ),
-        ({"keys": "cat"}, SelectionError, "No keys 'cat'"),
+        ({"keys": "cat"}, SelectionError, "No key 'cat'"),
         ({"keys": []}, SelectionError, "at least one"),
         ({"queries": [0, -3]}, SelectionError, "query once"),
         ({"queries": 0.5}, SelectionError, "query is a token.s position"),

@@ -134,7 +134,7 @@ def test_some_queries():
     np.testing.assert_array_equal(found, head_distances(values, queries=[2, 5, 8]))
     with pytest.raises(SelectionError, match=r"query is a token's position, here 0 \.\. 8"):
         head_distances(values, queries=[9])
-    with pytest.raises(SelectionError, match="one at least"):
+    with pytest.raises(SelectionError, match="at least one"):
         head_distances(values, queries=[])
 
 
