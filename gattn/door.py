@@ -80,7 +80,7 @@ def head_table(trace: AttentionTrace) -> HeadTable:
 
 def unroll(stack: Stack, **options: Any) -> Unrolled:
     """Unroll a stack into one graph; see `gattn.heads.stack.Stack.unroll`."""
-    module = import_module("gattn.analysis.propagation.unrolled")
+    module = import_module("gattn.analysis.propagation.unrolling")
     unrolled: Unrolled = module.unroll(stack, **options)
     return unrolled
 

@@ -163,19 +163,18 @@ def _position(written: str, tokens: Sequence[str]) -> int:
 def _ranked(
     trace: AttentionTrace, query: int, heads: HeadChoice, options: argparse.Namespace
 ) -> Table:
-    """Make the table of `run_flow`."""
-    from gattn.analysis.propagation.flow import flow_and_lack
-    from gattn.analysis.propagation.rollout import Mixed, rollout
-    from gattn.analysis.reading.layers import Layers
-    from gattn.analysis.reading.results import table
+    """Rank the tokens by what flows from them to one."""
+    from gattn.analysis.propagation.flow import flow
+    from gattn.analysis.propagation.rollout import rollout
+    from gattn.analysis.reading.layers_of import layers_of
+    from gattn.analysis.reading.results import Table
 
     which: dict[str, Any] = {"heads": heads, "reduce": options.reduce}
     how: dict[str, Any] = {**which, "residual": options.residual}
-    mixed = Mixed.of(trace, heads, options.reduce, options.residual, None)
-    flows, lack = flow_and_lack(mixed, query, None, progress=sys.stderr.isatty())
+    flows = flow(trace, queries=query, progress=sys.stderr.isatty(), **how)
     numbers = flows.to_numpy()[0]
     rolled = rollout(trace, **how).to_numpy()[-1, query]
-    attention = Layers.of(trace).reduced(**which)[-1][query].numpy()
+    attention = layers_of(trace).reduced(**which)[-1][query].numpy()
     rows = {
         "position": flows["key"].to_numpy(),
         "token": trace.tokens,
@@ -185,7 +184,7 @@ def _ranked(
         "attention": attention,
     }
     source = f"to {query} {trace.tokens[query]}: {flows.computed_from}"
-    notes = [*flows.notes, lack]
-    made = table(rows, name="flow", computed_from=source, notes=notes, index=["position"])
+    notes = flows.notes
+    made = Table.of(rows, name="flow", computed_from=source, notes=notes, index=["position"])
     reached = made[(numbers > 0) | (attention > 0)]
     return cast("Table", reached.sort_values("flow", ascending=False, kind="stable"))

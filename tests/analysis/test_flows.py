@@ -74,9 +74,7 @@ def test_the_fixture_of_the_original_code():
     shares = found / found.sum("key")
     np.testing.assert_allclose(shares, SHARES, atol=3e-9)
     assert "3 tokens" in found.computed_from
-    assert found.notes == [
-        "capacities were rounded down: flows lack at most 1e-09, see error_bound"
-    ]
+    assert found.notes == ["capacities were rounded down: flows lack at most 1e-09"]
     assert found.draw().get_title(loc="left").startswith("flow")
 
 
@@ -218,17 +216,17 @@ def test_what_takes_long_is_estimated_first(capsys, monkeypatch):
         (
             {"queries": 3},
             SelectionError,
-            r"queries is a token.s position, here 0 .. 2, from the end .*, not 3",
+            r"query is a token.s position, here 0 .. 2, from the end .*, not 3",
         ),
         (
             {"keys": [-4]},
             SelectionError,
-            "keys is a token.s position, here 0 .. 2, .* not -4",
+            "key is a token.s position, here 0 .. 2, .* not -4",
         ),
-        ({"keys": "cat"}, SelectionError, "No keys 'cat'"),
+        ({"keys": "cat"}, SelectionError, "No key 'cat'"),
         ({"keys": []}, SelectionError, "at least one"),
-        ({"queries": [0, -3]}, SelectionError, "different tokens"),
-        ({"queries": 0.5}, SelectionError, "queries is a token.s position"),
+        ({"queries": [0, -3]}, SelectionError, "query once"),
+        ({"queries": 0.5}, SelectionError, "query is a token.s position"),
         ({"residual": 2}, SelectionError, "share"),
     ],
 )

@@ -134,7 +134,7 @@ def test_some_queries():
     np.testing.assert_array_equal(found, head_distances(values, queries=[2, 5, 8]))
     with pytest.raises(SelectionError, match=r"query is a token's position, here 0 \.\. 8"):
         head_distances(values, queries=[9])
-    with pytest.raises(SelectionError, match="one at least"):
+    with pytest.raises(SelectionError, match="at least one"):
         head_distances(values, queries=[])
 
 
@@ -195,7 +195,8 @@ def distances_of(values):
     size = len(values)
     names = [f"{n // 4}.{n % 4}" for n in range(size)]
     axes = {"head": names, "other": names}
-    return xr.DataArray(squareform(pdist(values)), coords=axes, dims=list(axes))
+    places = {"layer": ("head", np.arange(size) // 4), "number": ("head", np.arange(size) % 4)}
+    return xr.DataArray(squareform(pdist(values)), coords=axes | places, dims=list(axes))
 
 
 def test_clusters_of_points_that_lie_apart(randn):
@@ -322,5 +323,5 @@ def test_heads_of_the_embedded_model_that_do_the_same_are_near():
 
 def test_a_query_named_twice_is_refused():
     trace = gattn.capture("The lamp is on")
-    with pytest.raises(SelectionError, match="names a token twice"):
+    with pytest.raises(SelectionError, match="query once"):
         head_distances(trace, queries=[-1, len(trace.tokens) - 1, 1])

@@ -15,7 +15,8 @@ import gattn
 from gattn.analysis.heads.even_attention import EVEN_SCORES, even_scores
 from gattn.analysis.heads.head_labels import head_labels
 from gattn.analysis.heads.head_scores import SCORES, describe, is_punctuation, mean_entropy
-from gattn.analysis.heads.head_table import by_place, head_table
+from gattn.analysis.heads.head_table import head_table
+from gattn.analysis.reading.heads import by_place
 from gattn.attention import attention_graphs
 from gattn.drawing.canvas.colours import colour_map
 from gattn.errors import SelectionError, ShapeError

@@ -10,7 +10,7 @@ from dense_sublayers import build, dense
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gattn.analysis.reading.layers import Layers
+from gattn.analysis.reading.layers_of import layers_of
 from gattn.analysis.vectors import alti as interactions
 from gattn.analysis.vectors.alti import alti
 from gattn.models.stream.decomposing import decompose
@@ -44,7 +44,7 @@ def test_it_is_the_papers_formula(case):
     np.testing.assert_allclose(found.sum("key"), 1)
     assert found.std() > 0.05
     assert found.attrs["holds_residual"] is True
-    assert Layers.of(found).holds_residual
+    assert layers_of(found).holds_residual
 
 
 def test_blocks_change_nothing(case, monkeypatch):

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import gattn
 from gattn.analysis import bounces, mixing, pagerank, stationary
-from gattn.analysis.reading.layers import heads_of
+from gattn.analysis.reading.heads import by_place
 from gattn.errors import SelectionError, ShapeError
 
 KNOWN = np.array([[0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.25, 0.25, 0.5]])
@@ -332,7 +332,7 @@ def test_numbers_of_layers_and_heads_are_the_models(trace):
     assert found["head"].values.tolist() == [1]
     assert found["token_token"].values.tolist() == trace.tokens
     assert mixing(trace[2, 1]).index.tolist() == [(2, 1)]
-    assert len(heads_of(trace)) == len(mixing(trace))
+    assert len(by_place(trace)) == len(mixing(trace))
 
 
 def test_a_sink_outside_of_the_text_is_left_out_and_said():

@@ -141,11 +141,11 @@ def test_tokens_are_named_and_results_draw_themselves():
 
 
 def test_rollout_takes_what_holds_the_residual():
-    from gattn.analysis.reading.layers import Layers
+    from gattn.analysis.reading.layers_of import layers_of
 
     text = "The dog chased the cat"
-    assert Layers.of(contributions(text, of="residual")).holds_residual
-    assert not Layers.of(contributions(text)).holds_residual
+    assert layers_of(contributions(text, of="residual")).holds_residual
+    assert not layers_of(contributions(text)).holds_residual
 
 
 def test_half_precision_measures_what_single_does_or_refuses():

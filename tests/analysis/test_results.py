@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 import gattn.analysis
-from gattn.analysis.reading.results import Array, Table, array, table
+from gattn.analysis.reading.results import Array, Table, array
 from gattn.errors import SelectionError
 from gattn.progress import walk
 
@@ -37,7 +37,9 @@ def heads():
         "entropy": [0.5, np.nan, 2],
         "label": list("abc"),
     }
-    return table(rows, name="heads", computed_from="a toy", notes=["mind"], index=["layer", "head"])
+    return Table.of(
+        rows, name="heads", computed_from="a toy", notes=["mind"], index=["layer", "head"]
+    )
 
 
 def test_an_array_keeps_what_it_is_through_selection_and_means(values):

@@ -318,7 +318,7 @@ def test_half_kept_graphs_say_so():
     kept = gattn.capture(TEXT, keep=gattn.TopK(2))
     for result in (graph_frequencies(kept), spectral_table(kept)):
         assert any("not kept" in note for note in result.notes)
-        assert any("without a bound" in note for note in result.notes)
+        assert any("without a useful bound" in note for note in result.notes)
 
 
 @pytest.mark.parametrize(

@@ -219,7 +219,7 @@ def test_best_edges_are_those_of_merged_words(causal):
             assert getattr(row, f"{side}_token") == found["token"].iloc[values.argmax()]
             assert getattr(row, f"{side}_attention") == pytest.approx(values.max())
     assert found["key"].isna().sum() == found["query"].isna().sum() == int(causal)
-    assert ("causal: a word reads none behind it" in found.notes) == causal
+    assert ("causal: a word reads no later ones" in found.notes) == causal
 
 
 def test_arrays_have_tokens_as_words():

@@ -141,8 +141,8 @@ def test_heads_that_are_causal_and_merged_say_that_they_do_not_know():
         (np.eye(3)[:2], {}, SelectionError, "queries and keys"),
         (np.eye(2), {"mine": np.eye(3)}, ShapeError, "'mine' is \\(3, 3\\)"),
         (np.eye(2), {"next": np.eye(2)}, ShapeError, "column 'next' already"),
-        (np.eye(2), {"mine": -np.eye(2)}, ShapeError, "'mine' is no attention"),
-        (np.eye(2), {"mine": [["a"]]}, ShapeError, "'mine' is no array of numbers"),
+        (np.eye(2), {"mine": -np.eye(2)}, ShapeError, "'mine' is not attention"),
+        (np.eye(2), {"mine": [["a"]]}, ShapeError, "'mine' is not an array of numbers"),
         (np.eye(2), {"head": np.eye(2)}, ShapeError, "column 'head' already"),
     ],
 )

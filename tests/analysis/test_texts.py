@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import gattn
 from gattn import All, AttentionGraph, AttentionTrace, TokenGraph, TopK, TopMass
 from gattn.analysis import compare, head_distances, head_table, over_texts, without_tokens
-from gattn.analysis.reading.results import array, table
+from gattn.analysis.reading.results import Table, array
 from gattn.errors import SelectionError
 from gattn.heads.stack import Stack
 from gattn.heads.steps import Without
@@ -24,7 +24,7 @@ TEXTS = ["The dog chased the cat.", "Anna has a red ball, and Tom has a blue boo
 def table_of(values, **facts):
     rows = {"layer": range(len(values)), "head": 0, "a": values[:, 0], "b": values[:, 1]}
     rows |= {"said": "word", "is_it": True, "query": 3}
-    return table(rows, name="toy", computed_from="a text", index=["layer", "head"], **facts)
+    return Table.of(rows, name="toy", computed_from="a text", index=["layer", "head"], **facts)
 
 
 @settings(max_examples=40, deadline=None)

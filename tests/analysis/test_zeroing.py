@@ -192,9 +192,9 @@ def test_neither_a_later_token_nor_a_cut_edge_makes_a_difference():
 
 
 def test_rollout_adds_no_residual_stream_to_it():
-    from gattn.analysis.reading.layers import Layers
+    from gattn.analysis.reading.layers_of import layers_of
 
-    read = Layers.of(value_zeroing("The dog chased the cat", progress=False))
+    read = layers_of(value_zeroing("The dog chased the cat", progress=False))
     assert read.holds_residual
     assert read.is_square
     assert read.tokens[1] == "The"

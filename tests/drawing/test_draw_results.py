@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from gattn.analysis import best_edges, communities, graph_frequencies
 from gattn.analysis.faithfulness.agreement import Agreement
-from gattn.analysis.reading.results import array, table
+from gattn.analysis.reading.results import Table, array
 from gattn.drawing.canvas.colours import Scale
 from gattn.drawing.canvas.heatmaps import KINDS, cell_text
 from gattn.drawing.results.head_tables import draw_head_table
@@ -103,7 +103,7 @@ def test_numbers_of_tokens_are_stems_without_a_line_between():
 
 def test_a_table_is_named_and_what_is_missing_is_grey():
     rows = {"layer": [0, 0], "head": [0, 1], "entropy": [0.5, np.nan], "stack": "decoder"}
-    made = table(rows, name="heads", computed_from="a toy", index=["stack", "layer", "head"])
+    made = Table.of(rows, name="heads", computed_from="a toy", index=["stack", "layer", "head"])
     ax = made.draw()
     assert "heads · a toy" in words(ax)
     painted = ax.images[0].get_array()
@@ -224,14 +224,14 @@ def test_numbers_of_which_most_are_tiny_are_on_a_square_root_scale():
 @pytest.mark.parametrize("axes", [None, Figure])
 def test_a_figure_of_an_analysis_is_known_to_pyplot_unless_it_is_the_callers(axes):
     made = of_heads(np.ones((1, 2, 5)), "token")
-    for one in (made, made.to_dataframe().pipe(table, name="", computed_from="")):
+    for one in (made, made.to_dataframe().pipe(Table.of, name="", computed_from="")):
         ax = one.draw() if axes is None else one.draw(ax=axes().add_subplot())
         assert (ax.figure in map(plt.figure, plt.get_fignums())) == (axes is None)
 
 
 def test_colours_of_analyses_that_do_not_exist_are_refused_before_a_figure_is_open():
     made = of_heads(np.ones((1, 2, 5)), "token")
-    heads = table({"entropy": [0.5], "label": ["even"]}, name="", computed_from="")
+    heads = Table.of({"entropy": [0.5], "label": ["even"]}, name="", computed_from="")
     spectra = of_heads(np.ones((1, 2, 5)), "index")
     draws = made.draw, heads.draw, spectra.draw, partial(draw_head_table, heads)
     for draw in draws:
@@ -278,7 +278,7 @@ def test_all_of_a_figure_of_an_analysis_is_within_it_in_any_font_size(last, size
     values = np.linspace(0, 1, 10).reshape(1, 2, 5)
     columns = ["entropy", "mean_distance", "previous_token", "first_token", "edges_for_90"]
     scores = {name: [0.25, 0.75] for name in columns} | {"label": ["previous token, 0.75", "mixed"]}
-    rows = table(scores, name="heads", computed_from="a toy")
+    rows = Table.of(scores, name="heads", computed_from="a toy")
     with mpl.rc_context({"font.size": size}):
         if last == "head table":
             ax = draw_head_table(rows, columns=columns)

@@ -10,16 +10,25 @@ from typing import Any, Literal, TypeAlias
 import networkx as nx
 import numpy as np
 
-from gattn.analysis.reading.layers import Attention, Layers, heads_of, named
-from gattn.analysis.reading.results import Array, array
+from gattn.analysis.reading.attention import Attention
+from gattn.analysis.reading.heads import graphs_of
+from gattn.analysis.reading.layers import Layers
+from gattn.analysis.reading.layers_of import layers_of
+from gattn.analysis.reading.results import Array
 from gattn.errors import GraphError, SelectionError
 from gattn.heads.head import AttentionGraph
 from gattn.progress import walk
 
 Direction: TypeAlias = Literal["attention", "information", "none"]
 
+_DIRECTIONS = {
+    "attention": "edges run from query to key, self-loops included",
+    "information": "edges run from key to query, self-loops included",
+    "none": "edges without direction, self-loops included: (A + Aᵀ) / 2",
+}
+
 _SHORTEST = 1e-12
-"""The length of edges of attention 1: cycles of length 0 would make endless shortest paths."""
+"""The length of edges of attention 1; cycles of length 0 would make endless shortest paths."""
 _ALONG_PATHS = (
     "betweenness_centrality",
     "betweenness_centrality_subset",
@@ -45,48 +54,48 @@ def centrality(
     Parameters
     ----------
     attention : Attention
-        Self-attention: a trace, a stack, a head or arrays.
+        Self-attention.
     tokens : sequence of str
-        The tokens' texts, where `attention` is an array, which does not know them.
+        The texts of an array's tokens.
     measure : str or callable
         The name of NetworkX's function, such as "betweenness_centrality", or a function of a graph
         that gives one number per node.
     direction : {"attention", "information", "none"}
-        Which way edges run. NetworkX's measures follow edges, and most call central what edges lead
-        to. With "attention" they lead from query to key, so that tokens are central that are
-        attended to; with "information" from key to query, as ``head.to_networkx()`` has them, so
-        that tokens are central that gather. With "none" they have no direction: (A + Aᵀ) / 2.
+        Which way edges run. NetworkX's measures follow edges, and most call a node central if
+        edges lead to it. With "attention" edges lead from query to key, so that tokens that are
+        attended to are central; with "information" from key to query, as ``head.to_networkx()``
+        has them, so that tokens that gather are central. With "none" edges have no direction:
+        (A + Aᵀ) / 2.
     backend : str, optional
-        The NetworkX backend that computes it, such as "cugraph" or "parallel", where installed.
+        The NetworkX backend that computes it, such as "cugraph" or "parallel", if installed.
     progress : bool
-        Whether to print an estimate first and show a bar, where it takes more than a second.
+        Whether to show a progress bar.
     **options
-        Passed on to the measure, such as ``k=100``. Where it takes edge weights, and they are not
-        given here, it gets ``weight``, the attention, or where it follows paths ``distance``,
-        ``-ln attention``; ``weight=None`` counts every edge alike.
+        Passed on to the measure, such as ``k=100``. A measure that takes edge weights gets
+        ``weight``, the attention, or if it follows paths ``distance``, ``-ln attention``, unless
+        they are given here; ``weight=None`` counts every edge alike.
 
     Returns
     -------
     Array (layer, head, token)
         One number per token. Edges are those of kept attention above 0, self-loops included; a sink
-        outside of the text is left out. NetworkX counts a self-loop as any edge, and in a degree
-        at both of its ends: the degree centrality of a full head of three tokens is 3.0. To leave
-        them out give ``head.without_self_loops()``.
+        outside of the text is left out. NetworkX counts a self-loop as an edge, and in a degree at
+        both of its ends: the degree centrality of a full head of three tokens is 3.0. To leave
+        self-loops out, pass ``head.without_self_loops()``.
 
     Raises
     ------
     SelectionError
-        Where there is no such measure, direction or backend, or queries and keys are different
+        If there is no such measure, direction or backend, or queries and keys are different
         tokens.
     GraphError
-        Where NetworkX cannot compute it, or it gives something else than one number per token.
+        If NetworkX cannot compute it, or the result is not one number per token.
     """
-    attention = named(attention, tokens)
     function, name = named_function(measure, nx, "nx")
     options = usual_weights(function, name) | options
-    layers = Layers.of(attention).square()
+    layers = layers_of(attention, tokens).square()
     values = []
-    for head, graph in graphs_of(attention, direction, name, progress):
+    for head, graph in networks_of(layers, direction, name, progress):
         found = call(function, graph, head, backend, options)
         if not isinstance(found, dict) or set(found) != set(graph):
             raise GraphError(
@@ -94,26 +103,20 @@ def centrality(
                 "it in a function that does, such as lambda graph: nx.hits(graph)[1]."
             )
         values.append([float(found[node]) for node in layers.positions])
-    notes = [
-        *layers.mass_notes(),
-        {
-            "attention": "edges run from query to key, self-loops included",
-            "information": "edges run from key to query, self-loops included",
-            "none": "edges without direction, self-loops included: (A + Aᵀ) / 2",
-        }[direction],
-    ]
-    return by_token(name, layers, np.array(values), notes)
+    axes = layers.axes("layer", "head", "token")
+    shape = [len(labels) for labels in axes.values()]
+    return layers.array(np.reshape(values, shape), axes, name, [_DIRECTIONS[direction]])
 
 
 def named_function(
     given: str | Callable[..., Any], home: Any, prefix: str
 ) -> tuple[Callable[..., Any], str]:
-    """Find a function of NetworkX by its name, or take one as it is; and its name.
+    """Find a function of NetworkX by its name, or take a function; give its name, too.
 
     Raises
     ------
     SelectionError
-        Where there is none of that name.
+        If there is none of that name.
     """
     if callable(given):
         return given, str(getattr(given, "__name__", "measure"))
@@ -146,22 +149,22 @@ def usual_weights(function: Callable[..., Any], name: str) -> dict[str, str]:
     return {}
 
 
-def graphs_of(
-    attention: Attention, direction: Direction, name: str, progress: bool
+def networks_of(
+    layers: Layers, direction: Direction, name: str, progress: bool
 ) -> Iterator[tuple[AttentionGraph, nx.Graph[Any]]]:
     """Build the graph of each head in turn, with a progress bar.
 
     Raises
     ------
     SelectionError
-        Where `direction` is none.
+        If there is no such direction.
     """
-    if direction not in ("attention", "information", "none"):
+    if direction not in _DIRECTIONS:
         raise SelectionError(
             f'direction is "attention", "information" or "none", not {direction!r}.'
         )
     fewer = "choose some heads, as in trace[1, 3]"
-    for head in walk(heads_of(attention), name, "head", progress=progress, fewer=fewer):
+    for head in walk(graphs_of(layers), name, "head", progress=progress, fewer=fewer):
         yield head, _graph(head, direction)
 
 
@@ -201,9 +204,9 @@ def call(
     Raises
     ------
     SelectionError
-        Where the backend cannot do it.
+        If the backend cannot do it.
     GraphError
-        Where NetworkX cannot.
+        If NetworkX cannot.
     """
     chosen = {} if backend is None else {"backend": backend}
     place = ", ".join(head.place()) or "the head"
@@ -220,20 +223,3 @@ def call(
     except nx.NetworkXException as error:
         why = error.args[-1] if error.args else error
         raise GraphError(f"NetworkX cannot compute this for {place}: {why}") from error
-
-
-def by_token(
-    name: str, layers: Layers, values: np.ndarray[Any, Any], notes: list[str], **facts: object
-) -> Array:
-    """Label one number per token and head."""
-    axes = layers.axes("layer", "head", "token")
-    return array(
-        values.reshape([len(labels) for labels in axes.values()]),
-        axes,
-        name=name,
-        computed_from=layers.source,
-        edits=layers.edits,
-        notes=notes,
-        tokens=layers.texts("token"),
-        **facts,
-    )

@@ -1,4 +1,4 @@
-"""The Markov chains of heads: rows that sum to 1, what they lost, and what no walk leaves."""
+"""The Markov chains of heads: rows that sum to 1, what they lost, and their closed classes."""
 
 from __future__ import annotations
 
@@ -26,8 +26,9 @@ class Chain:
         The probability of going from a query to a key, in double precision: kept attention divided
         by its sum, and from a query that attends to nothing to any token alike.
     missing : Tensor (heads, tokens)
-        The share of each query's attention that was not kept, at most. The rows of `step` are at
-        most twice that far from those of the whole attention, in the sum of absolute differences.
+        An upper bound on the share of each query's attention that was not kept. The rows of `step`
+        are at most twice that far from those of the whole attention, in the sum of absolute
+        differences.
     empty : int
         How many queries attend to nothing.
     """
@@ -56,9 +57,9 @@ class Chain:
 
 
 def chain_notes(layers: Layers, empty: int) -> list[str]:
-    """Say what of the attention is not in the chains, and what is there instead."""
-    notes = layers.mass_notes()
-    if notes:
+    """Say what stands in for attention that is missing."""
+    notes = []
+    if layers.mass_notes():
         notes.append("each query's attention to the text was divided by its sum")
     if empty:
         notes.append(f"{empty} queries attend to nothing: from there a walker goes anywhere alike")

@@ -9,14 +9,14 @@ import networkx as nx
 import numpy as np
 
 from gattn.analysis.chains.centrality import (
-    by_token,
     call,
-    graphs_of,
     named_function,
+    networks_of,
     parameters_of,
     usual_weights,
 )
-from gattn.analysis.reading.layers import Attention, Layers, named
+from gattn.analysis.reading.attention import Attention
+from gattn.analysis.reading.layers_of import layers_of
 from gattn.analysis.reading.results import Array
 from gattn.errors import GraphError
 
@@ -35,19 +35,13 @@ def communities(
 
     Parameters
     ----------
-    attention : Attention
-        Self-attention: a trace, a stack, a head or arrays.
-    tokens : sequence of str
-        The tokens' texts, where `attention` is an array, which does not know them.
+    attention, tokens, backend, progress
+        As in `centrality`.
     method : str or callable
         The name of a function in ``nx.community``, or a function of a graph that gives disjoint
         sets of all nodes.
-    backend : str, optional
-        The NetworkX backend that computes it, such as "cugraph", where installed.
     seed : int
-        Of the random choices, for methods that make some.
-    progress : bool
-        Whether to print an estimate first and show a bar, where it takes more than a second.
+        The seed, for methods that make random choices.
     **options
         Passed on to the method, such as ``resolution=1.5``.
 
@@ -55,15 +49,15 @@ def communities(
     -------
     Array (layer, head, token)
         The number of each token's community. Communities are numbered in the order of their first
-        tokens. The coordinate ``modularity`` (layer, head) says how much more attention stays
-        inside them than if the same tokens were linked at random.
+        tokens. The coordinate ``modularity`` (layer, head) is how much more attention stays inside
+        them than if the same tokens were linked at random.
 
     Raises
     ------
     SelectionError
-        Where there is no such method or backend, or queries and keys are different tokens.
+        If there is no such method or backend, or queries and keys are different tokens.
     GraphError
-        Where NetworkX cannot compute it, or it does not give communities.
+        If NetworkX cannot compute it, or it does not give communities.
 
     Notes
     -----
@@ -74,14 +68,13 @@ def communities(
     ----------
     Blondel et al. (2008), Fast unfolding of communities in large networks.
     """
-    attention = named(attention, tokens)
     function, name = named_function(method, nx.community, "nx.community")
-    layers = Layers.of(attention).square()
+    layers = layers_of(attention, tokens).square()
     options = usual_weights(function, name) | options
     if "seed" in parameters_of(function):
         options |= {"seed": seed}
     numbers, modularity = [], []
-    for head, graph in graphs_of(attention, "none", name, progress):
+    for head, graph in networks_of(layers, "none", name, progress):
         graph.remove_edges_from(list(nx.selfloop_edges(graph)))
         found = call(function, graph, head, backend, options)
         try:
@@ -98,7 +91,8 @@ def communities(
         numbers.append([community[node] for node in layers.positions])
         has_weight = graph.size(weight="weight") > 0
         modularity.append(nx.community.modularity(graph, parts) if has_weight else 0.0)
-    notes = [*layers.mass_notes(), "(A + Aᵀ) / 2, without tokens' attention to themselves"]
-    made = by_token("community", layers, np.array(numbers), notes, are_kinds=True)
-    shape = made.shape[:2]
-    return made.assign_coords(modularity=(("layer", "head"), np.reshape(modularity, shape)))
+    axes = layers.axes("layer", "head", "token")
+    shape = [len(labels) for labels in axes.values()]
+    notes = ["(A + Aᵀ) / 2, without tokens' attention to themselves"]
+    made = layers.array(np.reshape(numbers, shape), axes, "community", notes, are_kinds=True)
+    return made.assign_coords(modularity=(("layer", "head"), np.reshape(modularity, shape[:2])))

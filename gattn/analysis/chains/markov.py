@@ -10,8 +10,10 @@ import torch
 from torch import Tensor
 
 from gattn.analysis.chains.chain import Chain, chain_notes
-from gattn.analysis.reading.layers import Attention, Layers, named
-from gattn.analysis.reading.results import Array, array
+from gattn.analysis.reading.attention import Attention
+from gattn.analysis.reading.layers import Layers
+from gattn.analysis.reading.layers_of import layers_of
+from gattn.analysis.reading.results import Array
 from gattn.checks import whole
 from gattn.errors import SelectionError
 from gattn.progress import walk
@@ -36,13 +38,13 @@ def pagerank(
     Parameters
     ----------
     attention : Attention
-        Self-attention: a trace, a stack, a head or arrays.
+        Self-attention.
     tokens : sequence of str
-        The tokens' texts, where `attention` is an array, which does not know them.
+        The texts of an array's tokens.
     damping : float
         The probability α of following attention rather than starting anew at any token.
     progress : bool
-        Whether to show a bar from the first second on.
+        Whether to show a progress bar.
 
     Returns
     -------
@@ -55,7 +57,7 @@ def pagerank(
     Raises
     ------
     SelectionError
-        Where `damping` is not in [0, 1), or queries and keys are different tokens.
+        If `damping` is not in [0, 1), or queries and keys are different tokens.
 
     Notes
     -----
@@ -67,8 +69,7 @@ def pagerank(
     Page et al. (1999), The PageRank citation ranking. Erel et al. (2025), Attention (as
     Discrete-Time Markov) Chains.
     """
-    attention = named(attention, tokens)
-    layers = Layers.of(attention).square()
+    layers = layers_of(attention, tokens).square()
     if isinstance(damping, bool) or not isinstance(damping, Real) or not 0 <= damping < 1:
         raise SelectionError(f"damping is a number of at least 0 and below 1, not {damping!r:.80}.")
     ranks, bounds, empty, damping = [], [], 0, float(damping)
@@ -90,12 +91,8 @@ def stationary(attention: Attention, *, tokens: Sequence[str] = (), progress: bo
 
     Parameters
     ----------
-    attention : Attention
-        Self-attention: a trace, a stack, a head or arrays.
-    tokens : sequence of str
-        The tokens' texts, where `attention` is an array, which does not know them.
-    progress : bool
-        Whether to show a bar from the first second on.
+    attention, tokens, progress
+        As in `pagerank`.
 
     Returns
     -------
@@ -109,15 +106,14 @@ def stationary(attention: Attention, *, tokens: Sequence[str] = (), progress: bo
     Raises
     ------
     SelectionError
-        Where queries and keys are different tokens.
+        If queries and keys are different tokens.
 
     References
     ----------
     Haviv and Van der Heyden (1984), Perturbation bounds for the stationary probabilities of a
     finite Markov chain. Erel et al. (2025), Attention (as Discrete-Time Markov) Chains.
     """
-    attention = named(attention, tokens)
-    layers = Layers.of(attention).square()
+    layers = layers_of(attention, tokens).square()
     found, bounds, empty, trivial, several = [], [], 0, 0, []
     for n in walk(range(len(layers)), "stationary", "layer", progress=progress):
         chain = Chain.of(layers, n)
@@ -153,33 +149,31 @@ def bounces(
 
     Parameters
     ----------
-    attention : Attention
-        Self-attention: a trace, a stack, a head or arrays.
-    tokens : sequence of str
-        The tokens' texts, where `attention` is an array, which does not know them.
+    attention, tokens
+        As in `pagerank`.
     query : int or str
-        The token i that it sets out from: its position, from the end where negative, or its text.
+        The token i where it starts: its position, negative from the end, or its text.
     steps : int
         How many steps k to follow.
 
     Returns
     -------
     Array (layer, head, step, token)
-        Where the walker is after 0, 1, 2 ... steps. Step 1 is the query's attention, its sum made
-        1. Where edges were dropped, the coordinate ``error_bound`` (layer, head, step) says how far
-        it may be from that of the whole attention, in the sum of absolute differences.
+        The probability of being at each token after 0, 1, 2 ... steps. Step 1 is the query's
+        attention, divided by its sum. Where edges were dropped, the coordinate ``error_bound``
+        (layer, head, step) says how far it may be from that of the whole attention, in the sum of
+        absolute differences.
 
     Raises
     ------
     SelectionError
-        Where there is no such token or number of steps, or queries and keys are different tokens.
+        If there is no such token or number of steps, or queries and keys are different tokens.
 
     References
     ----------
     Erel et al. (2025), Attention (as Discrete-Time Markov) Chains.
     """
-    attention = named(attention, tokens)
-    layers = Layers.of(attention).square()
+    layers = layers_of(attention, tokens).square()
     row, steps = layers.row(query, "query"), whole("steps", steps, 1, SelectionError)
     found, bounds, empty = [], [], 0
     for n in range(len(layers)):
@@ -233,19 +227,8 @@ def _result(
     if values.ndim == 4:
         axes["step"] = range(values.shape[2])
     axes |= layers.axes("token")
-    if np.nanmax(bound, initial=0) > 0:
-        notes = [*notes, "error_bound says how far dropped edges can move it"]
-    made = array(
-        values,
-        axes,
-        name=name,
-        computed_from=layers.source,
-        edits=layers.edits,
-        notes=notes,
-        tokens=layers.texts("token"),
-        **facts,
-    )
-    if np.nanmax(bound, initial=0) > 0:
-        dims = list(axes)[: bound.ndim]
-        return made.assign_coords(error_bound=(dims, bound))
-    return made
+    if np.nanmax(bound, initial=0) <= 0:
+        return layers.array(values, axes, name, notes, **facts)
+    notes = [*notes, "error_bound says how far dropped edges can move it"]
+    made = layers.array(values, axes, name, notes, **facts)
+    return made.assign_coords(error_bound=(list(axes)[: bound.ndim], bound))

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from gattn.analysis.chains.chain import Chain, chain_notes, second_eigenvalue
-from gattn.analysis.reading.layers import Attention, Layers
-from gattn.analysis.reading.results import Table, table
+from gattn.analysis.reading.attention import Attention
+from gattn.analysis.reading.layers_of import layers_of
+from gattn.analysis.reading.results import Table
 from gattn.progress import walk
 
 
@@ -16,9 +17,9 @@ def mixing(attention: Attention, *, progress: bool = True) -> Table:
     Parameters
     ----------
     attention : Attention
-        Self-attention: a trace, a stack, a head or arrays.
+        Self-attention.
     progress : bool
-        Whether to show a bar from the first second on.
+        Whether to show a progress bar.
 
     Returns
     -------
@@ -36,14 +37,14 @@ def mixing(attention: Attention, *, progress: bool = True) -> Table:
     Raises
     ------
     SelectionError
-        Where queries and keys are different tokens.
+        If queries and keys are different tokens.
 
     References
     ----------
     Levin, Peres and Wilmer (2009), Markov chains and mixing times. Erel et al. (2025), Attention
     (as Discrete-Time Markov) Chains.
     """
-    layers = Layers.of(attention).square()
+    layers = layers_of(attention).square()
     rows, empty, causal, thinned = [], 0, 0, False
     for n in walk(range(len(layers)), "mixing", "layer", progress=progress):
         chain = Chain.of(layers, n)
@@ -72,11 +73,4 @@ def mixing(attention: Attention, *, progress: bool = True) -> Table:
         )
     if thinned:
         notes.append("eigenvalues of the kept attention; how far dropped edges move them is open")
-    return table(
-        rows,
-        name="mixing",
-        computed_from=layers.source,
-        edits=layers.edits,
-        notes=notes,
-        index=["layer", "head"],
-    )
+    return layers.table(Table, rows, ["layer", "head"], "mixing", notes)

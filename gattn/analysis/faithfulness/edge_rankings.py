@@ -19,7 +19,8 @@ from gattn.analysis.faithfulness.token_rankings import (
     other_text,
     text_order,
 )
-from gattn.analysis.reading.layers import Attention, Layers
+from gattn.analysis.reading.attention import Attention
+from gattn.analysis.reading.layers_of import layers_of
 from gattn.analysis.vectors.route_graphs import Routes
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads.head import AttentionGraph, Ints
@@ -145,7 +146,7 @@ def _of_array(name: str, ranking: Any, first: AttentionGraph) -> Reader:
             f"{name!r} has the shape {tuple(ranking.shape)}: an array without named axes is "
             "(layers, heads, queries, keys), or one number per token."
         )
-    layers = Layers.of(ranking, signed=True)
+    layers = layers_of(ranking, signed=True)
     read = lru_cache(maxsize=1)(lambda n: layers.read(n).double().cpu().numpy())
 
     def scores(head: AttentionGraph) -> Scores:

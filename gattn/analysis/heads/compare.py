@@ -4,40 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
 
 from gattn.analysis.heads.divergences import Joined, distance_notes, dropped_distance
 from gattn.analysis.heads.head_scores import mean_entropy
-from gattn.analysis.heads.head_table import Heads, Place, by_place, described
-from gattn.analysis.reading.layers import named
-from gattn.analysis.reading.results import Table, column, table
+from gattn.analysis.reading.attention import Heads, named
+from gattn.analysis.reading.heads import Place, by_place, described
+from gattn.analysis.reading.results import Table, column
 from gattn.errors import SelectionError
 from gattn.graph.rules.edges import Edges
 from gattn.heads.head import AttentionGraph
 from gattn.progress import walk
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
-
-class Comparison(Table):
-    """What `compare` gives: a `Table` whose picture shows how far apart heads are."""
-
-    def draw(self, *, ax: Axes | None = None, **options: Any) -> Axes:
-        """Draw it on Axes; see `gattn.drawing.results.arrays_and_tables.draw_table`."""
-        names = [name for name in _NUMBERS if name in self.columns]
-        return super().draw(ax=ax, **{"columns": names, **options})
-
-
-_NUMBERS = ("distance", "entropy_before", "entropy_after", "change")
-
 
 def compare(
     before: Heads, after: Heads, *, tokens: Sequence[str] = (), progress: bool = True
-) -> Comparison:
+) -> Table:
     r"""Compare two runs on the same tokens, head by head.
 
     Such as before and after an edit, two checkpoints of a model, or two weight functions on the
@@ -52,19 +37,19 @@ def compare(
         D(p \| m) = \sum_j p_j \ln \frac{p_j}{m_j},
 
     0 where they are equal, and :math:`\sqrt{\ln 2} \approx 0.833` where they have nothing in
-    common. A query's distribution is its attention to the keys, and, as one more outcome, what is
-    left of 1 (if not just by rounding): what it gave to a sink, to edges that were not kept, or to
-    nothing. Where attention sums to more than 1 it is divided by its sum.
+    common. A query's distribution is its attention to the keys, and, as one more outcome, what it
+    lacks of 1 (by more than rounding): attention to a sink, to edges that were not kept, or to
+    nothing. Attention that sums to more than 1 is divided by its sum.
 
     Parameters
     ----------
     before, after : Heads
-        Two traces with the same tokens, stacks and heads; or two of what else holds attention, as
-        in `gattn.analysis.head_table`.
+        Two traces with the same tokens, stacks and heads; or stacks, heads, arrays or lists of
+        graphs, as in `gattn.analysis.head_table`.
     tokens : sequence of str
-        The tokens' texts, where both are arrays, which do not know them.
+        The texts of the tokens of two arrays.
     progress : bool
-        Whether to show a progress bar on stderr, after the first second.
+        Whether to show a progress bar.
 
     Returns
     -------
@@ -74,14 +59,14 @@ def compare(
         - ``distance``: the Jensen-Shannon distance of the two, mean over queries;
         - ``entropy_before``, ``entropy_after``: as `gattn.analysis.head_table` has it;
         - ``change``: the largest change of an edge's attention, after - before;
-        - ``query``, ``key``, ``query_token``, ``key_token``: that edge; none where nothing changed.
+        - ``query``, ``key``, ``query_token``, ``key_token``: that edge; missing if nothing changed.
 
     Raises
     ------
     SelectionError
-        Where the traces have other stacks, heads or tokens.
+        If the traces have other stacks, heads or tokens.
     ShapeError
-        Where attention is negative.
+        If attention is negative.
 
     References
     ----------
@@ -96,16 +81,15 @@ def compare(
         for place, one, other in walk(found, "comparing", "head", progress=progress)
     ]
     sides = (described(side) for side in ([one for _, one, _ in found], [x for *_, x in found]))
-    made = table(
+    compared = Table.of(
         columns_of(rows) if rows else dict.fromkeys(index, ()),
         name="comparison",
         computed_from=" and ".join(dict.fromkeys(sides)),
         notes=_notes(found),
         index=index,
+        drawn=["distance", "entropy_before", "entropy_after", "change"],
     )
-    compared = Comparison(made.astype({"query": "Int64", "key": "Int64"} if rows else {}))
-    compared.attrs = made.attrs
-    return compared
+    return compared.astype({"query": "Int64", "key": "Int64"} if rows else {})
 
 
 def _notes(found: Sequence[tuple[Place, AttentionGraph, AttentionGraph]]) -> list[str]:
@@ -152,14 +136,14 @@ def mean_distance(before: AttentionGraph, after: AttentionGraph) -> float:
 def difference(before: AttentionGraph, after: AttentionGraph) -> AttentionGraph:
     """Subtract one head's attention from another's: a graph with signed attention.
 
-    Its edges are those of either graph, its attention is after - before, and so is its sink.
+    It has the edges of either graph; its attention and its sink are after - before.
 
     Raises
     ------
     SelectionError
-        Where their tokens differ.
+        If their tokens differ.
     ShapeError
-        Where attention is negative.
+        If attention is negative.
     """
     joined = Joined.of(before, after)
     queries = joined.num_queries
@@ -194,7 +178,7 @@ def pairs(before: Heads, after: Heads) -> Iterator[tuple[Place, AttentionGraph, 
     Raises
     ------
     SelectionError
-        Where they have other stacks, heads or tokens.
+        If they have other stacks, heads or tokens.
     """
     one, other = by_place(before), by_place(after)
     names = [{stack for stack, *_ in some} for some in (one, other)]

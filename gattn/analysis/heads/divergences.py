@@ -70,9 +70,9 @@ class Joined:
         Raises
         ------
         SelectionError
-            Where their tokens differ.
+            If their tokens differ.
         ShapeError
-            Where attention is negative.
+            If attention is negative.
         """
         _check_same_tokens(before, after)
         keys = max(before.graph.num_keys, 1)
@@ -137,7 +137,7 @@ def check_same(
     Raises
     ------
     SelectionError
-        Where they differ.
+        If they differ.
     """
     if len(one) != len(other):
         what = "tokens" if what == "keys" else what

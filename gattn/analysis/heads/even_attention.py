@@ -13,6 +13,7 @@ from gattn.analysis.heads.head_scores import (
     ROUNDING,
     SHARE,
     TEXTS,
+    Pattern,
     pattern_sums,
     patterns,
     punctuation,
@@ -38,51 +39,35 @@ EVEN_SCORES = (
     "locality",
     "edges_for_90",
 )
-"""What labels compare with even attention."""
+"""The scores that labels compare with those of even attention."""
 EVEN_COLUMNS = {f"even_{name}": name for name in EVEN_SCORES}
-"""The columns of what even attention would score, and the score that each stands beside."""
+"""The columns for scores of even attention, and the score of each."""
 
 
 def even_scores(head: AttentionGraph) -> dict[str, float]:
     """Score a head that gives each query's attention to all its keys alike.
 
-    Its keys are those of the token graph. Where that is not known, as of an array, or of a graph
-    that lost edges, they are all keys, and where no edge leads ahead, all up to the query. What the
-    head itself gives to duplicate tokens and to what followed them counts where these are the
-    query, the token before it, or position 0: plainer patterns say that already.
+    Its keys are those of the token graph. If that is not known, as of an array, or of a graph that
+    lost edges, they are all keys, or if no edge leads ahead, all up to the query. The head's own
+    attention to duplicate tokens, and to the tokens after them, counts if these are the query, the
+    token before it, or position 0, which plainer patterns describe already.
 
     Returns
     -------
     dict of str to float
-        The scores that labels read, under their names in `gattn.analysis.head_table`.
+        The scores that labels read, named as in `gattn.analysis.head_table`.
     """
     graph, means = head.graph, patterns(head)
     mass = np.bincount(head.query, head.attention, graph.num_queries).astype(np.float64)
     if not mass.any():
         return {}
-    is_known = not head.dropped_edges.any() and (
-        not isinstance(graph.rule, Edges) or bool(head.weight_function)
-    )
-    size: NDArray[Any]
-    has_first: NDArray[Any]
-    counts: dict[str, Numbers]
-    if is_known and not isinstance(graph.rule, (Causal, Complete)):
-        size = graph.in_degree.numpy().astype(np.float64)
-        first = head.key == (-1 if graph.is_bipartite else _first(head))
-        has_first = np.bincount(head.query, first * 1.0, graph.num_queries)
-        weight = (mass / np.maximum(size, 1))[head.query]
-        sums = pattern_sums(head, weight)
-        counts = {
-            name: np.bincount(head.query, one.edges & ~one.plain, graph.num_queries).astype(
-                np.float64
-            )
-            for name, one in means.items()
-        }
+    if _knows_keys(head):
+        counts = _counts_of_edges(head, means)
+        sums = pattern_sums(head, (mass / counts["size"].clip(1))[head.query])
     else:
         counts = _counts(_Nodes.of(head))
-        size, has_first = counts["size"], counts.get("first_token", np.zeros(len(mass)))
-        sums = {name: float(mass @ (count / size.clip(1))) for name, count in counts.items()}
-    filled = mass > 0
+        sums = {name: float(mass @ (n / counts["size"].clip(1))) for name, n in counts.items()}
+    size, filled = counts["size"], mass > 0
     found = {
         name: sums[name] / float(mass.sum())
         for name in EVEN_SCORES
@@ -97,19 +82,32 @@ def even_scores(head: AttentionGraph) -> dict[str, float]:
         if one.rows.any():
             plain = one._replace(edges=one.plain).mean(head.attention.astype(np.float64))
             found[name] = plain + float((each * counts[name])[one.rows].mean())
-    found["first_token"] = float((each * has_first)[filled].mean())
+    found["first_token"] = float((each * counts["first_token"])[filled].mean())
     if head.sink is not None:
         found["outside_sink"] = float(each[filled].mean())
     return found
 
 
-def _first(head: AttentionGraph) -> int:
-    found = np.flatnonzero(head.node_positions == 0)
-    return int(found[0]) if len(found) else -1
+def _knows_keys(head: AttentionGraph) -> bool:
+    """Say whether a head's edges are its whole token graph, which has to be listed."""
+    rule = head.graph.rule
+    is_whole = not isinstance(rule, Edges) or bool(head.weight_function)
+    return is_whole and not head.dropped_edges.any() and not isinstance(rule, (Causal, Complete))
+
+
+def _counts_of_edges(head: AttentionGraph, means: dict[str, Pattern]) -> dict[str, Numbers]:
+    """Count each query's edges, and those of each pattern."""
+    chosen = {name: one.edges & ~one.plain for name, one in means.items()}
+    if not head.graph.is_bipartite:
+        chosen["first_token"] = head.node_positions[head.key] == 0
+    chosen["size"] = np.ones(len(head.key), dtype=bool)
+    queries = head.graph.num_queries
+    counts = {name: np.bincount(head.query, some, queries) for name, some in chosen.items()}
+    return {name: count.astype(np.float64) for name, count in counts.items()}
 
 
 class _Nodes(NamedTuple):
-    """All that even attention knows of a head, which is the same for most heads of a trace."""
+    """All that even attention depends on, the same for most heads of a trace."""
 
     tokens: tuple[str, ...]
     words: tuple[int | None, ...]
@@ -137,10 +135,7 @@ class _Nodes(NamedTuple):
 
 @lru_cache(TEXTS)
 def _counts(nodes: _Nodes) -> dict[str, Numbers]:
-    """Count each query's keys, and those of each pattern, among all or all up to the query.
-
-    Edges are not listed: there may be too many.
-    """
+    """Count each query's keys, and those of each pattern, without listing edges."""
     keys = nodes.num_keys
     node = np.arange(nodes.num_queries) + nodes.query_offset
     last = np.minimum(node, keys - 1) if nodes.is_causal else np.full(len(node), keys - 1)

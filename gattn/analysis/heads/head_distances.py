@@ -12,15 +12,17 @@ from torch import Tensor
 
 from gattn.analysis.heads.divergences import ROUNDING, check_same, distance_notes, dropped_distance
 from gattn.analysis.heads.head_scores import refuse_negative
-from gattn.analysis.heads.head_table import Heads, by_place, described, is_graphs
-from gattn.analysis.reading.layers import Layers
+from gattn.analysis.reading.arguments import Tokens, rows_of_tokens
+from gattn.analysis.reading.attention import Heads
+from gattn.analysis.reading.heads import are_graphs, by_place, described
+from gattn.analysis.reading.layers_of import layers_of
 from gattn.analysis.reading.results import Array, array
 from gattn.edit_records import Edits, union
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
-from gattn.names.tokens import find_token
+from gattn.names.choices import written
 from gattn.progress import walk
 
 _BLOCK, _BLOCK_OF_GPU = 1 << 21, 1 << 26
@@ -32,7 +34,6 @@ _IN_CACHE = 1 << 18
 _EQUAL = 1e-13
 """Divergences that rounding leaves where two distributions are equal."""
 
-
 _LEAST = 1e-300
 """In place of 0, whose logarithm times 0 is no number."""
 
@@ -41,7 +42,7 @@ def head_distances(
     attention: Heads,
     other: Heads | None = None,
     *,
-    queries: int | str | Sequence[int | str] | None = None,
+    queries: Tokens = None,
     progress: bool = True,
 ) -> Array:
     r"""Compute the Jensen-Shannon distance of every pair of heads, mean over queries.
@@ -51,34 +52,35 @@ def head_distances(
         d(p, q) = \sqrt{H(\tfrac{p + q}2) - \tfrac12 (H(p) + H(q))}, \quad
         H(p) = -\sum_j p_j \ln p_j,
 
-    0 where two heads share out their attention alike, :math:`\sqrt{\ln 2} \approx 0.833` where
-    they have no key in common. A query's distribution is its attention to the keys and, as one
-    more outcome, what is left of 1, as in `gattn.analysis.compare`. It is a metric.
+    from 0, if two heads attend alike, to :math:`\sqrt{\ln 2} \approx 0.833`, if they have no key in
+    common. A query's distribution is its attention to the keys and, as one more outcome, what it
+    lacks of 1, as in `gattn.analysis.compare`. It is a metric.
 
     Parameters
     ----------
     attention : Heads
         The heads of one stack. Tensors are computed where they are.
     other : Heads, optional
-        The heads that they are compared with, on the same tokens, such as those of another model;
-        the same ones where not given. ``distances.idxmin("other")`` is then each head's match.
+        The heads to compare with, on the same tokens, such as those of another model; by default
+        the same ones. ``distances.idxmin("other")`` is then each head's match.
     queries : int, str, or sequence of these, optional
-        The queries whose mean is taken: positions, from the end where negative, or texts; all by
-        default. Some of them say nearly as much for less.
+        The queries whose mean is taken: positions, negative from the end, or texts; all by default.
+        A sample says nearly as much in less time.
     progress : bool
-        Whether to show a progress bar on stderr, after the first second.
+        Whether to show a progress bar.
 
     Returns
     -------
     Array
-        Axes ``head`` and ``other``, labelled "layer.head" as in "1.3".
+        Axes ``head`` and ``other``, labelled "layer.head" as in "1.3". Along ``head``, the
+        coordinates ``layer`` and ``number`` hold its layer and number.
 
     Raises
     ------
     SelectionError
-        Where a trace has several stacks, the tokens differ, or there is no such query.
+        If a trace has several stacks, the tokens differ, or there is no such query.
     ShapeError
-        Where attention is negative.
+        If attention is negative.
 
     References
     ----------
@@ -87,12 +89,12 @@ def head_distances(
     """
     one = _Side.of(attention)
     two = one if other is None else _Side.of(other)
-    for what, some, others in zip(("keys", "queries"), one.tokens, two.tokens, strict=True):
+    for what, some, others in zip(("keys", "query"), one.tokens, two.tokens, strict=True):
         check_same(what, *some, *others)
-    rows = _rows_of(queries, *one.tokens[1])
-    total = torch.zeros(len(one.names), len(two.names), dtype=torch.float64, device=one.device)
+    rows = rows_of_tokens(queries, *one.tokens[1], "query")
+    total = torch.zeros(len(one.places), len(two.places), dtype=torch.float64, device=one.device)
     budget = _BLOCK if one.device.type == "cpu" else _BLOCK_OF_GPU
-    step = max(1, budget // max(len(two.names) * len(one.tokens[0][0]), 1))
+    step = max(1, budget // max(len(two.places) * len(one.tokens[0][0]), 1))
     blocks = [rows[start : start + step] for start in range(0, len(rows), step)]
     fewer = "choose some queries, as in queries=range(0, 512, 8)"
     for block in walk(blocks, "head distances", "block", progress=progress, fewer=fewer):
@@ -104,14 +106,16 @@ def head_distances(
     notes = distance_notes(one.bound + two.bound)
     if len(rows) < len(one.tokens[1][0]):
         notes.append(f"mean over {len(rows)} of {len(one.tokens[1][0])} queries")
-    return array(
+    found = array(
         total / max(len(rows), 1),
-        {"head": one.names, "other": two.names},
+        {"head": list(map(written, one.places)), "other": list(map(written, two.places))},
         name="distance",
         computed_from=" and ".join(dict.fromkeys((one.source, two.source))),
         notes=notes,
         edits=one.edits if other is None else (),
     )
+    numbers = np.array(one.places).T
+    return found.assign_coords(layer=("head", numbers[0]), number=("head", numbers[1]))
 
 
 @dataclass(frozen=True)
@@ -122,7 +126,7 @@ class _Side:
     of keys and of queries; `bound` is how far a head may be from itself with all edges.
     """
 
-    names: list[str]
+    places: list[tuple[int, int]]
     read: Callable[[Sequence[int]], Tensor]
     tokens: tuple[tuple[Sequence[int], Sequence[str]], tuple[Sequence[int], Sequence[str]]]
     source: str
@@ -134,28 +138,21 @@ class _Side:
     def of(cls, attention: Heads) -> _Side:
         if isinstance(attention, AttentionTrace):
             attention = attention.only_stack
-        if isinstance(attention, (Stack, AttentionGraph)) or is_graphs(attention):
+        if isinstance(attention, (Stack, AttentionGraph)) or are_graphs(attention):
             return cls._of_graphs(by_place(attention))
-        layers = Layers.of(attention)  # type: ignore[arg-type] # no list of graphs
-        texts = [
-            names if names != tuple(map(str, positions)) else ()
-            for names, positions in (
-                (layers.tokens, layers.positions),
-                (layers.query_tokens, layers.query_positions),
-            )
-        ]
+        layers = layers_of(attention)  # type: ignore[arg-type] # no list of graphs
 
         def read(rows: Sequence[int]) -> Tensor:
             parts = [layers.read(n)[:, rows] for n in range(len(layers))]
             return torch.cat(parts).double()
 
         return cls(
-            [f"{layer}.{head}" for layer in layers.layers for head in layers.heads],
+            [(layer, head) for layer in layers.layers for head in layers.heads],
             read,
-            ((layers.positions, texts[0]), (layers.query_positions, texts[1])),
-            layers.source,
+            ((layers.positions, layers.key_texts), (layers.query_positions, layers.query_texts)),
+            str(layers.read_from),
             layers.mass.device,
-            edits=layers.edits,
+            edits=layers.read_from.edits,
         )
 
     @classmethod
@@ -176,7 +173,7 @@ class _Side:
         keys, queries = heads[0].node_ids()
         texts = heads[0].query_labels() if heads[0].tokens or heads[0].query_tokens else ()
         return cls(
-            [f"{layer}.{head}" for _, layer, head in placed],
+            [(layer, head) for _, layer, head in placed],
             read,
             ((keys, heads[0].tokens), (queries, texts)),
             described(heads),
@@ -188,23 +185,6 @@ class _Side:
 
 def _size(head: AttentionGraph) -> tuple[int, int]:
     return head.graph.num_queries, head.graph.num_keys
-
-
-def _rows_of(
-    queries: int | str | Sequence[int | str] | None,
-    positions: Sequence[int],
-    tokens: Sequence[str],
-) -> list[int]:
-    if queries is None:
-        return list(range(len(positions)))
-    if isinstance(queries, (int, np.integer, str)):
-        queries = [queries]
-    if not len(queries):
-        raise SelectionError("queries is empty: choose one at least.")
-    rows = [find_token(query, positions, tokens, "query") for query in queries]
-    if len(set(rows)) < len(rows):
-        raise SelectionError(f"queries={queries!r:.80} names a token twice: name each once.")
-    return rows
 
 
 def _distributions(attention: Tensor) -> Tensor:

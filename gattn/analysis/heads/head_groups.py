@@ -9,7 +9,7 @@ import pandas as pd
 import xarray as xr
 from numpy.typing import NDArray
 
-from gattn.analysis.reading.results import Table, table, told
+from gattn.analysis.reading.results import Table
 from gattn.checks import whole
 from gattn.errors import SelectionError
 
@@ -31,14 +31,14 @@ def head_clusters(distances: xr.DataArray, count: int) -> HeadClusters:
     Returns
     -------
     Table
-        By ``layer`` and ``head``: ``cluster``, numbered as they come up, and ``distance``, the mean
-        distance to the other heads of the cluster, NaN where there are none; the least is of the
-        head that stands for its cluster best.
+        By ``layer`` and ``head``: ``cluster``, numbered in order of appearance, and ``distance``,
+        the mean distance to the other heads of the cluster, NaN if there are none. The head with
+        the smallest stands for its cluster best.
 
     Raises
     ------
     SelectionError
-        Where `distances` are not between the same heads, or `count` is no number of groups.
+        If `distances` are not between the same heads, or `count` is not a number of groups.
     """
     from scipy.cluster.hierarchy import average, fcluster
     from scipy.spatial.distance import squareform
@@ -53,9 +53,13 @@ def head_clusters(distances: xr.DataArray, count: int) -> HeadClusters:
     mean = np.divide(
         (values * alike).sum(1), others, out=np.full(len(values), np.nan), where=others > 0
     )
-    made = HeadClusters(_table(distances, {"cluster": cluster, "distance": mean}))
-    made.attrs = _attrs(distances) | {"name": "head clusters", "tree": tree.tolist()}
-    return made
+    return HeadClusters.of(
+        _places(distances) | {"cluster": cluster, "distance": mean},
+        name="head clusters",
+        **_told(distances),
+        tree=tree.tolist(),
+        index=["layer", "head"],
+    )
 
 
 class HeadMap(Table):
@@ -76,13 +80,13 @@ def head_map(distances: xr.DataArray) -> HeadMap:
     Returns
     -------
     Table
-        By ``layer`` and ``head``: ``x`` and ``y``. The notes say what share of the heads' spread
-        two axes show.
+        By ``layer`` and ``head``: ``x`` and ``y``. The notes say how much of the heads' spread two
+        axes show.
 
     Raises
     ------
     SelectionError
-        Where `distances` are not between the same heads.
+        If `distances` are not between the same heads.
 
     References
     ----------
@@ -97,12 +101,14 @@ def head_map(distances: xr.DataArray) -> HeadMap:
     places = vectors[:, :2] * np.sqrt(sizes[:2])
     largest = np.abs(places).argmax(0)
     places = places * np.where(places[largest, [0, 1]] < 0, -1, 1)  # eigenvectors have no sign
-    made = HeadMap(_table(distances, {"x": places[:, 0], "y": places[:, 1]}))
     share = sizes[:2].sum() / whole if (whole := sizes.sum()) else 1.0
-    attrs = _attrs(distances)
-    notes = [f"two axes show {share:.0%} of the heads' spread", *attrs["notes"]]
-    made.attrs = attrs | {"name": "head map", "notes": notes}
-    return made
+    said = _told(distances)
+    return HeadMap.of(
+        _places(distances) | {"x": places[:, 0], "y": places[:, 1]},
+        name="head map",
+        **said | {"notes": [f"two axes show {share:.0%} of the heads' spread", *said["notes"]]},
+        index=["layer", "head"],
+    )
 
 
 def _square(distances: xr.DataArray) -> NDArray[np.float64]:
@@ -111,9 +117,8 @@ def _square(distances: xr.DataArray) -> NDArray[np.float64]:
             "Clusters and maps take the distances between heads, head_distances(trace), not "
             f"{type(distances).__name__}."
         )
-    if distances.dims != ("head", "other") or not np.array_equal(
-        distances["head"].to_numpy(), distances["other"].to_numpy()
-    ):
+    is_placed = distances.dims == ("head", "other") and {"layer", "number"} <= {*distances.coords}
+    if not is_placed or not np.array_equal(distances["head"], distances["other"]):
         raise SelectionError(
             "Clusters and maps take the distances between heads of one set, as in "
             f"head_distances(trace), not axes {distances.dims} of {distances.shape}."
@@ -121,15 +126,12 @@ def _square(distances: xr.DataArray) -> NDArray[np.float64]:
     return np.asarray(distances.to_numpy(), dtype=np.float64)
 
 
-def _table(distances: xr.DataArray, columns: dict[str, Any]) -> Table:
-    places = [str(name).split(".") for name in distances["head"].to_numpy()]
-    rows = {"layer": [int(a) for a, _ in places], "head": [int(b) for _, b in places], **columns}
-    return table(rows, name="", computed_from="", index=["layer", "head"])
+def _places(distances: xr.DataArray) -> dict[str, Any]:
+    return {"layer": distances["layer"].to_numpy(), "head": distances["number"].to_numpy()}
 
 
-def _attrs(distances: xr.DataArray) -> dict[Any, Any]:
-    return {
-        "computed_from": str(distances.attrs.get("computed_from", "")),
-        "notes": list(distances.attrs.get("notes", ())),
-        **told(distances.attrs.get("edits", ())),
+def _told(distances: xr.DataArray) -> dict[str, Any]:
+    names = ("computed_from", "notes", "edits")
+    return {"computed_from": "", "notes": []} | {
+        name: distances.attrs[name] for name in names if name in distances.attrs
     }

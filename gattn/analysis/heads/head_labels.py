@@ -62,7 +62,7 @@ def head_labels(scores: pd.DataFrame) -> pd.Series[str]:
     Raises
     ------
     SelectionError
-        Where it is no such table.
+        If it is no such table.
     """
     if not isinstance(scores, pd.DataFrame):
         raise SelectionError(

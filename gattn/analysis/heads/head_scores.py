@@ -97,7 +97,7 @@ def refuse_negative(head: AttentionGraph) -> None:
     Raises
     ------
     ShapeError
-        Where there is any.
+        If there is any.
     """
     if bool((head.attention < 0).any()):
         raise ShapeError("Head scores need attention >= 0; this head has negative attention.")

@@ -36,8 +36,8 @@ class OverTexts(Generic[Result]):
     Parameters
     ----------
     mean, spread : Table or Array
-        The mean, and the sample standard deviation (NaN of one text), each over the texts where
-        there is a number.
+        The mean, and the sample standard deviation (NaN of one text), each over the texts that have
+        a number.
     count : int
         How many texts there were.
     """
@@ -60,19 +60,19 @@ def over_texts(results: Iterable[Result]) -> OverTexts[Result]:
     Parameters
     ----------
     results : iterable of Table or Array
-        What one analysis gives for each text: tables with the same rows and columns, or arrays with
-        the same axes. Texts of other lengths have no axis of tokens in common.
+        Results of one analysis, one per text: tables with the same rows and columns, or arrays with
+        the same axes. Texts of different lengths have no axis of tokens in common.
 
     Returns
     -------
     OverTexts
-        Its `mean` and `spread` look like the results. Words are left out; labels of heads are made
-        anew from the mean scores.
+        Its `mean` and `spread` look like the results. Words are left out; heads are labelled anew
+        by their mean scores.
 
     Raises
     ------
     SelectionError
-        Where there are no results, or some have other rows, columns or axes.
+        If there are no results, or they have different rows, columns or axes.
     """
     several = iter(results)
     first = next(several, None)
@@ -178,11 +178,12 @@ def _check_alike(first: Any, result: Any, number: int) -> None:
 
 def _made(first: Any, values: NDArray[np.float64], attrs: dict[Any, Any]) -> Any:
     if isinstance(first, xr.DataArray):
-        array = first.drop_vars([name for name in first.coords if name not in first.dims])
+        said = [name for name, one in first.coords.items() if one.dtype.kind not in "iu"]
+        array = first.drop_vars([name for name in said if name not in first.dims])
         array = array.copy(data=values)
         array.attrs = attrs
         return array
     numbers = _numbers(first)
-    made = first._constructor(values, index=numbers.index, columns=numbers.columns)
+    made = type(first)(values, index=numbers.index, columns=numbers.columns)
     made.attrs = attrs
     return made

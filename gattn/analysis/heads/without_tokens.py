@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gattn.analysis.heads.head_scores import special_tokens
-from gattn.analysis.heads.head_table import Heads, by_place
-from gattn.analysis.reading.layers import named
+from gattn.analysis.reading.attention import Heads, named
+from gattn.analysis.reading.heads import by_place
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
 from gattn.heads.merging import selected, with_all_rows
@@ -57,7 +57,7 @@ def without_tokens(
         The tokenizer's special tokens; position 0; or some tokens, such as padding, by position or
         text, as in [0, 7] or [","]. In cross-attention keys are left out, and all queries stay.
     tokens : sequence of str
-        The tokens' texts, where `attention` is an array, which does not know them.
+        The texts of an array's tokens.
 
     Returns
     -------
@@ -67,7 +67,7 @@ def without_tokens(
     Raises
     ------
     SelectionError
-        Where there is no such token, or it is not known which are special.
+        If there is no such token, or it is not known which are special.
     """
     attention = named(attention, tokens)
     chosen = which if isinstance(which, str) else list(which)

@@ -10,8 +10,7 @@ from numpy.typing import NDArray
 from scipy.sparse import coo_array, csr_array
 
 from gattn.analysis.propagation.layered import Layered, Passages
-from gattn.analysis.reading.layers import named
-from gattn.analysis.reading.results import Table, column, table
+from gattn.analysis.reading.results import Table, column
 from gattn.errors import SelectionError
 
 _ENDLESS = 1 << 30
@@ -36,43 +35,39 @@ def bottlenecks(
 
     Parameters
     ----------
-    given : Attention, TokenGraph or sequence of TokenGraph
-        Attention, whose kept edges that are not 0 let information pass, in any head of a layer; or
-        a token graph that all layers have; or one per layer.
-    tokens : sequence of str
-        The tokens' texts, where `given` is an array, which does not know them.
+    given, tokens
+        As in `gattn.analysis.reach`.
     key, query : int or str
-        The token that information comes from, in the first layer, and the one that it goes to, out
-        of the last: positions, from the end where negative, or texts.
+        The token where information enters the first layer, and the one where it leaves the last:
+        positions, negative from the end, or texts.
     cut : {"tokens", "edges"}
-        What the cut is made of: tokens between two layers, with all that they have there, or edges
-        of attention. The residual stream cannot be cut.
+        What is cut: tokens between two layers, with all that they hold there, or edges of
+        attention. The residual stream cannot be cut.
     depth : int, optional
         How many layers a token graph stands for.
     residual : bool
-        Whether a token keeps what it has in each layer.
+        Whether tokens keep what they have in each layer.
 
     Returns
     -------
     Bottlenecks
-        A minimum cut: without these, nothing gets from key to query, and fewer do not do. By
-        Menger's theorem there are as many ways that share no token, or no edge. Where several cuts
-        are as small, it is the one nearest to the key. Tokens have the columns ``layer`` (the one
+        A minimum cut: without these, nothing gets from key to query, and no smaller set does that.
+        By Menger's theorem there are as many paths that share no token, or no edge. Of several
+        minimum cuts it is the one nearest to the key. Tokens have the columns ``layer`` (the one
         that they come out of), ``position`` and ``token``; edges ``layer``, ``query``, ``key``,
-        ``query_token`` and ``key_token``. No rows: nothing gets there anyway.
+        ``query_token`` and ``key_token``. There are no rows if nothing gets there anyway.
 
     Raises
     ------
     SelectionError
-        Where there is nothing that could be cut: tokens in a single layer, or a token from itself
-        with the residual stream; where there are no such tokens; and as `reach` does.
+        If nothing could be cut (tokens in a single layer, or a token from itself with the residual
+        stream), there are no such tokens, and as in `reach`.
 
     References
     ----------
     Ford and Fulkerson (1956), Maximal flow through a network.
     """
-    given = named(given, tokens)
-    stack = Layered.of(given, depth, residual).counted()
+    stack = Layered.of(given, tokens, depth, residual).counted()
     source, target = stack.row(key, "key"), stack.row(query, "query")
     if cut not in ("tokens", "edges"):
         raise SelectionError(f'cut is "tokens" or "edges", not {cut!r}.')
@@ -84,21 +79,17 @@ def bottlenecks(
     between = stack.between(source, target)
     choose = _token_cut if cut == "tokens" else _edge_cut
     chosen = choose(stack, between, source, target) if between.any() else []
-    made = table(
+    return Bottlenecks.of(
         _rows(stack, chosen, cut),
         name="bottlenecks",
         computed_from=stack.source,
         edits=stack.edits,
         notes=[f"between the input at {start} and the output at {end}", *stack.notes],
+        tokens=list(stack.tokens),
+        between=[np.flatnonzero(some).tolist() for some in between],
+        cut=chosen,
+        edges=_few_edges(stack, between),
     )
-    found = Bottlenecks(made)
-    found.attrs = made.attrs | {
-        "tokens": list(stack.tokens),
-        "between": [np.flatnonzero(some).tolist() for some in between],
-        "cut": chosen,
-        "edges": _few_edges(stack, between),
-    }
-    return found
 
 
 def _token_cut(

@@ -13,17 +13,16 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
 from gattn.analysis.propagation.rollout import NOTED, Mixed, Residual
-from gattn.analysis.reading.layers import Attention, Layers, named
+from gattn.analysis.reading.arguments import Tokens, rows_of_tokens
+from gattn.analysis.reading.attention import Attention
+from gattn.analysis.reading.layers_of import layers_of
 from gattn.analysis.reading.reductions import Reduction
 from gattn.analysis.reading.results import Array
-from gattn.errors import SelectionError
 from gattn.names.choices import HeadChoice
 from gattn.progress import walk
 
 Floats: TypeAlias = NDArray[np.float64]
 Ints: TypeAlias = NDArray[np.int64]
-Tokens: TypeAlias = int | str | Sequence[int | str] | None
-"""Tokens by their positions, from the end where negative, or texts; all where None."""
 
 _SCALE = 2**30
 """What a capacity of 1 is: scipy takes whole numbers of 32 bits, and sums may be above 1."""
@@ -54,44 +53,34 @@ def flow(
     attention, heads, reduce, residual, from_layer
         As in `rollout`.
     tokens : sequence of str
-        The tokens' texts, where `attention` is an array, which does not know them.
+        The texts of an array's tokens.
     queries, keys : int, str, or sequence of these, optional
-        The tokens that it flows to, behind all layers, and those that it flows from, before them:
-        positions, from the end where negative, or texts; by default all. All pairs of some hundred
+        The tokens after all layers that it flows to, and those before them that it flows from:
+        positions, negative from the end, or texts; by default all. All pairs of a few hundred
         tokens take long: then an estimate is printed first.
     progress : bool
-        Whether to show a progress bar on stderr, after the first second, and that estimate.
+        Whether to show a progress bar and that estimate.
 
     Returns
     -------
     Array (query, key)
-        The flow from each key to each query. Capacities are rounded down to
-        whole numbers of 1 / 2**30, and what edges that were dropped could carry is left out:
-        each flow is a lower bound, and the coordinate ``error_bound`` (query, key) says how much it
-        may lack, at most.
+        The flow from each key to each query. Capacities are rounded down to multiples of 1 / 2**30,
+        and dropped edges carry nothing: each flow is a lower bound, and the coordinate
+        ``error_bound`` (query, key) says how much it may lack at most.
 
     Raises
     ------
     ShapeError, SelectionError
-        As `rollout` does; also where there is no such token.
+        As in `rollout`; also if there is no such token.
 
     References
     ----------
     Abnar and Zuidema (2020), Quantifying attention flow in transformers.
     """
-    attention = named(attention, tokens)
-    mixed = Mixed.of(attention, heads, reduce, residual, from_layer)
-    found, lack = flow_and_lack(mixed, queries, keys, progress=progress)
-    found.attrs["notes"] = [*found.notes, f"{lack}, see error_bound"]
-    return found
-
-
-def flow_and_lack(
-    mixed: Mixed, queries: Tokens, keys: Tokens, *, progress: bool
-) -> tuple[Array, str]:
-    """Give the flow, and say in words how much it may lack, at most."""
-    ends = _rows(queries, mixed.layers, "queries")
-    starts = _rows(keys, mixed.layers, "keys")
+    mixed = Mixed.of(layers_of(attention, tokens), heads, reduce, residual, from_layer)
+    layers = mixed.layers
+    ends = rows_of_tokens(queries, layers.positions, layers.tokens, "query")
+    starts = rows_of_tokens(keys, layers.positions, layers.tokens, "key")
     matrices = [matrix.cpu().double().numpy() for matrix, _ in mixed]
     lost = [some.cpu().double().numpy() for _, some in mixed]
     networks = [_Unrolled.of(matrices)]
@@ -111,20 +100,9 @@ def flow_and_lack(
     flows, error = found
     worst = float(error.max(initial=0))
     why = "lower bounds" if len(networks) > 1 else "capacities were rounded down"
-    result = mixed.array(flows, "flow", mixed.notes(), {"query": ends, "key": starts})
-    result = result.assign_coords(error_bound=(("query", "key"), error))
-    return result, f"{why}: flows lack at most {worst:.1g}"
-
-
-def _rows(tokens: Tokens, layers: Layers, name: str) -> list[int]:
-    """Find the rows of tokens by their positions."""
-    if tokens is None:
-        return list(range(len(layers.positions)))
-    given = np.atleast_1d(np.asarray(tokens, dtype=object)).tolist()
-    rows = [layers.row(token, name) for token in given]
-    if not rows or len(set(rows)) < len(rows):
-        raise SelectionError(f"{name} are different tokens, at least one, not {tokens!r:.80}.")
-    return rows
+    notes = [*mixed.notes(), f"{why}: flows lack at most {worst:.1g}"]
+    result = mixed.array(flows, "flow", notes, {"query": ends, "key": starts})
+    return result.assign_coords(error_bound=(("query", "key"), error))
 
 
 def _reach(matrices: Sequence[Floats], lost: Sequence[Floats]) -> NDArray[np.bool_]:
@@ -150,10 +128,10 @@ def _pairs(
 
 @dataclass(frozen=True, eq=False)
 class _Unrolled:
-    """The unrolled layers: nodes by token, then layer, and behind them a hub for each layer.
+    """The unrolled layers: nodes by token, then layer, and after them a hub for each layer.
 
-    A hub carries what edges that were dropped may have carried: it takes from every token, and
-    gives each as much as it lost.
+    A hub carries what dropped edges may have carried: it takes from every token, and gives each as
+    much as it lost.
     """
 
     capacity: csr_array

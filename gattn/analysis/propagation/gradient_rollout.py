@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from gattn.analysis.reading.layers import Layers
+from gattn.analysis.reading.layers_of import layers_of
 from gattn.analysis.reading.results import Array, array
 from gattn.engines import tiles
 from gattn.engines.call import AttentionCall
@@ -64,9 +64,9 @@ def gradient_rollout(
     text, model, tokenizer, metric, position, target, other
         As in `gattn.estimate`.
     from_layer : int, optional
-        The layer that it begins with; the first where not given.
+        The layer to start from, by default the first.
     stack : str, optional
-        Which stack of self-attention, where the model has several, such as "encoder".
+        Which stack of self-attention, such as "encoder", if the model has several.
 
     Returns
     -------
@@ -76,7 +76,7 @@ def gradient_rollout(
     Raises
     ------
     SelectionError, ModelError, EditError, CaptureError, ContractError
-        As `gattn.estimate` does; also where there is no such layer or stack, or it is no
+        As in `gattn.estimate`; also if there is no such layer or stack, or it is not
         self-attention.
 
     References
@@ -93,7 +93,7 @@ def gradient_rollout(
         run.encodings = backward.runner.prompt.encodings
         number = backward.run(outputs)
     chosen = run.trace.only_stack if stack is None else run.trace[stack]
-    layers = Layers.of(chosen).square()
+    layers = layers_of(chosen).square()
     first = layers.layers[0] if from_layer is None else from_layer
     if first not in layers.layers:
         raise SelectionError(f"No layer {first} to start from; there are {list(layers.layers)}.")
@@ -105,24 +105,19 @@ def gradient_rollout(
         state = state.to(relevance)
         state = state + relevance @ state
         rolled.append(state)
-    axes = layers.axes("layer", "query", "key") | {"layer": range(first, layers.layers[-1] + 1)}
-    source = replace(layers.read_from, kept_by=steps.ALL)
+    known = {"target": target, "other": other}
     return array(
         torch.stack(rolled),
-        axes,
+        layers.axes("layer", "query", "key") | {"layer": range(first, layers.layers[-1] + 1)},
         name="gradient_rollout",
-        computed_from=str(source),
-        edits=layers.edits,
+        computed_from=str(replace(layers.read_from, kept_by=steps.ALL)),
+        edits=layers.read_from.edits,
         notes=["not renormalised: rows do not sum to 1"],
-        tokens=layers.texts("query", "key"),
+        tokens={"query": layers.tokens, "key": layers.tokens},
         is_rolled_out=True,
         holds_residual=True,
         metric=metric if isinstance(metric, str) else getattr(metric, "__name__", repr(metric)),
-        **{
-            name: value
-            for name, value in (("target", target), ("other", other))
-            if value is not None
-        },
+        **{name: value for name, value in known.items() if value is not None},
     )
 
 

@@ -11,7 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array, eye_array
 
-from gattn.analysis.reading.layers import Attention, Layers
+from gattn.analysis.reading.attention import Attention, named
+from gattn.analysis.reading.layers import Layers
+from gattn.analysis.reading.layers_of import layers_of
 from gattn.checks import whole
 from gattn.edit_records import Edits
 from gattn.errors import SelectionError
@@ -30,7 +32,7 @@ def token_graphs(given: Passages) -> list[TokenGraph]:
     Raises
     ------
     SelectionError
-        Where something else is among them.
+        If something else is among them.
     """
     several = [given] if isinstance(given, TokenGraph) else given
     if not isinstance(several, (list, tuple)):
@@ -77,15 +79,18 @@ class Layered:
     edits: Edits = ()
 
     @classmethod
-    def of(cls, given: Passages, depth: int | None, residual: bool) -> Layered:
+    def of(
+        cls, given: Passages, tokens: Sequence[str], depth: int | None, residual: bool
+    ) -> Layered:
         """Read attention, or token graphs.
 
         Raises
         ------
         SelectionError
-            Where queries and keys are different tokens, layers are missing, `depth` is no number
+            If queries and keys are different tokens, layers are missing, `depth` is no number
             of them or given along with several, or `residual` is neither True nor False.
         """
+        given = named(given, tokens)
         if not isinstance(residual, (bool, np.bool_)):
             raise SelectionError(
                 f"residual is True or False here, not {residual!r:.80}: a share of the residual "
@@ -103,7 +108,7 @@ class Layered:
             )
         if graphs := token_graphs(given):
             return cls._of_graphs(graphs, tuple(range(len(graphs))), residual, "token graphs")
-        return cls._of_attention(Layers.of(cast(Attention, given), signed=True), residual)
+        return cls._of_attention(layers_of(cast(Attention, given), signed=True), residual)
 
     @classmethod
     def _of_graphs(
@@ -138,9 +143,9 @@ class Layered:
             residual,
             layers.positions,
             layers.tokens,
-            layers.source,
+            str(layers.read_from),
             ("edges: kept attention that is not 0, in any head of a layer", *layers.mass_notes()),
-            layers.edits,
+            layers.read_from.edits,
         )
 
     def __len__(self) -> int:
@@ -152,7 +157,7 @@ class Layered:
         Raises
         ------
         SelectionError
-            Where it is not.
+            If it is not.
         """
         if not self.layers:
             raise SelectionError("Say how many layers the token graph stands for: depth=12.")
@@ -197,7 +202,7 @@ def check_number(walks: NDArray[np.float64], layers: int) -> None:
     Raises
     ------
     SelectionError
-        Where some are infinite.
+        If some are infinite.
     """
     if not np.isfinite(walks).all():
         raise SelectionError(

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gattn.analysis.propagation.layered import Layered, Passages, check_number, token_graphs
-from gattn.analysis.propagation.rollout import NOTED, rollout
-from gattn.analysis.reading.layers import Attention, named
+from gattn.analysis.propagation.rollout import NOTED, Mixed
+from gattn.analysis.reading.attention import Attention
+from gattn.analysis.reading.layers_of import layers_of
 from gattn.analysis.reading.reductions import Reduction
-from gattn.analysis.reading.results import Table, column, table
+from gattn.analysis.reading.results import Table, column
 from gattn.errors import SelectionError
 from gattn.names.choices import HeadChoice
 
@@ -27,7 +28,7 @@ def oversquashing(
     depth: int | None = None,
     residual: bool = True,
 ) -> Table:
-    r"""Say which tokens' information is squeezed out on its way to one query.
+    r"""Say which tokens' information is squeezed out on its way to one query: over-squashing.
 
     The more tokens information is mixed with on its way, the less the query's output can depend on
     it. The sensitivity of the output at i to the input at j is bounded, up to constants of the
@@ -37,16 +38,13 @@ def oversquashing(
 
     Parameters
     ----------
-    given : Attention, TokenGraph or sequence of TokenGraph
-        As in `reach`.
-    tokens : sequence of str
-        The tokens' texts, where `given` is an array, which does not know them.
+    given, tokens
+        As in `gattn.analysis.reach`.
     query : int or str
-        The token i: its position, from the end where negative, or its text; by default the last
-        one.
+        The token i: its position, negative from the end, or its text; by default the last.
     heads, reduce : optional
         Which heads are read for the influence, and how they become one, as in
-        `gattn.analysis.rollout`. An edge of any head counts as a layer's.
+        `gattn.analysis.rollout`. For walks, an edge of any head counts.
     depth : int, optional
         How many layers a token graph stands for.
     residual : bool
@@ -60,17 +58,16 @@ def oversquashing(
         - ``token``;
         - ``layers``: the fewest layers that it takes;
         - ``walks``: how many walks there are;
-        - ``influence``: the bound above. It sums to 1 where all attention was kept, a sink outside
-          of the text being left out; with ``residual=False`` to less where a token attends to
-          nothing;
-        - ``even_shares``: the influence times the number of tokens that reach the query. Far below
-          1, a token is over-squashed.
+        - ``influence``: the bound above. If all attention was kept, it sums to 1, a sink outside of
+          the text left out; with ``residual=False`` to less if a token attends to nothing;
+        - ``even_shares``: the influence times the number of tokens that reach the query. A token
+          with far less than 1 is over-squashed.
 
     Raises
     ------
     SelectionError
-        As `walks` and `gattn.analysis.rollout` do, where there is no such query, and where `heads`
-        are of a token graph, which has none.
+        As in `walks` and `gattn.analysis.rollout`; also if there is no such query, or `heads` are
+        given with a token graph, which has none.
 
     References
     ----------
@@ -78,8 +75,7 @@ def oversquashing(
     Di Giovanni et al. (2023), On over-squashing in message passing neural networks. Barbero et al.
     (2024), Transformers need glasses! Information over-squashing in language tasks.
     """
-    given = named(given, tokens)
-    stack = Layered.of(given, depth, residual).counted()
+    stack = Layered.of(given, tokens, depth, residual).counted()
     row = stack.row(query, "query")
     has_heads = not token_graphs(given)
     is_plain = heads is None and isinstance(reduce, str) and reduce == "mean"
@@ -87,24 +83,21 @@ def oversquashing(
         raise SelectionError(
             "A token graph has no heads: leave heads= and reduce= out, or give attention."
         )
-    number = np.eye(len(stack))[row]
-    for depth in reversed(range(len(stack.layers))):
-        number = number @ stack.passing(depth).astype(np.float64)
-        check_number(number, len(stack.layers))
+    number = _walks_to(stack, row)
     notes = [f"influence on the output at position {stack.positions[row]}", *stack.notes]
     if has_heads:
-        share = None if residual else 0.0
-        how: dict[str, Any] = {"heads": heads, "reduce": reduce, "residual": share}
-        rolled = rollout(cast(Attention, given), **how)[-1, row]
-        influence = rolled.to_numpy()
-        lost = float(rolled["error_bound"])
-        if lost > NOTED:
-            notes.append(f"influences are lower bounds: all together they lack at most {lost:.2g}")
+        mixed = Mixed.of(
+            layers_of(cast(Attention, given), tokens), heads, reduce, None if residual else 0.0
+        )
+        rolled, lost = mixed.rolled()
+        influence = rolled[-1][row].cpu().numpy()
+        if (most := float(lost[-1][row])) > NOTED:
+            notes.append(f"influences are lower bounds: all together they lack at most {most:.2g}")
     else:
         influence = _uniform(stack, row)
     fewest = _fewest(stack, row)
     there = np.flatnonzero(np.isfinite(fewest))
-    return table(
+    return Table.of(
         {
             "position": np.array(stack.positions)[there],
             "token": column(stack.tokens[row] for row in there),
@@ -119,6 +112,15 @@ def oversquashing(
         notes=notes,
         index=["position"],
     )
+
+
+def _walks_to(stack: Layered, row: int) -> NDArray[np.float64]:
+    """Count the walks from each key to one query."""
+    number: NDArray[np.float64] = np.eye(len(stack))[row]
+    for depth in reversed(range(len(stack.layers))):
+        number = number @ stack.passing(depth).astype(np.float64)
+        check_number(number, len(stack.layers))
+    return number
 
 
 def _fewest(stack: Layered, row: int) -> NDArray[np.float64]:

@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gattn.analysis.propagation.layered import Edges, Layered, Passages, check_number
-from gattn.analysis.reading.layers import named
 from gattn.analysis.reading.results import Array, array
 from gattn.progress import walk
 
@@ -33,36 +32,35 @@ def reach(
     Parameters
     ----------
     given : Attention, TokenGraph or sequence of TokenGraph
-        Attention, whose kept edges that are not 0 let information pass, in any head of a layer; or
-        a token graph that all layers have; or one per layer.
+        Attention: information passes along the kept edges of any head of a layer that are not 0;
+        or a token graph that all layers have; or one per layer.
     tokens : sequence of str
-        The tokens' texts, where `given` is an array, which does not know them.
+        The texts of an array's tokens.
     depth : int, optional
-        How many layers a token graph stands for; as many as it takes where not given.
+        How many layers a token graph stands for; by default as many as it takes.
     residual : bool
-        Whether the residual stream carries on what a token has. Without, information is at a token
-        only where the last layer brought it.
+        Whether the residual stream carries on what a token has. Without it, information is at a
+        token only if the last layer brought it.
     progress : bool
-        Whether to show a bar from the first second on.
+        Whether to show a progress bar.
 
     Returns
     -------
     Array (query, key)
-        The smallest number of layers after which what key j put in can be at query i: 0 for itself,
-        infinity where it never gets there.
+        The smallest number of layers after which information from key j can be at query i: 0 for
+        itself, infinity if it never gets there.
 
     Raises
     ------
     SelectionError
-        Where queries and keys are different tokens, layers are missing, `depth` is no number of
-        them or given along with several, or `residual` is neither True nor False.
+        If queries and keys are different tokens, layers are missing, `depth` is not a number of
+        layers or given along with several, or `residual` is neither True nor False.
 
     References
     ----------
     Beltagy et al. (2020), Longformer: a window of w reaches w more tokens in each layer.
     """
-    given = named(given, tokens)
-    stack = Layered.of(given, depth, residual)
+    stack = Layered.of(given, tokens, depth, residual)
     size = len(stack)
     there = _packed(np.eye(size, dtype=bool))
     seen = there.copy()
@@ -97,31 +95,26 @@ def walks(
 
     Parameters
     ----------
-    given : Attention, TokenGraph or sequence of TokenGraph
+    given, tokens, progress
         As in `reach`.
-    tokens : sequence of str
-        The tokens' texts, where `given` is an array, which does not know them.
     depth : int, optional
         How many layers a token graph stands for.
     residual : bool
-        Whether a token keeps what it has in each layer. A token that also attends to itself has
+        Whether tokens keep what they have in each layer. A token that also attends to itself has
         one such step, not two.
-    progress : bool
-        Whether to show a bar from the first second on.
 
     Returns
     -------
     Array (query, key)
-        The number of walks of one step a layer from the input of key j to the output of query i, in
-        double precision. In L causal layers it is the binomial C(i - j + L - 1, L - 1).
+        The number of walks, one step per layer, from the input of key j to the output of query i,
+        in double precision. In L causal layers it is the binomial C(i - j + L - 1, L - 1).
 
     Raises
     ------
     SelectionError
         As `reach` does, and where there are too many walks for double precision (over 1e308).
     """
-    given = named(given, tokens)
-    stack = Layered.of(given, depth, residual).counted()
+    stack = Layered.of(given, tokens, depth, residual).counted()
     count, is_full = len(stack.layers), stack.passing(0).nnz > _FULL * len(stack) ** 2
     with np.errstate(over="ignore", invalid="ignore"):
         if is_full and len(stack.edges) == 1:

@@ -12,7 +12,9 @@ import xarray as xr
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from gattn.analysis.reading.layers import Attention, Layers, named
+from gattn.analysis.reading.attention import Attention
+from gattn.analysis.reading.layers import Layers
+from gattn.analysis.reading.layers_of import layers_of
 from gattn.analysis.reading.reductions import Reduction, described, facts_of
 from gattn.analysis.reading.results import Array, array
 from gattn.errors import SelectionError
@@ -22,7 +24,7 @@ Residual: TypeAlias = "float | ArrayLike | xr.DataArray | None"
 """The share of the residual stream: a number, (layers, tokens), or None for the usual one."""
 
 NOTED = 1e-6
-"""From which share on something is said."""
+"""The share from which on notes mention something."""
 
 _WHOLE = 0.05
 """How far from 1 the sums of whole rows are at most, rounded to half precision."""
@@ -45,57 +47,47 @@ def rollout(
         \tilde A_{ij} = \frac{(1 - r_i) A_{ij} + r_i \delta_{ij}}{(1 - r_i) \sum_k A_{ik} + r_i}
 
     with A a layer's attention, its heads made one, and r the share of the residual stream. Each
-    row sums to 1, or to 0 where a token attends to nothing and r = 0.
+    row sums to 1, or to 0 if a token attends to nothing and r = 0.
 
     Parameters
     ----------
     attention : Attention
         A trace, stack, head, or array, of self-attention in consecutive layers.
     tokens : sequence of str
-        The tokens' texts, where `attention` is an array, which does not know them.
+        The texts of an array's tokens.
     heads : int, sequence of int, or sequence of (layer, head), optional
-        Which heads are read: one or several of every layer, or those at some places; all by
-        default. Through a layer of which none is read, the residual stream passes alone.
+        Which heads are read: one or several of every layer, or heads at places; by default all. If
+        none is read of a layer, the residual stream passes through it alone.
     reduce : str or array
         How a layer's heads become one: "mean", "max", "min", or one weight per head, (heads,) or
         (layers, heads).
     residual : float or array (layers, tokens), optional
-        The share r, from 0 (none) to 1; for one of each layer and token see
-        `gattn.analysis.residual_shares`. By default 0.5, or 0 where the numbers hold the residual
-        already, as those of `alti` and of ``contributions(..., of="residual")`` do: it is never
-        added twice.
+        The share r, from 0 (none) to 1; `gattn.analysis.residual_shares` measures it for each layer
+        and token. By default 0.5, or 0 if the numbers hold the residual already, as those of `alti`
+        and of ``contributions(..., of="residual")`` do: it is never added twice.
     from_layer : int, optional
-        The layer that it begins with; the first where not given.
+        The layer to start from, by default the first.
 
     Returns
     -------
     Array (layer, query, key)
-        R after each layer from `from_layer` on. Where edges were dropped each number is a lower
-        bound, and the coordinate ``error_bound`` (layer, query) says how much a row's numbers may
-        lack, each and all together.
+        R after each layer from `from_layer` on. If edges were dropped, each number is a lower
+        bound, and the coordinate ``error_bound`` (layer, query) says how much a row may lack.
 
     Raises
     ------
     ShapeError
-        Where attention is negative, or is none.
+        If it does not have the shape of attention, or is negative.
     SelectionError
-        Where there is no such head, layer or share, layers are missing in between, the numbers are
-        rolled out already, or are lengths of vectors, which the residual stream has no share of.
+        If there is no such head, layer or share, layers are missing in between, the numbers are
+        rolled out already, or the residual stream has no share of them, as of lengths of vectors.
 
     References
     ----------
     Abnar and Zuidema (2020), Quantifying attention flow in transformers.
     """
-    attention = named(attention, tokens)
-    mixed = Mixed.of(attention, heads, reduce, residual, from_layer)
-    rolled, bounds = [], []
-    state: Tensor | None = None
-    bound: Tensor | None = None
-    for matrix, lost in mixed:
-        bound = lost if bound is None else lost + matrix @ bound
-        state = matrix if state is None else matrix @ state
-        rolled.append(state)
-        bounds.append(bound)
+    mixed = Mixed.of(layers_of(attention, tokens), heads, reduce, residual, from_layer)
+    rolled, bounds = mixed.rolled()
     error = torch.stack(bounds)
     notes = mixed.notes()
     if (worst := float(error.max())) > NOTED:
@@ -136,21 +128,20 @@ class Mixed:
     @classmethod
     def of(
         cls,
-        attention: Attention,
+        layers: Layers,
         heads: HeadChoice,
         reduce: Reduction,
         residual: Residual,
-        from_layer: int | None,
+        from_layer: int | None = None,
     ) -> Mixed:
         """Mix attention with the residual stream; see `rollout`."""
-        layers = Layers.of(attention).square().consecutive()
+        layers = layers.square().consecutive()
         first = layers.layers[0] if from_layer is None else from_layer
         if first not in layers.layers:
             known = list(layers.layers)
             raise SelectionError(f"No layer {first} to start from; there are {known}.")
         shares = _shares(residual, layers)
-        if isinstance(attention, xr.DataArray):
-            _check(attention.attrs, layers, bool(shares.any()))
+        _check(layers, bool(shares.any()))
         matrices, lost = [], []
         for n, (matrix, mass) in enumerate(layers.reduced_with_mass(heads, reduce)):
             if layers.layers[n] < first:
@@ -166,18 +157,23 @@ class Mixed:
         return cls(layers, numbers, matrices, lost, facts, described(heads, reduce))
 
     def notes(self) -> list[str]:
-        """Say what to mind."""
-        notes = self.layers.mass_notes()
+        """Say what to mind, apart from attention that is missing."""
         empty = sum(int((matrix.sum(-1) + lost <= 0).sum()) for matrix, lost in self)
-        if empty:
-            notes.append(f"{empty} rows of layers are empty: nothing goes through them")
-        return notes
+        return [f"{empty} rows of layers are empty: nothing goes through them"] if empty else []
 
     def _described(self) -> str:
         """Say in words how heads and the residual stream were mixed."""
         named, residual = self.which, self.facts["residual"]
         share = residual if isinstance(residual, str) else f"{residual:g}"
         return named if self.layers.holds_residual else f"{named}, residual {share}"
+
+    def rolled(self) -> tuple[list[Tensor], list[Tensor]]:
+        """Multiply the matrices up to each layer, and bound what each row of the products lacks."""
+        products, bounds = [self.matrices[0]], [self.lost[0]]
+        for matrix, lost in list(self)[1:]:
+            products.append(matrix @ products[-1])
+            bounds.append(lost + matrix @ bounds[-1])
+        return products, bounds
 
     def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
         return zip(self.matrices, self.lost, strict=True)
@@ -190,22 +186,17 @@ class Mixed:
         rows: Mapping[str, Sequence[int]],
     ) -> Array:
         """Name the axes of a result; of tokens some rows."""
+        layers = self.layers
         axes: dict[str, Sequence[Any]] = {"layer": self.numbers} if values.ndim > 2 else {}
-        tokens = {}
-        for axis, chosen in rows.items():
-            (positions,) = self.layers.axes(axis).values()
-            (texts,) = self.layers.texts(axis).values()
-            axes[axis] = [positions[row] for row in chosen]
-            tokens[axis] = [texts[row] for row in chosen]
-        source = f"{self.layers.source}; {self._described()}"
+        axes |= {axis: [layers.positions[row] for row in some] for axis, some in rows.items()}
         return array(
             values,
             axes,
             name=name,
-            computed_from=source,
-            notes=notes,
-            tokens=tokens,
-            edits=self.layers.edits,
+            computed_from=f"{layers.read_from}; {self._described()}",
+            notes=[*layers.mass_notes(), *notes],
+            tokens={axis: [layers.tokens[row] for row in some] for axis, some in rows.items()},
+            edits=layers.read_from.edits,
             **self.facts,
         )
 
@@ -219,15 +210,15 @@ def _mixed(matrix: Tensor, mass: Tensor, share: Tensor) -> tuple[Tensor, Tensor]
     return mixed, (1 - share) * dropped / whole
 
 
-def _check(facts: Mapping[Any, Any], layers: Layers, adds_residual: bool) -> None:
+def _check(layers: Layers, adds_residual: bool) -> None:
     """Refuse numbers that cannot go through the layers."""
-    if facts.get("is_rolled_out"):
+    if layers.is_rolled_out:
         raise SelectionError(
             "These numbers went through the layers already: pass the attention that they were "
             "computed from."
         )
     away = float((layers.mass - 1).abs().max())
-    if facts.get("is_length") and adds_residual and away > _WHOLE:
+    if layers.is_length and adds_residual and away > _WHOLE:
         raise SelectionError(
             "These are lengths of vectors, of which the residual stream has no share. Pass "
             'contributions(..., of="residual") or alti(...), which hold the residual stream, or '

@@ -1,16 +1,27 @@
-"""A check of the shares that analyses take."""
+"""Arguments that several analyses take: shares, and several tokens."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from gattn.errors import SelectionError
+from gattn.names.tokens import find_token
+
+Tokens: TypeAlias = int | str | Sequence[int | str] | None
+"""Tokens by their positions, negative from the end, or by their texts; None for all."""
 
 
 def share(value: Any, name: str) -> float:
-    """Take one number from 0 to 1."""
+    """Take one number from 0 to 1.
+
+    Raises
+    ------
+    SelectionError
+        If it is not one.
+    """
     try:
         number = np.nan if isinstance(value, str) or np.ndim(value) else float(value)
     except (TypeError, ValueError):
@@ -18,3 +29,22 @@ def share(value: Any, name: str) -> float:
     if not 0 <= number <= 1:
         raise SelectionError(f"{name} is a share from 0 to 1, not {value!r:.80}.")
     return number
+
+
+def rows_of_tokens(
+    chosen: Tokens, positions: Sequence[int], tokens: Sequence[str], name: str
+) -> list[int]:
+    """Find the rows of tokens.
+
+    Raises
+    ------
+    SelectionError
+        If there is no such token, none is named, or one twice.
+    """
+    if chosen is None:
+        return list(range(len(positions)))
+    several = np.atleast_1d(np.asarray(chosen, dtype=object)).tolist()
+    rows = [find_token(token, positions, tokens, name) for token in several]
+    if not rows or len(set(rows)) < len(rows):
+        raise SelectionError(f"Name each {name} once, and at least one, not {chosen!r:.80}.")
+    return rows

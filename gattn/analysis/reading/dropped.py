@@ -8,59 +8,41 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gattn.analysis.reading.layers import Attention, Layers, heads_of
+from gattn.analysis.reading.layers import Layers
 from gattn.heads.head import AttentionGraph, Floats
-from gattn.heads.stack import Stack
 from gattn.heads.steps import Merged, NoSelfLoops, Step
-from gattn.heads.trace import AttentionTrace
 from gattn.keep import All, Keep, Threshold, TopK, TopMass
 
 
-def largest_dropped(attention: Attention, *, self_loops: bool = False) -> Floats | None:
-    """Bound each head's largest dropped attention, shape (layers, heads); None for arrays.
+def largest_dropped(layers: Layers, *, self_loops: bool = False) -> Floats:
+    """Bound each head's largest dropped attention, (layers, heads); 0 for arrays.
 
     Every dropped edge has less than what a `Threshold` asked for, at most what the weakest edge has
     that a `TopK` or `TopMass` kept of its row, and at most all the attention that its row lost.
 
-    Parameters
-    ----------
-    attention : Attention
-        Whatever holds it.
-    self_loops : bool
-        Whether self-loops count, where these were dropped.
+    Self-loops that were dropped on purpose do not count unless `self_loops`.
     """
-    if isinstance(attention, AttentionTrace):
-        attention = attention.only_stack
-    if isinstance(attention, AttentionGraph):
-        return np.array([[_largest(attention, self_loops)]])
-    if not isinstance(attention, Stack):
-        return None
-    return np.array(
-        [
-            [_largest(attention[layer, head], self_loops) for head in attention.head_numbers]
-            for layer in attention.layers
-        ]
-    )
+    if not layers.graphs:
+        return np.zeros((len(layers), len(layers.heads)))
+    return np.array([[_largest(head, self_loops) for head in heads] for heads in layers.graphs])
 
 
-def edge_errors(layers: Layers, attention: Attention) -> Tensor:
+def edge_errors(layers: Layers) -> Tensor:
     """Bound how much attention an edge of each query may lack, (layers, heads, queries)."""
     dropped = layers.dropped.cpu()
-    largest = largest_dropped(attention, self_loops=True)
-    if largest is None:
-        return dropped
+    largest = largest_dropped(layers, self_loops=True)
     return torch.minimum(dropped, torch.from_numpy(largest).to(dropped)[..., None])
 
 
-def reads_later(attention: Attention, layers: Layers) -> bool | None:
+def reads_later(layers: Layers) -> bool | None:
     """Say whether tokens attend to later ones; None where edges that were dropped could do so.
 
     Which keys were dropped is not known, but how many: a token with more edges than tokens up to it
     had a later one, and one with just as many is taken to be causal.
     """
-    if not isinstance(attention, (AttentionTrace, Stack, AttentionGraph)):
+    if not layers.graphs:
         return any(bool(layers.read(n).triu(1).any()) for n in range(len(layers)))
-    found: list[bool | None] = [_reads_later(head) for head in heads_of(attention)]
+    found: list[bool | None] = [_reads_later(h) for heads in layers.graphs for h in heads]
     return True if True in found else None if None in found else False
 
 

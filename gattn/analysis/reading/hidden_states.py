@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypeAlias, Union
 
-import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gattn.analysis.reading.arrays import tensor
 from gattn.errors import ShapeError
 
 Hidden: TypeAlias = Union[Tensor, NDArray[Any], Sequence[Tensor]]  # noqa: UP007
@@ -24,16 +24,16 @@ def read_hidden(hidden: Hidden) -> Tensor:
     Raises
     ------
     ShapeError
-        Where the shape is another, there are several texts, or numbers are not finite.
+        If the shape is another, there are several texts, or numbers are not finite.
     """
     if isinstance(hidden, (list, tuple)):
-        states = [_tensor(state) for state in hidden]
+        states = list(map(_state, hidden))
         shapes = {tuple(state.shape) for state in states}
         if not states or len(shapes) > 1:
             raise ShapeError(f"Hidden states have the shapes {sorted(shapes)}: they must be alike.")
         found = torch.stack(states)
     else:
-        found = _tensor(hidden)
+        found = _state(hidden)
     if found.dim() == 2:
         found = found[None]
     if found.dim() == 4 and found.shape[1] == 1:
@@ -48,13 +48,5 @@ def read_hidden(hidden: Hidden) -> Tensor:
     return found
 
 
-def _tensor(values: Any) -> Tensor:
-    if isinstance(values, Tensor):
-        found = values.detach()
-        return found if found.dtype == torch.float64 else found.float()
-    try:
-        return torch.from_numpy(np.array(values, dtype=np.float64))
-    except (TypeError, ValueError) as error:
-        raise ShapeError(
-            f"Hidden states are tensors or arrays, not {type(values).__name__}."
-        ) from error
+def _state(values: Any) -> Tensor:
+    return tensor(values, f"Hidden states are tensors or arrays, not {type(values).__name__}.")

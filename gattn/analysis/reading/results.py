@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import networkx as nx
 import numpy as np
@@ -38,9 +38,12 @@ class _Told:
         notes = self._facts().get("notes", ())
         return notes.splitlines() if isinstance(notes, str) else list(notes)
 
-    def draw(self, *, ax: Axes | None = None, **options: Any) -> Axes:
-        """Draw it on Axes, as `gattn.drawing.pictures` says for results of its kind."""
-        return draw(self, ax=ax, **options)
+    def draw(self, *choices: Any, ax: Axes | None = None, **options: Any) -> Axes:
+        """Draw it on Axes, by the function that `gattn.drawing.pictures` names for its class.
+
+        That function says which choices and options there are.
+        """
+        return draw(self, *choices, ax=ax, **options)
 
 
 class Array(_Told, xr.DataArray):  # type: ignore[no-untyped-call]
@@ -64,8 +67,34 @@ class Table(_Told, pd.DataFrame):
     def _constructor(self) -> type[Self]:
         return type(self)
 
+    @classmethod
+    def of(
+        cls,
+        rows: Any,
+        *,
+        name: str,
+        computed_from: str,
+        notes: Iterable[str] = (),
+        index: Sequence[str] = (),
+        edits: Iterable[Described | str] = (),
+        **facts: Any,
+    ) -> Self:
+        """Make a table of rows, or of columns by name, as `pandas.DataFrame` takes them.
+
+        `index` has the columns that name the rows; the rest is as in `array`.
+        """
+        made = cls(rows)
+        if index:
+            made = made.set_index(list(index))
+        source = {"name": name, "computed_from": computed_from, "notes": list(notes)}
+        made.attrs = source | facts | told(edits)
+        return made
+
     def _facts(self) -> Mapping[Any, Any]:
         return self.attrs
+
+
+SomeTable = TypeVar("SomeTable", bound=Table)
 
 
 class Graph(_Told, nx.DiGraph):  # type: ignore[type-arg]
@@ -89,7 +118,7 @@ def array(
     edits: Iterable[Described | str] = (),
     **facts: Any,
 ) -> Array:
-    """Name the axes of an array.
+    """Name the axes of an array; of attention, `Layers.array` does.
 
     Parameters
     ----------
@@ -97,16 +126,12 @@ def array(
         The numbers.
     axes : mapping of str to sequence
         The axes in order, each with its labels.
-    name : str
-        What the numbers are.
-    computed_from : str
-        What they were computed from, mostly `Layers.source`.
-    notes : iterable of str
-        What to mind.
+    name, computed_from, notes
+        What the numbers are, what they were computed from, and what to mind.
     tokens : mapping of str to sequence of str
         The tokens' texts along the axes of tokens.
     edits : iterable of Edit or str
-        The edits that the model ran with, mostly `Layers.edits`, or their texts.
+        The edits that the model ran with, or their texts.
     **facts
         Further entries of ``attrs``.
     """
@@ -127,37 +152,6 @@ def column(texts: Iterable[str | None]) -> pd.Series[Any]:
     Lone surrogates are what it refuses.
     """
     return pd.Series(list(texts), dtype=object)
-
-
-def table(
-    rows: Any,
-    *,
-    name: str,
-    computed_from: str,
-    notes: Iterable[str] = (),
-    index: Sequence[str] = (),
-    edits: Iterable[Described | str] = (),
-) -> Table:
-    """Make a table of rows, or of columns, with some of the columns as its index.
-
-    Parameters
-    ----------
-    rows : rows, or columns by name
-        As `pandas.DataFrame` takes them.
-    name : str
-        What it says, in one or two words.
-    computed_from, notes
-        As in `array`.
-    index : sequence of str
-        The columns that name the rows.
-    edits : iterable of Edit or str
-        As in `array`.
-    """
-    made = Table(rows)
-    if index:
-        made = made.set_index(list(index))
-    made.attrs = {"name": name, "computed_from": computed_from, "notes": list(notes), **told(edits)}
-    return made
 
 
 def told(edits: Iterable[Described | str]) -> dict[Any, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gattn.edit_records import Edits, in_words
+from gattn.graph.token_graph import TokenGraph
 from gattn.heads import steps
 
 
@@ -59,7 +60,12 @@ class Source:
 
 def size_of(queries: int, keys: int, *, is_square: bool) -> str:
     """Write "3 tokens", or "2 queries, 3 keys"."""
-    return counted(queries, "token") if is_square else f"{queries} queries, {keys} keys"
+    return counted(keys, "token") if is_square else f"{queries} queries, {keys} keys"
+
+
+def is_square(graph: TokenGraph) -> bool:
+    """Say whether queries and keys are the same tokens."""
+    return not graph.is_bipartite and graph.num_queries == graph.num_keys
 
 
 def counted(number: int, noun: str) -> str:

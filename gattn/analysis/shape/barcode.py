@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,25 +13,22 @@ from scipy.sparse.csgraph import minimum_spanning_tree
 from scipy.special import entr
 from torch import Tensor
 
+from gattn.analysis.reading.attention import Attention
 from gattn.analysis.reading.dropped import at_most, largest_dropped
-from gattn.analysis.reading.layers import Attention, Layers
-from gattn.analysis.reading.results import Table, edits_of, table
-from gattn.door import draw
+from gattn.analysis.reading.layers_of import layers_of
+from gattn.analysis.reading.results import Table, edits_of
 from gattn.errors import DependencyError, SelectionError, ShapeError
 from gattn.progress import walk
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 _PLACE = ["layer", "head", "dimension"]
 _ROUNDING = 1e-5
 
 
 class Barcode(Table):
-    """The bars of heads: a table with one row a bar, by ``layer``, ``head`` and ``dimension``."""
+    """The bars of heads: one row per bar, by ``layer``, ``head`` and ``dimension``."""
 
     def summary(self) -> Table:
-        r"""Describe the bars of each head in one row a dimension.
+        r"""Describe the bars of each head in one row per dimension.
 
         With the bars' lengths :math:`l_k` and their shares :math:`p_k = l_k / \sum_m l_m`:
 
@@ -39,7 +36,7 @@ class Barcode(Table):
           NaN where there are no bars;
         - ``entropy``: :math:`-\sum_k p_k \ln p_k`, in nats: 0 where one bar has all the length.
 
-        One token has no bars, and its heads have rows all the same.
+        Heads without bars, those of a single token, have rows, too.
         """
         heads = list(dict.fromkeys(place[:2] for place in self.index)) or self.attrs["heads"]
         dimensions = range(int(self.attrs["dimension"]) + 1)
@@ -54,24 +51,13 @@ class Barcode(Table):
             "std": bars.std(ddof=0).reindex(places),
             "entropy": bars.agg(_entropy).reindex(places, fill_value=0.0),
         }
-        return table(
+        return Table.of(
             columns,
             name="barcode summary",
             computed_from=self.computed_from,
             notes=self.notes,
             edits=edits_of(self),
         )
-
-    def draw(
-        self,
-        *,
-        layer: int | None = None,
-        head: int | None = None,
-        ax: Axes | None = None,
-        **options: Any,
-    ) -> Axes:
-        """Draw the bars of one head; see `gattn.drawing.results.barcodes.draw_barcode`."""
-        return draw(self, layer=layer, head=head, ax=ax, **options)
 
 
 def barcode(attention: Attention, *, dimension: int = 0, progress: bool = True) -> Barcode:
@@ -90,21 +76,21 @@ def barcode(attention: Attention, *, dimension: int = 0, progress: bool = True) 
         0, or 1 to have loops too. These need the package ripser, and time: seconds for a causal
         head of 512 tokens, and minutes for one that sees ahead.
     progress : bool
-        Whether to show how far it is, where it takes longer than a second.
+        Whether to show a progress bar.
 
     Returns
     -------
     Barcode
-        One row a bar, with ``birth`` and ``death``. Of n tokens there are n - 1 bars of dimension
+        One row per bar, with ``birth`` and ``death``. Of n tokens there are n - 1 bars of dimension
         0; the one that never dies is left out. Where edges were dropped, the notes say how far bars
         may be off: the diagram of a filtration moves by no more than its values do.
 
     Raises
     ------
     ShapeError
-        Where attention is negative or more than 1.
+        If attention is negative or more than 1.
     SelectionError
-        Where queries and keys are not the same tokens, `dimension` is another one, or ripser is
+        If queries and keys are not the same tokens, `dimension` is another one, or ripser is
         not installed.
 
     References
@@ -117,7 +103,7 @@ def barcode(attention: Attention, *, dimension: int = 0, progress: bool = True) 
         raise SelectionError(f"Barcodes have the dimensions 0 and 1, not {dimension!r}.")
     if dimension:
         _ripser()
-    layers = Layers.of(attention).square()
+    layers = layers_of(attention).square()
     rows: list[tuple[int, int, int, float, float]] = []
     places = [(n, row) for n in range(len(layers)) for row in range(len(layers.heads))]
     fewer = "take fewer tokens or heads, as in trace[1, 3]"
@@ -132,22 +118,11 @@ def barcode(attention: Attention, *, dimension: int = 0, progress: bool = True) 
             rows += [(*place, 1, birth, death) for birth, death in _loops(strength)]
     bars = pd.DataFrame(rows, columns=[*_PLACE, "birth", "death"])
     bars = bars.astype({"birth": np.float64, "death": np.float64})
-    notes = layers.mass_notes()
-    bound = largest_dropped(attention)
-    if bound is not None and bound.max() > 1e-6:
-        notes += _errors(at_most(bound.max()), dimension)
-    plain = table(
-        bars,
-        name="barcode",
-        computed_from=layers.source,
-        edits=layers.edits,
-        notes=notes,
-        index=_PLACE,
-    )
-    made = Barcode(plain)
+    bound = largest_dropped(layers).max()
+    notes = _errors(at_most(bound), dimension) if bound > 1e-6 else []
     heads = [(layer, head) for layer in layers.layers for head in layers.heads]
-    made.attrs = plain.attrs | {"dimension": dimension, "heads": heads}
-    return made
+    facts = {"dimension": dimension, "heads": heads}
+    return layers.table(Barcode, bars, _PLACE, "barcode", notes, **facts)
 
 
 def _errors(bound: str, dimension: int) -> list[str]:

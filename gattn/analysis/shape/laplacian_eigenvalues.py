@@ -7,9 +7,11 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from gattn.analysis.reading.attention import Attention
 from gattn.analysis.reading.dropped import at_most, edge_errors, reads_later
-from gattn.analysis.reading.layers import Attention, Layers, named
-from gattn.analysis.reading.results import Array, array
+from gattn.analysis.reading.layers import Layers
+from gattn.analysis.reading.layers_of import layers_of
+from gattn.analysis.reading.results import Array
 from gattn.checks import whole
 from gattn.errors import SelectionError, ShapeError
 
@@ -29,14 +31,14 @@ def laplacian_eigenvalues(
 
     .. math:: \lambda_j = \frac{1}{n - j} \sum_{i \ge j} A_{ij} - A_{jj}.
 
-    A token that later ones read more than itself has a large one.
+    It is large if later tokens read a token more than it reads itself.
 
     Parameters
     ----------
     attention : Attention
         Causal self-attention.
     tokens : sequence of str
-        The tokens' texts, where `attention` is an array, which does not know them.
+        The texts of an array's tokens.
     unrolled : bool
         Whether the layers make one graph per head number, on the nodes (layer, token): what a token
         gives to itself in a layer is then the edge from the layer before, and counts in that
@@ -44,8 +46,8 @@ def laplacian_eigenvalues(
         after it. Degrees are divided by the number of edges out of a node, n - j + 1 in the first
         layer, n - j in others and n - j - 1 in the last.
     top : int, optional
-        How many of the largest eigenvalues of each head to give; all, in the order of the tokens,
-        where not given.
+        How many of the largest eigenvalues of each head to give; by default all, in the order of
+        the tokens.
 
     Returns
     -------
@@ -55,10 +57,10 @@ def laplacian_eigenvalues(
     Raises
     ------
     ShapeError
-        Where attention is negative, or goes to later tokens: the matrix is not triangular then,
-        and the method is not defined. `graph_frequencies` reads any self-attention.
+        If attention is negative, or goes to later tokens: then the matrix is not triangular, and
+        the method not defined. `graph_frequencies` reads any self-attention.
     SelectionError
-        Where queries and keys are not the same tokens, `top` is no number of tokens, or, unrolled,
+        If queries and keys are not the same tokens, `top` is no number of tokens, or, unrolled,
         there is one layer or one is missing.
 
     References
@@ -66,38 +68,28 @@ def laplacian_eigenvalues(
     Binkowski et al. (2025), Hallucination detection in LLMs using spectral features of attention
     maps; `unrolled` is the form that their code computes.
     """
-    attention = named(attention, tokens)
-    layers = Layers.of(attention).square()
+    layers = layers_of(attention, tokens).square()
     if top is not None:
         top = whole("top", top, 1, SelectionError, most=len(layers.positions))
     if unrolled and len(layers.consecutive()) < 2:
         raise SelectionError("One layer cannot be unrolled: give two layers at least.")
-    later = reads_later(attention, layers)
+    later = reads_later(layers)
     if later:
         raise ShapeError(
             "LapEigvals are the diagonal of a causal head's Laplacian, but here tokens attend to "
             "later ones, too: graph_frequencies and spectral_table read any self-attention."
         )
     values = torch.stack(list(_unrolled(layers) if unrolled else _by_layer(layers)))
-    notes = layers.mass_notes()
-    if (bound := _largest_error(layers, attention)) > 1e-6:
+    notes = []
+    if (bound := _largest_error(layers)) > 1e-6:
         notes.append(f"for what was not kept each eigenvalue may be off by up to {at_most(bound)}")
     if later is None:
         notes.append("no edge to a later token is taken to be among those that were not kept")
-    axes, texts = layers.axes("layer", "head", "token"), layers.texts("token")
+    axes = layers.axes("layer", "head", "token")
     if top is not None:
         values = values.sort(-1, descending=True).values[..., :top]
-        axes, texts = {**layers.axes("layer", "head"), "rank": range(top)}, {}
-    return array(
-        values,
-        axes,
-        name="laplacian_eigenvalue",
-        computed_from=layers.source,
-        edits=layers.edits,
-        notes=notes,
-        tokens=texts,
-        unrolled=unrolled,
-    )
+        axes = layers.axes("layer", "head") | {"rank": range(top)}
+    return layers.array(values, axes, "laplacian_eigenvalue", notes, unrolled=unrolled)
 
 
 def _by_layer(layers: Layers) -> Iterator[Tensor]:
@@ -130,9 +122,9 @@ def _left(layers: Layers) -> Tensor:
     return torch.arange(len(layers.positions), 0, -1)
 
 
-def _largest_error(layers: Layers, attention: Attention) -> float:
+def _largest_error(layers: Layers) -> float:
     """Bound how far an eigenvalue may be off for attention that was dropped."""
-    edge = edge_errors(layers, attention)
+    edge = edge_errors(layers)
     later = edge.flip(-1).cumsum(-1).flip(-1)
     above = torch.cat([edge[1:], torch.zeros_like(edge[:1])])
     fewest = (_left(layers) - 1).clamp_min(1)

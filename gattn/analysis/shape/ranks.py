@@ -6,10 +6,11 @@ import torch
 from torch import Tensor
 
 from gattn.analysis.reading.arguments import share
+from gattn.analysis.reading.attention import Attention
 from gattn.analysis.reading.hidden_states import Hidden, read_hidden
-from gattn.analysis.reading.layers import Attention, Layers
+from gattn.analysis.reading.layers_of import layers_of
 from gattn.analysis.reading.reductions import Reduction, facts_of
-from gattn.analysis.reading.results import Array, Table, array, table
+from gattn.analysis.reading.results import Array, Table
 from gattn.errors import SelectionError
 from gattn.names.choices import HeadChoice
 from gattn.progress import walk
@@ -22,15 +23,15 @@ def effective_rank(attention: Attention, *, progress: bool = True) -> Array:
 
     .. math:: \exp\left(-\sum_k p_k \ln p_k\right),
 
-    from 1, where all queries attend alike, to the number of tokens, where each one attends to a
-    token of its own; 0 where there is no attention.
+    from 1, if all queries attend alike, to the number of tokens, if each attends to a token of its
+    own; 0 without attention.
 
     Parameters
     ----------
     attention : Attention
-        Any attention; negative, too.
+        Any attention, negative attention included.
     progress : bool
-        Whether to show how far it is, where it takes longer than a second.
+        Whether to show a progress bar.
 
     Returns
     -------
@@ -41,22 +42,11 @@ def effective_rank(attention: Attention, *, progress: bool = True) -> Array:
     ----------
     Roy and Vetterli (2007), The effective rank: a measure of effective dimensionality.
     """
-    layers = Layers.of(attention, signed=True)
-    steps = walk(
-        range(len(layers)),
-        "effective rank",
-        "layer",
-        progress=progress,
-        fewer="take fewer layers or heads, as in capture(text, layers=[0, 1])",
-    )
-    return array(
-        torch.stack([_effective_rank(layers.read(n)) for n in steps]),
-        layers.axes("layer", "head"),
-        name="effective_rank",
-        computed_from=layers.source,
-        edits=layers.edits,
-        notes=layers.mass_notes(),
-    )
+    layers = layers_of(attention, signed=True)
+    fewer = "take fewer layers or heads, as in capture(text, layers=[0, 1])"
+    steps = walk(range(len(layers)), "effective rank", "layer", progress=progress, fewer=fewer)
+    values = torch.stack([_effective_rank(layers.read(n)) for n in steps])
+    return layers.array(values, layers.axes("layer", "head"), "effective_rank")
 
 
 def rank_collapse(
@@ -73,8 +63,8 @@ def rank_collapse(
 
     .. math:: \frac{\|P_l - 1 p^T\|_F}{\|P_l\|_F}, \quad p = \text{the mean of the rows},
 
-    0 where all rows are equal, and never more than 1. Where a product is 0, its rows are equal: so
-    they are from some layer on where tokens attend to earlier ones alone.
+    from 0, if all rows are equal, to 1. The rows of a product that is 0 are equal: from some layer
+    on, it is 0 if tokens attend to earlier ones alone.
 
     Parameters
     ----------
@@ -93,10 +83,10 @@ def rank_collapse(
     Raises
     ------
     SelectionError
-        Where queries and keys are not the same tokens, layers are missing, `residual` is no share,
+        If queries and keys are not the same tokens, layers are missing, `residual` is no share,
         or the residual stream is in the numbers already.
     ShapeError
-        Where attention is negative.
+        If attention is negative.
 
     References
     ----------
@@ -104,7 +94,7 @@ def rank_collapse(
     exponentially with depth, which takes the norm :math:`\sqrt{\|\cdot\|_1 \|\cdot\|_\infty}`.
     """
     residual = share(residual, "residual")
-    layers = Layers.of(attention).square().consecutive()
+    layers = layers_of(attention).square().consecutive()
     if residual and layers.holds_residual:
         raise SelectionError("These numbers hold the residual stream already: take residual=0.")
     product, left = None, []
@@ -112,21 +102,14 @@ def rank_collapse(
         mixed = (1 - residual) * matrix + residual * torch.eye(len(matrix)).to(matrix)
         product = mixed if product is None else mixed @ product
         left.append(_residual(product))
-    notes = layers.mass_notes()
+    notes = []
     if bool((layers.dropped > 1e-6).any()):
         notes.append("the product is of the kept edges")
     if product is not None and not product.any():
         notes.append("the product of all layers is 0: no path of attention runs through them")
-    return array(
-        torch.stack(left),
-        layers.axes("layer"),
-        name="residual_of_rank_one",
-        computed_from=layers.source,
-        edits=layers.edits,
-        notes=notes,
-        residual=residual,
-        **facts_of(heads, reduce),
-    )
+    facts = {"residual": residual} | facts_of(heads, reduce)
+    axes = layers.axes("layer")
+    return layers.array(torch.stack(left), axes, "residual_of_rank_one", notes, **facts)
 
 
 def hidden_ranks(hidden: Hidden) -> Table:
@@ -140,16 +123,16 @@ def hidden_ranks(hidden: Hidden) -> Table:
     Returns
     -------
     Table
-        One row a ``state``, the one that layer ``state`` reads, with
+        One row per ``state``, the one that layer ``state`` reads, with
 
         - ``effective_rank``: as `effective_rank` has it, of the matrix X (tokens, dim);
-        - ``residual``: :math:`\|X - 1 x^T\|_F / \|X\|_F`, x being the mean of the tokens: 0 where
-          all tokens are the same, as `rank_collapse` has it, and where all are 0.
+        - ``residual``: :math:`\|X - 1 x^T\|_F / \|X\|_F`, x being the mean of the tokens: 0 if all
+          tokens are the same, as in `rank_collapse`.
 
     Raises
     ------
     ShapeError
-        Where these are no hidden states of one text.
+        If these are no hidden states of one text.
 
     References
     ----------
@@ -163,7 +146,7 @@ def hidden_ranks(hidden: Hidden) -> Table:
         "residual": _residual(states).cpu().numpy(),
     }
     source = f"{count} hidden states of {tokens} tokens, {dim} numbers each"
-    return table(rows, name="ranks of hidden states", computed_from=source, index=("state",))
+    return Table.of(rows, name="ranks of hidden states", computed_from=source, index=["state"])
 
 
 def _effective_rank(matrices: Tensor) -> Tensor:

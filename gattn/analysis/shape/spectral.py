@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from gattn.analysis.reading.arguments import share
+from gattn.analysis.reading.attention import Attention
 from gattn.analysis.reading.hidden_states import Hidden, read_hidden
-from gattn.analysis.reading.layers import Attention, Layers
-from gattn.analysis.reading.results import Array, Table, array, table
+from gattn.analysis.reading.layers import Layers
+from gattn.analysis.reading.layers_of import layers_of
+from gattn.analysis.reading.results import Array, Table
 from gattn.errors import SelectionError, ShapeError
 from gattn.progress import walk
-
-_FEWER = "take fewer layers or heads, as in capture(text, layers=[0, 1])"
 
 
 def graph_frequencies(
@@ -26,18 +26,18 @@ def graph_frequencies(
 
     .. math:: L = I - D^{-1/2} S D^{-1/2},
 
-    and 0 in the row of a token without edges. Frequencies lie from 0 to 2; as many are 0 as the
-    graph has components, and 2 is reached where it is bipartite.
+    and 0 in the row of a token without edges. Frequencies lie between 0 and 2: as many are 0 as
+    the graph has components, and the largest is 2 if it is bipartite.
 
     Parameters
     ----------
     attention : Attention
         Self-attention.
     self_loops : bool
-        Whether what tokens give to themselves counts in their degrees. Self-loops pull all
+        Whether tokens' attention to themselves counts in their degrees. Self-loops pull all
         frequencies towards 0.
     progress : bool
-        Whether to show how far it is, where it takes longer than a second.
+        Whether to show a progress bar.
 
     Returns
     -------
@@ -47,24 +47,18 @@ def graph_frequencies(
     Raises
     ------
     ShapeError
-        Where attention is negative.
+        If attention is negative.
     SelectionError
-        Where queries and keys are not the same tokens.
+        If queries and keys are not the same tokens.
     """
-    layers = Layers.of(attention).square()
+    layers = layers_of(attention).square()
     rows = [
         torch.linalg.eigvalsh(laplacian).clamp_min(0)
         for laplacian in _laplacians(layers, self_loops, progress)
     ]
-    return array(
-        torch.stack(rows),
-        {**layers.axes("layer", "head"), "index": range(len(layers.positions))},
-        name="frequency",
-        computed_from=layers.source,
-        edits=layers.edits,
-        notes=_notes(layers),
-        self_loops=self_loops,
-    )
+    axes = layers.axes("layer", "head") | {"index": range(len(layers.positions))}
+    values = torch.stack(rows)
+    return layers.array(values, axes, "frequency", _notes(layers), self_loops=self_loops)
 
 
 def spectral_table(
@@ -83,22 +77,22 @@ def spectral_table(
         Self-attention.
     hidden : Hidden, optional
         Hidden states of the same tokens: (tokens, dim) for all layers; one state for each layer
-        that is there, in their order; or all of a model's ``hidden_states``, one more than it has
-        layers, of attention in all of them: layer l then reads state l. Layers of a trace are the
-        order of calls, so for a model where some layers have no attention, and for a trace of some
-        layers, take the states that its layers read: ``[hidden_states[n] for n in which]``.
+        that is there, in their order; or, of attention in all layers, all of a model's
+        ``hidden_states``, one more than it has layers, of which layer l reads state l. Layers of a
+        trace count calls: if some layers have no attention, or only some were captured, take the
+        states that those layers read, as in ``[hidden_states[n] for n in which]``.
     self_loops : bool
-        Whether what tokens give to themselves counts; see `graph_frequencies`.
+        As in `graph_frequencies`.
     high : float
         The share of the eigenvectors, those of the largest eigenvalues, that count as high
         frequencies.
     progress : bool
-        Whether to show how far it is, where it takes longer than a second.
+        Whether to show a progress bar.
 
     Returns
     -------
     Table
-        One row a ``layer`` and ``head``, with
+        One row per ``layer`` and ``head``, with
 
         - ``fiedler``: the second smallest eigenvalue of L (see `graph_frequencies`), 0 where the
           graph falls into components, the larger the harder it is to cut in two;
@@ -115,9 +109,9 @@ def spectral_table(
     Raises
     ------
     ShapeError
-        Where attention is negative, or hidden states have other tokens.
+        If attention is negative, or hidden states have other tokens.
     SelectionError
-        Where queries and keys are not the same tokens, `high` is no share, or there are not as many
+        If queries and keys are not the same tokens, `high` is no share, or there are not as many
         hidden states as layers.
 
     References
@@ -129,7 +123,7 @@ def spectral_table(
     high = share(high, "high")
     if high in (0, 1):
         raise SelectionError(f"high is a share between 0 and 1, not {high}.")
-    layers = Layers.of(attention).square()
+    layers = layers_of(attention).square()
     states = None if hidden is None else _states(hidden, layers)
     rows: list[dict[str, float]] = []
     for n, laplacian in enumerate(_laplacians(layers, self_loops, progress)):
@@ -139,14 +133,7 @@ def spectral_table(
             {"layer": layers.layers[n], "head": head, **dict(zip(names, row, strict=True))}
             for head, row in zip(layers.heads, values, strict=True)
         ]
-    return table(
-        rows,
-        name="spectra",
-        computed_from=layers.source,
-        edits=layers.edits,
-        notes=_notes(layers),
-        index=("layer", "head"),
-    )
+    return layers.table(Table, rows, ["layer", "head"], "spectra", _notes(layers))
 
 
 def normalized_laplacian(attention: Tensor, self_loops: bool = False) -> Tensor:
@@ -179,8 +166,8 @@ def _described(laplacian: Tensor, state: Tensor | None, high: float) -> dict[str
 
 
 def _laplacians(layers: Layers, self_loops: bool, progress: bool) -> Iterator[Tensor]:
-    steps = range(len(layers))
-    for n in walk(steps, "spectra", "layer", progress=progress, fewer=_FEWER):
+    fewer = "take fewer layers or heads, as in capture(text, layers=[0, 1])"
+    for n in walk(range(len(layers)), "spectra", "layer", progress=progress, fewer=fewer):
         yield normalized_laplacian(layers.read(n), self_loops)
 
 
@@ -216,10 +203,9 @@ def _states(hidden: Hidden, layers: Layers) -> list[Tensor]:
 
 
 def _notes(layers: Layers) -> list[str]:
-    notes = layers.mass_notes()
-    if bool((layers.dropped > 1e-6).any()):
-        notes.append(
-            "frequencies are those of the kept edges; others can move them either way, without a "
-            "bound of use"
-        )
-    return notes
+    if not bool((layers.dropped > 1e-6).any()):
+        return []
+    return [
+        "frequencies are those of the kept edges; others can move them either way, without a "
+        "useful bound"
+    ]

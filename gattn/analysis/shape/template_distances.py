@@ -6,14 +6,15 @@ import unicodedata
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from gattn.analysis.reading.arrays import tensor
+from gattn.analysis.reading.attention import Attention
 from gattn.analysis.reading.dropped import at_most, edge_errors, reads_later
-from gattn.analysis.reading.layers import Attention, Layers, named
-from gattn.analysis.reading.results import Table, table
+from gattn.analysis.reading.layers_of import layers_of
+from gattn.analysis.reading.results import Table
 from gattn.errors import ShapeError
 
 _SPREAD = ("punctuation", "uniform")
@@ -39,31 +40,31 @@ def template_distances(
     attention : Attention
         Self-attention.
     tokens : sequence of str
-        The tokens' texts, where `attention` is an array, which does not know them.
+        The texts of an array's tokens.
     templates : mapping of str to array (tokens, tokens), optional
-        Templates to measure beside those that are always there.
+        Further templates.
 
     Returns
     -------
     Table
-        One row a ``layer`` and ``head``, one column a template:
+        One row per ``layer`` and ``head``, one column per template:
 
         - ``self``, ``first``, ``previous``, ``next``: all attention to the query itself, to the
-          first token, to the one before, and to the one after. Where there is none before or
-          after, the row is 0;
-        - ``punctuation``: the same to each token of punctuation, NaN where the text has none;
+          first token, to the one before, and to the one after; the row is 0 if there is none
+          before or after;
+        - ``punctuation``: the same to each token of punctuation; NaN if the text has none;
         - ``uniform``: the same to each token.
 
-        Where nothing attends to later tokens, the last two spread over the tokens up to each query
-        alone. Where only edges that were dropped could do so, they are taken not to, and the notes
-        say what that may change.
+        If no token attends to later ones, the last two spread over the tokens up to each query
+        alone. If only dropped edges could do so, they are assumed not to, and the notes say what
+        that may change.
 
     Raises
     ------
     ShapeError
-        Where attention is negative, or a template has another shape or name, or is no attention.
+        If attention is negative, or a template has another shape or name, or is no attention.
     SelectionError
-        Where queries and keys are not the same tokens.
+        If queries and keys are not the same tokens.
 
     References
     ----------
@@ -71,16 +72,15 @@ def template_distances(
     maps, which has comma and full stop apart, and no uniform template. The patterns are those of
     Clark et al. (2019), What does BERT look at?
     """
-    attention = named(attention, tokens)
-    layers = Layers.of(attention).square()
-    later = reads_later(attention, layers)
+    layers = layers_of(attention, tokens).square()
+    later = reads_later(layers)
     count = len(layers.tokens)
     known = _templates(layers.tokens, not later) | _given(templates or {}, count)
     whole = _templates(layers.tokens, is_causal=False) if later is None else {}
     stacked = torch.stack([*known.values(), *(whole[name] for name in _SPREAD if whole)])
     spread = [list(known).index(name) for name in _SPREAD]
     rows: list[dict[str, Any]] = []
-    lost = (layers.dropped.cpu() * edge_errors(layers, attention)).sum(-1).sqrt()
+    lost = (layers.dropped.cpu() * edge_errors(layers)).sum(-1).sqrt()
     error = apart = 0.0
     for n in range(len(layers)):
         matrix = layers.read(n)
@@ -92,7 +92,7 @@ def template_distances(
             {"layer": layers.layers[n], "head": head, **dict(zip(known, row, strict=False))}
             for head, row in zip(layers.heads, distances.tolist(), strict=True)
         ]
-    notes = layers.mass_notes()
+    notes = []
     if error > 1e-6:
         notes.append(f"for what was not kept each distance may be off by up to {at_most(error)}")
     if not later and count > 1:
@@ -100,14 +100,7 @@ def template_distances(
     if whole:
         bound = at_most(min(error + apart, 1))
         notes.append(f"if edges to later tokens were not kept, these two are off by up to {bound}")
-    return table(
-        rows,
-        name="distances from templates",
-        computed_from=layers.source,
-        edits=layers.edits,
-        notes=notes,
-        index=("layer", "head"),
-    )
+    return layers.table(Table, rows, ["layer", "head"], "distances from templates", notes)
 
 
 def _largest(errors: Tensor) -> float:
@@ -158,14 +151,9 @@ def _given(templates: Mapping[str, ArrayLike], count: int) -> dict[str, Tensor]:
 
 
 def _template(name: str, given: ArrayLike) -> Tensor:
-    try:
-        if isinstance(given, Tensor):
-            given = given.detach().cpu()
-        made = torch.from_numpy(np.array(given, dtype=np.float64))
-    except (TypeError, ValueError) as error:
-        raise ShapeError(f"The template {name!r} is no array of numbers.") from error
+    made = tensor(given, f"The template {name!r} is not an array of numbers.").double().cpu()
     if not bool(((made >= 0) & made.isfinite()).all()):
-        raise ShapeError(f"The template {name!r} is no attention: numbers of at least 0.")
+        raise ShapeError(f"The template {name!r} is not attention: numbers of at least 0.")
     return made
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice, pairwise
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import networkx as nx
 import numpy as np
@@ -14,28 +14,21 @@ from scipy.sparse import csr_array
 from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
+from gattn.analysis.reading.attention import Attention
 from gattn.analysis.reading.dropped import largest_dropped
-from gattn.analysis.reading.layers import Attention, Layers
-from gattn.analysis.reading.results import Table, table
+from gattn.analysis.reading.layers_of import layers_of
+from gattn.analysis.reading.results import Table
 from gattn.checks import whole
-from gattn.door import draw
 from gattn.errors import SelectionError
 from gattn.heads.head import Floats, Ints
 from gattn.progress import walk
 
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
-
 THRESHOLDS = (0.025, 0.05, 0.1, 0.25, 0.5, 0.75)
-"""The attention that an edge needs at least, one graph each."""
+"""The least attention of an edge: one graph for each threshold."""
 
 
 class TopologyTable(Table):
     """One row per head and threshold; see `topology_table`."""
-
-    def draw(self, column: str = "betti1", *, ax: Axes | None = None, **options: Any) -> Axes:
-        """Draw a column, heads by thresholds; see `gattn.drawing.results.topology`."""
-        return draw(self, column, ax=ax, **options)
 
 
 def topology_table(
@@ -59,13 +52,13 @@ def topology_table(
     thresholds : iterable of float
         The thresholds, compared in double precision: .7 in single precision is below 0.7.
     self_loops : bool
-        Whether edges from a token to itself count: among edges, in the degree (twice), as cycles
-        of one token, and in :math:`\beta_1`. The original counts them.
+        Whether edges from a token to itself count: as edges, twice in the degree, as cycles of one
+        token, and in :math:`\beta_1`. The original counts them.
     max_cycles : int, optional
         Count simple directed cycles too, up to this many in each graph (500 in the original). There
-        may be exponentially many, so this is the time that it takes.
+        may be exponentially many, so this bounds the time.
     progress : bool
-        Whether to show how far it is, where it takes longer than a second.
+        Whether to show a progress bar.
 
     Returns
     -------
@@ -85,9 +78,9 @@ def topology_table(
     Raises
     ------
     ShapeError
-        Where attention is negative.
+        If attention is negative.
     SelectionError
-        Where queries and keys are not the same tokens, a threshold is not above 0, or `max_cycles`
+        If queries and keys are not the same tokens, a threshold is not above 0, or `max_cycles`
         is no whole number.
 
     References
@@ -98,8 +91,8 @@ def topology_table(
     least = _rising(thresholds)
     if max_cycles is not None:
         max_cycles = whole("max_cycles", max_cycles, 1, SelectionError)
-    layers = Layers.of(attention).square()
-    bound = largest_dropped(attention, self_loops=self_loops)
+    layers = layers_of(attention).square()
+    bound = largest_dropped(layers, self_loops=self_loops)
     rows = []
     unknown = 0
     fewer = "count without max_cycles, or take fewer layers or heads"
@@ -110,26 +103,16 @@ def topology_table(
             found = edges.described(threshold, max_cycles)
             for row, head in enumerate(layers.heads):
                 one = {name: values[row] for name, values in found.items()}
-                if bound is not None and bound[n, row] >= threshold:
+                if bound[n, row] >= threshold:
                     one, unknown = dict.fromkeys(one, np.nan), unknown + 1
                 rows.append({"layer": layers.layers[n], "head": head, "threshold": threshold} | one)
-    notes = layers.mass_notes() + (["self-loops count"] if self_loops else [])
+    notes = ["self-loops count"] if self_loops else []
     if unknown:
         notes.append(f"{unknown} graphs are unknown: edges that were not kept could be in them")
     if max_cycles is not None:
         notes.append(f"cycles are counted up to {max_cycles}")
-    place = ("layer", "head", "threshold")
-    plain = table(
-        rows,
-        name="topology",
-        computed_from=layers.source,
-        edits=layers.edits,
-        notes=notes,
-        index=place,
-    )
-    made = TopologyTable(plain.sort_index())
-    made.attrs = plain.attrs
-    return made
+    index = ["layer", "head", "threshold"]
+    return layers.table(TopologyTable, rows, index, "topology", notes).sort_index()
 
 
 def _rising(thresholds: Iterable[float]) -> list[float]:

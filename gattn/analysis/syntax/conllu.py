@@ -59,7 +59,7 @@ def read_conllu(source: str | PathLike[str]) -> list[Sentence]:
     Raises
     ------
     FileError
-        Where there is no such file, or a line is not CoNLL-U; the message names the line.
+        If there is no such file, or a line is not CoNLL-U; the message names the line.
 
     References
     ----------

@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 from gattn.analysis.reading.layers import Layers
-from gattn.analysis.reading.results import Table, told
+from gattn.analysis.reading.layers_of import layers_of
+from gattn.analysis.reading.results import Table
+from gattn.analysis.reading.sources import counted
 from gattn.analysis.syntax.conllu import Sentence
 from gattn.analysis.syntax.trees import Direction, largest, tree_heads
-from gattn.analysis.syntax.words import aligned
+from gattn.analysis.syntax.words import Matrix, aligned
 from gattn.edit_records import Described
 from gattn.errors import SelectionError
 from gattn.heads.stack import Stack
@@ -61,13 +64,13 @@ def dependency_alignment(
 ) -> Alignment:
     r"""Say how often heads connect words as dependency trees do, beside the best fixed offset.
 
-    Tokens are merged to the trees' words: columns are summed, rows averaged. With A without its
-    diagonal and special tokens, a dependency of word d on head h is found where
+    Tokens are merged into the trees' words: columns are summed, rows averaged. With A without its
+    diagonal and special tokens, a dependency of word d on head h is found if
 
     - ``dependent_to_head``: :math:`h = \arg\max_j A_{dj}`, the word reads its head most;
     - ``head_to_dependent``: :math:`h = \arg\max_i A_{id}`, its head reads it most.
 
-    The best fixed offset always names the word o places behind as the head; o is the most frequent
+    The best fixed offset always names the word o places later as the head; o is the most frequent
     one of the relation in these sentences. A head that does no better knows positions, not syntax.
 
     Parameters
@@ -78,24 +81,24 @@ def dependency_alignment(
         Trees, as `read_conllu` reads them.
     trees : bool
         Whether to match maximum spanning arborescences, too: ``tree`` is the share of dependencies
-        that that of ``dependent_to_head`` has. Without causal masks this takes long.
+        in that of ``dependent_to_head``. Without causal masks this takes long.
     progress : bool
-        Whether to show a progress bar on stderr, after the first second.
+        Whether to show a progress bar.
 
     Returns
     -------
     Alignment
-        By ``layer``, ``head`` and ``relation``, "all relations" for all of them together: the share
-        of dependencies found in each direction; ``offset`` and ``offset_accuracy``; ``number`` of
-        dependencies. `Alignment.best` has the best head of each relation.
+        By ``layer``, ``head`` and ``relation``, "all relations" being all of them together: the
+        share of dependencies found in each direction; ``offset`` and ``offset_accuracy``;
+        ``number`` of dependencies. `Alignment.best` has the best head of each relation.
 
     Raises
     ------
     SelectionError
-        Where traces and sentences are not as many, or of other texts, heads or layers; where it is
-        no self-attention; or where a relation is called "all relations".
+        If there are not as many traces as sentences, or they are of other texts, heads or layers,
+        it is not self-attention, or a relation is called "all relations".
     ShapeError
-        Where attention is negative.
+        If attention is negative.
 
     References
     ----------
@@ -109,107 +112,105 @@ def dependency_alignment(
             f"Each trace goes with one sentence, but there are {len(runs)} traces and {len(texts)} "
             "sentences."
         )
-    counts = _Counts(trees)
+    found = _Found([*get_args(Direction), *(["tree"] if trees else [])])
     pairs = list(zip(runs, texts, strict=True))
     fewer = "fewer sentences take less, and so does trees=False" if trees else "fewer sentences"
     for run, sentence in walk(pairs, "alignment", "sentence", progress=progress, fewer=fewer):
-        counts.add(Layers.of(run).square(), sentence)
-    return counts.table()
+        found.add(layers_of(run).square(), sentence)
+    return found.table()
 
 
 @dataclass(eq=False)
-class _Counts:
-    """Counts what heads find, over sentences."""
+class _Found:
+    """The dependencies of all sentences, and which heads find them.
 
-    trees: bool
-    found: dict[tuple[str, str], NDArray[np.int64]] = field(default_factory=dict)
-    offsets: dict[str, Counter[int]] = field(default_factory=dict)
+    `hits` has one array (columns, layers, heads, dependencies) per sentence.
+    """
+
+    columns: Sequence[str]
+    hits: list[NDArray[np.bool_]] = field(default_factory=list)
+    relations: list[str] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
     layers: tuple[int, ...] = ()
     heads: tuple[int, ...] = ()
     source: str = ""
     edits: dict[Described, None] = field(default_factory=dict)
     mass: float = 0.0
     dropped: float = 0.0
-    sentences: int = 0
     lost: int = 0
-    before: int = 0
     is_causal: bool = True
 
     def add(self, layers: Layers, sentence: Sentence) -> None:
-        """Count a sentence."""
-        if self.sentences and (layers.layers, layers.heads) != (self.layers, self.heads):
+        """Look for a sentence's dependencies."""
+        if self.hits and (layers.layers, layers.heads) != (self.layers, self.heads):
             raise SelectionError("The traces have other layers or heads: capture all alike.")
         if ALL in sentence.relations:
             raise SelectionError(f"A relation is called {ALL!r}, as all together are: rename it.")
         self.layers, self.heads = layers.layers, layers.heads
-        self.edits |= dict.fromkeys(layers.edits)
+        self.edits |= dict.fromkeys(layers.read_from.edits)
         self.source = str(replace(layers.read_from, size=""))
         self.mass += float(layers.mass.sum())
         self.dropped += float(layers.dropped.sum())
         words, unit_of = aligned(layers.tokens, sentence)
         pairs = []
-        for dependent, parent in enumerate(sentence.heads):
-            if parent is not None and unit_of[dependent] != unit_of[parent]:
-                pairs.append((unit_of[dependent], unit_of[parent], sentence.relations[dependent]))
-            elif parent is not None:
+        for word, (head, relation) in enumerate(
+            zip(sentence.heads, sentence.relations, strict=True)
+        ):
+            if head is None:
+                continue
+            if unit_of[word] == unit_of[head]:
                 self.lost += 1
-        self.sentences += 1
-        for dependent, parent, relation in pairs:
-            self.before += parent < dependent
-            for name in (relation, ALL):
-                self.offsets.setdefault(name, Counter())[parent - dependent] += 1
-        for n in range(len(layers)):
-            matrix = words.matrix(layers.read(n).double().cpu().numpy())
-            self.is_causal &= not np.triu(matrix).any()
-            guesses = {
-                "dependent_to_head": largest(matrix),
-                "head_to_dependent": largest(matrix.swapaxes(1, 2)),
-            }
-            if self.trees:
-                guesses["tree"] = np.stack([tree_heads(one) for one in matrix])
-            for column, guess in guesses.items():
-                self._count(column, n, guess, pairs)
+                continue
+            pairs.append((unit_of[word], unit_of[head]))
+            self.relations.append(relation)
+            self.offsets.append(unit_of[head] - unit_of[word])
+        dependent, parent = np.array(pairs, dtype=np.int64).reshape(-1, 2).T
+        matrices = (layers.read(n).double().cpu().numpy() for n in range(len(layers)))
+        guesses = [self._guesses(words.matrix(matrix)) for matrix in matrices]
+        self.hits.append(np.stack(guesses, 1)[..., dependent] == parent)
 
-    def _count(
-        self, column: str, n: int, guess: NDArray[np.int64], pairs: list[tuple[int, int, str]]
-    ) -> None:
-        shape = len(self.layers), len(self.heads)
-        for dependent, parent, relation in pairs:
-            hits = guess[:, dependent] == parent
-            for name in (relation, ALL):
-                self.found.setdefault((name, column), np.zeros(shape, dtype=np.int64))[n] += hits
+    def _guesses(self, matrix: Matrix) -> NDArray[np.int64]:
+        """Give each word's head by the heads of a layer, (columns, heads, words)."""
+        self.is_causal &= not np.triu(matrix).any()
+        guesses = [largest(matrix), largest(matrix.swapaxes(1, 2))]
+        if "tree" in self.columns:
+            guesses.append(np.stack([tree_heads(one) for one in matrix]))
+        return np.stack(guesses)
 
     def table(self) -> Alignment:
         """Give the shares."""
         if not self.offsets:
             raise SelectionError("The sentences have no dependencies between different words.")
-        columns = [*get_args(Direction), *(["tree"] if self.trees else [])]
-        numbers = {name: offsets.total() for name, offsets in self.offsets.items()}
-        rows = []
-        for n, layer in enumerate(self.layers):
-            for h, head in enumerate(self.heads):
-                for name in sorted(numbers, key=lambda name: (name != ALL, -numbers[name], name)):
-                    offset, hits = self.offsets[name].most_common(1)[0]
-                    row: dict[str, Any] = {"layer": layer, "head": head, "relation": name}
-                    for column in columns:
-                        row[column] = int(self.found[name, column][n, h]) / numbers[name]
-                    row |= {"offset": offset, "offset_accuracy": hits / numbers[name]}
-                    rows.append(row | {"number": numbers[name]})
-        made = Alignment(rows).set_index(["layer", "head", "relation"])
-        many = "" if self.sentences == 1 else "s"
-        source = f"{self.sentences} sentence{many}; {self.source}"
-        made.attrs = {
-            "name": "dependency alignment",
-            "computed_from": source,
-            "notes": self._notes(numbers[ALL]),
-            **told(self.edits),
+        hits, offsets = np.concatenate(self.hits, -1), np.array(self.offsets)
+        numbers = Counter(self.relations)
+        names = sorted(numbers, key=lambda name: (-numbers[name], name))
+        relations = np.array(self.relations, dtype=object)
+        chosen = [np.ones(len(offsets), dtype=bool), *(relations == name for name in names)]
+        shares = np.stack([hits[..., some].mean(-1) for some in chosen], -1)
+        places = [self.layers, self.heads, [ALL, *names]]
+        index = pd.MultiIndex.from_product(places, names=["layer", "head", "relation"])
+        best = [Counter(offsets[some].tolist()).most_common(1)[0] for some in chosen]
+        number = np.array([some.sum() for some in chosen])
+        of_relations = {
+            "offset": np.array([offset for offset, _ in best]),
+            "offset_accuracy": np.array([found for _, found in best]) / number,
+            "number": number,
         }
-        return made
+        repeats = len(index) // len(chosen)
+        columns = dict(zip(self.columns, shares.reshape(len(shares), -1), strict=True))
+        columns |= {name: np.tile(values, repeats) for name, values in of_relations.items()}
+        return Alignment.of(
+            pd.DataFrame(columns, index=index),
+            name="dependency alignment",
+            computed_from=f"{counted(len(self.hits), 'sentence')}; {self.source}",
+            notes=self._notes(),
+            edits=self.edits,
+        )
 
-    def _notes(self, number: int) -> list[str]:
+    def _notes(self) -> list[str]:
         notes = []
         if self.is_causal:
-            share = self.before / number
+            share = np.mean(np.array(self.offsets) < 0)
             notes.append(f"causal: dependent_to_head can find the {share:.0%} of heads in front")
         if self.dropped > 1e-6 * self.mass:
             notes.append(f"{self.dropped / self.mass:.2%} of the attention was not kept")

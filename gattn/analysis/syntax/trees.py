@@ -10,16 +10,17 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from gattn.analysis.reading.layers import Attention, Layers, heads_of, named
-from gattn.analysis.reading.results import Graph, Table, column, table, told_in_graph
+from gattn.analysis.reading.attention import Attention
+from gattn.analysis.reading.heads import graphs_of
+from gattn.analysis.reading.layers import Layers
+from gattn.analysis.reading.layers_of import layers_of
+from gattn.analysis.reading.results import Graph, Table, column, told_in_graph
 from gattn.analysis.syntax.words import Matrix, words_of
-from gattn.door import draw
 from gattn.errors import SelectionError
-from gattn.heads.head import AttentionGraph
 from gattn.progress import walk
 
 if TYPE_CHECKING:
-    from matplotlib.axes import Axes
+    pass
 
 Direction: TypeAlias = Literal["dependent_to_head", "head_to_dependent"]
 
@@ -31,51 +32,47 @@ class Tree(Graph):
 class BestEdges(Table):
     """The best edges of words in every head; see `best_edges`."""
 
-    def draw(self, side: str = "key", *, ax: Axes | None = None, **options: Any) -> Axes:
-        """Draw it on Axes; see `gattn.drawing.results.syntax.draw_best_edges`."""
-        return draw(self, side, ax=ax, **options)
-
 
 def best_edges(
     attention: Attention, *, tokens: Sequence[str] = (), progress: bool = True
 ) -> BestEdges:
     """Find the word that each word reads most, and the word that reads it most, in every head.
 
-    Tokens are merged to words where the graph knows them: columns are summed, rows averaged. A
-    word does not count as its own, and special tokens as none.
+    Tokens are merged into words if the graph knows them: columns are summed, rows averaged. A
+    word's attention to itself does not count, and special tokens are not words.
 
     Parameters
     ----------
     attention : Attention
         Whatever holds it.
     tokens : sequence of str
-        The tokens' texts, where `attention` is an array, which does not know them.
+        The texts of an array's tokens.
     progress : bool
-        Whether to show a progress bar on stderr, after the first second.
+        Whether to show a progress bar.
 
     Returns
     -------
     BestEdges
         By ``layer``, ``head`` and ``word``: its ``token``; ``key``, ``key_token`` and
         ``key_attention`` of the word that it reads most; and ``query``, ``query_token`` and
-        ``query_attention`` of the word that reads it most. Missing where nothing is read.
+        ``query_attention`` of the word that reads it most. Missing if nothing is read.
 
     Raises
     ------
     SelectionError, ShapeError
-        Where it is no self-attention, or negative.
+        If it is not self-attention, or is negative.
 
     References
     ----------
     Clark et al. (2019), What does BERT look at?
     """
-    attention = named(attention, tokens)
-    graphs = heads_of(attention)
+    layers = layers_of(attention, tokens).square()
+    graphs = graphs_of(layers)
     words = words_of(graphs[0])
     texts = np.array(words.texts, dtype=object)
     parts = []
     for graph in walk(graphs, "best edges", "head", progress=progress):
-        matrix = words.matrix(_dense(graph)[None])[0]
+        (matrix,) = words.matrix(graph.to_dense()[None].astype(np.float64))
         part: dict[str, Any] = {"layer": graph.layer or 0, "head": graph.head or 0}
         part |= {"word": range(len(texts)), "token": column(texts)}
         for side, values in (("key", matrix), ("query", matrix.T)):
@@ -86,18 +83,9 @@ def best_edges(
             found = values[np.arange(len(texts)), other]
             part[f"{side}_attention"] = np.where(there, found, np.nan)
         parts.append(pd.DataFrame(part))
-    layers = Layers.of(attention)
-    plain = table(
-        pd.concat(parts, ignore_index=True),
-        name="best edges",
-        computed_from=layers.source,
-        edits=layers.edits,
-        notes=[*_notes(layers), *layers.mass_notes()],
-        index=("layer", "head", "word"),
-    )
-    made = BestEdges(plain)
-    made.attrs = plain.attrs
-    return made
+    rows = pd.concat(parts, ignore_index=True)
+    index = ["layer", "head", "word"]
+    return layers.table(BestEdges, rows, index, "best edges", _notes(layers))
 
 
 def arborescence(
@@ -105,16 +93,16 @@ def arborescence(
 ) -> Tree:
     r"""Find the tree of words with the most attention: its maximum spanning arborescence.
 
-    Each word but the root has one head, no heads go in a circle, and the sum of attention along the
-    edges is the largest there is. A causal head points back alone, so that the first word is the
-    root, and each word's best edge is the tree's; otherwise it is Edmonds' algorithm.
+    Each word but the root has one head, there are no cycles, and the sum of attention along the
+    edges is the largest possible. Causal attention points back alone, so that the first word is the
+    root, and each word's best edge is in the tree; otherwise it takes Edmonds' algorithm.
 
     Parameters
     ----------
     attention : Attention
         One head.
     tokens : sequence of str
-        The tokens' texts, where `attention` is an array, which does not know them.
+        The texts of an array's tokens.
     direction : str
         Whose attention makes an edge: "dependent_to_head", a word reads its head, or
         "head_to_dependent", a head reads its dependents.
@@ -123,29 +111,30 @@ def arborescence(
     -------
     Tree
         A `networkx.DiGraph` on words from 0, with ``token``; edges run from head to dependent, with
-        ``weight``. Where not all words are reached, a forest, which `notes` say.
+        ``weight``. If not all words are reached, it is a forest, and `notes` say so.
 
     Raises
     ------
     SelectionError
-        Where there are several heads, or it is no self-attention, or there is no such direction.
+        If there are several heads, it is not self-attention, or there is no such direction.
     ShapeError
-        Where attention is negative.
+        If attention is negative.
 
     References
     ----------
     Edmonds (1967), Optimum branchings. Raganato and Tiedemann (2018), An analysis of encoder
     representations in transformer-based machine translation.
     """
-    attention = named(attention, tokens)
-    _check_direction(direction)
-    heads = heads_of(attention)
+    if direction not in get_args(Direction):
+        raise SelectionError(f"direction is one of {get_args(Direction)}, not {direction!r}.")
+    layers = layers_of(attention, tokens).square()
+    heads = graphs_of(layers)
     if len(heads) != 1:
         raise SelectionError(
             f"arborescence takes one head, as in trace[1, 3], but there are {len(heads)}."
         )
-    layers, words = Layers.of(attention), words_of(heads[0])
-    matrix = words.matrix(_dense(heads[0])[None])[0]
+    words = words_of(heads[0])
+    (matrix,) = words.matrix(layers.read(0).double().cpu().numpy())
     parents = tree_heads(matrix if direction == "dependent_to_head" else matrix.T)
     tree = Tree()
     for n, token in enumerate(words.texts):
@@ -159,10 +148,10 @@ def arborescence(
     if roots > 1:
         notes.append(f"a forest of {roots} trees: no word reaches all others over kept edges")
     tree.graph |= {
-        "computed_from": layers.source,
+        "computed_from": str(layers.read_from),
         "notes": "\n".join(notes),
         "direction": direction,
-        **told_in_graph(layers.edits),
+        **told_in_graph(layers.read_from.edits),
     }
     return tree
 
@@ -202,16 +191,6 @@ def largest(matrix: Matrix) -> NDArray[np.int64]:
     return np.where(matrix.any(-1), matrix.argmax(-1), -1)
 
 
-def _dense(graph: AttentionGraph) -> Matrix:
-    layers = Layers.of(graph).square()
-    return layers.read(0)[0].double().cpu().numpy()
-
-
 def _notes(layers: Layers) -> list[str]:
     is_causal = all(not bool(layers.read(n).triu(1).any()) for n in range(len(layers)))
-    return ["causal: a word reads none behind it"] if is_causal else []
-
-
-def _check_direction(direction: str) -> None:
-    if direction not in get_args(Direction):
-        raise SelectionError(f"direction is one of {get_args(Direction)}, not {direction!r}.")
+    return ["causal: a word reads no later ones"] if is_causal else []

@@ -1,4 +1,4 @@
-"""ALTI: how near each token's vector brings a layer to its output."""
+"""ALTI: how much nearer each token's vector brings a layer to its output."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def alti(
 ) -> Array:
     r"""Measure how tokens mix in each layer, by the distance of each vector from their sum.
 
-    The output :math:`y_i` of an attention sublayer sums vectors :math:`T_i(x_j)`, one per key,
-    the residual stream in that of i itself, and of the bias. In post-norm models they are taken
-    behind the layer's norm, its statistics fixed. Then
+    The output :math:`y_i` of an attention sublayer is the sum of the bias and of vectors
+    :math:`T_i(x_j)`, one per key; that of i itself holds the residual stream. In post-norm models
+    they are taken after the layer's norm, its statistics fixed. Then
 
     .. math::
         c_{ij} = \frac{\max(0, \|y_i\|_1 - \|y_i - T_i(x_j)\|_1)}
@@ -55,13 +55,13 @@ def alti(
     Returns
     -------
     Array
-        The axes (layer, query, key); rows sum to 1, but to 0 where no vector comes nearer to the
-        output than nothing, which `notes` says.
+        The axes (layer, query, key). Rows sum to 1, or to 0 if no vector is nearer to the output
+        than the zero vector, which `notes` says.
 
     Raises
     ------
     CaptureError, ModelError, SelectionError
-        As `gattn.analysis.contributions` does.
+        As in `gattn.analysis.contributions`.
 
     References
     ----------
@@ -94,7 +94,7 @@ def _interactions(part: Sublayer) -> Tensor:
 def _nearer(part: Sublayer) -> Tensor:
     """Say how much nearer each vector comes to the output, without the residual: (queries, keys).
 
-    Vectors are made for tiles of some queries and keys, at a time.
+    Vectors are made for one tile of queries and keys at a time.
     """
     found = part.values.new_zeros(len(part), len(part))
     whole = part.after.abs().sum(-1, keepdim=True)

@@ -36,14 +36,12 @@ def contributions(
 ) -> Array:
     r"""Measure what tokens add to each other, by the lengths of the vectors that travel.
 
-    Attention alone does not tell: a long look at a short vector moves nothing.
+    Attention alone does not tell: much attention to a short vector moves little.
 
     Parameters
     ----------
-    text : str, sequence of int, Tensor, or mapping
-        One text, or what else `gattn.capture` takes.
-    model, tokenizer
-        As in `gattn.capture`.
+    text, model, tokenizer
+        As in `gattn.capture`, but one text.
     of : {"head", "attention", "residual", "norm"}
         Which vectors, each of query i and key j:
 
@@ -51,26 +49,26 @@ def contributions(
           ``capture(..., contributions=True)``;
         - "attention": what all heads add together, :math:`\|\sum_h A^h_{ij} W_O^h v^h_j\|`;
         - "residual": the same, and where j is i, with the residual stream :math:`x_i` added;
-        - "norm": the same behind the norm that reads the sum, its statistics fixed: that of the
+        - "norm": the same after the norm that reads the sum, its statistics fixed: that of the
           layer itself in post-norm models such as BERT, the MLP's in pre-norm models.
     layers, stack : optional
-        Which layers, all by default, and which stack where the model has several.
+        Which layers, by default all, and which stack, if the model has several.
     progress : bool
-        Whether to show a progress bar on stderr, after the first second.
+        Whether to show a progress bar.
 
     Returns
     -------
     Array
-        The axes (layer, query, key), for "head" (layer, head, query, key). The vectors, with
-        residual and bias, were verified to sum to what the model computed; `notes` has the error.
+        The axes (layer, query, key), for "head" (layer, head, query, key). That the vectors, with
+        residual and bias, sum to what the model computed was verified; `notes` has the error.
 
     Raises
     ------
     CaptureError, ModelError
-        As `gattn.capture` does; also where the vectors of a model cannot be told, or no norm reads
-        the sum.
+        As in `gattn.capture`; also if the vectors of a model cannot be found, or no norm reads the
+        sum.
     SelectionError
-        Where there is no such layer, stack or kind of vectors.
+        If there is no such layer or stack, or no such `of`.
 
     References
     ----------
@@ -119,10 +117,10 @@ def residual_shares(
 ) -> Array:
     r"""Measure how much of each token stays its own in the attention sublayer of a layer.
 
-    The share is :math:`\|p_i\| / (\|p_i\| + \|m_i\|)`: what is preserved, :math:`p_i`, is the
-    residual stream and what the token adds to itself; what is mixed in, :math:`m_i`, is all that
-    other tokens add to it. It is 1 less Kobayashi et al.'s mixing ratio. In post-norm models both
-    are taken behind the layer's norm, its statistics fixed; bias is neither.
+    The share is :math:`\|p_i\| / (\|p_i\| + \|m_i\|)`: the preserved :math:`p_i` is the residual
+    stream and what the token adds to itself, the mixed-in :math:`m_i` all that other tokens add to
+    it. It is 1 minus Kobayashi et al.'s mixing ratio. In post-norm models both are taken after the
+    layer's norm, its statistics fixed; the bias belongs to neither.
 
     Parameters
     ----------
@@ -137,7 +135,7 @@ def residual_shares(
     Raises
     ------
     CaptureError, ModelError, SelectionError
-        As `contributions` does.
+        As in `contributions`.
 
     References
     ----------
@@ -157,7 +155,7 @@ def residual_shares(
 
 
 def output_of(part: Sublayer) -> Sublayer:
-    """Give a sublayer up to its output: behind the norm where that is the layer's own."""
+    """Give a sublayer up to its output: after the norm, if that is the layer's own."""
     return part.normed() if part.is_post_norm else part
 
 
@@ -168,7 +166,7 @@ def labelled(
     axes: dict[str, Sequence[int] | None],
     **facts: object,
 ) -> Array:
-    """Name the axes of what was read of the layers; None stands for the tokens."""
+    """Name the axes of results, one per layer; None stands for the tokens."""
     positions = range(len(found.tokens))
     tokens = {axis: found.tokens for axis, labels in axes.items() if labels is None}
     labels = {axis: positions if some is None else some for axis, some in axes.items()}
@@ -178,7 +176,7 @@ def labelled(
         name=name,
         computed_from=found.source,
         edits=found.edits,
-        notes=found.notes,
+        notes=[found.check, *found.notes],
         tokens=tokens,
         **facts,
     )

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import networkx as nx
 
-from gattn.analysis.reading.results import Graph, Table, edits_of, table
+from gattn.analysis.reading.results import Graph, Table, edits_of
 from gattn.checks import whole
 from gattn.errors import SelectionError
 
@@ -27,29 +27,30 @@ class Routes(Graph):
 
     Nodes are ``(layer, position, kind)``, with these kinds:
 
-    - "residual": the stream of a token where a layer begins; ``(layers, position, "residual")`` is
-      the last, from which the prediction is read, and those of layer 0 are the embeddings;
+    - "residual": the stream of a token at the start of a layer; ``(layers, position, "residual")``
+      is the last, from which the prediction is read, and those of layer 0 are the embeddings;
     - "attention": what a token's attention adds to its stream;
-    - "middle": the stream behind attention; there is none where attention and MLP are parallel;
+    - "middle": the stream after attention, unless attention and MLP are parallel;
     - "mlp": what the MLP adds.
 
-    Nodes have ``layer``, ``position``, ``kind``, ``token``, and ``strength``: the strength of all
-    paths from there to the prediction together. That of the embeddings sums to 1.
+    Nodes have ``layer``, ``position``, ``kind``, ``token``, and ``strength``: that of all paths
+    from there to the prediction together. The embeddings' strengths sum to 1.
 
     Edges have
 
     - ``kind``: "residual" along the stream, "attention" from another token, "self" from the token
       itself by attention, "mlp" into the MLP, "output" from attention or MLP into the stream;
-    - ``importance``: the share that it has in the stream behind attention, or behind the MLP;
+    - ``importance``: its share in the stream after attention, or after the MLP;
     - ``weight``: its share among all edges into its target; these sum to 1, and the strength of a
       path is the product of its weights;
-    - ``head_0``, ``head_1`` ...: the importance by each head, where it is attention; ``head``: the
-      most important one.
+    - ``head_0``, ``head_1`` ...: the importance of each head of attention; ``head``: the most
+      important one.
 
     The graph has ``position``, ``predicted``, ``threshold``, ``norm``, ``layers``, ``tokens`` (a
-    JSON list), ``computed_from`` and ``notes``. All are plain numbers and texts, which NetworkX
-    writes. Tokens may hold control characters, which its GraphML and GEXF cannot: `gattn.save`
-    escapes them, and `gattn.load` gives such routes back from ``.json`` and ``.graphml``.
+    JSON list), ``computed_from``, ``notes``, and ``error``: how far the parts were from their sums,
+    relative to the largest number. All are plain numbers and texts, which NetworkX writes. Tokens
+    may hold control characters, which its GraphML and GEXF cannot: `gattn.save` escapes them, and
+    `gattn.load` gives such routes back from ``.json`` and ``.graphml``.
 
     A subgraph keeps the weights and strengths of the whole; its paths are those that lie in it from
     an embedding to the prediction.
@@ -96,15 +97,15 @@ class Routes(Graph):
         Parameters
         ----------
         k : int
-            How many, at most.
+            How many at most.
         mlp : bool
-            Whether ways through an MLP and past it are paths of their own; by default their
-            strengths are added up.
+            Whether paths through an MLP and past it are told apart; by default their strengths are
+            added up.
 
         Returns
         -------
         Table
-            One row a path, the strongest first: ``strength``; ``from`` and ``token`` where it
+            One row per path, the strongest first: ``strength``; ``from`` and ``token`` where it
             begins; ``path`` in words, with ``2.1,0→`` for attention by the heads 1 and 0 of layer
             2, the most important first, and ``2.1↺`` for a token's to itself; ``nodes``.
 
@@ -115,8 +116,8 @@ class Routes(Graph):
         Raises
         ------
         SelectionError
-            Where k is no such number, or the graph has not the form of routes or lacks the node
-            from which the prediction is read.
+            If k is not a positive number, or the graph does not have the form of routes or lacks
+            the node from which the prediction is read.
         """
         count = whole("k", k, 1, SelectionError)
         self.check()
@@ -152,13 +153,7 @@ class Routes(Graph):
         none: dict[str, list[Any]] = {
             name: [] for name in ("strength", "from", "token", "path", "nodes")
         }
-        return table(
-            rows or none,
-            name="paths",
-            computed_from=self.computed_from,
-            notes=self.notes,
-            edits=edits_of(self),
-        )
+        return self._table(rows or none, "paths")
 
     @property
     def end(self) -> Node:
@@ -208,7 +203,7 @@ class Routes(Graph):
         Returns
         -------
         Table
-            One row an edge and head: ``layer``, ``head``, ``query``, ``key``, ``query_token``,
+            One row per edge and head: ``layer``, ``head``, ``query``, ``key``, ``query_token``,
             ``key_token``, ``importance``, and ``strength``: that of all paths over it.
         """
         self.check()
@@ -230,13 +225,12 @@ class Routes(Graph):
                     for head, share in heads_of_edge(facts).items()
                 ]
         rows.sort(key=lambda row: (-row["strength"], row["layer"], row["head"]))
-        return table(
-            rows,
-            name="edges of routes",
-            computed_from=self.computed_from,
-            notes=self.notes,
-            edits=edits_of(self),
-        )
+        return self._table(rows, "edges of routes")
+
+    def _table(self, rows: Any, name: str) -> Table:
+        edits = edits_of(self)
+        source = self.computed_from
+        return Table.of(rows, name=name, computed_from=source, notes=self.notes, edits=edits)
 
 
 def _place(node: Node) -> tuple[int, int, int]:

@@ -44,8 +44,8 @@ def routes(
 ) -> Routes:
     r"""Find the routes by which information flows to a prediction.
 
-    Every residual stream of a model is a sum of vectors: behind attention, of the stream before it
-    and of what each token adds by each head; behind the MLP, of the stream before it and of the
+    Every residual stream of a model is a sum of vectors: after attention, of the stream before it
+    and of what each token adds by each head; after the MLP, of the stream before it and of the
     MLP's output. The proximity of a part x of a sum y, and its importance, are
 
     .. math::
@@ -53,46 +53,44 @@ def routes(
         p(x, y) = \max(\|y\| - \|y - x\|, 10^{-5}), \qquad
         c(x) = \frac{p(x, y)}{\sum_{x'} p(x', y)}.
 
-    Parts of an importance not above `threshold` are dropped, and the others divided by their sum;
-    where all would be dropped the most important stays. From the last stream of the token whose
-    prediction is asked for this is walked back, layer by layer: only what is still on a route is
+    Parts whose importance is at most `threshold` are dropped, and the others divided by their sum;
+    if all would be dropped, the most important stays. This is followed back, layer by layer, from
+    the last stream of the token whose prediction is asked for: only what is still on a route is
     computed.
 
     Parameters
     ----------
-    text : str, sequence of int, Tensor, or mapping
-        One text, or what else `gattn.capture` takes.
-    model, tokenizer
-        As in `gattn.capture`.
+    text, model, tokenizer
+        As in `gattn.capture`, but one text.
     position : int
-        The token whose prediction is asked for; from the end where negative.
+        The token whose prediction is asked for; negative from the end.
     threshold : float
-        The importance that a part must exceed, from 0 to below 1. With 0 the graph has an edge for
-        nearly each pair of tokens and layer; `route_importances` gives these as an array.
+        The importance that a part must exceed, at least 0 and below 1. With 0 the graph has an edge
+        for nearly every pair of tokens and layer; `route_importances` gives these as an array.
     norm : 1 or 2
         Of the vectors; the paper's is 1, the sum of absolute values.
     stack : str, optional
-        Which stack of self-attention; needed where the model has several.
+        Which stack of self-attention, if the model has several.
     progress : bool
-        Whether to show a progress bar, after the first second.
+        Whether to show a progress bar.
 
     Returns
     -------
     Routes
-        A `networkx.DiGraph` that says which of its paths are strong.
+        A `networkx.DiGraph` that ranks its paths by strength.
 
     Raises
     ------
     SelectionError
-        Where there is no such position, norm, threshold or stack.
+        If there is no such position, norm, threshold or stack.
     CaptureError, ModelError
-        As `gattn.capture` does; also where the parts of a layer cannot be found, or do not sum to
-        its output.
+        As in `gattn.capture`; also if the parts of a layer cannot be found, or do not sum to its
+        output.
 
     Notes
     -----
-    Biases are no part, as in the paper. Where layers end in a norm of their sum, as in BERT, the
-    vectors are those behind the norm, its statistics fixed, and what the last norm changes counts
+    Biases are not a part, as in the paper. If layers end in a norm of their sum, as in BERT, the
+    vectors are those after the norm, its statistics fixed, and what the last norm changes counts
     as the MLP's.
 
     References
@@ -126,6 +124,7 @@ def routes(
         threshold=float(threshold),
         norm=int(norm),
         layers=len(found.layers),
+        error=found.error,
         predicted=predicted(target),
         tokens=json.dumps(found.tokens),
     )
@@ -150,20 +149,20 @@ def route_importances(
     text, model, tokenizer, norm, stack, progress
         As in `routes`.
     by_head : bool
-        Whether to give each head by itself, rather than their sum.
+        Whether to give each head rather than their sum.
     layers : int or sequence of int, optional
         Which layers; all by default.
 
     Returns
     -------
     Array
-        Axes ``layer``, ``head`` where asked for, ``query`` and ``key``. What a row, over heads,
+        Axes ``layer``, ``head`` if asked for, ``query`` and ``key``. What a row, summed over heads,
         lacks of 1 is the importance of the residual stream.
 
     Raises
     ------
     SelectionError, CaptureError, ModelError
-        As `routes` does.
+        As in `routes`.
     """
     _check(norm, 0.0)
 
@@ -191,13 +190,13 @@ def route_importances(
         name="importance",
         computed_from=found.source,
         edits=found.edits,
-        notes=[*found.notes, "what a row lacks of 1 is the residual stream's"],
+        notes=[found.check, *found.notes, "what a row lacks of 1 is the residual stream's"],
         tokens={"query": found.tokens, "key": found.tokens},
     )
 
 
 class _Prediction(Context):
-    """Reads what the model predicts behind each token."""
+    """Reads what the model predicts after each token."""
 
     reads_one_call = True
 
@@ -217,7 +216,7 @@ def _decomposed(
     stack: str | None,
     progress: bool,
 ) -> tuple[Decomposition[Sublayer], Any]:
-    """Take all layers apart, and tell how to name what is predicted behind a token."""
+    """Take all layers apart; give a function, too, that names the prediction at a position."""
     from gattn.models.load.resolving import resolved
 
     model, tokenizer = resolved(model, tokenizer)

@@ -1,4 +1,4 @@
-"""Value zeroing: how much a layer's output would turn, were a token's value not there."""
+"""Value zeroing: how much a layer's output turns when a token's value is zeroed."""
 
 from __future__ import annotations
 
@@ -42,31 +42,29 @@ def value_zeroing(
 ) -> Array:
     r"""Measure how much each layer needs each token's value.
 
-    In one layer at a time the value of token t is zeroed in all heads, the attention staying as it
-    is, and the layer runs on to its end, the MLP included. With its output :math:`y_i` for token i,
+    In one layer at a time the value of token t is zeroed in all heads, while attention stays as it
+    is, and the layer runs to its end, the MLP included. With its output :math:`y_i` for token i,
 
     .. math::
 
         C_{it} = 1 - \cos(y_i, y_i^{\text{without } t}),
 
-    each row divided by its sum. It is the only measure of mixing here that takes the whole layer in
-    account: attention, values, residual stream, norms and MLP. T tokens take T runs of the model,
-    for all layers together, in batches.
+    each row divided by its sum. It is the only measure of mixing here that takes the whole layer
+    into account: attention, values, residual stream, norms and MLP. T tokens take T runs of the
+    model, for all layers together, in batches.
 
     Parameters
     ----------
-    text : str, sequence of int, Tensor, or mapping
-        One text, or what else `gattn.capture` takes.
-    model, tokenizer
-        As in `gattn.capture`.
+    text, model, tokenizer
+        As in `gattn.capture`, but one text.
     zeroed : int, str, or sequence of these, optional
-        The tokens whose values are zeroed, one after another: positions, from the end where
-        negative, or texts, which name every token of that text; all by default. Of some, rows are
-        not divided by their sum, which is not known.
+        The tokens whose values are zeroed, one after another: positions, negative from the end, or
+        texts, which name every token of that text; by default all. If only some are, rows are not
+        divided by their sum, which is not known.
     layers : int or sequence of int, optional
-        In which layers; all by default.
+        In which layers; by default all.
     stack : str, optional
-        Which stack, such as "encoder"; needed where the model has several.
+        Which stack, such as "encoder", if the model has several.
     batch_size : int, optional
         How many tokens run at once; by default as many as fit in 1 GiB, or in half of a GPU's
         free memory.
@@ -77,16 +75,16 @@ def value_zeroing(
     -------
     Array
         Axes ``layer``, ``query`` and ``key``. A row in which no value makes a difference is 0. The
-        residual stream is in the numbers: `gattn.analysis.rollout` adds none.
+        numbers hold the residual stream, so `gattn.analysis.rollout` adds none.
 
     Raises
     ------
     SelectionError
-        Where there is no such token, layer or stack.
+        If there is no such token, layer or stack.
     ModelError
-        Where the model cannot be loaded, or its layers are not to be found.
+        If the model cannot be loaded, or its layers cannot be found.
     CaptureError
-        As `gattn.capture` does.
+        As in `gattn.capture`.
 
     References
     ----------

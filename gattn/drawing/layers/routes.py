@@ -108,7 +108,7 @@ def draw_routes(
     add_key(ax, lines, f"{by}\nof attention", ("stream", "mlp"), paths=bool(bright))
     predicted = shown_text(str(routes.graph.get("predicted", "")))
     title = f"routes to {predicted or 'position ' + str(routes.end[1])}"
-    write_title(ax, f"{title} · {routes.computed_from}", routes.notes[1:])
+    write_title(ax, f"{title} · {routes.computed_from}", routes.notes)
     return ax
 
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure, SubFigure
 
 from gattn.analysis.heads.compare import columns_of, compare_head, difference, mean_distance, pairs
 from gattn.analysis.heads.divergences import FARTHEST
-from gattn.analysis.heads.head_table import Heads
+from gattn.analysis.reading.attention import Heads
 from gattn.drawing.canvas.colours import Scale, colour_map
 from gattn.drawing.canvas.frame import edits_between, shown_text
 from gattn.drawing.many_heads.draw_heads import Chosen, edges_shown, key_value_groups, what_is_shown

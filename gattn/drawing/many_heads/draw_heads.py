@@ -10,7 +10,8 @@ from typing import TypeAlias
 from matplotlib.colors import Colormap
 from matplotlib.figure import Figure, SubFigure
 
-from gattn.analysis.heads.head_table import Heads, Place, by_place
+from gattn.analysis.reading.attention import Heads
+from gattn.analysis.reading.heads import Place, by_place
 from gattn.drawing.canvas.colours import Scale, colour_map
 from gattn.drawing.canvas.frame import edits_said, shown_text
 from gattn.drawing.canvas.shown import all_of, kept_by, share_of

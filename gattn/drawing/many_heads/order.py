@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import pandas as pd
 
-from gattn.analysis.heads.head_table import Place
+from gattn.analysis.reading.heads import Place
 from gattn.drawing.many_heads.grid_plan import most_columns
 from gattn.drawing.many_heads.scores import HeadScore, Score
 from gattn.heads.head import AttentionGraph

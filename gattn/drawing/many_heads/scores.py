@@ -9,7 +9,8 @@ from typing import Any, TypeAlias, Union, cast
 
 import pandas as pd
 
-from gattn.analysis.heads.head_table import Place, head_table
+from gattn.analysis.heads.head_table import head_table
+from gattn.analysis.reading.heads import Place
 from gattn.drawing.canvas.frame import shown_text
 from gattn.drawing.canvas.labels import in_digits
 from gattn.errors import SelectionError

@@ -24,7 +24,8 @@ import numpy as np
 from gattn import __version__
 from gattn.analysis.heads.compare import pairs
 from gattn.analysis.heads.head_scores import SCORES
-from gattn.analysis.heads.head_table import Place, head_table
+from gattn.analysis.heads.head_table import head_table
+from gattn.analysis.reading.heads import Place
 from gattn.drawing.canvas.colours import RAMPS
 from gattn.drawing.page.packing import LEVELS, block, deflated, pack
 from gattn.drawing.page.thumbnails import SIZE, Shades, thumbnail, thumbnail_of_change

@@ -291,8 +291,10 @@ def _notes(attrs: Any) -> list[str]:
 def _numeric(table: pd.DataFrame) -> list[str]:
     return [
         str(name)
-        for name in table.columns
-        if is_numeric_dtype(table[name]) and not is_bool_dtype(table[name])
+        for name in table.attrs.get("drawn", table.columns)
+        if name in table.columns
+        and is_numeric_dtype(table[name])
+        and not is_bool_dtype(table[name])
     ]
 
 

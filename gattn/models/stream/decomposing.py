@@ -96,6 +96,14 @@ class Decomposition(Generic[R]):
     error: float
     edits: Edits = ()
 
+    @property
+    def check(self) -> str:
+        """Say how exact the decomposition is."""
+        return (
+            "the vectors sum to what the model's attention adds to the residual stream within "
+            f"{self.error:.1e} of its largest number"
+        )
+
 
 def decompose(
     text: Inputs,
@@ -286,10 +294,7 @@ class _Decomposing(Context, Generic[R]):
         numbers = ", ".join(map(str, layers))
         if len(layers) > 1 and layers == tuple(range(layers[0], layers[-1] + 1)):
             numbers = f"{layers[0]}-{layers[-1]}"
-        notes = [
-            f"the vectors sum to what the model's attention adds to the residual stream within "
-            f"{self._error:.1e} of its largest number"
-        ]
+        notes = []
         if self._is_encoder_decoder and self.stack == "decoder":
             notes.append("what the cross-attention adds is no part of these sums")
         source = [

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy import stats
 
-from gattn.analysis.reading.results import Table, table
-from gattn.door import draw
+from gattn.analysis.reading.results import Table
 from gattn.edit_records import between
 from gattn.errors import SelectionError
 from gattn.surveys.ask.definitions import definition_notes
 from gattn.surveys.ask.resampling import mean_intervals, means, spreads
 from gattn.surveys.ask.statistics import Scores, of_texts
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 Test: TypeAlias = Literal["wilcoxon", "t"]
 Correction: TypeAlias = Literal["holm", "fdr"]
@@ -32,12 +28,6 @@ _ROUNDING = 1e-12
 
 class HeadComparison(Table):
     """What `compare_heads` gives: a `Table` whose pictures mark the heads that differ."""
-
-    def draw(
-        self, kind: Literal["map", "ranked"] = "map", *, ax: Axes | None = None, **options: Any
-    ) -> Axes:
-        """Draw all heads as a map, or the largest differences."""
-        return draw(self, kind, ax=ax, **options)
 
 
 def compare_heads(
@@ -122,9 +112,8 @@ def compare_heads(
     }
     tested = int((~np.isnan(p)).sum())
     edits = between(*(side.edits for side in sides))
-    made = HeadComparison(pd.DataFrame(columns, index=sides[0].places))
-    made.attrs = table(
-        (),
+    return HeadComparison.of(
+        pd.DataFrame(columns, index=sides[0].places),
         name=score,
         computed_from=", ".join(filter(None, [f"after - before, {of_texts(len(texts))}", edits])),
         notes=[
@@ -133,8 +122,7 @@ def compare_heads(
             *definition_notes(score, *(side.definitions for side in sides)),
             *_left_out(*sides, len(texts)),
         ],
-    ).attrs
-    return made
+    )
 
 
 def _refuse_unknown(what: str, name: str, known: dict[str, str]) -> None:

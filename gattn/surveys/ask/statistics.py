@@ -4,22 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from pandas.api.types import is_numeric_dtype
 
-from gattn.analysis.reading.results import Table, table
-from gattn.door import draw
+from gattn.analysis.reading.results import Table
 from gattn.edit_records import in_words
 from gattn.errors import SelectionError
 from gattn.surveys.ask.definitions import definition_notes
 from gattn.surveys.ask.resampling import mean_intervals, means, spreads
-
-if TYPE_CHECKING:
-    from matplotlib.axes import Axes
 
 PLACE = ["stack", "layer", "head"]
 _TEXT = "text_id"
@@ -29,12 +25,6 @@ _ROWS = 2**22
 
 class HeadStatistics(Table):
     """What `head_statistics` gives: a `Table` whose pictures have the intervals."""
-
-    def draw(
-        self, kind: Literal["map", "ranked"] = "map", *, ax: Axes | None = None, **options: Any
-    ) -> Axes:
-        """Draw all heads as a map, or the largest ones ranked."""
-        return draw(self, kind, ax=ax, **options)
 
 
 def head_statistics(
@@ -94,9 +84,8 @@ def head_statistics(
         "high": high,
         "texts": (~np.isnan(scores.values)).sum(0),
     }
-    made = HeadStatistics(pd.DataFrame(columns, index=scores.places))
-    made.attrs = table(
-        (),
+    return HeadStatistics.of(
+        pd.DataFrame(columns, index=scores.places),
         name=score,
         computed_from=of_texts(len(scores.texts), scores.edits),
         edits=scores.edits,
@@ -105,8 +94,7 @@ def head_statistics(
             *definition_notes(score, scores.definitions),
             *scores.notes,
         ],
-    ).attrs
-    return made
+    )
 
 
 @dataclass(frozen=True, eq=False)

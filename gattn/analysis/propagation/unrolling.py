@@ -1,0 +1,135 @@
+"""Unrolls the layers of a stack into one graph."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from gattn.analysis.propagation.unrolled import Floats, Unrolled
+from gattn.analysis.reading.layers import Layers, notes_of_mass
+from gattn.analysis.reading.layers_of import layers_of
+from gattn.analysis.reading.reductions import described, places_of
+from gattn.analysis.reading.results import told_in_graph
+from gattn.analysis.reading.sources import Source, counted, is_square
+from gattn.errors import SelectionError, ShapeError
+from gattn.heads.stack import Reduction, Stack
+from gattn.names.choices import REDUCTIONS, HeadChoice
+
+
+def unroll(
+    stack: Stack, *, heads: HeadChoice = None, reduce: Reduction = "mean", residual: float = 0.5
+) -> Unrolled:
+    """Unroll a stack; see `gattn.heads.stack.Stack.unroll`."""
+    if not 0 <= residual <= 1:
+        raise ShapeError(f"residual is a share from 0 to 1, not {residual!r}.")
+    _check(stack)
+    if reduce not in REDUCTIONS:
+        raise SelectionError(f"reduce is 'mean', 'max' or 'min' here, not {reduce!r:.80}.")
+    chosen = _chosen(stack, heads)
+    first = next(iter(stack.heads.values()))
+    places, labels = first.node_positions.tolist(), first.labels()
+    named, size = described(heads, reduce), counted(len(places), "token")
+    source = Source(first.model, stack.name, tuple(stack.layers), size=size, edits=stack.edits)
+    graph = Unrolled(
+        residual=float(residual),
+        heads=named,
+        layers=len(stack.layers),
+        first_layer=stack.layers[0],
+        computed_from=f"{source}; {named}, residual {residual:g}",
+        notes="\n".join(_notes([layer for layer in chosen.values() if layer])),
+        **told_in_graph(stack.edits),
+    )
+    for depth in range(len(stack.layers) + 1):
+        for position, token in zip(places, labels, strict=True):
+            graph.add_node((depth, position), token=token, layer=depth, position=position)
+    for depth, layer in enumerate(stack.layers):
+        attention, mass = _reduced(chosen[layer], reduce, len(places))
+        _add_layer(graph, depth, places, attention, mass)
+        if isinstance(heads, Sequence) and (found := chosen[layer]):
+            _add_heads(graph, depth, places, found)
+    return graph
+
+
+def _add_layer(
+    graph: Unrolled, depth: int, places: Sequence[int], attention: Floats, mass: Floats
+) -> None:
+    """Add the edges of a layer, whose rows have the whole mass, dropped edges included."""
+    residual = graph.graph["residual"]
+    mixed = (1 - residual) * attention + residual * np.eye(len(attention))
+    whole = ((1 - residual) * mass + residual)[:, None]
+    weight = np.divide(mixed, whole, out=np.zeros_like(mixed), where=whole > 0)
+    rows, columns = (mixed > 0).nonzero()
+    stays = np.where(rows == columns, residual / whole[rows, 0], 0.0)
+    found = [some[rows, columns].tolist() for some in (attention, weight)]
+    graph.add_edges_from(
+        (
+            (depth, places[key]),
+            (depth + 1, places[query]),
+            {"attention": given, "residual": own, "weight": value, "capacity": value},
+        )
+        for query, key, given, value, own in zip(
+            rows.tolist(), columns.tolist(), *found, stays.tolist(), strict=True
+        )
+    )
+
+
+def _add_heads(graph: Unrolled, depth: int, places: Sequence[int], layer: Layers) -> None:
+    for number, matrix in zip(layer.heads, layer.read(0).numpy(), strict=True):
+        for query, key in np.argwhere(matrix > 0).tolist():
+            edge = graph.edges[(depth, places[key]), (depth + 1, places[query])]
+            edge[f"head_{number}"] = float(matrix[query, key])
+
+
+def _chosen(stack: Stack, heads: HeadChoice) -> dict[int, Layers | None]:
+    """Take the heads of each layer that are read, if there are any."""
+    places = places_of(heads, stack.layers)
+    graphs = {place: stack[place] for place in (sorted(stack) if places is None else places)}
+    of_layers = {
+        layer: {place: graph for place, graph in graphs.items() if place[0] == layer}
+        for layer in stack.layers
+    }
+    return {
+        layer: layers_of(Stack(stack.name, some)) if some else None
+        for layer, some in of_layers.items()
+    }
+
+
+def _reduced(layer: Layers | None, reduce: Reduction, size: int) -> tuple[Floats, Floats]:
+    """Make the heads of a layer one, and say what its whole rows sum to."""
+    if layer is None:
+        return np.zeros((size, size)), np.zeros(size)
+    ((attention, mass),) = layer.reduced_with_mass(reduce=reduce)
+    return attention.numpy(), mass.numpy()
+
+
+def _notes(layers: Sequence[Layers]) -> list[str]:
+    """Say which attention is missing."""
+    mass, kept = (
+        torch.cat([torch.zeros(0), *(getattr(layer, name).flatten() for layer in layers)])
+        for name in ("mass", "kept_mass")
+    )
+    has_sink = any(layer.has_sink for layer in layers)
+    notes = notes_of_mass(mass, kept, has_sink=has_sink)
+    if bool((kept < mass).any()):
+        notes.append("weights are lower bounds")
+    return notes
+
+
+def _check(stack: Stack) -> None:
+    if not stack.heads:
+        raise SelectionError("The stack is empty: capture at least one layer.")
+    if stack.layers != list(range(stack.layers[0], stack.layers[-1] + 1)):
+        raise SelectionError(
+            f"Only consecutive layers unroll into a graph; this stack has {stack.layers}."
+        )
+    for head in stack.heads.values():
+        if not is_square(head.graph):
+            raise SelectionError(
+                "Only self-attention of all tokens unrolls, such as that of an encoder or a "
+                f"decoder; the {stack.name} stack is not: it has {head.graph.num_queries} queries "
+                f"and {head.graph.num_keys} keys."
+            )
+        if bool((head.attention < 0).any()):
+            raise ShapeError("Only non-negative attention unrolls; this trace has negative.")
