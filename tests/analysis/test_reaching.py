@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from attentions import TEXT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,8 +19,6 @@ from gattn import TokenGraph
 from gattn.analysis import bottlenecks, oversquashing, reach, rollout, walks
 from gattn.analysis.propagation import reach as reaching
 from gattn.errors import SelectionError, ShapeError
-
-TEXT = "The dog chased the cat, and the cat chased the dog"
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 import xarray as xr
+from attentions import TEXT, random_attention
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,16 +21,7 @@ from gattn.errors import SelectionError, ShapeError
 T = np.array(
     [[0.7, 0.1, 0.1, 0.1], [0.3, 0.3, 0.3, 0.1], [0.05, 0.55, 0.1, 0.3], [0.1, 0.2, 0.3, 0.4]]
 )
-TEXT = "The dog chased the cat, and the cat chased the dog"
 KEEPS = [gattn.Threshold(0.06), gattn.Threshold(1 / 30), gattn.TopK(2), gattn.TopMass(0.7)]
-
-
-def random_attention(layers, heads, tokens, causal=False, seed=0):
-    scores = np.random.default_rng(seed).normal(size=(layers, heads, tokens, tokens)) * 2
-    if causal:
-        scores[..., np.triu(np.ones((tokens, tokens), bool), 1)] = -np.inf
-    exp = np.exp(scores - scores.max(-1, keepdims=True))
-    return exp / exp.sum(-1, keepdims=True)
 
 
 def by_networkx(matrix, threshold, self_loops, most):

@@ -16,6 +16,7 @@ from sample_heads import (
     signed_head,
     uniform_head,
 )
+from seen import axes, caption, drawn_edges, texts
 
 from gattn.drawing import draw_head
 from gattn.errors import SelectionError
@@ -43,23 +44,6 @@ HOSTILE = [
     "<b>&amp;",
     "%d{}\\frac{1}",
 ]
-
-
-def axes():
-    return Figure().add_subplot()
-
-
-def texts(ax, gid):
-    return [text.get_text() for text in ax.texts if text.get_gid() == gid]
-
-
-def caption(ax):
-    return " ".join(texts(ax, "gattn-caption")[0].split())
-
-
-def drawn_edges(ax):
-    found = [c for c in ax.collections if c.get_gid() == "gattn-edges"]
-    return sum(len(collection.get_paths()) for collection in found)
 
 
 def svg_texts(ax):

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 from matplotlib.collections import LineCollection
 from matplotlib.patches import Rectangle
+from seen import words
 
 from gattn.drawing.canvas.colours import colour_map
 from gattn.errors import SelectionError
@@ -39,12 +40,6 @@ def statistics(*shape, **stacks):
 def comparison(*shape):
     before, after = (corpus({"decoder": shape}, seed, shift) for seed, shift in [(0, 0), (3, 0.6)])
     return compare_heads(before, after, "induction", resamples=300, correction="fdr")
-
-
-def words(ax):
-    return " ".join([ax.get_title(loc="left"), *(text.get_text() for text in ax.texts)]).replace(
-        "\n", " "
-    )
 
 
 def lines(ax):

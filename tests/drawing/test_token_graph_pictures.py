@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from matplotlib.figure import Figure
+from seen import axes, caption, drawn_edges
 
 from gattn.drawing import draw_token_graph
 from gattn.errors import SelectionError, ShapeError
@@ -31,20 +32,6 @@ GRAPHS = {
     "edges": TokenGraph.from_edges([(0, 2), (3, 1)], 4),
 }
 LINKS = ("arcs", "columns", "circle")
-
-
-def axes():
-    return Figure().add_subplot()
-
-
-def caption(ax):
-    found = [text.get_text() for text in ax.texts if text.get_gid() == "gattn-caption"]
-    return " ".join(found[0].split())
-
-
-def drawn_edges(ax):
-    found = [c for c in ax.collections if c.get_gid() == "gattn-edges"]
-    return sum(len(collection.get_paths()) for collection in found)
 
 
 @pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS)

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.numpy import load_file, save_file
-from saved import HEADS, assert_same_head, attention, small_trace, whole_head
+from same import assert_same_head
+from saved import HEADS, attention, small_trace, whole_head
 
 from gattn.errors import FileError
 from gattn.files import archive, load

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from saved import HEADS, TOKENS, assert_same_graph, assert_same_head, small_trace, whole_head
+from same import assert_same_graph, assert_same_head
+from saved import HEADS, TOKENS, small_trace, whole_head
 
 from gattn.errors import FileError
 from gattn.files import load, save

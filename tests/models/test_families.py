@@ -37,16 +37,6 @@ ROUTED = [
 BY_SOFTMAX = ["bloom", "gptj", "gpt_neo", "deberta-v2", "blip", "layoutlmv3"]
 
 
-@pytest.fixture(autouse=True)
-def _quiet():
-    import transformers
-
-    level = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()
-    yield
-    transformers.logging.set_verbosity(level)
-
-
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("family", [*ROUTED, *BY_SOFTMAX])
 def test_it_is_captured_and_edited(family, monkeypatch):

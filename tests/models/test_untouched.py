@@ -37,16 +37,6 @@ DRAWS = pytest.param("fsmt", marks=needs("5.23", "draws a number per layer of FS
 REFUSED = ["diffllama", "longformer", "reformer", "squeezebert", "wavlm", "lxmert"]
 
 
-@pytest.fixture(autouse=True)
-def _quiet():
-    import transformers
-
-    level = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()
-    yield
-    transformers.logging.set_verbosity(level)
-
-
 def state(model):
     """Everything that the modules of a model hold, by where it is."""
     found = {}

@@ -3,7 +3,6 @@
 import json
 import pickle
 import shutil
-from dataclasses import fields
 
 import duckdb
 import numpy as np
@@ -14,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from packaging.version import Version
+from same import assert_same_head, assert_same_trace
 
 import gattn
 from gattn.analysis import head_table
@@ -55,31 +55,6 @@ def survey(tmp_path_factory):
     folder = tmp_path_factory.mktemp("surveys") / HOSTILE
     texts = [*TEXTS, "", *(f"the dog number {n} and the cat" for n in range(80))]
     return write(folder, texts, keep=gattn.Threshold(0.02), most_tokens=4096)
-
-
-def assert_same_head(one, other):
-    for field in fields(gattn.AttentionGraph):
-        mine, theirs = getattr(one, field.name), getattr(other, field.name)
-        if isinstance(theirs, np.ndarray):
-            assert mine.dtype == theirs.dtype, field.name
-            np.testing.assert_array_equal(mine, theirs, err_msg=field.name)
-        elif isinstance(theirs, gattn.TokenGraph):
-            assert torch.equal(mine.edge_index, theirs.edge_index)
-            assert torch.equal(mine.pointer, theirs.pointer)
-            for name in ("num_queries", "num_keys", "query_offset", "is_bipartite"):
-                assert getattr(mine, name) == getattr(theirs, name)
-        else:
-            assert mine == theirs, field.name
-
-
-def assert_same_trace(one, other):
-    assert (one.model, one.text, one.generated) == (other.model, other.text, other.generated)
-    assert {name: sorted(stack) for name, stack in one.stacks.items()} == {
-        name: sorted(stack) for name, stack in other.stacks.items()
-    }
-    for name, stack in other.stacks.items():
-        for place, head in stack.items():
-            assert_same_head(one[name][place], head)
 
 
 # Traces

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from runs import run
-from test_survey_reading import assert_same_trace
+from same import assert_same_trace
 
 import gattn
 
