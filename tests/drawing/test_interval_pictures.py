@@ -1,5 +1,7 @@
 """Pictures of scores over a corpus and of two corpora: what they show, and images."""
 
+from functools import cache
+
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
@@ -37,6 +39,7 @@ def statistics(*shape, **stacks):
     return head_statistics(corpus(stacks or {"decoder": shape}), "induction", resamples=300)
 
 
+@cache
 def comparison(*shape):
     before, after = (corpus({"decoder": shape}, seed, shift) for seed, shift in [(0, 0), (3, 0.6)])
     return compare_heads(before, after, "induction", resamples=300, correction="fdr")

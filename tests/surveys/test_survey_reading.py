@@ -40,7 +40,8 @@ IDS = [[5, 9, 7, 9, 7, 12, 9], [4], [8, 8, 30, 8, 8]]
 
 
 def write(out, texts=TEXTS, model=None, **options):
-    options = {"keep": gattn.All(), "most_tokens": 1, **options}
+    """Write a survey whose heads have the scores of one analysis; most take long."""
+    options = {"keep": gattn.All(), "most_tokens": 1, "analyses": [head_table]} | options
     return gattn.survey(texts, model, out=out, progress=False, **options)
 
 
@@ -66,7 +67,7 @@ def survey(tmp_path_factory):
     ids=str,
 )
 def test_traces_are_those_that_were_captured(tmp_path, loaded, keep):
-    survey = write(tmp_path / "survey", keep=keep, scores=True, contributions=True)
+    survey = write(tmp_path / "survey", keep=keep, scores=True, contributions=True, analyses=[])
     assert len(survey) == len(TEXTS)
     for text_id, text in enumerate(TEXTS):
         captured = gattn.capture(text, *loaded, keep=keep, scores=True, contributions=True)
@@ -85,7 +86,13 @@ def test_sinks_grouped_queries_and_windows_come_back(tmp_path, tiny, name):
     model = tiny(name, "eager")
     for keep in (gattn.All(), gattn.TopK(2)):
         survey = write(
-            tmp_path / f"{keep}", IDS, model, keep=keep, scores=True, contributions="value"
+            tmp_path / f"{keep}",
+            IDS,
+            model,
+            keep=keep,
+            scores=True,
+            contributions="value",
+            analyses=[],
         )
         for text_id, ids in enumerate(IDS):
             captured = gattn.capture(
@@ -106,7 +113,7 @@ def test_sinks_grouped_queries_and_windows_come_back(tmp_path, tiny, name):
 def test_stacks_of_an_encoder_and_a_decoder_come_back(tmp_path, tiny, name):
     model = tiny(name)
     rows = [{"input_ids": ids, "decoder_input_ids": [1, 7, 5, 6][: len(ids)]} for ids in IDS]
-    survey = write(tmp_path / "survey", rows, model, keep=gattn.Threshold(0.1))
+    survey = write(tmp_path / "survey", rows, model, keep=gattn.Threshold(0.1), analyses=[])
     for text_id, row in enumerate(rows):
         inputs = {key: torch.tensor([ids]) for key, ids in row.items()}
         captured = gattn.capture(inputs, model, keep=gattn.Threshold(0.1))
