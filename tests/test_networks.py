@@ -166,7 +166,7 @@ def test_a_part_that_networkx_cut_out_is_read_as_a_part() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.floats(-2, 2)), max_size=12))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_weighted_graphs_round_trip(edges: list[tuple[int, int, float]]) -> None:
     graph: nx.DiGraph = nx.empty_graph(6, create_using=nx.DiGraph)
     graph.add_weighted_edges_from(edges)

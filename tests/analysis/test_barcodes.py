@@ -47,7 +47,7 @@ def test_ripser_finds_the_same_components(causal):
         np.testing.assert_allclose(ours[ours > 1e-9], finite[finite > 1e-9], atol=1e-6)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(2, 9), st.integers(0, 10**6), st.booleans())
 def test_bars_count_the_components_at_every_distance(tokens, seed, causal):
     attention = random_attention(1, 1, tokens, causal, seed)

@@ -205,6 +205,7 @@ def test_networkx_itself_is_a_backend(trace):
     np.testing.assert_array_equal(found, centrality(trace[1, 3], "pagerank"))
 
 
+@pytest.mark.slow
 def test_an_installed_backend_computes(tmp_path):
     """A backend is known by its entry point as NetworkX is imported: so in a fresh process."""
     (tmp_path / "halves.py").write_text(

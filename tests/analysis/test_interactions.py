@@ -63,7 +63,7 @@ def test_layers_are_chosen(case):
     np.testing.assert_array_equal(found[0], alti(IDS, model, progress=False)[1])
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(ids=st.lists(st.integers(3, 59), min_size=1, max_size=12))
 def test_rows_are_shares_of_what_a_query_sees(ids):
     found = alti(ids, build("gpt2"), progress=False)

@@ -100,7 +100,7 @@ def test_a_capture_measures_the_same(case):
         np.testing.assert_allclose(found[place], lengths, rtol=1e-6, atol=1e-9)
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(ids=st.lists(st.integers(3, 59), min_size=1, max_size=12))
 def test_sums_are_no_longer_than_their_parts(ids):
     model = build("gpt2")

@@ -203,7 +203,7 @@ def test_shares_of_each_layer_and_token():
 
 
 @given(st.integers(0, 10**6), st.integers(2, 5))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_tokens_in_another_order_are_rolled_out_in_that_order(seed, tokens):
     attention = random_attention(3, 2, tokens, seed=seed)
     order = np.random.default_rng(seed).permutation(tokens)
@@ -218,7 +218,7 @@ def test_tokens_in_another_order_are_rolled_out_in_that_order(seed, tokens):
     st.sampled_from([Threshold(0.05), Threshold(0.3), TopK(1), TopK(2)]),
     st.sampled_from([0.0, 0.2, 0.5]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_what_was_dropped_bounds_the_error(seed, heads, keep, residual):
     attention = random_attention(3, 2, 5, seed=seed)
     whole = rollout(attention, **chosen(heads), residual=residual)

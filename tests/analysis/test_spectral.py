@@ -225,7 +225,7 @@ def test_equal_frequencies_share_their_energy_whatever_basis_the_solver_takes():
     assert again["high_frequency"] == pytest.approx(expected, abs=1e-12)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(2, 9), st.integers(0, 10**6))
 def test_the_order_of_tokens_does_not_matter(tokens, seed):
     rng = np.random.default_rng(seed)

@@ -72,7 +72,7 @@ def test_networkx_counts_the_same(causal, self_loops, most):
         assert found.loc[(layer, head, threshold)].to_dict() == expected
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(1, 8), st.integers(0, 10**6), st.floats(0.01, 0.99))
 def test_networkx_counts_the_same_at_any_threshold(tokens, seed, threshold):
     attention = random_attention(1, 1, tokens, seed=seed)
@@ -93,7 +93,7 @@ def test_single_precision_is_compared_as_it_is():
         assert topology_table(attention, [np.float32(0.7)]).iloc[0]["edges"] == 6
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.floats(0.01, 1), st.integers(-2, 2), st.sampled_from([torch.float32, torch.bfloat16]))
 def test_edges_near_the_threshold_are_the_same_in_any_precision(value, steps, kind):
     near = torch.full((2, 2), value).to(kind)

@@ -9,6 +9,7 @@ import networkx as nx
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from pairs import in_turn
 from sample_heads import (
     bipartite_head,
     causal_head,
@@ -432,8 +433,10 @@ def test_a_layout_that_is_no_name_is_refused():
         draw_head(causal_head(3), ["arcs"])
 
 
-@pytest.mark.parametrize("layout", [*LAYOUTS, {i: (i % 3, i) for i in range(7)}])
-@pytest.mark.parametrize("engine", ["constrained", "tight", None])
+@pytest.mark.parametrize(
+    ("layout", "engine"),
+    in_turn([*LAYOUTS, {i: (i % 3, i) for i in range(7)}], ["constrained", "tight", None]),
+)
 def test_nothing_is_logged_where_the_layout_engine_moves_the_axes(layout, engine, caplog):
     figure = Figure((7, 4), layout=engine)
     for ax in figure.subplots(1, 2):

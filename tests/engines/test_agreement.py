@@ -179,7 +179,7 @@ def problems(draw):
     )
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30, derandomize=True)
 @given(problem=problems(), pieces=st.sampled_from(sorted(PIECES)), whole=st.booleans())
 def test_whatever_is_asked(problem, pieces, whole):
     if whole:
@@ -198,7 +198,7 @@ def edge_lists(draw):
     return EdgeList(index, queries, keys)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
+@settings(max_examples=25, derandomize=True)
 @given(
     graph=edge_lists(),
     weight=st.sampled_from(sorted(WEIGHTS)),

@@ -8,6 +8,7 @@ from threading import Barrier
 import numpy as np
 import pytest
 import torch
+from pairs import all_pairs, in_turn
 
 from gattn import Cut, Scale, capture, capturing, edited
 from gattn.errors import CaptureError, EditError
@@ -199,9 +200,12 @@ def inner_places(name):
     return ["", "transformer.h.0", "transformer.h.1.self_attention.query_key_value", "lm_head"]
 
 
-@pytest.mark.parametrize("is_pre", [True, False], ids=["before", "after"])
 @pytest.mark.parametrize(
-    ("name", "place"), [(name, p) for name in ("llama", "bloom") for p in inner_places(name)]
+    ("name", "place", "is_pre"),
+    [
+        *(("llama", *case) for case in in_turn(inner_places("llama"), [True, False])),
+        *(("bloom", *case) for case in in_turn(inner_places("bloom"), [False, True])),
+    ],
 )
 def test_a_hook_may_call_the_model(tiny, name, place, is_pre):
     model = tiny(name, "eager")
@@ -343,9 +347,12 @@ class Break:
 ERRORS = [KeyboardInterrupt(), RuntimeError("out of memory"), SystemExit(1)]
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("place", ["model.layers.1", "model", "model.layers.0.self_attn.o_proj"])
-@pytest.mark.parametrize("part", ["", "model"])
+@pytest.mark.parametrize(
+    ("place", "part", "error"),
+    all_pairs(
+        ["model.layers.1", "model", "model.layers.0.self_attn.o_proj"], ["", "model"], ERRORS
+    ),
+)
 def test_after_a_call_broke_off_the_next_is_edited_and_recorded(tiny, place, part, error):
     model = tiny("llama")
     called = model.get_submodule(part)

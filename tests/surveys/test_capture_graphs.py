@@ -81,7 +81,7 @@ def test_what_is_dropped_is_counted(loaded) -> None:
         assert 0 < kept[place] < 1
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(
     lengths=st.lists(st.integers(1, 40), min_size=1, max_size=9),
     most_tokens=st.integers(1, 120),
