@@ -489,6 +489,10 @@ def test_a_call_of_an_unrouted_model_that_shows_no_attention_any_more_is_refused
 def test_a_call_of_a_part_without_the_edited_stack_is_not_refused(tiny):
     model = tiny("t5", "eager")
     ids = torch.tensor([TEXTS[0]])
-    with edited(model, Cut(layer=0, head=0, key=0, stack="decoder", renormalize=False)):
-        encoded = model.get_encoder()(ids)
-        model(encoder_outputs=encoded, decoder_input_ids=ids)
+    with torch.no_grad():
+        plain, output = model.get_encoder()(ids), model(input_ids=ids, decoder_input_ids=ids)
+        with edited(model, Cut(layer=0, head=0, key=0, stack="decoder", renormalize=False)):
+            encoded = model.get_encoder()(ids)
+            found = model(encoder_outputs=encoded, decoder_input_ids=ids)
+    assert torch.equal(encoded[0], plain[0])
+    assert not torch.equal(found.logits, output.logits)
