@@ -7,12 +7,23 @@ os.environ["TRANSFORMERS_VERBOSITY"] = "error"
 import matplotlib as mpl
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 mpl.use("agg")
 
 import matplotlib.pyplot as plt
 
 torch.set_num_threads(1)
+
+# Examples may take as long as a busy machine takes; CI draws the same ones each time.
+settings.register_profile(
+    "tests",
+    deadline=None,
+    derandomize="CI" in os.environ,
+    max_examples=50,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+settings.load_profile("tests")
 
 
 SLOW = {"browser", "cluster", "ran"}

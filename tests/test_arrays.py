@@ -38,7 +38,7 @@ def edge_lists(draw):
 # Edges
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(edge_lists())
 def test_each_edge_keeps_its_number(case):
     edges, numbers, (queries, keys) = case
@@ -59,7 +59,7 @@ def test_each_edge_keeps_its_number(case):
         assert head.total_edges.tolist() == np.bincount(edges[1], minlength=queries).tolist()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(edge_lists())
 def test_networkx_gives_edges_back_as_they_were_given(case):
     edges, numbers, shape = case
@@ -160,7 +160,7 @@ def softmaxed(*shape, causal=False, seed=0):
     return scores.softmax(-1)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.tuples(st.integers(1, 3), st.integers(1, 3), st.integers(1, 5), st.integers(1, 5)),
     st.booleans(),

@@ -326,7 +326,7 @@ def test_a_score_of_positions_alone_keeps_the_values_dtype(randn, graph, dtype):
 # Laws
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.data())
 def test_permuting_tokens_permutes_the_output(data):
     size = data.draw(st.integers(1, 7))
@@ -342,7 +342,7 @@ def test_permuting_tokens_permutes_the_output(data):
     close(moved, whole[:, order])
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=4), st.integers(0, 10**6))
 def test_a_disjoint_union_is_separate_runs(sizes, seed):
     generator = torch.Generator().manual_seed(seed)

@@ -1,6 +1,7 @@
 import io
 import os
 import re
+import runpy
 import subprocess
 import sys
 
@@ -24,6 +25,14 @@ TEXT = "The dog chased the cat, and the cat chased the dog"
 
 def run(*arguments):
     return main([str(argument) for argument in arguments])
+
+
+def test_the_package_is_the_command(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["gattn", "--version"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("gattn.cli", run_name="__main__")
+    assert ended.value.code in (None, 0)
+    assert gattn.__version__ in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("suffix", ["svg", "png", "pdf"])

@@ -295,7 +295,7 @@ def matrices_with_spans(draw):
 
 
 @given(matrices_with_spans())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_merging_sums_columns_and_averages_rows(case) -> None:
     A, spans = case
     M = np.zeros((len(spans), len(A)))

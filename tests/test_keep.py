@@ -34,14 +34,14 @@ eighths = st.lists(st.integers(-8, 8).map(lambda n: n / 8), min_size=1, max_size
 
 
 @given(eighths, st.integers(1, 10))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_top_k_keeps_the_strongest_and_of_equals_the_smaller_key(row: list[float], k: int) -> None:
     ranked = sorted(range(len(row)), key=lambda j: (-abs(row[j]), j))
     assert kept(TopK(k), row) == sorted(ranked[:k])
 
 
 @given(eighths, st.sampled_from([0.1, 0.25, 0.5, 0.75, 0.9, 1.0]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_top_mass_is_the_shortest_run_that_reaches_the_share(row: list[float], p: float) -> None:
     ranked = sorted(range(len(row)), key=lambda j: (-abs(row[j]), j))
     total = sum(map(abs, row))
@@ -54,7 +54,7 @@ def test_top_mass_is_the_shortest_run_that_reaches_the_share(row: list[float], p
 
 
 @given(eighths, st.sampled_from([0.0, 0.125, 0.3, 0.5, 1.0]))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_threshold_compares_sizes(row: list[float], t: float) -> None:
     assert kept(Threshold(t), row) == [j for j, a in enumerate(row) if abs(a) >= t]
 
@@ -121,7 +121,7 @@ blocks = st.builds(
 
 
 @given(blocks, st.integers(1, 14))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100)
 def test_places_of_top_k_are_those_of_sorting(block: tuple[Tensor, Tensor], k: int) -> None:
     attention, present = block
     for rows in (attention, attention.float()):
@@ -136,7 +136,7 @@ def test_places_of_top_k_are_those_of_sorting(block: tuple[Tensor, Tensor], k: i
     st.integers(0, 10**6),
     st.sampled_from([torch.float32, torch.float64]),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100)
 def test_places_in_long_rows_are_those_of_sorting(
     slots: int, k: int, share: float, levels: int, seed: int, dtype: torch.dtype
 ) -> None:
@@ -190,7 +190,7 @@ def test_places_above_a_threshold_are_those_of_comparing(
 
 
 @given(blocks, st.sampled_from([*KEEPS, EverySecond()]))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_places_are_where_select_is_true(block: tuple[Tensor, Tensor], keep: Keep) -> None:
     attention, present = block
     chosen = keep.select(attention, present).expand(attention.shape).numpy()
@@ -228,7 +228,7 @@ def test_equals_far_to_the_right_are_found() -> None:
 
 
 @given(blocks, st.sampled_from([*KEEPS, EverySecond()]))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_no_more_is_kept_than_the_capacity(block: tuple[Tensor, Tensor], keep: Keep) -> None:
     attention, present = block
     most = keep.capacity(present.sum(-1))
@@ -264,7 +264,7 @@ def test_names_read_like_the_calls() -> None:
 
 
 @given(st.floats(0, 1, exclude_min=True))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_names_are_exact(number: float) -> None:
     for keep in (Threshold(number), TopMass(number), Threshold(np.float64(number))):
         assert eval(str(keep)) == keep

@@ -8,7 +8,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import gattn
@@ -119,7 +119,6 @@ def test_sums_are_what_the_mask_says():
     assert counted > 100
 
 
-@settings(deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 6), st.integers(0, 6)), max_size=5))
 def test_sums_side_by_side_are_what_the_mask_says(parts):
     graphs = [
@@ -200,8 +199,8 @@ def test_keys_that_are_too_far_are_not_taken_for_others():
         lambda: (TokenGraph.strided(10**8, 7) - TokenGraph.strided(10**8, 14)).edge_index,
         lambda: (
             (
-                TokenGraph.disjoint_union([TokenGraph.causal(10**5)] * 2)
-                & TokenGraph.causal(2 * 10**5)
+                TokenGraph.disjoint_union([TokenGraph.causal(20_000)] * 2)
+                & TokenGraph.causal(40_000)
             ).edge_index
         ),
     ],
@@ -299,11 +298,11 @@ def test_a_graph_joined_with_itself_is_itself():
         assert time.process_time() - begun < 60
 
 
-def test_a_thousand_edges_are_cut_and_added_one_by_one():
+def test_hundreds_of_edges_are_cut_and_added_one_by_one():
     causal, window = TokenGraph.causal(60), TokenGraph.window(60, 2)
     mask, wide = causal.mask(), window.mask()
     draw = random.Random(0)
-    for _ in range(1000):
+    for _ in range(500):
         key, query = draw.randrange(60), draw.randrange(60)
         edge = TokenGraph.from_edges([(key, query)], 60)
         causal, window = causal - edge, window | edge

@@ -3,6 +3,7 @@
 import ast
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import networkx as nx
@@ -47,6 +48,7 @@ def place(path: Path) -> str:
     return path.relative_to(ROOT).parts[0].removesuffix(".py")
 
 
+@cache
 def imports(path: Path, *, within_functions: bool = False) -> set[str]:
     """The modules that a file imports: as it is loaded, or also when a function is called."""
     found, waiting = set(), list(ast.parse(path.read_text(encoding="utf-8")).body)
@@ -69,12 +71,13 @@ def module(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_modules_import_only_from_their_left(path: Path) -> None:
-    assert place(path) in RANK, f"Say in LAYERS where {place(path)} belongs."
-    for name in imports(path, within_functions=True):
-        if name.startswith("gattn.") and (target := name.split(".")[1]) in RANK:
-            assert RANK[target] <= RANK[place(path)], f"{path.name} imports {name}"
+def test_modules_import_only_from_their_left() -> None:
+    for path in FILES:
+        assert place(path) in RANK, f"Say in LAYERS where {place(path)} belongs."
+        for name in imports(path, within_functions=True):
+            if name.startswith("gattn.") and (target := name.split(".")[1]) in RANK:
+                file = path.relative_to(ROOT)
+                assert RANK[target] <= RANK[place(path)], f"{file} imports {name}"
 
 
 def test_only_doors_import_by_name() -> None:
@@ -126,6 +129,7 @@ def test_only_two_files_import_torch_geometric() -> None:
     assert users <= {"module.py", "engines/message_passing.py"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("statement", "absent"),
     [

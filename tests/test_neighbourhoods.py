@@ -12,7 +12,7 @@ from gattn.graph.token_graph import TokenGraph
 
 
 @given(st.lists(st.integers(0, 6), max_size=40))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_every_edge_stands_once_in_the_row_of_its_query(queries: list[int]) -> None:
     queries = sorted(queries)
     query = torch.tensor(queries, dtype=torch.long)

@@ -2,13 +2,14 @@
 
 import json
 import math
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import networkx as nx
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from same import assert_same_head
 
 from gattn.errors import CaptureError, GraphError
 from gattn.graph.token_graph import TokenGraph
@@ -21,19 +22,6 @@ TOKENS = ("the", "cat", "the", "cat")
 
 def head_of(**attributes) -> AttentionGraph:
     return AttentionGraph.from_dense(A, TokenGraph.causal(4), tokens=TOKENS, **attributes)
-
-
-def assert_same(one: AttentionGraph, other: AttentionGraph) -> None:
-    for field in fields(AttentionGraph):
-        left, right = getattr(one, field.name), getattr(other, field.name)
-        if field.name == "graph":
-            assert left._size == right._size
-            np.testing.assert_array_equal(left.edge_index, right.edge_index)
-        elif isinstance(left, np.ndarray):
-            np.testing.assert_array_equal(left, right)
-            assert left.dtype == right.dtype
-        else:
-            assert left == right, field.name
 
 
 WHOLE = head_of(
@@ -78,7 +66,7 @@ HEADS = {
 
 @pytest.mark.parametrize("name", HEADS)
 def test_what_was_exported_comes_back_whole(name: str) -> None:
-    assert_same(AttentionGraph.from_networkx(HEADS[name].to_networkx()), HEADS[name])
+    assert_same_head(AttentionGraph.from_networkx(HEADS[name].to_networkx()), HEADS[name])
 
 
 def test_edges_run_from_key_to_query() -> None:
@@ -178,7 +166,7 @@ def test_a_part_that_networkx_cut_out_is_read_as_a_part() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5), st.floats(-2, 2)), max_size=12))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_weighted_graphs_round_trip(edges: list[tuple[int, int, float]]) -> None:
     graph: nx.DiGraph = nx.empty_graph(6, create_using=nx.DiGraph)
     graph.add_weighted_edges_from(edges)

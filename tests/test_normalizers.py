@@ -151,7 +151,7 @@ def test_half_precision_sums_in_float32():
 
 
 @given(st.lists(st.floats(-5, 5), min_size=1, max_size=9), st.floats(1.1, 2.5))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_entmax_solves_its_definition(numbers, alpha):
     scores = torch.tensor([[numbers]], dtype=torch.float64)
     attention = Entmax(alpha)(scores)

@@ -142,7 +142,7 @@ def test_a_store_holds_what_plain_loops_keep(name: str, keep: Keep, signed: bool
     st.lists(st.integers(1, 8), max_size=5),
     st.booleans(),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_blocks_in_pieces_are_one_block(
     name: str, keep: Keep, cuts: list[int], signed: bool
 ) -> None:
@@ -284,7 +284,7 @@ def in_graphs(
     st.booleans(),
     st.booleans(),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100)
 def test_a_prompt_and_steps_are_one_graph(
     name: str, keep: Keep, cuts: list[int], sliding: bool, listed: bool
 ) -> None:

@@ -7,6 +7,7 @@ import networkx as nx
 import numpy as np
 import pytest
 import torch
+from attentions import TEXT, random_attention
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -19,15 +20,6 @@ T = np.array(
     [[0.7, 0.1, 0.1, 0.1], [0.3, 0.3, 0.3, 0.1], [0.05, 0.55, 0.1, 0.3], [0.1, 0.2, 0.3, 0.4]]
 )
 RING = np.roll(np.eye(6), 1, axis=1) * 0.8
-TEXT = "The dog chased the cat, and the cat chased the dog"
-
-
-def random_attention(layers, heads, tokens, causal=False, seed=0):
-    scores = np.random.default_rng(seed).normal(size=(layers, heads, tokens, tokens)) * 2
-    if causal:
-        scores[..., np.triu(np.ones((tokens, tokens), bool), 1)] = -np.inf
-    exp = np.exp(scores - scores.max(-1, keepdims=True))
-    return exp / exp.sum(-1, keepdims=True)
 
 
 def deaths(bars, place=(0, 0), dimension=0):
@@ -55,7 +47,7 @@ def test_ripser_finds_the_same_components(causal):
         np.testing.assert_allclose(ours[ours > 1e-9], finite[finite > 1e-9], atol=1e-6)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(2, 9), st.integers(0, 10**6), st.booleans())
 def test_bars_count_the_components_at_every_distance(tokens, seed, causal):
     attention = random_attention(1, 1, tokens, causal, seed)

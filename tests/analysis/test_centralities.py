@@ -9,23 +9,18 @@ from pathlib import Path
 import networkx as nx
 import numpy as np
 import pytest
+from attentions import TEXT, random_attention
 
 import gattn
 from gattn.analysis import centrality, communities, pagerank
 from gattn.errors import GraphError, SelectionError, ShapeError
 
-TEXT = "The dog chased the cat, and the cat chased the dog"
 KNOWN = np.array([[0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.25, 0.25, 0.5]])
 
 
 @pytest.fixture(scope="module")
 def trace():
     return gattn.capture(TEXT)
-
-
-def softmax(seed, size=8):
-    matrix = np.exp(2 * np.random.default_rng(seed).standard_normal((size, size)))
-    return matrix / matrix.sum(1, keepdims=True)
 
 
 def graph_of(matrix, **lengths):
@@ -58,7 +53,7 @@ def test_pagerank_is_the_one_of_the_chains(trace):
 )
 @pytest.mark.parametrize("direction", ["attention", "information"])
 def test_measures_get_the_weights_that_they_mean(name, options, direction):
-    matrix = softmax(0)
+    matrix = random_attention(1, 1, 8, seed=0)[0, 0]
     graph = graph_of(matrix)
     graph = graph.reverse() if direction == "information" else graph
     known = getattr(nx, name)(graph, **options)
@@ -78,7 +73,7 @@ def test_the_default_direction_calls_central_what_is_attended_to():
 
 
 def test_without_direction_weights_are_the_mean_of_both():
-    matrix = softmax(1)
+    matrix = random_attention(1, 1, 8, seed=1)[0, 0]
     graph = nx.from_numpy_array((matrix + matrix.T) / 2)
     known = nx.current_flow_closeness_centrality(graph, weight="weight")
     found = centrality(matrix, "current_flow_closeness_centrality", direction="none")
@@ -86,7 +81,7 @@ def test_without_direction_weights_are_the_mean_of_both():
 
 
 def test_options_are_passed_on_and_go_before():
-    matrix = softmax(2)
+    matrix = random_attention(1, 1, 8, seed=2)[0, 0]
     known = nx.betweenness_centrality(graph_of(matrix), normalized=False)
     found = centrality(matrix, "betweenness_centrality", weight=None, normalized=False)
     np.testing.assert_allclose(found[0, 0], [known[i] for i in range(8)])
@@ -210,6 +205,7 @@ def test_networkx_itself_is_a_backend(trace):
     np.testing.assert_array_equal(found, centrality(trace[1, 3], "pagerank"))
 
 
+@pytest.mark.slow
 def test_an_installed_backend_computes(tmp_path):
     """A backend is known by its entry point as NetworkX is imported: so in a fresh process."""
     (tmp_path / "halves.py").write_text(

@@ -345,7 +345,7 @@ def test_the_interval_covers_the_truth_about_as_often_as_it_says():
     assert 50 <= hits <= 60
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(hnp.arrays(np.float64, st.integers(1, 30), elements=st.sampled_from([0, 1, 2, np.nan])))
 def test_an_order_falls_and_ends_with_what_is_not_ranked(scores):
     found = order(scores, np.arange(len(scores)), np.random.default_rng(0))

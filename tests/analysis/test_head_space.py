@@ -65,7 +65,7 @@ def test_distances_are_those_of_scipy(causal):
     assert float(found.sel(head="0.1", other="1.2")) == found.to_numpy()[1, 5] > 0.05
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(0, 10_000), st.integers(1, 4), st.integers(1, 9), st.integers(1, 9))
 def test_rectangles_of_any_size(seed, heads, queries, keys):
     one = rows(seed, heads, queries, keys, power=6, causal=False)
@@ -138,7 +138,7 @@ def test_some_queries():
         head_distances(values, queries=[])
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 10_000))
 def test_the_order_of_heads_and_keys_does_not_matter(seed):
     values = rows(seed, 1, 4, 7, 7, causal=False)
@@ -148,7 +148,7 @@ def test_the_order_of_heads_and_keys_does_not_matter(seed):
     np.testing.assert_allclose(head_distances(values[:, heads][..., keys]), expected, atol=1e-12)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 10_000))
 def test_it_is_a_metric(seed):
     found = head_distances(rows(seed, 6, 5, 5, power=8)).to_numpy()

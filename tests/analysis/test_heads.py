@@ -318,7 +318,7 @@ def test_punctuation_is_told_by_its_characters(token, expected):
     assert not is_punctuation(token + "7")
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10_000), st.integers(1, 30), st.booleans())
 def test_edges_for_90_are_those_of_top_mass(seed, size, is_even):
     rows = np.tril(np.random.default_rng(seed).exponential(size=(size, size)) ** 4)

@@ -63,10 +63,15 @@ def test_layers_are_chosen(case):
     np.testing.assert_array_equal(found[0], alti(IDS, model, progress=False)[1])
 
 
-@settings(max_examples=15, deadline=None)
+@pytest.fixture(scope="module")
+def gpt2():
+    return build("gpt2")
+
+
+@settings(max_examples=8)
 @given(ids=st.lists(st.integers(3, 59), min_size=1, max_size=12))
-def test_rows_are_shares_of_what_a_query_sees(ids):
-    found = alti(ids, build("gpt2"), progress=False)
+def test_rows_are_shares_of_what_a_query_sees(gpt2, ids):
+    found = alti(ids, gpt2, progress=False)
     assert (found >= 0).all()
     np.testing.assert_allclose(found.sum("key"), 1)
     assert not np.triu(found.values, 1).any()

@@ -100,14 +100,19 @@ def test_a_capture_measures_the_same(case):
         np.testing.assert_allclose(found[place], lengths, rtol=1e-6, atol=1e-9)
 
 
-@settings(max_examples=15, deadline=None)
+@pytest.fixture(scope="module")
+def gpt2():
+    return build("gpt2")
+
+
+@settings(max_examples=8)
 @given(ids=st.lists(st.integers(3, 59), min_size=1, max_size=12))
-def test_sums_are_no_longer_than_their_parts(ids):
-    model = build("gpt2")
-    heads = contributions(ids, model, of="head", progress=False)
-    both = contributions(ids, model, progress=False)
+def test_sums_are_no_longer_than_their_parts(gpt2, ids):
+
+    heads = contributions(ids, gpt2, of="head", progress=False)
+    both = contributions(ids, gpt2, progress=False)
     assert (both <= heads.sum("head") + 1e-9).all()
-    shares = residual_shares(ids, model, progress=False)
+    shares = residual_shares(ids, gpt2, progress=False)
     assert ((shares > 0) & (shares <= 1)).all()
     np.testing.assert_allclose(shares[:, 0], 1, atol=1e-7)
 

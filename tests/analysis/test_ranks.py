@@ -4,18 +4,11 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
+from attentions import TEXT, random_attention
 
 import gattn
 from gattn.analysis import effective_rank, hidden_ranks, rank_collapse, rollout
 from gattn.errors import SelectionError, ShapeError
-
-TEXT = "The dog chased the cat, and the cat chased the dog"
-
-
-def random_attention(layers, heads, tokens, seed=0):
-    scores = np.random.default_rng(seed).normal(size=(layers, heads, tokens, tokens))
-    exp = np.exp(scores)
-    return exp / exp.sum(-1, keepdims=True)
 
 
 def by_hand(matrix):

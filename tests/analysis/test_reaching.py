@@ -10,6 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from attentions import TEXT
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,8 +19,6 @@ from gattn import TokenGraph
 from gattn.analysis import bottlenecks, oversquashing, reach, rollout, walks
 from gattn.analysis.propagation import reach as reaching
 from gattn.errors import SelectionError, ShapeError
-
-TEXT = "The dog chased the cat, and the cat chased the dog"
 
 
 @pytest.fixture(scope="module")
@@ -292,7 +291,7 @@ def parts(graph, key, query, layers, removed):
     return not nx.has_path(left, (0, key), (layers, query))
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10_000), st.booleans())
 def test_cuts_of_tokens_are_minimum_node_cuts(seed, residual):
     graphs, masks = random_graphs(seed, layers=4, share=0.3)
@@ -305,7 +304,7 @@ def test_cuts_of_tokens_are_minimum_node_cuts(seed, residual):
         assert parts(graph, key, query, 4, removed)
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 10_000), st.booleans())
 def test_cuts_of_edges_are_minimum_cuts_that_spare_the_residual_stream(seed, residual):
     graphs, masks = random_graphs(seed, layers=3, share=0.4)

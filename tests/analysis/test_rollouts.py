@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 import xarray as xr
+from attentions import TEXT, random_attention, trace_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -11,32 +12,12 @@ import gattn
 from gattn.analysis import contributions, flow, oversquashing, rank_collapse, rollout
 from gattn.analysis.reading.results import array
 from gattn.errors import SelectionError, ShapeError
-from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack
-from gattn.heads.trace import AttentionTrace
 from gattn.keep import Threshold, TopK
 
-TEXT = "The dog chased the cat, and the cat chased the dog"
 FIRST = [[0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.25, 0.25, 0.5]]
 SECOND = [[0.2, 0.2, 0.6], [0.3, 0.4, 0.3], [0.6, 0.1, 0.3]]
 PAPER = np.array([FIRST, SECOND])[:, None]
-
-
-def trace_of(attention, keep=None):
-    heads = {
-        (layer, head): AttentionGraph.from_dense(matrix, layer=layer, head=head)
-        for layer, some in enumerate(attention)
-        for head, matrix in enumerate(some)
-    }
-    if keep is not None:
-        heads = {place: head.keep(keep) for place, head in heads.items()}
-    return AttentionTrace({"decoder": Stack("decoder", heads)})
-
-
-def drawn(seed, layers, heads, tokens, *, sharp=2.0):
-    scores = sharp * np.random.default_rng(seed).normal(size=(layers, heads, tokens, tokens))
-    shares = np.exp(scores)
-    return shares / shares.sum(-1, keepdims=True)
 
 
 def by_hand(attention, reduce, residual=0.5):
@@ -85,7 +66,7 @@ def chosen(heads):
 @pytest.mark.parametrize("heads", REDUCTIONS)
 @pytest.mark.parametrize("residual", [0, 0.3, 0.5, 1])
 def test_plain_loops_give_the_same(heads, residual):
-    attention = drawn(0, 3, 3, 5)
+    attention = random_attention(3, 3, 5)
     found = rollout(attention, **chosen(heads), residual=residual)
     expected = by_hand(attention, REDUCTIONS[heads], residual)
     np.testing.assert_allclose(found, expected, atol=1e-12)
@@ -93,7 +74,7 @@ def test_plain_loops_give_the_same(heads, residual):
 
 
 def test_weights_of_heads_of_each_layer():
-    attention = drawn(1, 2, 3, 4)
+    attention = random_attention(2, 3, 4, seed=1)
     found = rollout(attention, reduce=WEIGHTS)
     shares = WEIGHTS / WEIGHTS.sum(1, keepdims=True)
     one = np.einsum("lh,lhij->lij", shares, attention)[:, None]
@@ -114,7 +95,7 @@ CHOICES = {
 @pytest.mark.parametrize(("heads", "read"), CHOICES.values(), ids=CHOICES)
 @pytest.mark.parametrize("reduce", ["mean", "max"])
 def test_heads_say_which_are_read(heads, read, reduce):
-    attention = drawn(5, 3, 3, 4)
+    attention = random_attention(3, 3, 4, seed=5)
     none = np.zeros((1, 4, 4))
     layers = [
         getattr(attention[n, some] if some else none, reduce)(0) for n, some in enumerate(read)
@@ -154,11 +135,11 @@ def test_heads_say_which_are_read(heads, read, reduce):
 def test_choices_of_heads_that_may_mean_something_else_are_refused(how, hint):
     for analysis in (rollout, partial(flow, queries=1), rank_collapse, oversquashing):
         with pytest.raises(SelectionError, match=hint):
-            analysis(drawn(5, 3, 3, 4), **how)
+            analysis(random_attention(3, 3, 4, seed=5), **how)
 
 
 def test_maxima_are_divided_by_their_rows_sum_with_the_residual():
-    attention = drawn(2, 1, 4, 4)
+    attention = random_attention(1, 4, 4, seed=2)
     largest = attention[0].max(0) + np.eye(4)
     expected = largest / largest.sum(1, keepdims=True)
     np.testing.assert_allclose(rollout(attention, reduce="max")[0], expected)
@@ -182,7 +163,7 @@ def test_the_models_own_eager_attention_gives_the_same():
 
 
 def test_all_forms_of_attention_agree():
-    attention = drawn(3, 3, 2, 5)
+    attention = random_attention(3, 2, 5, seed=3)
     expected = rollout(attention)
     labelled = xr.DataArray(attention, dims=("layer", "head", "query", "key"))
     for form in (trace_of(attention), trace_of(attention).only_stack, labelled):
@@ -193,7 +174,7 @@ def test_all_forms_of_attention_agree():
 
 
 def test_it_starts_at_any_layer():
-    attention = drawn(4, 4, 2, 5)
+    attention = random_attention(4, 2, 5, seed=4)
     found = rollout(trace_of(attention), from_layer=2)
     assert found.layer.to_numpy().tolist() == [2, 3]
     np.testing.assert_allclose(found, rollout(attention[2:]), atol=1e-12)
@@ -202,7 +183,7 @@ def test_it_starts_at_any_layer():
 
 
 def test_shares_of_each_layer_and_token():
-    attention = drawn(5, 2, 1, 3)
+    attention = random_attention(2, 1, 3, seed=5)
     shares = np.array([[0.1, 0.5, 1.0], [0.0, 0.9, 0.3]])
     first, second = (
         (1 - r[:, None]) * layer[0] + np.diag(r) for r, layer in zip(shares, attention, strict=True)
@@ -223,9 +204,9 @@ def test_shares_of_each_layer_and_token():
 
 
 @given(st.integers(0, 10**6), st.integers(2, 5))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_tokens_in_another_order_are_rolled_out_in_that_order(seed, tokens):
-    attention = drawn(seed, 3, 2, tokens)
+    attention = random_attention(3, 2, tokens, seed=seed)
     order = np.random.default_rng(seed).permutation(tokens)
     moved = attention[:, :, order][:, :, :, order]
     expected = rollout(attention).to_numpy()[:, order][:, :, order]
@@ -238,9 +219,9 @@ def test_tokens_in_another_order_are_rolled_out_in_that_order(seed, tokens):
     st.sampled_from([Threshold(0.05), Threshold(0.3), TopK(1), TopK(2)]),
     st.sampled_from([0.0, 0.2, 0.5]),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_what_was_dropped_bounds_the_error(seed, heads, keep, residual):
-    attention = drawn(seed, 3, 2, 5)
+    attention = random_attention(3, 2, 5, seed=seed)
     whole = rollout(attention, **chosen(heads), residual=residual)
     part = rollout(trace_of(attention, keep), **chosen(heads), residual=residual)
     lack = (whole - part).to_numpy()
@@ -251,7 +232,7 @@ def test_what_was_dropped_bounds_the_error(seed, heads, keep, residual):
 
 
 def test_a_bound_is_noted():
-    found = rollout(trace_of(drawn(0, 2, 2, 6), Threshold(0.2)))
+    found = rollout(trace_of(random_attention(2, 2, 6), Threshold(0.2)))
     assert found.notes[1] == (
         f"lower bounds: they lack at most {float(found.error_bound.max()):.2g}, see error_bound"
     )
@@ -259,7 +240,7 @@ def test_a_bound_is_noted():
 
 
 def test_rows_without_attention_stay_finite():
-    attention = drawn(0, 2, 1, 4)
+    attention = random_attention(2, 1, 4)
     attention[0, 0, 2] = 0
     without = rollout(attention, residual=0)
     assert np.isfinite(without).all()
@@ -269,13 +250,13 @@ def test_rows_without_attention_stay_finite():
 
 
 def test_rows_that_give_to_a_sink_are_shared_out_among_the_tokens():
-    attention = drawn(0, 1, 1, 3) * 0.5
+    attention = random_attention(1, 1, 3) * 0.5
     expected = 0.5 * attention[0, 0] + 0.5 * np.eye(3)
     np.testing.assert_allclose(rollout(attention)[0], expected / 0.75)
 
 
 def test_numbers_that_hold_the_residual_get_none():
-    values = drawn(0, 2, 1, 3)[:, 0]
+    values = random_attention(2, 1, 3)[:, 0]
     axes = {"layer": [0, 1], "query": [0, 1, 2], "key": [0, 1, 2]}
     held = array(values, axes, name="contribution", computed_from="toy", holds_residual=True)
     np.testing.assert_allclose(rollout(held)[1], values[1] @ values[0])
@@ -285,9 +266,9 @@ def test_numbers_that_hold_the_residual_get_none():
 
 
 def test_what_is_rolled_out_is_not_rolled_out_again():
-    rolled = rollout(drawn(0, 2, 1, 3))
+    rolled = rollout(random_attention(2, 1, 3))
     assert rolled.attrs["holds_residual"]
-    assert not rollout(drawn(0, 2, 1, 3), residual=0).attrs["holds_residual"]
+    assert not rollout(random_attention(2, 1, 3), residual=0).attrs["holds_residual"]
     for some in (rolled, rolled.sel(layer=1)):
         for analysis in (rollout, flow):
             with pytest.raises(SelectionError, match="through the layers already"):
@@ -295,7 +276,7 @@ def test_what_is_rolled_out_is_not_rolled_out_again():
 
 
 def test_rows_above_one_are_noted():
-    attention = drawn(0, 2, 2, 4) * 3
+    attention = random_attention(2, 2, 4) * 3
     found, share = rollout(attention), (np.eye(4) + attention.mean(1)[0]) / 4
     np.testing.assert_allclose(found[0], share)
     assert found.notes == ["no distributions: rows sum to up to 3"]
@@ -303,7 +284,7 @@ def test_rows_above_one_are_noted():
 
 
 def test_it_says_how_heads_and_residual_were_mixed():
-    attention = drawn(0, 2, 2, 4)
+    attention = random_attention(2, 2, 4)
     for options, said in (
         ({}, "mean of heads, residual 0.5"),
         ({"heads": 1, "residual": 0}, "head 1, residual 0"),
@@ -356,7 +337,7 @@ def test_what_cannot_be_rolled_out(attention, options, error, said):
 
 
 def test_layers_must_follow_each_other():
-    stack = trace_of(drawn(0, 3, 1, 3)).only_stack
+    stack = trace_of(random_attention(3, 1, 3)).only_stack
     some = Stack("decoder", {place: head for place, head in stack.items() if place[0] != 1})
     with pytest.raises(SelectionError, match=r"these are \[0, 2\]"):
         rollout(some)

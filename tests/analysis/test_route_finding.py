@@ -13,6 +13,7 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
+from small_models import IDS, SMALL, SMALL_GPT2, built
 
 import gattn
 from gattn.analysis import routes
@@ -22,35 +23,15 @@ from gattn.analysis.vectors.routes import route_importances
 from gattn.errors import CaptureError, SelectionError
 from gattn.models.stream.decomposing import decompose
 
-IDS = [5, 17, 42, 17, 8, 33]
-SMALL = {
-    "vocab_size": 60,
-    "hidden_size": 24,
-    "intermediate_size": 40,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 32,
-}
 SHARES = st.floats(0.01, 1)
 TEXT = "The river tall green lamp river tall green lamp river tall green"
 
 
-def built(kind, model_class, **options):
-    torch.manual_seed(0)
-    config = getattr(transformers, f"{kind}Config")(**options)
-    model = getattr(transformers, f"{kind}{model_class}")(config).double().eval()
-    for name, parameter in model.named_parameters():
-        if "norm" not in name.lower() and "ln" not in name:
-            parameter.data.normal_(0, 0.3)
-    return model
-
-
 @pytest.fixture(scope="module")
 def models():
-    sizes = {"vocab_size": 60, "n_embd": 24, "n_layer": 3, "n_head": 4, "n_positions": 32}
     return {
         "Llama": built("Llama", "ForCausalLM", **SMALL, num_key_value_heads=2),
-        "GPT2": built("GPT2", "LMHeadModel", **sizes),
+        "GPT2": built("GPT2", "LMHeadModel", **SMALL_GPT2),
         "Bert": built("Bert", "ForMaskedLM", **SMALL),
         "GPTNeoX": built("GPTNeoX", "ForCausalLM", **SMALL, use_parallel_residual=True),
     }

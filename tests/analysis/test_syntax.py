@@ -158,7 +158,7 @@ def trees(draw):
     return words, heads, spaces
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(trees())
 def test_trees_come_back(tree):
     words, heads, spaces = tree
@@ -250,7 +250,7 @@ def is_tree(heads):
     return nx.is_arborescence(graph)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(st.integers(2, 5), st.integers(0, 10**6))
 def test_arborescences_are_the_best_of_all_trees(size, seed):
     matrix = np.random.default_rng(seed).random((size, size)) + 0.01
@@ -265,7 +265,7 @@ def test_arborescences_are_the_best_of_all_trees(size, seed):
     assert weight_of(matrix, found) == pytest.approx(best)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(hnp.arrays(np.float64, (9, 9), elements=st.floats(0.01, 1)), st.booleans())
 def test_best_edges_of_a_causal_head_are_the_tree_of_edmonds(matrix, reverse):
     matrix = np.tril(matrix, -1)

@@ -3,24 +3,18 @@
 import numpy as np
 import pytest
 import torch
+from attentions import TEXT, random_attention
 
 import gattn
 from gattn.analysis import template_distances
 from gattn.errors import SelectionError, ShapeError
 
-TEXT = "The dog chased the cat, and the cat chased the dog"
 COLUMNS = ["self", "first", "previous", "next", "punctuation", "uniform"]
 TOKENS = ("a", ",", "b", "Ġ.")
 
 
 def distance(one, other):
     return np.linalg.norm(one - other) / np.sqrt(np.square(one).sum() + np.square(other).sum())
-
-
-def random_attention(causal, seed=0):
-    matrix = np.random.default_rng(seed).random((4, 4))
-    matrix = np.tril(matrix) if causal else matrix
-    return matrix / matrix.sum(1, keepdims=True)
 
 
 TEMPLATES = {
@@ -42,7 +36,7 @@ CAUSAL = {
 
 @pytest.mark.parametrize("causal", [False, True])
 def test_it_is_the_distance_to_each_matrix(causal):
-    matrix = random_attention(causal)
+    matrix = random_attention(1, 1, 4, causal)[0, 0]
     head = gattn.AttentionGraph.from_dense(matrix, tokens=TOKENS)
     found = template_distances(head)
     assert list(found.columns) == COLUMNS
@@ -69,7 +63,7 @@ def test_a_text_without_punctuation_has_no_such_template():
 
 
 def test_further_templates_have_a_column_each():
-    attention = np.stack([[random_attention(False, seed) for seed in range(3)]] * 2)
+    attention = np.repeat(random_attention(1, 3, 4), 2, axis=0)
     found = template_distances(attention, {"third": attention[0, 2]})
     assert list(found.columns) == [*COLUMNS, "third"]
     for head in range(3):

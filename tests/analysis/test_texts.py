@@ -27,7 +27,7 @@ def table_of(values, **facts):
     return Table.of(rows, name="toy", computed_from="a text", index=["layer", "head"], **facts)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(st.integers(0, 10_000), st.integers(1, 7), st.floats(0, 0.9))
 def test_mean_and_spread_are_those_of_the_numbers_that_are_there(seed, count, missing):
     generator = np.random.default_rng(seed)

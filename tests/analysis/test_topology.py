@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 import torch
 import xarray as xr
+from attentions import TEXT, random_attention
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -20,16 +21,7 @@ from gattn.errors import SelectionError, ShapeError
 T = np.array(
     [[0.7, 0.1, 0.1, 0.1], [0.3, 0.3, 0.3, 0.1], [0.05, 0.55, 0.1, 0.3], [0.1, 0.2, 0.3, 0.4]]
 )
-TEXT = "The dog chased the cat, and the cat chased the dog"
 KEEPS = [gattn.Threshold(0.06), gattn.Threshold(1 / 30), gattn.TopK(2), gattn.TopMass(0.7)]
-
-
-def random_attention(layers, heads, tokens, causal=False, seed=0):
-    scores = np.random.default_rng(seed).normal(size=(layers, heads, tokens, tokens)) * 2
-    if causal:
-        scores[..., np.triu(np.ones((tokens, tokens), bool), 1)] = -np.inf
-    exp = np.exp(scores - scores.max(-1, keepdims=True))
-    return exp / exp.sum(-1, keepdims=True)
 
 
 def by_networkx(matrix, threshold, self_loops, most):
@@ -80,7 +72,7 @@ def test_networkx_counts_the_same(causal, self_loops, most):
         assert found.loc[(layer, head, threshold)].to_dict() == expected
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.integers(1, 8), st.integers(0, 10**6), st.floats(0.01, 0.99))
 def test_networkx_counts_the_same_at_any_threshold(tokens, seed, threshold):
     attention = random_attention(1, 1, tokens, seed=seed)
@@ -101,7 +93,7 @@ def test_single_precision_is_compared_as_it_is():
         assert topology_table(attention, [np.float32(0.7)]).iloc[0]["edges"] == 6
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.floats(0.01, 1), st.integers(-2, 2), st.sampled_from([torch.float32, torch.bfloat16]))
 def test_edges_near_the_threshold_are_the_same_in_any_precision(value, steps, kind):
     near = torch.full((2, 2), value).to(kind)

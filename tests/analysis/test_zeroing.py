@@ -4,42 +4,19 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from small_models import IDS, SMALL, SMALL_GPT2, built
 from torch.nn.functional import cosine_similarity
 
 import gattn
 from gattn.analysis import value_zeroing
 from gattn.errors import CaptureError, ModelError, SelectionError
 
-IDS = [5, 17, 42, 17, 8, 33]
-SMALL = {
-    "vocab_size": 60,
-    "hidden_size": 24,
-    "intermediate_size": 40,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 32,
-}
-
-
-def built(kind, **options):
-    torch.manual_seed(0)
-    config = getattr(transformers, f"{kind}Config")(**options)
-    model_class = next(
-        getattr(transformers, f"{kind}{end}")
-        for end in ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForConditionalGeneration")
-        if hasattr(transformers, f"{kind}{end}")
-    )
-    model = model_class(config).double().eval()
-    for parameter in model.parameters():  # Trained models are further from the identity.
-        parameter.data.normal_(0, 0.3)
-    return model
-
 
 @pytest.fixture(scope="module")
 def models():
-    llama = built("Llama", **SMALL, num_key_value_heads=2)
-    gpt2 = built("GPT2", vocab_size=60, n_embd=24, n_layer=3, n_head=4, n_positions=32)
-    bert = built("Bert", **SMALL)
+    llama = built("Llama", "ForCausalLM", norms=True, **SMALL, num_key_value_heads=2)
+    gpt2 = built("GPT2", "LMHeadModel", norms=True, **SMALL_GPT2)
+    bert = built("Bert", "ForMaskedLM", norms=True, **SMALL)
     return {
         "Llama": (llama, llama.model.layers, "self_attn.v_proj", slice(None)),
         "GPT2": (gpt2, gpt2.transformer.h, "attn.c_attn", slice(48, None)),
@@ -112,7 +89,7 @@ def test_padding_is_left_out(models):
 
 
 def test_one_module_may_be_every_layer():
-    model = built("Albert", **SMALL, embedding_size=16)
+    model = built("Albert", "ForMaskedLM", norms=True, **SMALL, embedding_size=16)
     layer = model.albert.encoder.albert_layer_groups[0].albert_layers[0]
     runs = [layer] * 3
     found = value_zeroing(IDS, model, progress=False)
@@ -144,7 +121,7 @@ def test_one_module_may_be_every_layer():
 
 def test_stacks_are_named():
     sizes = {"d_model": 24, "d_kv": 6, "d_ff": 40, "num_layers": 2, "num_heads": 4}
-    model = built("T5", vocab_size=60, **sizes)
+    model = built("T5", "ForConditionalGeneration", norms=True, vocab_size=60, **sizes)
     inputs = {"input_ids": torch.tensor([IDS]), "decoder_input_ids": torch.tensor([[0, 7, 9]])}
     with pytest.raises(SelectionError, match="stack='encoder'"):
         value_zeroing(inputs, model, progress=False)

@@ -121,7 +121,7 @@ def test_attention_beyond_one_widens_the_scale_on_both_sides():
     assert (image.norm.vmin, image.norm.vmax) == (-top, top)
 
 
-@pytest.mark.parametrize("size", [6, 9, 16, 20])
+@pytest.mark.parametrize("size", [6, 20])
 @pytest.mark.parametrize(("layers", "heads"), [(1, 1), (2, 4), (3, 12), (1, 24), (1, 40)])
 def test_texts_of_a_comparison_do_not_overlap_or_leave_the_figure(layers, heads, size):
     with mpl.rc_context({"font.size": size}):
@@ -232,7 +232,7 @@ def test_two_models_are_named():
     assert {"a", "b", "difference"} <= set(words(draw_compare(one, other)))
 
 
-@pytest.mark.parametrize("size", [6, 10, 18])
+@pytest.mark.parametrize("size", [6, 18])
 @pytest.mark.parametrize(
     "head",
     [

@@ -9,6 +9,7 @@ import networkx as nx
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from pairs import in_turn
 from sample_heads import (
     bipartite_head,
     causal_head,
@@ -16,6 +17,7 @@ from sample_heads import (
     signed_head,
     uniform_head,
 )
+from seen import axes, caption, drawn_edges, texts
 
 from gattn.drawing import draw_head
 from gattn.errors import SelectionError
@@ -43,23 +45,6 @@ HOSTILE = [
     "<b>&amp;",
     "%d{}\\frac{1}",
 ]
-
-
-def axes():
-    return Figure().add_subplot()
-
-
-def texts(ax, gid):
-    return [text.get_text() for text in ax.texts if text.get_gid() == gid]
-
-
-def caption(ax):
-    return " ".join(texts(ax, "gattn-caption")[0].split())
-
-
-def drawn_edges(ax):
-    found = [c for c in ax.collections if c.get_gid() == "gattn-edges"]
-    return sum(len(collection.get_paths()) for collection in found)
 
 
 def svg_texts(ax):
@@ -448,8 +433,10 @@ def test_a_layout_that_is_no_name_is_refused():
         draw_head(causal_head(3), ["arcs"])
 
 
-@pytest.mark.parametrize("layout", [*LAYOUTS, {i: (i % 3, i) for i in range(7)}])
-@pytest.mark.parametrize("engine", ["constrained", "tight", None])
+@pytest.mark.parametrize(
+    ("layout", "engine"),
+    in_turn([*LAYOUTS, {i: (i % 3, i) for i in range(7)}], ["constrained", "tight", None]),
+)
 def test_nothing_is_logged_where_the_layout_engine_moves_the_axes(layout, engine, caplog):
     figure = Figure((7, 4), layout=engine)
     for ax in figure.subplots(1, 2):

@@ -9,6 +9,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
+from seen import words
 
 from gattn.analysis import best_edges, communities, graph_frequencies
 from gattn.analysis.faithfulness.agreement import Agreement
@@ -27,12 +28,6 @@ def of_heads(values, last, **facts):
     axes[last] = range(values.shape[2])
     tokens = {last: TOKENS} if last == "token" else None
     return array(values, axes, name="some_score", computed_from="a toy", tokens=tokens, **facts)
-
-
-def words(ax):
-    return " ".join([ax.get_title(loc="left"), *(text.get_text() for text in ax.texts)]).replace(
-        "\n", " "
-    )
 
 
 def test_one_number_a_token_and_head_is_a_row_a_head_of_all_layers():

@@ -6,15 +6,11 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from sample_heads import bipartite_head, causal_head
+from seen import drawn_edges
 
 from gattn.drawing import draw_head
 from gattn.drawing.canvas import layouts
 from gattn.errors import SelectionError
-
-
-def drawn_edges(ax):
-    found = [c for c in ax.collections if c.get_gid() == "gattn-edges"]
-    return sum(len(collection.get_paths()) for collection in found)
 
 
 def places(ax):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from sample_heads import bipartite_head, causal_head, decoding_step
+from seen import caption
 
 from gattn.drawing import draw_head
 from gattn.drawing.canvas import layouts
@@ -22,11 +23,6 @@ def marks(ax):
     """The ends of the lines, in data coordinates but for a few points."""
     found = [c for c in ax.collections if c.get_gid() == "gattn-generated"]
     return [np.array(segment) for c in found for segment in c.get_segments()]
-
-
-def caption(ax):
-    found = [text.get_text() for text in ax.texts if text.get_gid() == "gattn-caption"]
-    return " ".join(found[0].split())
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)

@@ -1,5 +1,7 @@
 """Pictures of scores over a corpus and of two corpora: what they show, and images."""
 
+from functools import cache
+
 import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
@@ -7,6 +9,7 @@ import pandas as pd
 import pytest
 from matplotlib.collections import LineCollection
 from matplotlib.patches import Rectangle
+from seen import words
 
 from gattn.drawing.canvas.colours import colour_map
 from gattn.errors import SelectionError
@@ -36,15 +39,10 @@ def statistics(*shape, **stacks):
     return head_statistics(corpus(stacks or {"decoder": shape}), "induction", resamples=300)
 
 
+@cache
 def comparison(*shape):
     before, after = (corpus({"decoder": shape}, seed, shift) for seed, shift in [(0, 0), (3, 0.6)])
     return compare_heads(before, after, "induction", resamples=300, correction="fdr")
-
-
-def words(ax):
-    return " ".join([ax.get_title(loc="left"), *(text.get_text() for text in ax.texts)]).replace(
-        "\n", " "
-    )
 
 
 def lines(ax):

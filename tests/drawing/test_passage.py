@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 from sample_heads import bipartite_head, causal_head, decoding_step, signed_head, uniform_head
+from seen import caption
 
 from gattn.drawing import draw_text
 from gattn.drawing.one_head.setting import Words
@@ -44,11 +45,6 @@ def prose_head(**attributes):
 
 def written(ax):
     return [text for text in ax.texts if text.get_gid() == "gattn-label"]
-
-
-def caption(ax):
-    found = [text.get_text() for text in ax.texts if text.get_gid() == "gattn-caption"]
-    return " ".join(found[0].split())
 
 
 def boxes(ax, gid="gattn-shades"):

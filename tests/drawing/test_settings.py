@@ -101,7 +101,7 @@ def test_a_notebook_picture_does_not_depend_on_layout_engines():
         assert notebook_svg(head()) == plain
 
 
-@pytest.mark.parametrize("size", [6, 10, 20])
+@pytest.mark.parametrize("size", [6, 20])
 def test_labels_follow_the_font_size(size, picture):
     with mpl.rc_context({"font.size": size}):
         ax = picture()

@@ -12,6 +12,7 @@ from gattn.module import GraphAttention
 from gattn.weights import ALiBi, L1Distance
 
 pytestmark = [
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),
     pytest.mark.filterwarnings("ignore::FutureWarning"),
@@ -31,7 +32,6 @@ def distance(query, key, pairs):
     return -(query - key).abs().sum(-1)
 
 
-@pytest.mark.slow
 @needs_compiler
 def test_a_compiled_weight_function_gives_the_same(randn):
     graph = TokenGraph.causal(7)

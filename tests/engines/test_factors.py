@@ -5,6 +5,7 @@ from importlib import import_module
 import numpy as np
 import pytest
 import torch
+from pairs import all_pairs
 
 from gattn.attention import graph_attention
 from gattn.engines import NAMES, fused
@@ -90,9 +91,10 @@ def hold(weight, factor, graph, dtype, **options):
     return ran
 
 
-@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
-@pytest.mark.parametrize("graph", GRAPHS)
-@pytest.mark.parametrize("factor", [name for name in FACTORS if name != "rotated"])
+@pytest.mark.parametrize(
+    ("factor", "graph", "dtype"),
+    all_pairs([name for name in FACTORS if name != "rotated"], GRAPHS, TOLERANCES),
+)
 def test_any_factor_on_any_engine(factor, graph, dtype):
     build, number = FACTORS[factor]
     ran = hold(build(), number, GRAPHS[graph], dtype)

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from pairs import all_pairs
 from problems import GRAPHS, Problem, small_pieces
 from torch.autograd import gradcheck, gradgradcheck
 
@@ -30,18 +31,23 @@ def distance(query, key, pairs):
 ON_TOKENS = ["tiles", "edges", "message_passing"]
 
 
-@pytest.mark.parametrize("engine", ON_TOKENS)
-@pytest.mark.parametrize("graph", ["causal", "window", "rows without edges"])
-@pytest.mark.parametrize("weight", [lambda: distance, "additive and relative", "relative"])
+@pytest.mark.parametrize(
+    ("engine", "graph", "weight"),
+    all_pairs(
+        ON_TOKENS,
+        ["causal", "window", "rows without edges"],
+        [lambda: distance, "additive and relative", "relative"],
+    ),
+)
 def test_first_order(engine, graph, weight):
     with small_pieces(**PIECES):
         assert checked(gradcheck, Problem(GRAPHS[graph], weight, batch=1), engine)
 
 
-@pytest.mark.parametrize("engine", ON_TOKENS)
-@pytest.mark.parametrize("graph", ["causal", "window"])
-@pytest.mark.parametrize("weight", [lambda: distance, "relative"])
-@pytest.mark.parametrize("whole", [True, False])
+@pytest.mark.parametrize(
+    ("engine", "graph", "weight", "whole"),
+    all_pairs(ON_TOKENS, ["causal", "window"], [lambda: distance, "relative"], [True, False]),
+)
 def test_second_order(engine, graph, weight, whole):
     problem = Problem(GRAPHS[graph], weight, batch=1)
     with small_pieces(**({"numbers": 1 << 20, "block_bytes": 1 << 20} if whole else PIECES)):

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from oracle import expected
+from pairs import all_pairs
 from problems import GRAPHS, NEEDS_FEATURES, NORMALIZERS, WIDE, Problem, small_pieces
 
 from gattn.attention import attention_graphs
@@ -66,24 +67,25 @@ def hold(problem, engine, keep=KEEPS["all"], **options):
         np.testing.assert_allclose(head.total_mass, mass, rtol=1e-10, atol=1e-10)
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("keep", KEEPS)
-@pytest.mark.parametrize("graph", GRAPHS)
+@pytest.mark.parametrize(("engine", "keep", "graph"), all_pairs(ENGINES, KEEPS, GRAPHS))
 def test_on_every_graph(engine, keep, graph):
     hold(Problem(GRAPHS[graph], "additive and relative"), engine, KEEPS[keep])
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("keep", KEEPS)
-@pytest.mark.parametrize("graph", WIDE)
+@pytest.mark.parametrize(("engine", "keep", "graph"), all_pairs(ENGINES, KEEPS, WIDE))
 def test_in_several_blocks(engine, keep, graph):
     hold(Problem(WIDE[graph], "scaled dot", batch=1, learns=False), engine, KEEPS[keep])
 
 
-@pytest.mark.parametrize("engine", ENGINES)
-@pytest.mark.parametrize("keep", KEEPS)
-@pytest.mark.parametrize("graph", ["causal", "window", "rows without edges", "longformer"])
-@pytest.mark.parametrize("weight", ["relative", "capturing lambda", "trees", "edge product"])
+@pytest.mark.parametrize(
+    ("engine", "keep", "graph", "weight"),
+    all_pairs(
+        ENGINES,
+        KEEPS,
+        ["causal", "window", "rows without edges", "longformer"],
+        ["relative", "capturing lambda", "trees", "edge product"],
+    ),
+)
 def test_in_small_pieces(engine, keep, graph, weight):
     features = 3 if weight in NEEDS_FEATURES else 0
     with small_pieces(**PIECES):

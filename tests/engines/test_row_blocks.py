@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from pairs import all_pairs
 
 from gattn import ALiBi, Softmax, TokenGraph, TopKSoftmax
 from gattn.engines import tiles
@@ -38,11 +39,14 @@ def dense(query, key, graph, weight, normalizer):
     return NORMALIZERS[normalizer](scores)
 
 
-@pytest.mark.parametrize("block_bytes", [1 << 24, 4 * 6 * 80, 1])
-@pytest.mark.parametrize("scores", [True, False])
-@pytest.mark.parametrize("normalizer", NORMALIZERS)
-@pytest.mark.parametrize("weight", WEIGHTS)
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize(
+    ("name", "weight", "normalizer", "scores", "block_bytes"),
+    [
+        (*case, block_bytes)
+        for case in all_pairs(GRAPHS, WEIGHTS, NORMALIZERS, [True, False])
+        for block_bytes in (1 << 24, 4 * 6 * 80, 1)
+    ],
+)
 def test_blocks_are_the_rows_of_the_dense_formula(
     monkeypatch, name, weight, normalizer, scores, block_bytes
 ):

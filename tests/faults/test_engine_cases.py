@@ -45,7 +45,7 @@ from gattn.weights import (
     WeightFunction,
 )
 
-FEW, MANY = 200, 10_000
+FEW, MANY = 60, 10_000
 NAN = float("nan")
 
 

@@ -178,6 +178,7 @@ def test_a_file_that_may_not_grow_is_an_error_and_leaves_what_was_there(tmp_path
 
 
 @posix
+@pytest.mark.slow
 def test_what_a_killed_save_left_goes_with_the_next_one(tmp_path):
     code = """
     import os, signal

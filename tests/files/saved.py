@@ -1,8 +1,7 @@
-"""Heads, traces and graphs to save, and what it means that they came back."""
+"""Heads, traces and graphs to save."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 
-import networkx as nx
 import numpy as np
 import torch
 
@@ -75,23 +74,3 @@ def small_trace() -> AttentionTrace:
         "toy\ud800",
         generated=2,
     )
-
-
-def assert_same_head(one: AttentionGraph, other: AttentionGraph) -> None:
-    """Equal bit for bit, up to the form of the token graph."""
-    for field in fields(AttentionGraph):
-        left, right = getattr(one, field.name), getattr(other, field.name)
-        if field.name == "graph":
-            assert left._size == right._size
-            np.testing.assert_array_equal(left.edge_index, right.edge_index)
-        elif isinstance(left, np.ndarray):
-            assert (left.dtype, left.tobytes()) == (right.dtype, right.tobytes()), field.name
-        else:
-            assert left == right, field.name
-
-
-def assert_same_graph(one: nx.DiGraph, other: nx.DiGraph) -> None:
-    assert type(other) is nx.DiGraph
-    assert list(one.nodes(data=True)) == list(other.nodes(data=True))
-    assert sorted(one.edges(data=True), key=repr) == sorted(other.edges(data=True), key=repr)
-    assert one.graph == other.graph

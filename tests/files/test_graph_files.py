@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from saved import HEADS, TOKENS, assert_same_graph, assert_same_head, small_trace, whole_head
+from same import assert_same_graph, assert_same_head
+from saved import HEADS, TOKENS, small_trace, whole_head
 
 from gattn.errors import FileError
 from gattn.files import load, save
@@ -66,7 +67,7 @@ texts = st.text(st.characters(), max_size=5)
 
 
 @given(st.dictionaries(texts, st.tuples(texts, st.floats(allow_nan=False)), min_size=1, max_size=4))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @pytest.mark.parametrize("suffix", [".json", ".graphml"])
 def test_any_text_and_float_comes_back(suffix: str, tmp_path_factory, nodes: dict) -> None:
     graph: nx.DiGraph = nx.DiGraph()

@@ -8,6 +8,7 @@ from threading import Barrier
 import numpy as np
 import pytest
 import torch
+from pairs import all_pairs, in_turn
 
 from gattn import Cut, Scale, capture, capturing, edited
 from gattn.errors import CaptureError, EditError
@@ -199,9 +200,12 @@ def inner_places(name):
     return ["", "transformer.h.0", "transformer.h.1.self_attention.query_key_value", "lm_head"]
 
 
-@pytest.mark.parametrize("is_pre", [True, False], ids=["before", "after"])
 @pytest.mark.parametrize(
-    ("name", "place"), [(name, p) for name in ("llama", "bloom") for p in inner_places(name)]
+    ("name", "place", "is_pre"),
+    [
+        *(("llama", *case) for case in in_turn(inner_places("llama"), [True, False])),
+        *(("bloom", *case) for case in in_turn(inner_places("bloom"), [False, True])),
+    ],
 )
 def test_a_hook_may_call_the_model(tiny, name, place, is_pre):
     model = tiny(name, "eager")
@@ -343,9 +347,12 @@ class Break:
 ERRORS = [KeyboardInterrupt(), RuntimeError("out of memory"), SystemExit(1)]
 
 
-@pytest.mark.parametrize("error", ERRORS, ids=lambda error: type(error).__name__)
-@pytest.mark.parametrize("place", ["model.layers.1", "model", "model.layers.0.self_attn.o_proj"])
-@pytest.mark.parametrize("part", ["", "model"])
+@pytest.mark.parametrize(
+    ("place", "part", "error"),
+    all_pairs(
+        ["model.layers.1", "model", "model.layers.0.self_attn.o_proj"], ["", "model"], ERRORS
+    ),
+)
 def test_after_a_call_broke_off_the_next_is_edited_and_recorded(tiny, place, part, error):
     model = tiny("llama")
     called = model.get_submodule(part)
@@ -482,6 +489,10 @@ def test_a_call_of_an_unrouted_model_that_shows_no_attention_any_more_is_refused
 def test_a_call_of_a_part_without_the_edited_stack_is_not_refused(tiny):
     model = tiny("t5", "eager")
     ids = torch.tensor([TEXTS[0]])
-    with edited(model, Cut(layer=0, head=0, key=0, stack="decoder", renormalize=False)):
-        encoded = model.get_encoder()(ids)
-        model(encoder_outputs=encoded, decoder_input_ids=ids)
+    with torch.no_grad():
+        plain, output = model.get_encoder()(ids), model(input_ids=ids, decoder_input_ids=ids)
+        with edited(model, Cut(layer=0, head=0, key=0, stack="decoder", renormalize=False)):
+            encoded = model.get_encoder()(ids)
+            found = model(encoder_outputs=encoded, decoder_input_ids=ids)
+    assert torch.equal(encoded[0], plain[0])
+    assert not torch.equal(found.logits, output.logits)

@@ -65,7 +65,13 @@ WAYS = ["wrapped", "in place", "layers", "model", "model.layers.0.self_attn", "w
 
 
 @pytest.mark.parametrize(
-    ("how", "is_warm"), [*((how, True) for how in WAYS), ("wrapped", False), ("layers", False)]
+    ("how", "is_warm"),
+    [
+        ("wrapped", True),
+        ("layers", False),
+        *(pytest.param(how, True, marks=pytest.mark.slow) for how in WAYS[1:]),
+        pytest.param("wrapped", False, marks=pytest.mark.slow),
+    ],
 )
 def test_a_compiled_model_is_captured_and_edited_as_it_is_written(tiny, how, is_warm):
     plain = tiny("llama")
@@ -96,6 +102,7 @@ def test_a_compiled_model_is_captured_and_edited_as_it_is_written(tiny, how, is_
 
 
 @pytest.mark.parametrize("how", ["wrapped", "in place", "layers"])
+@pytest.mark.slow
 def test_a_model_compiled_whole_runs_compiled_again(tiny, how):
     """Under `fullgraph` a graph break, or running uncompiled, is an error of PyTorch's."""
     counter = Backend()
@@ -113,6 +120,7 @@ def test_a_model_compiled_whole_runs_compiled_again(tiny, how):
     assert counter.frame_count == frames
 
 
+@pytest.mark.slow
 def test_effects_of_a_compiled_model_are_those_of_the_model(tiny):
     edits = [Cut(layer=layer, head=0) for layer in (0, 1)]
     expected = effect(IDS[0], edits, tiny("llama"), metric="kl", progress=False)
@@ -134,6 +142,7 @@ def test_a_model_that_routes_nothing_is_seen_when_compiled(tiny):
 
 
 @pytest.mark.parametrize("is_warm", [False, True], ids=["cold", "warm"])
+@pytest.mark.slow
 def test_compiled_decoding_steps_are_recorded_and_edited(tiny, is_warm):
     """On a GPU transformers compiles these steps unasked where a cache is static."""
     counter = Backend()
@@ -201,6 +210,7 @@ def test_a_stance_of_ones_own_that_ends_later_is_no_trap(tiny):
     assert eval_frame._stance is before
 
 
+@pytest.mark.slow
 def test_threads_edit_a_compiled_model_while_another_runs_it(tiny):
     counter = Backend()
     model = compiled(tiny("llama"), "in place", counter)

@@ -609,11 +609,18 @@ def test_spans_may_reach_further_than_the_text(tiny, edit):
 
 def test_what_is_named_may_come_up_in_several_calls_and_texts(tiny):
     model = tiny("llama")
-    with edited(model, Cut(0, query=[3, 12], key=[0, 11])):
+    with edited(model, Cut(0, query=[3, 12], key=[0, 11])), capturing(model) as found:
         generate(model, IDS)
+    attention = found.trace[0, 1].to_dense()
+    assert not attention[[3, 12, 12], [0, 0, 11]].any()
+    assert attention[12, 1:11].all()
     ids, mask = padded([IDS, FEW])
-    with edited(model, Cut(0, key=[1, 8])), torch.no_grad():
+    with edited(model, Cut(0, key=[1, 8])), torch.no_grad(), capturing(model) as found:
         model(ids, attention_mask=mask)
+    long, short = (trace[0, 1].to_dense() for trace in found.traces)
+    assert not long[:, [1, 8]].any()
+    assert not short[:, 1].any()
+    assert long[8, 7] > 0 < short[3, 2]
 
 
 def test_a_layer_without_the_edge_is_named(tiny):

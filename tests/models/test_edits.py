@@ -251,7 +251,7 @@ def small(tiny):
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(specs=st.lists(SPECS.filter(has_edges), min_size=1, max_size=5), data=st.data())
 def test_any_edits_together_are_dense_algebra(small, densely, name, specs, data):
     model, edits = small[name], [edit_of(spec) for spec in specs]
@@ -262,7 +262,7 @@ def test_any_edits_together_are_dense_algebra(small, densely, name, specs, data)
 
 
 @pytest.mark.parametrize("name", ["gpt2", "llama"])
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(pairs=st.sets(st.tuples(st.integers(0, N - 1), st.integers(0, N - 1)), min_size=1))
 def test_restricting_is_a_dense_mask(small, dense, name, pairs):
     model = small[name]

@@ -495,7 +495,7 @@ def test_estimates_are_the_slope_towards_the_cut(tiny, name, renormalize):
     found = estimates(model, renormalize=renormalize)
     rng = np.random.default_rng(0)
     for _, group in found.groupby("stack"):
-        for place in group.iloc[rng.permutation(len(group))[:40]].to_dict("records"):
+        for place in group.iloc[rng.permutation(len(group))[:12]].to_dict("records"):
             cut = (*(place[name] for name in PLACE), renormalize)
             ends = [
                 difference(dense_logits(model, inputs, cutting(cut, share=share)))

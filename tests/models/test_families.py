@@ -34,21 +34,18 @@ ROUTED = [
     ),
     *("vit", "clip", "llava", "qwen2_vl", "swin", "beit"),
 ]
+QUICK = ["bert", "gpt2", "llama", "gpt_oss", "t5", "bart", "vit", "bloom", "gptj"]
 BY_SOFTMAX = ["bloom", "gptj", "gpt_neo", "deberta-v2", "blip", "layoutlmv3"]
 
 
-@pytest.fixture(autouse=True)
-def _quiet():
-    import transformers
-
-    level = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()
-    yield
-    transformers.logging.set_verbosity(level)
-
-
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("family", [*ROUTED, *BY_SOFTMAX])
+@pytest.mark.parametrize(
+    "family",
+    [
+        family if family in QUICK else pytest.param(family, marks=pytest.mark.slow)
+        for family in (*ROUTED, *BY_SOFTMAX)
+    ],
+)
 def test_it_is_captured_and_edited(family, monkeypatch):
     # Layers with large scales amplify float32's rounding; a wrong reading is off by 1e-2 or more.
     monkeypatch.setattr(coverage, "TOLERANCE", 1e-4)

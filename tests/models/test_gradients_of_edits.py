@@ -8,6 +8,7 @@ from contextlib import ExitStack
 
 import pytest
 import torch
+from pairs import in_turn
 from torch import nn
 
 from gattn import (
@@ -135,9 +136,9 @@ KINDS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("captures", [None, "around", "inside"])
-@pytest.mark.parametrize("head", [None, [1, 3]], ids=["all", "some"])
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("kind", "head", "captures"), in_turn(KINDS, [None, [1, 3]], [None, "around", "inside"])
+)
 def test_gradients_of_each_edit(tiny, kind, head, captures):
     model = in_double(tiny, "gpt2")
     check(model, [edit(kind, head, "gpt2", model)], captures)

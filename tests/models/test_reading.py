@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from pairs import all_pairs
 from torch import nn
 
 from gattn import Cut, capturing, edited
@@ -270,10 +271,10 @@ def held(row, kind, heads=1, count=9):
     return torch.zeros(allowed.shape).masked_fill(~allowed, least)
 
 
-@pytest.mark.parametrize("row", range(1, 9))
-@pytest.mark.parametrize("heads", [1, 4])
-@pytest.mark.parametrize("kind", ["least", "large"])
-@pytest.mark.parametrize("implementation", ["eager", "sdpa"])
+@pytest.mark.parametrize(
+    ("row", "heads", "kind", "implementation"),
+    all_pairs(range(1, 9), [1, 4], ["least", "large"], ["eager", "sdpa"]),
+)
 def test_even_attention_is_no_empty_row(tiny, row, heads, kind, implementation):
     """Others read what the query makes of all keys, so that it is no padding."""
     model, ids = tiny("llama", implementation), torch.tensor([list(range(3, 12))])

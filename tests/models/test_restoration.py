@@ -89,9 +89,11 @@ def inputs_of(model):
 
 def test_success(model, edit):
     capture(inputs_of(model), model)
-    list(capture_many([inputs_of(model)] * 3, model, batch_size=2, progress=False))
-    with edited(model, edit), capturing(model):
+    found = capture_many([inputs_of(model)] * 3, model, batch_size=2, progress=False)
+    assert len(list(found)) == 3
+    with edited(model, edit), capturing(model) as recording:
         run(model)
+    assert len(recording.traces) == 1
 
 
 def test_errors_of_every_kind(model, edit):
@@ -185,11 +187,12 @@ def test_a_context_inside_of_an_abandoned_generator(model, edit):
 
 
 def test_contexts_within_contexts(model, edit):
+    plain = run(model)
     with ExitStack() as stack:
         for _ in range(4):
             stack.enter_context(edited(model, edit))
             stack.enter_context(capturing(model))
-        run(model)
+        assert not torch.equal(run(model), plain)
 
 
 def test_generation(model, edit):
@@ -198,10 +201,10 @@ def test_generation(model, edit):
     options = {"max_new_tokens": 3, "do_sample": False, "decoder_start_token_id": 0}
     if not model.config.is_encoder_decoder:
         del options["decoder_start_token_id"]
-    with edited(model, edit), capturing(model):
-        model.generate(torch.tensor([IDS]), **options)
-    with edited(model, edit), capturing(model):
-        model.generate(torch.tensor([IDS]), num_beams=2, **options)
+    for beams in (1, 2):
+        with edited(model, edit), capturing(model) as found:
+            model.generate(torch.tensor([IDS]), num_beams=beams, **options)
+        assert len(found.traces) == 1
 
 
 def test_gradients(model, edit):

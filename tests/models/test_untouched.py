@@ -34,17 +34,8 @@ BY_SOFTMAX = [
     *("rembert", "roformer", "sew-d", "xglm", "xlnet", "data2vec-vision"),
 ]
 DRAWS = pytest.param("fsmt", marks=needs("5.23", "draws a number per layer of FSMT in each run"))
+QUICK = ["gpt2", "llama", "t5", "clip", "bloom", "big_bird", "diffllama", "wavlm", "longformer"]
 REFUSED = ["diffllama", "longformer", "reformer", "squeezebert", "wavlm", "lxmert"]
-
-
-@pytest.fixture(autouse=True)
-def _quiet():
-    import transformers
-
-    level = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()
-    yield
-    transformers.logging.set_verbosity(level)
 
 
 def state(model):
@@ -88,7 +79,16 @@ def contexts(model):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("family", [*ROUTED, *BY_SOFTMAX, DRAWS, *REFUSED])
+@pytest.mark.parametrize(
+    "family",
+    [
+        *(
+            family if family in QUICK else pytest.param(family, marks=pytest.mark.slow)
+            for family in (*ROUTED, *BY_SOFTMAX, *REFUSED)
+        ),
+        DRAWS,
+    ],
+)
 def test_nothing_of_a_model_changes(family):
     specimen = zoo.specimen(family).eager()
     for _ in range(2):  # What a model itself changes on such an input is changed.

@@ -104,7 +104,7 @@ def test_one_token_is_found_by_position_end_or_text():
         find_token("chase", range(6), TOKENS)
 
 
-@pytest.mark.parametrize("name", ["dog", "Dog", " dog", -4, 2], ids=str)
+@pytest.mark.parametrize("name", ["dog", -4], ids=str)
 def test_every_door_takes_the_same_names(trace, name):
     assert trace[0, 0].subgraph([name]).labels() == ["dog"]
     assert without_tokens(trace[0, 0], [name]).labels() == [t for t in TOKENS if t != "dog"]

@@ -85,7 +85,7 @@ def heads(draw):
 
 
 @given(heads())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100)
 def test_a_page_holds_the_numbers_of_any_head(head):
     page = Decoded(to_html(head))
     (stack,) = page.stacks()

@@ -138,6 +138,7 @@ def test_the_false_discovery_rate_is_that_of_benjamini_and_hochberg(runs):
     assert holm.notes[1] == "Wilcoxon's signed-rank test, Holm's correction for 5 heads"
 
 
+@pytest.mark.slow
 def test_among_heads_that_differ_by_chance_alone_holm_seldom_finds_any():
     """Signs of differences change at random, text by text: no head differs, heads correlate."""
     random = np.random.default_rng(4)

@@ -11,12 +11,12 @@ import termios
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
+from runs import stopped
 
 import gattn
 from gattn.cli import main, surveying
 from gattn.surveys.ask.reading import open_survey
 from gattn.surveys.run import analyses, running
-from gattn.surveys.run import capture_graphs as capture
 
 TEXTS = [f"The dog number {n} chased the cat." for n in range(10)]
 
@@ -124,17 +124,8 @@ def test_survey_without_files_and_on_a_foreign_folder_is_refused(corpus, tmp_pat
 def test_survey_that_is_stopped_says_how_far_it_is(
     corpus, tmp_path, monkeypatch, capsys, small_parts
 ):
-    call, calls = capture.CaptureGraphs.__call__, []
-
-    def stopping(self, batch):
-        calls.append(batch)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return call(self, batch)
-
     out = tmp_path / "survey"
-    with monkeypatch.context() as patch:
-        patch.setattr(capture.CaptureGraphs, "__call__", stopping)
+    with stopped():
         assert run(corpus, "-o", out) == 130
     said = f"gattn: stopped; {out} holds 8 of 10 texts; run the same command to resume\n"
     assert capsys.readouterr().err == said

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from filelock import FileLock
-from runs import TEXTS, raiser, run
+from runs import TEXTS, raiser, run, stopped
 
 import gattn
 from gattn.errors import CaptureError, ModelError
@@ -111,19 +111,9 @@ def test_failures_after_texts_that_were_captured_stop_nothing(
     tmp_path, embedded, monkeypatch, small_parts
 ):
     monkeypatch.setattr(running, "_PATIENCE", 1)
-    call, calls = capture.CaptureGraphs.__call__, []
-
-    def stopping(self, batch):
-        calls.append(batch)
-        if len(calls) == 3:
-            raise KeyboardInterrupt
-        return call(self, batch)
-
     texts = [*TEXTS[:8], "The number 3", ""]
-    with monkeypatch.context() as patch:
-        patch.setattr(capture.CaptureGraphs, "__call__", stopping)
-        with pytest.raises(KeyboardInterrupt):
-            run(texts, embedded, tmp_path / "survey", analyses=[bad_head_table])
+    with stopped(), pytest.raises(KeyboardInterrupt):
+        run(texts, embedded, tmp_path / "survey", analyses=[bad_head_table])
     found = run(texts, embedded, tmp_path / "survey", analyses=[bad_head_table])
     assert list(found.failures["text_id"]) == [3, 8, 9]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from filelock import FileLock
-from runs import TEXTS, raiser, run
+from runs import TEXTS, raiser, run, stopped
 
 import gattn
 from gattn import TopK
@@ -24,21 +24,9 @@ from gattn.surveys.store.parts import parts_in
 
 
 @pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
-def test_a_survey_that_is_stopped_is_whole_and_goes_on(
-    stop, whole, tmp_path, embedded, monkeypatch, contents
-):
-    call, calls = capture.CaptureGraphs.__call__, []
-
-    def stopping(self, batch):
-        calls.append(batch)
-        if len(calls) == 3:
-            raise stop
-        return call(self, batch)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(capture.CaptureGraphs, "__call__", stopping)
-        with pytest.raises(stop):
-            run(TEXTS, embedded, tmp_path / "stopped")
+def test_a_survey_that_is_stopped_is_whole_and_goes_on(stop, whole, tmp_path, embedded, contents):
+    with stopped(stop), pytest.raises(stop):
+        run(TEXTS, embedded, tmp_path / "stopped")
     assert parts_in(tmp_path / "stopped") == [0, 4]
     assert queue.parts(tmp_path / "stopped") == [8]
     assert len(run(TEXTS, embedded, tmp_path / "stopped")) == len(TEXTS)

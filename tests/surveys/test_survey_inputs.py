@@ -23,7 +23,7 @@ import pyarrow.fs
 import pyarrow.parquet as pq
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gattn.errors import FileError
@@ -125,7 +125,7 @@ def test_text_files_have_a_text_a_line(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.text(st.characters(codec="utf-8"))))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 def test_csv_is_read_as_python_and_pandas_read_it(tmp_path: Path, texts: list[str]) -> None:
     path = tmp_path / "corpus.csv"
     path.write_bytes(csv_of([{"n": 0, "text": text} for text in ["first", *texts]]))
@@ -138,7 +138,7 @@ def test_csv_is_read_as_python_and_pandas_read_it(tmp_path: Path, texts: list[st
 
 
 @given(st.lists(st.text(), min_size=1))
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60)
 def test_json_is_read_as_python_reads_it(tmp_path: Path, texts: list[str]) -> None:
     path = tmp_path / "corpus.jsonl"
     path.write_bytes(json_lines([{"text": text} for text in texts]))

@@ -133,6 +133,7 @@ def small_disk(tmp_path):
     subprocess.run(["umount", str(folder)], check=True)
 
 
+@pytest.mark.slow
 def test_a_survey_on_a_full_disk_goes_on_once_there_is_room(victim, small_disk, tmp_path, contents):
     assert victim.run(tmp_path / "whole") == 0
     undisturbed = contents(tmp_path / "whole")

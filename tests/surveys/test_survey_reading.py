@@ -3,7 +3,6 @@
 import json
 import pickle
 import shutil
-from dataclasses import fields
 
 import duckdb
 import numpy as np
@@ -14,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from packaging.version import Version
+from same import assert_same_head, assert_same_trace
 
 import gattn
 from gattn.analysis import head_table
@@ -40,7 +40,8 @@ IDS = [[5, 9, 7, 9, 7, 12, 9], [4], [8, 8, 30, 8, 8]]
 
 
 def write(out, texts=TEXTS, model=None, **options):
-    options = {"keep": gattn.All(), "most_tokens": 1, **options}
+    """Write a survey whose heads have the scores of one analysis; most take long."""
+    options = {"keep": gattn.All(), "most_tokens": 1, "analyses": [head_table]} | options
     return gattn.survey(texts, model, out=out, progress=False, **options)
 
 
@@ -57,31 +58,6 @@ def survey(tmp_path_factory):
     return write(folder, texts, keep=gattn.Threshold(0.02), most_tokens=4096)
 
 
-def assert_same_head(one, other):
-    for field in fields(gattn.AttentionGraph):
-        mine, theirs = getattr(one, field.name), getattr(other, field.name)
-        if isinstance(theirs, np.ndarray):
-            assert mine.dtype == theirs.dtype, field.name
-            np.testing.assert_array_equal(mine, theirs, err_msg=field.name)
-        elif isinstance(theirs, gattn.TokenGraph):
-            assert torch.equal(mine.edge_index, theirs.edge_index)
-            assert torch.equal(mine.pointer, theirs.pointer)
-            for name in ("num_queries", "num_keys", "query_offset", "is_bipartite"):
-                assert getattr(mine, name) == getattr(theirs, name)
-        else:
-            assert mine == theirs, field.name
-
-
-def assert_same_trace(one, other):
-    assert (one.model, one.text, one.generated) == (other.model, other.text, other.generated)
-    assert {name: sorted(stack) for name, stack in one.stacks.items()} == {
-        name: sorted(stack) for name, stack in other.stacks.items()
-    }
-    for name, stack in other.stacks.items():
-        for place, head in stack.items():
-            assert_same_head(one[name][place], head)
-
-
 # Traces
 
 
@@ -91,7 +67,7 @@ def assert_same_trace(one, other):
     ids=str,
 )
 def test_traces_are_those_that_were_captured(tmp_path, loaded, keep):
-    survey = write(tmp_path / "survey", keep=keep, scores=True, contributions=True)
+    survey = write(tmp_path / "survey", keep=keep, scores=True, contributions=True, analyses=[])
     assert len(survey) == len(TEXTS)
     for text_id, text in enumerate(TEXTS):
         captured = gattn.capture(text, *loaded, keep=keep, scores=True, contributions=True)
@@ -110,7 +86,13 @@ def test_sinks_grouped_queries_and_windows_come_back(tmp_path, tiny, name):
     model = tiny(name, "eager")
     for keep in (gattn.All(), gattn.TopK(2)):
         survey = write(
-            tmp_path / f"{keep}", IDS, model, keep=keep, scores=True, contributions="value"
+            tmp_path / f"{keep}",
+            IDS,
+            model,
+            keep=keep,
+            scores=True,
+            contributions="value",
+            analyses=[],
         )
         for text_id, ids in enumerate(IDS):
             captured = gattn.capture(
@@ -131,7 +113,7 @@ def test_sinks_grouped_queries_and_windows_come_back(tmp_path, tiny, name):
 def test_stacks_of_an_encoder_and_a_decoder_come_back(tmp_path, tiny, name):
     model = tiny(name)
     rows = [{"input_ids": ids, "decoder_input_ids": [1, 7, 5, 6][: len(ids)]} for ids in IDS]
-    survey = write(tmp_path / "survey", rows, model, keep=gattn.Threshold(0.1))
+    survey = write(tmp_path / "survey", rows, model, keep=gattn.Threshold(0.1), analyses=[])
     for text_id, row in enumerate(rows):
         inputs = {key: torch.tensor([ids]) for key, ids in row.items()}
         captured = gattn.capture(inputs, model, keep=gattn.Threshold(0.1))

@@ -2,8 +2,9 @@
 
 import pytest
 import torch
+from pairs import all_pairs
 from runs import run
-from test_survey_reading import assert_same_trace
+from same import assert_same_trace
 
 import gattn
 
@@ -15,9 +16,12 @@ CHOSEN = {
 }
 
 
-@pytest.mark.parametrize("chosen", CHOSEN)
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float64])
-@pytest.mark.parametrize("name", ["llama", "modernbert", "t5"])
+@pytest.mark.parametrize(
+    ("name", "dtype", "chosen"),
+    all_pairs(
+        ["llama", "modernbert", "t5"], [torch.bfloat16, torch.float16, torch.float64], CHOSEN
+    ),
+)
 def test_in_every_precision_and_order(tmp_path, tiny, name, dtype, chosen):
     model = tiny(name, dtype=dtype)
     rows = [{"input_ids": ids} for ids in ROWS]

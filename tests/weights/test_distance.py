@@ -39,7 +39,7 @@ def test_l1_distance(query, key, score, loop):
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.float64, 1e-10)])
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(seed=st.integers(0, 2**30), dim=st.integers(1, 64))
 def test_expanded_square_is_precise_and_not_positive(dtype, tolerance, seed, dim):
     draw = torch.Generator().manual_seed(seed)

@@ -58,7 +58,7 @@ def test_pairs_turn_as_complex_numbers(query, key, score, loop):
     assert_close(score(weight, query, key, query_offset=3), loop(formula, query, key))
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(shift=st.integers(-1000, 1000), interleaved=st.booleans())
 def test_scores_do_not_feel_a_shift(shift, interleaved):
     draw = torch.Generator().manual_seed(3)
