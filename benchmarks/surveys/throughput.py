@@ -85,9 +85,7 @@ def _surveyed(work: Path, quick: bool, shape: str, pool: Any, **analyses: Any) -
     start, cpu = time.perf_counter(), time.process_time()
     done = gattn.survey(texts, out=folder, **options)
     whole, cpu = time.perf_counter() - start, time.process_time() - cpu
-    seconds = max(
-        whole - starting, whole / 4
-    )  # start-up varies by more than a few texts take
+    seconds = max(whole - starting, whole / 4)  # start-up varies by more than a few texts take
     table = done.texts
     found = _rates(seconds, count, int(table["num_tokens"].sum()))
     found |= {"edges_a_second": int(table["num_edges"].sum()) / seconds}
