@@ -1,6 +1,6 @@
 """Check the built site: `python docs/check_site.py docs/_build/html`.
 
-Its pages ask the network for nothing, and every link within it leads somewhere.
+Its pages must not load anything from the network, and every link within it must lead somewhere.
 """
 
 import re
@@ -14,7 +14,7 @@ REMOTE = re.compile(r"^(https?:)?//")
 
 
 class Page(HTMLParser):
-    """What a page loads, where it links to, and which places in it can be linked to."""
+    """What a page loads, where it links, and which anchors it has."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -32,7 +32,7 @@ class Page(HTMLParser):
 
 
 def remote_parts(root: Path, pages: dict[Path, Page]) -> list[str]:
-    """List what would be fetched from elsewhere, by a page or by a style."""
+    """List what a page or a style would load from elsewhere."""
     found = [
         f"{path}: {one}" for path, page in pages.items() for one in page.loaded if REMOTE.match(one)
     ]
@@ -43,7 +43,7 @@ def remote_parts(root: Path, pages: dict[Path, Page]) -> list[str]:
 
 
 def broken_links(pages: dict[Path, Page]) -> list[str]:
-    """List links and parts of pages that are not there."""
+    """List links to missing pages and anchors."""
     found = []
     for path, page in pages.items():
         for target in page.links | page.loaded:
@@ -59,11 +59,11 @@ def broken_links(pages: dict[Path, Page]) -> list[str]:
 
 
 def main(root: Path) -> int:
-    """Print what is wrong, and say how much that is."""
+    """Print all faults and their number."""
     paths = [path for path in root.rglob("*.html") if "_static" not in path.parts]
     pages = {path.resolve(): Page(path) for path in paths}
-    wrong = [f"asks the network: {x}" for x in remote_parts(root, pages)]
-    wrong += [f"leads nowhere: {x}" for x in broken_links(pages)]
+    wrong = [f"loads from the network: {x}" for x in remote_parts(root, pages)]
+    wrong += [f"broken link: {x}" for x in broken_links(pages)]
     print(*sorted(wrong), f"{len(pages)} pages, {len(wrong)} faults", sep="\n")
     return int(bool(wrong) or not pages)
 

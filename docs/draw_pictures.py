@@ -1,4 +1,4 @@
-"""Draw anew the pictures of pages that come from examples: `python docs/draw_pictures.py`."""
+"""Draw the pictures in docs/pictures that come from examples: `python docs/draw_pictures.py`."""
 
 import os
 import runpy
@@ -23,7 +23,7 @@ TEXT = "The river tall green lamp river tall green lamp river tall green"
 
 
 def main() -> None:
-    """Run the examples in a folder of their own, and keep some of their pictures."""
+    """Run the examples in an empty folder, and keep some of their pictures."""
     with tempfile.TemporaryDirectory() as folder:
         os.chdir(folder)
         for example, names in EXAMPLES.items():

@@ -1,4 +1,4 @@
-"""What sphinx-gallery is told of the examples: their order, and which pictures are theirs."""
+"""Tells sphinx-gallery the order of the examples and which pictures belong to them."""
 
 import shutil
 from pathlib import Path
@@ -9,7 +9,7 @@ from tutorial_order import ORDER
 
 
 class ToldOrder:
-    """Sorts examples as `ORDER` tells."""
+    """Sorts examples by `ORDER`."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -19,7 +19,7 @@ class ToldOrder:
 
 
 def _saved_pictures(block: object, variables: dict[str, Any], conf: dict[str, Any]) -> str:
-    """Move the pictures that an example saved beside itself into the gallery."""
+    """Move the pictures that an example saved in its folder into the gallery."""
     folder, places = Path(variables["src_file"]).parent, []
     for export in folder.glob("*.graphml"):
         export.unlink()

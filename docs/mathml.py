@@ -1,4 +1,4 @@
-"""Formulas as MathML, which browsers draw by themselves: no script, no font, no network."""
+"""Formulas as MathML, which browsers render without a script, a font or the network."""
 
 import re
 from typing import Any

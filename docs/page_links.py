@@ -1,4 +1,4 @@
-"""What pages lead to, beyond the links in their text: pages of a folder, tutorials, the API."""
+"""Adds links to pages: to the pages of a folder, to tutorials, to the API."""
 
 import re
 from inspect import ismodule
@@ -17,7 +17,7 @@ LISTS = {
     "analyses": "analyses/*",
     "drawing": "drawing/one_head\ndrawing/all_heads\ndrawing/flow\ndrawing/page",
 }
-"""Pages whose own text leads to all pages of a folder, for whom the sidebar needs a list."""
+"""Pages that link to all pages of a folder in their text; the sidebar needs a list of them."""
 
 
 def _add_list(app: Any, name: str, source: list[str]) -> None:
@@ -26,7 +26,7 @@ def _add_list(app: Any, name: str, source: list[str]) -> None:
 
 
 def _add_tutorials(app: Any, name: str, source: list[str]) -> None:
-    """Show below an analysis the tutorials that use its functions, which its index names."""
+    """List below an analysis the tutorials that use its functions, as named in the index."""
     if not name.startswith("analyses/"):
         return
     index = (Path(app.srcdir) / "analyses.md").read_text(encoding="utf-8").splitlines()
@@ -36,7 +36,7 @@ def _add_tutorials(app: Any, name: str, source: list[str]) -> None:
 
 
 def _link_tutorials(app: Any, name: str, source: list[str]) -> None:
-    """Let a link to an example lead to its tutorial."""
+    """Make links to examples lead to their tutorials."""
     source[0] = re.sub(r"\((?:\.\./)+examples/(plot_\w+)\.py\)", r"(/gallery/\1.rst)", source[0])
 
 
@@ -46,7 +46,7 @@ NAME = re.compile(r"(?:gattn\.)?(?:analysis\.)?(\w+)((?:\.\w+)?)(?:\(.*\))?")
 
 
 def _link_names(app: Any, doctree: nodes.document) -> None:
-    """Let public names in the text of Markdown pages lead to the API."""
+    """Link public names in the text of Markdown pages to the API."""
     if not str(app.env.doc2path(app.env.docname)).endswith(".md"):
         return
     for literal in list(doctree.findall(nodes.literal)):
@@ -62,7 +62,7 @@ def _link_names(app: Any, doctree: nodes.document) -> None:
 
 
 def setup(app: Any) -> None:
-    """Connect it."""
+    """Connect the functions above to the build."""
     app.connect("source-read", _link_tutorials)
     app.connect("doctree-read", _link_names)
     app.connect("source-read", _add_list)

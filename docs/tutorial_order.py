@@ -1,4 +1,4 @@
-"""The order in which the tutorials are told."""
+"""The order of the tutorials."""
 
 ORDER = [
     "plot_dog_and_cat",
@@ -26,4 +26,4 @@ ORDER = [
     "plot_faithfulness",
     "plot_heads_of_a_corpus",
 ]
-"""From the first call to the analyses, how far these are to be trusted, and to many texts."""
+"""From the first call to the analyses, how far to trust them, and many texts."""

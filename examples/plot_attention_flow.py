@@ -1,15 +1,15 @@
-"""Attention flow likes what stands early
-======================================
+"""Attention flow favours early tokens
+===================================
 
-Attention flow, and why it likes what stands early in a text.
+Attention flow, and why it favours tokens that stand early in a text.
 
-Attention flow asks how much could come from each token through all layers, were every edge a pipe
-as wide as its attention. In a causal model what comes from a token can pass through none but those
-between it and its target, so that early tokens have more ways, whatever the model does. In the
-embedded model the flow to a token has a mean rank correlation of 0.87 with how early its source
-stands; rollout has 0.03. And where every token attends to all before it alike, so that there is
-nothing to find, the flow to the last token still falls from 1 to 0.15. So read flow beside what it
-is for even attention: none but the three words before the last one send it more than that.
+Attention flow asks how much could get from each token through all layers if every edge were a pipe
+as wide as its attention. In a causal model, information can only pass through the tokens between
+source and target, so early tokens have more paths, whatever the model does. In the embedded model,
+the flow to a token has a mean rank correlation of 0.87 with how early its source is; rollout has
+0.03. Even if every token attends equally to all tokens before it, so that there is nothing to find,
+the flow to the last token falls from 1 to 0.15. So compare flow with that of even attention: only
+the three words before the last one send it more than that.
 """
 
 import matplotlib.pyplot as plt
@@ -25,7 +25,7 @@ count, layers = len(trace.tokens), len(trace.only_stack.layers)
 flows, rolled = flow(trace), rollout(trace)[-1]
 
 # %%
-# The same for attention that is even, where there is nothing to find.
+# The same for even attention, where there is nothing to find.
 
 even = np.tri(count) / np.arange(1, count + 1)[:, None]
 even = np.broadcast_to(even, (layers, count, count))
@@ -50,7 +50,7 @@ for position, token in enumerate(trace.tokens):
     )
 
 # %%
-# Flow between all tokens; and to the last one, beside that of even attention.
+# Flow between all tokens; and flow to the last one, compared with even attention.
 
 figure, (left, middle, right) = plt.subplots(
     1, 3, figsize=(15, 4.8), width_ratios=[1.25, 1, 1], layout="constrained"

@@ -1,15 +1,15 @@
 """Two weight functions on the same queries and keys
 =================================================
 
-Two weight functions on a trained model's own queries and keys: which heads mind, and why.
+Two weight functions on a trained model's own queries and keys: which heads change, and why.
 
-In one layer at a time of the embedded model, queries and keys are scored by half their squared
-distance, -‖q - k‖² / 2√d, in place of the scaled dot product. That is the dot product less half the
-squared lengths of query and key; the query's cancels in the softmax. So keys that are longer than
-others lose, and nothing else changes. The four heads that rest on the start token give it a fifth
-to two thirds of what they gave: the longer its key, the more it loses, and in heads 2.0 and 2.1 it
-is the longest of all. The three heads that change most are such heads; the previous-token head 1.1
-and head 0.0, which reads the token itself, hardly mind.
+In one layer of the embedded model at a time, queries and keys are scored by half their squared
+distance, -‖q - k‖² / 2√d, instead of the scaled dot product. That is the dot product minus half the
+squared lengths of query and key, and the query's length cancels in the softmax. So the only change
+is that longer keys lose attention. The four heads that attend most to the start token now give it
+between a fifth and two thirds of what they gave before: the longer its key, the more it loses, and
+in heads 2.0 and 2.1 its key is the longest of all. The three heads that change most are among these
+four. The previous-token head 1.1, and head 0.0, which reads the token itself, hardly change.
 """
 
 import matplotlib.pyplot as plt
@@ -49,7 +49,7 @@ def key_lengths(place: tuple[int, int]) -> pd.Series:
 
 
 # %%
-# How much longer the start's key is than others, read off the difference of the scores.
+# How much longer the start token's key is than the others, from the difference of the scores.
 
 table["start_key"] = [key_lengths(place)[0] for place in table.index]
 print(table.round(2).to_string())

@@ -1,19 +1,20 @@
 """A long look at the start, and little taken
 ==========================================
 
-Attention says how long a head looks, not how much it takes: the start of a text.
+Attention says how much a head looks at the start of a text, not how much it takes from there.
 
-Half of the embedded model's heads give the start of this text more attention than any other token,
-on the mean. What travels along an edge is attention times a vector, so a head that looks at a short
+On average, half of the embedded model's heads attend more to the start of this text than to any
+other token. What travels along an edge is attention times a vector, so a head that looks at a short
 vector takes little (Kobayashi et al. 2020, Attention is not only a weight). In the two induction
-heads, 2.0 and 2.1, the start's vector is a seventh as long as other tokens' are: of all lengths
-that 2.0 takes, the start's are half, though it has over three quarters of the attention. Where it
-copies, at the last two "the", the start still has a fifth of the attention, and 3 % of the lengths.
-But not each sink is idle: the start's vector is as long as others' in head 1.0, which gives it two
-thirds of its attention, and almost twice as long in 1.2. One has to measure. For whole layers,
-ALTI (Ferrando et al. 2022) asks how much nearer each token's vector brings a layer to its output,
-the residual stream counted as the token's own: by it the start has 7 % of layer 1, 3 % of layer 3
-and 1 % of the others, where attention alone, the mean of the heads, gives it 8 to 47 %.
+heads, 2.0 and 2.1, the vector of the start is a seventh as long as those of other tokens: the start
+has over three quarters of head 2.0's attention, but only half of the lengths that it takes. Where
+this head copies, at the last two "the", the start still has a fifth of the attention, but 3 % of
+the lengths. Not every sink is idle, though: in head 1.0, which gives the start two thirds of its
+attention, its vector is as long as the others', and in head 1.2 almost twice as long. You have to
+measure. For whole layers, ALTI (Ferrando et al. 2022) asks how much nearer each token's vector
+brings a layer to its output, and counts the residual stream as the token's own. By this measure,
+the start has 7 % of layer 1, 3 % of layer 3 and 1 % of the others, while the mean attention of the
+heads gives it 8 to 47 %.
 """
 
 import matplotlib.pyplot as plt
@@ -27,11 +28,12 @@ text = "The dog chased the cat, and the cat chased the dog"
 model, tokenizer = gattn.load_model()
 trace = gattn.capture(text, model, tokenizer)
 lengths = contributions(text, model, tokenizer, of="head")  # (layer, head, query, key)
-taken = lengths / lengths.sum("key")  # the share of all that a head adds, one key after another
+taken = lengths / lengths.sum("key")  # each key's share of all that a head adds
 tokens = lengths.key_token.values
 
 # %%
-# Attention, and what is taken, of each head; and how long the start's vector is beside others'.
+# For each head, the attention to the start, what it takes from there, and the length of the start's
+# vector relative to others.
 
 rows = {}
 for (layer, head), graph in trace.only_stack.items():
@@ -61,7 +63,7 @@ layers = pd.DataFrame(
 print(layers.astype(float).round(3).to_string())
 
 # %%
-# A short vector gives little, however long one looks.
+# A short vector gives little, however much a head looks at it.
 
 figure, axes = plt.subplot_mosaic(
     [["heads", "heads", "layers"], ["attention", "vectors", "taken"]],
@@ -73,7 +75,7 @@ ax = axes["heads"]
 ax.axhline(1, color="0.7", lw=0.8, ls="--")
 ax.scatter(heads["attention"], heads["ratio"].astype(float), color="C0")
 for (layer, head), row in heads.iterrows():
-    apart = (5, -12) if (layer, head) in [(0, 1), (1, 3)] else (5, 3)  # Two have near neighbours.
+    apart = (5, -12) if (layer, head) in [(0, 1), (1, 3)] else (5, 3)  # two have near neighbours
     ax.annotate(
         f"{layer}.{head}", (row["attention"], row["ratio"]), apart, textcoords="offset points"
     )
@@ -81,8 +83,8 @@ ax.set(
     yscale="log",
     ylim=(0.1, 2.5),
     xlabel="attention to the start, mean over the other tokens",
-    ylabel="length of the start's vector\nover that of others'",
-    title="Each head: how long it looks at the start, and how much there is to take",
+    ylabel="length of the start's vector\nrelative to others",
+    title="Each head: how much it looks at the start, and how much there is to take",
 )
 ax.set_yticks([0.1, 0.2, 0.5, 1, 2], ["0.1", "0.2", "0.5", "1", "2"])
 ax.minorticks_off()

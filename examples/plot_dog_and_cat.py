@@ -1,11 +1,12 @@
 """From a text to attention graphs
 ===============================
 
-The main job: a text runs through a model and comes out as attention graphs.
+Run a text through a model, and get its attention graphs.
 
-The embedded model needs no network. All heads at a glance; the head that reads the previous token
-most; and on a list said three times, an induction head: most words of the later sayings read a word
-that followed an earlier occurrence of theirs, the others read the start.
+The embedded model needs no network. First all heads at a glance, then the head that attends most to
+the previous token. Finally, on a list that is repeated three times, an induction head: in the
+repeats, most words read a word that followed an earlier occurrence of theirs, and the others read
+the start of the text.
 """
 
 import matplotlib.pyplot as plt
@@ -13,8 +14,8 @@ import matplotlib.pyplot as plt
 import gattn
 
 # %%
-# A text runs through the embedded model, and each head is an attention graph. One row per head says
-# what it does; the picture shows all of them.
+# A text runs through the embedded model, and each head becomes an attention graph. The table says
+# what each head does; the picture shows all heads.
 
 trace = gattn.capture("The dog chased the cat, and the cat chased the dog")
 table = trace.summary()
@@ -22,15 +23,15 @@ print(table.round(2).to_string())
 trace.draw().savefig("all_heads.png", dpi=110)
 
 # %%
-# One head by itself: the one that reads the previous token most.
+# One head: the one that attends most to the previous token.
 
 _, layer, head = table["previous_token"].idxmax()
 print(f"previous token: layer {layer}, head {head} ({table['previous_token'].max():.2f})")
 trace[layer, head].draw("arcs").figure.savefig("previous_token_head.png", dpi=110)
 
 # %%
-# And on a list said three times, an induction head. Edges below 0.15 are left out, and the line
-# below the picture says how much of the attention is left.
+# On a list that is repeated three times, an induction head. Edges below 0.15 are left out, and the
+# line below the picture says how much of the attention is shown.
 
 repeated = gattn.capture("The river tall green lamp river tall green lamp river tall green lamp")
 scores = repeated.summary()["induction"]

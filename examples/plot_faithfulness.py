@@ -1,24 +1,25 @@
 """How far four pictures can be trusted
 ====================================
 
-How far to trust four pictures of one prediction.
+How far can you trust four pictures of one prediction?
 
-The embedded model goes on with a list that is said for the third time: " lamp", at 93 %. Attention,
-contributions, information flow routes, and estimates from one backward pass each say on which of
-the 1,456 edges that rests. Here they are held against what the model does.
+The embedded model continues a list that is repeated for the third time: it predicts " lamp" with
+probability 0.93. Attention, contributions, information flow routes, and estimates from one backward
+pass each say which of the 1,456 edges matter for that. Here they are compared with the model.
 
 - Single edges are cut, 400 of them drawn at random, which gives exact effects. Rank correlation
   with the effects' sizes: estimates 0.99, routes 0.78, attention 0.48, contributions 0.39.
-- Edges are cut from the top of each ranking. Three are enough by the estimates and by the routes:
-  " lamp" falls to 1 % or less. The seven strongest edges of attention change nothing, for there the
-  first token reads itself, which is all it can do.
-- Edges are given back to a model without any. 15 are enough by the routes, by attention it takes
-  218. The estimates, best so far, say " lamp" with 10 to 20 % of the edges, and lose it again with
-  30 %: they tell of single cuts in the whole model, not of a model with few edges.
+- Edges are cut from the top of each ranking. By the estimates and by the routes, three are enough:
+  the probability of " lamp" falls to 0.01 or less. The seven edges with the most attention change
+  nothing, because there the first token reads itself, which is all it can do.
+- Edges are restored in a model without any. By the routes, 15 are enough; by attention, it takes
+  218. With the estimates, best so far, the model predicts " lamp" with 10 to 20 % of the edges, and
+  no longer with 30 %: they describe single cuts in the whole model, not a model with few edges.
 
-So no picture is faithful as such; ask for what. Of whole tokens, cut from all that read them,
-rollout through gradients has a rank correlation of 0.80 with the effects, rollout 0.64, flow 0.38,
-the last layer's attention 0.18; but these are 13 tokens, and just the first two are surely above 0.
+So no picture is faithful in every sense: say in which. For whole tokens, cut off from all that read
+them, the rank correlation with the effects is 0.80 for gradient rollout, 0.64 for rollout, 0.38 for
+flow and 0.18 for the last layer's attention; but there are only 13 tokens, and only the first two
+correlations are clearly above 0.
 """
 
 import matplotlib.pyplot as plt
@@ -37,7 +38,7 @@ from gattn.analysis import (
 )
 
 model, tokenizer = gattn.load_model()
-model = model.double()  # in float32 many an effect is smaller than what rounding does
+model = model.double()  # in float32, many effects are smaller than rounding errors
 text = "The river tall green lamp river tall green lamp river tall green"
 answer = {"metric": "probability", "target": " lamp"}
 trace = gattn.capture(text, model, tokenizer)
@@ -50,7 +51,7 @@ edges = {
     "estimate": gattn.estimate(text, model, tokenizer, sample=0, **answer),
 }
 # %%
-# Edges are cut, and given back, from the top of each ranking.
+# Edges are cut and restored, from the top of each ranking.
 
 steps = [0, 3 / 1456, 7 / 1456, 0.01, 0.02, 0.03, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 0.9, 1]
 options = answer | {"steps": steps, "random": 3}
@@ -59,7 +60,7 @@ inserted = insertion_curve(edges, text, model, tokenizer, **options)
 agreement = rank_agreement(edges, text, model, tokenizer, sample=400, **answer)
 
 # %%
-# The same question of whole tokens.
+# The same for whole tokens.
 
 through = gradient_rollout(text, model, tokenizer, **answer)
 tokens = {
@@ -76,7 +77,7 @@ for name, table in {"cut": deleted, "given back": inserted}.items():
 print("Edges:", agreement.round(3).to_string(), "Tokens:", of_tokens.round(3).to_string(), sep="\n")
 
 # %%
-# Two curves, and how rankings agree with the exact effects.
+# Two curves, and how well rankings agree with the exact effects.
 
 figure, axes = plt.subplots(1, 3, figsize=(16, 4.8), width_ratios=[1, 1, 0.8], layout="constrained")
 for ax, table in zip(axes, (deleted, inserted), strict=False):

@@ -1,7 +1,7 @@
 """Five weight functions, one layer
 ================================
 
-The same layer with five edge weight functions side by side.
+The same layer with five edge weight functions, side by side.
 
 One layer, the same projections and the same nine tokens; only the weight function w(i, j) differs.
 """

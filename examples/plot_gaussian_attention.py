@@ -1,18 +1,17 @@
 """Gaussian attention in a trained model
 =====================================
 
-A trained model with another weight function, and a minute of training that brings it back.
+A trained model with another weight function, and a minute of training that restores it.
 
-Every head of the embedded model gets the Gaussian exponent -‖q - k‖² / (2σ²) in place of its
-scaled dot product, with σ = 1. The model never saw anything like it, and on text that it was
-not trained on the loss becomes worse than a uniform guess. Then the widths, one per head, and the
-matrices of queries and keys are trained for 120 steps on Python's reference topics, which are part
-of what it was trained on; all else stays as it is. The loss comes back to where it was. Most widths
-grow to more than twice the first one; two heads stay sharp, one of them that which reads the
-previous token. The same steps with the scaled dot product show how little of this is practice on
-such text.
+Every head of the embedded model gets the Gaussian exponent -‖q - k‖² / (2σ²), with σ = 1, in place
+of its scaled dot product. The model never saw anything like it, and its loss on unseen text becomes
+worse than that of a uniform guess. Then the widths, one per head, and the query and key matrices
+are trained for 120 steps on Python's reference topics, which are part of the model's training data;
+everything else is frozen. The loss returns to where it was. Most widths grow to more than twice the
+first one; two heads stay sharp, one of them the head that reads the previous token. The same
+training with the scaled dot product shows that little of this comes from the additional text.
 
-The number of steps may be given: python plot_gaussian_attention.py 50
+The number of steps can be given: python plot_gaussian_attention.py 50
 """
 
 import sys
@@ -60,7 +59,7 @@ def loss_of(model: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
 
 
 # %%
-# What is trained: queries, keys, and the widths of the weight function.
+# What is trained: query and key matrices, and the widths of the weight function.
 
 
 def train(model: torch.nn.Module, widths: list[torch.nn.Parameter]) -> pd.Series:
@@ -90,7 +89,7 @@ control, _ = gattn.load_model()
 plain = train(control, [])
 
 # %%
-# The weight function is swapped in all heads, and the steps run inside of the context.
+# The weight function is swapped in all heads, and the training steps run inside the context.
 
 model, _ = gattn.load_model()
 layers, heads = model.config.num_hidden_layers, model.config.num_attention_heads
@@ -125,10 +124,10 @@ figure, axes = plt.subplot_mosaic(
     layout="constrained",
 )
 ax = axes["loss"]
-ax.axhline(plain[0], color="0.6", ls=":", label="the model as it is")
+ax.axhline(plain[0], color="0.6", ls=":", label="unchanged model")
 ax.plot(plain, color="0.3", label="scaled dot product, trained")
 ax.plot(losses, color="C3", label="Gaussian, trained")
-ax.set(xlabel="step", ylabel="loss on unseen text, nats a token", title="loss")
+ax.set(xlabel="step", ylabel="loss on unseen text, nats per token", title="loss")
 ax.legend(frameon=False)
 
 ax = axes["sigma"]

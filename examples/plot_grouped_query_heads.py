@@ -1,12 +1,12 @@
 """Heads that share their keys and values
 ======================================
 
-Query heads that share their keys and values: grouped-query attention.
+Grouped-query attention (GQA): query heads that share their keys and values.
 
-The embedded model has four heads a layer, each with keys and values of its own. Here two
-neighbouring heads share theirs: one key-value head is the mean of two, which is how Ainslie et al.
+The embedded model has four heads per layer, each with its own keys and values. Here, two
+neighbouring heads share theirs: each key-value head is the mean of two, which is how Ainslie et al.
 (2023, GQA) convert a trained model before they train it a little further. Without that training,
-the head that reads the previous token survives; the two induction heads, which now share one
+the head that reads the previous token survives, but the two induction heads, which now share one
 key-value head, read what followed earlier far less.
 """
 
@@ -34,7 +34,7 @@ grouped = type(model)(config).eval()
 grouped.load_state_dict(weights)
 
 # %%
-# All heads of the new model; heads say which key-value head is theirs.
+# All heads of the new model; each head knows its key-value head.
 
 text = "The river tall green lamp river tall green lamp river tall green lamp"
 before = gattn.capture(text, model, tokenizer)
@@ -47,7 +47,7 @@ tables = {name: table.filter(columns) for name, table in parts.items()}
 print(pd.concat(tables, axis=1).round(2).to_string())
 
 # %%
-# Layer 2 before, above, and after, below.
+# Layer 2: before (above) and after (below).
 
 layer = 2
 figure, axes = plt.subplots(2, 4, figsize=(15, 8.4), layout="constrained")

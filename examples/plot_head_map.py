@@ -1,15 +1,15 @@
 """A map of heads
 ==============
 
-A map of heads: which of them attend alike, and what they do.
+A map of heads: which heads attend alike, and what they do.
 
-Eight lists of thirty tokens, drawn at random and said twice, go through the embedded model; scores
-and distances are means over the lists. Heads that attend alike are near each other on the map, and
-here they are those that do the same by their scores: the two induction heads of layer 2 are each
-other's nearest, three heads of layer 1 rest on the first token, the previous-token head has a
-weaker one beside it, and the two heads that read the token itself are far from everything else.
-The labels are made from the scores alone, the map and the tree from the distances alone. The map
-shows half of the spread; the tree, all distances.
+Eight lists of thirty random tokens, each repeated once, go through the embedded model; scores and
+distances are means over the lists. Heads that attend alike are near each other on the map, and here
+they also have similar scores: the two induction heads of layer 2 are each other's nearest
+neighbours, three heads of layer 1 attend mostly to the first token, the previous-token head has a
+weaker one next to it, and the two heads that read the token itself are far from everything else.
+The labels come only from the scores, the map and the tree only from the distances. The map shows
+half of the spread; the tree shows all distances.
 """
 
 import matplotlib.pyplot as plt
@@ -22,13 +22,13 @@ model, tokenizer = gattn.load_model()
 LISTS, TOKENS = 8, 30
 
 generator = torch.Generator().manual_seed(1)
-said = torch.randint(1, tokenizer.vocab_size, (LISTS, TOKENS), generator=generator)
+drawn = torch.randint(1, tokenizer.vocab_size, (LISTS, TOKENS), generator=generator)
 start = torch.full((LISTS, 1), tokenizer.bos_token_id)
-lists = torch.cat([start, said, said], dim=1)
+lists = torch.cat([start, drawn, drawn], dim=1)
 traces = list(gattn.capture_many(lists, model, tokenizer, progress=False))
 
 # %%
-# Scores of the heads, and how far apart they attend, as means over the lists.
+# Scores of the heads and distances between them, as means over the lists.
 
 scores = over_texts(head_table(trace) for trace in traces)
 distances = over_texts(head_distances(trace) for trace in traces).mean

@@ -1,15 +1,15 @@
 """Heads of a corpus
 =================
 
-One text is an anecdote: ask a hundred which heads do what, and how sure that is.
+One text is an anecdote: take a hundred to see what each head does, and how sure that is.
 
 The texts are docstrings of Python's own library. A survey runs the embedded model over them and
-keeps every head's graph and scores in a folder of Parquet files, which SQL can ask. Two heads of
-layer 2 and two of layer 3 read what followed an earlier occurrence of a token (induction). They can
-only know what followed because a head of layer 1 reads the previous token and passes it on: a
-second survey of the same texts, with that head cut, shows them lose most of it, while heads before
-it, which cannot notice, do not change at all. Docstrings of one module are alike, so the intervals
-are somewhat too narrow for Python's library as a whole.
+writes every head's graph and scores to a folder of Parquet files that you can query with SQL. Two
+heads of layer 2 and two of layer 3 read what followed an earlier occurrence of a token (induction).
+They can only know what followed because a head of layer 1 reads the previous token and passes it
+on: in a second survey of the same texts, with that head cut, they lose most of their induction
+score, while heads before it do not change at all. Docstrings of one module are alike, so the
+intervals are somewhat too narrow for Python's library as a whole.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def docstrings():
 rows = list({row["text"]: row for row in docstrings()}.values())
 
 # %%
-# One line runs the model and writes the folder. Were it stopped, the same line would go on.
+# One line runs the model and writes the folder. If it is interrupted, run it again to resume.
 
 folder = pathlib.Path(mkdtemp())
 survey = gattn.survey(rows, keep=gattn.TopK(8), out=folder / "plain", progress=False)
@@ -68,7 +68,7 @@ change = survey.compare(without, "induction")
 print(change.sort_values("difference").head(4).to_string())
 
 # %%
-# On the left each head's mean with its interval, on the right what the cut changes. Tests are
+# On the left, each head's mean with its interval; on the right, what the cut changes. Tests are
 # paired by text and corrected for the number of heads.
 
 figure, (left, right) = plt.subplots(1, 2, figsize=(13, 5), layout="constrained")

@@ -1,20 +1,20 @@
 """The routes to a prediction
 ==========================
 
-Follow the information from a prediction back to the words it comes from, and cut the way.
+Follow the information from a prediction back to the words it comes from, and cut the path.
 
-A list of words is said again and again, and the embedded model goes on with it: after "green" it
-says "lamp", with 93 %. Its residual stream is a sum of vectors, of which information flow routes
-(Ferrando and Voita 2024) keep those that bring it nearer to where it arrives. Walked back from the
-prediction, they find what is known of this model without being told: in layer 2 its two induction
-heads, 2.0 and 2.1, read the word that followed the last word's earlier occurrence; and that word,
-"lamp", had been told by head 1.1, the previous-token head, that it follows "green".
+A list of words is repeated, and the embedded model predicts how it continues: after "green", it
+predicts "lamp" with probability 0.93. Its residual stream is a sum of vectors, and information flow
+routes (Ferrando and Voita 2024) keep those that bring it nearer to its next state. Walking back
+from the prediction, they find the circuit that is known in this model: in layer 2, the two
+induction heads, 2.0 and 2.1, read the word that followed the last word's earlier occurrence; and
+that word, "lamp", got from head 1.1, the previous-token head, that "green" came before it.
 
-By strength 37 % of the prediction is the last word's own; the rest comes from other words. Is it
-true? Without the six strongest edges between words, of the 1,248 there are, "lamp" falls from 93 %
-to below 1 %. Six others of the same heads, drawn at random, leave 91 % in the mean of fifty draws.
-The six with the largest attention that are on no route leave 44 %: attention alone does not tell,
-and routes do not tell all.
+By strength, 37 % of the prediction is the last word's own; the rest comes from other words. Is this
+true? Without the six strongest edges between words, of 1,248, the probability of "lamp" falls from
+0.93 to below 0.01. Without six random edges of the same heads it is 0.91, the mean of fifty draws.
+Without the six edges that have the most attention but are on no route, it is 0.44: attention alone
+does not tell, and routes do not tell everything.
 """
 
 import matplotlib.pyplot as plt
@@ -29,7 +29,7 @@ found = gattn.analysis.routes(text, model, tokenizer)
 print(found.paths(8)[["strength", "path"]].round(3).to_string(index=False))
 
 # %%
-# The strongest edges of the routes, and what has much attention but is on no route.
+# The strongest edges of the routes, and edges with much attention that are on no route.
 
 edges = found.attention_edges()
 between = edges[edges["query"] != edges["key"]]
@@ -51,7 +51,7 @@ others = sorted(set(attention) - set(routed))
 largest = sorted(others, key=attention.__getitem__, reverse=True)
 
 # %%
-# Are they what the prediction rests on? They are cut, and others for comparison.
+# Does the prediction depend on them? They are cut, and others for comparison.
 
 COUNT, DRAWS = 6, 50
 generator = np.random.default_rng(0)
@@ -75,7 +75,7 @@ table = gattn.effect(
 )
 plain, edited = float(table["plain"][0]), table["edited"].to_numpy()
 along, by_attention, at_random = edited[:COUNT], edited[COUNT], edited[COUNT + 1 :]
-print(f"' lamp': {plain:.3f}; the strongest cut: {along.round(3)}")
+print(f"P(' lamp'): {plain:.3f}; with the strongest cut: {along.round(3)}")
 print(f"the largest off the routes: {by_attention:.3f}; others: {at_random.mean():.3f}")
 
 # %%
@@ -93,7 +93,7 @@ ax.imshow(of_head, cmap="Blues", vmin=0)
 for (layer, head), strength in np.ndenumerate(of_head.to_numpy()):
     ink = "white" if strength > 0.25 else "black"
     ax.text(head, layer, f"{strength:.2f}", ha="center", va="center", color=ink)
-ax.set(xlabel="head", ylabel="layer", title="strength of all paths by a head")
+ax.set(xlabel="head", ylabel="layer", title="strength of all paths through a head")
 ax.set(xticks=range(of_head.shape[1]), yticks=range(of_head.shape[0]))
 ax = axes["cuts"]
 ax.plot(range(COUNT + 1), [plain, *along], "o-", color="C3", label="the strongest on the routes")

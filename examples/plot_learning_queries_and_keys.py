@@ -1,7 +1,7 @@
 """Learning queries and keys
 =========================
 
-Trainable query, key and value matrices find the flagged token by back-propagation.
+Queries, keys and values learn to find a flagged token by back-propagation.
 
 Each sequence has eight tokens with a random value each; one token carries a flag. Every token must
 output the flagged token's value. Before training, attention is spread over all tokens; after it,
@@ -31,7 +31,7 @@ def sequences(batch: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 # %%
-# One layer with one head. What it attends to before it is trained:
+# One layer with one head. What it attends to before training:
 
 layer = GraphAttention(CHANNELS, num_heads=1)
 optimizer = torch.optim.Adam(layer.parameters(), lr=0.02)
@@ -42,7 +42,7 @@ tokens[flag] += " flag"
 before = layer.graphs(example[0], graph, tokens=tokens)[0]
 
 # %%
-# Training, and what it attends to then.
+# Training, and what it attends to afterwards.
 
 losses = []
 for _ in range(300):

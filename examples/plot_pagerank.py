@@ -1,21 +1,21 @@
 """Walking along attention
 =======================
 
-Walk along attention: where a walker bounces to, where it stays, and which tokens hold together.
+Walk along attention: where a walker goes, where it stays, and which tokens belong together.
 
-A walker at a word goes on to the words that its head attends to there. On a list of four words said
-three times it walks very differently in two heads of the embedded model. Head 1.1 reads the
-previous token: each step takes it one word back, and after four it stands one saying earlier, on
-the same word. Head 2.0 is an induction head: its first step leads from the last "lamp" to the words
-that followed the earlier ones, and from there half of it goes to the start of the text, where
-causal attention holds it for good.
+A walker at a word moves to the words that its head attends to there. On a list of four words,
+repeated three times, it walks very differently in two heads of the embedded model. Head 1.1 reads
+the previous token: each step takes the walker one word back, and after four steps it is at the same
+word one repeat earlier. Head 2.0 is an induction head: the first step leads from the last "lamp" to
+the words that followed the earlier ones, and from there half of the walkers go to the start of the
+text, where causal attention holds them for good.
 
 That is why the stationary distribution of every causal head is the start of the text, whatever its
-weights. PageRank lets the walker start anew now and then, and so still tells heads apart: the start
-has four fifths of it in the heads that read it most, less than half in the two that read the
-previous token, and less than a tenth in heads 0.0 and 0.1, which read the word itself. Where the
-start draws least, tokens hold together best: communities found by Louvain's method have the highest
-modularity in these four heads, and they are runs of neighbouring words.
+weights. In PageRank, the walker sometimes starts again anywhere, so it still tells heads apart: the
+start has four fifths of it in the heads that read it most, less than half in the two that read the
+previous token, and less than a tenth in heads 0.0 and 0.1, which read the word itself. In these
+four heads, where the start attracts least, communities found by Louvain's method have the highest
+modularity, and they are runs of neighbouring words.
 """
 
 import matplotlib.pyplot as plt
@@ -37,7 +37,7 @@ ends = stationary(trace)
 print(ends.notes)
 
 # %%
-# Communities, beside how much of PageRank the start draws.
+# Communities, and the share of PageRank that the start attracts.
 
 parts = communities(trace)
 start = ranks[..., 0].to_numpy().ravel()
@@ -68,7 +68,7 @@ for n in order:
     beside = {"xytext": (5, 2)} if n % 2 else {"xytext": (-5, -8), "ha": "right"}
     ax.annotate(heads[n], (start[n], modularity[n]), textcoords="offset points", size=8, **beside)
 ax.set(xlabel="PageRank of the start of the text", ylabel="modularity of the communities")
-ax.set_title("the less the start draws, the clearer the communities", loc="left")
+ax.set_title("the less the start attracts, the clearer the communities", loc="left")
 ax.set(xlim=(0, 1), ylim=(0, 0.8))
 figure.savefig("pagerank.png", dpi=110)
 plt.close("all")

@@ -17,8 +17,8 @@ tokens = ["pool", "beats", "badminton"]
 x = np.array([[0.5, 0.1, 0.1, 0.2], [0.1, 0.5, 0.2, 0.1], [0.5, 0.1, 0.2, 0.1]])
 
 # %%
-# The graph says who may attend, the weight function how much an edge scores: every token, by the
-# plain dot product.
+# The graph says who may attend (here all tokens), the weight function how much an edge scores (here
+# the plain dot product).
 
 features = torch.tensor(x)[None]  # one head
 graph = TokenGraph.complete(3)

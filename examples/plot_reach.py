@@ -1,20 +1,20 @@
 """How far back a window reaches
 =============================
 
-Reach: how far back a narrow window lets the embedded model look, and what parts two tokens.
+Reach: how far back a narrow window lets the embedded model look, and what separates two tokens.
 
-In the running model every head may read only the last three tokens. Each layer then carries
-information two tokens further, so that after four layers the last token can know of the eight
-before it and of no other. Trying it out says the same: with another word in the place of any of
-these the prediction moves, and with another word anywhere before them it stays as it is.
+In the running model, every head may read only the last three tokens. So each layer carries
+information two tokens further, and after four layers the last token can know of the eight before it
+and no others. An experiment agrees: if any of these is replaced by another word, the prediction
+changes; if any earlier word is replaced, it does not.
 
-Within reach not all count alike. From eight tokens back there is a single walk through the layers,
-from four back there are nineteen. How far a token can matter is bounded by the walks' attention,
-here that of windows whose three tokens are read alike: the bound falls several hundredfold from the
-nearest tokens to the farthest, and the model's moves fall with it. What parts the token six back
-from the prediction is three edges, though ten walks lead there. Cut in the model, in all heads of
-their layers, they leave the prediction independent of that token, and of the farthest, whose only
-walk goes past it; of all others it still depends.
+Not all tokens within reach count alike. From eight tokens back there is one walk through the
+layers, from four back there are nineteen. The attention along these walks bounds how much a token
+can matter; here it is that of windows that read their three tokens evenly. The bound falls several
+hundredfold from the nearest tokens to the farthest, and the changes of the model's prediction fall
+with it. Three edges separate the token six back from the prediction, although ten walks lead there.
+When they are cut in the model, in all heads of their layers, the prediction no longer depends on
+that token, nor on the farthest, whose only walk passes it; it still depends on all the others.
 """
 
 import matplotlib.pyplot as plt
@@ -45,7 +45,7 @@ def moves(*edits: gattn.Edit) -> np.ndarray:
 
 
 # %%
-# In how many layers information can travel; on how many walks; and where it is narrowest.
+# In how many layers information can travel, on how many walks, and where the bottleneck is.
 
 fewest = reach(window, depth=layers)
 squashed = oversquashing(window, depth=layers)
@@ -55,16 +55,16 @@ print(squashed.round(4))
 print(cut)
 
 # %%
-# The model itself, with the window, and with the narrowest place cut.
+# The model itself, with the window, and with the bottleneck cut.
 
 edits = [Cut(layer=n, query=i, key=j) for n, i, j in cut[["layer", "query", "key"]].to_numpy()]
 before, after = moves(), moves(*edits)
 print(np.stack([before, after]).round(4))
 agreement = squashed["influence"].corr(pd.Series(before), method="spearman")
-print(f"bound and moves: Spearman {agreement:.2f}")
+print(f"bound and changes: Spearman {agreement:.2f}")
 
 # %%
-# Who can be reached, and what is left of that in the model.
+# Who can be reached, and what remains of it in the model.
 
 figure, axes = plt.subplots(2, 2, figsize=(13, 8.6), layout="constrained")
 fewest.draw(ax=axes[0, 0], title="layers until key's information can be at query")
@@ -73,7 +73,7 @@ ax, positions = axes[0, 1], np.arange(count)
 ax.bar(positions - 0.2, before, 0.4, label="window of three tokens")
 ax.bar(positions + 0.2, after, 0.4, label=f"and {len(cut)} edges cut")
 ax.axvline(farthest - 0.5, color="0.6", ls="--", lw=0.8)
-ax.set(xlabel="the token that is replaced", ylabel="largest move of the last token's scores")
+ax.set(xlabel="the token that is replaced", ylabel="largest change of the last token's logits")
 ax.set_title("what the model's prediction depends on", loc="left")
 ax.legend(loc="upper left")
 
@@ -83,7 +83,7 @@ ax.semilogy(
     squashed.index, squashed["walks"] / squashed["walks"].sum(), "s--", label="walks, share"
 )
 ax.set(xlabel="the token that information comes from", xlim=axes[0, 1].get_xlim())
-ax.set_title("over-squashing: within reach, but hardly", loc="left")
+ax.set_title("over-squashing: within reach, but only just", loc="left")
 ax.legend()
 
 cut.draw(ax=axes[1, 1])

@@ -3,15 +3,15 @@
 
 Roll attention out, and ask the model itself whether that is what it read.
 
-Lists of ten random words are begun a second time, and the embedded model says how they go on. What
-did it read for that? Three answers: the attention of the last layer; rollout, which follows
-attention through all layers; and gradient rollout, which weighs it by what it does for the answer.
-And the truth, at least of one kind: each token is cut off from all others in turn, in all layers,
-and the model is run again. The word that comes next was said before, and everybody finds it: in
-each of the eight lists the last layer's attention to its first saying is the largest or second. But
-the order of all the others differs. With what is lost when a token is cut off, the attention of the
-last layer has no rank correlation to speak of (0.02 on average), rollout has 0.37, and gradient
-rollout 0.67. What a head reads, it need not use.
+Lists of ten random words begin a second time, and the embedded model predicts how they continue.
+What did it read to do so? There are three answers: the attention of the last layer; rollout, which
+follows attention through all layers; and gradient rollout, which weights it by its effect on the
+answer. And there is the truth, or one form of it: each token in turn is cut off from all others, in
+all layers, and the model runs again. All of them find the next word, which occurred before: in each
+of the eight lists, the last layer gives its first occurrence the largest or second largest
+attention. But they rank the other words differently. The rank correlation with the loss from
+cutting a token off is almost zero for the attention of the last layer (0.02 on average), 0.37 for
+rollout, and 0.67 for gradient rollout. What a head reads is not always used.
 """
 
 import matplotlib.pyplot as plt
@@ -44,7 +44,7 @@ def answers(tokens: torch.Tensor, target: int, other: int) -> pd.DataFrame:
         "rollout": rollout(trace).sel(layer=3, query=last).to_numpy(),
         "gradient rollout": relevance.sel(layer=3, query=last).to_numpy(),
     }
-    # Neither the start, which all heads look at, nor the token itself, which cannot be cut off.
+    # Without the start, which all heads look at, and the token itself, which cannot be cut off.
     table = pd.DataFrame({name: row[1:last] for name, row in found.items()})
     table["lost when cut off"] = -effects["effect"].to_numpy()
     table["token"] = trace.tokens[1:last]
@@ -52,15 +52,15 @@ def answers(tokens: torch.Tensor, target: int, other: int) -> pd.DataFrame:
 
 
 # %%
-# Eight lists, and where each measure puts the word that is to be said.
+# Eight lists, and where each measure ranks the next word.
 
 tables, correct = [], []
 for _ in range(LISTS):
-    said = torch.tensor(words)[torch.randperm(len(words), generator=generator)[:WORDS]]
+    drawn = torch.tensor(words)[torch.randperm(len(words), generator=generator)[:WORDS]]
     begun = int(torch.randint(3, WORDS - 2, (1,), generator=generator))
-    tokens = torch.cat([torch.tensor([tokenizer.bos_token_id]), said, said[:begun]])
-    tables.append(answers(tokens, int(said[begun]), int(said[(begun + 3) % WORDS])))
-    correct.append(begun)  # its first saying is at position begun + 1, the row begun
+    tokens = torch.cat([torch.tensor([tokenizer.bos_token_id]), drawn, drawn[:begun]])
+    tables.append(answers(tokens, int(drawn[begun]), int(drawn[(begun + 3) % WORDS])))
+    correct.append(begun)  # it first occurs at position begun + 1, in row begun
 
 measures = list(tables[0].columns[:3])
 agreement = pd.DataFrame(
@@ -74,13 +74,13 @@ places = pd.DataFrame(
     ],
     columns=[*measures, "lost when cut off"],
 )
-print("Spearman correlation with what is lost when a token is cut off")
+print("Spearman correlation with the loss from cutting a token off")
 print(agreement.describe().loc[["mean", "min", "max"]].round(2).to_string())
-print("place of the word that is to be said among all, by each measure")
+print("rank of the next word among all words, by each measure")
 print(places.to_string())
 
 # %%
-# The first list by each measure, and how well measures agree with the truth in all eight.
+# The first list by each measure, and how well the measures agree with the truth in all eight.
 
 shown = tables[0]
 figure, axes = plt.subplots(
@@ -95,7 +95,7 @@ for ax, name in zip(axes, places.columns, strict=False):
     ax.invert_yaxis()
     ax.set_title(name, size=10)
     ax.spines[["top", "right"]].set_visible(False)
-axes[0].set_ylabel("tokens; red: the word that is to be said next")
+axes[0].set_ylabel("tokens; red: the next word")
 ax = axes[-1]
 for place, name in enumerate(measures):
     ax.scatter(np.full(LISTS, place), agreement[name], color="0.6")

@@ -3,8 +3,8 @@
 
 The scores before the softmax and the attention after it are both directed graphs.
 
-The same queries and keys, normalised by `Identity` (the attention is the score itself, signed) and
-by `Softmax`. Both graphs go to NetworkX, and to GraphML for other tools.
+The same queries and keys, normalized by `Identity` (the attention is the score itself, signed) and
+by `Softmax`. Both graphs can be exported to NetworkX, and to GraphML for other tools.
 """
 
 import matplotlib.pyplot as plt
@@ -25,7 +25,7 @@ scores = attention_graphs(query, key, graph, normalizer=Identity(), tokens=token
 attention = attention_graphs(query, key, graph, normalizer=Softmax(), tokens=tokens)[0]
 
 # %%
-# Both are NetworkX graphs, and files that other tools read.
+# Both become NetworkX graphs, and files for other tools.
 
 for name, head in (("scores", scores), ("attention", attention)):
     network = head.to_networkx()

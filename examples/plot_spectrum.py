@@ -1,18 +1,18 @@
 """The spectrum of a head
 ======================
 
-Hear the shape of a head: its graph's frequencies, the states that ring on it, and rank lost.
+Hear the shape of a head: its graph's frequencies, the states on it, and how rank falls.
 
-Thirty random words are said twice. Without directions a head's graph has frequencies, the
-eigenvalues of its normalised Laplacian. The head of the embedded model that reads the previous
-token has those of a path, 1 - cos(pi k / (n - 1)), to within a hundredth. The head that reads the
-start most has nearly a star's, 0, many 1, and 2. On these graphs the hidden states are signals,
-and the edges of most heads do not link tokens whose states are alike. Beside the same states dealt
-out to other tokens, those that a layer reads are much smoother along two heads of the last layer
-only, 3.0 and 3.1. They are much rougher along the heads of layer 1 that read the start, whose state
-is like no other. And attention alone would soon make all tokens one: of the differences between the
-rows of the layers' product, 15 % are left after four layers, and 43 % with a residual stream of one
-half; the model's own states stay as far apart as they were.
+Thirty random words are repeated. Without directions, a head's graph has frequencies, the
+eigenvalues of its normalized Laplacian. For the head of the embedded model that reads the previous
+token, they are those of a path, 1 - cos(πk / (n - 1)), to within a hundredth. The head that reads
+the start most has nearly those of a star: 0, many 1s, and 2. On these graphs, the hidden states are
+signals, and the edges of most heads do not link tokens with similar states. Compared with the same
+states assigned to other tokens, the states that a layer reads are much smoother along only two
+heads of the last layer, 3.0 and 3.1. They are much rougher along the heads of layer 1 that read the
+start, whose state is unlike any other. And attention alone would soon make all tokens alike: of the
+differences between the rows of the layers' product, 15 % are left after four layers, and 43 % with
+a residual stream of one half; the model's own states stay as far apart as they were.
 """
 
 import matplotlib.pyplot as plt
@@ -26,8 +26,8 @@ model, tokenizer = gattn.load_model()
 names = tokenizer.convert_ids_to_tokens(list(range(tokenizer.vocab_size)))
 words = [n for n, name in enumerate(names) if name[:1] == "Ġ" and name[4:].islower()]
 generator = torch.Generator().manual_seed(0)
-said = torch.tensor(words)[torch.randperm(len(words), generator=generator)[:30]]
-tokens = torch.cat([torch.tensor([tokenizer.bos_token_id]), said, said])
+drawn = torch.tensor(words)[torch.randperm(len(words), generator=generator)[:30]]
+tokens = torch.cat([torch.tensor([tokenizer.bos_token_id]), drawn, drawn])
 
 trace = gattn.capture(tokens, model, tokenizer)
 with torch.no_grad():
@@ -44,7 +44,7 @@ path = 1 - np.cos(np.pi * np.arange(count) / (count - 1))
 star = np.array([0.0, *[1.0] * (count - 2), 2.0])
 
 # %%
-# How hidden states vary along the edges, beside the same states dealt out to other tokens.
+# How hidden states vary along the edges, and how the same states do when assigned to other tokens.
 
 table = spectral_table(trace, hidden)
 dealt = [
@@ -70,7 +70,7 @@ for place, shape, name, colour in (
     label = f"head {place[0]}.{place[1]}, {'previous token' if name == 'a path' else 'the start'}"
     ax.plot(index, frequencies.sel(layer=place[0], head=place[1]), "o", ms=3, c=colour, label=label)
     ax.plot(index, shape, lw=0.9, c="0.2", ls="-" if name == "a path" else ":", label=name)
-ax.set(xlabel="index", ylabel="frequency", title="Two heads, and the graphs they are nearly")
+ax.set(xlabel="index", ylabel="frequency", title="Two heads, and the graphs they resemble")
 ax.legend(frameon=False)
 
 ax = axes[1]
@@ -78,9 +78,9 @@ for layer, head in table.index:
     ends = chance[layer, head], table.loc[(layer, head), "smoothness"]
     x = layer + 0.15 * (head - 1.5)
     ax.plot([x, x], ends, c="0.8", zorder=0)
-    ax.scatter(x, ends[0], fc="white", ec="0.3", s=24, label="dealt out" * (layer == head == 0))
-    ax.scatter(x, ends[1], c="C0", s=24, label="as it is" * (layer == head == 0))
-ax.set(xlabel="layer, and in it its heads", ylabel="smoothness (less is smoother)")
+    ax.scatter(x, ends[0], fc="white", ec="0.3", s=24, label="shuffled" * (layer == head == 0))
+    ax.scatter(x, ends[1], c="C0", s=24, label="original" * (layer == head == 0))
+ax.set(xlabel="heads, by layer", ylabel="smoothness (less is smoother)")
 ax.set(title="The states that each layer reads, on its heads", xticks=range(4))
 ax.legend(frameon=False)
 
@@ -88,8 +88,8 @@ ax, depth = axes[2], range(1, 5)
 ax.plot(range(5), states["residual"], "s-", c="0.2", label="the model's hidden states")
 ax.plot(depth, mixed, "o--", c="C0", label="layers' product, half residual stream")
 ax.plot(depth, alone, "o-", c="C3", label="layers' product, attention alone")
-ax.set(xlabel="layers", ylabel="what is left of rank one", ylim=(0, 1.4), xticks=range(5))
-ax.set_title("How far tokens are from being all the same")
+ax.set(xlabel="layers", ylabel="distance from rank one", ylim=(0, 1.4), xticks=range(5))
+ax.set_title("How far tokens are from being alike")
 ax.legend(frameon=False, loc="upper left")
 figure.savefig("spectrum.png", dpi=110)
 plt.close("all")

@@ -1,17 +1,17 @@
 """Do heads know syntax?
 =====================
 
-Whether heads know syntax, or just where words stand.
+Do heads know syntax, or only positions?
 
-Twelve short sentences with dependency trees drawn by hand. For every relation, such as that of a
-subject to its verb, the best of the embedded model's heads stands beside the best fixed offset, a
-rule that always names the word so many places further on as the head. Without the rule one would
-be impressed: a head finds all adjectives' nouns, another two thirds of the subjects' verbs. But
-"the next word" finds as many. Of all 81 dependencies the best heads, 0.0 and the previous-token
-head 1.1, find 42 %, and so does the rule. Of the relations that occur three times or more, only
-for determiners is there a head above it, 3.1 with 70 % against 60 %: two words of 20, and the best
-of 32 tries. The model is small and read little but simple stories; in BERT, Clark et al. (2019)
-found heads far above every offset.
+Twelve short sentences have dependency trees drawn by hand. For every relation, such as that of a
+subject to its verb, the best of the embedded model's heads is compared with the best fixed offset:
+a rule that always names the word a fixed number of places further on as the head. Without the rule,
+one would be impressed: one head finds all adjectives' nouns, another two thirds of the subjects'
+verbs. But "the next word" finds as many. Of all 81 dependencies, the best heads, 0.0 and the
+previous-token head 1.1, find 42 %, and so does the rule. Of the relations that occur three times or
+more, a head beats the rule only for determiners: 3.1, with 70 % against 60 %, which is two words of
+20, and the best of 32 tries. The model is small and has read little but simple stories; in BERT,
+Clark et al. (2019) found heads far above every offset.
 """
 
 import matplotlib.pyplot as plt
@@ -76,8 +76,7 @@ best = table.best()
 print(best.round(2).to_string())
 
 # %%
-# The best heads beside the best fixed offsets; and the tree of words with the most attention of
-# one.
+# The best heads and the best fixed offsets; and one head's tree of words with the most attention.
 
 tree = arborescence(traces[2][3, 1])
 figure, (left, right) = plt.subplots(

@@ -1,9 +1,10 @@
 """Who may attend to whom
 ======================
 
-Who may attend to whom: a gallery of token graphs.
+A gallery of token graphs.
 
-Each square is one graph of 32 tokens: rows are queries, columns keys, dark where there is an edge.
+Each square is one graph of 32 tokens: rows are queries, columns are keys, and a dark cell is an
+edge.
 """
 
 import matplotlib.pyplot as plt
@@ -32,7 +33,7 @@ graphs = {
 }
 
 # %%
-# The number below each square counts its edges.
+# Below each square is its number of edges.
 
 figure, axes = plt.subplots(3, 5, figsize=(13, 9.4), layout="constrained")
 for ax, (name, graph) in zip(axes.flat, graphs.items(), strict=True):

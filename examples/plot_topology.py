@@ -1,16 +1,16 @@
 """Finding induction heads by their shape
 ======================================
 
-Find induction heads by counting components and loops alone.
+Find induction heads only by counting components and loops.
 
-Sixty words drawn at random are read once, and thirty of them twice, eight times over. Two heads of
-the embedded model lose a third and more of their independent cycles as soon as words recur, at
-every threshold up to 0.1, and no other head as much as a fifth: 2.0 and 2.1, the heads that find a
-word's earlier occurrence. Many weak edges give way to a few strong ones: at 0.25 these heads fall
-into a third of the components that they had. Nothing of this reads a token's text or position.
-Barcodes show the same over all thresholds at once. The head that reads the previous token, 1.1,
-ties all tokens into one path by edges of nearly 1; head 0.0, which reads the query itself, ties
-next to none; and the distances to such templates name both.
+The model reads lists of sixty different random words, and lists of thirty words that are repeated,
+eight of each. Two heads of the embedded model lose a third or more of their independent cycles when
+words repeat, at every threshold up to 0.1, and no other head loses as much as a fifth: 2.0 and 2.1,
+the heads that find a word's earlier occurrence. Many weak edges give way to a few strong ones: at
+0.25, these heads have a third of the components that they had. None of this reads a token's text or
+position. Barcodes show the same over all thresholds at once. The head that reads the previous
+token, 1.1, ties all tokens into one path by edges of nearly 1; head 0.0, which reads the query
+itself, ties next to none; and the distances to such templates identify both.
 """
 
 import matplotlib.pyplot as plt
@@ -30,28 +30,28 @@ texts = {
     "twice": [torch.cat([start, draw[:30], draw[:30]]) for draw in draws],
 }
 traces = {
-    said: [gattn.capture(tokens, model, tokenizer) for tokens in some]
-    for said, some in texts.items()
+    kind: [gattn.capture(tokens, model, tokenizer) for tokens in some]
+    for kind, some in texts.items()
 }
 tables = {
-    said: sum(topology_table(trace) for trace in some) / len(some) for said, some in traces.items()
+    kind: sum(topology_table(trace) for trace in some) / len(some) for kind, some in traces.items()
 }
 # %%
-# What is left of components and cycles where words recur.
+# How many components and cycles are left when words repeat.
 
 left = (tables["twice"] / tables["once"])[["betti0", "betti1"]]
 print(left["betti1"].unstack().round(2).to_string())
 weak = left["betti1"].unstack().loc[:, :0.1].dropna()
 found = sorted(weak.index[(weak < 0.67).all(axis=1)])
-print("heads that lose cycles where words recur:", found)
+print("heads that lose cycles when words repeat:", found)
 
 distances = template_distances(traces["twice"][0]).drop(columns="punctuation")
 print(distances.round(2).to_string())
 
 # %%
-# Barcodes say the same over all thresholds.
+# Barcodes show the same over all thresholds.
 
-once, twice = (barcode(traces[said][0]) for said in ("once", "twice"))
+once, twice = (barcode(traces[kind][0]) for kind in ("once", "twice"))
 
 figure, axes = plt.subplot_mosaic(
     [["cycles", "once", "path"], ["cycles", "twice", "self"]],
@@ -66,7 +66,7 @@ for place, row in weak.iterrows():
     ax.plot([f"{t:g}" for t in row.index], row, "o-", ms=4, label=label, **style)
 ax.plot([], [], c="0.75", label="other heads")
 ax.axhline(1, c="0.4", lw=0.8, ls=":")
-ax.set(xlabel="threshold", ylabel="independent cycles: words twice / words once", ylim=(0, 1.5))
+ax.set(xlabel="threshold", ylabel="independent cycles: repeated / not repeated", ylim=(0, 1.5))
 ax.legend(frameon=False, loc="lower left")
 for name, bars, (layer, head), title in (
     ("once", once, found[0], "head {}, words once"),

@@ -4,19 +4,19 @@
 Take a word's value away, and see how far a layer's output turns.
 
 How much does a layer of the embedded model mix one word into another? Attention says how much of a
-value is read, not what it matters. Value zeroing (Mohebbi et al. 2023) takes the value of one word
-away and runs the layer to its end: residual stream, heads, MLP.
+value is read, not how much it matters. Value zeroing (Mohebbi et al. 2023) sets one word's value to
+zero and runs the layer to its end: residual stream, heads, MLP.
 
-A list of words is said three times. In layer 2, where the induction heads are, the mean over heads
-of the last word's attention is 29 % on "lamp", which is to come, 22 % on the word before, and 12 %
-on the text's start. Of what value zeroing measures two thirds are "lamp", a quarter is the word
-before, and the start is next to nothing: heads that find nothing rest there, and what they read
-there hardly turns the output. What the model predicts agrees: cutting the start's edge in this
-layer moves the prediction by 0.001 nats, cutting "lamp" by 3.
+A list of words is repeated three times. In layer 2, where the induction heads are, the last word's
+mean attention over heads is 29 % on "lamp", the next word, 22 % on the word before, and 12 % on the
+start of the text. By value zeroing, "lamp" has two thirds, the word before has a quarter, and the
+start has next to nothing: heads that find nothing attend to the start, and what they read there
+hardly turns the output. The model's prediction agrees: cutting the edge from the start in this
+layer changes the prediction by 0.001 nats, cutting that from "lamp" by 3.
 
-It is no measure of what the prediction needs, though. In layer 1 value zeroing gives the word
-before 77 % and the start 21 %, but without the start's value the prediction moves by 0.53 nats, and
-without the word before by 0.10.
+But value zeroing does not measure what the prediction needs. In layer 1, it gives the word before
+77 % and the start 21 %, but without the start's value the prediction changes by 0.53 nats, and
+without that of the word before by 0.10.
 """
 
 import matplotlib.pyplot as plt
@@ -42,7 +42,7 @@ mean = array(
     tokens={"query": tokens, "key": tokens},
 )
 # %%
-# What the model predicts when an edge is cut, beside both measures.
+# How the prediction changes when an edge is cut, next to both measures.
 
 tables = {}
 for layer in (1, 2):
@@ -57,7 +57,7 @@ for layer in (1, 2):
     print(f"layer {layer}, the last word\n{tables[layer].round(3).to_string()}")
 
 # %%
-# Above what layer 2 mixes by both measures; below what the last word reads in two layers.
+# Above, what layer 2 mixes by both measures; below, what the last word reads in two layers.
 
 figure, axes = plt.subplots(2, 2, figsize=(12, 9), layout="constrained")
 mean.sel(layer=2).draw(ax=axes[0, 0])

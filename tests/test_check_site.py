@@ -9,12 +9,12 @@ import check_site
 
 SOUND = '<h1 id="here">x</h1><a href="#here">y</a><a href="https://example.org">z</a>'
 FAULTS = {
-    '<script src="https://example.org/x.js"></script>': "asks the network",
-    '<img src="//example.org/x.png">': "asks the network",
-    '<link rel="stylesheet" href="http://example.org/x.css">': "asks the network",
-    '<a href="nowhere.html">y</a>': "leads nowhere",
-    '<a href="#nowhere">y</a>': "leads nowhere",
-    '<img src="nothing.png">': "leads nowhere",
+    '<script src="https://example.org/x.js"></script>': "loads from the network",
+    '<img src="//example.org/x.png">': "loads from the network",
+    '<link rel="stylesheet" href="http://example.org/x.css">': "loads from the network",
+    '<a href="nowhere.html">y</a>': "broken link",
+    '<a href="#nowhere">y</a>': "broken link",
+    '<img src="nothing.png">': "broken link",
 }
 
 

@@ -108,12 +108,12 @@ def test_a_cut_head_costs_what_zero_columns_of_its_output_projection_cost(ran):
     torch.testing.assert_close(names["cuts"][layer, head], expected, atol=1e-3, rtol=1e-3)
 
 
-def test_induction_edges_are_what_the_second_saying_needs(ran):
+def test_the_repeat_needs_the_induction_edges(ran):
     names, _ = ran["cutting_an_induction_head"]
     table, layer, pair = names["table"], names["layer"], names["pair"]
-    assert table.loc["as it is", "second"] < 0.2
-    assert table.loc[["both cut", "edges cut"], "second"].min() > 7
-    assert abs(table.loc["other edges cut", "second"] - table.loc["as it is", "second"]) < 0.1
+    assert table.loc["unchanged", "repeat"] < 0.2
+    assert table.loc[["both cut", "edges cut"], "repeat"].min() > 7
+    assert abs(table.loc["other edges cut", "repeat"] - table.loc["unchanged", "repeat"]) < 0.1
     assert torch.equal(names["edges"][:, names["first"]], names["plain"][:, names["first"]])
     with gattn.edited(names["model"], names["without"](names["followed"])):
         trace = gattn.capture(names["tokens"][0], names["model"], names["tokenizer"])
@@ -341,8 +341,8 @@ def test_rollout_and_gradients_agree_with_cut_tokens_better_than_attention(ran):
     assert (names["places"]["attention, last layer"] <= 2).all()
     # One of the effects, by hand: the edges of a token to all later ones are gone in every layer.
     model, begun = names["model"], names["correct"][-1]
-    said, tokens = names["said"], names["tokens"]
-    target, other = int(said[begun]), int(said[(begun + 3) % names["WORDS"]])
+    drawn, tokens = names["drawn"], names["tokens"]
+    target, other = int(drawn[begun]), int(drawn[(begun + 3) % names["WORDS"]])
     cut = 1 + begun
     keep = torch.ones(len(tokens), len(tokens)).tril().bool()
     keep[:, cut] = False

@@ -33,9 +33,9 @@ class Specimen:
     inputs: dict[str, Any]
 
     def eager(self) -> Specimen:
-        """Give a copy that computes its attention eagerly."""
+        """Return a copy that computes its attention eagerly."""
         model = copy.deepcopy(self.model)
-        try:  # Some classes choose their modules by it.
+        try:  # some classes choose their modules by it
             model = type(model)._from_config(model.config, attn_implementation="eager").eval()
             model.to(self.model.dtype)
             model.load_state_dict(self.model.state_dict())
@@ -44,7 +44,7 @@ class Specimen:
         return Specimen(self.model_type, model, self.inputs)
 
     def double(self) -> Specimen:
-        """Give a copy in double precision."""
+        """Return a copy in double precision."""
         inputs = {
             name: value.double()
             if isinstance(value, Tensor) and value.is_floating_point()
@@ -136,13 +136,13 @@ def randomize(model: nn.Module) -> None:
             parameter.data.normal_(
                 0, 1.2 / math.sqrt(max(1, parameter[0].numel())) if parameter.dim() != 3 else 0.2
             )
-        else:  # Gates and scales that begin near zero would hide the attention behind them.
+        else:  # gates and scales that start near zero would hide the attention
             usual = "bias" in name or "norm" in name.lower()
             parameter.data.add_((0.1 if usual else 0.3) * torch.randn_like(parameter))
 
 
 def tensors(output: Any) -> Iterator[Tensor]:
-    """Give all floating tensors of an output."""
+    """Yield all floating-point tensors of an output."""
     if isinstance(output, Tensor):
         if output.is_floating_point():
             yield output

@@ -1,4 +1,4 @@
-"""Valid inputs for a model, found by the names that its forward takes."""
+"""Valid inputs for a model, from the parameter names of its forward."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _random = torch.Generator()
 
 
 def variants(model: PreTrainedModel) -> Iterator[Inputs]:
-    """Give inputs to try in turn: richest first, then the text alone, then the main input."""
+    """Yield inputs to try: the richest first, then only text, then only the main input."""
     parameters = inspect.signature(model.forward).parameters
     required = {n for n, p in parameters.items() if p.default is p.empty and p.kind in (0, 1)}
     _random.manual_seed(1)
@@ -52,7 +52,7 @@ def variants(model: PreTrainedModel) -> Iterator[Inputs]:
 
 
 def repaired(inputs: Inputs, error: Exception, config: PreTrainedConfig) -> Inputs | None:
-    """Put as many placeholder tokens into the text as an error says that there are features."""
+    """Add as many placeholder tokens to the text as an error says there are features."""
     found = re.search(
         r"(\w+) (?:features|tokens).*?(?:tokens|tokens:)[: (]+(\d+).*features?\D*(\d+)", str(error)
     )
@@ -62,7 +62,7 @@ def repaired(inputs: Inputs, error: Exception, config: PreTrainedConfig) -> Inpu
     token = find(
         config, f"{kind}_token_id", f"{kind}_token_index", "image_token_id", "image_token_index"
     )
-    if wanted > 200:  # Some count numbers, not features.
+    if wanted > 200:  # some count numbers, not features
         wanted //= find(config.get_text_config(), "hidden_size", default=32)
     each = wanted // BATCH
     if token is None or here or wanted % BATCH or not 0 < each < 200:
@@ -78,7 +78,7 @@ def repaired(inputs: Inputs, error: Exception, config: PreTrainedConfig) -> Inpu
 
 
 def find(config: PreTrainedConfig, *names: str, default: Any = None) -> Any:
-    """Find a field by any of its names, in the configuration or in the ones below it."""
+    """Find a field by any of its names, in the configuration or those inside it."""
     for name in names:
         if (value := getattr(config, name, None)) is not None:
             return value

@@ -1,4 +1,4 @@
-"""Tiny configurations: each number of a model's default configuration, made small by its name."""
+"""Tiny configurations: each number in a model's default configuration is reduced, by its name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ VOCABULARY = 99
 WIDTH = 32
 IMAGE = 64
 
-# The first pattern that matches the whole name counts; sizes that are smaller already stay.
+# The first pattern that matches the whole name counts; smaller sizes stay.
 _SIZES: list[tuple[str, int]] = [
     (r"(.*_)?type_vocab_size", 2),
     (r"codebook_size", 64),
@@ -47,7 +47,7 @@ _DEPTHS = re.compile(r"depths|n(um)?_layers|stage_num_blocks")
 _WIDTHS = re.compile(r".*(sizes|dims?|channels)")
 _PLACES = re.compile(r".*(indexes|indices|hook_ids|extract_layers)")
 _TOKEN = re.compile(r"(.*_)?(token|pad|eos|bos|start|end)_(id|index)")
-# What configurations leave open although their models need it.
+# Fields that configurations leave open although their models need them.
 _OPEN = {
     "head_dim": 8,
     "moe_topk": 2,
@@ -63,15 +63,15 @@ def tiny(
     changes: Mapping[str, Any] | None = None,
     tokens: dict[str, int] | None = None,
 ) -> PreTrainedConfig:
-    """Build the small sibling of a default configuration; `changes` name fields of their own."""
+    """Build a small version of a default configuration; `changes` sets single fields."""
     changes = dict(changes or {})
-    tokens = {} if tokens is None else tokens  # One number for one name, in all parts.
+    tokens = {} if tokens is None else tokens  # the same number for the same name, in all parts
     names = {field.name for field in dataclasses.fields(config)}
     values: dict[str, Any] = {}
     for field in dataclasses.fields(config):
         try:
             default = getattr(config, field.name, None)
-        except RuntimeError:  # A field that differs from layer to layer has no value of its own.
+        except RuntimeError:  # a field that differs between layers has no single value
             default = field.default
         if isinstance(default, PreTrainedConfig):
             if "model_type" not in changes.get(field.name, {}):
@@ -95,7 +95,7 @@ def tiny(
 
 
 def _three_axes(rope: Mapping[str, Any]) -> dict[str, Any]:
-    """Share out the rotated half of a head of 8 among time, height and width."""
+    """Divide the rotated half of a head of 8 among time, height and width."""
     if any(isinstance(value, Mapping) for value in rope.values()):
         return {kind: _three_axes(value) for kind, value in rope.items()}
     pairs = int(4 * rope.get("partial_rotary_factor", 1))

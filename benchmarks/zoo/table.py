@@ -1,4 +1,4 @@
-"""What the rules by name do not say: changes to the tiny configuration of single model types."""
+"""Changes to the tiny configurations of single model types, beyond the rules by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pictures of the concepts' pages, drawn by gattn while the site is built."""
+"""The pictures on the concept pages, drawn by gattn while the site is built."""
 
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,14 @@ STYLE = {
 
 
 def pictures() -> dict[str, Any]:
-    """Return a function for each picture's name; it draws a figure."""
+    """Return, for each picture's name, a function that draws it."""
     from concept_pictures import graphs, normalizers, token_graphs, weights
 
     return token_graphs.PICTURES | weights.PICTURES | normalizers.PICTURES | graphs.PICTURES
 
 
 def draw(folder: Path = FOLDER) -> None:
-    """Draw every picture that is not there yet, or older than the code that draws it."""
+    """Draw every picture that is missing, or older than the code here."""
     written = max(path.stat().st_mtime for path in Path(__file__).parent.glob("*.py"))
     folder.mkdir(parents=True, exist_ok=True)
     for name, figure in pictures().items():
@@ -39,7 +39,7 @@ def draw(folder: Path = FOLDER) -> None:
 
 
 def write_page(folder: Path = LIVE) -> None:
-    """Write the page that the landing page shows."""
+    """Write the interactive page that the landing page embeds."""
     import gattn
 
     folder.mkdir(parents=True, exist_ok=True)

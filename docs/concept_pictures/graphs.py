@@ -1,4 +1,4 @@
-"""Attention graphs, what is kept of them, and what edits make of them."""
+"""Attention graphs, which edges are kept, and what edits change."""
 
 from collections.abc import Callable
 from functools import cache, partial

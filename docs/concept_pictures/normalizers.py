@@ -1,4 +1,4 @@
-"""Normalizers: one row of scores and its attention, and how that answers to one of the scores."""
+"""Normalizers: a row of scores and its attention, and how it responds to one of the scores."""
 
 from collections.abc import Callable
 from functools import partial

@@ -1,4 +1,4 @@
-"""Token graphs: every edge as a square and as an arc, the neighbourhood of one query marked."""
+"""Token graphs: every edge as a square and as an arc, with one query's neighbourhood marked."""
 
 from collections.abc import Callable
 from functools import partial

@@ -64,7 +64,7 @@ def _scores(weight: WeightFunction, query: torch.Tensor, key: torch.Tensor) -> n
 
 
 def _plane(name: str) -> Figure:
-    """Draw the score of every key in the plane, and seven keys as large as their attention."""
+    """Draw the score of every key in the plane, and seven keys with sizes by their attention."""
     weight = OF_VECTORS[name]()
     score = _scores(weight, QUERY, PLANE.reshape(-1, 2)).reshape(SIDE, SIDE)
     attention = torch.tensor(_scores(weight, QUERY, KEYS)[0]).softmax(-1)
@@ -89,7 +89,7 @@ def _plane(name: str) -> Figure:
 
 
 def _biases(name: str) -> Figure:
-    """Draw the score by the offset from the query to the key, a line per head."""
+    """Draw the score by the offset from query to key, one line per head."""
     figure, ax = plt.subplots(figsize=(2.9, 2.3), layout="constrained")
     offsets = np.arange(-24, 25)
     score = _by_offset(OF_OFFSETS[name](), offsets)
@@ -100,7 +100,7 @@ def _biases(name: str) -> Figure:
 
 
 def _learned(weight: WeightFunction) -> WeightFunction:
-    """Put numbers as training might find them in the place of the zeros: (buckets, heads)."""
+    """Replace the zeros by numbers that training might find: (buckets, heads)."""
     (table,) = weight.requires_grad_(False).parameters()
     generator = torch.Generator().manual_seed(6)
     table.copy_((torch.randn(table.shape, generator=generator) * 0.5).cumsum(0))
@@ -144,7 +144,7 @@ def _offset_axes(ax: Axes) -> None:
 
 
 def _edges(name: str) -> Figure:
-    """Draw the scores of all pairs of nine tokens, where edges say how words hang together."""
+    """Draw the scores of all pairs of nine tokens, with a dependency tree as edge features."""
     words = ["the", "old", "dog", "saw", "a", "cat"]
     features = torch.zeros(6, 6, 2)
     for dependent, head in ((0, 2), (1, 2), (2, 3), (4, 5), (5, 3)):

@@ -5,7 +5,8 @@ import pytest
 import torch
 
 import gattn
-from benchmarks import coverage, zoo
+from benchmarks import zoo
+from benchmarks.coverage import checks, compared, oracle, verdicts
 from gattn.errors import CaptureError
 
 ROUTED = [
@@ -48,8 +49,8 @@ BY_SOFTMAX = ["bloom", "gptj", "gpt_neo", "deberta-v2", "blip", "layoutlmv3"]
 )
 def test_it_is_captured_and_edited(family, monkeypatch):
     # Layers with large scales amplify float32's rounding; a wrong reading is off by 1e-2 or more.
-    monkeypatch.setattr(coverage, "TOLERANCE", 1e-4)
-    verdict = coverage.judge(family)
+    monkeypatch.setattr(compared, "TOLERANCE", 1e-4)
+    verdict = verdicts.judge(family)
     assert (verdict.verdict, verdict.reason) == ("captured and edited", "")
     assert verdict.routed == (family in ROUTED)
     assert verdict.attentions >= 2
@@ -59,7 +60,7 @@ def test_it_is_captured_and_edited(family, monkeypatch):
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("family", ["diffllama", "longformer", "squeezebert", "lilt"])
 def test_what_cannot_be_read_is_refused(family):
-    assert coverage.judge(family).verdict == "refused"
+    assert verdicts.judge(family).verdict == "refused"
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -73,11 +74,11 @@ def test_what_cannot_be_captured_is_not_edited(family):
             gattn.edited(specimen.model, edit),
         ):
             specimen.run()
-    assert coverage._same(plain, specimen.run())
+    assert checks.same(plain, specimen.run())
 
 
 def test_falcon_shows_its_softmax_when_it_is_eager():
-    verdict = coverage.judge("falcon")
+    verdict = verdicts.judge("falcon")
     assert (verdict.verdict, verdict.implementation) == ("captured and edited", "eager")
 
 
@@ -87,7 +88,7 @@ def test_falcon_shows_its_softmax_when_it_is_eager():
 @pytest.fixture(scope="module")
 def bert():
     specimen = zoo.specimen("bert")
-    given, calls = coverage.own_attention(specimen, specimen.eager())
+    given, calls = oracle.own_attention(specimen, specimen.eager())
     assert calls == len(given) == 2
     return specimen, given
 
@@ -101,37 +102,37 @@ def test_other_attention_is_noticed(bert):
     specimen, (first, second) = bert
     wrong = first.copy()
     wrong[1, 3, 2, :2] = wrong[1, 3, 2, 1::-1]  # Two keys of one row are mixed up.
-    with pytest.raises(coverage.WrongError, match="not among those captured"):
-        coverage.check_capture(specimen, [wrong, second])
+    with pytest.raises(compared.WrongError, match="not among those captured"):
+        checks.check_capture(specimen, [wrong, second])
 
 
 def test_a_missing_layer_is_noticed(bert):
     specimen, given = bert
-    with pytest.raises(coverage.WrongError, match="2 layers were captured, and the model has 1"):
-        coverage.check_capture(specimen, given[:1])
+    with pytest.raises(compared.WrongError, match="2 layers were captured, and the model has 1"):
+        checks.check_capture(specimen, given[:1])
 
 
 def test_a_token_that_is_lost_is_noticed(bert):
     specimen, (first, _) = bert
     seen = [first[0, :, :7, :7], first[1, :, :5, :5]]
-    assert coverage._error(seen, first, specimen.inputs) == float("inf")
+    assert compared.error_of(seen, first, specimen.inputs) == float("inf")
     seen[0] = first[0]
-    assert coverage._error(seen, first, specimen.inputs) < 1e-9
+    assert compared.error_of(seen, first, specimen.inputs) < 1e-9
 
 
 def test_an_edit_that_does_nothing_is_noticed(bert, monkeypatch):
     specimen, given = bert
-    captured, _ = coverage.check_capture(specimen, given)
-    coverage.check_edits(specimen, captured)
+    captured, _ = checks.check_capture(specimen, given)
+    checks.check_edits(specimen, captured)
     monkeypatch.setattr(gattn, "Cut", lambda **where: gattn.Scale(1.0, **where))
-    with pytest.raises(coverage.WrongError, match="gives another attention"):
-        coverage.check_edits(specimen, captured)
+    with pytest.raises(compared.WrongError, match="gives another attention"):
+        checks.check_edits(specimen, captured)
 
 
 def test_an_output_that_changes_is_noticed(bert):
     specimen, _ = bert
     plain = specimen.run()
-    assert coverage._same(plain, specimen.run())
+    assert checks.same(plain, specimen.run())
     with torch.no_grad():
         next(specimen.model.parameters()).add_(1e-6)
-    assert not coverage._same(plain, specimen.run())
+    assert not checks.same(plain, specimen.run())

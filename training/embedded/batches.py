@@ -1,4 +1,4 @@
-"""Batches of training rows: text, and spans of random tokens or of text said again and again."""
+"""Batches of training rows: text, and repeated spans of random tokens or of text."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ BOS = 0
 
 
 def encode_stream(tokenizer: Tokenizer, documents: list[str]) -> np.ndarray:
-    """Encode all documents as one array of tokens, each with the start token in front."""
+    """Encode all documents as one array of tokens, each after the start token."""
     encoded = tokenizer.encode_batch(documents, add_special_tokens=False)
     return np.concatenate([np.array([BOS, *item.ids], dtype=np.int64) for item in encoded])
 
 
 @dataclass
 class Mixture:
-    """Shares of the kinds of rows in a batch, as functions of the step.
+    """The share of each type of row in a batch, as a function of the step.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class Mixture:
 
 
 class Sampler:
-    """Draws the batch of a step from the seed and the number of the step alone.
+    """Draws a step's batch, which depends only on the seed and the number of the step.
 
     Parameters
     ----------

@@ -26,7 +26,7 @@ HELD_OUT_SHARE = 40
 
 @dataclass
 class Corpus:
-    """Documents by source, with the documents that were kept from training."""
+    """Documents by source, and the documents held out from training."""
 
     docs: list[str]
     stories: list[str]
@@ -73,7 +73,7 @@ def docstrings(source: str) -> list[str]:
 
 
 def sources() -> list[tuple[str, list[str]]]:
-    """List name and texts of each source of documentation: reference topics, library modules."""
+    """List the name and texts of each source: reference topics, library modules."""
     from pydoc_data.topics import topics
 
     found = [(f"topic {name}", [topics[name]]) for name in sorted(topics)]
@@ -93,7 +93,7 @@ def sources() -> list[tuple[str, list[str]]]:
 
 
 def is_held_out(name: str) -> bool:
-    """Tell whether a source is kept from training; decided by a digest of its name."""
+    """Return whether a source is held out, which a digest of its name decides."""
     digest = hashlib.sha256(name.encode("utf-8")).digest()
     return int.from_bytes(digest[:4], "big") % HELD_OUT_SHARE == 0
 
@@ -104,12 +104,12 @@ def paragraphs(text: str) -> list[str]:
 
 
 def key(paragraph: str) -> str:
-    """Strip a paragraph of case and spacing, to recognise it when it comes again."""
+    """Remove case and spacing from a paragraph, to recognize repeats."""
     return " ".join(paragraph.lower().split())
 
 
 def fresh(text: str, seen: set[str]) -> str:
-    """Drop from a text the longer paragraphs seen before, which are added to `seen`."""
+    """Drop the longer paragraphs of a text that are in `seen`, and add the others to it."""
     kept = []
     for part in paragraphs(clean(text)):
         name = key(part)
@@ -146,7 +146,7 @@ def build_corpus() -> Corpus:
 
 
 def main() -> None:
-    """Print the sizes of the corpus, and write the held-out text beside this file."""
+    """Print the sizes of the corpus, and write the held-out text next to this file."""
     corpus = build_corpus()
     path = Path(__file__).with_name("heldout.txt")
     path.write_text(SEPARATOR.join(corpus.heldout) + "\n", encoding="utf-8")

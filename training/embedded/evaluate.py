@@ -1,4 +1,4 @@
-"""Head scores on repeated random tokens, and bits per byte of text beside trigram baselines."""
+"""Head scores on repeated random tokens, and bits per byte of text, also of trigram baselines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BOS = 0
 
 @dataclass
 class HeadScores:
-    """Attention of each head, and losses, on random sequences said twice.
+    """Attention of each head, and losses, on repeated random sequences.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class HeadScores:
 
 
 def repeated_tokens(count: int, length: int, vocab_size: int, seed: int) -> torch.Tensor:
-    """Draw the start token, and a span of uniformly random ordinary tokens said twice, per row."""
+    """Draw rows of the start token and a repeated span of uniformly random ordinary tokens."""
     generator = torch.Generator().manual_seed(seed)
     span = torch.randint(1, vocab_size, (count, length), generator=generator)
     return torch.cat([torch.full((count, 1), BOS), span, span], dim=1)
@@ -48,7 +48,7 @@ def repeated_tokens(count: int, length: int, vocab_size: int, seed: int) -> torc
 def score_heads(
     model: PreTrainedModel, count: int = 100, length: int = 50, seed: int = 20_000
 ) -> HeadScores:
-    """Score all heads of a causal model on random sequences said twice.
+    """Score all heads of a causal model on repeated random sequences.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ def score_heads(
 def model_nats(
     model: PreTrainedModel, documents: Sequence[Sequence[int]], window: int = 256
 ) -> float:
-    """Sum the loss in nats over documents, each token seen with at least half a window before it.
+    """Sum the loss in nats over documents; each token sees at least half a window before it.
 
     Parameters
     ----------

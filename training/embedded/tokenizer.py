@@ -10,7 +10,7 @@ from transformers import PreTrainedTokenizerFast
 
 START = "<|endoftext|>"
 WORD_WEIGHT = 250
-# Words of everyday English that the documents use too rarely to become tokens by themselves.
+# Everyday English words that are too rare in the documents to become tokens.
 COMMON_WORDS = (
     "about after again air all also always and animal another any are around as ask at away back "
     "be because been before between both but by call can change child children city come could "
@@ -80,7 +80,7 @@ def train_tokenizer(corpus: Corpus, vocab_size: int) -> Tokenizer:
 
 
 def wrap(tokenizer: Tokenizer, context: int) -> PreTrainedTokenizerFast:
-    """Make the tokenizer one that transformers saves and loads it."""
+    """Wrap the tokenizer for transformers, which saves and loads it."""
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         bos_token=START,

@@ -1,4 +1,4 @@
-"""Train the embedded model from nothing, and export it with its tokenizer.
+"""Train the embedded model from scratch, and export it with its tokenizer.
 
 ``python training/embedded/train.py`` builds the corpus, trains the tokenizer and the model, and
 writes the result to ``gattn/models/embedded``. Run again with the same folder, it resumes from
@@ -35,7 +35,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--run", type=Path, default=HERE / "runs" / "main", help="run folder")
     parser.add_argument("--export", type=Path, default=EXPORT, help="folder of the result")
     parser.add_argument("--steps", type=int, default=4400)
-    parser.add_argument("--stop", type=int, default=None, help="leave after this step")
+    parser.add_argument("--stop", type=int, default=None, help="stop after this step")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--layers", type=int, default=4)
@@ -50,8 +50,10 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--short-until", type=int, default=600, help="steps with short rows")
     parser.add_argument("--muon-rate", type=float, default=0.02)
     parser.add_argument("--adam-rate", type=float, default=3e-3)
-    parser.add_argument("--bias-rate", type=float, default=1e-2, help="of queries and keys")
-    parser.add_argument("--bias-spread", type=float, default=1.0, help="of the same, at first")
+    parser.add_argument(
+        "--bias-rate", type=float, default=1e-2, help="for biases of queries and keys"
+    )
+    parser.add_argument("--bias-spread", type=float, default=1.0, help="their initial spread")
     parser.add_argument("--warmup", type=int, default=100)
     parser.add_argument("--decay-from", type=int, default=2000, help="step")
     parser.add_argument("--long-from", type=int, default=2200, help="step")
@@ -123,7 +125,7 @@ def shape_at(step: int, args: argparse.Namespace) -> tuple[int, int]:
 def save_checkpoint(
     folder: Path, step: int, model: nn.Module, optimizers: list[torch.optim.Optimizer]
 ) -> None:
-    """Write weights and optimiser state of a finished step, in place of the last ones."""
+    """Write weights and optimizer state after a step, replacing the last ones."""
     tensors = {f"model.{name}": value for name, value in model.state_dict().items()}
     for number, optimizer in enumerate(optimizers):
         for index, state in optimizer.state_dict()["state"].items():
@@ -136,7 +138,7 @@ def save_checkpoint(
 
 
 def load_checkpoint(folder: Path, model: nn.Module, optimizers: list[torch.optim.Optimizer]) -> int:
-    """Take up the last checkpoint, if there is one.
+    """Load the last checkpoint, if there is one.
 
     Returns
     -------
@@ -164,7 +166,7 @@ def load_checkpoint(folder: Path, model: nn.Module, optimizers: list[torch.optim
 def export(
     model: PreTrainedModel, tokenizer: Tokenizer, folder: Path, args: argparse.Namespace
 ) -> None:
-    """Write weights, configuration and tokenizer as transformers reads them."""
+    """Write weights, configuration and tokenizer in transformers' format."""
     folder.mkdir(parents=True, exist_ok=True)
     # In the model's own configuration, a padding token would keep its embedding from training.
     model.generation_config.pad_token_id = model.config.eos_token_id
@@ -179,7 +181,7 @@ def encode(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
 
 
 def heldout_texts() -> dict[str, list[str]]:
-    """Read the held-out documents beside this file, by file name."""
+    """Read the held-out documents next to this file, by file name."""
     return {
         path.stem: path.read_text(encoding="utf-8").removesuffix("\n").split(SEPARATOR)
         for path in sorted(HERE.glob("heldout*.txt"))

@@ -1,0 +1,126 @@
+"""Judges model types: each is built, captured and edited."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import resource
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+
+from benchmarks import zoo
+from benchmarks.coverage.checks import check_capture, check_edits, difference
+from benchmarks.coverage.compared import WrongError
+from benchmarks.coverage.oracle import own_attention
+from gattn.errors import GattnError
+
+SECONDS, BYTES = 60, 12 << 30
+COMPLETE, CAPTURED, REFUSED, WRONG = "captured and edited", "captured", "refused", "WRONG"
+NOT_BUILT, NO_ATTENTION = "not built", "no attention"
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The result for one model type."""
+
+    model_type: str
+    verdict: str
+    reason: str = ""
+    model_class: str = ""
+    routed: bool = False
+    attentions: int = 0
+    error: float = 0.0
+    inputs: str = ""
+    dtype: str = "float32"
+    implementation: str = ""
+
+
+def judge(model_type: str) -> Verdict:
+    """Build a model of this type, and check gattn on it."""
+    try:
+        specimen = zoo.specimen(model_type)
+    except Exception as error:
+        return Verdict(model_type, NOT_BUILT, " ".join(str(error).split())[:200])
+    verdict = examine(specimen)
+    if verdict.verdict == WRONG and "bit for bit" not in verdict.reason:
+        with suppress(Exception):  # float64 is more precise, but not all models run in it.
+            precise = examine(specimen.double())
+            if precise.verdict == COMPLETE:
+                return replace(precise, dtype="float64")
+    return verdict
+
+
+def examine(specimen: zoo.Specimen, is_eager: bool = False) -> Verdict:
+    """Compare gattn with a model's own eager attention."""
+    eager = specimen if is_eager else specimen.eager()
+    if difference(eager.run(), specimen.run()) > 1e-3:  # The model's implementations differ.
+        specimen = eager
+    given, calls = own_attention(specimen, eager)
+    told = Verdict(
+        specimen.model_type,
+        COMPLETE,
+        model_class=type(specimen.model).__name__,
+        routed=calls > 0,
+        inputs=" ".join(name for name, value in specimen.inputs.items() if value is not None),
+    )
+    if not given and not calls:
+        return replace(told, verdict=NO_ATTENTION)
+    try:
+        captured, error = check_capture(specimen, given, calls > 0)
+        told = replace(told, attentions=len(captured), error=error)
+    except GattnError as error_:
+        if not calls and specimen is not eager:  # Only eager code has a softmax to watch.
+            return replace(examine(eager, is_eager=True), implementation="eager")
+        return replace(told, verdict=REFUSED, reason=str(error_))
+    except Exception as error_:
+        return replace(told, verdict=WRONG, reason=_reason(error_))
+    try:
+        check_edits(specimen, captured)
+    except GattnError as error_:
+        return replace(told, verdict=CAPTURED, reason=str(error_))
+    except Exception as error_:
+        return replace(told, verdict=WRONG, reason=_reason(error_))
+    if len(captured) > len(given):
+        reason = f"the model returns only {len(given)} of its {len(captured)} attentions"
+        return replace(told, verdict=CAPTURED, reason=f"{reason}; these are equal")
+    return told
+
+
+def _reason(error: Exception) -> str:
+    return f"{'' if isinstance(error, WrongError) else type(error).__name__ + ': '}{error}"
+
+
+def judge_all(names: Sequence[str], workers: int = 2) -> Iterator[Verdict]:
+    """Judge model types, each in a process that may not take too long or too much memory."""
+    context = multiprocessing.get_context("fork")
+    waiting, running = list(names), {}
+    while waiting or running:
+        while waiting and len(running) < workers:
+            name, queue = waiting.pop(0), context.SimpleQueue()
+            process = context.Process(target=_work, args=(name, queue))
+            process.start()
+            running[name] = process, queue, time.monotonic()
+        time.sleep(0.01)
+        for name, (process, queue, start) in list(running.items()):
+            late = time.monotonic() - start > SECONDS
+            if queue.empty() and process.is_alive() and not late:
+                continue
+            reason = "took too long" if late else "the process ended"
+            yield Verdict(name, NOT_BUILT, reason) if queue.empty() else Verdict(**queue.get())
+            process.kill()
+            process.join()
+            del running[name]
+
+
+def _work(name: str, queue: Any) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES))
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    queue.put(asdict(judge(name)))
