@@ -32,6 +32,7 @@ COMMAND = [
     {"arguments", "consoles", "output"},
     {"captures"},
     {"drawing", "measuring", "listing", "querying", "surveying"},
+    {"shared_arguments"},
     {"survey_arguments"},
     {"parser"},
     {"command"},

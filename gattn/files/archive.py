@@ -1,8 +1,8 @@
-"""The ``.gattn`` file: heads and traces, whole, in one safetensors file.
+"""The ``.gattn`` file: complete heads and traces in one safetensors file.
 
 Its metadata holds one JSON text under the key ``gattn``: schema version, kind and content, with a
-checksum. Arrays are named by the SHA-256 of what they hold, so the checksum covers them and equal
-ones are stored once. A structured token graph is stored as its rule. Nothing is ever unpickled.
+checksum. Arrays are named by the SHA-256 of their content, so the checksum covers them and equal
+arrays are stored once. A structured token graph is stored as its rule. Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from gattn.heads.trace import AttentionTrace, Stack
 _KEY = "gattn"
 _SCHEMA = 1
 _MOST_BYTES, _BYTES_PER_BYTE = 1 << 28, 256
-"""How much memory any file may ask for, and how much for each of its bytes."""
+"""How much memory any file may need, and how much per byte of its size."""
 _KINDS = {"bool", "int8", "int16", "int32", "int64", "uint8", "float16", "float32", "float64"}
 _CLASSES: dict[str, type[Any]] = {
     kind.__name__: kind
@@ -67,7 +67,7 @@ def write(thing: AttentionGraph | AttentionTrace, path: Path) -> None:
     else:
         raise FileError(
             f"A .gattn file holds an AttentionGraph or an AttentionTrace, not a "
-            f"{type(thing).__name__}; save a networkx.DiGraph as .json or .graphml."
+            f"{type(thing).__name__}: save a networkx.DiGraph as .json or .graphml."
         )
     document = {"schema": _SCHEMA, "kind": kind, "shared": packer.shared, "content": content}
     text = _canonical(document | {"checksum": _checksum(document)})
@@ -75,7 +75,7 @@ def write(thing: AttentionGraph | AttentionTrace, path: Path) -> None:
 
 
 def read(path: Path) -> AttentionGraph | AttentionTrace:
-    """Read a head or a trace, and hold it against its checksum."""
+    """Read a head or a trace, and verify its checksum."""
     try:
         with safe_open(path, framework="np") as file:
             document = _checked(path, (file.metadata() or {}).get(_KEY))
@@ -87,15 +87,15 @@ def read(path: Path) -> AttentionGraph | AttentionTrace:
             return unpacker.unpack_head(document["content"])
     except SafetensorError as error:
         raise FileError(
-            f"{path} is not a .gattn file, or is damaged ({error}); save it again."
+            f"{path} is not a .gattn file, or is damaged ({error}): save it again."
         ) from error
     except FileError:
         raise
     except OSError:
         raise
-    except Exception as error:  # What a file from anywhere holds can fail in any way.
+    except Exception as error:  # Foreign files can fail in any way.
         raise FileError(
-            f"{path} is not laid out as schema {_SCHEMA} says: {error!r:.400}."
+            f"{path} does not have the layout of schema {_SCHEMA}: {error!r:.400}."
         ) from error
 
 
@@ -105,17 +105,17 @@ def _checked(path: Path, text: str | None) -> dict[str, Any]:
     document: dict[str, Any] = parsed(text, 4 * DEEPEST)
     if document["schema"] != _SCHEMA:
         raise FileError(
-            f"{path} has schema {document['schema']}, and this gattn reads {_SCHEMA}: a newer "
+            f"{path} has schema {document['schema']}, but this gattn reads {_SCHEMA}: a newer "
             "gattn wrote it; upgrade gattn."
         )
     checksum = document.pop("checksum")
     if checksum != _checksum(document):
-        raise FileError(f"{path} is damaged: its content does not have its checksum {checksum}.")
+        raise FileError(f"{path} is damaged: its checksum {checksum} does not match.")
     return document
 
 
 class _Arrays:
-    """The arrays of a file. Each reading is a copy; together they stay within bounds."""
+    """Reads the arrays of a file as copies, whose total size is limited."""
 
     def __init__(self, path: Path, file: Any) -> None:
         self._path, self._file = path, file
@@ -123,21 +123,21 @@ class _Arrays:
         self._left = max(_MOST_BYTES, _BYTES_PER_BYTE * path.stat().st_size)
 
     def read(self, name: str, kind: str) -> NDArray[Any]:
-        """Read an array, and hold it against its checksum, which is its name."""
+        """Read an array, and verify its checksum, which is its name."""
         if kind not in _KINDS:
             raise FileError(f"{self._path} holds an array of the unknown type {kind!r:.80}.")
         stored: NDArray[Any] = self._file.get_tensor(name)
         if stored.dtype.name != kind and (stored.dtype.name, kind) != ("int32", "int64"):
-            raise FileError(f"{self._path} holds {stored.dtype.name} where it says {kind}.")
+            raise FileError(f"{self._path} announces {kind} but holds {stored.dtype.name}.")
         array = stored.astype(kind, copy=False)
         self._left -= array.nbytes
         if self._left < 0:
             raise FileError(
-                f"{self._path} asks for many times the memory of what it holds; save it again."
+                f"{self._path} needs far more memory than its size can justify: save it again."
             )
         if name not in self._checked and _digest(stored) != name:
             raise FileError(
-                f"{self._path} is damaged: the array {name} does not have its checksum."
+                f"{self._path} is damaged: the checksum of the array {name} does not match."
             )
         self._checked.add(name)
         return array
@@ -194,7 +194,7 @@ class _Packer:
         stored = [one.name for one in fields(value) if one.metadata.get("is_stored", True)]
         parts = {name: getattr(value, name) for name in stored}
         if not parts.get("edits", True):
-            del parts["edits"]  # Versions that do not know of edits read files without any.
+            del parts["edits"]  # So that versions without edits can read the file.
         if isinstance(value, AttentionGraph):
             parts |= {"graph": _readable(value), "kept_by": steps.to_text(value.kept_by)}
         packed = {type(value).__name__: {name: self.pack(part) for name, part in parts.items()}}
@@ -207,7 +207,7 @@ class _Packer:
         return {"$shared": place}
 
     def _store(self, array: NDArray[Any]) -> list[str]:
-        """Store an array, whole numbers in 4 bytes where they fit; give its name and its kind."""
+        """Store an array, integers in 4 bytes if they fit; return its name and type."""
         kind = array.dtype.newbyteorder("=")
         stored = np.ascontiguousarray(array, kind)
         if kind == np.int64 and (not array.size or abs(array).max() < 2**31):
@@ -218,7 +218,7 @@ class _Packer:
 
 
 def _readable(head: AttentionGraph) -> TokenGraph:
-    """Give a head's token graph, with its edges listed where `read` would refuse the rule."""
+    """Give a head's token graph, with its edges listed if `read` would refuse the rule."""
     try:
         check_graph(head.graph, head.attention.nbytes)
     except GraphError:
@@ -229,14 +229,14 @@ def _readable(head: AttentionGraph) -> TokenGraph:
 
 
 class _Unpacker:
-    """Undoes `_Packer`. Only the classes of a fixed table are ever built, and all are checked.
+    """Undoes `_Packer`. It builds only the classes of a fixed table, and checks them.
 
     Parameters
     ----------
     array : callable
         Reads an array by its name and type.
     size : int
-        The file's bytes. What is shared may not hold more parts than this, however it is nested.
+        The size of the file in bytes, which limits the number of shared parts, nested ones too.
     """
 
     def __init__(self, array: Callable[[str, str], NDArray[Any]], size: int) -> None:
@@ -250,7 +250,7 @@ class _Unpacker:
             self._count = 0
             made = self.unpack(value)
             if self._count > self._size:
-                raise ValueError("what is shared is nested, and asks for more than the file holds")
+                raise ValueError("its shared parts are nested, and need more than the file holds")
             self._shared.append(made)
             self._parts.append(self._count)
 
@@ -262,7 +262,7 @@ class _Unpacker:
             )
             for name, own_name, heads in content["stacks"]
         }
-        # Files of the first version do not tell what was generated, nor the text.
+        # The first version stored neither the number of generated tokens nor the text.
         generated, text = content.get("generated", 0), self._text(content.get("text", ""))
         return AttentionTrace(stacks, self._text(content["model"]), generated, text=text)
 

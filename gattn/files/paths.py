@@ -1,4 +1,4 @@
-"""Saves and loads; a path's suffix says what kind of file it is."""
+"""Saves and loads files; the suffix of the path says the format."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ _READERS: dict[str, Callable[[Path], Any]] = {
     ".graphml": graphml.read,
 }
 UNNAMED = ".gattn-"
-"""How the names of files begin that are not whole yet."""
+"""How the names of unfinished files begin."""
 _LONG_AGO = 86_400
-"""The seconds after which such a file of another machine is taken for a leftover."""
+"""After how many seconds such a file from another machine counts as a leftover."""
 
 
 def save(thing: Thing, path: str | os.PathLike[str]) -> None:
-    """Write a file of the kind its suffix says. The file appears whole or not at all.
+    """Write a file in the format of its suffix. It appears complete or not at all.
 
     Parameters
     ----------
@@ -56,13 +56,13 @@ def save(thing: Thing, path: str | os.PathLike[str]) -> None:
         What to save, such as a head, a trace or an unrolled graph.
     path : path
         ``.gattn`` holds heads and traces, without logits; ``.json`` (node-link) and ``.graphml``
-        hold heads and directed graphs; all three `load` back whole. ``.gexf``, ``.dot``, ``.gv``
-        and ``.csv`` are exports of the same for other tools.
+        hold heads and directed graphs; `load` reads all three. ``.gexf``, ``.dot``, ``.gv`` and
+        ``.csv`` are exports of heads and directed graphs for other tools.
 
     Raises
     ------
     FileError
-        Where the suffix is unknown, or cannot hold such a thing.
+        If the suffix is unknown, or its format cannot hold such a thing.
     """
     path = _as_path(path)
     writer = _WRITERS.get(path.suffix.lower())
@@ -71,7 +71,7 @@ def save(thing: Thing, path: str | os.PathLike[str]) -> None:
         raise FileError(f"{path}: the suffix must be one of {', '.join(known)}.")
     if isinstance(thing, AttentionTrace) and writer is not archive.write:
         raise FileError(
-            f"{path}: a trace is saved as .gattn; for {path.suffix} save one head, as in "
+            f"{path}: a trace is saved as .gattn; as {path.suffix} save one head, as in "
             f"trace[1, 3].save({path.name!r})."
         )
     with whole_file(path) as part:
@@ -79,12 +79,12 @@ def save(thing: Thing, path: str | os.PathLike[str]) -> None:
 
 
 def load(path: str | os.PathLike[str]) -> Thing:
-    """Read what `save` wrote, or any directed graph in ``.json`` (node-link) or ``.graphml``.
+    """Read a file from `save`, or any directed graph in ``.json`` (node-link) or ``.graphml``.
 
     Raises
     ------
     FileError
-        Where the file is missing, damaged, foreign, newer than this gattn, or a one-way export.
+        If the file is missing, damaged, foreign, newer than this gattn, or a one-way export.
     """
     path = _as_path(path)
     suffix = path.suffix.lower()
@@ -108,20 +108,22 @@ def _as_path(path: str | os.PathLike[str]) -> Path:
     try:
         made = Path(path)
     except TypeError as error:
-        raise FileError(f"A path is a str or a pathlib.Path, not {path!r:.80}.") from error
+        raise FileError(f"A path must be a str or a pathlib.Path, not {path!r:.80}.") from error
     _check_name(made)
     return made
 
 
 def _check_name(path: Path) -> None:
     if "\0" in str(path):
-        raise FileError(f"{str(path)!r} cannot be the name of a file: it holds a NUL.")
+        raise FileError(f"{str(path)!r} is not a valid file name: it contains a NUL.")
 
 
 def _kind_of(path: Path) -> str:
-    """Say what a path names: "file", what else it is, or nothing where nothing is there."""
+    """Say what a path names: "file", something else, or "" if nothing exists there."""
     if not path.exists():
-        return f"it is a link to {path.readlink()}, which is not there" if path.is_symlink() else ""
+        return (
+            f"it is a link to {path.readlink()}, which does not exist" if path.is_symlink() else ""
+        )
     if path.is_file():
         return "file"
     return "it is a folder" if path.is_dir() else "it is a device or a pipe"
@@ -129,23 +131,25 @@ def _kind_of(path: Path) -> str:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Give a path to write to, which replaces `path` once it is written and on the disk.
+    """Give a temporary path to write to, which replaces `path` once it is on disk.
 
-    A file that was there keeps its mode and its owner, and a link stays one.
+    An existing file keeps its mode and owner, and a link stays a link.
 
     Raises
     ------
     FileError
-        Where it cannot be written; what was there before still is.
+        If it cannot be written; an existing file is then unchanged.
     """
     _check_name(path)
     try:
         target = path.resolve()
         if target.is_symlink():
-            raise FileError(f"{path} cannot be written: it is a link that leads to itself.")
+            raise FileError(f"{path} cannot be written: it is a link to itself.")
         found = _kind_of(target)
         if found not in ("", "file") or not target.parent.is_dir():
-            place = found.replace("it", str(target), 1) or f"there is no folder {target.parent}"
+            place = (
+                found.replace("it", str(target), 1) or f"the folder {target.parent} does not exist"
+            )
             raise FileError(f"Cannot write {target.name}: {place}.")
         remove_leftovers(target.parent)
     except (OSError, RuntimeError, ValueError) as error:
@@ -163,7 +167,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Do what `whole_file` does, for a path without links, and raise what the system says."""
+    """Do what `whole_file` does, for a path without links, with the errors of the system."""
     part = path.with_name(f"{UNNAMED}{_here()}-{os.getpid()}-{uuid4().hex[:12]}.part")
     before = path.stat() if path.exists() else None
     try:
@@ -181,7 +185,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def _same_owner(part: Path, before: os.stat_result) -> int:
-    """Give a file the owner of another one; give the mode that then shows it to nobody new."""
+    """Give a file the owner of another, and return a mode that lets nobody else read it."""
     own = part.stat()
     if (own.st_uid, own.st_gid) != (before.st_uid, before.st_gid):
         try:
@@ -192,12 +196,12 @@ def _same_owner(part: Path, before: os.stat_result) -> int:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove files that saves did not finish before they were killed, on this machine or long ago.
+    """Remove unfinished files of saves that were killed, on this machine or long ago.
 
     Raises
     ------
     OSError
-        Where the folder cannot be listed.
+        If the folder cannot be listed.
     """
     for name in os.listdir(folder):
         if name.startswith(UNNAMED) and name.endswith(".part"):
@@ -216,7 +220,7 @@ def _is_left_over(part: Path) -> bool:
 
 def _is_running(process: int) -> bool:
     if os.name != "posix":
-        return True  # elsewhere there is no signal that does nothing
+        return True  # only POSIX has a signal that does nothing
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -228,7 +232,7 @@ def _is_running(process: int) -> bool:
 
 @cache
 def _here() -> str:
-    """Name this machine, since it started, and this namespace of processes."""
+    """Identify this machine, since its last start, and this namespace of processes."""
     parts = [platform.node()]
     for place in ("/proc/sys/kernel/random/boot_id", "/proc/self/ns/pid"):
         with suppress(OSError):
@@ -260,14 +264,14 @@ def _way_out(error: Exception) -> str:
     number = getattr(error, "errno", None) or 0
     if number in (errno.EACCES, errno.EPERM, errno.EROFS):
         return (
-            "A new file is written beside it and renamed, so that it is never halved: the folder "
+            "To replace a file safely, a new one is written next to it and renamed, so the folder "
             "must allow new files. Save elsewhere, or make the folder writable."
         )
     return _WAYS_OUT.get(number, "Make room, or save elsewhere.")
 
 
 def sync_folder(folder: Path) -> None:
-    """Make sure that the names in a folder are on the disk, where its file system can."""
+    """Make sure that the names in a folder are on disk, if its file system can."""
     if os.name == "posix":
         with suppress(OSError):
             descriptor = os.open(folder, os.O_RDONLY)

@@ -92,7 +92,7 @@ def test_links_are_written_through_and_loops_refused(tmp_path):
 
 def test_names_that_no_file_can_have_are_refused(tmp_path):
     names = {
-        "a\0b": ("it holds a NUL", "it holds a NUL"),
+        "a\0b": ("it contains a NUL", "it contains a NUL"),
         "a" * 300: ("cannot be written: File name too long", "cannot be read: File name too long"),
         "/".join(["a" * 200] * 40): ("cannot be written: File name", "cannot be read: File name"),
         "\ud800": ("surrogates not allowed", "there is none in"),
@@ -145,7 +145,7 @@ def test_a_folder_that_allows_no_new_files_is_an_error_that_says_so(tmp_path, mo
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", refuse)
-        with pytest.raises(FileError, match=r"Permission denied\. A new file is written beside it"):
+        with pytest.raises(FileError, match=r"Permission denied\. To replace a file safely"):
             write(path)
     assert path.read_text() == "before"
 

@@ -1,6 +1,6 @@
 """Writes traces as columns.
 
-A text is one row with lists of structs (`text_row`), which any engine can pass on; on the disk the
+A text is one row with lists of structs (`text_row`), which any engine can pass on; on disk, the
 lists are tables of their own (`tables_of`).
 """
 
@@ -51,16 +51,16 @@ FAILURES = pa.schema(
     ]
 )
 VALUES = ("score", "contribution", "value_norm")
-"""What an edge may have beside its attention."""
+"""What an edge may have besides its attention."""
 
 SPECIAL = -1
-"""The word of a special token; null stands where words are not known."""
+"""The word number of a special token; null means that words are unknown."""
 
 RULES: Mapping[str, type[rules.Rule]] = {
     rule.__name__: rule
     for rule in (rules.Complete, rules.Causal, rules.Window, rules.Strided, rules.Prefix)
 }
-"""The rules that are a few numbers; what other token graphs say, their edges say."""
+"""The rules that are stored as a few numbers; other token graphs are stored as their edges."""
 
 
 def text_row(
@@ -78,14 +78,14 @@ def text_row(
     trace : AttentionTrace
         Its trace.
     scores : mapping of (stack, layer, head) to scores
-        What analyses say of each head.
+        The scores of each head.
     metadata : str
         A JSON object.
 
     Raises
     ------
     CaptureError
-        Where the trace is not that of a whole text.
+        If the trace is not of a whole text.
     """
     heads = _ordered(trace)
     columns = {
@@ -113,7 +113,7 @@ def failed_row(
     reason: str,
     num_tokens: int | None = None,
 ) -> pa.Table:
-    """Write a text that could not be captured as one row; what is no UTF-8 is escaped."""
+    """Write a text that could not be captured as one row; invalid Unicode is escaped."""
     text = None if text is None else encodable(text)
     return _row(text_id, text, metadata, num_tokens=num_tokens, reason=encodable(reason))
 
@@ -145,13 +145,13 @@ def _row(
 
 
 def joined(rows: Sequence[pa.Table]) -> pa.Table:
-    """Put rows below each other, without a copy; a failure's lists are null."""
+    """Stack rows without copying; the lists of a failure are null."""
     none = failed_row(None, None, "{}", "").slice(0, 0)
     return pa.concat_tables([none, *of_one_kind(rows)], promote_options="permissive")
 
 
 def tables_of(rows: pa.Table) -> dict[str, pa.Table]:
-    """Take rows apart into the tables of a survey; those that would be empty are left out."""
+    """Split rows into the tables of a survey, leaving out empty ones."""
     failed = pc.is_valid(rows["reason"]).to_numpy()
     captured, failures = _chosen(rows, ~failed), _chosen(rows, failed)
     tables = {"texts": captured.select(TEXTS.names).cast(TEXTS)}
@@ -163,19 +163,19 @@ def tables_of(rows: pa.Table) -> dict[str, pa.Table]:
 
 
 def _chosen(rows: pa.Table, chosen: NDArray[np.bool_]) -> pa.Table:
-    """Choose rows as slices, for a filter would copy all edges."""
+    """Select rows by slicing; filtering would copy all edges."""
     return pa.concat_tables([rows.slice(0, 0), *(rows.slice(n, 1) for n in np.flatnonzero(chosen))])
 
 
 def _flat(rows: pa.Table, name: str) -> pa.Table:
-    """Write each list's structs as rows, with the number of their text before them."""
+    """Write the structs of each list as rows that begin with their text's number."""
     chunks = []
     for batch in rows.select(["text_id", name]).to_batches():
         lists = batch.column(1)
         structs = lists.flatten()
         text_id = np.repeat(batch.column(0).to_numpy(), np.diff(lists.offsets.to_numpy()))
         columns = dict(zip((one.name for one in structs.type), structs.flatten(), strict=True))
-        # A column that no text of the part has is left out: in other parts it may be words.
+        # A column that is null in the whole part is left out: in other parts it may hold text.
         known = {name: one for name, one in columns.items() if not pa.types.is_null(one.type)}
         chunks.append(pa.table({"text_id": text_id, **known}))
     return pa.concat_tables(chunks, promote_options="permissive")
@@ -192,14 +192,13 @@ def _ordered(trace: AttentionTrace) -> list[tuple[Place, AttentionGraph]]:
     for place, head in found:
         if head.positions is not None or head.query_positions is not None or head.generated:
             raise CaptureError(
-                f"The head {place} is one of chosen or generated tokens; a survey stores whole "
-                "texts."
+                f"The head {place} has chosen or generated tokens; a survey stores whole texts."
             )
     return found
 
 
 def _repeated(heads: Sequence[tuple[Place, AttentionGraph]], sizes: Sequence[int]) -> Columns:
-    """Name the head of each row."""
+    """Make the columns that name the head of each row."""
     stack, layer, head = zip(*(place for place, _ in heads), strict=True)
     names = sorted(set(stack))
     number = np.repeat(np.array([names.index(one) for one in stack], np.int32), sizes)
@@ -270,7 +269,7 @@ def _heads(
 
 
 def _shape(graph: TokenGraph) -> str:
-    """Write what edges do not tell of a token graph: its sizes, and the rule of a simple one."""
+    """Write what the edges do not say about a token graph: its sizes, and a simple rule."""
     shape: dict[str, Any] = {
         "num_queries": graph.num_queries,
         "num_keys": graph.num_keys,
@@ -284,15 +283,15 @@ def _shape(graph: TokenGraph) -> str:
 
 
 def _tokens(heads: Sequence[tuple[Place, AttentionGraph]], stacks: Sequence[str]) -> Columns:
-    """List the tokens of each stack, in its order: one list, or keys and queries that differ."""
+    """List the tokens of each stack: one list, or keys and queries if they differ."""
     rows: list[tuple[str, str, int, str, int | None]] = []
     known: dict[str, tuple[Any, ...]] = {}
     for (stack, layer, head), graph in heads:
         own = (graph.tokens, graph.query_tokens, graph.words)
         if known.setdefault(stack, own) != own:
             raise CaptureError(
-                f"Layer {layer}, head {head} of the {stack} stack has other tokens than those "
-                "before it; a survey stores one list of tokens a stack."
+                f"Layer {layer}, head {head} of the {stack} stack has other tokens than the heads "
+                "before it; a survey stores one list of tokens per stack."
             )
     for stack in sorted(known, key=stacks.index):
         tokens, query_tokens, words = known[stack]
