@@ -136,7 +136,7 @@ def test_undirected_graphs_and_multigraphs_are_refused(tmp_path: Path) -> None:
 def test_what_a_format_cannot_hold_is_named(suffix: str, tmp_path: Path) -> None:
     for graph, message in [
         (nx.DiGraph([(0.5, 1)]), "id of a node must be an int, a str or a tuple of these, not 0.5"),
-        (nx.DiGraph([(0, 1, {"a\x00": 1})]), r"name of an attribute must be a printable str, not 'a\\x00'"),
+        (nx.DiGraph([(0, 1, {"a\x00": 1})]), r"attribute must be a printable str, not 'a\\x00'"),
         (nx.DiGraph([(0, 1, {"weight": {2}})]), r"not \{2\}"),
         (small_trace(), r"save one head, as in trace\[1, 3\].save"),
         ("text", "can be saved; this is a str"),
