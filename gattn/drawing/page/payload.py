@@ -1,11 +1,11 @@
-"""What a page holds: a header that says what there is, and a block of numbers for each graph.
+"""The data of a page: a header, and a block of numbers per graph.
 
 The header is JSON. It has ``format``, which the script must know; ``levels`` (see `packing`);
-``ramps``, the colours of attention; ``notes``; ``edits``, what was edited between two traces, in a
-caller's words; ``edited``, the edits that the traces know of; ``traces``; and ``thumbnails``, the
-block of the small pictures of all graphs in the header's order, where there are two traces followed
-by those of what changed. A trace has ``stacks``; a stack has its tokens and ``graphs``; a graph
-says in which ``block`` its numbers are.
+``ramps``, the colours of attention; ``notes``; ``edits``, what was edited between two traces, in
+the caller's words; ``edited``, the edits that the traces record; ``traces``; and ``thumbnails``,
+the block with the thumbnails of all graphs in the header's order, followed by those of the changes
+if there are two traces. A trace has ``stacks``; a stack has its tokens and ``graphs``; a graph says
+which ``block`` has its numbers.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from gattn.heads.trace import AttentionTrace, Stack
 
 _FORMAT, _TITLE = 1, 80
 _LONGEST = 400
-"""The characters of the text above the page."""
+"""The most characters of the text above the page."""
 
 _ROOM = 20_000_000
-"""The bytes of all compressed numbers for which precision is given up: some 27 MB of base64."""
+"""The bytes of compressed numbers above which precision is reduced: about 27 MB of base64."""
 
 _CODES = [LEVELS, *((LEVELS + 1) >> coarser for coarser in range(1, 5))]
 _MOST_BYTES = 100_000_000
@@ -50,14 +50,14 @@ _SAMPLES = 12
 
 @dataclass(frozen=True)
 class Payload:
-    """The title of a page, its header and its blocks."""
+    """The title, the header and the blocks of a page."""
 
     title: str
     header: dict[str, Any]
     blocks: list[str]
 
     def header_text(self) -> str:
-        r"""Write the header as JSON in ASCII that is nothing but text in HTML: no ``<``, no NUL."""
+        r"""Write the header as ASCII JSON that HTML reads as plain text: no ``<``, no NUL."""
         text = json.dumps(self.header, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
         for character in "<>&":
             text = text.replace(character, f"\\u{ord(character):04x}")
@@ -70,9 +70,9 @@ def payload(traces: Sequence[AttentionTrace], edits: str) -> Payload:
     Raises
     ------
     SelectionError
-        Where there is no head, or graphs of a stack, or the traces, have other tokens.
+        If there is no head, or the graphs of a stack or the traces differ in their tokens.
     FileError
-        Where no browser would open the page.
+        If the page is too large for a browser.
     """
     heads = [head for trace in traces for head in trace.heads()]
     _check_size(heads)
@@ -108,7 +108,7 @@ def _titled(trace: AttentionTrace) -> str:
 
 
 def _edited(traces: Sequence[AttentionTrace], said: str) -> str:
-    """Say which edits the runs had, but where the caller's words do."""
+    """Describe the edits of the runs, unless the caller's words do."""
     if len(traces) == 1:
         return in_words(traces[0].edits)
     before, after = (trace.edits for trace in traces)
@@ -116,7 +116,7 @@ def _edited(traces: Sequence[AttentionTrace], said: str) -> str:
 
 
 def _text(head: AttentionGraph) -> str:
-    """Join the first tokens to a text, but the special ones."""
+    """Join the first tokens into a text, without special ones."""
     labels = head.labels()
     words = head.words or range(len(labels))
     said = [i for i, word in enumerate(words) if word is not None][:_TITLE]
@@ -134,7 +134,7 @@ def _values(head: AttentionGraph) -> int:
 
 def _check_size(heads: Sequence[AttentionGraph]) -> None:
     if not heads:
-        raise SelectionError("There is nothing to look at: this trace holds no heads.")
+        raise SelectionError("There is nothing to show: this trace holds no heads.")
     values = sum(map(_values, heads))
     if values > _MOST_VALUES:
         raise _too_large(f"{values:,} numbers")
@@ -142,9 +142,9 @@ def _check_size(heads: Sequence[AttentionGraph]) -> None:
 
 def _too_large(size: str) -> FileError:
     return FileError(
-        f"A page of {size} would be too large for a browser, which opens some {_MOST_VALUES:,} "
-        f"numbers or {_MOST_BYTES / 1e6:.0f} MB: pass keep=TopK(16) or keep=Threshold(0.01), or "
-        "capture fewer layers, heads or kinds of numbers."
+        f"A page of {size} is too large for browsers, which open about {_MOST_VALUES:,} numbers or "
+        f"{_MOST_BYTES / 1e6:.0f} MB: pass keep=TopK(16) or keep=Threshold(0.01), or capture fewer "
+        "layers, heads or values."
     )
 
 
@@ -153,13 +153,13 @@ def _check_same(traces: Sequence[AttentionTrace]) -> None:
         for (stack, *_), before, after in pairs(traces[0], other):
             if _nodes(before) != _nodes(after):
                 raise SelectionError(
-                    f"Before and after have other tokens in the {stack} stack: a page compares two "
-                    "runs on the same tokens; make a page of each."
+                    f"Before and after have different tokens in the {stack} stack, but a page "
+                    "compares two runs on the same tokens: make a page of each."
                 )
 
 
 def estimated_bytes(heads: Sequence[AttentionGraph], levels: int = LEVELS) -> float:
-    """Estimate from some heads how many bytes the numbers of all take, compressed."""
+    """Estimate the compressed size of all heads in bytes from a few of them."""
     places = np.unique(np.linspace(0, len(heads) - 1, _SAMPLES).astype(int)).tolist()
     some = [heads[place] for place in places]
     share = sum(map(_values, heads)) / max(sum(map(_values, some)), 1)
@@ -169,7 +169,7 @@ def estimated_bytes(heads: Sequence[AttentionGraph], levels: int = LEVELS) -> fl
 def _fitting(
     heads: Sequence[AttentionGraph], pool: ThreadPoolExecutor
 ) -> tuple[int, list[tuple[dict[str, Any], str, Shades]]]:
-    """Pack with the finest code with which all fits; an estimate says where to begin."""
+    """Pack with the finest code that fits, starting from an estimate."""
     codes = iter(_CODES)
     if 2 * sum(map(_values, heads)) > _ROOM:
         fine = [code for code in _CODES if estimated_bytes(heads, code) <= _ROOM]
@@ -185,7 +185,7 @@ def _fitting(
 
 
 def _precision(entries: Sequence[dict[str, Any]], levels: int) -> str:
-    """Say how far a number can be from the exact one, in the head where it is farthest."""
+    """State the largest rounding error of each kind of number, over all heads."""
     scales = [scale for entry in entries for scale in entry["values"].items()]
     scales += [("attention", entry["sink"]) for entry in entries if entry["sink"]]
     widest: dict[str, float] = {}
@@ -198,7 +198,7 @@ def _precision(entries: Sequence[dict[str, Any]], levels: int) -> str:
 
 
 def _rounded_up(size: float) -> str:
-    """Write two digits, none of them too small."""
+    """Write two digits, rounded up."""
     written = Context(prec=2, rounding=ROUND_CEILING).create_decimal(size)
     return np.format_float_positional(float(written), trim="-")
 
@@ -232,7 +232,7 @@ def _layers(trace: AttentionTrace) -> Iterator[Stack]:
 
 
 def _changes(traces: Sequence[AttentionTrace]) -> Iterator[Shades]:
-    """Make the small pictures of what changed, in the order of the first trace."""
+    """Make the thumbnails of the changes, in the order of the first trace."""
     for other in traces[1:]:
         for name, stack in traces[0].stacks.items():
             for place in sorted(stack):
@@ -240,7 +240,7 @@ def _changes(traces: Sequence[AttentionTrace]) -> Iterator[Shades]:
 
 
 def _described(layer: Stack) -> list[tuple[Place, dict[str, Any]]]:
-    """Give the label and the scores of each head; none where attention is signed."""
+    """Give the label and the scores of each head; signed attention has none."""
     try:
         table = head_table(layer, progress=False)
     except ShapeError:
@@ -262,8 +262,8 @@ def _stack(stack: Stack) -> dict[str, Any]:
     for head in others:
         if _nodes(head) != _nodes(first):
             raise SelectionError(
-                f"The heads of the {stack.name} stack have other tokens, so no page shows them "
-                "together: capture them in one run, or make a page of each."
+                f"The heads of the {stack.name} stack have different tokens, so a page cannot show "
+                "them together: capture them in one run, or make a page of each."
             )
     graph = first.graph
     own = {"tokens": first.labels(), "positions": first.node_positions.tolist()}
@@ -271,7 +271,7 @@ def _stack(stack: Stack) -> dict[str, Any]:
     generated = 0 if graph.is_bipartite else first.generated
     special = [i for i, word in enumerate(first.words) if word is None]
     if not any(word is not None for word in first.words[size - generated :]):
-        special = [i for i in special if i < size - generated]  # those words are not known
+        special = [i for i in special if i < size - generated]  # their words are unknown
     return {
         "name": stack.name,
         "layers": stack.layers,
