@@ -53,13 +53,7 @@ def without_single_stack(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def check_output(path: Path, suffixes: Sequence[str]) -> None:
-    """Check a file's name before the model runs, so that the result can be written.
-
-    Raises
-    ------
-    SelectionError
-        If it cannot be written.
-    """
+    """Check a file's name before the model runs, so that the result can be written."""
     if path.suffix.lower() not in suffixes:
         raise SelectionError(f"{path}: the suffix must be one of {', '.join(suffixes)}.")
     folder = path.absolute().parent

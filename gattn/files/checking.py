@@ -29,11 +29,8 @@ _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 def check_graph(graph: TokenGraph, size: int) -> None:
     """Check a token graph that was read from a file of `size` bytes.
 
-    Raises
-    ------
-    GraphError
-        If its edges are out of order or out of range, a rule has a field of the wrong type, or the
-        graph is far too large for a file of this size.
+    It may not be far too large for that size, its edges must be in order and in range, and the
+    fields of its rules must have the right types.
     """
     if not isinstance(graph, TokenGraph):
         raise GraphError(f"expected a TokenGraph, not a {type(graph).__name__}.")

@@ -133,12 +133,8 @@ def _kind_of(path: Path) -> str:
 def whole_file(path: Path) -> Iterator[Path]:
     """Give a temporary path to write to, which replaces `path` once it is on disk.
 
-    An existing file keeps its mode and owner, and a link stays a link.
-
-    Raises
-    ------
-    FileError
-        If it cannot be written; an existing file is then unchanged.
+    An existing file keeps its mode and owner, and is unchanged if writing fails. A link stays a
+    link.
     """
     _check_name(path)
     try:
@@ -196,13 +192,7 @@ def _same_owner(part: Path, before: os.stat_result) -> int:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove unfinished files of saves that were killed, on this machine or long ago.
-
-    Raises
-    ------
-    OSError
-        If the folder cannot be listed.
-    """
+    """Remove unfinished files of saves that were killed, on this machine or long ago."""
     for name in os.listdir(folder):
         if name.startswith(UNNAMED) and name.endswith(".part"):
             with suppress(OSError):

@@ -65,15 +65,7 @@ class Payload:
 
 
 def payload(traces: Sequence[AttentionTrace], edits: str) -> Payload:
-    """Pack one trace, or two of the same tokens and what was edited between them.
-
-    Raises
-    ------
-    SelectionError
-        If there is no head, or the graphs of a stack or the traces differ in their tokens.
-    FileError
-        If the page is too large for a browser.
-    """
+    """Pack one trace, or two of the same tokens and what was edited between them."""
     heads = [head for trace in traces for head in trace.heads()]
     _check_size(heads)
     _check_same(traces)

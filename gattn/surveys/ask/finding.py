@@ -26,15 +26,7 @@ _ANYWHERE: Mapping[str, Any] = MappingProxyType({})
 
 
 def rows_of(folder: Path, text_id: int, place: Mapping[str, Any] = _ANYWHERE) -> Rows:
-    """Read the rows of a text, of all its heads or of those at a place.
-
-    Raises
-    ------
-    SelectionError
-        If the text is not in the survey; the message says why.
-    FileError
-        If a file is damaged.
-    """
+    """Read the rows of a text, of all its heads or of those at a place, or say why it has none."""
     first = part_of(parts_in(folder), text_id)
     texts = _row(folder, "texts", first, text_id)
     if first is None or texts is None:

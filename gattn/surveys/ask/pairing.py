@@ -25,13 +25,7 @@ GROUP BY text_id
 
 
 def check_same_texts(one: Survey, other: Survey) -> None:
-    """Check that texts with the same number are the same in both.
-
-    Raises
-    ------
-    SelectionError
-        If they differ.
-    """
+    """Check that texts with the same number are the same in both."""
     both = _digests(one).to_frame("one").join(_digests(other).rename("other"), how="inner")
     differing = both.index[both["one"].ne(both["other"])]
     if len(differing):
@@ -44,13 +38,7 @@ def check_same_texts(one: Survey, other: Survey) -> None:
 
 
 def check_same_scores(one: Survey, other: Survey, score: str) -> None:
-    """Check that a score has the same definition in both.
-
-    Raises
-    ------
-    SelectionError
-        If its definition changed in between.
-    """
+    """Check that a score has the same definition in both."""
     versions = {definitions_of(survey.manifest): survey for survey in (one, other)}
     if is_redefined(score, min(versions), max(versions)):
         older = versions[min(versions)]

@@ -50,11 +50,6 @@ def mean_intervals(
     array, array (heads,)
         The lower and upper ends; NaN for fewer than two numbers.
 
-    Raises
-    ------
-    ShapeError
-        If the confidence is not between 0 and 1, or there are fewer than 100 resamples.
-
     References
     ----------
     Efron (1987), Better bootstrap confidence intervals.

@@ -43,13 +43,6 @@ def ask(folder: Path, files: Files, query: str, values: Sequence[Any] = ()) -> p
         One statement that reads.
     values : sequence
         The values for the question marks in the query.
-
-    Raises
-    ------
-    SelectionError
-        If the query is invalid, names what does not exist, or does more than read.
-    FileError
-        If a file is missing or damaged.
     """
     import duckdb
 

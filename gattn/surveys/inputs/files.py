@@ -39,13 +39,7 @@ def is_uri(path: str) -> bool:
 
 
 def find_files(paths: Sequence[str | os.PathLike[str]]) -> list[InputFile]:
-    """Find the files that paths, folders, globs and URIs name; those of each are sorted.
-
-    Raises
-    ------
-    FileError
-        If one of them names no file, or one that cannot be read.
-    """
+    """Find the files that paths, folders, globs and URIs name; those of each are sorted."""
     found = [file for path in paths for file in _found(os.fspath(path))]
     if not found:
         raise FileError("Expected at least one file to read texts from, got none.")
@@ -53,13 +47,7 @@ def find_files(paths: Sequence[str | os.PathLike[str]]) -> list[InputFile]:
 
 
 def rows_of(file: InputFile, column: str) -> Rows:
-    """Read a file row by row.
-
-    Raises
-    ------
-    FileError
-        If it is damaged, or holds neither texts nor ids.
-    """
+    """Read a file row by row."""
     with _readable(file.name):
         yield from rows_in(file.name, file.filesystem, column)
 

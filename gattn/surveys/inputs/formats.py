@@ -29,13 +29,7 @@ Rows: TypeAlias = "Iterator[tuple[str, Any]]"
 
 
 def kinds(path: str) -> tuple[str, str]:
-    """Tell the format and the compression of a file from its suffixes.
-
-    Raises
-    ------
-    FileError
-        If it cannot be read.
-    """
+    """Tell the format and the compression of a file from its suffixes, or refuse it."""
     suffixes = [suffix.lower() for suffix in PurePosixPath(path).suffixes]
     packing = suffixes.pop() if suffixes and suffixes[-1] in _STREAMS else ""
     kind = suffixes[-1] if suffixes else ""
@@ -46,13 +40,7 @@ def kinds(path: str) -> tuple[str, str]:
 
 
 def rows_in(name: str, filesystem: pyarrow.fs.FileSystem, column: str) -> Rows:
-    """Read a file row by row.
-
-    Raises
-    ------
-    FileError
-        If it holds neither texts nor ids.
-    """
+    """Read a file row by row."""
     kind, packing = kinds(name)
     if kind in _TABLES:
         with filesystem.open_input_file(name) as source:
@@ -78,13 +66,7 @@ def table_rows(name: str, batches: Iterable[pa.RecordBatch]) -> Rows:
 
 
 def check_columns(name: str, columns: Sequence[str], column: str) -> None:
-    """Check that a table has texts or ids.
-
-    Raises
-    ------
-    FileError
-        If it has neither, or two columns with that name.
-    """
+    """Check that a table has a single column of texts, or ids."""
     if list(columns).count(column) > 1:
         raise FileError(f"{name} has several columns {column!r}: rename all but one.")
     if column not in columns and "input_ids" not in columns:

@@ -37,13 +37,7 @@ class RowError(ValueError):
 
 
 def row_of(value: Any, column: str) -> Row:
-    """Read a text, a row with a text or token ids, or a sequence of token ids.
-
-    Raises
-    ------
-    RowError
-        If it is none of these, or its content cannot be used.
-    """
+    """Read a text, a row with a text or token ids, or a sequence of token ids."""
     if isinstance(value, str):
         return Row(text=_text(value))
     if isinstance(value, Mapping):

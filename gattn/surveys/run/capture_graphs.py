@@ -225,13 +225,7 @@ class CaptureGraphs:
 
 
 def checked(analyses: Sequence[Analysis]) -> list[Analysis]:
-    """Check that analyses are functions.
-
-    Raises
-    ------
-    CaptureError
-        If they are not.
-    """
+    """Check that analyses are functions."""
     if not isinstance(analyses, Iterable) or not all(map(callable, found := list(analyses))):
         raise CaptureError(
             "analyses must be a list of functions of a trace, such as [gattn.analysis.head_table], "

@@ -48,13 +48,7 @@ def run_here(folder: Path, parts: Sequence[int], capture: Capture) -> Iterator[D
 
 
 def finish(folder: Path, first: int, rows: pa.Table) -> Done:
-    """Write a captured part, and remove it from the queue.
-
-    Raises
-    ------
-    FileError
-        If it cannot be written, for example because the disk is full.
-    """
+    """Write a captured part, and remove it from the queue."""
     tables = tables_of(rows)
     with writing(folder):
         write_part(folder, first, tables)

@@ -61,17 +61,7 @@ class RayPool:
 
 
 def check_for_ray(options: Mapping[str, Any]) -> None:
-    """Check that options of `CaptureGraphs` can be sent to workers.
-
-    Raises
-    ------
-    ModelError
-        If the model is in memory.
-    CaptureError
-        If an option cannot be sent.
-    DependencyError
-        If Ray is not installed.
-    """
+    """Check that options of `CaptureGraphs` can be sent to workers."""
     if isinstance(options["model"], torch.nn.Module):
         raise ModelError(
             "Workers on Ray load the model themselves, but this one is in memory. Pass its "
@@ -104,11 +94,8 @@ def run_on_ray(
     options : mapping
         The options of `CaptureGraphs`.
 
-    Raises
-    ------
-    GattnError
-        If a worker raises an error, or the workers of a part are lost several times. Otherwise a
-        lost worker is replaced and its parts are begun again.
+    A lost worker is replaced and its parts are begun again, a few times. Errors of a worker end the
+    run.
     """
     ray = _ray()
     with _connected(ray, pool), _quiet(), closing(_rows(ray, pool, folder, parts, options)) as rows:

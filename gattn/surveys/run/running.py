@@ -166,13 +166,7 @@ def _left(folder: Path) -> list[int]:
 
 
 def _check_whole(folder: Path, num_texts: int) -> None:
-    """Check that no text was lost.
-
-    Raises
-    ------
-    FileError
-        If texts are neither in the survey nor in the queue.
-    """
+    """Check that no text was lost."""
     if (count := count_texts(folder)) < num_texts:
         raise FileError(
             f"{folder} holds {count:,} of {num_texts:,} texts, and the others are no longer in "
@@ -183,13 +177,7 @@ def _check_whole(folder: Path, num_texts: int) -> None:
 def _follow(
     folder: Path, done: Iterator[Done], total: int, todo: Sequence[int], progress: bool
 ) -> None:
-    """Show the progress of a run until it ends.
-
-    Raises
-    ------
-    CaptureError
-        If no text at all is captured.
-    """
+    """Show the progress of a run; end it if no text at all can be captured."""
     from tqdm import tqdm
 
     left = sum(queue.count(folder, first) for first in todo)

@@ -28,13 +28,7 @@ class Once:
         self._known: dict[Path, tuple[int, ...]] = {}
 
     def is_new(self, path: Path) -> bool:
-        """Say whether a file must be checked: it is new, has changed, or may just have changed.
-
-        Raises
-        ------
-        OSError
-            If there is no such file.
-        """
+        """Say whether a file must be checked: it is new, has changed, or may just have changed."""
         stat = path.stat()
         state = stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size, stat.st_ino
         is_settled = time.time_ns() - stat.st_ctime_ns > _SETTLED
@@ -70,14 +64,8 @@ def sign(path: Path) -> None:
 def check_file(path: Path) -> None:
     """Verify the checksum of a file, once per process unless the file changes.
 
-    Surveys written by earlier versions of gattn have no checksums, not even in the manifest.
-
-    Raises
-    ------
-    pyarrow.ArrowInvalid
-        If the checksum is wrong or missing.
-    OSError
-        If the file cannot be read.
+    A wrong or missing one raises pyarrow.ArrowInvalid. Surveys written by earlier versions of gattn
+    have no checksums, not even in the manifest.
     """
     if not _checked.is_new(path):
         return

@@ -81,11 +81,6 @@ def text_row(
         The scores of each head.
     metadata : str
         A JSON object.
-
-    Raises
-    ------
-    CaptureError
-        If the trace is not of a whole text.
     """
     heads = _ordered(trace)
     columns = {

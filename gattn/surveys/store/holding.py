@@ -17,13 +17,7 @@ _LOCK = ".lock"
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Lock a folder against other runs, and create it if needed.
-
-    Raises
-    ------
-    FileError
-        If another run has locked it, it is not a survey, or it is not writable.
-    """
+    """Lock a folder against other runs; create it if needed, and refuse one with other files."""
     from filelock import FileLock, Timeout
 
     try:

@@ -42,13 +42,7 @@ _NEEDED: Mapping[str, type] = {"model": str, "keep": str, "num_texts": int}
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """Read the manifest of a survey, or None if there is none.
-
-    Raises
-    ------
-    FileError
-        If it is damaged, or a newer gattn wrote it.
-    """
+    """Read the manifest of a survey, or None if there is none."""
     path = folder / MANIFEST
     if not path.is_file():
         return None
@@ -99,13 +93,7 @@ _DIGESTS = {
 
 
 def check_same(folder: Path, known: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
-    """Check that a survey is resumed with the settings that it began with.
-
-    Raises
-    ------
-    FileError
-        If they differ; the message lists how.
-    """
+    """Check that a survey is resumed with the settings that it began with; list differences."""
     differences = [
         _DIGESTS.get(name, f"{name} is {known.get(name)!r} there and {asked.get(name)!r} here")
         for name in asked
@@ -121,13 +109,7 @@ def check_same(folder: Path, known: Mapping[str, Any], asked: Mapping[str, Any])
 def settings(
     model: str | Path | PreTrainedModel | None, options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Describe what `CaptureGraphs` is made with, without loading the model's weights.
-
-    Raises
-    ------
-    ModelError
-        If there is no such model.
-    """
+    """Describe what `CaptureGraphs` is made with, without loading the model's weights."""
     around: dict[str, Any] = {}
     if isinstance(model, torch.nn.Module) and (edits := open_edits(model)):
         around["edits"] = [*edits, *(options.get("edits") or ())]
@@ -198,13 +180,7 @@ def _place(model: str | Path | None) -> str:
 
 
 def read_config(model: str | Path | None) -> Any:
-    """Load a model's configuration and tokenizer, without its weights.
-
-    Raises
-    ------
-    ModelError
-        If there is no such model.
-    """
+    """Load a model's configuration and tokenizer, without its weights."""
     from transformers import AutoConfig
 
     place = _place(model)

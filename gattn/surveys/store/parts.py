@@ -78,13 +78,7 @@ def _packing(table: pa.Table) -> dict[str, Any]:
 
 
 def parts_in(folder: Path) -> list[int]:
-    """List the parts of a survey in order, by the numbers of their first texts.
-
-    Raises
-    ------
-    FileError
-        If there are other files among them.
-    """
+    """List the parts of a survey in order, by the numbers of their first texts."""
     paths = list((folder / _MARK).glob("*.parquet"))
     if strangers := [path for path in paths if not is_part(path)]:
         raise FileError(f"{min(strangers)} is not part of a survey: move it elsewhere.")
@@ -127,13 +121,7 @@ def count_texts(folder: Path) -> int:
 
 
 def read_rows(path: Path, **options: Any) -> pa.Table:
-    """Read a file of a survey.
-
-    Raises
-    ------
-    FileError
-        If it is missing or damaged.
-    """
+    """Read a file of a survey, after verifying its checksum."""
     with reading(path):
         check_file(path)
         return pq.read_table(path, partitioning=None, **options)

@@ -101,12 +101,6 @@ def fill(
         The random seed of the sample.
     most_characters : int
         The length of a part, as in `cut`.
-
-    Raises
-    ------
-    FileError
-        If the inputs or the folder cannot be used, no text can be read, or there are fewer texts
-        than the sample needs.
     """
     limit, sample = at_least_one("limit", limit), at_least_one("sample", sample)
     inputs = inputs.first(limit)
@@ -133,13 +127,7 @@ def parts(folder: Path) -> list[int]:
 
 
 def read(folder: Path, first: int) -> pa.Table:
-    """Read the texts of a part.
-
-    Raises
-    ------
-    FileError
-        If the part is not in the queue, or its file is damaged.
-    """
+    """Read the texts of a part."""
     path = part_path(folder, FOLDER, first)
     try:
         check_file(path)

@@ -27,13 +27,7 @@ if TYPE_CHECKING:
 
 
 def trace_of(tables: Mapping[str, pa.Table], model: str) -> AttentionTrace:
-    """Rebuild the trace of a text from its rows; it has the heads that the tables have.
-
-    Raises
-    ------
-    FileError
-        If the rows do not form a trace.
-    """
+    """Rebuild the trace of a text from its rows; it has the heads that the tables have."""
     try:
         return _trace(tables, model)
     except Exception as error:  # Foreign files can fail in any way.

@@ -28,13 +28,7 @@ _OWN = {
 
 
 def scores_of(tables: Sequence[pd.DataFrame], trace: AttentionTrace) -> dict[Place, dict[str, Any]]:
-    """Join the rows that the tables of analyses have for each head.
-
-    Raises
-    ------
-    SelectionError
-        If a table does not have one row per head, or the name of a column is taken.
-    """
+    """Join the rows that the tables of analyses have for each head."""
     count = Counter(str(name).lower() for table in tables for name in table.columns)
     if taken := [name for name in count if count[name] > 1 or name in _OWN]:
         raise SelectionError(

@@ -88,13 +88,7 @@ _right = Once()
 
 
 def check_tables(files: Mapping[str, Sequence[Path]]) -> None:
-    """Check the files of tables, as DuckDB and polars check nothing.
-
-    Raises
-    ------
-    FileError
-        If one is missing or damaged, or lacks a column.
-    """
+    """Check the files of tables, as DuckDB and polars check nothing."""
     todo = [(name, path) for name, paths in files.items() for path in paths]
     with ThreadPoolExecutor() as pool:
         for _ in pool.map(lambda one: check_table(*one), todo):
