@@ -13,7 +13,7 @@ import pytest
 from file_samples import same, sample_head, sample_trace
 
 from gattn.errors import FileError
-from gattn.files import load, paths, save
+from gattn.files import load, paths, save, whole_files
 
 SUFFIXES = [".gattn", ".json", ".graphml", ".gexf", ".dot", ".csv", ".html"]
 posix = pytest.mark.skipif(os.name != "posix", reason="modes and links are POSIX's")
@@ -192,7 +192,7 @@ def test_what_a_killed_save_left_goes_with_the_next_one(tmp_path):
     (left,) = os.listdir(tmp_path)
     assert left.startswith(".gattn-")
     others = [
-        f".gattn-{paths._here()}-{os.getpid()}-a.part",
+        f".gattn-{whole_files._here()}-{os.getpid()}-a.part",
         ".gattn-00000000-1-a.part",
         ".gattn-x",
     ]

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from saved import HEADS, assert_same_head, attention, small_trace, whole_head
 
 from gattn.errors import FileError
-from gattn.files import archive, load
+from gattn.files import load, packing
 from gattn.graph import rules
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
@@ -125,7 +125,7 @@ def test_token_graphs_come_back_as_their_rules(name: str, path: Path) -> None:
 def test_every_rule_is_known_to_files() -> None:
     kinds = [kind for kind in vars(rules).values() if isinstance(kind, type)]
     named = {kind.__name__ for kind in kinds if issubclass(kind, rules.Rule)}
-    assert named - {"Rule"} <= set(archive._CLASSES)
+    assert named - {"Rule"} <= set(packing.CLASSES)
 
 
 def test_a_causal_trace_costs_four_bytes_an_edge_and_no_indices(path: Path) -> None:

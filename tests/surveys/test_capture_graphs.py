@@ -21,8 +21,8 @@ from gattn.heads.trace import AttentionTrace
 from gattn.surveys.run import capture_graphs as capture_module
 from gattn.surveys.run.capture_graphs import CaptureGraphs
 from gattn.surveys.run.memory import give_back
-from gattn.surveys.store.columns import tables_of
 from gattn.surveys.store.rebuilding import trace_of
+from gattn.surveys.store.text_rows import tables_of
 
 TEXTS = [
     "The dog chased the cat, and the cat chased the dog",

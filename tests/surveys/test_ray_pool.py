@@ -86,7 +86,7 @@ def test_a_worker_that_does_not_see_the_folder_says_so(tmp_path):
     worker = CapturePart(tmp_path / "elsewhere", {"model": None}, 0, None)
     (answer,) = worker({"first": [0]})["answer"]
     assert json.loads(answer)["error"] == "FileError"
-    assert f"sees no survey in {tmp_path}/elsewhere: choose" in json.loads(answer)["message"]
+    assert f"finds no survey in {tmp_path}/elsewhere: choose" in json.loads(answer)["message"]
 
 
 def test_a_fault_of_a_worker_ends_the_run_with_its_traceback(tmp_path, monkeypatch):

@@ -17,8 +17,8 @@ from gattn.errors import FileError
 from gattn.surveys.run import capture_graphs as capture
 from gattn.surveys.run import local, running
 from gattn.surveys.store import parts, queue
-from gattn.surveys.store.columns import tables_of
 from gattn.surveys.store.parts import parts_in
+from gattn.surveys.store.text_rows import tables_of
 
 # Stopped
 

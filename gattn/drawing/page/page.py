@@ -15,7 +15,7 @@ from pathlib import Path
 from gattn.drawing.many_heads.notebook import notebook_svg
 from gattn.drawing.page.payload import Payload, estimated_bytes, payload
 from gattn.errors import SelectionError
-from gattn.files.paths import whole_file
+from gattn.files.whole_files import whole_file
 from gattn.heads.head import AttentionGraph
 from gattn.heads.trace import AttentionTrace, Stack
 from gattn.keep import Keep

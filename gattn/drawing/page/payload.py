@@ -23,25 +23,18 @@ import numpy as np
 
 from gattn import __version__
 from gattn.analysis.heads.compare import pairs
-from gattn.analysis.heads.head_scores import SCORES
-from gattn.analysis.heads.head_table import Place, head_table
 from gattn.drawing.canvas.colours import RAMPS
+from gattn.drawing.page.entries import labels_and_scores, nodes_of, text_of, trace_entry
 from gattn.drawing.page.packing import LEVELS, block, deflated, pack
 from gattn.drawing.page.thumbnails import SIZE, Shades, thumbnail, thumbnail_of_change
 from gattn.edit_records import between, in_words
-from gattn.errors import FileError, SelectionError, ShapeError
-from gattn.heads import steps
+from gattn.errors import FileError, SelectionError
 from gattn.heads.head import AttentionGraph
-from gattn.heads.pieces import joined
 from gattn.heads.trace import AttentionTrace, Stack
 
-_FORMAT, _TITLE = 1, 80
-_LONGEST = 400
-"""The most characters of the text above the page."""
-
+_FORMAT = 1
 _ROOM = 20_000_000
 """The bytes of compressed numbers above which precision is reduced: about 27 MB of base64."""
-
 _CODES = [LEVELS, *((LEVELS + 1) >> coarser for coarser in range(1, 5))]
 _MOST_BYTES = 100_000_000
 _MOST_VALUES = 150_000_000
@@ -71,7 +64,7 @@ def payload(traces: Sequence[AttentionTrace], edits: str) -> Payload:
     _check_same(traces)
     with ThreadPoolExecutor(2) as pool:  # zlib and NumPy let go of the interpreter
         levels, packed = _fitting(heads, pool)
-        described = [dict(chain(*pool.map(_described, _layers(trace)))) for trace in traces]
+        described = [dict(chain(*pool.map(labels_and_scores, _layers(trace)))) for trace in traces]
     entries = iter([entry | {"block": i} for i, (entry, _, _) in enumerate(packed)])
     header = {
         "format": _FORMAT,
@@ -82,7 +75,8 @@ def payload(traces: Sequence[AttentionTrace], edits: str) -> Payload:
         "edited": _edited(traces, edits),
         "notes": [_precision([entry for entry, *_ in packed], levels)],
         "traces": [
-            _trace(trace, entries, found) for trace, found in zip(traces, described, strict=True)
+            trace_entry(trace, entries, found)
+            for trace, found in zip(traces, described, strict=True)
         ],
         "thumbnails": {"block": len(packed), "size": SIZE},
     }
@@ -94,7 +88,7 @@ def payload(traces: Sequence[AttentionTrace], edits: str) -> Payload:
 
 def _titled(trace: AttentionTrace) -> str:
     """Name a page after the beginning of its text and the model."""
-    text = trace.text or _text(next(trace.heads()))
+    text = trace.text or text_of(next(trace.heads()))
     edited = "edited" if trace.edits else ""
     return " · ".join(filter(None, [text[:80].strip(), trace.model, edited]))
 
@@ -105,14 +99,6 @@ def _edited(traces: Sequence[AttentionTrace], said: str) -> str:
         return in_words(traces[0].edits)
     before, after = (trace.edits for trace in traces)
     return between(before, after) if before or not said else ""
-
-
-def _text(head: AttentionGraph) -> str:
-    """Join the first tokens into a text, without special ones."""
-    labels = head.labels()
-    words = head.words or range(len(labels))
-    said = [i for i, word in enumerate(words) if word is not None][:_TITLE]
-    return joined([labels[i] for i in said], [words[i] for i in said])
 
 
 def _packed(head: AttentionGraph, levels: int) -> tuple[dict[str, Any], str, Shades]:
@@ -143,7 +129,7 @@ def _too_large(size: str) -> FileError:
 def _check_same(traces: Sequence[AttentionTrace]) -> None:
     for other in traces[1:]:
         for (stack, *_), before, after in pairs(traces[0], other):
-            if _nodes(before) != _nodes(after):
+            if nodes_of(before) != nodes_of(after):
                 raise SelectionError(
                     f"Before and after have different tokens in the {stack} stack, but a page "
                     "compares two runs on the same tokens: make a page of each."
@@ -195,28 +181,6 @@ def _rounded_up(size: float) -> str:
     return np.format_float_positional(float(written), trim="-")
 
 
-def _trace(
-    trace: AttentionTrace,
-    entries: Iterator[dict[str, Any]],
-    descriptions: dict[Place, dict[str, Any]],
-) -> dict[str, Any]:
-    return {
-        "model": trace.model,
-        "stacks": [
-            _stack(stack)
-            | {
-                "text": (trace.text or _text(next(iter(stack.values()))))[:_LONGEST],
-                "graphs": [
-                    _graph(stack, place) | descriptions.get((stack.name, *place), {}) | entry
-                    for place, entry in zip(sorted(stack), entries, strict=False)
-                ],
-            }
-            for stack in trace.stacks.values()
-            if len(stack)
-        ],
-    }
-
-
 def _layers(trace: AttentionTrace) -> Iterator[Stack]:
     for stack in trace.stacks.values():
         for _, places in groupby(sorted(stack), lambda place: place[0]):
@@ -229,82 +193,3 @@ def _changes(traces: Sequence[AttentionTrace]) -> Iterator[Shades]:
         for name, stack in traces[0].stacks.items():
             for place in sorted(stack):
                 yield thumbnail_of_change(stack[place], other[name][place])
-
-
-def _described(layer: Stack) -> list[tuple[Place, dict[str, Any]]]:
-    """Give the label and the scores of each head; signed attention has none."""
-    try:
-        table = head_table(layer, progress=False)
-    except ShapeError:
-        return []
-    scores = table[[name for name in SCORES if name in table]].to_dict("records")
-    return [
-        (place, {"label": label, "scores": _numbers(row)})
-        for place, label, row in zip(table.index, table["label"], scores, strict=True)
-    ]
-
-
-def _numbers(row: dict[Any, float]) -> dict[str, float]:
-    return {str(name): float(f"{x:.4g}") for name, x in row.items() if np.isfinite(x)}
-
-
-def _stack(stack: Stack) -> dict[str, Any]:
-    heads = [stack[place] for place in sorted(stack)]
-    first, *others = heads
-    for head in others:
-        if _nodes(head) != _nodes(first):
-            raise SelectionError(
-                f"The heads of the {stack.name} stack have different tokens, so a page cannot show "
-                "them together: capture them in one run, or make a page of each."
-            )
-    graph = first.graph
-    own = {"tokens": first.labels(), "positions": first.node_positions.tolist()}
-    size = graph.num_queries if graph.is_bipartite else graph.num_tokens
-    generated = 0 if graph.is_bipartite else first.generated
-    special = [i for i, word in enumerate(first.words) if word is None]
-    if not any(word is not None for word in first.words[size - generated :]):
-        special = [i for i in special if i < size - generated]  # their words are unknown
-    return {
-        "name": stack.name,
-        "layers": stack.layers,
-        "heads": stack.head_numbers,
-        "keys": own | {"words": list(first.words) or None, "special": special},
-        "queries": {
-            "tokens": first.query_labels(),
-            "positions": first.node_ids()[1],
-            "words": None,
-            "special": [],
-        }
-        if graph.is_bipartite
-        else None,
-        "numQueries": graph.num_queries,
-        "offset": graph.query_offset,
-        "generatedFrom": size - first.generated if first.generated else None,
-    }
-
-
-def _nodes(head: AttentionGraph) -> tuple[Any, ...]:
-    graph = head.graph
-    sizes = graph.num_queries, graph.num_keys, graph.query_offset, graph.is_bipartite
-    return *sizes, head.tokens, head.query_tokens, head.node_positions.tolist()
-
-
-def _graph(stack: Stack, place: tuple[int, int]) -> dict[str, Any]:
-    head = stack[place]
-    numbers = (head.layer, head.head) if len(stack) == 1 else place
-    named = zip(("layer", "head"), numbers, strict=True)
-    names = [f"{what} {n}" for what, n in named if n is not None] or ["one head"]
-    return {
-        "layer": place[0],
-        "head": place[1],
-        "name": " · ".join(names),
-        "layerName": names[0],
-        "keyValueHead": head.key_value_head,
-        "label": "",
-        "scores": {},
-        "keep": "" if head.kept_by == steps.ALL else steps.to_text(head.kept_by),
-        "weightFunction": head.weight_function,
-        "normalizer": head.normalizer,
-        "edges": head.graph.num_edges,
-        "totalEdges": int(head.total_edges.sum()),
-    }

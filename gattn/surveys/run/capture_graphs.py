@@ -26,9 +26,9 @@ from gattn.models.run.editing import edited
 from gattn.progress import silence
 from gattn.surveys.inputs.rows import RowError, row_of
 from gattn.surveys.run.memory import give_back
-from gattn.surveys.store.columns import failed_row, joined, text_row
 from gattn.surveys.store.queue import SCHEMA
 from gattn.surveys.store.scores import scores_of
+from gattn.surveys.store.text_rows import failed_row, joined, text_row
 
 if TYPE_CHECKING:
     import pandas as pd

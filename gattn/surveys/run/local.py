@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow.compute as pc
 
 from gattn.surveys.store import queue
-from gattn.surveys.store.columns import tables_of
 from gattn.surveys.store.holding import writing
 from gattn.surveys.store.parts import write_part
+from gattn.surveys.store.text_rows import tables_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

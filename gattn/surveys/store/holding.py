@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gattn.errors import FileError
-from gattn.files.paths import UNNAMED
+from gattn.files.whole_files import UNNAMED
 from gattn.surveys.store import queue
 from gattn.surveys.store.manifest import MANIFEST
 from gattn.surveys.store.parts import count_texts, is_part

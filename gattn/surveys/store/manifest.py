@@ -16,8 +16,8 @@ import torch
 from gattn import __version__
 from gattn.analysis.heads.head_scores import DEFINITIONS
 from gattn.errors import FileError
-from gattn.files.paths import replacing
 from gattn.files.plain import parsed
+from gattn.files.whole_files import replacing
 from gattn.models.edit.base import Edit
 from gattn.models.edit.digests import ADDRESS, about_function
 from gattn.models.load.loading import (

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gattn.errors import FileError
-from gattn.files.paths import UNNAMED, replacing
+from gattn.files.whole_files import UNNAMED, replacing
 from gattn.surveys.store.checksums import check_file, sign
 from gattn.surveys.store.columns import LISTS
 

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from gattn.checks import whole
 from gattn.errors import FileError
-from gattn.files.paths import sync_folder
+from gattn.files.whole_files import sync_folder
 from gattn.surveys.inputs.inputs import Inputs, InputText
 from gattn.surveys.store.checksums import check_file
 from gattn.surveys.store.parts import count_rows, is_part, part_path, write_file
