@@ -10,8 +10,8 @@ import torch
 
 import gattn
 from benchmarks.surveys.throughput import keep_of, model_of, texts_of
-from gattn.surveys.store.columns import joined, tables_of, text_row
 from gattn.surveys.store.parts import write_part
+from gattn.surveys.store.text_rows import joined, tables_of, text_row
 
 _TEXTS = {"docstrings": 64, "gpt2-shape": 2}
 _QUICK = {"docstrings": 8, "gpt2-shape": 1}

@@ -18,13 +18,7 @@ class Parser(argparse.ArgumentParser):
     """A parser that raises its errors, so that they are printed as one line like all others."""
 
     def error(self, message: str) -> NoReturn:
-        """Say what is wrong and where to find help.
-
-        Raises
-        ------
-        SelectionError
-            Always.
-        """
+        """Raise a SelectionError that says what is wrong and where to find help."""
         if "expected one argument" in message:
             message += "; write one that begins with - after =, as in --query=-x"
         if re.search("required: .*TEXT", message):
@@ -33,13 +27,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def whole(text: str, least: int | None = None) -> int:
-    """Read a whole number.
-
-    Raises
-    ------
-    argparse.ArgumentTypeError
-        If the text is not one, or the number is out of range.
-    """
+    """Read a whole number."""
     is_number = re.fullmatch(r"[-+]?\d{1,12}", text.strip())
     if not is_number or (least is not None and int(text) < least):
         range_ = f"of at least {least}" if least is not None else "of at most 12 digits"
@@ -50,13 +38,7 @@ def whole(text: str, least: int | None = None) -> int:
 
 
 def real(text: str) -> float:
-    """Read a number.
-
-    Raises
-    ------
-    argparse.ArgumentTypeError
-        If the text is not a finite number.
-    """
+    """Read a number."""
     try:
         number = float(text)
     except ValueError:
@@ -82,11 +64,6 @@ def head_choice(written: str | None) -> tuple[str | None, list[int] | list[tuple
     """Read --heads: numbers, as in 0,2, or LAYER.HEAD, as in 1.1,2.0; None for all.
 
     The stack, where one is named, comes first.
-
-    Raises
-    ------
-    SelectionError
-        If the text is neither.
     """
     if written is None:
         return None, None
@@ -101,13 +78,7 @@ def head_choice(written: str | None) -> tuple[str | None, list[int] | list[tuple
 
 
 def written_token(written: str) -> int | str:
-    """Read a token: a position, negative from the end, or its text, with or without quotes.
-
-    Raises
-    ------
-    SelectionError
-        If the number is larger than any position.
-    """
+    """Read a token: a position, negative from the end, or its text, with or without quotes."""
     if not written.removeprefix("-").isdecimal():
         return written.strip("'\"").strip()
     if len(written) > DIGITS:

@@ -53,13 +53,7 @@ def without_single_stack(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def check_output(path: Path, suffixes: Sequence[str]) -> None:
-    """Check a file's name before the model runs, so that the result can be written.
-
-    Raises
-    ------
-    SelectionError
-        If it cannot be written.
-    """
+    """Check a file's name before the model runs, so that the result can be written."""
     if path.suffix.lower() not in suffixes:
         raise SelectionError(f"{path}: the suffix must be one of {', '.join(suffixes)}.")
     folder = path.absolute().parent
@@ -94,7 +88,7 @@ def save_drawing(draw: Callable[[], Figure | Axes], path: Path) -> None:
     import matplotlib as mpl
 
     mpl.use("agg")
-    from gattn.files.paths import whole_file
+    from gattn.files.whole_files import whole_file
 
     figure = cast("Figure", draw().figure)
     with mpl.rc_context({"svg.fonttype": "none"}), whole_file(path) as part:
@@ -106,7 +100,7 @@ def save_table(table: Table | Effects, path: Path, *, index: bool = True) -> Non
     if path.suffix.lower() != ".csv":
         save_drawing(table.draw, path)
         return
-    from gattn.files.paths import whole_file
+    from gattn.files.whole_files import whole_file
 
     with whole_file(path) as part:
         table.to_csv(part, index=index)

@@ -91,7 +91,7 @@ def _save_rows(table: pd.DataFrame, path: Path) -> None:
     """Write all rows to a file whose suffix says its kind."""
     import pyarrow as pa
 
-    from gattn.files.paths import whole_file
+    from gattn.files.whole_files import whole_file
 
     try:
         with whole_file(path) as part:

@@ -1,4 +1,4 @@
-"""Files: what is saved comes back."""
+"""Files: saves graphs and loads them."""
 
 from gattn.files.paths import load, save
 

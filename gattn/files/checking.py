@@ -1,7 +1,7 @@
-"""Holds token graphs that were read from a file to what the engines take for granted.
+"""Checks token graphs that were read from a file for everything that the engines rely on.
 
-Rules that gattn builds are right by construction; those of a file are checked here, once, at the
-door, before anything is computed with them.
+Rules built by gattn are correct by construction; those of a file are checked here, once, before
+anything is computed with them.
 """
 
 from __future__ import annotations
@@ -29,11 +29,8 @@ _WHOLE = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 def check_graph(graph: TokenGraph, size: int) -> None:
     """Check a token graph that was read from a file of `size` bytes.
 
-    Raises
-    ------
-    GraphError
-        Where its edges are not in order or lie outside, a rule has the wrong type of field, or the
-        graph asks for far more than a file of this size can be about.
+    It may not be far too large for that size, its edges must be in order and in range, and the
+    fields of its rules must have the right types.
     """
     if not isinstance(graph, TokenGraph):
         raise GraphError(f"expected a TokenGraph, not a {type(graph).__name__}.")
@@ -47,13 +44,13 @@ def check_graph(graph: TokenGraph, size: int) -> None:
 
 
 def _is_walked(graph: TokenGraph) -> bool:
-    """Whether counting the graph's edges takes a walk over all pairs."""
+    """Say whether counting the edges of a graph needs a loop over all pairs."""
     some = torch.tensor([graph.query_offset][: graph.num_queries])
     return graph.rule.listed() is None and graph.rule.degrees(some, graph.num_keys) is None
 
 
 def _check(rule: object, queries: range, num_keys: int, depth: int) -> int:
-    """Check a rule, and give how many pairs it would look at in a walk over all of them."""
+    """Check a rule, and return how many pairs a loop over all of them visits."""
     if not isinstance(rule, rules.Rule):
         raise GraphError(f"expected a rule, not a {type(rule).__name__}.")
     if not depth:
@@ -80,7 +77,7 @@ _LEAST = {"dilation": 1, "stride": 1, "size": 1, "first_query": 0}
 
 
 def _check_fields(rule: rules.Rule) -> None:
-    """Check numbers and tensors, which every rule names alike."""
+    """Check the numbers and tensors of a rule."""
     for field in fields(rule):  # type: ignore[arg-type]
         value = getattr(rule, field.name)
         if field.type == "int":

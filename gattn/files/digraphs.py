@@ -1,4 +1,4 @@
-"""Heads and other directed graphs in one form that the graph formats share."""
+"""Heads and other directed graphs, in the form that all graph formats share."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _SCHEMA = 1
 def mapped(
     graph: nx.DiGraph[Any], node: Callable[[Any], Any], value: Callable[[Any], Any]
 ) -> nx.DiGraph[Any]:
-    """Copy a graph, with its node ids and the values of its attributes changed."""
+    """Copy a graph, converting its node ids and the values of its attributes."""
 
     def changed(attributes: dict[str, Any]) -> dict[str, Any]:
         return {attribute_name(name): value(content) for name, content in attributes.items()}
@@ -35,7 +35,7 @@ def mapped(
 
 
 def as_digraph(thing: Any) -> nx.DiGraph[Any]:
-    """Take a head or directed graph as a directed graph."""
+    """Turn a head or directed graph into a directed graph."""
     if isinstance(thing, AttentionGraph):
         return thing.to_networkx()
     if not isinstance(thing, nx.DiGraph) or thing.is_multigraph():
@@ -47,7 +47,7 @@ def as_digraph(thing: Any) -> nx.DiGraph[Any]:
 
 
 def marked(thing: Any) -> nx.DiGraph[Any]:
-    """Take a head or directed graph as a directed graph that remembers what it was."""
+    """Turn a head or directed graph into a directed graph that remembers its type."""
     graph = as_digraph(thing).copy()
     kind = "AttentionGraph" if isinstance(thing, AttentionGraph) else _class_of(thing)
     graph.graph[_MARK] = f"{kind} {_SCHEMA}"
@@ -60,12 +60,12 @@ def _class_of(graph: nx.DiGraph[Any]) -> str:
 
 
 def is_marked(graph: nx.Graph[Any]) -> bool:
-    """Whether gattn wrote the graph."""
+    """Say whether gattn wrote the graph."""
     return _MARK in graph.graph
 
 
 def check_ends(place: object, nodes: Container[Any], edges: Iterable[tuple[Any, Any]]) -> None:
-    """Refuse edges between nodes that the file does not list, which NetworkX would invent."""
+    """Refuse edges between nodes that the file does not list; NetworkX would add these nodes."""
     for edge in edges:
         if missing := [end for end in edge if end not in nodes]:
             raise FileError(
@@ -78,18 +78,18 @@ def directed(graph: nx.Graph[Any], place: object) -> nx.DiGraph[Any]:
     """Check that a file holds a directed graph."""
     if not isinstance(graph, nx.DiGraph) or graph.is_multigraph():
         raise FileError(
-            f"{place}: expected a directed graph with one edge a pair, but it holds a "
-            f"{type(graph).__name__}; read it with networkx."
+            f"{place}: expected a directed graph with one edge per pair, but it holds a "
+            f"{type(graph).__name__}: read it with networkx."
         )
     return graph
 
 
 def unmarked(graph: nx.DiGraph[Any], place: object) -> AttentionGraph | nx.DiGraph[Any]:
-    """Undo `marked`; a graph that gattn did not write is left as it is."""
+    """Undo `marked`; graphs that gattn did not write stay as they are."""
     kind, _, schema = str(graph.graph.pop(_MARK, "DiGraph 1")).partition(" ")
     if schema != str(_SCHEMA) or kind not in ("AttentionGraph", "DiGraph", *GRAPHS):
         raise FileError(
-            f"{place} holds {kind!r} of schema {schema!r}; this gattn reads schema {_SCHEMA}: "
+            f"{place} holds {kind!r} of schema {schema!r}, but this gattn reads schema {_SCHEMA}: "
             "a newer gattn may have written it."
         )
     if kind == "DiGraph":

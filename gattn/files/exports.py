@@ -17,11 +17,11 @@ from gattn.files.plain import printable, scalar
 from gattn.heads.head import AttentionGraph
 
 _READ_BY_GRAPHVIZ = ("layer", "layers", "model")
-"""Attributes by which Graphviz chooses what to draw, and how it lays it out."""
+"""Attributes that Graphviz would read as instructions."""
 
 
 def write_gexf(thing: AttentionGraph | nx.DiGraph[Any], path: Path) -> None:
-    """Write a head or directed graph as GEXF, each node labelled by its token."""
+    """Write a head or directed graph as GEXF, with each node labelled by its token."""
     graph = _labelled(thing)
     try:
         nx.write_gexf(graph, path)
@@ -30,7 +30,7 @@ def write_gexf(thing: AttentionGraph | nx.DiGraph[Any], path: Path) -> None:
 
 
 def write_dot(thing: AttentionGraph | nx.DiGraph[Any], path: Path) -> None:
-    """Write a head or directed graph in the DOT language, each node labelled by its token."""
+    """Write a head or directed graph as DOT, with each node labelled by its token."""
     graph = _labelled(thing)
     with path.open("w", encoding="utf-8", newline="\n") as file:
         file.write("digraph {\n")
@@ -43,10 +43,10 @@ def write_dot(thing: AttentionGraph | nx.DiGraph[Any], path: Path) -> None:
 
 
 def write_csv(thing: AttentionGraph | nx.DiGraph[Any], path: Path) -> None:
-    """Write the edges of a head or directed graph as a table; a model's edits it cannot hold.
+    """Write the edges of a head or directed graph as a table, without the model's edits.
 
-    Tokens are written as they are. A spreadsheet takes those that start with ``=``, ``+``, ``-``
-    or ``@`` for formulas: import such columns as text, or read the file with pandas.
+    Tokens are not escaped. A spreadsheet treats those that start with ``=``, ``+``, ``-`` or ``@``
+    as formulas: import such columns as text, or read the file with pandas.
     """
     if isinstance(thing, AttentionGraph):
         table = thing.to_pandas()

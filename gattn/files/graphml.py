@@ -1,6 +1,6 @@
 """GraphML, as NetworkX, Gephi, yEd and igraph read it.
 
-XML cannot hold control characters and turns carriage returns into newlines, so texts are escaped
+XML cannot hold control characters and turns carriage returns into newlines, so text is escaped
 (`gattn.files.plain.escape`), and node ids are written as Python literals.
 """
 
@@ -34,7 +34,7 @@ def write(thing: AttentionGraph | nx.DiGraph[Any], path: Path) -> None:
     graph = mapped(marked(thing), lambda node: repr(node_id(node)), _xml_value)
     if taken := _TAKEN & set(graph.graph):
         raise FileError(
-            f"GraphML keeps the names {sorted(taken)} for itself: rename these graph attributes."
+            f"GraphML reserves the names {sorted(taken)}: rename these graph attributes."
         )
     nx.write_graphml_xml(graph, path)
     with path.open("ab+") as file:
@@ -43,7 +43,7 @@ def write(thing: AttentionGraph | nx.DiGraph[Any], path: Path) -> None:
 
 
 def _checksum(content: bytes) -> bytes:
-    """Write the digest of a file as a comment, whatever ends its lines."""
+    """Write the checksum of a file as a comment; line endings do not count."""
     lines = content.rstrip().replace(b"\r\n", b"\n")
     return _CHECKSUM % sha256(lines).hexdigest().encode()
 
@@ -54,11 +54,13 @@ def _xml_value(value: Any) -> Any:
         return escape(value)
     if isinstance(value, bool | int | float):
         return value
-    raise FileError(f"GraphML holds numbers and texts, not {value!r}: remove or rename it.")
+    raise FileError(
+        f"GraphML holds numbers and text, not {value!r}: remove or convert this attribute."
+    )
 
 
 def read(path: Path) -> AttentionGraph | nx.DiGraph[Any]:
-    """Read GraphML, and hold it against its checksum where gattn wrote one."""
+    """Read GraphML, and verify its checksum if gattn wrote one."""
     try:
         _check(path, path.read_bytes())
         graph = directed(nx.read_graphml(path), path)
@@ -69,7 +71,7 @@ def read(path: Path) -> AttentionGraph | nx.DiGraph[Any]:
         return unmarked(graph, path)
     except (FileError, OSError):
         raise
-    except Exception as error:  # What a file from anywhere holds can fail in any way.
+    except Exception as error:  # Foreign files can fail in any way.
         raise FileError(
             f"{path} is not GraphML, or is damaged ({type(error).__name__}: {error!s:.400})."
         ) from error
@@ -77,17 +79,17 @@ def read(path: Path) -> AttentionGraph | nx.DiGraph[Any]:
 
 def _check(path: Path, content: bytes) -> None:
     place = max(content.rfind(b"<!--"), 0)
-    # Found by its form: its name may be damaged.
+    # Found by its form, since its name may be damaged.
     if _DIGEST.search(content[place:]) and content[place:].strip() != _checksum(content[:place]):
         raise FileError(
-            f"{path} is damaged: its content does not have its checksum. If you changed it "
-            "yourself, remove the comment at its end."
+            f"{path} is damaged: its checksum does not match. If you changed the file yourself, "
+            "remove the comment at its end."
         )
     _walk(path, content)
 
 
 def _node(written: str) -> Any:
-    """Read an id back from its Python literal: whole numbers, texts, and tuples of them."""
+    """Read an id from its Python literal: an int, a str, or a tuple of these."""
     levels: list[list[Any]] = [[]]
     place, wants_part = 0, True
     while place < len(written):
@@ -120,16 +122,15 @@ def _restored(value: Any) -> Any:
 
 
 def _walk(path: Path, content: bytes) -> None:
-    """Refuse XML that declares entities, which can grow without bound, or is nested deep.
-
-    Also refuses edges between nodes that are not there.
-    """
+    """Refuse XML with entities, which can grow without bound, deep nesting, or missing nodes."""
     depth = 0
     nodes: set[str] = set()
     edges: list[tuple[str, str]] = []
 
     def refuse(*_: Any) -> None:
-        raise FileError(f"{path} declares a document type; GraphML needs none: remove <!DOCTYPE>.")
+        raise FileError(
+            f"{path} declares a document type, which GraphML does not need: remove <!DOCTYPE>."
+        )
 
     def start(name: str, attributes: dict[str, str]) -> None:
         nonlocal depth

@@ -33,18 +33,18 @@ def write(thing: AttentionGraph | nx.DiGraph[Any], path: Path) -> None:
 
 
 def _checksum(document: dict[str, Any]) -> str:
-    """Digest the content, however it is laid out."""
+    """Hash the content, whatever its layout."""
     canonical = json.dumps(document, sort_keys=True, separators=(",", ":"))
     return sha256(canonical.encode()).hexdigest()
 
 
 def _id(node: Any) -> Any:
-    """Write an id, a tuple as a list, which is how NetworkX reads it."""
+    """Write an id; a tuple becomes a list, as NetworkX expects."""
     return [_id(part) for part in node] if isinstance(node, tuple) else to_json(node)
 
 
 def _node(written: Any, depth: int = DEEPEST_ID) -> Any:
-    """Undo `_id`; of the ids of edges, NetworkX restores only the outermost tuple."""
+    """Undo `_id`; in edges, NetworkX restores only the outermost tuple."""
     if not isinstance(written, list):
         return written
     if not depth:
@@ -57,12 +57,12 @@ def _refuse_taken_names(graph: nx.DiGraph[Any]) -> None:
     edge_names = {name for *_, attributes in graph.edges(data=True) for name in attributes}
     if taken := names | (edge_names & {"source", "target"}):
         raise FileError(
-            f"Node-link JSON keeps the names {sorted(taken)} for itself: rename these attributes."
+            f"Node-link JSON reserves the names {sorted(taken)}: rename these attributes."
         )
 
 
 def read(path: Path) -> AttentionGraph | nx.DiGraph[Any]:
-    """Read node-link JSON, and hold it against its checksum where gattn wrote one."""
+    """Read node-link JSON, and verify its checksum if gattn wrote one."""
     try:
         text = path.read_text(encoding="utf-8")
         _check(path, parsed(text))
@@ -79,21 +79,21 @@ def read(path: Path) -> AttentionGraph | nx.DiGraph[Any]:
         return unmarked(directed(graph, path), path)
     except (FileError, OSError):
         raise
-    except Exception as error:  # What a file from anywhere holds can fail in any way.
+    except Exception as error:  # Foreign files can fail in any way.
         raise FileError(
-            f"{path} is not node-link JSON, or is damaged ({type(error).__name__}: {error!s:.400});"
+            f"{path} is not node-link JSON, or is damaged ({type(error).__name__}: {error!s:.400}):"
             " expected an object with nodes and edges."
         ) from error
 
 
 def _check(path: Path, document: dict[str, Any]) -> None:
-    """Hold a document against its checksum, which is found by its form: its name may be damaged."""
+    """Verify the checksum, which is found by its form, since its name may be damaged."""
     texts = {name: value for name, value in document.items() if isinstance(value, str)}
     forms = {name for name, text in texts.items() if _DIGEST.fullmatch(text)}
     found = forms | (document.keys() & {_CHECKSUM})
     for checksum in map(document.pop, found):
         if checksum != _checksum(document):
             raise FileError(
-                f"{path} is damaged: its content does not have its checksum. If you changed it "
+                f"{path} is damaged: its checksum does not match. If you changed the file "
                 f"yourself, remove its {_CHECKSUM!r}."
             )

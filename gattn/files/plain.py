@@ -1,4 +1,4 @@
-"""Values and texts in forms that standard JSON and XML can hold, and back."""
+"""Converts values and text into forms that standard JSON and XML can hold, and back."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def unescape(text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Write control characters and lone surrogates so that other tools can show them."""
+    """Escape control characters and lone surrogates, so that other tools can show the text."""
     return _UNPRINTABLE.sub(_code, text)
 
 
@@ -41,38 +41,40 @@ def _code(found: re.Match[str]) -> str:
 
 
 def scalar(value: Any) -> Any:
-    """Turn NumPy's scalars into Python's."""
+    """Turn a NumPy scalar into a Python one."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 DEEPEST_ID = 20
-"""How deep the tuples of a node's id may be nested."""
+"""How deeply the tuples of a node's id may be nested."""
 
 
 def node_id(node: Any, depth: int = DEEPEST_ID) -> Any:
     """Check that a node's id is one that files can hold: an int, a str, or a tuple of these."""
     node = scalar(node)
     if isinstance(node, list | tuple) and not depth:
-        raise FileError(f"A node's id is nested more than {DEEPEST_ID} deep.")
+        raise FileError(f"The id of a node is nested more than {DEEPEST_ID} levels deep.")
     if isinstance(node, tuple):
         return tuple(node_id(part, depth - 1) for part in node)
     if not isinstance(node, int | str):
-        raise FileError(f"A node's id must be an int, a str or a tuple of these, not {node!r}.")
+        raise FileError(
+            f"The id of a node must be an int, a str or a tuple of these, not {node!r}."
+        )
     return node
 
 
 def attribute_name(name: Any) -> str:
-    """Check that an attribute's name is a text without control characters."""
+    """Check that the name of an attribute is a str without control characters."""
     if not isinstance(name, str) or _UNPRINTABLE.search(name):
-        raise FileError(f"An attribute's name must be a printable text, not {name!r}.")
+        raise FileError(f"The name of an attribute must be a printable str, not {name!r}.")
     return name
 
 
 def to_json(value: Any) -> Any:
-    """Turn a value into one of standard JSON; `from_json` undoes it.
+    """Turn a value into standard JSON; `from_json` undoes it.
 
-    Infinities, NaN, tuples and texts with lone surrogates, which JSON cannot tell or hold, become
-    objects with one marked key.
+    Infinities, NaN, tuples and text with lone surrogates, which JSON lacks, become objects with one
+    marked key.
     """
     value = scalar(value)
     if isinstance(value, float) and not math.isfinite(value):
@@ -85,15 +87,17 @@ def to_json(value: Any) -> Any:
         return [to_json(part) for part in value]
     if value is None or isinstance(value, bool | int | float | str):
         return value
-    raise FileError(f"A file can hold numbers, texts, lists and tuples, not {value!r}.")
+    raise FileError(f"A file can hold numbers, text, lists and tuples, not {value!r}.")
 
 
 def parsed(text: str, deepest: int = 100, hook: Callable[[Any], Any] | None = None) -> Any:
-    """Parse JSON that is not nested deeper than `deepest`, which takes long for its size."""
+    """Parse JSON, but refuse nesting deeper than `deepest`, which is slow to parse."""
     brackets = np.frombuffer(_NO_BRACKET.sub("", text).encode(), np.uint8)
     opens = np.isin(brackets, _OPENING).cumsum() - np.isin(brackets, _CLOSING).cumsum()
     if len(opens) and int(opens.max()) > deepest:
-        raise ValueError(f"it is nested {int(opens.max())} deep, but {deepest} is the most")
+        raise ValueError(
+            f"it is nested {int(opens.max())} levels deep, but at most {deepest} are allowed"
+        )
     return json.loads(text, object_hook=hook)
 
 

@@ -1,4 +1,4 @@
-"""Refuses to load surveys without the packages that they need."""
+"""Raises an error if the packages that surveys need are missing."""
 
 from importlib.util import find_spec
 

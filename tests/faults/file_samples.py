@@ -10,7 +10,7 @@ import torch
 from safetensors import safe_open
 from safetensors.numpy import save_file
 
-from gattn.files import archive
+from gattn.files import packing
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack
@@ -123,6 +123,6 @@ def assemble(path, document, arrays, text=None) -> None:
 def added(arrays, array) -> str:
     """Add an array under its checksum; give its name."""
     array = np.ascontiguousarray(array)
-    name = archive._digest(array)
+    name = packing.digest_of(array)
     arrays[name] = array
     return name

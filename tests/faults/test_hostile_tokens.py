@@ -17,8 +17,8 @@ from gattn.files import load, save
 from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
-from gattn.surveys.store.columns import tables_of, text_row
 from gattn.surveys.store.parts import part_path, read_rows, write_part
+from gattn.surveys.store.text_rows import tables_of, text_row
 
 CONTROLS = [chr(n) for n in (*range(32), 127, *range(128, 160, 8))]
 INVISIBLE = (0xAD, 0x61C, 0x180E, *range(0x200B, 0x2010), *range(0x2028, 0x202F), 0x2060)

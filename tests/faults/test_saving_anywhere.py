@@ -13,7 +13,7 @@ import pytest
 from file_samples import same, sample_head, sample_trace
 
 from gattn.errors import FileError
-from gattn.files import load, paths, save
+from gattn.files import load, paths, save, whole_files
 
 SUFFIXES = [".gattn", ".json", ".graphml", ".gexf", ".dot", ".csv", ".html"]
 posix = pytest.mark.skipif(os.name != "posix", reason="modes and links are POSIX's")
@@ -92,7 +92,7 @@ def test_links_are_written_through_and_loops_refused(tmp_path):
 
 def test_names_that_no_file_can_have_are_refused(tmp_path):
     names = {
-        "a\0b": ("it holds a NUL", "it holds a NUL"),
+        "a\0b": ("it contains a NUL", "it contains a NUL"),
         "a" * 300: ("cannot be written: File name too long", "cannot be read: File name too long"),
         "/".join(["a" * 200] * 40): ("cannot be written: File name", "cannot be read: File name"),
         "\ud800": ("surrogates not allowed", "there is none in"),
@@ -145,7 +145,7 @@ def test_a_folder_that_allows_no_new_files_is_an_error_that_says_so(tmp_path, mo
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", refuse)
-        with pytest.raises(FileError, match=r"Permission denied\. A new file is written beside it"):
+        with pytest.raises(FileError, match=r"Permission denied\. To replace a file safely"):
             write(path)
     assert path.read_text() == "before"
 
@@ -193,7 +193,7 @@ def test_what_a_killed_save_left_goes_with_the_next_one(tmp_path):
     (left,) = os.listdir(tmp_path)
     assert left.startswith(".gattn-")
     others = [
-        f".gattn-{paths._here()}-{os.getpid()}-a.part",
+        f".gattn-{whole_files._here()}-{os.getpid()}-a.part",
         ".gattn-00000000-1-a.part",
         ".gattn-x",
     ]

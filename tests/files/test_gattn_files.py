@@ -15,7 +15,7 @@ from same import assert_same_head
 from saved import HEADS, attention, small_trace, whole_head
 
 from gattn.errors import FileError
-from gattn.files import archive, load
+from gattn.files import load, packing
 from gattn.graph import rules
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
@@ -127,7 +127,7 @@ def test_token_graphs_come_back_as_their_rules(name: str, path: Path) -> None:
 def test_every_rule_is_known_to_files() -> None:
     kinds = [kind for kind in vars(rules).values() if isinstance(kind, type)]
     named = {kind.__name__ for kind in kinds if issubclass(kind, rules.Rule)}
-    assert named - {"Rule"} <= set(archive._CLASSES)
+    assert named - {"Rule"} <= set(packing.CLASSES)
 
 
 def test_a_causal_trace_costs_four_bytes_an_edge_and_no_indices(path: Path) -> None:
@@ -186,7 +186,7 @@ def test_a_swapped_array_is_found(path: Path) -> None:
     arrays = load_file(path)
     name = next(name for name, array in arrays.items() if array.dtype == np.float32)
     save_file(arrays | {name: arrays[name] + 1}, path, metadata)
-    with pytest.raises(FileError, match="damaged: the array"):
+    with pytest.raises(FileError, match="damaged: the checksum of the array"):
         load(path)
 
 
@@ -199,10 +199,10 @@ def rewritten(path: Path, **changes) -> None:
 def test_newer_schemas_and_changed_content_are_refused(path: Path) -> None:
     whole_head().save(path)
     rewritten(path, schema=2)
-    with pytest.raises(FileError, match=r"has schema 2, and this gattn reads 1.*upgrade"):
+    with pytest.raises(FileError, match=r"has schema 2, but this gattn reads 1.*upgrade"):
         load(path)
     rewritten(path, schema=1, kind="trace")
-    with pytest.raises(FileError, match="does not have its checksum"):
+    with pytest.raises(FileError, match=r"checksum .* does not match"):
         load(path)
 
 
@@ -214,10 +214,10 @@ def test_foreign_files_are_refused(path: Path) -> None:
     with pytest.raises(FileError, match=r"not a \.gattn file"):
         load(path)
     save_file({}, path, {"gattn": "[]"})
-    with pytest.raises(FileError, match="not laid out as schema 1"):
+    with pytest.raises(FileError, match="not have the layout of schema 1"):
         load(path)
     save_file({}, path, {"gattn": "[" * 100_000})
-    with pytest.raises(FileError, match="not laid out as schema 1"):
+    with pytest.raises(FileError, match="not have the layout of schema 1"):
         load(path)
 
 

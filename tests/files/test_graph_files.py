@@ -136,8 +136,8 @@ def test_undirected_graphs_and_multigraphs_are_refused(tmp_path: Path) -> None:
 @TWO_WAY
 def test_what_a_format_cannot_hold_is_named(suffix: str, tmp_path: Path) -> None:
     for graph, message in [
-        (nx.DiGraph([(0.5, 1)]), "id must be an int, a str or a tuple of these, not 0.5"),
-        (nx.DiGraph([(0, 1, {"a\x00": 1})]), r"name must be a printable text, not 'a\\x00'"),
+        (nx.DiGraph([(0.5, 1)]), "id of a node must be an int, a str or a tuple of these, not 0.5"),
+        (nx.DiGraph([(0, 1, {"a\x00": 1})]), r"attribute must be a printable str, not 'a\\x00'"),
         (nx.DiGraph([(0, 1, {"weight": {2}})]), r"not \{2\}"),
         (small_trace(), r"save one head, as in trace\[1, 3\].save"),
         ("text", "can be saved; this is a str"),
@@ -151,9 +151,9 @@ def test_what_a_format_cannot_hold_is_named(suffix: str, tmp_path: Path) -> None
 
 def test_names_that_a_format_keeps_for_itself_are_refused(tmp_path: Path) -> None:
     graph = nx.DiGraph([(0, 1, {"source": "text"})], id="x")
-    with pytest.raises(FileError, match=r"JSON keeps the names \['source'\]"):
+    with pytest.raises(FileError, match=r"JSON reserves the names \['source'\]"):
         save(graph, tmp_path / "g.json")
-    with pytest.raises(FileError, match=r"GraphML keeps the names \['id'\]"):
+    with pytest.raises(FileError, match=r"GraphML reserves the names \['id'\]"):
         save(graph, tmp_path / "g.graphml")
 
 
@@ -265,7 +265,7 @@ def test_what_was_changed_is_found_and_what_was_laid_out_anew_is_read(
         path.write_text(json.dumps(json.loads(text), indent=2, sort_keys=True))
         assert_same_head(whole_head(), load(path))
     path.write_text(text.replace("cat", "dog").replace("Softmax()", "Softmin()"))
-    with pytest.raises(FileError, match=r"does not have its checksum\. If you changed it yourself"):
+    with pytest.raises(FileError, match=r"its checksum does not match\. If you changed the file"):
         load(path)
     edit(path, "Softmin()", "Softmin()")
     assert load(path).normalizer == "Softmin()"

@@ -45,7 +45,7 @@ def test_missing_files_and_folders_are_named(tmp_path: Path) -> None:
         save(whole_head(), tmp_path / "folder.gattn")
     with pytest.raises(FileError, match="there is none in"):
         load(tmp_path / "absent.json")
-    with pytest.raises(FileError, match="there is no folder"):
+    with pytest.raises(FileError, match="does not exist"):
         save(whole_head(), tmp_path / "absent" / "head.json")
 
 
@@ -96,10 +96,10 @@ def _umask() -> int:
 def test_a_link_to_nothing_and_a_nul_in_a_name_are_told(suffix: str, tmp_path: Path) -> None:
     link = tmp_path / f"link{suffix}"
     link.symlink_to(tmp_path / "nowhere")
-    with pytest.raises(FileError, match=r"it is a link to .*nowhere, which is not there"):
+    with pytest.raises(FileError, match=r"it is a link to .*nowhere, which does not exist"):
         load(link)
     for act in (load, lambda path: save(whole_head(), path)):
-        with pytest.raises(FileError, match=r"a\\x00b.* it holds a NUL"):
+        with pytest.raises(FileError, match=r"a\\x00b.* it contains a NUL"):
             act(tmp_path / f"a\0b{suffix}")
 
 

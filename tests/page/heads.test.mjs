@@ -66,9 +66,9 @@ test("the change of an edge that one run did not keep is not known, and that of 
   const { reads } = viewer.readingsOf(part, { row: 1, key: -1 }, "attention");
   assert.deepEqual(reads.map(({ key, value }) => [key, value]), [[1, 0.25], [0, NaN]]);
   const chosen = viewer.choose(part, { threshold: null, top: 0, weight: "attention", isDense: true });
-  assert.equal(viewer.caption(part, chosen), "all 3 edges, 100 % of the known change; 1 edge kept in one run alone");
+  assert.equal(viewer.caption(part, chosen), "all 3 edges, 100 % of the known change; 1 edge kept in only one run");
   const lines = viewer.choose(part, { threshold: 0.1, top: 0, weight: "attention" });
-  assert.equal(viewer.caption(part, lines), "change ≥ 0.1: 1 of 3 edges, 100 % of the known change; 1 edge kept in one run alone");
+  assert.equal(viewer.caption(part, lines), "change ≥ 0.1: 1 of 3 edges, 100 % of the known change; 1 edge kept in only one run");
   const dropped = changed({ ...cut, isPart: true }, whole, words);
   assert.deepEqual(dense(dropped), [[0, null], [NaN, -0.25]]);
 });
@@ -181,7 +181,7 @@ test("a threshold is on the size of the attention, and top-k on the weight; ties
   assert.deepEqual(pairs(viewer.choose(head, { threshold: 0.3, top: 0, weight: "attention" })).length, 9);
   assert.deepEqual(pairs(viewer.choose(head, { threshold: null, top: 1, weight: "attention" })), ["0<-0", "1<-0", "2<-0", "3<-0"]);
   assert.deepEqual(pairs(viewer.choose(head, { threshold: 0.2, top: 1, weight: "score" })), ["0<-0", "1<-1", "2<-1", "3<-1"], "a score is strong where it is large, not far from 0");
-  assert.match(viewer.choose(head, { threshold: 0.3, top: 2, weight: "score" }).rule, /attention ≥ 0.3, the 2 strongest of each query by score/);
+  assert.match(viewer.choose(head, { threshold: 0.3, top: 2, weight: "score" }).rule, /attention ≥ 0.3, the 2 strongest per query by score/);
 });
 
 test("by itself a picture shows no more than stays readable, and an edge of each query", () => {
@@ -205,7 +205,7 @@ test("many lines are thinned out, and this is said; dense views show all", () =>
   const head = causal(200, () => 0.5);
   const some = viewer.choose(head, { threshold: 0.1, top: 0, weight: "attention" });
   assert.ok(some.edges.length <= 2000);
-  assert.match(some.rule, /the 1,828 strongest of these, one in 11 of equally strong ones/);
+  assert.match(some.rule, /the 1,828 strongest of these, one in 11 of those equally strong/);
   assert.equal(viewer.choose(head, { threshold: 0.1, top: 0, weight: "attention", isDense: true }).edges.length, 20100);
 });
 
@@ -215,7 +215,7 @@ test("of many lines the strongest are drawn", () => {
   assert.equal(edges.filter((e) => head.key[e] === 3).length, 100);
   assert.equal(new Set([...edges].map((e) => head.key[e])).size, 100, "the others are spread");
   assert.ok(edges.length > 1000 && edges.length <= 2000);
-  assert.match(rule, /^the 1,\d{3} strongest, one in 7 of equally strong ones/);
+  assert.match(rule, /^the 1,\d{3} strongest, one in 7 of those equally strong/);
 });
 
 test("layers of uniform attention are not empty, but spread over the keys", async () => {
@@ -237,15 +237,15 @@ test("as many edges as are asked for are found where the next ones are weaker", 
 test("what comes from a sink is told apart from edges and mass", () => {
   const head = headOf([[0.5, null, 0.5], [0.25, 0.25, 0.5]], tokens(["a", "b"]));
   const said = viewer.caption(head, viewer.choose(head, { threshold: 0.3, top: 0, weight: "attention" }));
-  assert.equal(said, "attention ≥ 0.3: 1 of 3 edges, 50 % of the mass; 2 edges from the sink");
+  assert.equal(said, "attention ≥ 0.3: 1 of 3 edges, 50 % of the attention; 2 edges from the sink");
 });
 
 test("a caption counts edges and mass, what was dropped before included", () => {
   const head = causal(2, () => 0.5);
   head.mass = Float32Array.from([1, 1]);
   const said = viewer.caption(head, { edges: Uint32Array.from([1]), rule: "attention ≥ 0.1" });
-  assert.equal(said, "attention ≥ 0.1: 1 of 3 edges, 25 % of the mass");
-  assert.equal(viewer.caption(head, viewer.choose(head, { threshold: null, top: 0, weight: "attention", isDense: true })), "all 3 edges, 75 % of the mass");
+  assert.equal(said, "attention ≥ 0.1: 1 of 3 edges, 25 % of the attention");
+  assert.equal(viewer.caption(head, viewer.choose(head, { threshold: null, top: 0, weight: "attention", isDense: true })), "all 3 edges, 75 % of the attention");
 });
 
 test("a layer is the mean of its heads; a token missing from a head reads nothing there", async () => {

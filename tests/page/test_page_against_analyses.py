@@ -27,7 +27,7 @@ def test_rollout_in_the_page_is_the_analysis(keep, look_at):
     trace = gattn.capture(LAMP, keep=keep)
     page = look_at(trace, "view=layered&token=12&level=4")
     expected = gattn.analysis.rollout(trace).sel(layer=3, query=12).to_numpy()
-    found = read(page, "can have read of the input")
+    found = read(page, "may have read of the input")
     assert set(found) == set(np.argsort(-expected)[: len(found)].tolist())
     for place, share in found.items():
         assert share == pytest.approx(expected[place], abs=2e-3)
@@ -39,7 +39,7 @@ def test_rollout_in_the_page_is_the_analysis_where_a_sink_takes_part(look_at):
         trace = gattn.capture(LAMP, model, tokenizer)
     page = look_at(trace, "view=layered&token=12&level=4")
     expected = gattn.analysis.rollout(trace).sel(layer=3, query=12).to_numpy()
-    for place, share in read(page, "can have read of the input").items():
+    for place, share in read(page, "may have read of the input").items():
         assert share == pytest.approx(expected[place], abs=2e-3)
     expect(page.locator("#caption")).not_to_contain_text("lost")
 
@@ -49,7 +49,7 @@ def test_scores_of_0_are_read(look_at):
     (head,) = gattn.attention_graphs(q, q, TokenGraph.causal(6), weight=gattn.ALiBi(1), scores=True)
     page = look_at(head, "weight=score&token=4")
     assert read(page, "reads")[4] == 0
-    assert "its mass" not in page.locator("#numbers caption").first.text_content()
+    assert "attention shown" not in page.locator("#numbers caption").first.text_content()
     assert "4) 0" in page.locator("#view-option").text_content()
 
 
@@ -67,7 +67,7 @@ def test_changes_of_edges_that_one_run_dropped_are_not_numbers(look_at):
     found = read(page, "reads")
     assert "not kept" in found.values()
     assert "100 % of the change" not in page.locator("#caption").text_content()
-    expect(page.locator("#caption")).to_contain_text("kept in one run alone")
+    expect(page.locator("#caption")).to_contain_text("kept in only one run")
     whole = cut_run()[2, 1].to_dense() - gattn.capture(LAMP)[2, 1].to_dense()
     for place, change in found.items():
         assert change == "not kept" or change == pytest.approx(whole[12, place], abs=1e-3)

@@ -87,7 +87,7 @@ def test_heads_of_other_tokens_show_a_picture_and_why_no_page():
     html = AttentionTrace({"decoder": Stack("decoder", heads)})._repr_html_()
     assert "<iframe" not in html
     assert "<img" in html
-    assert "other tokens" in html
+    assert "different tokens" in html
 
 
 def test_a_cell_holds_one_picture():

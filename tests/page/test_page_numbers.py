@@ -178,7 +178,7 @@ def test_edits_are_between_two_runs():
 
 def test_two_runs_must_be_of_the_same_heads_and_tokens():
     one, other = (gattn.capture(text) for text in ("The dog", "The cat"))
-    with pytest.raises(SelectionError, match="other tokens"):
+    with pytest.raises(SelectionError, match="different tokens"):
         one.to_html(other=other)
     with pytest.raises(SelectionError, match="layers="):
         one.to_html(other=gattn.capture("The dog", layers=[1]))
@@ -358,5 +358,5 @@ def test_an_empty_trace_is_no_page():
 
 def test_heads_of_other_tokens_are_no_page():
     heads = [AttentionGraph.from_dense(np.ones((n, n))) for n in (3, 4)]
-    with pytest.raises(SelectionError, match="other tokens"):
+    with pytest.raises(SelectionError, match="different tokens"):
         trace_of(heads).to_html()

@@ -60,8 +60,8 @@ def test_a_grey_control_says_why(look_at, book):
     for label in (words, special):
         expect(page.locator(label)).to_have_attribute(
             "title",
-            "Not known here: the tokens came "
-            "without words, from no tokenizer or from ids that no text encodes to",
+            "Unknown here: the tokens came without a tokenizer, or from ids that do not encode a "
+            "text",
         )
 
 

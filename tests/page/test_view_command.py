@@ -97,7 +97,7 @@ def test_what_a_model_tells_is_found_out_before_anything_long_is_done(
         (["--generate", "3", "--cut", "1.1"], "no edits"),
         (["--generate", "0"], "at least 1"),
         (["-o", "page.svg"], "one of .html"),
-        (["-o", "no/page.html"], "no folder"),
+        (["-o", "no/page.html"], "does not exist"),
         (["--cut", "9.1"], "layer"),
     ],
 )

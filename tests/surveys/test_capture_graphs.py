@@ -23,8 +23,8 @@ from gattn.heads.trace import AttentionTrace
 from gattn.surveys.run import capture_graphs as capture_module
 from gattn.surveys.run.capture_graphs import CaptureGraphs
 from gattn.surveys.run.memory import give_back
-from gattn.surveys.store.columns import tables_of
 from gattn.surveys.store.rebuilding import trace_of
+from gattn.surveys.store.text_rows import tables_of
 
 TEXTS = [
     "The dog chased the cat, and the cat chased the dog",
@@ -292,7 +292,7 @@ def test_two_columns_of_one_name_are_refused(loaded, name) -> None:
         return head_table(trace)[["label"]].set_axis([name], axis=1)
 
     rows = CaptureGraphs(loaded[0], analyses=[head_table, more])({"text": TEXTS[:1]})
-    assert f"{name.lower()!r} is there already: rename it" in rows["reason"][0].as_py()
+    assert f"{name.lower()!r} is taken: rename it" in rows["reason"][0].as_py()
 
 
 def test_edits_are_made(loaded) -> None:
@@ -386,7 +386,7 @@ def test_all_edges_that_would_take_too_much_are_a_failure_that_says_so(loaded, m
     batch = {"text": TEXTS}
     reasons = CaptureGraphs(loaded[0])(batch)["reason"].to_pylist()
     assert [reason is None for reason in reasons] == [False, True, False, True]
-    assert "analyse 'kept'" in reasons[0]
+    assert "analyse only the 'kept'" in reasons[0]
     for options in ({"analyse": "kept"}, {"analyses": ()}, {"keep": gattn.All()}):
         assert CaptureGraphs(loaded[0], **options)(batch)["reason"].null_count == 4
     with pytest.raises(CaptureError, match="'all' or 'kept'"):

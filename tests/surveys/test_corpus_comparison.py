@@ -199,8 +199,8 @@ def test_other_heads_are_refused_and_named(runs):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"test": "u\x00"}, "test is one of 'wilcoxon', 't'"),
-        ({"correction": "none"}, "correction is one of 'holm', 'fdr'"),
+        ({"test": "u\x00"}, "test must be one of 'wilcoxon', 't'"),
+        ({"correction": "none"}, "correction must be one of 'holm', 'fdr'"),
     ],
 )
 def test_unknown_tests_and_corrections_are_refused_with_those_there_are(runs, options, says):

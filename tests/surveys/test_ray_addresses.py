@@ -18,6 +18,6 @@ pytestmark = [
 @pytest.mark.parametrize("address", ["127.0.0.1:9", "ray://127.0.0.1:9", "no.such:1", ":x"])
 def test_a_cluster_that_is_not_there_is_said_at_once(tmp_path, address):
     assert not ray.is_initialized()
-    with pytest.raises(CaptureError, match=f"no Ray cluster to be reached at '{address}': "):
+    with pytest.raises(CaptureError, match=f"Cannot connect to a Ray cluster at '{address}': "):
         survey(["a b"], out=tmp_path, progress=False, ray=RayPool(address))
     assert not ray.is_initialized()

@@ -86,7 +86,7 @@ def test_a_worker_that_does_not_see_the_folder_says_so(tmp_path):
     worker = CapturePart(tmp_path / "elsewhere", {"model": None}, 0, None)
     (answer,) = worker({"first": [0]})["answer"]
     assert json.loads(answer)["error"] == "FileError"
-    assert f"sees no survey in {tmp_path}/elsewhere: choose" in json.loads(answer)["message"]
+    assert f"finds no survey in {tmp_path}/elsewhere: choose" in json.loads(answer)["message"]
 
 
 def test_a_fault_of_a_worker_ends_the_run_with_its_traceback(tmp_path, monkeypatch):
@@ -115,7 +115,7 @@ def test_an_error_of_a_worker_is_raised_as_it_is(tmp_path, monkeypatch):
 
 def test_what_workers_cannot_be_sent_is_refused_before_anything_begins(tmp_path):
     model, _ = gattn.load_model()
-    with pytest.raises(ModelError, match=r"this one is in memory. Name it, or save it"):
+    with pytest.raises(ModelError, match=r"this one is in memory\. Pass its name"):
         run(tmp_path / "out", model=model, ray=RayPool())
     lock = Lock()
     with pytest.raises(CaptureError, match=r"analyses cannot be sent to Ray's workers: .*lock"):
@@ -171,7 +171,7 @@ def test_texts_that_kill_their_workers_again_and_again_are_named(cluster, tmp_pa
             os.kill(os.getpid(), 9)
         return head_table(trace)
 
-    with pytest.raises(CaptureError, match="2 workers were lost with the texts 4 to 7, which"):
+    with pytest.raises(CaptureError, match="2 workers were lost on texts 4 to 7, which"):
         run(tmp_path, TEXTS[:8], analyses=[deadly], ray=RayPool(workers=1))
     wait_until(lambda: not workers())
     assert queue.parts(tmp_path) == [4]

@@ -140,7 +140,7 @@ def test_survey_stopped_before_it_began_says_so(corpus, tmp_path, monkeypatch, c
     monkeypatch.setattr(running.queue, "fill", stop)
     assert run(corpus, "-o", tmp_path / "survey") == 130
     assert "stopped; none texts" not in (said := capsys.readouterr().err)
-    assert "stopped; no text is" in said
+    assert "holds no texts yet" in said
 
 
 @pytest.mark.slow

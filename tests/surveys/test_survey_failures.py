@@ -95,7 +95,7 @@ def test_a_model_that_cannot_be_captured_stops_early(tmp_path, embedded, monkeyp
     monkeypatch.setattr(
         capture, "capture_encoded", raiser(CaptureError("Its attention is not to be seen."))
     )
-    with pytest.raises(CaptureError, match=r"None of 8 texts .* The other 32 are left to do"):
+    with pytest.raises(CaptureError, match=r"None of 8 texts .* The other 32 are still to do"):
         run(TEXTS * 4, embedded, tmp_path / "survey")
     assert FileLock(tmp_path / "survey" / ".lock").acquire(timeout=0)
 

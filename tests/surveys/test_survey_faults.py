@@ -17,8 +17,8 @@ from gattn.errors import FileError
 from gattn.surveys.run import capture_graphs as capture
 from gattn.surveys.run import local, running
 from gattn.surveys.store import parts, queue
-from gattn.surveys.store.columns import tables_of
 from gattn.surveys.store.parts import parts_in
+from gattn.surveys.store.text_rows import tables_of
 
 # Stopped
 
@@ -51,7 +51,7 @@ def test_a_queue_that_was_removed_is_missed(whole, tmp_path, embedded):
     shutil.rmtree(folder / "inputs")
     run(TEXTS, embedded, folder)
     (folder / "texts" / "000000004.parquet").unlink()
-    with pytest.raises(FileError, match="holds 6 of 10 texts, and those left to do are no longer"):
+    with pytest.raises(FileError, match="holds 6 of 10 texts, and the others are no longer"):
         run(TEXTS, embedded, folder)
 
 
@@ -63,7 +63,7 @@ def test_texts_that_were_lost_are_missed_once_the_others_are_done(
     (tmp_path / "again/inputs/000000008.parquet").rename(folder / "inputs/000000008.parquet")
     for first in (4, 8):
         (folder / f"texts/{first:09d}.parquet").unlink()
-    with pytest.raises(FileError, match="holds 6 of 10 texts, and those left to do are no longer"):
+    with pytest.raises(FileError, match="holds 6 of 10 texts, and the others are no longer"):
         run(TEXTS, embedded, folder)
     assert parts_in(folder) == [0, 8]
 
@@ -118,7 +118,7 @@ def test_a_disk_that_is_full_at_any_file_is_an_error_that_leaves_nothing_halved(
     with monkeypatch.context() as patch:
         patch.setattr(parts, "write_file", full)
         done = 4 if number >= 5 else 0
-        with pytest.raises(FileError, match=rf"No space left on device\. The {done} texts that"):
+        with pytest.raises(FileError, match=rf"No space left on device\. The {done} texts in it"):
             run(TEXTS, embedded, folder)
     names = [name for name in contents(folder) if "inputs" not in name]
     assert sorted(names) == sorted(
@@ -136,7 +136,7 @@ def test_a_folder_that_can_no_longer_be_written_is_an_error(
 ):
     with monkeypatch.context() as patch:
         patch.setattr(running, name, raiser(PermissionError(errno.EACCES, "Permission denied")))
-        with pytest.raises(FileError, match=r"Permission denied\. The \d+ texts that are in it"):
+        with pytest.raises(FileError, match=r"Permission denied\. The \d+ texts in it are"):
             run(TEXTS, embedded, tmp_path / place)
     run(TEXTS, embedded, tmp_path / place)
     assert contents(tmp_path / place) == whole
@@ -146,7 +146,7 @@ def test_a_folder_that_cannot_be_written_is_an_error(tmp_path, embedded):
     file = tmp_path / "file"
     file.write_text("mine")
     for folder in (file, file / "survey", Path("/proc/survey")):
-        with pytest.raises(FileError, match=f"^{folder} cannot be written: "):
+        with pytest.raises(FileError, match=f"^{folder} is not writable: "):
             run(TEXTS, embedded, folder)
     assert file.read_text() == "mine"
 
@@ -179,14 +179,14 @@ def test_strangers_within_a_survey_are_kept(whole, tmp_path, embedded, contents)
     run(TEXTS, embedded, folder)
     assert contents(folder) == whole | mine
     (folder / "texts" / "mine.parquet").write_bytes(b"5")
-    with pytest.raises(FileError, match=r"mine\.parquet is no part of a survey: move it elsewhere"):
+    with pytest.raises(FileError, match=r"mine\.parquet is not part of a survey: move it"):
         run(TEXTS, embedded, folder)
 
 
 def test_of_two_runs_on_one_folder_the_second_is_refused(whole, tmp_path, embedded, contents):
     with (
         FileLock(tmp_path / "whole" / ".lock"),
-        pytest.raises(FileError, match="is being written by another process"),
+        pytest.raises(FileError, match="is in use by another run"),
     ):
         run(TEXTS, embedded, tmp_path / "whole")
     assert contents(tmp_path / "whole") == whole
@@ -224,7 +224,7 @@ def test_another_survey_is_refused_with_all_that_differs(whole, tmp_path, embedd
     for name in (
         "limit is None there and 20 here",
         "scores is False there",
-        "the texts are others",
+        "the texts differ",
     ):
         assert name in said
     assert "model is" not in said
@@ -237,7 +237,7 @@ def test_a_survey_of_another_gattn_is_not_gone_on_with(whole, tmp_path, embedded
     del manifest["sha256"]
     for changed, said in (
         ({"gattn": "0.0.1"}, f"gattn is '0.0.1' there and '{gattn.__version__}' here"),
-        ({"schema": 99}, "has schema 99, and this gattn reads 1: upgrade gattn"),
+        ({"schema": 99}, "has schema 99, but this gattn reads 1: upgrade gattn"),
     ):
         path.write_text(json.dumps(manifest | changed))
         with pytest.raises(FileError, match=re.escape(said)):
@@ -259,7 +259,7 @@ def test_other_weights_and_other_tokenizers_are_other_surveys(whole, tmp_path, m
         run(TEXTS, model, tmp_path / "whole")
     model, tokenizer = gattn.load_model()
     tokenizer.add_tokens(["chased"])
-    with pytest.raises(FileError, match="holds another survey: the tokenizer is another"):
+    with pytest.raises(FileError, match="holds another survey: the tokenizer differs"):
         run(TEXTS, model, tmp_path / "whole")
 
 

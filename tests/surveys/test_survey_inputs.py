@@ -208,11 +208,11 @@ def test_rows_of_csv_that_cannot_be_read_say_why(tmp_path: Path) -> None:
     found = list(read_inputs(path))
     assert [text.text for text in found] == ["one", None, "thr\r\nee", None, None, None, "7", None]
     assert [text.reason for text in found if text.reason] == [
-        f"{path}, line 4: expected 2 fields, as the header has, not 1.",
-        f"{path}, line 7: expected 2 fields, as the header has, not 3.",
+        f"{path}, line 4: expected 2 fields, like the header, not 1.",
+        f"{path}, line 7: expected 2 fields, like the header, not 3.",
         f"{path}, line 8: its text is not valid Unicode at character 0, '\\udcff'.",
-        f"{path}, line 9: this is no row of CSV: ',' expected after '\"'.",
-        f"{path}, line 11: this is no row of CSV: unexpected end of data.",
+        f"{path}, line 9: this is not a row of CSV: ',' expected after '\"'.",
+        f"{path}, line 11: this is not a row of CSV: unexpected end of data.",
     ]
     assert json.loads(found[6].metadata) == {"id": "\N{REPLACEMENT CHARACTER}"}
 
@@ -261,7 +261,7 @@ def test_a_file_without_lines_is_no_file_of_lines(
     path.write_bytes(b"a" * 999 + b"\n" + b"b" * 1001)
     read = iter(read_inputs(path))
     assert next(read).text == "a" * 999
-    with pytest.raises(FileError, match=r"line 2 has more than 1,000 bytes; is this a file of the"):
+    with pytest.raises(FileError, match=r"line 2 has more than 1,000 bytes\. Does the suffix fit"):
         next(read)
 
 
@@ -327,7 +327,7 @@ def test_what_a_mask_says_is_padding_is_no_token() -> None:
     text, wrong = read_inputs([row, row | {"attention_mask": [1]}])
     assert text == InputText(0, input_ids=[5, 6], decoder_input_ids=[7], metadata='{"labels": [1]}')
     assert wrong.reason == (
-        "text 1: the attention mask of input_ids must have one entry a token, 4, not [1]."
+        "text 1: the attention mask of input_ids must have one entry per token, 4, not [1]."
     )
 
 
@@ -500,7 +500,7 @@ def test_a_text_alone_must_be_a_path(
     text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(FileError, match="Expected a list of texts, or a path that is there, not"):
+    with pytest.raises(FileError, match="Expected a list of texts, or an existing path, not"):
         list(read_inputs(text or "?"))
 
 
@@ -513,10 +513,9 @@ def test_files_that_are_not_there_or_of_no_known_kind(tmp_path: Path) -> None:
         tmp_path / "empty": r"empty names no file: expected a file with one of the suffixes \.parq",
         tmp_path / "*.csv": r"\*\.csv names no file: expected a file that it matches\.",
         tmp_path / "no" / "*.csv": r"\*\.csv names no file: expected a file that it matches\.",
-        tmp_path
-        / "a.json": r"a\.json: the suffix must be one of .*with one object a line is named",
+        tmp_path / "a.json": r"a\.json: the suffix must be one of .*one object per line, rename it",
         tmp_path / "b.parquet.gz": r"b\.parquet\.gz: the suffix must be one of \.parquet, \.pq",
-        tmp_path / "c": r"c: the suffix must be one of .*\.txt \(or one of the last five with \.gz",
+        tmp_path / "c": r"c: the suffix must be one of .*\.txt \(the last five also with \.gz",
         tmp_path / "d.gz": r"d\.gz: the suffix must be one of",
         tmp_path / "*": r"a\.json: the suffix must be one of",
         tmp_path / "a\0b.txt": r"cannot be read: Embedded NUL",
@@ -545,10 +544,10 @@ def test_files_that_are_not_there_or_of_no_known_kind(tmp_path: Path) -> None:
         ("a.parquet", parquet_of(ROWS)[:-20], "Parquet magic bytes not found"),
         ("a.arrow", b"no arrow at all", "cannot be read"),
         ("a.feather", arrow_of(ROWS)[:-20], "cannot be read"),
-        ("a.csv", b"a,b\nx,y\n", r"has no column 'text' and none of 'input_ids', only 'a', 'b'"),
-        ("a.csv", b"text,text\nx,y\n", "has several columns 'text'; rename all but one"),
-        ("a.csv", b'"open', "should be the header, but this is no row of CSV"),
-        ("a.parquet", parquet_of([{"a": 1}]), r"has no column 'text' .* say which one holds"),
+        ("a.csv", b"a,b\nx,y\n", r"has no column 'text' or 'input_ids', only 'a', 'b'"),
+        ("a.csv", b"text,text\nx,y\n", "has several columns 'text': rename all but one"),
+        ("a.csv", b'"open', "should be the header, but this is not a row of CSV"),
+        ("a.parquet", parquet_of([{"a": 1}]), r"has no column 'text' .* say which column holds"),
         ("a.jsonl", b"\n\n", "Expected at least one text, but .* holds none"),
         ("a.csv", b"text\n", "Expected at least one text, but .* holds none"),
         ("a.csv", b"", "Expected at least one text, but .* holds none"),
@@ -586,7 +585,7 @@ def test_a_file_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 @pytest.mark.parametrize("texts", [None, 3, {"text": ["a"]}, b"bytes"])
 def test_what_holds_no_texts(texts: object) -> None:
-    with pytest.raises(FileError, match="Expected texts, rows or sequences of ids one after the"):
+    with pytest.raises(FileError, match="Expected an iterable of texts, rows or sequences"):
         read_inputs(texts)
 
 
@@ -609,7 +608,7 @@ def test_an_iterator_is_read_once() -> None:
     inputs = read_inputs(text for text in ["a", "b"])
     assert inputs.description == "the generator"
     assert texts_of(inputs) == ["a", "b"]
-    with pytest.raises(FileError, match="the generator can be read once only: pass a list"):
+    with pytest.raises(FileError, match="the generator can be read only once: pass a list"):
         list(inputs)
 
 

@@ -113,7 +113,7 @@ def test_a_file_that_may_not_grow_is_an_error_that_leaves_nothing_halved(
     assert said.startswith(f"FileError: {tmp_path / 'full'} cannot be written: ")
     assert "File too large" in said
     assert said.endswith(
-        "texts that are in it are whole; make room, and run the same again to go on."
+        "texts in it are complete; make room, then run the same survey again to resume."
     )
     left = contents(tmp_path / "full")
     assert left.items() <= (undisturbed | {n: left[n] for n in left if "inputs" in n}).items()

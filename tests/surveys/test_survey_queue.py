@@ -116,7 +116,7 @@ def test_parts_are_named_by_their_first_text_and_go_when_done(tmp_path: Path) ->
     done(tmp_path, 64)
     assert parts(tmp_path) == [0, 128, 192]
     with pytest.raises(
-        FileError, match=r"000000064\.parquet is not there: expected a part that is"
+        FileError, match=r"000000064\.parquet does not exist: expected a part that is"
     ):
         read(tmp_path, 64)
     for first in parts(tmp_path):
@@ -183,10 +183,10 @@ def test_a_sample_of_the_first_texts(tmp_path: Path) -> None:
 
 
 def test_samples_that_cannot_be_drawn(tmp_path: Path) -> None:
-    with pytest.raises(FileError, match="A sample of 4 was asked for, but there are 3 texts"):
+    with pytest.raises(FileError, match="A sample of 4 needs more texts than the 3 there are"):
         fill(tmp_path, read_inputs(["a", "b", "c"]), sample=4)
     with pytest.raises(
-        FileError, match="the generator can be read once only: pass a list of texts"
+        FileError, match="the generator can be read only once: pass a list of texts"
     ):
         fill(tmp_path, read_inputs(text for text in "abc"), sample=2)
     assert os.listdir(tmp_path) == []

@@ -582,9 +582,9 @@ def test_token_ids_are_compared_by_their_tokens(tmp_path):
 
 
 def test_what_is_no_survey_is_refused(survey, tmp_path):
-    with pytest.raises(FileError, match="no survey"):
+    with pytest.raises(FileError, match="not a survey"):
         gattn.open_survey(tmp_path / "nowhere")
-    with pytest.raises(FileError, match="no survey"):
+    with pytest.raises(FileError, match="not a survey"):
         gattn.open_survey(tmp_path)
     manifest = json.loads((survey.folder / "manifest.json").read_text())
     (tmp_path / "manifest.json").write_text(json.dumps(manifest | {"schema": 99}))

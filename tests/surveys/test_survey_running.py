@@ -139,7 +139,7 @@ def test_a_part_is_written_while_the_next_one_is_captured(tmp_path, monkeypatch,
         ({"layers": [9]}, SelectionError, "9"),
         ({"layers": []}, SelectionError, "layers is empty"),
         ({"limit": 0}, FileError, "limit must be a whole number"),
-        ({"sample": 99}, FileError, "there are 10 texts"),
+        ({"sample": 99}, FileError, "than the 10 there are"),
     ],
 )
 def test_what_cannot_be_asked_is_refused_before_anything_is_written(
@@ -182,5 +182,5 @@ def test_an_iterator_is_read_once_and_compared_when_it_goes_on(tmp_path, embedde
     found = contents(tmp_path)
     run(iter(TEXTS), embedded, tmp_path, analyses=[])
     assert contents(tmp_path) == found
-    with pytest.raises(FileError, match="holds another survey: the texts are others"):
+    with pytest.raises(FileError, match="holds another survey: the texts differ"):
         run(iter([*TEXTS[1:], TEXTS[0]]), embedded, tmp_path, analyses=[])

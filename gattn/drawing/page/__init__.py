@@ -1,4 +1,4 @@
-"""The page: attention graphs as one HTML file to look at, which needs nothing but a browser."""
+"""The page: attention graphs as one HTML file that needs only a browser."""
 
 from gattn.drawing.page.page import notebook_html, to_html
 

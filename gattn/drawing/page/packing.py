@@ -1,15 +1,15 @@
-"""One attention graph as a block of a page: its numbers, rounded, packed and compressed.
+"""Packs an attention graph as a block of a page: its numbers, rounded and compressed.
 
-A block is base64 of raw deflate of these arrays, one behind the other, little endian, each as byte
+A block is base64 of raw deflate of these arrays, one after the other, little endian, each as byte
 planes (the lowest bytes of all its numbers, then the next ones):
 
-- where the pattern is "explicit": the number of edges of each query, u32; the key of each edge,
-  u32, less the previous key of its query where there is one. The patterns "complete" (all keys)
-  and "causal" (the keys 0 .. i + offset of query i) store no edges;
-- for each kind of value in the header's order, u16 an edge: u means
-  ``low + u * (high - low) / levels``, and 65535 that there is none, as of a score -inf;
-- the mass of each query before edges were dropped, f32;
-- where there is a sink, what each query gave to it, u16 in the same code.
+- if the pattern is "explicit": the number of edges of each query, u32; the key of each edge, u32,
+  minus the previous key of its query if there is one. The patterns "complete" (all keys) and
+  "causal" (the keys 0 .. i + offset of query i) store no edges;
+- for each kind of value in the header's order, u16 per edge: u means
+  ``low + u * (high - low) / levels``, and 65535 means no value, such as a score of -inf;
+- the attention of each query before edges were dropped, f32;
+- if there is a sink, the attention that each query gave it, u16 in the same code.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from gattn.graph.rules.simple import Causal
 from gattn.heads.head import AttentionGraph, Floats
 
 LEVELS = 65534
-"""The finest code has so many steps from the least to the largest value."""
+"""How many steps the finest code has from the least to the largest value."""
 
 _NONE = 65535
 
 
 @dataclass(frozen=True)
 class Packed:
-    """A graph's bytes, and what the header says of them."""
+    """The bytes of a graph, and its entry in the header."""
 
     data: bytes
     entry: dict[str, Any]
@@ -47,12 +47,12 @@ def pack(head: AttentionGraph, levels: int) -> Packed:
     head : AttentionGraph
         The graph.
     levels : int
-        How many steps there are from the least to the largest value.
+        How many steps the code has from the least to the largest value.
 
     Returns
     -------
     Packed
-        The bytes, not yet compressed; ``pattern``, ``values`` and ``sink`` of the header.
+        The bytes, not yet compressed, and ``pattern``, ``values`` and ``sink`` for the header.
     """
     pattern = pattern_of(head)
     parts = _edges(head) if pattern == "explicit" else []
@@ -68,7 +68,7 @@ def pack(head: AttentionGraph, levels: int) -> Packed:
 
 
 def pattern_of(head: AttentionGraph) -> str:
-    """Say which edges there are: "complete", "causal", or "explicit" where a list says it."""
+    """Classify the edges: "complete", "causal", or "explicit" if they must be listed."""
     graph = head.graph
     if graph.num_keys != graph.num_tokens:
         return "explicit"
@@ -84,13 +84,13 @@ def pattern_of(head: AttentionGraph) -> str:
 
 
 def deflated(data: bytes) -> bytes:
-    """Compress: runs alone, which is both smaller and quicker here than looking for repeats."""
+    """Compress runs only, which is smaller and faster here than searching for repeats."""
     deflate = zlib.compressobj(9, zlib.DEFLATED, -15, 9, zlib.Z_RLE)
     return deflate.compress(data) + deflate.flush()
 
 
 def block(data: bytes) -> str:
-    """Write bytes as a page holds them."""
+    """Compress bytes and write them as base64."""
     return b64encode(deflated(data)).decode("ascii")
 
 

@@ -1,4 +1,4 @@
-"""Writes the page: one HTML file with its style, its script and its data, and leave for no more."""
+"""Writes the page: one HTML file with its style, its script and its data, closed to the network."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pathlib import Path
 from gattn.drawing.many_heads.notebook import notebook_svg
 from gattn.drawing.page.payload import Payload, estimated_bytes, payload
 from gattn.errors import SelectionError
-from gattn.files.paths import whole_file
+from gattn.files.whole_files import whole_file
 from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
 from gattn.keep import Keep
 
 _LARGEST_FRAME = 4_000_000
-"""The characters up to which a notebook holds a page."""
+"""The most characters of a page in a notebook."""
 
 _TOO_LARGE = (
     "The page of all its numbers is too large for a notebook: "
@@ -38,39 +38,38 @@ def to_html(
     edits: str = "",
     keep: Keep | None = None,
 ) -> str | None:
-    """Write a trace or a head as a page to look at: one HTML file that needs nothing but a browser.
+    """Write a trace or a head as an interactive page: one HTML file that needs only a browser.
 
     Parameters
     ----------
     graphs : AttentionTrace or AttentionGraph
-        What to look at.
+        What to show.
     path : path, optional
-        The file to write. The file appears whole or not at all.
+        The file to write. It appears complete or not at all.
     other : AttentionTrace or AttentionGraph, optional
-        A second run on the same tokens to compare with: what came after the first.
+        A second run on the same tokens to compare with, shown as "after".
     edits : str
-        What was edited between the two, in your words; by default the page names the edits that
-        the runs know of.
+        What was edited between the two, in your words; by default, the edits that the runs record.
     keep : Keep, optional
-        Which edges the page keeps, of those that the graphs have; by default all.
+        Which of the edges to keep; by default all.
 
     Returns
     -------
     str or None
-        The page's text, where no path is given.
+        The text of the page, if no path is given.
 
     Raises
     ------
     SelectionError
-        Where there is no head, or the graphs of a stack, or of both runs, differ in their tokens;
-        where there are edits, and no second run.
+        If there is no head, the graphs of a stack or of both runs differ in their tokens, or there
+        are edits but no second run.
     FileError
-        Where no browser would open the page, or the file cannot be written.
+        If the page is too large for a browser, or the file cannot be written.
     """
     if edits and other is None:
         raise SelectionError(
-            f"edits says what was changed between two runs, but here is one: {edits!r}. Pass the "
-            "second run as other=."
+            f"edits={edits!r:.200} describes the change between two runs, but there is only one: "
+            "pass the second run as other=."
         )
     runs = [_as_trace(one) for one in (graphs, other) if one is not None]
     if keep is not None:
@@ -84,10 +83,10 @@ def to_html(
 
 
 def page(made: Payload) -> str:
-    """Put the parts of a page together.
+    """Join the parts of a page.
 
-    The policy allows this one script and this one style, by their hashes, no request at all, and no
-    text that becomes markup.
+    Its policy allows only this script and this style, by their hashes; no request; and no text that
+    becomes markup.
     """
     style, script, skeleton = _asset("viewer.css"), viewer_script(), _asset("skeleton.html")
     policy = (
@@ -155,8 +154,8 @@ MODULES = (
 )
 """The modules of the page's script, each after those that it imports.
 
-Heads and scenes run without a document: a scene is a picture as data, {width, height, marks, hit},
-which is drawn on a canvas or written as SVG.
+Those in heads and scenes run without a document: a scene is a picture as data,
+{width, height, marks, hit}, to be drawn on a canvas or written as SVG.
 """
 
 _IMPORTS = re.compile(r"(?:^import \{[^}]*\} from \"[./a-z]+\";\n)+\n", re.MULTILINE)
@@ -165,17 +164,17 @@ _EXPORT = re.compile(r"^export (?=(?:async )?(?:function|const|class) )", re.MUL
 
 @cache
 def viewer_script() -> str:
-    """Join the modules to one script, without their imports and exports: they share one scope."""
+    """Join the modules into one script; they share a scope, so imports and exports go."""
     modules = (_EXPORT.sub("", _IMPORTS.sub("", _asset(f"viewer/{name}"))) for name in MODULES)
     return "\n".join(modules)
 
 
 def notebook_html(graphs: AttentionTrace | AttentionGraph) -> str | None:
-    """Give what a notebook shows: the page in a frame that reaches nothing outside of it.
+    """Make what a notebook shows: the page in a sandboxed frame, or None without heads.
 
-    Behind the frame lies a picture, for places that drop frames, such as GitHub. Of what is too
-    large for a notebook, and of heads with other tokens, which no page shows together, the picture
-    alone is shown, and why. None where there is nothing to look at.
+    Behind the frame is a picture, for places that remove frames, such as GitHub. If the page would
+    be too large for a notebook, or heads differ in their tokens, there is only the picture, and the
+    reason.
     """
     heads = list(_as_trace(graphs).heads())
     if not heads:
@@ -208,7 +207,7 @@ def _hash(text: str) -> str:
 
 
 def _plain(text: str) -> str:
-    """Write text that can be encoded and holds no NUL."""
+    """Escape text for HTML, and replace what UTF-8 or HTML cannot hold."""
     text = text.replace("\0", "�").encode("utf-8", "replace").decode()
     return escape(text)
 
@@ -218,8 +217,8 @@ def _as_trace(graphs: AttentionTrace | AttentionGraph) -> AttentionTrace:
         return graphs
     if not isinstance(graphs, AttentionGraph):
         raise SelectionError(
-            f"A page shows a trace or a head, not {type(graphs).__name__}: pass one that "
-            "gattn.capture or gattn.attention_graphs gave."
+            f"A page shows a trace or a head, not {type(graphs).__name__}: pass one from "
+            "gattn.capture or gattn.attention_graphs."
         )
     place = graphs.layer or 0, graphs.head or 0
     name = "cross" if graphs.graph.is_bipartite else "heads"

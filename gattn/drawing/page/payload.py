@@ -1,11 +1,11 @@
-"""What a page holds: a header that says what there is, and a block of numbers for each graph.
+"""The data of a page: a header, and a block of numbers per graph.
 
 The header is JSON. It has ``format``, which the script must know; ``levels`` (see `packing`);
-``ramps``, the colours of attention; ``notes``; ``edits``, what was edited between two traces, in a
-caller's words; ``edited``, the edits that the traces know of; ``traces``; and ``thumbnails``, the
-block of the small pictures of all graphs in the header's order, where there are two traces followed
-by those of what changed. A trace has ``stacks``; a stack has its tokens and ``graphs``; a graph
-says in which ``block`` its numbers are.
+``ramps``, the colours of attention; ``notes``; ``edits``, what was edited between two traces, in
+the caller's words; ``edited``, the edits that the traces record; ``traces``; and ``thumbnails``,
+the block with the thumbnails of all graphs in the header's order, followed by those of the changes
+if there are two traces. A trace has ``stacks``; a stack has its tokens and ``graphs``; a graph says
+which ``block`` has its numbers.
 """
 
 from __future__ import annotations
@@ -23,27 +23,19 @@ import numpy as np
 
 from gattn import __version__
 from gattn.analysis.heads.compare import pairs
-from gattn.analysis.heads.head_scores import SCORES
-from gattn.analysis.heads.head_table import head_table
-from gattn.analysis.reading.heads import Place
 from gattn.drawing.canvas.colours import RAMPS
+from gattn.drawing.page.entries import labels_and_scores, nodes_of, text_of, trace_entry
 from gattn.drawing.page.packing import LEVELS, block, deflated, pack
 from gattn.drawing.page.thumbnails import SIZE, Shades, thumbnail, thumbnail_of_change
 from gattn.edit_records import between, in_words
-from gattn.errors import FileError, SelectionError, ShapeError
-from gattn.heads import steps
+from gattn.errors import FileError, SelectionError
 from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
-from gattn.names.pieces import joined
 
-_FORMAT, _TITLE = 1, 80
-_LONGEST = 400
-"""The characters of the text above the page."""
-
+_FORMAT = 1
 _ROOM = 20_000_000
-"""The bytes of all compressed numbers for which precision is given up: some 27 MB of base64."""
-
+"""The bytes of compressed numbers above which precision is reduced: about 27 MB of base64."""
 _CODES = [LEVELS, *((LEVELS + 1) >> coarser for coarser in range(1, 5))]
 _MOST_BYTES = 100_000_000
 _MOST_VALUES = 150_000_000
@@ -52,14 +44,14 @@ _SAMPLES = 12
 
 @dataclass(frozen=True)
 class Payload:
-    """The title of a page, its header and its blocks."""
+    """The title, the header and the blocks of a page."""
 
     title: str
     header: dict[str, Any]
     blocks: list[str]
 
     def header_text(self) -> str:
-        r"""Write the header as JSON in ASCII that is nothing but text in HTML: no ``<``, no NUL."""
+        r"""Write the header as ASCII JSON that HTML reads as plain text: no ``<``, no NUL."""
         text = json.dumps(self.header, ensure_ascii=True, allow_nan=False, separators=(",", ":"))
         for character in "<>&":
             text = text.replace(character, f"\\u{ord(character):04x}")
@@ -67,21 +59,13 @@ class Payload:
 
 
 def payload(traces: Sequence[AttentionTrace], edits: str) -> Payload:
-    """Pack one trace, or two of the same tokens and what was edited between them.
-
-    Raises
-    ------
-    SelectionError
-        Where there is no head, or graphs of a stack, or the traces, have other tokens.
-    FileError
-        Where no browser would open the page.
-    """
+    """Pack one trace, or two of the same tokens and what was edited between them."""
     heads = [head for trace in traces for head in trace.heads()]
     _check_size(heads)
     _check_same(traces)
     with ThreadPoolExecutor(2) as pool:  # zlib and NumPy let go of the interpreter
         levels, packed = _fitting(heads, pool)
-        described = [dict(chain(*pool.map(_described, _layers(trace)))) for trace in traces]
+        described = [dict(chain(*pool.map(labels_and_scores, _layers(trace)))) for trace in traces]
     entries = iter([entry | {"block": i} for i, (entry, _, _) in enumerate(packed)])
     header = {
         "format": _FORMAT,
@@ -92,7 +76,8 @@ def payload(traces: Sequence[AttentionTrace], edits: str) -> Payload:
         "edited": _edited(traces, edits),
         "notes": [_precision([entry for entry, *_ in packed], levels)],
         "traces": [
-            _trace(trace, entries, found) for trace, found in zip(traces, described, strict=True)
+            trace_entry(trace, entries, found)
+            for trace, found in zip(traces, described, strict=True)
         ],
         "thumbnails": {"block": len(packed), "size": SIZE},
     }
@@ -104,25 +89,17 @@ def payload(traces: Sequence[AttentionTrace], edits: str) -> Payload:
 
 def _titled(trace: AttentionTrace) -> str:
     """Name a page after the beginning of its text and the model."""
-    text = trace.text or _text(next(trace.heads()))
+    text = trace.text or text_of(next(trace.heads()))
     edited = "edited" if trace.edits else ""
     return " · ".join(filter(None, [text[:80].strip(), trace.model, edited]))
 
 
 def _edited(traces: Sequence[AttentionTrace], said: str) -> str:
-    """Say which edits the runs had, but where the caller's words do."""
+    """Describe the edits of the runs, unless the caller's words do."""
     if len(traces) == 1:
         return in_words(traces[0].edits)
     before, after = (trace.edits for trace in traces)
     return between(before, after) if before or not said else ""
-
-
-def _text(head: AttentionGraph) -> str:
-    """Join the first tokens to a text, but the special ones."""
-    labels = head.labels()
-    words = head.words or range(len(labels))
-    said = [i for i, word in enumerate(words) if word is not None][:_TITLE]
-    return joined([labels[i] for i in said], [words[i] for i in said])
 
 
 def _packed(head: AttentionGraph, levels: int) -> tuple[dict[str, Any], str, Shades]:
@@ -136,7 +113,7 @@ def _values(head: AttentionGraph) -> int:
 
 def _check_size(heads: Sequence[AttentionGraph]) -> None:
     if not heads:
-        raise SelectionError("There is nothing to look at: this trace holds no heads.")
+        raise SelectionError("There is nothing to show: this trace holds no heads.")
     values = sum(map(_values, heads))
     if values > _MOST_VALUES:
         raise _too_large(f"{values:,} numbers")
@@ -144,24 +121,24 @@ def _check_size(heads: Sequence[AttentionGraph]) -> None:
 
 def _too_large(size: str) -> FileError:
     return FileError(
-        f"A page of {size} would be too large for a browser, which opens some {_MOST_VALUES:,} "
-        f"numbers or {_MOST_BYTES / 1e6:.0f} MB: pass keep=TopK(16) or keep=Threshold(0.01), or "
-        "capture fewer layers, heads or kinds of numbers."
+        f"A page of {size} is too large for browsers, which open about {_MOST_VALUES:,} numbers or "
+        f"{_MOST_BYTES / 1e6:.0f} MB: pass keep=TopK(16) or keep=Threshold(0.01), or capture fewer "
+        "layers, heads or values."
     )
 
 
 def _check_same(traces: Sequence[AttentionTrace]) -> None:
     for other in traces[1:]:
         for (stack, *_), before, after in pairs(traces[0], other):
-            if _nodes(before) != _nodes(after):
+            if nodes_of(before) != nodes_of(after):
                 raise SelectionError(
-                    f"Before and after have other tokens in the {stack} stack: a page compares two "
-                    "runs on the same tokens; make a page of each."
+                    f"Before and after have different tokens in the {stack} stack, but a page "
+                    "compares two runs on the same tokens: make a page of each."
                 )
 
 
 def estimated_bytes(heads: Sequence[AttentionGraph], levels: int = LEVELS) -> float:
-    """Estimate from some heads how many bytes the numbers of all take, compressed."""
+    """Estimate the compressed size of all heads in bytes from a few of them."""
     places = np.unique(np.linspace(0, len(heads) - 1, _SAMPLES).astype(int)).tolist()
     some = [heads[place] for place in places]
     share = sum(map(_values, heads)) / max(sum(map(_values, some)), 1)
@@ -171,7 +148,7 @@ def estimated_bytes(heads: Sequence[AttentionGraph], levels: int = LEVELS) -> fl
 def _fitting(
     heads: Sequence[AttentionGraph], pool: ThreadPoolExecutor
 ) -> tuple[int, list[tuple[dict[str, Any], str, Shades]]]:
-    """Pack with the finest code with which all fits; an estimate says where to begin."""
+    """Pack with the finest code that fits, starting from an estimate."""
     codes = iter(_CODES)
     if 2 * sum(map(_values, heads)) > _ROOM:
         fine = [code for code in _CODES if estimated_bytes(heads, code) <= _ROOM]
@@ -187,7 +164,7 @@ def _fitting(
 
 
 def _precision(entries: Sequence[dict[str, Any]], levels: int) -> str:
-    """Say how far a number can be from the exact one, in the head where it is farthest."""
+    """State the largest rounding error of each kind of number, over all heads."""
     scales = [scale for entry in entries for scale in entry["values"].items()]
     scales += [("attention", entry["sink"]) for entry in entries if entry["sink"]]
     widest: dict[str, float] = {}
@@ -200,31 +177,9 @@ def _precision(entries: Sequence[dict[str, Any]], levels: int) -> str:
 
 
 def _rounded_up(size: float) -> str:
-    """Write two digits, none of them too small."""
+    """Write two digits, rounded up."""
     written = Context(prec=2, rounding=ROUND_CEILING).create_decimal(size)
     return np.format_float_positional(float(written), trim="-")
-
-
-def _trace(
-    trace: AttentionTrace,
-    entries: Iterator[dict[str, Any]],
-    descriptions: dict[Place, dict[str, Any]],
-) -> dict[str, Any]:
-    return {
-        "model": trace.model,
-        "stacks": [
-            _stack(stack)
-            | {
-                "text": (trace.text or _text(next(iter(stack.values()))))[:_LONGEST],
-                "graphs": [
-                    _graph(stack, place) | descriptions.get((stack.name, *place), {}) | entry
-                    for place, entry in zip(sorted(stack), entries, strict=False)
-                ],
-            }
-            for stack in trace.stacks.values()
-            if len(stack)
-        ],
-    }
 
 
 def _layers(trace: AttentionTrace) -> Iterator[Stack]:
@@ -234,87 +189,8 @@ def _layers(trace: AttentionTrace) -> Iterator[Stack]:
 
 
 def _changes(traces: Sequence[AttentionTrace]) -> Iterator[Shades]:
-    """Make the small pictures of what changed, in the order of the first trace."""
+    """Make the thumbnails of the changes, in the order of the first trace."""
     for other in traces[1:]:
         for name, stack in traces[0].stacks.items():
             for place in sorted(stack):
                 yield thumbnail_of_change(stack[place], other[name][place])
-
-
-def _described(layer: Stack) -> list[tuple[Place, dict[str, Any]]]:
-    """Give the label and the scores of each head; none where attention is signed."""
-    try:
-        table = head_table(layer, progress=False)
-    except ShapeError:
-        return []
-    scores = table[[name for name in SCORES if name in table]].to_dict("records")
-    return [
-        (place, {"label": label, "scores": _numbers(row)})
-        for place, label, row in zip(table.index, table["label"], scores, strict=True)
-    ]
-
-
-def _numbers(row: dict[Any, float]) -> dict[str, float]:
-    return {str(name): float(f"{x:.4g}") for name, x in row.items() if np.isfinite(x)}
-
-
-def _stack(stack: Stack) -> dict[str, Any]:
-    heads = [stack[place] for place in sorted(stack)]
-    first, *others = heads
-    for head in others:
-        if _nodes(head) != _nodes(first):
-            raise SelectionError(
-                f"The heads of the {stack.name} stack have other tokens, so no page shows them "
-                "together: capture them in one run, or make a page of each."
-            )
-    graph = first.graph
-    own = {"tokens": first.labels(), "positions": first.node_positions.tolist()}
-    size = graph.num_queries if graph.is_bipartite else graph.num_tokens
-    generated = 0 if graph.is_bipartite else first.generated
-    special = [i for i, word in enumerate(first.words) if word is None]
-    if not any(word is not None for word in first.words[size - generated :]):
-        special = [i for i in special if i < size - generated]  # those words are not known
-    return {
-        "name": stack.name,
-        "layers": stack.layers,
-        "heads": stack.head_numbers,
-        "keys": own | {"words": list(first.words) or None, "special": special},
-        "queries": {
-            "tokens": first.query_labels(),
-            "positions": first.node_ids()[1],
-            "words": None,
-            "special": [],
-        }
-        if graph.is_bipartite
-        else None,
-        "numQueries": graph.num_queries,
-        "offset": graph.query_offset,
-        "generatedFrom": size - first.generated if first.generated else None,
-    }
-
-
-def _nodes(head: AttentionGraph) -> tuple[Any, ...]:
-    graph = head.graph
-    sizes = graph.num_queries, graph.num_keys, graph.query_offset, graph.is_bipartite
-    return *sizes, head.tokens, head.query_tokens, head.node_positions.tolist()
-
-
-def _graph(stack: Stack, place: tuple[int, int]) -> dict[str, Any]:
-    head = stack[place]
-    numbers = (head.layer, head.head) if len(stack) == 1 else place
-    named = zip(("layer", "head"), numbers, strict=True)
-    names = [f"{what} {n}" for what, n in named if n is not None] or ["one head"]
-    return {
-        "layer": place[0],
-        "head": place[1],
-        "name": " · ".join(names),
-        "layerName": names[0],
-        "keyValueHead": head.key_value_head,
-        "label": "",
-        "scores": {},
-        "keep": "" if head.kept_by == steps.ALL else steps.to_text(head.kept_by),
-        "weightFunction": head.weight_function,
-        "normalizer": head.normalizer,
-        "edges": head.graph.num_edges,
-        "totalEdges": int(head.total_edges.sum()),
-    }

@@ -1,7 +1,7 @@
-"""The small pictures of all heads on a page: the strongest of each block of queries and keys.
+"""Thumbnails of all heads on a page: the strongest edge of each block of queries and keys.
 
-One byte a cell: of a head 255 times the root of the largest |A|; of what changed between two heads
-128 + 127 times the signed root of the largest change. Sizes above 1 count as 1.
+A cell is one byte: for a head, 255 times the root of the largest |A|; for the change between two
+heads, 128 + 127 times the signed root of the largest change. Sizes above 1 count as 1.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from gattn.heads.head import AttentionGraph
 Shades: TypeAlias = NDArray[np.uint8]
 
 SIZE = 32
-"""The most rows and columns of one."""
+"""The most rows and columns of a thumbnail."""
 
 
 def thumbnail(head: AttentionGraph) -> Shades:
-    """Make the small picture of a head, of at most `SIZE` rows (queries) and columns (keys)."""
+    """Make the thumbnail of a head, with at most `SIZE` rows (queries) and columns (keys)."""
     largest = _largest(head.graph, head.query, head.key, np.abs(head.attention))
     return np.rint(255 * _root(largest)).astype(np.uint8)
 
 
 def thumbnail_of_change(before: AttentionGraph, after: AttentionGraph) -> Shades:
-    """Make the small picture of what changed: of each block the change of the largest size.
+    """Make the thumbnail of a change: the largest change of each block.
 
-    Edges that a head did not keep are not compared; edges that a head does not have are 0.
+    Edges that a head dropped are not compared; edges that a head does not have count as 0.
     """
     places, changes = _changes(before, after)
     query, key = np.divmod(places, max(before.graph.num_tokens, 1))
@@ -44,7 +44,7 @@ def thumbnail_of_change(before: AttentionGraph, after: AttentionGraph) -> Shades
 def _changes(
     before: AttentionGraph, after: AttentionGraph
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Give each edge whose attention is known in both, by query and key as one number."""
+    """Give the change of each edge whose attention both know, and query and key as one number."""
     heads = before, after
     nodes = max(before.graph.num_tokens, 1)
     places = [head.query * nodes + head.key for head in heads]

@@ -23,11 +23,11 @@ _TESTS = {"wilcoxon": "Wilcoxon's signed-rank test", "t": "paired t-test"}
 _CORRECTIONS = {"holm": "Holm's correction", "fdr": "false discovery rate of Benjamini-Hochberg"}
 _MOST_NAMED = 8
 _ROUNDING = 1e-12
-"""The share of a difference below which its spread is that of rounding."""
+"""A spread below this share of the difference is rounding."""
 
 
 class HeadComparison(Table):
-    """What `compare_heads` gives: a `Table` whose pictures mark the heads that differ."""
+    """The result of `compare_heads`: a `Table` whose pictures mark the heads that differ."""
 
 
 def compare_heads(
@@ -41,7 +41,7 @@ def compare_heads(
     resamples: int = 2000,
     seed: int = 0,
 ) -> HeadComparison:
-    """Compare a score of two surveys, text by text, with one test a head.
+    """Compare a score of two surveys, text by text, with one test per head.
 
     Parameters
     ----------
@@ -52,10 +52,10 @@ def compare_heads(
     test : {"wilcoxon", "t"}
         Wilcoxon's signed-rank test, or the paired t-test.
     correction : {"holm", "fdr"}
-        What p is corrected for, given the number of heads: that some head differs by chance
-        alone (Holm), or the share of such heads among those found (Benjamini and Hochberg).
+        How p is corrected for the number of heads: "holm" controls the risk that any head is
+        found by chance, "fdr" (Benjamini and Hochberg) the share of such heads among those found.
     confidence, resamples, seed
-        Of the interval of the mean difference, as in `head_statistics`.
+        As in `head_statistics`, for the interval of the mean difference.
 
     Returns
     -------
@@ -65,15 +65,15 @@ def compare_heads(
 
         - ``before``, ``after``: the means;
         - ``difference``: the mean of after - before, and its interval ``low``, ``high``;
-        - ``effect_size``: ``difference`` by the standard deviation of after - before, so infinite
-          where all texts change alike; 0 where nothing changed;
-        - ``p``, and ``p_corrected``: 1 where nothing changed, NaN of less than two texts;
+        - ``effect_size``: ``difference`` divided by the standard deviation of after - before;
+          infinite if all texts change alike, 0 if nothing changed;
+        - ``p``, ``p_corrected``: 1 if nothing changed, NaN for fewer than two texts;
         - ``texts``: how many.
 
     Raises
     ------
     SelectionError
-        Where the heads differ, no text is in both, or there is no such test or correction.
+        If the heads differ, no text is in both, or there is no such test or correction.
     ShapeError
         As in `head_statistics`.
 
@@ -91,7 +91,7 @@ def compare_heads(
     if not len(texts):
         raise SelectionError(
             f"No text is in both surveys, of {len(sides[0].texts):,} and {len(sides[1].texts):,}: "
-            "compare surveys of the same texts, whose text_id is the same."
+            "compare surveys of the same texts, with the same text_id."
         )
     one, other = (side.values[side.texts.get_indexer(texts)] for side in sides)
     change = other - one
@@ -127,11 +127,13 @@ def compare_heads(
 
 def _refuse_unknown(what: str, name: str, known: dict[str, str]) -> None:
     if name not in known:
-        raise SelectionError(f"{what} is one of {', '.join(map(repr, known))}, not {name!r:.200}.")
+        raise SelectionError(
+            f"{what} must be one of {', '.join(map(repr, known))}, not {name!r:.200}."
+        )
 
 
 def _refuse_other_heads(before: Scores, after: Scores) -> None:
-    """Refuse surveys with different heads."""
+    """Check that both surveys have the same heads."""
     lone = {
         "before": before.places.difference(after.places),
         "after": after.places.difference(before.places),
@@ -144,13 +146,13 @@ def _refuse_other_heads(before: Scores, after: Scores) -> None:
     ]
     if said:
         raise SelectionError(
-            f"The two surveys have other heads: {'; '.join(said)}. Compare the heads that both "
+            f"The two surveys have different heads: {'; '.join(said)}. Compare the heads that both "
             "have, as in heads[heads.layer < 6]."
         )
 
 
 def _left_out(before: Scores, after: Scores, paired: int) -> list[str]:
-    """Say which texts have no partner, and which scores count in neither."""
+    """Note the texts and scores that were left out."""
     alone = [len(side.texts) - paired for side in (before, after)]
     said = []
     if any(alone):
@@ -159,7 +161,7 @@ def _left_out(before: Scores, after: Scores, paired: int) -> list[str]:
 
 
 def _p(change: NDArray[np.float64], test: Test) -> float:
-    """Test whether changes are around 0."""
+    """Test whether changes differ from 0."""
     if len(change) < 2:
         return np.nan
     if not change.any():
@@ -180,7 +182,7 @@ def _effect_sizes(
 
 
 def _corrected(p: NDArray[np.float64], correction: Correction) -> NDArray[np.float64]:
-    """Correct p for how many there are; NaN are none."""
+    """Correct p for the number of tests; NaN is not a test."""
     corrected = np.full(len(p), np.nan)
     tested = ~np.isnan(p)
     if tested.any():
@@ -190,7 +192,7 @@ def _corrected(p: NDArray[np.float64], correction: Correction) -> NDArray[np.flo
 
 
 def _holm(p: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Multiply the smallest p by the number of tests, the next one by one less, and so on."""
+    """Multiply the smallest p by the number of tests, the next by one less, and so on."""
     order = np.argsort(p, kind="stable")
     steps = np.maximum.accumulate(p[order] * np.arange(len(p), 0, -1))
     corrected = np.empty(len(p))

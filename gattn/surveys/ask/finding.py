@@ -1,4 +1,4 @@
-"""Finds the rows of texts in a survey, or says why a text has none."""
+"""Finds the rows of a text in a survey, or says why there are none."""
 
 from __future__ import annotations
 
@@ -26,15 +26,7 @@ _ANYWHERE: Mapping[str, Any] = MappingProxyType({})
 
 
 def rows_of(folder: Path, text_id: int, place: Mapping[str, Any] = _ANYWHERE) -> Rows:
-    """Read the rows of a text, or those of its heads at some place.
-
-    Raises
-    ------
-    SelectionError
-        Where the text is not in the survey; it says why.
-    FileError
-        Where a file is damaged.
-    """
+    """Read the rows of a text, of all its heads or of those at a place, or say why it has none."""
     first = part_of(parts_in(folder), text_id)
     texts = _row(folder, "texts", first, text_id)
     if first is None or texts is None:
@@ -50,7 +42,7 @@ def rows_of(folder: Path, text_id: int, place: Mapping[str, Any] = _ANYWHERE) ->
 
 
 def all_rows(folder: Path) -> Iterator[tuple[int, Rows]]:
-    """Walk all texts and their rows, of which those of one part are in memory at a time."""
+    """Iterate over all texts and their rows, with one part in memory at a time."""
     for first in parts_in(folder):
         check_table("texts", part_path(folder, "texts", first))
         texts = read_rows(part_path(folder, "texts", first))
@@ -76,13 +68,13 @@ def all_rows(folder: Path) -> Iterator[tuple[int, Rows]]:
 
 
 def _cut(table: pa.Table, numbers: NDArray[np.int64], text_id: int) -> pa.Table:
-    """Take the rows of a text from those of its part, which are sorted."""
+    """Slice a text's rows from those of its part, which are sorted."""
     start, stop = np.searchsorted(numbers, [text_id, text_id + 1]).tolist()
     return table.slice(start, stop - start)
 
 
 def _row(folder: Path, table: str, first: int | None, text_id: int) -> pa.Table | None:
-    """Read the only row that a table has of a text, where it has one."""
+    """Read the single row that a table has for a text, if it has one."""
     if first is None or not (path := part_path(folder, table, first)).exists():
         return None
     check_table(table, path)
@@ -97,5 +89,5 @@ def _why_missing(folder: Path, first: int | None, text_id: int) -> str:
         return f"Text {text_id} could not be captured: {failed['reason'][0]}"
     todo = part_of(queue.parts(folder), text_id)
     if todo is not None and text_id in queue.read(folder, todo)["text_id"].to_pylist():
-        return f"Text {text_id} is still to do: run the same survey again to go on."
+        return f"Text {text_id} is still to do: run the same survey again to resume."
     return f"Text {text_id} was not chosen: `survey.texts` lists those that are in {folder}."

@@ -1,4 +1,4 @@
-"""Refuses to pair two surveys of different texts, which number them alike."""
+"""Checks that two surveys can be compared: the same texts, the same definition of a score."""
 
 from __future__ import annotations
 
@@ -21,42 +21,30 @@ SELECT text_id, md5(list(
 FROM tokens SEMI JOIN (SELECT text_id FROM texts WHERE text IS NULL) USING (text_id)
 GROUP BY text_id
 """
-"""Rows that were token ids have no text: their tokens say what they are."""
+"""Inputs that were token ids have no text, so their tokens are compared."""
 
 
 def check_same_texts(one: Survey, other: Survey) -> None:
-    """Compare the texts that have the same number in both.
-
-    Raises
-    ------
-    SelectionError
-        Where they differ.
-    """
+    """Check that texts with the same number are the same in both."""
     both = _digests(one).to_frame("one").join(_digests(other).rename("other"), how="inner")
     differing = both.index[both["one"].ne(both["other"])]
     if len(differing):
         raise SelectionError(
             f"{one.folder} and {other.folder} are of different texts: {len(differing):,} of "
             f"{len(both):,} that have the same text_id differ, the first is {differing[0]}. "
-            "Compare surveys of the same input; where texts belong together by their text_id all "
-            "the same, such as two wordings of one sentence, use gattn.surveys.compare_heads."
+            "Compare surveys of the same input. If texts with the same text_id belong together "
+            "nevertheless, such as two wordings of one sentence, use gattn.surveys.compare_heads."
         )
 
 
 def check_same_scores(one: Survey, other: Survey, score: str) -> None:
-    """Compare what a score means in both.
-
-    Raises
-    ------
-    SelectionError
-        Where its definition changed in between.
-    """
+    """Check that a score has the same definition in both."""
     versions = {definitions_of(survey.manifest): survey for survey in (one, other)}
     if is_redefined(score, min(versions), max(versions)):
         older = versions[min(versions)]
         raise SelectionError(
             f"{score!r} in {older.folder} has an older definition than in the other survey: run "
-            "that survey again with this gattn, or compare other scores."
+            "that survey again with this gattn, or compare another score."
         )
 
 

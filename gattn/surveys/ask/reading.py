@@ -1,4 +1,4 @@
-"""Reads surveys: their traces, their tables, and what they say of each head."""
+"""Opens surveys: their traces, tables and statistics."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WHERE {} ORDER BY ALL
 
 
 def open_survey(folder: str | PathLike[str]) -> Survey:
-    """Open a survey to read, also while it is still being written.
+    """Open a survey to read, even while it is being written.
 
     Parameters
     ----------
@@ -54,7 +54,7 @@ def open_survey(folder: str | PathLike[str]) -> Survey:
     Raises
     ------
     FileError
-        Where there is no survey, its manifest is damaged, or a newer gattn wrote it.
+        If there is no survey, its manifest is damaged, or a newer gattn wrote it.
 
     Examples
     --------
@@ -66,25 +66,25 @@ def open_survey(folder: str | PathLike[str]) -> Survey:
     manifest = read_manifest(folder)
     if manifest is None:
         raise FileError(
-            f"{folder} is no survey: expected a folder with a manifest.json, as gattn.survey and "
-            "`gattn survey` write it."
+            f"{folder} is not a survey: expected a folder with a manifest.json, as gattn.survey "
+            "writes it."
         )
     return Survey(folder, manifest)
 
 
 @dataclass(frozen=True, repr=False)
 class Survey:
-    """A survey on the disk: the traces of many texts, and tables of them.
+    """A survey on disk: the traces of many texts, and tables of them.
 
-    It holds nothing in memory. Whatever is asked reads the parts that are in the survey by then,
-    so what a run is still writing is not seen, or seen whole.
+    It holds nothing in memory: every call reads the parts that are finished by then, never half of
+    one.
 
     Parameters
     ----------
     folder : Path
-        Where it is.
+        The survey's folder.
     manifest : mapping
-        What was asked of which model.
+        The settings and the model that it was run with.
     """
 
     folder: Path
@@ -96,7 +96,7 @@ class Survey:
 
     @property
     def is_complete(self) -> bool:
-        """Whether every text that was chosen was captured or has failed."""
+        """Whether every chosen text was captured or has failed."""
         return len(self) + self._count("failures") == int(self.manifest["num_texts"])
 
     def __repr__(self) -> str:
@@ -127,9 +127,9 @@ class Survey:
         Raises
         ------
         SelectionError
-            Where it is not there; it says whether it failed, is still to do or was not chosen.
+            If it is not there; the message says whether it failed, is to do or was not chosen.
         FileError
-            Where a file is damaged.
+            If a file is damaged.
         """
         return trace_of(rows_of(self.folder, text_id), self.manifest["model"])
 
@@ -141,9 +141,9 @@ class Survey:
         Parameters
         ----------
         text_id, layer, head : int
-            Which.
+            Which text, layer and head.
         stack : str, optional
-            The stack of layers, where there are several.
+            The stack, if there are several.
 
         Raises
         ------
@@ -156,16 +156,16 @@ class Survey:
         tables = rows_of(self.folder, text_id, place)
         if not len(tables["heads"]):
             raise SelectionError(
-                f"Text {text_id} has no head at {place}: ask `survey.trace({text_id})` for its "
+                f"Text {text_id} has no head at {place}: `survey.trace({text_id})` lists its "
                 "stacks, layers and heads."
             )
         found = trace_of(tables, self.manifest["model"])
         return (found if stack is None else found[stack])[layer, head]
 
     def traces(self) -> Iterator[tuple[int, AttentionTrace]]:
-        """Walk all texts: yield the ``text_id`` and the trace of each, in order.
+        """Iterate over all texts in order: the ``text_id`` and the trace of each.
 
-        The rows of one part are in memory at a time, which has at most 64 texts.
+        One part, of at most 64 texts, is in memory at a time.
         """
         for text_id, tables in all_rows(self.folder):
             yield text_id, trace_of(tables, self.manifest["model"])
@@ -174,20 +174,20 @@ class Survey:
 
     @property
     def heads(self) -> pd.DataFrame:
-        """One row per text and head, with all scores: the table ``heads``, loaded whole.
+        """The table ``heads``: one row per text and head, with all scores.
 
-        Some 300 bytes a row; `sql` loads chosen columns or rows alone.
+        Loading it takes about 300 bytes per row; use `sql` to load fewer columns or rows.
         """
         return self._told(self._ask(["heads"], "SELECT * FROM heads"))
 
     @property
     def texts(self) -> pd.DataFrame:
-        """One row a captured text: the table ``texts``, loaded whole, with the texts themselves."""
+        """The table ``texts``: one row per captured text, loaded completely."""
         return self._ask(["texts"], "SELECT * FROM texts")
 
     @property
     def failures(self) -> pd.DataFrame:
-        """One row per text that could not be captured, with the reason: the table ``failures``."""
+        """The table ``failures``: one row per text that could not be captured, with the reason."""
         return self._ask(["failures"], "SELECT * FROM failures")
 
     def edges(
@@ -199,21 +199,21 @@ class Survey:
         stack: str | None = None,
         tokens: bool = False,
     ) -> pd.DataFrame:
-        """List edges, one per row; only those asked for are loaded.
+        """List edges, one per row; only the matching ones are loaded.
 
         Parameters
         ----------
         layer, head, text_id : int, optional
-            Edges of this layer, head and text alone.
+            Only edges of this layer, head and text.
         stack : str, optional
-            Edges of this stack alone.
+            Only edges of this stack.
         tokens : bool
             Whether to name the tokens at both ends, in ``query_token`` and ``key_token``.
 
         Returns
         -------
         DataFrame
-            By text, stack, layer, head, query and key; without rows where nothing is found.
+            Sorted by text, stack, layer, head, query and key.
         """
         asked = {"text_id": text_id, "stack": stack, "layer": layer, "head": head}
         chosen = {name: value for name, value in asked.items() if value is not None}
@@ -224,7 +224,7 @@ class Survey:
         return ask(self.folder, files, query, values)
 
     def sql(self, query: str) -> pd.DataFrame:
-        """Answer a query in SQL, by DuckDB.
+        """Run a SQL query with DuckDB.
 
         Parameters
         ----------
@@ -235,9 +235,9 @@ class Survey:
         Raises
         ------
         SelectionError
-            Where the query is none, asks for what is not there, or would do more than read.
+            If the query is invalid, names what does not exist, or does more than read.
         FileError
-            Where a file is missing or damaged.
+            If a file is missing or damaged.
 
         Examples
         --------
@@ -246,7 +246,7 @@ class Survey:
         return self._ask(named_in(query), query)
 
     def polars(self, table: str) -> pl.LazyFrame:
-        """Scan a table with polars, which reads what a query needs.
+        """Scan a table with polars, which reads only what a query needs.
 
         Parameters
         ----------
@@ -256,16 +256,18 @@ class Survey:
         Raises
         ------
         SelectionError
-            Where there is no such table, or polars is not installed.
+            If there is no such table.
+        DependencyError
+            If polars is not installed.
         """
         if table not in TABLES:
             raise SelectionError(f"No table {table!r}; a survey has {', '.join(TABLES)}.")
         return scan(table, files_of(self.folder, [table])[table])
 
-    # What heads do
+    # Statistics
 
     def statistics(self, score: str, **options: Any) -> HeadStatistics:
-        """Take a score's mean over all texts; see `gattn.surveys.head_statistics`."""
+        """Take the mean of a score over all texts; see `gattn.surveys.head_statistics`."""
         return head_statistics(self._scores(score), score, **options)
 
     def compare(self, other: Survey, score: str, **options: Any) -> HeadComparison:
@@ -274,8 +276,7 @@ class Survey:
         Raises
         ------
         SelectionError
-            Where texts that have the same number are not the same, or the score has another
-            definition in one of them.
+            If texts with the same number differ, or the two surveys define the score differently.
         """
         from gattn.surveys.ask.comparison import compare_heads
         from gattn.surveys.ask.pairing import check_same_scores, check_same_texts
@@ -285,7 +286,7 @@ class Survey:
         return compare_heads(self._scores(score), other._scores(score), score, **options)
 
     def _scores(self, score: str) -> pd.DataFrame:
-        """Load a score of all heads, and none of the others."""
+        """Load one score of all heads."""
         known = self._ask(["heads"], "SELECT * FROM heads LIMIT 0").columns
         if score not in known:
             raise SelectionError(
@@ -295,7 +296,7 @@ class Survey:
         return self._told(self._ask(["heads"], f"SELECT {columns} FROM heads"))
 
     def _told(self, heads: pd.DataFrame) -> pd.DataFrame:
-        """Note in a table's ``attrs`` the edits that the model ran with, and how old scores are."""
+        """Add the edits and the version of the score definitions to a table's ``attrs``."""
         heads.attrs["definitions"] = definitions_of(self.manifest)
         if self._edits:
             heads.attrs["edits"] = self._edits

@@ -1,4 +1,4 @@
-"""Bootstrap intervals of many means at once: texts are resampled, for all heads alike."""
+"""Bootstrap intervals of many means at once: all heads share the resampled texts."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from scipy.special import ndtr, ndtri
 from gattn.errors import ShapeError
 
 _WEIGHTS = 2**22
-"""How many weights of texts are in memory at once, each of 8 bytes."""
+"""How many weights of texts to hold in memory at once, 8 bytes each."""
 _FEWEST = 100
 _ROUNDING = 1e-9
-"""The share of a standard error below which means are the same."""
+"""Means that differ by less than this share of a standard error count as equal."""
 
 
 def means(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Take the mean of each column without its NaN; of equal numbers exactly that number."""
+    """Take the mean of each column, ignoring NaN; the mean of equal numbers is exact."""
     present = ~np.isnan(values)
     count = present.sum(0)
     sums = np.where(present, values, 0).sum(0)
@@ -29,7 +29,7 @@ def means(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def spreads(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Compute the sample standard deviation of each column without its NaN; NaN of one number."""
+    """Compute the sample standard deviation of each column, ignoring NaN; NaN for one number."""
     count = (~np.isnan(values)).sum(0)
     squares = np.square(_deviations(values)).sum(0)
     variance = np.divide(squares, count - 1, out=np.full(count.shape, np.nan), where=count > 1)
@@ -42,37 +42,24 @@ def mean_intervals(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Bootstrap an interval of each column's mean, bias-corrected and accelerated (BCa).
 
-    A resample draws as many rows as there are, the same ones for all columns; NaN do not count.
-
-    Parameters
-    ----------
-    values : array (texts, heads)
-        The numbers; NaN where there is none.
-    confidence : float
-        How often such an interval holds the true mean, between 0 and 1.
-    resamples : int
-        How many resamples to draw.
-    seed : int
-        What the resamples are drawn from.
+    A resample draws as many rows as there are, the same ones for all columns, and ignores NaN. The
+    parameters are those of `gattn.surveys.head_statistics`.
 
     Returns
     -------
     array, array (heads,)
-        The lower and upper ends; NaN where there are less than two numbers.
-
-    Raises
-    ------
-    ShapeError
-        Where the confidence is none, or there are less than 100 resamples.
+        The lower and upper ends; NaN for fewer than two numbers.
 
     References
     ----------
     Efron (1987), Better bootstrap confidence intervals.
     """
     if not 0 < confidence < 1:
-        raise ShapeError(f"confidence lies between 0 and 1, as in 0.95, not {confidence!r:.200}.")
+        raise ShapeError(
+            f"confidence must be between 0 and 1, as in 0.95, not {confidence!r:.200}."
+        )
     if resamples < _FEWEST:
-        raise ShapeError(f"An interval takes {_FEWEST} resamples at least, not {resamples!r:.200}.")
+        raise ShapeError(f"An interval takes at least {_FEWEST} resamples, not {resamples!r:.200}.")
     count = (~np.isnan(values)).sum(0)
     if not values.size:
         return np.full(count.shape, np.nan), np.full(count.shape, np.nan)
@@ -93,7 +80,7 @@ def _deviations(values: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _resampled(values: NDArray[np.float64], resamples: int, seed: int) -> NDArray[np.float64]:
-    """Compute how far each column's mean is from its own in each resample."""
+    """Compute how far each resample moves the mean of each column."""
     random = np.random.default_rng(seed)
     texts = len(values)
     deviations, present = _deviations(values), ~np.isnan(values)
@@ -121,7 +108,7 @@ def _shares(
     count: NDArray[np.int64],
     confidence: float,
 ) -> NDArray[np.float64]:
-    """Say between which shares of the resampled means each interval lies."""
+    """Compute the quantiles of the resampled means at which each interval ends."""
     squares = np.einsum("ij,ij->j", deviations, deviations)
     cubes = np.einsum("ij,ij,ij->j", deviations, deviations, deviations)
     skew = np.divide(cubes, 6 * squares**1.5, out=np.zeros(len(cubes)), where=squares > 0)

@@ -1,4 +1,4 @@
-"""Answers SQL over the tables of a survey, by DuckDB, which is held to reading them."""
+"""Runs SQL on the tables of a survey with DuckDB, which is only allowed to read them."""
 
 from __future__ import annotations
 
@@ -31,25 +31,18 @@ _KINDS = {
 
 
 def ask(folder: Path, files: Files, query: str, values: Sequence[Any] = ()) -> pd.DataFrame:
-    """Answer a query.
+    """Run a query.
 
     Parameters
     ----------
     folder : Path
-        Where all files are; nothing else can be read.
+        The folder of all files; nothing else can be read.
     files : mapping of str to paths
-        The tables, and the files of each.
+        The files of each table.
     query : str
         One statement that reads.
     values : sequence
-        What stands for the question marks of the query.
-
-    Raises
-    ------
-    SelectionError
-        Where the query is none, asks for what is not there, or would do more than read.
-    FileError
-        Where a file is missing or damaged.
+        The values for the question marks in the query.
     """
     import duckdb
 
@@ -62,8 +55,8 @@ def ask(folder: Path, files: Files, query: str, values: Sequence[Any] = ()) -> p
             if isinstance(error, duckdb.OperationalError) or type(error) is duckdb.Error:
                 _refuse_damaged(files)
             raise SelectionError(
-                f"This query has no answer: {_printable(error)}\nThe tables are "
-                f"{', '.join(TABLES)}; `describe edges` lists the columns of one."
+                f"The query failed: {_printable(error)}\nThe tables are {', '.join(TABLES)}; "
+                "`describe edges` lists the columns of one."
             ) from error
 
 
@@ -74,20 +67,20 @@ def _check_reads(connection: DuckDBPyConnection, query: str) -> None:
     if "\0" in query and int(__version__.partition(".")[0]) < 2:
         raise SelectionError(
             f"DuckDB {__version__} reads a query only up to its first NUL character: write chr(0) "
-            "for it, or install DuckDB 2."
+            "instead, or install DuckDB 2."
         )
     kinds = [statement.type for statement in connection.extract_statements(query)]
     if kinds != [StatementType.SELECT]:
         found = ", ".join(kind.name for kind in kinds) or "nothing"
         raise SelectionError(
-            "A query is one statement that reads, such as SELECT, FROM, WITH, DESCRIBE or "
-            f"SUMMARIZE; this is {found}."
+            "A query must be one statement that reads, such as SELECT, FROM, WITH, DESCRIBE or "
+            f"SUMMARIZE, not {found}."
         )
 
 
 @contextmanager
 def _connected(folder: Path, files: Files) -> Iterator[DuckDBPyConnection]:
-    """Open a database in memory that has views of the files, and can reach nothing else."""
+    """Open an in-memory database with views of the files, which can access nothing else."""
     import duckdb
 
     settings: dict[str, Any] = {
@@ -111,14 +104,14 @@ def _connected(folder: Path, files: Files) -> Iterator[DuckDBPyConnection]:
 
 
 def _refuse_damaged(files: Files) -> None:
-    """Find the file that cannot be read, which DuckDB does not always name."""
+    """Raise an error that names the damaged file, which DuckDB does not always do."""
     for paths in files.values():
         for path in paths:
             read_rows(path)
 
 
 def _select(name: str, paths: Sequence[Path]) -> str:
-    """Write what a table is: its files, or where there are none its columns without rows."""
+    """Define a table: its files or, without any, its columns without rows."""
     if not paths:
         columns = [f"NULL::{_KINDS[str(field.type)]} AS {field.name}" for field in TABLES[name]]
         return f"SELECT {', '.join(columns)} WHERE false"
@@ -129,7 +122,7 @@ def _select(name: str, paths: Sequence[Path]) -> str:
 
 
 def _as_pattern(path: Path) -> str:
-    """Write a path as the pattern that matches nothing else."""
+    """Write a path as a glob pattern that matches only this path."""
     return re.sub(r"([*?\[])", r"[\1]", str(path))
 
 
@@ -138,12 +131,12 @@ def _literal(text: object) -> str:
 
 
 def quoted(name: str) -> str:
-    """Write the name of a column as SQL does."""
+    """Quote the name of a column for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def _printable(error: Exception) -> str:
-    """Write an error without what would act on a terminal, which cells may hold."""
+    """Write an error without control characters, which cells may hold."""
     return "".join(
         one if one.isprintable() or one == "\n" else repr(one)[1:-1] for one in str(error)
     )

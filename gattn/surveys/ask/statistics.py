@@ -1,4 +1,4 @@
-"""Statistics over a corpus: what each head does on average, and how sure that is."""
+"""Statistics over a corpus: the mean score of each head, with an interval."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from gattn.surveys.ask.resampling import mean_intervals, means, spreads
 PLACE = ["stack", "layer", "head"]
 _TEXT = "text_id"
 _ROWS = 2**22
-"""How many rows are grouped at once."""
+"""How many rows to group at once."""
 
 
 class HeadStatistics(Table):
-    """What `head_statistics` gives: a `Table` whose pictures have the intervals."""
+    """The result of `head_statistics`: a `Table` whose pictures show the intervals."""
 
 
 def head_statistics(
@@ -35,41 +35,41 @@ def head_statistics(
     resamples: int = 2000,
     seed: int = 0,
 ) -> HeadStatistics:
-    """Take a score's mean over texts, head by head, with a bootstrapped interval.
+    """Take the mean of a score over texts, head by head, with a bootstrap interval.
 
     Texts are resampled, the same ones for all heads, and intervals are bias-corrected and
-    accelerated (BCa). Memory is some 30 bytes a text and head.
+    accelerated (BCa). This takes about 30 bytes per text and head.
 
     Parameters
     ----------
     heads : DataFrame
         One row per text and head, with ``text_id``, ``stack``, ``layer``, ``head`` and scores: a
-        survey's ``heads``. NaN says that there is no such score in that text.
+        survey's ``heads``. NaN means that the head has no such score in that text.
     score : str
         The column of the score.
     confidence : float
-        How often such an interval holds the true mean, between 0 and 1.
+        How often such an interval contains the true mean, between 0 and 1.
     resamples : int
         How many times to resample.
     seed : int
-        What the resamples are drawn from.
+        The random seed.
 
     Returns
     -------
     HeadStatistics
         One row per head, by ``stack``, ``layer`` and ``head``, with
 
-        - ``mean``, and ``spread``, the sample standard deviation (NaN of one text);
-        - ``low`` and ``high``, the interval of the mean: NaN of one text, a point where the score
+        - ``mean``, and ``spread``, the sample standard deviation (NaN for one text);
+        - ``low`` and ``high``, the interval of the mean: NaN for one text, and a point if the score
           is the same in all texts;
         - ``texts``: how many have the score.
 
     Raises
     ------
     SelectionError
-        Where a column is missing or holds no numbers, or a text has a head twice.
+        If a column is missing or not numeric, or a text has a head twice.
     ShapeError
-        Where the confidence is none, or there are less than 100 resamples.
+        If the confidence is not between 0 and 1, or there are fewer than 100 resamples.
 
     References
     ----------
@@ -104,7 +104,7 @@ class Scores:
     Parameters
     ----------
     values : array (texts, heads)
-        The score; NaN where there is none.
+        The score, or NaN.
     texts : Index
         The texts' ``text_id``.
     places : MultiIndex
@@ -126,7 +126,7 @@ class Scores:
 
     @classmethod
     def of(cls, heads: pd.DataFrame, score: str) -> Scores:
-        """Spread a table's rows over texts and heads."""
+        """Arrange the rows of a table by text and head."""
         rows, edits = _with_columns(heads, score), heads.attrs.get("edits", ())
         texts = pd.Index(rows[_TEXT].unique()).sort_values()
         column, found = _head_numbers(rows)
@@ -159,7 +159,7 @@ def _pieces(rows: pd.DataFrame) -> list[slice]:
 
 
 def _head_numbers(rows: pd.DataFrame) -> tuple[NDArray[np.int32], list[tuple[str, int, int]]]:
-    """Give each row the number of its head among the heads, which are sorted."""
+    """Give each row the number of its head, and list the heads, sorted."""
     number = np.empty(len(rows), dtype=np.int32)
     numbers: dict[tuple[str, int, int], int] = {}
     for piece in _pieces(rows):
@@ -174,7 +174,7 @@ def _head_numbers(rows: pd.DataFrame) -> tuple[NDArray[np.int32], list[tuple[str
 
 
 def _with_columns(heads: pd.DataFrame, score: str) -> pd.DataFrame:
-    """Refuse a table without the columns that are read, those of the index among them."""
+    """Check that a table has the needed columns; those of its index count."""
     needed = [_TEXT, *PLACE, score]
     if {_TEXT, *PLACE} & set(heads.index.names):
         heads = heads.reset_index()
@@ -182,14 +182,14 @@ def _with_columns(heads: pd.DataFrame, score: str) -> pd.DataFrame:
     if score in needed[:-1] or any(known.count(name) != 1 for name in needed):
         some = ", ".join(map(repr, known))
         raise SelectionError(
-            f"heads needs the columns {_TEXT}, {', '.join(PLACE)} and one of a score, here "
-            f"{score!r:.200}, each once; it has {some:.1000}. Give a survey's heads, or tables of "
-            "gattn.analysis.head_table with a column text_id each."
+            f"heads needs the columns {_TEXT}, {', '.join(PLACE)} and the score {score!r:.200}, "
+            f"each once; it has {some:.1000}. Pass a survey's heads, or tables of "
+            "gattn.analysis.head_table with a column text_id."
         )
     if not is_numeric_dtype(heads[score]):
         raise SelectionError(
-            f"The score {score!r:.200} is a column of {heads[score].dtype}, and has no mean; "
-            "choose a column of numbers."
+            f"The score {score!r:.200} has no mean, as its type is {heads[score].dtype}: choose a "
+            "column of numbers."
         )
     return heads
 
@@ -198,6 +198,6 @@ def _refuse_twice(rows: pd.DataFrame) -> None:
     place = [_TEXT, *PLACE]
     twice = rows.loc[rows.duplicated(place), place].iloc[0].to_dict()
     raise SelectionError(
-        f"A text has one row per head; {twice!r:.300} has several. Number each text by a "
-        "text_id of its own."
+        f"A text has one row per head, but {twice!r:.300} has several. Give each text a text_id "
+        "of its own."
     )

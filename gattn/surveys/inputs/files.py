@@ -1,4 +1,4 @@
-"""Files of texts: found by paths, folders, globs and URIs."""
+"""Finds files of texts, by paths, folders, globs and URIs."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from gattn.surveys.inputs.formats import SUFFIXES, Rows, kinds, rows_in
 _URI = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 _WILDCARD = re.compile(r"[*?\[]")
 _PATIENCE = 10
-"""The seconds for which storage in the network is tried, in each of two steps."""
+"""How many seconds to try network storage, in each of two steps."""
 _DAMAGES = (pa.ArrowException, OSError, EOFError, UnicodeError, zlib.error, lzma.LZMAError)
 
 
 class InputFile(NamedTuple):
-    """A file to read, in a file system of pyarrow's."""
+    """A file to read, in a file system of pyarrow."""
 
     name: str
     size: int
@@ -39,13 +39,7 @@ def is_uri(path: str) -> bool:
 
 
 def find_files(paths: Sequence[str | os.PathLike[str]]) -> list[InputFile]:
-    """Find the files that paths, folders, globs and URIs name; those of one name sorted.
-
-    Raises
-    ------
-    FileError
-        Where one of them names nothing, or what cannot be read.
-    """
+    """Find the files that paths, folders, globs and URIs name; those of each are sorted."""
     found = [file for path in paths for file in _found(os.fspath(path))]
     if not found:
         raise FileError("Expected at least one file to read texts from, got none.")
@@ -53,13 +47,7 @@ def find_files(paths: Sequence[str | os.PathLike[str]]) -> list[InputFile]:
 
 
 def rows_of(file: InputFile, column: str) -> Rows:
-    """Read a file row by row.
-
-    Raises
-    ------
-    FileError
-        Where it is damaged, or holds neither texts nor ids.
-    """
+    """Read a file row by row."""
     with _readable(file.name):
         yield from rows_in(file.name, file.filesystem, column)
 
@@ -95,7 +83,7 @@ def _place(path: str) -> tuple[pyarrow.fs.FileSystem, str]:
 
 
 def _patient(uri: str) -> str:
-    """Say how long Google's storage is tried, where it is not said: by itself for minutes."""
+    """Limit how long to try Google Cloud Storage, which otherwise takes minutes to fail."""
     if not uri.startswith(("gs://", "gcs://")) or "retry_limit_seconds=" in uri:
         return uri
     return f"{uri}{'&' if '?' in uri else '?'}retry_limit_seconds={_PATIENCE}"
@@ -104,7 +92,7 @@ def _patient(uri: str) -> str:
 def _listed(
     filesystem: pyarrow.fs.FileSystem, folder: str, *, recursive: bool
 ) -> list[pyarrow.fs.FileInfo]:
-    """List the files of a folder, but hidden ones and those such as ``_SUCCESS``."""
+    """List the files of a folder, except hidden ones and those such as ``_SUCCESS``."""
     selector = pyarrow.fs.FileSelector(folder, recursive=recursive)
     infos = [
         info

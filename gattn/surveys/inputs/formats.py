@@ -1,4 +1,4 @@
-"""The kinds of files that hold texts, each read a few rows at a time."""
+"""Reads each format of files of texts, a few rows at a time."""
 
 from __future__ import annotations
 
@@ -25,34 +25,22 @@ _LONGEST_LINE = 1 << 26
 _ROWS = 64
 
 Rows: TypeAlias = "Iterator[tuple[str, Any]]"
-"""Where each row lies, and the row, or a `RowError` in its place."""
+"""Where each row is, and the row, or a `RowError` in its place."""
 
 
 def kinds(path: str) -> tuple[str, str]:
-    """Say of what kind a file is, and how it is compressed, by its suffixes.
-
-    Raises
-    ------
-    FileError
-        Where it is none that can be read.
-    """
+    """Tell the format and the compression of a file from its suffixes, or refuse it."""
     suffixes = [suffix.lower() for suffix in PurePosixPath(path).suffixes]
     packing = suffixes.pop() if suffixes and suffixes[-1] in _STREAMS else ""
     kind = suffixes[-1] if suffixes else ""
     if kind in _LINES or (kind in _TABLES and not packing):
         return kind, packing
-    hint = " A .json file with one object a line is named .jsonl." if kind == ".json" else ""
+    hint = " If it has one object per line, rename it to .jsonl." if kind == ".json" else ""
     raise FileError(f"{path}: the suffix must be one of {SUFFIXES}.{hint}")
 
 
 def rows_in(name: str, filesystem: pyarrow.fs.FileSystem, column: str) -> Rows:
-    """Read a file row by row.
-
-    Raises
-    ------
-    FileError
-        Where it holds neither texts nor ids.
-    """
+    """Read a file row by row."""
     kind, packing = kinds(name)
     if kind in _TABLES:
         with filesystem.open_input_file(name) as source:
@@ -78,20 +66,14 @@ def table_rows(name: str, batches: Iterable[pa.RecordBatch]) -> Rows:
 
 
 def check_columns(name: str, columns: Sequence[str], column: str) -> None:
-    """Check that a table has texts or ids.
-
-    Raises
-    ------
-    FileError
-        Where it has neither, or two columns of one name to read them from.
-    """
+    """Check that a table has a single column of texts, or ids."""
     if list(columns).count(column) > 1:
-        raise FileError(f"{name} has several columns {column!r}; rename all but one.")
+        raise FileError(f"{name} has several columns {column!r}: rename all but one.")
     if column not in columns and "input_ids" not in columns:
         shown = ", ".join(map(repr, columns[:20]))
         raise FileError(
-            f"{name} has no column {column!r} and none of 'input_ids', only {shown}; say which one "
-            "holds the texts."
+            f"{name} has no column {column!r} or 'input_ids', only {shown}: say which column holds "
+            "the texts."
         )
 
 
@@ -105,7 +87,7 @@ def _values(batch: pa.RecordBatch) -> list[Any]:
 
 
 def _parquet(source: pa.NativeFile) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
-    # Without this a row group is read whole, which may be the file.
+    # Otherwise a whole row group is read at once, which may be the whole file.
     file = pq.ParquetFile(source, pre_buffer=False, buffer_size=1 << 20)
     return file.schema_arrow, file.iter_batches(batch_size=_ROWS)
 
@@ -126,8 +108,8 @@ def _lines(name: str, stream: io.BufferedIOBase) -> Iterator[tuple[int, bytes]]:
         number += 1
         if len(line) > _LONGEST_LINE:
             raise FileError(
-                f"{name}: line {number} has more than {_LONGEST_LINE:,} bytes; is this a file of "
-                "the kind that its suffix says? Shorten the line, or leave the file out."
+                f"{name}: line {number} has more than {_LONGEST_LINE:,} bytes. Does the suffix fit "
+                "the format of the file? Shorten the line, or leave the file out."
             )
         yield number, line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
 
@@ -161,9 +143,9 @@ def _decoded(line: bytes) -> str | RowError:
 
 
 def _csv_rows(name: str, stream: io.BufferedIOBase, column: str, delimiter: str) -> Rows:
-    # Python's own limit is 131,072 characters a field, and of the whole interpreter.
+    # Python's own limit is 131,072 characters per field, for the whole interpreter.
     csv.field_size_limit(max(csv.field_size_limit(), _LONGEST_LINE))
-    # What is no UTF-8 becomes lone surrogates, which are refused in texts as anywhere.
+    # Invalid UTF-8 becomes lone surrogates, which are refused in texts as everywhere.
     lines = (line.decode("utf-8", "surrogateescape") for _, line in _lines(name, stream))
     records = _csv_records(name, csv.reader(lines, delimiter=delimiter, strict=True))
     where, header = next(records, ("", []))
@@ -182,7 +164,7 @@ def _csv_records(name: str, reader: Any) -> Iterator[tuple[str, list[str] | RowE
         except StopIteration:
             return
         except csv.Error as error:
-            fields = RowError(f"this is no row of CSV: {error}")
+            fields = RowError(f"this is not a row of CSV: {error}")
         if fields:
             yield f"{name}, line {reader.line_num}", fields
 
@@ -190,7 +172,7 @@ def _csv_records(name: str, reader: Any) -> Iterator[tuple[str, list[str] | RowE
 def _csv_row(header: list[str], fields: list[str] | RowError) -> Any:
     if isinstance(fields, RowError) or len(fields) == len(header):
         return fields if isinstance(fields, RowError) else dict(zip(header, fields, strict=True))
-    return RowError(f"expected {len(header)} fields, as the header has, not {len(fields)}")
+    return RowError(f"expected {len(header)} fields, like the header, not {len(fields)}")
 
 
 def _zstd(source: pa.NativeFile) -> io.BufferedReader:
@@ -217,4 +199,4 @@ _TABLES: dict[str, Callable[[Any], tuple[pa.Schema, Iterator[pa.RecordBatch]]]] 
     ".arrow": _arrow,
     ".feather": _arrow,
 }
-SUFFIXES = ", ".join([*_TABLES, *_LINES]) + " (or one of the last five with .gz, .bz2, .xz, .zst)"
+SUFFIXES = ", ".join([*_TABLES, *_LINES]) + " (the last five also with .gz, .bz2, .xz or .zst)"

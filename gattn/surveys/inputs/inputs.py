@@ -1,4 +1,4 @@
-"""What a survey reads: texts from files, tables or Python, one after the other."""
+"""The inputs of a survey: texts from files, tables or Python, one at a time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gattn.surveys.inputs.rows import RowError, metadata_of, row_of
 
 @dataclass(frozen=True)
 class InputText:
-    """One text of a survey, or its ids, or why there is neither.
+    """One text of a survey, or its token ids, or the reason why there are neither.
 
     `text_id` counts the rows of the whole input from 0, and `metadata` is a JSON object of a row's
     other columns.
@@ -35,7 +35,7 @@ class InputText:
 
 
 class Inputs:
-    """A stream of texts, which starts anew with each loop over it.
+    """A stream of texts that restarts with each loop over it.
 
     Parameters
     ----------
@@ -44,13 +44,13 @@ class Inputs:
     column : str
         The column that holds the texts.
     description : str
-        What is read, in a few words.
+        The source, in a few words.
     fingerprint : str, optional
-        What tells these inputs from others, where that is known without reading them.
+        Identifies these inputs, if that is known without reading them.
     walks_once : bool
-        Whether `rows` can be called once only.
+        Whether `rows` can be called only once.
     most : int, optional
-        How many texts are read at most.
+        The most texts to read.
     """
 
     def __init__(
@@ -77,11 +77,11 @@ class Inputs:
         Raises
         ------
         FileError
-            Where a file is damaged, there are no texts at all, or an iterator is used up.
+            If a file is damaged, there are no texts at all, or an iterator is used up.
         """
         if self.walks_once and self._read is not None:
             raise FileError(
-                f"{self.description} can be read once only: pass a list of texts, or files."
+                f"{self.description} can be read only once: pass a list of texts, or files."
             )
         digest, self._read = hashlib.sha256(), ""
         text = None
@@ -95,10 +95,10 @@ class Inputs:
 
     @property
     def fingerprint(self) -> str:
-        """What tells these inputs from others.
+        """A digest that identifies these inputs.
 
-        Of files it is made from their names and sizes; of anything else from what they hold, so
-        that they are read for it if they were not before.
+        For files it is made of their names and sizes; for anything else of the content, which is
+        read now if it was not read before.
         """
         if self._known is not None:
             return self._known
@@ -108,7 +108,7 @@ class Inputs:
         return self._read or ""
 
     def first(self, most: int | None) -> Inputs:
-        """Give the first texts alone; all of them where `most` is None."""
+        """Give only the first texts; all of them if `most` is None."""
         if most is None:
             return self
         return Inputs(
@@ -122,25 +122,24 @@ class Inputs:
 
 
 def read_inputs(texts: Any, column: str = "text") -> Inputs:
-    """Turn whatever holds texts into a stream of them.
+    """Turn anything that holds texts into a stream of them.
 
     Parameters
     ----------
     texts : iterable, table, path or list of paths
-        An iterable of texts, of rows or of sequences of ids; a pandas or polars DataFrame or a
-        pyarrow Table; or files, as `read_files` takes them. A text alone must name a file, a
-        folder, a glob or a URI; in a list a text is a text, and files are given as paths.
-        Rows are mappings, and what they hold is taken from ``input_ids`` (and
-        ``decoder_input_ids``) where these are there, without the padding that their attention mask
-        names, else from `column`; all other columns are metadata.
+        An iterable of texts, of rows or of sequences of token ids; a pandas or polars DataFrame or
+        a pyarrow Table; or files, as `read_files` takes them. A single string must name a file, a
+        folder, a glob or a URI; strings in a list are texts, and files are given as paths.
+        Rows are mappings. They are read from ``input_ids`` (and ``decoder_input_ids``) if they have
+        them, without the padding that the attention mask marks, and otherwise from `column`; all
+        other columns are metadata.
     column : str
         The column that holds the texts.
 
     Raises
     ------
     FileError
-        Where a file is not there or of no kind that can be read, or `texts` is nothing to read
-        texts from.
+        If a file does not exist or has an unknown format, or `texts` holds no texts.
     """
     if isinstance(texts, str):
         return _read_named(texts, column)
@@ -151,14 +150,14 @@ def read_inputs(texts: Any, column: str = "text") -> Inputs:
             return read_files(texts, column)
         if all(isinstance(text, str) and os.path.isfile(text) for text in texts):
             raise FileError(
-                f"{texts[0]!r} and what follows it are names of files, but texts in a list are "
-                "texts: give files as paths, as in [pathlib.Path(name) for name in names]."
+                f"{texts[0]!r} and the others are names of files, but strings in a list are texts: "
+                "pass files as paths, as in [pathlib.Path(name) for name in names]."
             )
     elif hasattr(texts, "__arrow_c_stream__") and hasattr(texts, "columns"):
         return _read_table(texts, column)
     if isinstance(texts, bytes | Mapping) or not isinstance(texts, Iterable):
         raise FileError(
-            "Expected texts, rows or sequences of ids one after the other, a table, or paths, not "
+            "Expected an iterable of texts, rows or sequences of token ids, a table, or paths, not "
             f"{_kind(texts)}."
         )
     return Inputs(
@@ -176,19 +175,19 @@ def read_files(paths: Sequence[str | os.PathLike[str]], column: str = "text") ->
     ----------
     paths : sequence of paths
         Files, folders with files at any depth, globs (``*``, ``?`` and ``[ab]``, none of which
-        crosses a ``/``) and URIs such as ``s3://``. What a folder or a glob names is sorted.
-        Files are Parquet (``.parquet``, ``.pq``), Arrow (``.arrow``, ``.feather``), or
-        lines in UTF-8: ``.jsonl`` and ``.ndjson`` with an object, a text or a list of ids a line,
-        ``.csv`` and ``.tsv`` with a header, and ``.txt`` with a text a line. Lines may be
-        compressed (``.gz``, ``.bz2``, ``.xz``, ``.zst``), and blank ones are skipped. In folders,
-        files of other kinds and those that begin with ``.`` or ``_`` are passed over.
+        crosses a ``/``) and URIs such as ``s3://``. The files of a folder or a glob are sorted.
+        Files are Parquet (``.parquet``, ``.pq``), Arrow (``.arrow``, ``.feather``), or lines in
+        UTF-8: ``.jsonl`` and ``.ndjson`` with an object, a text or a list of ids per line, ``.csv``
+        and ``.tsv`` with a header, and ``.txt`` with a text per line. Files of lines may be
+        compressed (``.gz``, ``.bz2``, ``.xz``, ``.zst``); blank lines are skipped. Folders may hold
+        other files, which are ignored, as are files that begin with ``.`` or ``_``.
     column : str
         The column that holds the texts.
 
     Raises
     ------
     FileError
-        Where there is no such file, or it is of no kind that can be read.
+        If there is no such file, or its format is unknown.
     """
     files = find_files(paths)
     names = [file.name for file in files]
@@ -208,8 +207,8 @@ def _read_named(path: str, column: str) -> Inputs:
         if is_uri(path) or os.path.exists(path):
             raise
         raise FileError(
-            f"Expected a list of texts, or a path that is there, not {path[:60]!r}: for one text "
-            "pass a list of it."
+            f"Expected a list of texts, or an existing path, not {path[:60]!r}: pass a single text "
+            "in a list."
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""One row of a survey's input, as it comes: its text or its ids, and what else it holds."""
+"""One row of a survey's input: its text or token ids, and its metadata."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _COLUMNS_OF_IDS = {
 
 
 class Row(NamedTuple):
-    """What a row says, in the order in which an `InputText` has it."""
+    """The content of a row, in the order of the fields of an `InputText`."""
 
     text: str | None = None
     input_ids: Sequence[int] | None = None
@@ -37,13 +37,7 @@ class RowError(ValueError):
 
 
 def row_of(value: Any, column: str) -> Row:
-    """Read a text, a row with a text or ids, or a sequence of ids.
-
-    Raises
-    ------
-    RowError
-        Where it is none of these, or what it holds cannot be used.
-    """
+    """Read a text, a row with a text or token ids, or a sequence of token ids."""
     if isinstance(value, str):
         return Row(text=_text(value))
     if isinstance(value, Mapping):
@@ -57,7 +51,7 @@ def row_of(value: Any, column: str) -> Row:
 
 
 def metadata_of(value: Any, column: str) -> str:
-    """Write what a row that cannot be read holds beside its text, as far as that can be."""
+    """Write the metadata of a row whose text cannot be read, as far as possible."""
     if not isinstance(value, Mapping):
         return "{}"
     try:
@@ -93,7 +87,7 @@ def _text(value: Any) -> str:
 
 
 def _ids(value: Any, mask: Any, name: str) -> list[int]:
-    """Read ids, without those that an attention mask says are padding."""
+    """Read token ids, without those that an attention mask marks as padding."""
     ids = _array(value, name)
     if not ids.size:
         ids = ids.reshape(-1).astype(np.int64)
@@ -103,7 +97,7 @@ def _ids(value: Any, mask: Any, name: str) -> list[int]:
         is_real = _array(mask, f"the attention mask of {name}")
         if is_real.shape != ids.shape:
             raise RowError(
-                f"the attention mask of {name} must have one entry a token, {len(ids)}, not "
+                f"the attention mask of {name} must have one entry per token, {len(ids)}, not "
                 f"{_short(mask)}"
             )
         ids = ids[is_real.astype(bool)]
@@ -120,7 +114,7 @@ def _array(value: Any, name: str) -> np.ndarray[Any, Any]:
 
 
 def _metadata(row: Mapping[Any, Any], read: set[str]) -> str:
-    """Write what else a row holds as one JSON object."""
+    """Write the other columns of a row as one JSON object."""
     try:
         values = (
             f"{_json(str(name))}: {_bounded(_json(value), _LONGEST_VALUE)}"
@@ -141,7 +135,7 @@ def _json(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Turn a value into one that JSON has; what it cannot be turned into says what it was."""
+    """Turn a value into one that JSON has; other values become a note of their type."""
     if hasattr(value, "tolist"):
         value = value.tolist()
     if value is None or isinstance(value, bool | int):

@@ -1,4 +1,4 @@
-"""The analyses that a survey knows by name: each gives one row per head, of any stacks."""
+"""The analyses that have a name on the command line: each returns one row per head."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def template_table(trace: AttentionTrace) -> pd.DataFrame:
 
 
 def betti_table(trace: AttentionTrace) -> pd.DataFrame:
-    """Give each head's topology, a column a threshold: see `gattn.analysis.topology_table`."""
+    """Give each head's topology, a column per threshold: see `gattn.analysis.topology_table`."""
     return _of_stacks(trace, _over_thresholds)
 
 
@@ -60,14 +60,14 @@ def _over_thresholds(stack: Stack) -> pd.DataFrame:
 
 
 def _of_stacks(trace: AttentionTrace, analysis: Callable[[Stack], pd.DataFrame]) -> pd.DataFrame:
-    """Put the tables of all stacks of self-attention below each other; others have no rows."""
+    """Stack the tables of all stacks of self-attention; other stacks have no rows."""
     tables = {
         name: pd.DataFrame(analysis(stack))
         for name, stack in trace.stacks.items()
         if not any(head.graph.is_bipartite for head in stack.values())
     }
     if not tables:
-        raise SelectionError("There is no self-attention, only attention between two texts.")
+        raise SelectionError("There is no self-attention, only cross-attention.")
     return pd.concat(tables, names=_PLACE[:1])
 
 

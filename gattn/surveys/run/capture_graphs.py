@@ -1,4 +1,4 @@
-"""Captures batches of texts, whatever engine hands them over."""
+"""Captures batches of texts, from any engine."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from gattn.names.choices import HeadChoice, LayerChoice
 from gattn.progress import silence
 from gattn.surveys.inputs.rows import RowError, row_of
 from gattn.surveys.run.memory import give_back
-from gattn.surveys.store.columns import failed_row, joined, text_row
 from gattn.surveys.store.queue import SCHEMA
 from gattn.surveys.store.scores import scores_of
+from gattn.surveys.store.text_rows import failed_row, joined, text_row
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,45 +47,45 @@ Row: TypeAlias = Mapping[str, Any]
 
 _IDS = ("input_ids", "decoder_input_ids")
 _FAULTS_OF_ALL = (ModelError, SelectionError, OSError, torch.AcceleratorError)
-"""Errors that no text is to blame for: they end the survey."""
+"""Errors that are not the fault of one text; they end the survey."""
 
 
 _BATCH_BYTES, _MOST_BYTES = 1 << 28, 1 << 30
-"""What all edges of a batch, and of one text, may take before they are analysed and dropped."""
+"""How much memory all edges of a batch, and of one text, may take before they are dropped."""
 
 
 class CaptureGraphs:
-    """Captures texts: a batch of columns in, a batch of columns with a row per text out.
+    """Captures texts: a batch of columns in, a batch of columns with one row per text out.
 
-    It knows no engine: call it, or give it to one, such as Ray Data's ``map_batches``, which makes
-    one in each worker. The model is loaded once, when it is made.
+    Call it, or pass it to an engine such as Ray Data's ``map_batches``, which makes one in each
+    worker. The model is loaded once, in the constructor.
 
     Parameters
     ----------
     model : str, Path or PreTrainedModel, optional
-        As in `gattn.capture`; a model that is loaded here goes to the GPU where there is one.
+        As in `gattn.capture`; a model loaded by name is moved to the GPU if there is one.
     keep : Keep
         Which edges to keep.
     layers, heads, scores, contributions
         As in `gattn.capture`.
     analyses : sequence of callables
-        What to compute of heads, each from a trace to a table with one row per head, by ``layer``
-        and ``head`` (and ``stack``), such as `gattn.analysis.head_table`.
+        What to compute for heads: functions from a trace to a table with one row per head, indexed
+        by ``layer`` and ``head`` (and ``stack``), such as `gattn.analysis.head_table`.
     analyse : "all" or "kept"
-        What analyses read: all edges, before any are dropped, or only those that are kept, which is
-        faster the longer texts are, but scores of something else where much was dropped. Of all
-        edges, a text may have as many as fit in 1 GiB.
+        Which edges analyses read: all, before any are dropped, or only the kept ones, which is
+        faster for long texts but gives different scores if much was dropped. With "all", the edges
+        of one text may take up to 1 GiB.
     edits : sequence of Edit
-        Edits of the model, as `gattn.edited` takes them. A text without the tokens that an edit
-        names fails, and such edits have each text run by itself.
+        Edits of the model, as `gattn.edited` takes them. If an edit names tokens, a text without
+        these tokens fails, and each text runs by itself.
     most_tokens : int
-        Texts run together, those of like lengths, while that is at most so many tokens, padding
-        among them. A longer text runs by itself.
+        The most tokens per batch, including padding; texts of similar length run together. A longer
+        text runs by itself.
 
     Raises
     ------
     ModelError
-        Where the model cannot be loaded.
+        If the model cannot be loaded.
 
     Examples
     --------
@@ -116,29 +116,29 @@ class CaptureGraphs:
         self._options = Options(seen, layers, heads, scores, contributions)
         self._analyses, self._edits = checked(analyses), list(edits)
         most_tokens = whole("most_tokens", most_tokens, 1, CaptureError)
-        # An edit of tokens is refused where none of them is there: by each text, not by a batch.
+        # An edit that finds none of its tokens is refused: for each text, not for a batch.
         self._most_tokens = 1 if any(map(_names_tokens, self._edits)) else most_tokens
         self._model, self._tokenizer = resolved(model, None)
         if (model is None or isinstance(model, (str, os.PathLike))) and torch.cuda.is_available():
             self._model.to("cuda")  # type: ignore[arg-type]
 
     def __call__(self, batch: Batch) -> pa.Table:
-        """Capture some texts.
+        """Capture texts.
 
         Parameters
         ----------
         batch : mapping of columns, DataFrame or Table
             ``text``, or token ids in ``input_ids`` (with ``decoder_input_ids`` for an
-            encoder-decoder model), and where they are known ``text_id``, their numbers. Other
-            columns become ``metadata``, a JSON object a text.
+            encoder-decoder model), and optionally their numbers, ``text_id``. Other columns become
+            ``metadata``, a JSON object per text.
 
         Returns
         -------
         Table
             One row per text, in the order of the batch, with ``text_id``, ``text``, ``metadata``,
             ``num_tokens``, ``num_edges``, and as lists of structs ``edges``, ``queries``, ``heads``
-            and ``tokens``. What could not be captured has its ``reason`` instead, and no
-            ``num_tokens`` where the model was not even asked.
+            and ``tokens``. A text that could not be captured has a ``reason`` instead, and no
+            ``num_tokens`` if it failed before the model ran.
         """
         rows = _rows(batch)
         found: dict[int, pa.Table] = {}
@@ -162,7 +162,7 @@ class CaptureGraphs:
         return encode(ids or row["text"], self._model, self._tokenizer)
 
     def _batches(self, encodings: Mapping[int, Encoding]) -> Iterator[list[int]]:
-        """Put texts of like lengths together, the longest first."""
+        """Group texts of similar length, the longest first."""
         alike: dict[tuple[str, ...], list[int]] = {}
         for number in sorted(encodings, key=lambda number: -len(encodings[number])):
             alike.setdefault(tuple(sorted(encodings[number].tensors)), []).append(number)
@@ -181,7 +181,7 @@ class CaptureGraphs:
         encodings: Mapping[int, Encoding],
         rows: Sequence[Row],
     ) -> dict[int, pa.Table]:
-        """Capture some texts together, or where that fails in halves, to find those that fail."""
+        """Capture texts together; if that fails, try each half, to find the texts at fault."""
         try:
             traces = self._traces([encodings[number] for number in numbers])
         except _FAULTS_OF_ALL:
@@ -190,7 +190,7 @@ class CaptureGraphs:
             if len(numbers) == 1:
                 (number,) = numbers
                 return {number: _failed(rows[number], error, len(encodings[number]))}
-            traces = None  # The error holds the batch's tensors: the halves run once it is gone.
+            traces = None  # The error holds the batch's tensors; run the halves without it.
         if traces is None:
             half = len(numbers) // 2
             first = self._captured(numbers[:half], encodings, rows)
@@ -203,8 +203,8 @@ class CaptureGraphs:
     def _traces(self, encodings: list[Encoding]) -> list[AttentionTrace]:
         if self._drops and (size := self._options.size(self._model, encodings)) > _MOST_BYTES:
             raise CaptureError(
-                f"Analyses of all edges take {size / 2**30:.1f} GiB of this text: analyse 'kept' "
-                "edges alone, choose layers and heads, or shorten it."
+                f"Analysing all edges of this text takes {size / 2**30:.1f} GiB: analyse only the "
+                "'kept' edges, choose layers and heads, or shorten the text."
             )
         with self._editing():
             return capture_encoded(encodings, self._model, self._tokenizer, self._options)
@@ -228,17 +228,11 @@ class CaptureGraphs:
 
 
 def checked(analyses: Sequence[Analysis]) -> list[Analysis]:
-    """Check what a survey is to compute of each head.
-
-    Raises
-    ------
-    CaptureError
-        Where it is no list of functions.
-    """
+    """Check that analyses are functions."""
     if not isinstance(analyses, Iterable) or not all(map(callable, found := list(analyses))):
         raise CaptureError(
-            "analyses is a list of functions of a trace, such as [gattn.analysis.head_table], not "
-            f"{analyses!r:.200}."
+            "analyses must be a list of functions of a trace, such as [gattn.analysis.head_table], "
+            f"not {analyses!r:.200}."
         )
     return found
 
@@ -261,11 +255,11 @@ def _failed(row: Row, error: Exception, num_tokens: int | None = None) -> pa.Tab
 
 
 def _rows(batch: Batch) -> Sequence[Row]:
-    """Read columns as rows that have all that `CaptureGraphs` reads."""
+    """Turn columns into rows with all fields that `CaptureGraphs` reads."""
     columns = batch.to_pydict() if isinstance(batch, pa.Table) else dict(batch)
     if not {"text", "input_ids"} & columns.keys():
         raise CaptureError(
-            "CaptureGraphs takes columns with 'text' or 'input_ids' among them, not "
+            "CaptureGraphs takes columns that include 'text' or 'input_ids', not "
             f"{sorted(columns)}."
         )
     rows = [
@@ -277,12 +271,12 @@ def _rows(batch: Batch) -> Sequence[Row]:
 
 
 def _known(value: Any) -> Any:
-    """Read what NumPy and pandas write for null."""
+    """Turn the null values of NumPy and pandas into None."""
     return None if is_scalar(value) and isna(value) else value
 
 
 def _read(row: dict[str, Any]) -> Row:
-    """Read a row that no queue of a survey has read before."""
+    """Read a row that did not come from the queue of a survey."""
     text_id = row.pop("text_id", None)
     try:
         return {"text_id": text_id, **row_of(row, "text")._asdict()}

@@ -1,4 +1,4 @@
-"""Runs a survey's parts in this process, and finishes those that ran anywhere."""
+"""Runs the parts of a survey in this process, and writes parts from anywhere."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow.compute as pc
 
 from gattn.surveys.store import queue
-from gattn.surveys.store.columns import tables_of
 from gattn.surveys.store.holding import writing
 from gattn.surveys.store.parts import write_part
+from gattn.surveys.store.text_rows import tables_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
 
 
 class Done(NamedTuple):
-    """A part that is in the survey."""
+    """A part that is now in the survey."""
 
     first: int
     texts: int
     reasons: tuple[str, ...]
-    """Why texts failed, one each."""
+    """Why texts failed, one reason each."""
     faults: int = 0
-    """How many of these failed in the model or an analysis."""
+    """How many of them failed in the model or in an analysis."""
 
 
 def run_here(folder: Path, parts: Sequence[int], capture: Capture) -> Iterator[Done]:
-    """Capture one part after the other, while the one before is written; yield what is written.
+    """Capture one part while the one before it is written; yield each part once it is written.
 
-    No more than these two are in memory.
+    Only these two parts are in memory.
     """
     with ThreadPoolExecutor(1) as writer:
         written: Future[Done] | None = None
@@ -48,13 +48,7 @@ def run_here(folder: Path, parts: Sequence[int], capture: Capture) -> Iterator[D
 
 
 def finish(folder: Path, first: int, rows: pa.Table) -> Done:
-    """Write a part that was captured, and take it from the queue.
-
-    Raises
-    ------
-    FileError
-        Where the disk is full, or the folder cannot be written for another reason.
-    """
+    """Write a captured part, and remove it from the queue."""
     tables = tables_of(rows)
     with writing(folder):
         write_part(folder, first, tables)

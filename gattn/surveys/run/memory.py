@@ -1,4 +1,4 @@
-"""Gives freed memory back to the system."""
+"""Returns freed memory to the system."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 
 
 def give_back() -> None:
-    """Give back what was freed, where that takes asking: glibc keeps it in gaps, which add up."""
+    """Make glibc return freed memory, which it otherwise keeps in gaps that add up."""
     if sys.platform == "linux":
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
         if trim is not None:

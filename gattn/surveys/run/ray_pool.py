@@ -1,4 +1,4 @@
-"""Runs a survey's parts on a Ray cluster."""
+"""Runs the parts of a survey on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ import torch
 from gattn import errors
 from gattn.errors import CaptureError, DependencyError, GattnError, ModelError
 from gattn.surveys.run.local import Done
-from gattn.surveys.run.ray_worker import GO_ON, CapturePart, Tries
+from gattn.surveys.run.ray_worker import RESUME, CapturePart, Tries
 
 _MOST_TRIES = 3
-"""How often a part is begun, where its workers are lost, before the run ends."""
+"""How often to begin a part whose workers are lost, before the run ends."""
 
 
 @dataclass(frozen=True)
 class RayPool:
-    """Workers on a Ray cluster, each with a model of its own.
+    """Workers on a Ray cluster, each with its own model.
 
-    Where the program has called ``ray.init`` itself, that cluster is used, and left as it is.
+    If the program has called ``ray.init`` itself, that cluster is used and left running.
 
     Parameters
     ----------
@@ -35,15 +35,15 @@ class RayPool:
         ``"auto"`` for the cluster that this machine belongs to, or a cluster's address. By default
         a cluster is started on this machine, and stopped at the end.
     workers : int, optional
-        How many workers. Each takes one CPU, and one CPU of the cluster is left free; by default
-        there are as many as the cluster has room for.
+        How many workers. Each takes one CPU, and one CPU of the cluster stays free; by default
+        there are as many as fit.
     num_gpus : float
-        The GPUs of each worker: 0.5 is two workers a GPU. By default workers compute on CPUs.
+        The GPUs per worker: 0.5 puts two workers on each GPU. By default workers use CPUs.
 
     Raises
     ------
     CaptureError
-        Where there can be no such workers.
+        If there cannot be such workers.
     """
 
     address: str | None = None
@@ -55,39 +55,26 @@ class RayPool:
             raise CaptureError(f"Expected at least 1 worker, not {self.workers}.")
         if self.num_gpus < 0 or (self.num_gpus > 1 and self.num_gpus % 1):
             raise CaptureError(
-                "Expected a part of a GPU or a whole number of GPUs for each worker, not "
+                "Expected a fraction of a GPU or a whole number of GPUs per worker, not "
                 f"{self.num_gpus}."
             )
 
 
 def check_for_ray(options: Mapping[str, Any]) -> None:
-    """Refuse what cannot be sent to workers.
-
-    Parameters
-    ----------
-    options : mapping
-        What `CaptureGraphs` is made with.
-
-    Raises
-    ------
-    ModelError
-        Where the model is one in memory.
-    CaptureError
-        Where Ray is not installed, or an option cannot be sent.
-    """
+    """Check that options of `CaptureGraphs` can be sent to workers."""
     if isinstance(options["model"], torch.nn.Module):
         raise ModelError(
-            "Workers on Ray load the model by themselves, and this one is in memory. Name it, or "
-            "save it with its tokenizer to a folder that all machines see, and name that."
+            "Workers on Ray load the model themselves, but this one is in memory. Pass its "
+            "name, or save it with its tokenizer to a folder that all machines see, and pass that."
         )
     cloudpickle = _ray().cloudpickle
     for name, value in options.items():
         try:
             cloudpickle.dumps(value)
-        except Exception as error:  # Whatever holds something from here fails in its own way.
+        except Exception as error:  # Options can fail to pickle in any way.
             raise CaptureError(
-                f"{name} cannot be sent to Ray's workers: {error}. What a function needs it should "
-                "make by itself, or import."
+                f"{name} cannot be sent to Ray's workers: {error}. A function should create or "
+                "import what it needs."
             ) from error
 
 
@@ -101,17 +88,14 @@ def run_on_ray(
     pool : RayPool
         The workers.
     folder : Path
-        The survey, which all machines see.
+        The survey's folder, which all machines see.
     parts : sequence of int
-        What to take from its queue.
+        Which parts of its queue to run.
     options : mapping
-        What `CaptureGraphs` is made with.
+        The options of `CaptureGraphs`.
 
-    Raises
-    ------
-    GattnError
-        What a worker raised; it ends the run, and so does losing the workers of one part again and
-        again. Any other worker that is lost is replaced, and its parts are begun anew.
+    A lost worker is replaced and its parts are begun again, a few times. Errors of a worker end the
+    run.
     """
     ray = _ray()
     with _connected(ray, pool), _quiet(), closing(_rows(ray, pool, folder, parts, options)) as rows:
@@ -119,7 +103,7 @@ def run_on_ray(
             for row in rows:
                 yield _done(json.loads(row["answer"]))
         except ray.exceptions.RayError as error:
-            raise CaptureError(f"Ray cannot go on: {error}\n{GO_ON}") from error
+            raise CaptureError(f"Ray stopped: {error}\n{RESUME}") from error
 
 
 def _ray() -> Any:
@@ -135,7 +119,7 @@ def _connected(ray: Any, pool: RayPool) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
-    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # It writes to stderr, too.
+    os.environ.setdefault("RAY_BACKEND_LOG_LEVEL", "fatal")  # Its backend writes to stderr, too.
     options = {"log_to_driver": False, "logging_level": logging.ERROR}
     if pool.address is None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
@@ -146,7 +130,7 @@ def _connected(ray: Any, pool: RayPool) -> Iterator[None]:
             ray.init(pool.address or "local", **options)
     except (OSError, ValueError, RuntimeError) as error:
         place = "on this machine" if pool.address is None else f"at {pool.address!r}"
-        raise CaptureError(f"There is no Ray cluster to be reached {place}: {error}.") from error
+        raise CaptureError(f"Cannot connect to a Ray cluster {place}: {error}.") from error
     try:
         yield
     finally:
@@ -155,7 +139,7 @@ def _connected(ray: Any, pool: RayPool) -> Iterator[None]:
 
 @contextmanager
 def _unheard() -> Iterator[None]:
-    """Keep off stderr that Ray was told to write nothing there, which it does not by Python."""
+    """Silence stderr at the level of the system, as Ray does not write to it through Python."""
     stderr = os.dup(2)
     try:
         with open(os.devnull, "wb") as nowhere:
@@ -167,7 +151,7 @@ def _unheard() -> Iterator[None]:
 
 
 def _knock(address: str | None) -> None:
-    """Fail at once where nobody answers; Ray would wait for minutes."""
+    """Fail at once if nothing answers; Ray would wait for minutes."""
     host, _, port = (address or "").rpartition(":")
     if host and port.isdigit():
         create_connection((host.removeprefix("ray://"), int(port)), timeout=10).close()
@@ -175,7 +159,7 @@ def _knock(address: str | None) -> None:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep Ray Data from telling of itself: what matters is raised."""
+    """Silence the log of Ray Data; errors are raised anyway."""
     logger = logging.getLogger("ray.data")
     level = logger.level
     logger.setLevel(logging.CRITICAL)
@@ -210,14 +194,14 @@ def _rows(
 
 
 def _placed(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Name a model's folder as workers can find it: from the root."""
+    """Make the path of a model's folder absolute, so that workers find it."""
     model = options["model"]
     is_folder = model is not None and Path(model).is_dir()
     return {**options, "model": str(Path(model).resolve()) if is_folder else model}
 
 
 def _workers(pool: RayPool, resources: Mapping[str, float]) -> int:
-    """Count the workers; one CPU stays free for whatever else Ray has to run."""
+    """Count the workers; one CPU stays free for Ray's other tasks."""
     cpus, gpus = resources.get("CPU", 0), resources.get("GPU", 0)
     most = max(1, int(cpus) - 1)
     if pool.num_gpus:

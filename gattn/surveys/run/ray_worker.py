@@ -20,17 +20,17 @@ from gattn.surveys.store import queue
 from gattn.surveys.store.manifest import read_manifest
 from gattn.surveys.store.parts import count_rows, part_path, read_rows
 
-GO_ON = "What is in the survey is whole; run the same again to go on."
+RESUME = "The texts in the survey are complete; run the same survey again to resume."
 
 
 class Tries:
-    """Counts how often each part was begun, which is at most so many times."""
+    """Counts how often each part was begun, and limits it."""
 
     def __init__(self, most: int) -> None:
         self._most, self._tries = most, Counter[int]()
 
     def begin(self, first: int) -> int:
-        """Count one more; where that is one too many, say how many workers were lost."""
+        """Count one more attempt; if it is one too many, return how many workers were lost."""
         self._tries[first] += 1
         return self._most if self._tries[first] > self._most else 0
 
@@ -38,9 +38,9 @@ class Tries:
 class CapturePart:
     """Captures a part and writes it, in a worker with a model of its own.
 
-    A worker has two parts at a time, and writes one while it captures the other. So a line of each
-    part is all that passes through Ray, where a stage that writes would have each edge pass
-    through its object store, in ten times the room that it takes on the disk.
+    A worker has two parts at a time, and writes one while it captures the other. So only one line
+    per part passes through Ray; with a separate writing stage, all edges would pass through its
+    object store, where they take ten times the room that they take on disk.
     """
 
     def __init__(
@@ -54,23 +54,23 @@ class CapturePart:
     def _capture(self) -> CaptureGraphs:
         if read_manifest(self._folder) is None:
             raise FileError(
-                f"The worker on {platform.node()} sees no survey in {self._folder}: choose a "
-                "folder that all machines of the cluster see under the same name."
+                f"The worker on {platform.node()} finds no survey in {self._folder}: choose a "
+                "folder that has the same path on all machines of the cluster."
             )
-        if not self._num_gpus:  # Ray shows all GPUs to who asked for none.
+        if not self._num_gpus:  # Ray shows all GPUs to workers that asked for none.
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
         return CaptureGraphs(**self._options)
 
     def __call__(self, batch: Mapping[str, Sequence[int]]) -> dict[str, list[str]]:
-        """Answer in JSON, which Ray passes on as it is: what was done, or why it was not."""
+        """Report in JSON, which Ray does not convert, what was done or what failed."""
         try:
             answer = self._finished(int(batch["first"][0]))._asdict()
-        except GattnError as error:  # As a row, for Ray would give it back as one of its own.
+        except GattnError as error:  # As a row, since Ray would wrap the error in one of its own.
             answer = {"error": type(error).__name__, "message": str(error)}
         except Exception as error:
             answer = {
                 "error": "CaptureError",
-                "message": f"A worker raised {type(error).__name__}: {error}. {GO_ON}",
+                "message": f"A worker raised {type(error).__name__}: {error}. {RESUME}",
                 "traceback": format_exc(),
             }
         return {"answer": [json.dumps(answer)]}
@@ -90,14 +90,13 @@ class CapturePart:
 
         if lost := ray.get(self._tries.begin.remote(first)):
             raise CaptureError(
-                f"{lost} workers were lost with the texts {first} to {last}, which may take "
-                "more memory than a worker has: look at these texts, or run fewer workers a "
-                f"machine. {GO_ON}"
+                f"{lost} workers were lost on texts {first} to {last}, which may take more memory "
+                f"than a worker has: check these texts, or run fewer workers per machine. {RESUME}"
             )
 
 
 def _written(folder: Path, first: int) -> Done:
-    """Tell of a part whose worker was lost after it wrote the part."""
+    """Report a part whose worker was lost after writing it."""
     queue.done(folder, first)
     texts = count_rows(part_path(folder, "texts", first))
     failures, reasons = part_path(folder, "failures", first), []

@@ -1,4 +1,4 @@
-"""Runs surveys: part after part from the queue on the disk into the dataset."""
+"""Runs surveys: part by part, from the queue on disk into the tables."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gattn.models.edit.base import Edit
 
 _PATIENCE = 128
-"""How many texts the model may fail on before it captures one: then the texts are not to blame."""
+"""How many texts may fail before any is captured; then the texts are not at fault."""
 
 
 def survey(
@@ -60,43 +60,43 @@ def survey(
     ray: RayPool | None = None,
     progress: bool = True,
 ) -> Survey:
-    """Capture many texts into a folder of Parquet files, and go on where an earlier run stopped.
+    """Capture many texts into a folder of Parquet files; interrupted runs resume.
 
     Parameters
     ----------
     texts : iterable, path or list of paths
-        Texts, rows with a text, token ids, or files of them: see
+        Texts, rows with a text, token ids, or files: see
         `gattn.surveys.inputs.inputs.read_inputs`.
     model : str, Path or PreTrainedModel, optional
         A hub name, a folder or a model; by default the embedded model.
     out : path
-        The folder. Where it holds a part of this very survey, only the rest is run.
+        The folder. If it already holds parts of the same survey, only the rest is run.
     keep, layers, heads, scores, contributions, analyses, analyse, edits, most_tokens
         As `CaptureGraphs` takes them.
     column : str
         The column of rows that holds the text.
     limit : int, optional
-        Only the first so many texts.
+        Only the first `limit` texts.
     sample, seed : int, optional
-        Only so many texts, drawn without replacement by NumPy's generator with this seed.
+        Only `sample` texts, drawn without replacement by NumPy's generator with this seed.
     ray : RayPool, optional
-        Runs on a Ray cluster; by default in this process.
+        Run on a Ray cluster; by default in this process.
     progress : bool
         Whether to show a progress bar on stderr, with texts per second and the time left.
 
     Returns
     -------
     Survey
-        The dataset, open to read. Texts that could not be captured are in its `failures`.
+        The survey, open to read. Texts that could not be captured are in its `failures`.
 
     Raises
     ------
     FileError
-        Where inputs cannot be read, the folder cannot be written or holds another survey.
+        If the inputs cannot be read, or the folder is not writable or holds another survey.
     CaptureError
-        Where no text at all could be captured.
+        If no text at all could be captured.
     ModelError, SelectionError
-        As `gattn.capture` does.
+        As in `gattn.capture`.
     """
     options: dict[str, Any] = {
         "keep": as_keep(keep),
@@ -138,7 +138,7 @@ def _running(
 
 
 def _begun(folder: Path, inputs: Inputs, asked: Mapping[str, Any]) -> dict[str, Any]:
-    """Give the manifest of the survey in a folder; where nothing is in it yet, begin it."""
+    """Read the manifest of the survey in a folder, or begin the survey if there is none."""
     known = read_manifest(folder)
     if known is not None and parts_in(folder):
         fingerprint = inputs.first(asked["limit"]).fingerprint
@@ -155,7 +155,7 @@ def _begun(folder: Path, inputs: Inputs, asked: Mapping[str, Any]) -> dict[str, 
 
 
 def _left(folder: Path) -> list[int]:
-    """Put a folder in order after a run that was stopped, and list the parts that it left."""
+    """Clean up after an interrupted run, and list the parts that are still to do."""
     with writing(folder):
         remove_leftovers(folder)
         known = set(parts_in(folder))
@@ -166,30 +166,18 @@ def _left(folder: Path) -> list[int]:
 
 
 def _check_whole(folder: Path, num_texts: int) -> None:
-    """Check that no text was lost.
-
-    Raises
-    ------
-    FileError
-        Where one is neither in the survey nor was left to do.
-    """
+    """Check that no text was lost."""
     if (count := count_texts(folder)) < num_texts:
         raise FileError(
-            f"{folder} holds {count:,} of {num_texts:,} texts, and those left to do are no longer "
-            f"in {folder / queue.FOLDER}: write the survey again, in another folder."
+            f"{folder} holds {count:,} of {num_texts:,} texts, and the others are no longer in "
+            f"{folder / queue.FOLDER}: run the survey again, in another folder."
         )
 
 
 def _follow(
     folder: Path, done: Iterator[Done], total: int, todo: Sequence[int], progress: bool
 ) -> None:
-    """Show how far a run is, to its end.
-
-    Raises
-    ------
-    CaptureError
-        Where no text at all is captured.
-    """
+    """Show the progress of a run; end it if no text at all can be captured."""
     from tqdm import tqdm
 
     left = sum(queue.count(folder, first) for first in todo)
@@ -209,6 +197,6 @@ def _follow(
         reason, count = reasons.most_common(1)[0]
         rest = left - reasons.total()
         raise CaptureError(
-            f"None of {reasons.total():,} texts could be captured; of {count:,} the reason is: "
-            f"{reason}" + (f" The other {rest:,} are left to do." if rest else "")
+            f"None of {reasons.total():,} texts could be captured; for {count:,} the reason is: "
+            f"{reason}" + (f" The other {rest:,} are still to do." if rest else "")
         )

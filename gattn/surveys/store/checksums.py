@@ -1,8 +1,8 @@
-"""Checksums of a survey's files, each in the file itself.
+"""Checksums of a survey's files, stored in the files themselves.
 
-Parquet's own are of pages alone, and neither DuckDB nor polars looks at them; a flipped bit may as
-well be in a header, a statistic or the footer. So the SHA-256 of all other bytes of a file stands
-right before its footer, where no reader of Parquet looks. It goes when the file is written anew.
+Parquet's own checksums cover only pages, and DuckDB and polars ignore them, while a flipped bit may
+be in a header, a statistic or the footer. So the SHA-256 of all other bytes of a file stands right
+before its footer, where no reader of Parquet looks. Rewriting the file drops it.
 """
 
 from __future__ import annotations
@@ -18,23 +18,17 @@ _MARK = b"gattn.sha256="
 _SIZE = 64
 _CHUNK = _LEAST_FOOTER = 1 << 16
 _SETTLED = 2_000_000_000
-"""The nanoseconds after which a file that is written again has another time of change."""
+"""After this many nanoseconds, writing a file again surely changes its time of change."""
 
 
 class Once:
-    """Remembers which files were checked, until they are changed."""
+    """Remembers which files were checked, until they change."""
 
     def __init__(self) -> None:
         self._known: dict[Path, tuple[int, ...]] = {}
 
     def is_new(self, path: Path) -> bool:
-        """Say whether a file was not checked as it is now, or was changed so lately that it may be.
-
-        Raises
-        ------
-        OSError
-            Where there is no such file.
-        """
+        """Say whether a file must be checked: it is new, has changed, or may just have changed."""
         stat = path.stat()
         state = stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size, stat.st_ino
         is_settled = time.time_ns() - stat.st_ctime_ns > _SETTLED
@@ -45,7 +39,7 @@ class Once:
         return True
 
     def forget(self, path: Path) -> None:
-        """Check a file again the next time."""
+        """Have a file checked again next time."""
         self._known.pop(path, None)
 
 
@@ -53,7 +47,7 @@ _checked = Once()
 
 
 def sign(path: Path) -> None:
-    """Put its checksum into a file of Parquet that has none."""
+    """Add its checksum to a Parquet file."""
     with path.open("rb+") as file:
         file.seek(-8, os.SEEK_END)
         size = int.from_bytes(file.read(4), "little") + 8
@@ -68,16 +62,10 @@ def sign(path: Path) -> None:
 
 
 def check_file(path: Path) -> None:
-    """Hold a file against its checksum, once in a process while it is not changed.
+    """Verify the checksum of a file, once per process unless the file changes.
 
-    Files of a survey that an earlier gattn wrote have none, and neither has its manifest.
-
-    Raises
-    ------
-    pyarrow.ArrowInvalid
-        Where it does not have its checksum.
-    OSError
-        Where it cannot be read.
+    A wrong or missing one raises pyarrow.ArrowInvalid. Surveys written by earlier versions of gattn
+    have no checksums, not even in the manifest.
     """
     if not _checked.is_new(path):
         return
@@ -85,7 +73,7 @@ def check_file(path: Path) -> None:
         if _is_of_signed(path):
             _checked.forget(path)
             raise pa.ArrowInvalid(
-                "it is damaged: its checksum is not there; if you wrote it anew yourself, remove "
+                "it is damaged: its checksum is missing; if you rewrote the file yourself, remove "
                 "the 'sha256' of manifest.json"
             )
         return
@@ -94,17 +82,17 @@ def check_file(path: Path) -> None:
         found = file.read(_SIZE)
     if found != _digest(path, place):
         _checked.forget(path)
-        raise pa.ArrowInvalid("it is damaged: it does not have its checksum")
+        raise pa.ArrowInvalid("it is damaged: its checksum does not match")
 
 
 def _is_of_signed(path: Path) -> bool:
-    """Say whether the survey that a file is of was written with checksums, as its manifest was."""
+    """Say whether the files of this survey have checksums, as its manifest then does."""
     manifest = path.parent.parent / "manifest.json"
     return manifest.is_file() and b'"sha256"' in manifest.read_bytes()
 
 
 def _place(path: Path) -> int | None:
-    """Find where in a file its checksum stands."""
+    """Find where the checksum of a file begins."""
     with path.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(size - 8, 0))
@@ -116,7 +104,7 @@ def _place(path: Path) -> int | None:
 
 
 def _digest(path: Path, place: int) -> bytes:
-    """Digest all of a file but its checksum."""
+    """Hash a file except for its checksum."""
     digest = sha256()
     with path.open("rb") as file:
         while chunk := file.read(min(place - file.tell(), _CHUNK)):

@@ -1,4 +1,4 @@
-"""Holds the folder of a survey while a run writes it."""
+"""Locks the folder of a survey while a run writes to it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gattn.errors import FileError
-from gattn.files.paths import UNNAMED
+from gattn.files.whole_files import UNNAMED
 from gattn.surveys.store import queue
 from gattn.surveys.store.manifest import MANIFEST
 from gattn.surveys.store.parts import count_texts, is_part
@@ -17,13 +17,7 @@ _LOCK = ".lock"
 
 @contextmanager
 def alone(folder: Path) -> Iterator[None]:
-    """Hold a folder, which is made if need be, against other runs.
-
-    Raises
-    ------
-    FileError
-        Where another run holds it, it is no survey, or it cannot be written.
-    """
+    """Lock a folder against other runs; create it if needed, and refuse one with other files."""
     from filelock import FileLock, Timeout
 
     try:
@@ -33,12 +27,10 @@ def alone(folder: Path) -> Iterator[None]:
         lock.acquire(timeout=0)
     except Timeout as error:
         raise FileError(
-            f"{folder} is being written by another process: wait for it, or name another folder."
+            f"{folder} is in use by another run: wait for it, or choose another folder."
         ) from error
     except (OSError, NotImplementedError) as error:
-        raise FileError(
-            f"{folder} cannot be written: {error}. Name a folder that can be."
-        ) from error
+        raise FileError(f"{folder} is not writable: {error}. Choose another folder.") from error
     try:
         yield
     finally:
@@ -47,18 +39,18 @@ def alone(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def writing(folder: Path) -> Iterator[None]:
-    """Say of whatever cannot be written that it does no harm to what is."""
+    """Report errors of writing, and that texts in the survey are safe."""
     try:
         yield
     except OSError as error:
         raise FileError(
-            f"{folder} cannot be written: {error}. The {count_texts(folder):,} texts that are in "
-            "it are whole; make room, and run the same again to go on."
+            f"{folder} cannot be written: {error}. The {count_texts(folder):,} texts in it are "
+            "complete; make room, then run the same survey again to resume."
         ) from error
 
 
 def _check_own(folder: Path) -> None:
-    """Refuse a folder that holds anything but a survey, or what a run left that filled a queue."""
+    """Refuse a folder that holds anything but a survey or an unfinished queue."""
     if (folder / MANIFEST).is_file():
         return
     for path in folder.iterdir():
@@ -67,6 +59,6 @@ def _check_own(folder: Path) -> None:
             is_own = all(is_part(inner) for inner in path.iterdir())
         if not is_own:
             raise FileError(
-                f"{folder} is neither empty nor a survey: it holds {path.name!r}. Name another "
+                f"{folder} is neither empty nor a survey: it holds {path.name!r}. Choose another "
                 "folder."
             )

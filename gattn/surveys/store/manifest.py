@@ -1,4 +1,4 @@
-"""The manifest of a survey: what was asked of which model, about which texts."""
+"""The manifest of a survey: its settings, its model and its texts."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import torch
 from gattn import __version__
 from gattn.analysis.heads.head_scores import DEFINITIONS
 from gattn.errors import FileError
-from gattn.files.paths import replacing
 from gattn.files.plain import parsed
+from gattn.files.whole_files import replacing
 from gattn.models.edit.base import Edit
 from gattn.models.edit.digests import ADDRESS, about_function
 from gattn.models.load.loading import (
@@ -38,17 +38,11 @@ SCHEMA = 1
 MANIFEST = "manifest.json"
 _CHECKSUM = "sha256"
 _NEEDED: Mapping[str, type] = {"model": str, "keep": str, "num_texts": int}
-"""What reading a survey takes for granted."""
+"""The fields that readers of a survey rely on."""
 
 
 def read_manifest(folder: Path) -> dict[str, Any] | None:
-    """Read the manifest of a survey; None where there is none.
-
-    Raises
-    ------
-    FileError
-        Where it is damaged, or a newer gattn wrote it.
-    """
+    """Read the manifest of a survey, or None if there is none."""
     path = folder / MANIFEST
     if not path.is_file():
         return None
@@ -56,33 +50,33 @@ def read_manifest(folder: Path) -> dict[str, Any] | None:
         manifest: dict[str, Any] = parsed(path.read_text(encoding="utf-8"))
         schema, checksum = manifest["schema"], manifest.pop(_CHECKSUM, None)
     except (ValueError, LookupError, TypeError, AttributeError, OSError) as error:
-        raise FileError(f"{path} is no manifest of a survey ({error!r:.400}).") from error
+        raise FileError(f"{path} is not the manifest of a survey ({error!r:.400}).") from error
     if schema != SCHEMA:
         raise FileError(
-            f"{path} has schema {schema!r:.80}, and this gattn reads {SCHEMA}: upgrade gattn."
+            f"{path} has schema {schema!r:.80}, but this gattn reads {SCHEMA}: upgrade gattn."
         )
     if checksum not in (None, _checksum(manifest)):
         raise FileError(
-            f"{path} is damaged: its content does not have its checksum. If you changed it "
-            f"yourself, remove its {_CHECKSUM!r}."
+            f"{path} is damaged: its checksum does not match. If you changed the file yourself, "
+            f"remove its {_CHECKSUM!r}."
         )
     for name, kind in _NEEDED.items():
         value = manifest.get(name)
         if type(value) is not kind or (isinstance(value, int) and value < 0):
             raise FileError(
-                f"{path} is no manifest of a survey: {name!r} must be a {kind.__name__}, not "
+                f"{path} is not the manifest of a survey: {name!r} must be a {kind.__name__}, not "
                 f"{value!r:.80}."
             )
     return manifest
 
 
 def _checksum(manifest: Mapping[str, Any]) -> str:
-    """Digest what a manifest says, however it is laid out."""
+    """Hash the content of a manifest, whatever its layout."""
     return sha256(json.dumps(manifest, sort_keys=True).encode()).hexdigest()
 
 
 def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Write it; with it, a folder is a survey."""
+    """Write the manifest, which makes a folder a survey."""
     with replacing(folder / MANIFEST) as part:
         known = dict(manifest)
         text = json.dumps(known | {_CHECKSUM: _checksum(known)}, indent=2)
@@ -90,22 +84,16 @@ def write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
 
 
 _DIGESTS = {
-    "inputs": "the texts are others",
-    "revision": "the model's files or weights are others",
-    "tokenizer": "the tokenizer is another",
-    "definitions": "its scores have the definitions of another gattn",
+    "inputs": "the texts differ",
+    "revision": "the model's files or weights differ",
+    "tokenizer": "the tokenizer differs",
+    "definitions": "its scores have the definitions of another version of gattn",
 }
-"""What is told of settings that are digests, which say nothing to people."""
+"""How to report settings that are digests, which mean nothing to people."""
 
 
 def check_same(folder: Path, known: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
-    """Refuse to go on with a survey under other settings.
-
-    Raises
-    ------
-    FileError
-        Where they differ; it lists how.
-    """
+    """Check that a survey is resumed with the settings that it began with; list differences."""
     differences = [
         _DIGESTS.get(name, f"{name} is {known.get(name)!r} there and {asked.get(name)!r} here")
         for name in asked
@@ -113,21 +101,15 @@ def check_same(folder: Path, known: Mapping[str, Any], asked: Mapping[str, Any])
     ]
     if differences:
         raise FileError(
-            f"{folder} holds another survey: {'; '.join(differences)}. Name another folder, or "
-            "ask the same to go on with it."
+            f"{folder} holds another survey: {'; '.join(differences)}. Choose another folder, or "
+            "use the same settings to resume."
         )
 
 
 def settings(
     model: str | Path | PreTrainedModel | None, options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Write down what `CaptureGraphs` is made with, without loading the model's weights.
-
-    Raises
-    ------
-    ModelError
-        Where there is no such model.
-    """
+    """Describe what `CaptureGraphs` is made with, without loading the model's weights."""
     around: dict[str, Any] = {}
     if isinstance(model, torch.nn.Module) and (edits := open_edits(model)):
         around["edits"] = [*edits, *(options.get("edits") or ())]
@@ -158,9 +140,9 @@ def _written(value: Any) -> Any:
 
 
 def _written_function(function: FunctionType) -> str:
-    """Write a function's name, and what tells it from another one of that name.
+    """Write a function's name, with a digest unless it is one of gattn's.
 
-    gattn's own are told by its version, in whatever file of their package they are.
+    Public functions of gattn are named by their package, so that moving them changes nothing.
     """
     name = f"{function.__module__}.{function.__qualname__}"
     if name.startswith("gattn."):
@@ -172,7 +154,7 @@ def _written_function(function: FunctionType) -> str:
 
 
 def _described(model: str | Path | PreTrainedModel | None) -> dict[str, Any]:
-    """Name a model, its revision, its size and its tokenizer."""
+    """Describe a model: its name, revision, size and tokenizer."""
     if isinstance(model, torch.nn.Module):
         config, tokenizer = model.config, find_tokenizer(model)
         name, revision = model_name(model), _weights_digest(model)
@@ -198,25 +180,19 @@ def _place(model: str | Path | None) -> str:
 
 
 def read_config(model: str | Path | None) -> Any:
-    """Read a model's configuration and its tokenizer, without its weights.
-
-    Raises
-    ------
-    ModelError
-        Where there is no such model.
-    """
+    """Load a model's configuration and tokenizer, without its weights."""
     from transformers import AutoConfig
 
     place = _place(model)
     try:
         config = AutoConfig.from_pretrained(place, trust_remote_code=False)
         return config, load_tokenizer(place)
-    except Exception as error:  # Files from anywhere fail in many ways.
+    except Exception as error:  # Foreign files can fail in any way.
         raise not_loaded(place, error) from error
 
 
 def _folder_digest(folder: Path) -> str:
-    """Digest a model's files: configuration, tokenizer and weights."""
+    """Hash the files of a model: configuration, tokenizer and weights."""
     digest = sha256()
     for path in sorted(folder.iterdir()):
         if path.suffix in (".json", ".safetensors", ".txt", ".model"):
@@ -226,7 +202,7 @@ def _folder_digest(folder: Path) -> str:
 
 
 def _weights_digest(model: PreTrainedModel) -> str:
-    """Digest a model in memory by its configuration and its weights' bits."""
+    """Hash the configuration and the weights of a model in memory."""
     return _bits_digest(model.state_dict(), model.config.to_json_string())
 
 
@@ -240,9 +216,9 @@ def _bits_digest(weights: Mapping[str, torch.Tensor], about: str = "") -> str:
 
 
 def _tokenizer_digest(tokenizer: PreTrainedTokenizerBase) -> str:
-    """Digest all that a fast tokenizer does, and the vocabulary of another one."""
+    """Hash everything that defines a fast tokenizer, or the vocabulary of a slow one."""
     fast = getattr(tokenizer, "backend_tokenizer", None)
     known: dict[str, Any] = json.loads(fast.to_str()) if fast else tokenizer.get_vocab()
-    # The last call's settings are no part of it.
+    # Settings of the last call do not count.
     lasting = sorted((name, known[name]) for name in known.keys() - {"truncation", "padding"})
     return f"sha256:{sha256(json.dumps(lasting).encode()).hexdigest()}"

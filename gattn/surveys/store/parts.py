@@ -1,7 +1,7 @@
-"""Parts of a survey: some texts' rows, one file in each of its folders.
+"""Parts of a survey: the rows of consecutive texts, one file in each of its folders.
 
-A part's name is the number of its first text. Its files get their names only once they are whole,
-that of ``texts/`` last: a part is in the survey if, and only if, this one is there.
+A part is named after its first text. Its files get their names only once they are complete, the one
+in ``texts/`` last: a part is in the survey if and only if that file exists.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from gattn.errors import FileError
-from gattn.files.paths import UNNAMED, replacing
+from gattn.files.whole_files import UNNAMED, replacing
 from gattn.surveys.store.checksums import check_file, sign
 from gattn.surveys.store.columns import LISTS
 
@@ -25,19 +25,19 @@ FOLDERS = ("texts", *LISTS, "failures")
 _MARK = "texts"
 _NAME = re.compile(r"\d{9,}\.parquet")
 _ROWS = 1 << 18
-"""The rows of a row group: few enough to find one graph quickly, and enough to pack well."""
+"""The rows per row group: few enough to find one graph quickly, enough to compress well."""
 
 
 def part_path(folder: Path, table: str, first: int) -> Path:
-    """Give the file of a table that holds the part which begins with text `first`."""
+    """Give the file in which a table has the part that begins with text `first`."""
     return folder / table / f"{first:09d}.parquet"
 
 
 def write_part(folder: Path, first: int, tables: Mapping[str, pa.Table]) -> None:
-    """Write a part; once this returns it is in the survey, and before that it is not."""
+    """Write a part, which is in the survey once this returns and not before."""
     names = sorted(tables, key=lambda name: name == _MARK)
     try:
-        for name in set(FOLDERS) - set(names):  # An earlier try may have had other failures.
+        for name in set(FOLDERS) - set(names):  # An earlier attempt may have had other failures.
             part_path(folder, name, first).unlink(missing_ok=True)
         for name in names:
             path = part_path(folder, name, first)
@@ -52,9 +52,9 @@ def write_part(folder: Path, first: int, tables: Mapping[str, pa.Table]) -> None
 
 
 def write_file(table: pa.Table, path: Path, **packing: Any) -> None:
-    """Write a table, with the checksum that `read_rows` holds it against.
+    """Write a table, with the checksum that `read_rows` verifies.
 
-    Its pages have checksums too, for readers other than gattn.
+    Its pages have checksums too, for other readers.
     """
     options = {"compression": "zstd", "write_page_checksum": True} | packing
     pq.write_table(table, path, row_group_size=_ROWS, **options)
@@ -62,7 +62,7 @@ def write_file(table: pa.Table, path: Path, **packing: Any) -> None:
 
 
 def _packing(table: pa.Table) -> dict[str, Any]:
-    """Choose how to pack each column: what neighbours have in common takes no room."""
+    """Choose the encoding of each column, so that similar neighbours take little room."""
     kinds = {field.name: field.type for field in table.schema}
     numbers = [name for name, kind in kinds.items() if pa.types.is_floating(kind)]
     texts = [name for name, kind in kinds.items() if pa.types.is_string(kind)]
@@ -78,27 +78,21 @@ def _packing(table: pa.Table) -> dict[str, Any]:
 
 
 def parts_in(folder: Path) -> list[int]:
-    """List the parts that are in a survey, by the number of their first texts, in their order.
-
-    Raises
-    ------
-    FileError
-        Where there are files of another kind among them.
-    """
+    """List the parts of a survey in order, by the numbers of their first texts."""
     paths = list((folder / _MARK).glob("*.parquet"))
     if strangers := [path for path in paths if not is_part(path)]:
-        raise FileError(f"{min(strangers)} is no part of a survey: move it elsewhere.")
+        raise FileError(f"{min(strangers)} is not part of a survey: move it elsewhere.")
     return sorted(int(path.stem) for path in paths)
 
 
 def part_of(parts: list[int], text_id: int) -> int | None:
-    """Say in which part a text must be, if it is in the survey at all."""
+    """Say which part a text must be in, if it is in the survey at all."""
     place = bisect_right(parts, text_id)
     return parts[place - 1] if place else None
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what a run that was stopped left of parts that it did not finish."""
+    """Remove the files of parts that an interrupted run did not finish."""
     known = set(parts_in(folder))
     for path in folder.glob(f"{UNNAMED}*.part"):
         path.unlink()
@@ -111,36 +105,30 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def is_part(path: Path) -> bool:
-    """Say whether a file has the name of a part."""
+    """Say whether a file is named like a part."""
     return bool(_NAME.fullmatch(path.name))
 
 
 def has_texts(folder: Path) -> bool:
-    """Say whether a text in a survey was captured."""
+    """Say whether any text of a survey was captured."""
     return any(count_rows(part_path(folder, _MARK, first)) for first in parts_in(folder))
 
 
 def count_texts(folder: Path) -> int:
-    """Count the texts that are in a survey, those that failed among them."""
+    """Count the texts in a survey, including those that failed."""
     paths = [part_path(folder, name, n) for n in parts_in(folder) for name in (_MARK, "failures")]
     return sum(count_rows(path) for path in paths if path.exists())
 
 
 def read_rows(path: Path, **options: Any) -> pa.Table:
-    """Read a file of a survey.
-
-    Raises
-    ------
-    FileError
-        Where it is missing or damaged.
-    """
+    """Read a file of a survey, after verifying its checksum."""
     with reading(path):
         check_file(path)
         return pq.read_table(path, partitioning=None, **options)
 
 
 def count_rows(path: Path) -> int:
-    """Count the rows of a file of a survey, from its footer; errors are those of `read_rows`."""
+    """Count the rows of a file from its footer; raises the errors of `read_rows`."""
     with reading(path):
         check_file(path)
         return int(pq.read_metadata(path).num_rows)
@@ -148,11 +136,11 @@ def count_rows(path: Path) -> int:
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Say of a file that cannot be read what to do."""
+    """Report a file that cannot be read, and what to do."""
     try:
         yield
     except (pa.ArrowException, OSError) as error:
         raise FileError(
-            f"{path} cannot be read ({error}); remove this file's part from texts/, or write the "
-            "survey again."
+            f"{path} cannot be read ({error}); remove the file of this name from texts/, or write "
+            "the survey again."
         ) from error

@@ -1,4 +1,4 @@
-"""What a survey has still to do, on the disk: a file for each part, removed once it is done."""
+"""The queue of a survey: one file per part that is still to do, removed once it is done."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 from gattn.checks import whole
 from gattn.errors import FileError
-from gattn.files.paths import sync_folder
+from gattn.files.whole_files import sync_folder
 from gattn.surveys.inputs.inputs import Inputs, InputText
 from gattn.surveys.store.checksums import check_file
 from gattn.surveys.store.parts import count_rows, is_part, part_path, write_file
@@ -33,23 +33,23 @@ SCHEMA = pa.schema(
 MOST_TEXTS = 64
 MOST_CHARACTERS, LEAST_CHARACTERS = 65_536, 4_096
 _CHARACTERS_BY_HEADS = 1 << 22
-"""A part's characters times the model's heads: some ten million edges of what `Threshold` keeps."""
+"""Characters per part times heads: about ten million edges kept by the default `Threshold`."""
 CHARACTERS_PER_ID = 4
 FOLDER = "inputs"
 _UNNAMED = f"{FOLDER}.part"
 
 
 class Queued(NamedTuple):
-    """What `fill` wrote: how many texts, and the fingerprint of the inputs that they are from."""
+    """What `fill` wrote: how many texts, and the fingerprint of the inputs."""
 
     num_texts: int
     fingerprint: str
 
 
 def characters_of_a_part(num_heads: int | None) -> int:
-    """Say how many characters a part has at most, for a model with so many heads in all layers.
+    """Choose the most characters per part for a model with `num_heads` heads in all layers.
 
-    What is in memory of a part, and its files, are then of one size, whatever the model.
+    Parts then take about the same memory and disk space, whatever the model.
     """
     fair = _CHARACTERS_BY_HEADS // max(num_heads or 1, 1)
     return min(max(fair, LEAST_CHARACTERS), MOST_CHARACTERS)
@@ -58,10 +58,10 @@ def characters_of_a_part(num_heads: int | None) -> int:
 def cut(
     texts: Iterable[InputText], most_characters: int = MOST_CHARACTERS
 ) -> Iterator[list[InputText]]:
-    """Cut texts into parts, each as long as it may be.
+    """Cut texts into parts, each as long as allowed.
 
-    A part has at most 64 texts and `most_characters`, an id counted as four; a text that is longer
-    is a part by itself.
+    A part has at most 64 texts and `most_characters` characters, where a token id counts as four; a
+    longer text is a part by itself.
     """
     part: list[InputText] = []
     room = most_characters
@@ -84,29 +84,23 @@ def fill(
     seed: int = 0,
     most_characters: int = MOST_CHARACTERS,
 ) -> Queued:
-    """Write the queue of a survey, whole or not at all; an earlier queue is replaced.
+    """Write the queue of a survey, completely or not at all; it replaces an earlier one.
 
     Parameters
     ----------
     folder : Path
-        The survey's folder, made where there is none.
+        The survey's folder, created if needed.
     inputs : Inputs
         What to read.
     limit : int, optional
-        Take the first texts only.
+        Take only the first texts.
     sample : int, optional
-        Of these draw so many by chance, each at most once; they keep their order and `text_id`.
-        The inputs are read twice.
+        Of these, draw so many at random, without replacement; they keep their order and `text_id`.
+        This reads the inputs twice.
     seed : int
-        Where the sample's chances start.
+        The random seed of the sample.
     most_characters : int
-        How long parts are, as in `cut`.
-
-    Raises
-    ------
-    FileError
-        Where the inputs or the folder cannot be used, no text at all can be read, or fewer are
-        there than to be drawn.
+        The length of a part, as in `cut`.
     """
     limit, sample = at_least_one("limit", limit), at_least_one("sample", sample)
     inputs = inputs.first(limit)
@@ -128,38 +122,32 @@ def fill(
 
 
 def parts(folder: Path) -> list[int]:
-    """List the parts that are still to do, by the number of their first texts, in their order."""
+    """List the parts that are still to do in order, by the numbers of their first texts."""
     return sorted(int(path.stem) for path in (folder / FOLDER).glob("*.parquet") if is_part(path))
 
 
 def read(folder: Path, first: int) -> pa.Table:
-    """Read the texts of a part.
-
-    Raises
-    ------
-    FileError
-        Where the part is not to be done, or its file is damaged.
-    """
+    """Read the texts of a part."""
     path = part_path(folder, FOLDER, first)
     try:
         check_file(path)
         return pq.ParquetFile(path).read()
     except FileNotFoundError as error:
-        raise FileError(f"{path} is not there: expected a part that is still to do.") from error
+        raise FileError(f"{path} does not exist: expected a part that is still to do.") from error
     except (pa.ArrowException, OSError) as error:
         raise FileError(
-            f"{path} cannot be read ({error}); begin a new survey of the same texts, in another "
+            f"{path} cannot be read ({error}); start a new survey of the same texts in another "
             "folder."
         ) from error
 
 
 def count(folder: Path, first: int) -> int:
-    """Count the texts of a part; errors are those of `read_rows`."""
+    """Count the texts of a part; raises the errors of `read_rows`."""
     return count_rows(part_path(folder, FOLDER, first))
 
 
 def done(folder: Path, first: int) -> None:
-    """Take a part off the queue, if it is on it."""
+    """Remove a part from the queue, if it is there."""
     part_path(folder, FOLDER, first).unlink(missing_ok=True)
 
 
@@ -171,12 +159,12 @@ def _length(text: InputText) -> int:
 def _sampled(inputs: Inputs, sample: int, seed: int) -> Iterator[InputText]:
     if inputs.walks_once:
         raise FileError(
-            f"A sample is drawn after all texts were counted, but {inputs.description} can be read "
-            "once only: pass a list of texts, or files."
+            f"A sample counts all texts first, but {inputs.description} can be read only once: "
+            "pass a list of texts, or files."
         )
     count = sum(1 for _ in inputs)
     if sample > count:
-        raise FileError(f"A sample of {sample:,} was asked for, but there are {count:,} texts.")
+        raise FileError(f"A sample of {sample:,} needs more texts than the {count:,} there are.")
     drawn = np.random.default_rng(seed).choice(count, sample, replace=False, shuffle=False)
     wanted = iter(np.sort(drawn).tolist())
     return _picked(inputs, wanted)
@@ -222,5 +210,5 @@ def _writing(folder: Path) -> Iterator[None]:
 
 
 def at_least_one(name: str, count: int | None) -> int | None:
-    """Take how many texts are asked for; None for all."""
+    """Check a number of texts; None for all."""
     return None if count is None else whole(name, count, 1, FileError)

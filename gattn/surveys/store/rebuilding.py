@@ -1,4 +1,4 @@
-"""Builds traces again from the columns of a survey."""
+"""Rebuilds traces from the columns of a survey."""
 
 from __future__ import annotations
 
@@ -28,20 +28,14 @@ if TYPE_CHECKING:
 
 
 def trace_of(tables: Mapping[str, pa.Table], model: str) -> AttentionTrace:
-    """Build the trace of a text, or of the heads that the tables have, from its rows.
-
-    Raises
-    ------
-    FileError
-        Where the rows are not those of a trace.
-    """
+    """Rebuild the trace of a text from its rows; it has the heads that the tables have."""
     try:
         return _trace(tables, model)
-    except Exception as error:  # What files from anywhere hold can fail in any way.
+    except Exception as error:  # Foreign files can fail in any way.
         found = ", ".join(map(str, tables["texts"]["text_id"].to_pylist()))
         raise FileError(
-            f"The rows of text {found} are not those of a trace ({error!r:.400}): write the "
-            "survey again."
+            f"The rows of text {found} do not form a trace ({error!r:.400}): write the survey "
+            "again."
         ) from error
 
 
@@ -63,13 +57,13 @@ def _trace(tables: Mapping[str, pa.Table], model: str) -> AttentionTrace:
 
 
 def _edits(texts: pa.Table) -> dict[str, Any]:
-    """Read the edits that a text ran with; surveys of the first versions do not tell."""
+    """Read the edits that a text ran with; the first versions did not store them."""
     told = texts["edits"][0].as_py() if "edits" in texts.column_names else None
     return {"edits": from_text(told)} if told else {}
 
 
 def _by_head(table: pa.Table) -> dict[Place, dict[str, NDArray[Any]]]:
-    """Cut sorted rows into those of each head."""
+    """Split sorted rows by head."""
     columns: dict[str, Any] = {name: one.to_numpy() for name, one in _columns(table).items()}
     stack = table["stack"].combine_chunks().dictionary_encode()
     code = stack.indices.to_numpy()
@@ -90,13 +84,13 @@ def _by_head(table: pa.Table) -> dict[Place, dict[str, NDArray[Any]]]:
 
 
 def _columns(table: pa.Table) -> dict[str, Any]:
-    """Give the columns that say more of a row than which head it is of."""
+    """Give the columns other than those that name the head."""
     names = [name for name in table.column_names if name not in ("stack", "layer", "head")]
     return {name: table[name] for name in names}
 
 
 def _names(tokens: pa.Table) -> dict[str, dict[str, Any]]:
-    """Give the names of each stack's nodes, as `AttentionGraph` takes them."""
+    """Give the token names of each stack, as `AttentionGraph` takes them."""
     names: dict[str, dict[str, Any]] = defaultdict(
         lambda: {"tokens": [], "query_tokens": [], "words": []}
     )
@@ -154,5 +148,5 @@ def _graph(
 
 
 def _is_known(values: NDArray[Any] | None) -> bool:
-    """Say whether numbers were stored: nulls are read as NaN, which none of them can be."""
+    """Say whether values were stored: null is read as NaN, which stored values never are."""
     return values is not None and not (len(values) and bool(np.isnan(values).all()))

@@ -1,4 +1,4 @@
-"""Writes what analyses say of each head as columns."""
+"""Writes the scores of each head as columns."""
 
 from __future__ import annotations
 
@@ -24,35 +24,29 @@ _OWN = {
     *("text_id", "stack", "layer", "head", "num_edges"),
     *("weight_function", "normalizer", "kept_by", "graph"),
 }
-"""The columns of heads that no analysis gives."""
+"""The columns of the table heads that analyses may not use."""
 
 
 def scores_of(tables: Sequence[pd.DataFrame], trace: AttentionTrace) -> dict[Place, dict[str, Any]]:
-    """Join the rows that analyses have of each head.
-
-    Raises
-    ------
-    SelectionError
-        Where a table has not one row per head, or a column of a name that is taken.
-    """
+    """Join the rows that the tables of analyses have for each head."""
     count = Counter(str(name).lower() for table in tables for name in table.columns)
     if taken := [name for name in count if count[name] > 1 or name in _OWN]:
         raise SelectionError(
-            f"Analyses of a survey give columns of different names, and {taken[0]!r} is there "
-            "already: rename it."
+            f"The analyses of a survey must return columns with different names, but {taken[0]!r} "
+            "is taken: rename it."
         )
     scores: dict[Place, dict[str, Any]] = {}
     for table in tables:
         names = list(table.index.names)
         if names not in (["stack", "layer", "head"], ["layer", "head"]):
             raise SelectionError(
-                "A survey's analysis gives a table with one row per head, by 'layer' and 'head' "
-                f"(and 'stack' before them), not by {names}."
+                "An analysis of a survey must return one row per head, indexed by 'layer' and "
+                f"'head' or by 'stack', 'layer' and 'head', not by {names}."
             )
         places = list(table.index)
         if len(names) == 2:
             places = [(trace.only_stack.name, *place) for place in places]
-        # Missing numbers are NaN and missing words None, so that the kind of a column is known.
+        # Missing numbers are NaN and missing text is None, so that the type of a column is known.
         missing: list[Any] = [np.nan if is_numeric_dtype(kind) else None for kind in table.dtypes]
         columns = [
             one.astype(object).to_numpy(copy=True, na_value=none).tolist()
@@ -65,10 +59,9 @@ def scores_of(tables: Sequence[pd.DataFrame], trace: AttentionTrace) -> dict[Pla
 
 
 def score_column(values: Sequence[Any]) -> pa.Array:
-    """Write a column of scores: numbers as float64, anything else as text; none is null, not NaN.
+    """Write a column of scores: numbers as float64, anything else as text, NaN as null.
 
-    SQL takes means of what is not null. Words that no head of a text has are of the kind that those
-    of other texts have.
+    SQL ignores null in means. A column that is null in a whole text gets its type from other texts.
     """
     known = [None if value is None or value != value else value for value in values]
     if all(value is None for value in known):
@@ -89,7 +82,7 @@ def of_one_kind(rows: Sequence[pa.Table]) -> list[pa.Table]:
 
 
 def _scored(row: pa.Table) -> list[pa.Field]:
-    """List the columns of a text's heads; of one that failed there are none."""
+    """List the columns of a text's heads; a failure has none."""
     return list(row.schema.field("heads").type.value_type) if "heads" in row.column_names else []
 
 
@@ -100,5 +93,5 @@ def _worded(row: pa.Table, names: Set[str]) -> pa.Table:
 
 
 def encodable(text: str) -> str:
-    """Escape what is no UTF-8."""
+    """Escape what UTF-8 cannot encode."""
     return text.encode(errors="backslashreplace").decode()

@@ -1,4 +1,4 @@
-"""The tables of a survey: their columns, their files, and how polars scans one."""
+"""The tables of a survey: their columns, their files, and scanning them with polars."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ TABLES: Mapping[str, pa.Schema] = {
 def files_of(
     folder: Path, tables: Iterable[str], text_id: int | None = None
 ) -> dict[str, list[Path]]:
-    """List the files of tables, of all parts that are in a survey or of that of one text."""
+    """List the files of tables, of all parts of a survey or of the part with a text."""
     parts = parts_in(folder)
     if text_id is not None:
         first = part_of(parts, text_id)
@@ -73,7 +73,7 @@ def files_of(
 
 
 def _there(name: str, files: Mapping[str, list[Path]]) -> list[Path]:
-    """List the files that a table has, and those that it lacks although texts were captured."""
+    """List the files that a table has, or should have because texts were captured."""
     if name == "texts":
         return files[name]
     known = set(files[name][0].parent.glob("*.parquet")) if files[name] else set()
@@ -88,13 +88,7 @@ _right = Once()
 
 
 def check_tables(files: Mapping[str, Sequence[Path]]) -> None:
-    """Check the files of tables before DuckDB or polars reads them, which check nothing.
-
-    Raises
-    ------
-    FileError
-        Where one is missing or damaged, or lacks a column that its table always has.
-    """
+    """Check the files of tables, as DuckDB and polars check nothing."""
     todo = [(name, path) for name, paths in files.items() for path in paths]
     with ThreadPoolExecutor() as pool:
         for _ in pool.map(lambda one: check_table(*one), todo):
@@ -102,7 +96,7 @@ def check_tables(files: Mapping[str, Sequence[Path]]) -> None:
 
 
 def check_table(name: str, path: Path) -> None:
-    """Check a file of a table; errors are those of `check_tables`."""
+    """Check a file of a table; raises the errors of `check_tables`."""
     with reading(path):
         check_file(path)
         if not _right.is_new(path):
@@ -114,19 +108,19 @@ def check_table(name: str, path: Path) -> None:
         if kind != field.type and not (kind == pa.float64() and field.type == pa.float32()):
             _right.forget(path)
             raise FileError(
-                f"{path} is no file of the table {name!r}: its column {field.name!r} must be "
-                f"{field.type}, and {'is not there' if kind is None else f'is {kind}'}."
+                f"{path} is not a file of the table {name!r}: its column {field.name!r} must be "
+                f"{field.type}, but {'is missing' if kind is None else f'is {kind}'}."
             )
 
 
 def named_in(query: str) -> list[str]:
-    """List the tables that a query can read: those that it names, or all where it names none."""
+    """List the tables that a query may read: those that it names, or all of them."""
     words = set(re.findall(r"\w+", query.lower()))
     return [name for name in TABLES if name in words] or list(TABLES)
 
 
 def scan(table: str, files: list[Path]) -> pl.LazyFrame:
-    """Scan the files of a table with polars; a column that some of them lack is null there."""
+    """Scan the files of a table with polars; a column that a file lacks is null."""
     try:
         import polars as pl
     except ImportError as error:

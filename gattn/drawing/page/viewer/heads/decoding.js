@@ -1,4 +1,4 @@
-// From the blocks of a page to heads and their tokens.
+// Decodes the blocks of a page into heads and their tokens.
 
 /** Undo base64. */
 export function bytesOf(text) {
@@ -14,7 +14,7 @@ export async function inflate(bytes) {
   return new Uint8Array(await new Response(stream).arrayBuffer());
 }
 
-/** Give a function that takes numbers, stored as byte planes, from the front of bytes. */
+/** Make a function that reads the next numbers, stored as byte planes. */
 function planes(bytes) {
   let at = 0;
   return (size, width) => {
@@ -44,9 +44,9 @@ function explicitRows(take, graph, queries) {
 }
 
 /**
- * Decode a block to a head: edges sorted by row, then key; `start[row]` is a row's first edge.
+ * Decode a block into a head: edges sorted by row, then key; `start[row]` is the first edge of a row.
  *
- * A sink outside the sequence becomes one more key, the last one, with an edge in each row.
+ * A sink outside the text becomes one more key, the last, with an edge in each row.
  */
 export function decodeHead(bytes, graph, { queries, keys, offset, levels = 65534 }) {
   const take = planes(bytes);
@@ -98,7 +98,7 @@ export function tokensOf(side, generatedFrom = null) {
 
 export const SINK = { text: "<sink>", index: -1, position: -1, word: null, special: false, generated: false, virtual: true };
 
-/** Give a decoded head its tokens; in self-attention `rowNode` says which key each query is. */
+/** Give a decoded head its tokens; in self-attention, `rowNode` says which key each query is. */
 export function withTokens(head, keys, queries, offset) {
   const all = head.sinkKey < 0 ? keys : [...keys, SINK];
   const rows = head.start.length - 1;

@@ -18,9 +18,9 @@ export function choose(head, { threshold, top, weight, isDense = false }) {
   return { edges: some, rule: `${rule ? `${rule}, ${strongestOnes} of these` : strongestOnes}${spreadOf(stride)}` };
 }
 
-export const spreadOf = (stride) => (stride > 1 ? `, one in ${stride} of equally strong ones` : "");
+export const spreadOf = (stride) => (stride > 1 ? `, one in ${stride} of those equally strong` : "");
 
-/** Say which of some sizes are the strongest, to be asked in order: of those equal to the least of them one in `stride`. */
+/** Tell which sizes are the strongest, to be asked in order; of those tied for the last place, one in `stride`. */
 export function strongest(sizes, most, columns) {
   if (sizes.length <= most || !most) return { passes: () => most > 0, stride: 1 };
   const sorted = sizes.slice().sort();
@@ -31,7 +31,7 @@ export function strongest(sizes, most, columns) {
   return { passes: (n) => sizes[n] > least || (sizes[n] === least && tied++ % stride === 0), stride };
 }
 
-/** Choose one in how many leaves at most some of them, and not the same few keys in each row. */
+/** Choose a stride that leaves at most `most` of `size`, and does not hit the same few keys in each row. */
 function strideOf(size, most, columns) {
   let stride = Math.max(1, Math.ceil(size / most));
   while (stride > 1 && divisor(stride, columns) > 1) stride++;
@@ -51,11 +51,11 @@ function ruled(head, threshold, top, weight) {
     for (let e = head.start[row]; e < head.start[row + 1]; e++) if (passes(e)) edges.push(e);
     chosen.push(...ranked(edges, strength).slice(0, top));
   }
-  rules.push(`the ${top} strongest of each query by ${weight}`);
+  rules.push(`the ${top > 1 ? `${top} ` : ""}strongest per query by ${weight}`);
   return { edges: Uint32Array.from(chosen.sort((a, b) => a - b)), rule: rules.join(", ") };
 }
 
-/** List the numbers below a size that pass, in order. */
+/** List the numbers below `size` that pass, in order. */
 function every(size, passes) {
   let found = 0;
   for (let e = 0; e < size; e++) if (passes(e)) found++;
@@ -64,7 +64,7 @@ function every(size, passes) {
   return edges;
 }
 
-/** As many edges as lines stay readable, and at least one per query; nearly uniform queries show one in k. */
+/** Choose as many edges as stay readable as lines, at least one per query; nearly uniform queries show one in k. */
 function readable(head) {
   const { attention } = head.values;
   const nodes = head.keys.length + (head.rowNode ? 0 : head.queries.length);
@@ -81,12 +81,12 @@ function readable(head) {
   if (place < 0) place = STEPS.length - 1;
   while (place && counts[place - 1] <= 4 * limit && masses[place] < masses[0] / 2) place--;
   const chosen = Uint8Array.from(sizes, (a) => (a >= STEPS[place] && a > 0 ? 1 : 0));
-  const rules = STEPS[place] ? [`${whatOf(head)} ≥ ${STEPS[place]}`] : sizes.includes(0) ? [`${whatOf(head)} other than 0`] : [];
+  const rules = STEPS[place] ? [`${whatOf(head)} ≥ ${STEPS[place]}`] : sizes.includes(0) ? [`nonzero ${whatOf(head)}`] : [];
   const even = evenEdges(head, sizes, chosen);
   const stride = strideOf(even.length, limit, head.keys.length);
   even.forEach((e, n) => n % stride || (chosen[e] = 1));
   if (even.length) rules.push(`${stride > 1 ? `one edge in ${stride}` : "all edges"} of nearly uniform queries`);
-  if (addStrongest(head, sizes, chosen)) rules.push("the strongest edge of each query");
+  if (addStrongest(head, sizes, chosen)) rules.push("the strongest edge per query");
   return { edges: every(head.key.length, (e) => chosen[e]), rule: rules.join(" or ") };
 }
 
@@ -126,7 +126,7 @@ function addStrongest(head, sizes, chosen) {
 
 const whatOf = (head) => (head.isChange ? "change" : "attention");
 
-/** Say which edges are shown, and how much of the mass they are. */
+/** Say which edges are shown, and how much of the attention they hold. */
 export function caption(head, { edges: chosen, rule }) {
   const isToken = (e) => head.key[e] !== head.sinkKey;
   const { attention } = head.values;
@@ -135,9 +135,9 @@ export function caption(head, { edges: chosen, rule }) {
   const mass = shown.reduce((sum, e) => sum + (Math.abs(attention[e]) || 0), 0);
   const all = head.mass.reduce((sum, m) => sum + m, 0);
   const edges = shown.length === total ? `all ${count(total, "edge")}` : `${grouped(shown.length)} of ${count(total, "edge")}`;
-  const share = all ? `, ${percent(mass, all)} of the ${head.isChange ? (head.isPart ? "known change" : "change") : "mass"}` : "";
+  const share = all ? `, ${percent(mass, all)} of the ${head.isChange ? (head.isPart ? "known change" : "change") : "attention"}` : "";
   const unknown = head.isChange ? attention.reduce((sum, change) => sum + Number.isNaN(change), 0) : 0;
-  const alone = unknown ? `; ${count(unknown, "edge")} kept in one run alone` : "";
+  const alone = unknown ? `; ${count(unknown, "edge")} kept in only one run` : "";
   const fromSink = head.sinkKey < 0 ? "" : `; ${count(chosen.length - shown.length, "edge")} from the sink`;
   return `${rule ? `${rule}: ` : ""}${edges}${share}${alone}${fromSink}`;
 }

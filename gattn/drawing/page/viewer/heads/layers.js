@@ -1,9 +1,9 @@
-// All heads of a layer as one, and paths through layers.
+// The mean over the heads of a layer, and paths through layers.
 
 import { rowsOf } from "./readings.js";
 import { strongest } from "./edges.js";
 
-/** Average the heads of a layer: edges sorted by query, and the mass of each query, what was dropped included; `pause` may wait. */
+/** Average the heads of a layer: edges sorted by query, and each query's attention including what was dropped; `pause` may wait. */
 export async function meanOf(heads, pause = () => {}) {
   const nodes = heads[0].keys.filter((token) => !token.virtual).length;
   const most = heads.reduce((sum, head) => sum + head.key.length, 0);
@@ -37,7 +37,7 @@ export async function meanOf(heads, pause = () => {}) {
   return { key: key.slice(0, used), query: query.slice(0, used), mean: kept, mass, isChange, isPart, isSigned: isChange || kept.some((m) => m < 0) };
 }
 
-/** List the strongest edges of some layers of so many tokens, the weakest first: at most some, found by a histogram. */
+/** List the strongest edges of layers, the weakest first, at most `most` of them; a histogram finds them. */
 export function strongestOf(values, most, isIn, tokens) {
   const bins = new Uint32Array(2001);
   const bin = (size) => Math.min(2000, Math.floor(2000 * Math.sqrt(size)));
@@ -67,11 +67,11 @@ export function strongestOf(values, most, isIn, tokens) {
 export const staying = (layer, i) => 1 / (1 + layer.mass[i]);
 
 /**
- * Follow a token of a level to all levels below and above, by products of layers (rollout).
+ * Follow a token at a level to all levels below and above, by products of layers (rollout).
  *
- * A layer is attention and the residual stream, as much as a mass of 1, divided by both masses: what was
- * dropped of them lacks, as in `gattn.analysis.rollout`. Level 0 is the input.
- * Returns `levels`, the share at each level's tokens, and `flows`, the share over each layer's edges.
+ * A layer is its attention plus the residual stream, which counts as 1, divided by the sum of both; dropped
+ * edges are missing, as in `gattn.analysis.rollout`. Level 0 is the input.
+ * Returns `levels`, the share at the tokens of each level, and `flows`, the share over the edges of each layer.
  */
 export function rollout(layers, level, token) {
   const size = layers[0].mass.length;

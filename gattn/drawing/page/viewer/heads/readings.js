@@ -1,13 +1,13 @@
-// What is looked up in a head: where a token is, what it reads, and what reads it.
+// Looks up a token in a head: where it is, what it reads, and what reads it.
 
 import { number } from "./texts.js";
 
-/** Find the node that a token is, or is part of, by the token's index; -1 where it is not there. */
+/** Find the node that is a token or contains it, by the token's index; -1 if there is none. */
 export function nodeOf(nodes, index) {
   return nodes.findIndex((node) => node.index === index || (node.index < index && index <= node.last));
 }
 
-/** Find a key and a query of a head by the indices of their tokens; null where neither is there. */
+/** Find a key and a query of a head by the indices of their tokens; null if there is neither. */
 export function placeIn(head, key, row) {
   const place = { key: nodeOf(head.keys, key ?? NaN), row: nodeOf(head.queries, row ?? NaN) };
   return place.key < 0 && place.row < 0 ? null : place;
@@ -15,7 +15,7 @@ export function placeIn(head, key, row) {
 
 const indices = new WeakMap();
 
-/** Index a head by its keys and rows, once: its columns, the row of each edge, the row of each node. */
+/** Index a head once: the edges of each key, the row of each edge, the row of each node. */
 export function indexOf(head) {
   if (indices.has(head)) return indices.get(head);
   const rows = head.start.length - 1;
@@ -32,23 +32,23 @@ export function indexOf(head) {
   return index;
 }
 
-/** Give how strong an edge is: its size, but for scores, which have no natural zero, the score itself. */
+/** Measure how strong an edge is: by its size, or by its score, which has no natural zero. */
 export function strengthOf(head, weight) {
   const values = head.values[weight];
   const isSize = weight !== "score" || head.isChange;
   return (e) => (Number.isNaN(values[e]) ? -Infinity : isSize ? Math.abs(values[e]) : values[e]);
 }
 
-/** Order edges from the strongest on; ties stay in their order. */
+/** Sort edges, the strongest first; ties keep their order. */
 export const ranked = (edges, strength) => edges.sort((a, b) => (strength(b) > strength(a)) - (strength(b) < strength(a)) || a - b);
 
 export const rowEdges = ({ start }, row) => Array.from({ length: row < 0 ? 0 : start[row + 1] - start[row] }, (_, n) => start[row] + n);
 
 /**
- * List what a focus reads and what reads it, the strongest first: {e, row, key, token, value, isClear}.
+ * List what the focus reads and what reads it, the strongest first: {e, row, key, token, value, isClear}.
  *
- * An edge of value 0 is none, but for scores. Clear are the strongest eight, as far as they, or of scores
- * their attention, are a fifth of the strongest.
+ * An edge with value 0 does not count, unless the value is a score. The strongest eight are clear if they are at
+ * least a fifth of the strongest; for scores, their attention is compared.
  */
 export function readingsOf(head, focus, weight) {
   const { row, start, edge } = indexOf(head);
@@ -67,10 +67,10 @@ export function readingsOf(head, focus, weight) {
   };
 }
 
-/** Write a value of a head, or why there is none: of a change, because of an edge of one run alone. */
+/** Write a value of a head; for a change, say why it is missing: only one run has the edge. */
 export const valueText = (value, { isChange, isPart }) => (isChange && Number.isNaN(value) ? (isPart ? "not kept" : "no edge") : number(value));
 
-/** Say which row each node is as a query, or -1. */
+/** Give the row of each node as a query, or -1. */
 export function rowsOf(head) {
   const rows = new Int32Array(head.keys.length).fill(-1);
   head.rowNode?.forEach((node, row) => node >= 0 && (rows[node] = row));

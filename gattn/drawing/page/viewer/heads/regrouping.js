@@ -1,13 +1,13 @@
-// Heads made of heads: the difference of two, words instead of tokens, fewer tokens.
+// Makes heads from heads: the difference of two, words instead of tokens, fewer tokens.
 
-/** The kinds of values of which an edge that is not there has 0. */
+/** The values that are 0 for an edge that does not exist. */
 export const AMOUNTS = ["attention", "contribution"];
 
 /**
  * Subtract a head from another one on the same tokens, edge by edge.
  *
- * An edge of one of them alone has an attention of 0 in the other; where that one did not keep all of
- * its edges, or of a score, the change is not known: NaN.
+ * An edge that only one of them has counts as 0 attention in the other. If the other dropped edges, or for
+ * scores, the change is unknown: NaN.
  */
 export function difference(before, after) {
   const sinkKey = Math.max(before.sinkKey, after.sinkKey);
@@ -39,14 +39,14 @@ export function difference(before, after) {
   return { start, key: Uint32Array.from(key), values, mass, sinkKey, isChange: true, isPart: before.isPart || after.isPart };
 }
 
-/** Join the texts of the tokens of a word: the marks of continued pieces go. */
+/** Join the texts of the tokens of a word, without continuation marks. */
 export function joined(texts) {
   return texts.map((text, i) => (i && text.startsWith("##") ? text.slice(2) : text)).join("");
 }
 
 const merged = (parts) => ({ ...parts[0], text: joined(parts.map((part) => part.text)), last: parts.at(-1).index });
 
-/** Say which node each token becomes: -1 where hidden, one node for each word where words merge. */
+/** Say which node each token becomes: -1 if hidden, one node per word if words merge. */
 export function groupsOf(tokens, { merge = false, hidden = new Set(), from = 0, to = Infinity } = {}) {
   const group = new Int32Array(tokens.length).fill(-1);
   const members = [];
@@ -64,9 +64,9 @@ export function groupsOf(tokens, { merge = false, hidden = new Set(), from = 0, 
 }
 
 /**
- * Make a head on other nodes: those that `groupsOf` gives for keys and, in cross-attention, queries.
+ * Make a head on other nodes: those of `groupsOf` for keys and, in cross-attention, for queries.
  *
- * Attention to a word is the sum over its tokens, that of a word the mean; other values do not merge.
+ * Attention to a word is the sum over its tokens, attention of a word the mean; other values do not merge.
  */
 export function regroup(head, onKeys, onQueries = null) {
   const { group, nodes } = onKeys;
@@ -121,7 +121,7 @@ export function regroup(head, onKeys, onQueries = null) {
   };
 }
 
-/** Look at ranges of the keys and the queries alone. */
+/** Restrict a head to ranges of keys and queries. */
 export function windowed(head, keys, queries) {
   if (!keys && !queries) return head;
   const on = (tokens, limits) => groupsOf(tokens, limits ? { from: limits[0], to: limits[1] } : {});
@@ -130,7 +130,7 @@ export function windowed(head, keys, queries) {
   return { ...part, rowNode: Int32Array.from(part.queries, (query) => part.keys.indexOf(query)) };
 }
 
-/** Find the keys that take more than 0.3 of the attention of the queries, on average, and the virtual one. */
+/** Find the keys that receive more than 0.3 of the attention on average, and the virtual one. */
 export function sinksOf(head) {
   const received = new Float64Array(head.keys.length);
   head.key.forEach((k, e) => (received[k] += Math.abs(head.values.attention[e])));

@@ -1,9 +1,9 @@
-// What is searched in a text, also across tokens.
+// Searches a text, also across tokens.
 
 import { visible } from "./texts.js";
 import { joined } from "./regrouping.js";
 
-/** Find what is searched in a text, also across tokens: the tokens of each place, in order. */
+/** Find all matches in a text, also across tokens: the tokens of each match, in order. */
 export function searched(tokens, query) {
   const wanted = query.toLowerCase().trim();
   if (!wanted) return [];

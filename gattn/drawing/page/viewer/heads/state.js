@@ -1,4 +1,4 @@
-// The state of the page: its parts, the fragment of the address that says it, and what of it there is.
+// The state of the page: its fields, its fragment in the address, and fitting it to the data.
 
 export const VIEWS = ["arcs", "columns", "matrix", "layered", "text"];
 export const SHOWN = ["before", "after", "difference", "all three"];
@@ -13,7 +13,7 @@ const asRange = (text) => {
   return from < to ? [from, to] : undefined;
 };
 
-/** What can be said of the view: how each part is read from text, and what it is by default. */
+/** The fields of the state: how to read each from text, and its default. */
 const FIELDS = {
   view: [oneOf(VIEWS), "arcs"],
   stack: [asWords, ""],
@@ -38,7 +38,7 @@ const FIELDS = {
 
 export const DEFAULTS = Object.fromEntries(Object.entries(FIELDS).map(([name, [, usual]]) => [name, usual]));
 
-/** Write what differs from the default as a URL fragment. */
+/** Write a state as a URL fragment, without defaults. */
 export function toFragment(state) {
   const parts = new URLSearchParams();
   for (const [name, usual] of Object.entries(DEFAULTS)) {
@@ -49,7 +49,7 @@ export function toFragment(state) {
   return parts.toString();
 }
 
-/** Read a URL fragment; what it does not say, or says wrongly, is the default. */
+/** Read a URL fragment; missing and invalid fields take their defaults. */
 export function fromFragment(text) {
   const parts = new URLSearchParams(text.replace(/^#/, ""));
   return Object.fromEntries(
@@ -57,7 +57,7 @@ export function fromFragment(text) {
   );
 }
 
-/** Name the heads that a page opens with: the clearest induction head, else previous-token head, else the first. */
+/** Choose the head that a page opens with: the best induction head, or previous-token head, or the first. */
 function firstHead(graphs) {
   const best = (name) => graphs.reduce((most, graph) => ((graph.scores[name] ?? 0) > (most.scores[name] ?? 0) ? graph : most), graphs[0]);
   return ["induction", "previous_token"].map((name) => [best(name), name]).find(([graph, name]) => graph.scores[name] >= 0.2)?.[0] ?? graphs[0];
@@ -66,19 +66,19 @@ function firstHead(graphs) {
 export const stackOf = (trace, name) => trace.stacks.find((stack) => stack.name === name);
 export const graphOf = (trace, { stack, layer, head }) => stackOf(trace, stack).graphs.find((graph) => graph.layer === layer && graph.head === head);
 
-/** List the kinds of values that a head has in all traces. */
+/** List the values that a head has in all traces. */
 export function weightsOf(traces, place) {
   const [first, ...others] = traces.map((trace) => graphOf(trace, place).values);
   return Object.keys(first).filter((name) => others.every((values) => Object.hasOwn(values, name)));
 }
 
-/** Cut a range to what there is; null where that is nothing or all. */
+/** Cut a range to the size; null if that leaves nothing or everything. */
 function within(range, size) {
   const [from, to] = range ? [range[0], Math.min(range[1], size)] : [0, size];
   return from < size && to - from < size ? [from, to] : null;
 }
 
-/** Fit a state to what there is: names and numbers that do not exist become the first, or the nearest. */
+/** Fit a state to the data: names and numbers that do not exist become the first, or the nearest. */
 export function settled(state, traces) {
   const stack = stackOf(traces[0], state.stack) ?? traces[0].stacks.find(({ queries }) => !queries) ?? traces[0].stacks[0];
   const place = stack.graphs.find((graph) => graph.layer === state.layer && graph.head === state.head);

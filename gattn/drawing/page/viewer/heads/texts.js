@@ -1,4 +1,4 @@
-// Numbers and tokens as text: how they are written, and how wide they are.
+// Writes numbers and tokens as text, and estimates its width.
 
 /** Write a number with at most three significant digits. */
 export function number(value) {
@@ -14,7 +14,7 @@ export function number(value) {
 /** Write a whole number with commas between thousands. */
 export const grouped = (size) => size.toLocaleString("en");
 
-/** Write how much a part is of a whole, in percent. */
+/** Write a share of a whole in percent. */
 export const percent = (part, whole) => `${Number(((100 * part) / whole).toPrecision(3))} %`;
 
 export const count = (size, name) => `${grouped(size)} ${name}${size === 1 ? "" : "s"}`;
@@ -29,7 +29,7 @@ function piece(character) {
   return isHidden ? `U+${code.toString(16).toUpperCase().padStart(4, "0")}` : character;
 }
 
-/** Write a token so that nothing of it is invisible or acts on the text around it. */
+/** Write a token so that nothing in it is invisible or affects the text around it. */
 export function visible(token, limit = 16) {
   if (!token) return '""';
   const stripped = token.replace(/^ +| +$/g, "");
@@ -45,10 +45,10 @@ export function visible(token, limit = 16) {
   return text;
 }
 
-/** Write a token, but for one that is not of the text, which says what it is. */
+/** Write a token; a virtual one is written as it is. */
 export const spelled = (token, limit) => (token.virtual ? token.text : visible(token.text, limit));
 
-/** Keep what a token's letters do to the direction of a line within the token. */
+/** Isolate the writing direction of a token from the rest of the line. */
 export const isolated = (text) => `\u2068${text}\u2069`;
 
 /** Estimate the width of a line of text. */

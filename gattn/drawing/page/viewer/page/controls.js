@@ -1,4 +1,4 @@
-// What the controls show of a state, and the colours of the style sheet.
+// Shows the state in the controls, and sets the colours of the style sheet.
 
 import { number } from "../heads/texts.js";
 import { SHOWN, weightsOf } from "../heads/state.js";
@@ -7,11 +7,11 @@ import { $, element } from "./elements.js";
 import { headText } from "./describing.js";
 import { placeChosen, placesFound } from "./finding.js";
 
-const NO_WORDS = "Not known here: the tokens came without words, from no tokenizer or from ids that no text encodes to";
+const NO_WORDS = "Unknown here: the tokens came without a tokenizer, or from ids that do not encode a text";
 const partsReason = (sides) => (sides.some(({ words }) => words) ? "Each word is one token here" : NO_WORDS);
 const specialReason = (sides) => (sides.some(({ words }) => words) ? "There are no special tokens here" : NO_WORDS);
 
-/** Give the style sheet the colours of the look. */
+/** Pass the colours of the look to the style sheet. */
 export function dress(page) {
   const { dataset, style } = document.documentElement;
   dataset.theme = page.look.name;

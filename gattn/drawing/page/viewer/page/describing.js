@@ -1,14 +1,14 @@
-// What the header says of the text, the model and the heads.
+// Describes the text, the model and the heads in the header.
 
 import { count, grouped, visible } from "../heads/texts.js";
 import { $ } from "./elements.js";
 
-/** List what differs among some texts. */
+/** List the different texts among some. */
 const distinct = (texts) => [...new Set(texts)].filter(Boolean).map((text) => visible(text, 80)).join(" and ");
 
 const keepOf = ({ edges, totalEdges, keep }) => (edges === totalEdges ? "all edges kept" : keep ? `edges kept: ${keep}` : "some edges kept");
 
-/** Say how many edges some graphs have, where they lack some. */
+/** Say how many edges some graphs have, if any were dropped. */
 export function keptText(graphs) {
   const [edges, all] = ["edges", "totalEdges"].map((name) => graphs.reduce((sum, graph) => sum + graph[name], 0));
   return edges < all ? `${distinct(graphs.map(keepOf))}, ${grouped(edges)} of ${count(all, "edge")}` : "";
@@ -24,7 +24,7 @@ export function editsText(page) {
   return [edits && `edits: ${visible(edits, 200)}`, edited && visible(edited, 200)].filter(Boolean).join(" · ");
 }
 
-/** Say what the text and the shown graphs are; where two differ, what both are. */
+/** Describe the text and the shown graphs; if two runs differ, both. */
 export function describe(page) {
   const { keyTokens, queryTokens, layers, heads } = page.stackOf(0);
   $("title").textContent = page.stack.text ? visible(page.stack.text, 150) : "gattn";

@@ -1,4 +1,4 @@
-// The elements of the document: found, made, filled.
+// Finds, makes and fills elements of the document.
 
 import { spelled } from "../heads/texts.js";
 
@@ -13,7 +13,7 @@ export function element(tag, attributes = {}, ...children) {
   return made;
 }
 
-/** Write a token of the text into an element of its own, so that its letters' direction stays inside. */
+/** Write a token into its own element, which isolates its writing direction. */
 export function tokenElement(token) {
   const name = element("bdi", { dir: "auto" });
   name.textContent = spelled(token, 48);

@@ -1,8 +1,8 @@
-// The search: what it finds, and the next place.
+// Searches tokens, and steps through the matches.
 
 import { searched } from "../heads/search.js";
 
-/** The nodes of a head that hold something of what is searched. */
+/** The nodes of a head that contain a part of a match. */
 export function matchesIn(page, head) {
   const { keyTokens, queryTokens } = page.stackOf(0);
   const among = (nodes, tokens) => {
@@ -12,7 +12,7 @@ export function matchesIn(page, head) {
   return [...among(head.keys, keyTokens), ...among(head.queries, queryTokens ?? keyTokens)];
 }
 
-/** The places that the search finds, in order. */
+/** The places of all matches, in order. */
 export function placesFound(page) {
   const { keyTokens, queryTokens } = page.stackOf(0);
   const isSeen = (first, before) => page.state.words && before && first.word !== null && first.word === before.word;
@@ -24,7 +24,7 @@ export function placesFound(page) {
   return [...of(keyTokens, "key"), ...of(queryTokens ?? [], "query")];
 }
 
-/** Which of the places found is the chosen token; where words merge, its word. */
+/** Which of the places found is the chosen token or, if words merge, its word. */
 export function placeChosen(page, found) {
   const { words, side, token } = page.state;
   const { keyTokens, queryTokens } = page.stackOf(0);

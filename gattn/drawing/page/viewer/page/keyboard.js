@@ -1,4 +1,4 @@
-// What the controls and keys do.
+// Handles controls and keys.
 
 import { SHOWN, VIEWS, fromFragment, settled, weightsOf } from "../heads/state.js";
 import { nodeOf } from "../heads/readings.js";

@@ -1,4 +1,4 @@
-// The numbers below a view: tables of a token, all of an edge, and a sentence for screen readers.
+// Writes the numbers below a view: tables of a token, all values of an edge, and a sentence for screen readers.
 
 import { grouped, isolated, number } from "../heads/texts.js";
 import { placeIn, readingsOf, rowEdges, valueText } from "../heads/readings.js";
@@ -6,8 +6,8 @@ import { Scale } from "../scenes/colours.js";
 import { named } from "../scenes/marks.js";
 import { $, element, tokenElement } from "./elements.js";
 
-const NO_TOKEN = "Point at a token, or choose one, to see in numbers what it reads and what reads it.";
-const NO_ROLLOUT = "There is no rollout here: it follows one run, through consecutive layers whose attention is not negative.";
+const NO_TOKEN = "Point at a token, or click it, to list what it reads and what reads it.";
+const NO_ROLLOUT = "There is no rollout here: it needs a single run and consecutive layers of non-negative attention.";
 
 export function fillNumbers(page) {
   const tables = page.parts.flatMap((part, i) => tablesOf(page, part, i));
@@ -32,7 +32,7 @@ function tablesOf(page, part, i) {
     const mass = head.mass[focus.row];
     const kept = rowEdges(head, focus.row).reduce((sum, e) => sum + (head.key[e] === head.sinkKey ? 0 : Math.abs(head.values.attention[e])), 0);
     const isPart = part !== "difference" && mass > 0 && kept < 0.9995 * mass;
-    const lost = isPart ? `; shown are ${number(kept)} of its mass of ${number(mass)}` : "";
+    const lost = isPart ? `; ${number(kept)} of its ${number(mass)} attention shown` : "";
     found.push(tableOf(page, head.queries[focus.row], `reads${suffix}${lost}`, reads.map(({ token, value }) => [token, value, "key"]), page.scales[i], head));
   }
   if (focus.key >= 0) found.push(tableOf(page, head.keys[focus.key], `is read by${suffix}`, readBy.map(({ token, value }) => [token, value, "query"]), page.scales[i], head));
@@ -47,8 +47,8 @@ function layeredTables(page, i, { key }, suffix) {
   const { level } = page;
   const scale = new Scale("share", 0, 1, true);
   const start = page.stack.layers[0] ? `the tokens before layer ${page.stack.layers[0]}` : "the input";
-  const found = level > 0 ? [tableOf(page, keys[key], `at level ${level}: what it can have read of ${start} (rollout)${suffix}`, shares(0), scale)] : [];
-  if (level < page.layers[i].length) found.push(tableOf(page, keys[key], `at level ${level}: what can have read it, at the top (rollout)${suffix}`, shares(page.layers[i].length), scale));
+  const found = level > 0 ? [tableOf(page, keys[key], `at level ${level}: what it may have read of ${start} (rollout)${suffix}`, shares(0), scale)] : [];
+  if (level < page.layers[i].length) found.push(tableOf(page, keys[key], `at level ${level}: what may have read it, at the top (rollout)${suffix}`, shares(page.layers[i].length), scale));
   return found;
 }
 
@@ -63,7 +63,7 @@ function tableOf(page, token, what, rows, scale, head = {}) {
     if (!other.virtual)
       button.addEventListener("click", () => {
         page.chooseToken({ token: other.index, side });
-        $("view").focus({ preventScroll: true }); // this button goes
+        $("view").focus({ preventScroll: true }); // this button disappears
       });
     const bar = element("i", value < 0 && scale.isSigned ? { class: "minus" } : {});
     bar.style.width = `${100 * scale.share(value)}%`;
@@ -84,7 +84,7 @@ function tableOf(page, token, what, rows, scale, head = {}) {
   return element("table", {}, title, element("tbody", {}, ...lines));
 }
 
-/** Say all numbers of an edge, in all parts of a comparison. */
+/** Write all values of an edge, in all parts of a comparison. */
 function pairText(page, { row, key }) {
   return page.parts
     .map((part, i) => {
@@ -97,7 +97,7 @@ function pairText(page, { row, key }) {
     .join(" · ");
 }
 
-/** Say in a sentence what the chosen token reads most. */
+/** Describe what the chosen token reads most in a sentence. */
 function sentenceOf(page) {
   const head = page.heads?.[0];
   const focus = head && page.focusIn(head);

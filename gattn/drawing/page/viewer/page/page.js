@@ -1,4 +1,4 @@
-// The page as data: what it is of, what of it is shown, the heads decoded; and how another state is asked for.
+// The page as data: its traces, its state, its decoded heads; and how to change the state.
 
 import { DEFAULTS, fromFragment, graphOf, settled, stackOf, toFragment } from "../heads/state.js";
 import { bytesOf, decodeHead, inflate, tokensOf, withTokens } from "../heads/decoding.js";
@@ -11,7 +11,7 @@ const MOST_DECODED = 12_000_000;
 const FEW = 8;
 
 export class Page {
-  /** `show` is called with the page for each state that is asked for. */
+  /** `show` is called with the page whenever the state changes. */
   constructor(header, show) {
     this.header = header;
     this.traces = this.header.traces;
@@ -23,7 +23,7 @@ export class Page {
     this.most = FEW;
     this.looks = { light: lookOf("light", header.ramps), dark: lookOf("dark", header.ramps) };
     this.darkness = matchMedia("(prefers-color-scheme: dark)");
-    // What rendering the state gave
+    // Results of rendering the state
     this.run = 0;
     [this.heads, this.windows, this.layers, this.choices, this.scales, this.scene] = Array(6).fill(null);
     this.hiddenNames = [];
@@ -33,7 +33,7 @@ export class Page {
     this.pageOfHeads = "";
   }
 
-  /** Remember the last thing made for a slot, until its key changes. */
+  /** Remember the last value made for a slot, until its key changes. */
   once(slot, key, make) {
     const last = this.memory.get(slot);
     if (last?.key === key) return last.value;
@@ -42,7 +42,7 @@ export class Page {
     return value;
   }
 
-  // What there is
+  // Data
 
   get stack() {
     return stackOf(this.traces[0], this.state.stack);
@@ -73,7 +73,7 @@ export class Page {
     return { before: [0], after: [1] }[this.state.show] ?? [0, 1];
   }
 
-  /** The graphs of each shown trace that the view is of. */
+  /** The graphs of each shown trace that the view shows. */
   get shownGraphs() {
     const isLayered = this.state.view === "layered";
     return this.shownTraces.map((trace) => (isLayered ? this.stackOf(trace).graphs : [this.graph(trace)]));
@@ -117,7 +117,7 @@ export class Page {
     return withTokens(difference(before, after), keyTokens, queryTokens, offset);
   }
 
-  /** Which nodes are hidden, by the first head: the same ones in all parts of a comparison. */
+  /** Choose the hidden nodes by the first head: the same in all parts of a comparison. */
   hiddenOf(head, all) {
     const found = new Set(this.state.sinks ? [...sinksOf(head), ...all.map(({ sinkKey }) => sinkKey)] : []);
     found.delete(-1);
@@ -134,7 +134,7 @@ export class Page {
     return regroup(head, keys, groupsOf(head.queries, { merge, hidden: special }));
   }
 
-  /** The ranges that a view looks at; where nodes are both keys and queries, one range for both. */
+  /** The ranges in view; one range for both if nodes are both keys and queries. */
   limits() {
     const { keys, queries, view } = this.state;
     if (this.stack.queries) return { keys, queries };
@@ -143,18 +143,18 @@ export class Page {
     return { keys: hull, queries: hull };
   }
 
-  /** The level that the layered view is looked at from, its input being 0. */
+  /** The level of the chosen token in the layered view; the input is 0. */
   get level() {
     return this.hover?.level ?? this.state.level ?? this.stack.layers.length;
   }
 
-  /** Whether each layer follows on the one before: others do not compose. */
+  /** Whether layers are consecutive; others do not compose. */
   get isConsecutive() {
     const { layers } = this.stack;
     return layers.every((layer, n) => layer === layers[0] + n);
   }
 
-  /** Whether a view shows all edges where no threshold is set. */
+  /** Whether a view shows all edges if no threshold is set. */
   get isDense() {
     return ["matrix", "text"].includes(this.state.view);
   }
@@ -166,7 +166,7 @@ export class Page {
     return placeIn(head, of("key"), of("query"));
   }
 
-  /** What is looked at in a head: what the pointer is on, else what was chosen. */
+  /** The focus in a head: what the pointer is on, or else what was chosen. */
   lookedAt(head) {
     return this.hover ? placeIn(head, this.hover.key?.index, this.hover.row?.index) : this.focusIn(head);
   }
@@ -184,7 +184,7 @@ export class Page {
     this.render();
   }
 
-  /** Choose a token, and bring it into view. */
+  /** Choose a token and bring it into view. */
   chooseToken({ token, side = "key", level = this.state.level }) {
     this.most = FEW;
     const patch = { token, side: this.stack.queries ? side : "key", level };
@@ -203,7 +203,7 @@ export class Page {
     return said;
   }
 
-  /** Whether something else was asked for than what is shown: then it is drawn as soon as it is there. */
+  /** Whether the state has changed and is not drawn yet. */
   get isBusy() {
     return $("view").hasAttribute("aria-busy");
   }

@@ -1,4 +1,4 @@
-// What the pointer does, in the view and in the grid.
+// Handles the pointer, in the view and in the grid.
 
 import { $, canvasIn } from "./elements.js";
 import { drawView } from "./view.js";
@@ -17,7 +17,7 @@ function pointedAt(page, event) {
   return { key: head.keys[hit.key] ?? null, row: head.queries[hit.row] ?? null, isPair: hit.isPair ?? false, level: hit.level };
 }
 
-/** Whether a picture is too much work to follow the pointer: then a click chooses. */
+/** Whether a picture takes too long to follow the pointer; then only clicks choose. */
 function isHeavy(page) {
   return page.state.view === "layered" && (page.layers ?? []).flat().reduce((sum, { key }) => sum + key.length, 0) > 400_000;
 }
@@ -33,7 +33,7 @@ export function listenToView(page) {
       page.hover = isHeavy(page) ? null : pointedAt(page, event);
       const isUnmoved = before?.key === page.hover?.key && before?.row === page.hover?.row && before?.level === page.hover?.level;
       if (!isUnmoved) drawView(page);
-      if (start && dragged(page, start, page.hover)) $("caption").textContent = "let go to look at these tokens alone";
+      if (start && dragged(page, start, page.hover)) $("caption").textContent = "release to show only these tokens";
     });
   };
   $("view").addEventListener("pointermove", hover);
@@ -66,7 +66,7 @@ export function listenToView(page) {
   }, { passive: false });
 }
 
-/** The ranges between the two ends of a drag, where it spans several tokens. */
+/** The ranges between the two ends of a drag, if it spans several tokens. */
 function dragged(page, start, end) {
   const between = (a, b) => (a && b && !a.virtual && !b.virtual && a !== b ? [Math.min(a.index, b.index), Math.max(a.last ?? a.index, b.last ?? b.index) + 1] : null);
   const [keys, queries] = [between(start?.key, end?.key), between(start?.row, end?.row)];

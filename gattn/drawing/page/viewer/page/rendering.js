@@ -1,4 +1,4 @@
-// From a state to all that is shown of it.
+// Renders a state.
 
 import { SHOWN } from "../heads/state.js";
 import { SINK } from "../heads/decoding.js";
@@ -48,11 +48,11 @@ export async function render(page) {
 }
 
 export function couldNotShow(problem) {
-  complain(`This could not be shown: ${problem.message}. Reset the page by removing what follows # in its address.`);
+  complain(`This could not be shown: ${problem.message}. To reset the page, remove everything after # in its address.`);
   $("view").removeAttribute("aria-busy");
 }
 
-/** Average all heads of each layer in small steps, until something else is asked for. */
+/** Average all heads of each layer in small steps, until the state changes. */
 async function averagedLayers(page, run, hidden) {
   const { words: merge, special, show } = page.state;
   const key = [page.state.stack, show, merge, special, [...hidden].join()].join("|");

@@ -1,4 +1,4 @@
-// Saving a picture, and the link to a view.
+// Saves a picture, and copies the link to a view.
 
 import { visible } from "../heads/texts.js";
 import { toFragment } from "../heads/state.js";

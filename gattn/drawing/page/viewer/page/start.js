@@ -1,4 +1,4 @@
-// The start: where a document has the data of a page.
+// Starts the page, if the document has its data.
 
 import { visible } from "../heads/texts.js";
 import { $, complain, element } from "./elements.js";
@@ -12,7 +12,7 @@ import { listenToGrid, listenToView } from "./pointer.js";
 const FORMAT = 1;
 
 function noteFile(page) {
-  const notes = [...page.header.notes, `made by gattn ${page.header.version}; this file asks for nothing from any network`];
+  const notes = [...page.header.notes, `made by gattn ${page.header.version}; this file makes no network requests`];
   $("notes").replaceChildren(...notes.map((note) => element("li", {}, visible(note, 400))));
 }
 
@@ -35,5 +35,5 @@ async function begin(page) {
 if (typeof document !== "undefined" && $("gattn-header")) {
   const header = JSON.parse($("gattn-header").textContent);
   if (header.format === FORMAT) begin(new Page(header, render));
-  else complain(`The data of this page have format ${header.format}, and its script reads format ${FORMAT}: write the page again, with one version of gattn.`);
+  else complain(`The data of this page has format ${header.format}, but its script reads format ${FORMAT}: write the page again with one version of gattn.`);
 }

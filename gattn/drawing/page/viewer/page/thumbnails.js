@@ -1,4 +1,4 @@
-// The grid of all heads, drawn from their thumbnails.
+// Draws the grid of all heads from their thumbnails.
 
 import { grouped, number } from "../heads/texts.js";
 import { bytesOf, inflate } from "../heads/decoding.js";
@@ -56,7 +56,7 @@ function bracketsOf(page) {
   return found;
 }
 
-/** Find the thumbnails of all graphs: of each trace, and of what changed between two. */
+/** Decode the thumbnails of all graphs: of each trace, and of the change between two. */
 export async function decodeThumbnails(page) {
   const { block, size } = page.header.thumbnails;
   const bytes = await inflate(bytesOf($(`gattn-block-${block}`).textContent));

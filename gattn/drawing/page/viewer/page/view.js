@@ -1,4 +1,4 @@
-// The view of the chosen head: its scenes, drawn, and their caption.
+// Draws the view of the chosen head, and writes its caption.
 
 import { grouped, isolated } from "../heads/texts.js";
 import { caption } from "../heads/edges.js";
@@ -28,7 +28,7 @@ function sceneOf(page, i, width, height) {
   const focus = page.lookedAt(head);
   const scale = focus ? page.scales[i].forFew() : page.scales[i];
   const scene = SCENES[view]({ ...common, head, focus, scale, chosen: page.choices[i] });
-  const own = scene.added ? `; and ${grouped(scene.added)} more, the strongest of the token looked at` : "";
+  const own = scene.added ? `; and ${grouped(scene.added)} more, the strongest of this token` : "";
   return { ...scene, caption: caption(head, page.choices[i]) + own };
 }
 

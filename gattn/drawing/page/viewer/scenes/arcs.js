@@ -3,7 +3,7 @@
 import { KEY_HEIGHT, fitLabels, labelRow, lineMark, noteMark, overhang, scaleMarks } from "./marks.js";
 import { added, directions, firstGenerated, isSame, lineMarks, linesOf, linked, nodesOf } from "./lines.js";
 
-/** Where arcs lie: `at(node)` along the line, `rise` of an arc to its span, `base` and `bottom` of the labels. */
+/** Lay out arcs: `at(node)` along the line, the `rise` of an arc per span, `base` and `bottom` of the labels. */
 function arcPlaces({ head, width, height }, { tokens, ofRow }, lines) {
   const slots = tokens.map((token, i) => (token.virtual ? -2 : i + (i >= head.keys.length ? 1 : 0)));
   const first = Math.min(...slots, 0);
@@ -31,7 +31,7 @@ function arcPoints(from, to, y, side, { rise, pitch }) {
   return [from, y, from - out, y - up, to + out, y - up, to, y];
 }
 
-/** Tokens on one line; edges to the right run above it, edges to the left below. */
+/** Tokens on one line; edges to the right run above it, edges to the left below it. */
 export function arcs(picture) {
   const { head, look, width, focus } = picture;
   const nodes = nodesOf(head);

@@ -1,8 +1,8 @@
-// Colours and scales: where a value lies, how it is coloured, how wide its line is.
+// Colours and scales: the place of a value, its colour, and the width of its line.
 
 import { ticks } from "../heads/texts.js";
 
-/** The colours of everything that is not a value. */
+/** The colours of everything except values. */
 const LOOKS = {
   light: { name: "light", paper: "#ffffff", ink: "#1c2230", muted: "#5b6475", faint: "#dfe3ea", ground: "#f6f7f9", accent: "#b4460f", soft: "#fdf0e6" },
   dark: { name: "dark", paper: "#12151d", ink: "#e8ebf2", muted: "#9ba5b7", faint: "#2c3342", ground: "#0c0e14", accent: "#ffb066", soft: "#3a2a1a" },
@@ -19,10 +19,10 @@ function ramp(stops) {
   });
 }
 
-/** Put a look and the colours of attention on it together: 256 of each kind, from stops. */
+/** Join a look and its colours of attention: 256 of each kind, interpolated from stops. */
 export const lookOf = (name, ramps) => ({ ...LOOKS[name], unsigned: ramp(ramps[name].unsigned), signed: ramp(ramps[name].signed) });
 
-/** Name the colours that the style sheet uses; bars are as strong attention. */
+/** Name the colours that the style sheet uses; bars have the colour of strong attention. */
 export function cssOf({ paper, ink, muted, faint, ground, accent, unsigned, signed }) {
   return { paper, ink, muted, faint, ground, accent, bar: `rgb(${unsigned[170]})`, minus: `rgb(${signed[42]})` };
 }
@@ -33,8 +33,8 @@ const signedRoot = (x) => Math.sign(x) * Math.sqrt(Math.abs(x));
 export const signedSquare = (x) => Math.sign(x) * x * x;
 
 /**
- * The scale of a weight: attention on a square-root scale from 0 to 1, or from -1 where it is signed;
- * other values on a linear one from the least to the largest; changes on either side of 0.
+ * The scale of a weight: attention on a square-root scale from 0 (or -1 if signed) to 1; other values on a linear
+ * scale from the least to the largest; changes on both sides of 0.
  */
 export class Scale {
   constructor(label, low, high, isRoot, tokens = 5, isSigned = isRoot && low < 0) {
@@ -46,7 +46,7 @@ export class Scale {
     this.pen = 8.7 / Math.max(tokens, 5) ** 0.25;
   }
 
-  /** The scale that heads on the same tokens share: both runs of a comparison, or one change. */
+  /** The scale shared by heads on the same tokens: both runs of a comparison, or one change. */
   static of(heads, weight) {
     const [{ isChange, keys }] = heads;
     let [low, high] = [Infinity, -Infinity];
@@ -90,7 +90,7 @@ export class Scale {
     return `rgb(${this.rgb(value, look, isLine).join(",")})`;
   }
 
-  /** The share of the largest value; without a natural zero it counts from the least. */
+  /** The share of the largest value; without a natural zero, counted from the least. */
   share(value) {
     const isFromZero = this.isSigned || this.low >= 0;
     return Math.min(1, isFromZero ? Math.abs(value) / this.high : this.at(value)) || 0;
@@ -108,11 +108,11 @@ export class Scale {
   }
 }
 
-/** Give the luminance of a colour, as ratios of contrast take it. */
+/** The relative luminance of a colour, for contrast ratios. */
 const luminance = (parts) => {
   const [red, green, blue] = parts.map((part) => (part <= 10 ? part / 3294.6 : ((part / 255 + 0.055) / 1.055) ** 2.4));
   return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
 };
 
-/** Choose the ink, black or white, that has the larger contrast on a colour. */
+/** Choose the ink, black or white, with more contrast on a colour. */
 export const inkOn = (colour) => ((luminance(colour) + 0.05) ** 2 > 1.05 * 0.05 ? "#000000" : "#ffffff");

@@ -4,7 +4,7 @@ import { indexOf } from "../heads/readings.js";
 import { KEY_HEIGHT, fitLabels, labelRow, lineMark, noteMark, scaleMarks } from "./marks.js";
 import { added, directions, firstGenerated, lineMarks, linesOf, linked } from "./lines.js";
 
-/** Where columns lie: the height of each key and row, and the ends of the lines. */
+/** Lay out columns: the height of each key and row, and the ends of the lines. */
 function columnPlaces({ head, width, height }) {
   const size = Math.max(head.keys.length, head.queries.length, 1);
   const pitch = Math.min(26, Math.max(17, (height - 90) / size), 1400 / size);
@@ -18,7 +18,7 @@ function columnPlaces({ head, width, height }) {
   return { onKeys, onRows, x0: left + spare, x1: right - spare, ofKey: (key) => y(key - Math.min(0, shift)), ofRow: (row) => y(rowSlot(row)), slotAt, bottom: 42 + size * pitch };
 }
 
-/** Keys in a left column and queries in a right one; a token of self-attention at the same height. */
+/** Keys in the left column, queries in the right one; in self-attention, a token has the same height in both. */
 export function columns(picture) {
   const { head, look, width, focus } = picture;
   const { onKeys, onRows, x0, x1, ofKey, ofRow, slotAt, bottom } = columnPlaces(picture);

@@ -23,7 +23,7 @@ function layerPlaces({ layers, width, height, range: [first, end] }, tokens) {
   return { x: (token) => left + (token - first + 0.5) * pitch, y, left, pitch, labels, hit, places: tokens.map((_, n) => n + first) };
 }
 
-/** Draw levels, the names of layers, and the stream of each token: its width where paths are traced. */
+/** Draw levels, layer names, and the residual stream of each token, which has a width if paths are traced. */
 function layerGround({ layers, layerNames, look, width, level, token, traced, scale }, { x, y, left, pitch, places }) {
   const depth = layers.length;
   const levels = Array.from({ length: depth + 1 }, (_, l) => l);
@@ -41,22 +41,22 @@ function layerGround({ layers, layerNames, look, width, level, token, traced, sc
   return { marks, dots };
 }
 
-/** Say how much the edges drawn are of all: of what flows, of the means that may cancel, or of the whole mass. */
+/** Say how much the drawn edges hold: of the flow, of means that may cancel, or of all attention. */
 function shareOf({ layers, traced, level, range }, kept, total) {
   const share = (whole) => percent(kept, whole || 1);
-  if (traced) return `${share(total)} of what flows in attention${lostOf(traced, level)}`;
-  const alone = layers.some(({ isChange, isPart }) => isChange && isPart) ? "; edges kept in one run alone are left out" : "";
+  if (traced) return `${share(total)} of the flow through attention${lostOf(traced, level)}`;
+  const alone = layers.some(({ isChange, isPart }) => isChange && isPart) ? "; edges kept in only one run are left out" : "";
   if (layers.some(({ isSigned }) => isSigned)) return `${share(total)} of the means${alone}`;
-  return `${share(layers.reduce((sum, { mass }) => mass.slice(...range).reduce((some, m) => some + m, sum), 0))} of the mass`;
+  return `${share(layers.reduce((sum, { mass }) => mass.slice(...range).reduce((some, m) => some + m, sum), 0))} of the attention`;
 }
 
-/** Say how much of a token's way down ends at edges that are not there. */
+/** Say how much of the flow down from a token is lost in missing edges. */
 function lostOf({ levels }, level) {
   const lost = level ? 1 - levels[0].reduce((sum, share) => sum + share, 0) : 0;
-  return lost > 0.0005 ? `; ${number(100 * lost)} % of the way down is lost in edges not kept or hidden` : "";
+  return lost > 0.0005 ? `; ${number(100 * lost)} % is lost on the way down in dropped or hidden edges` : "";
 }
 
-/** Tokens side by side, layers one on the other: the strongest edges of the mean over heads. */
+/** Tokens side by side, layers above each other: the strongest edges of the mean over heads. */
 export function layered(picture) {
   const { layers, look, width, level, token, traced, scale, range: [first, end] } = picture;
   const tokens = picture.tokens.slice(first, end);

@@ -6,7 +6,7 @@ import { curvesMark } from "./marks.js";
 
 const MOST_OWN = 30;
 
-/** List the edges to draw, the weakest first: those chosen, and with a focus its own strongest ones, too. */
+/** List the edges to draw, the weakest first: the chosen ones and, with a focus, its own strongest ones. */
 export function linesOf({ head, chosen, focus, weight, threshold }) {
   const { row } = indexOf(head);
   const value = head.values[weight];
@@ -22,7 +22,7 @@ export function linesOf({ head, chosen, focus, weight, threshold }) {
 
 export const added = (lines) => lines.filter(({ isAdded }) => isAdded).length;
 
-/** Draw lines as curves: those aside from a focus are one mark, all others have their colour and width. */
+/** Draw lines as curves: those that miss the focus are one faint mark, all others have their colour and width. */
 export function lineMarks({ scale, look, weight }, lines, pointsOf) {
   const faint = lines.filter(({ kind }) => kind === "faint").map(pointsOf);
   const clear = lines.filter(({ kind }) => kind !== "faint");
@@ -35,7 +35,7 @@ export function lineMarks({ scale, look, weight }, lines, pointsOf) {
   return marks;
 }
 
-/** What has clearly to do with the focus: keys that it reads, rows that read it. */
+/** The clear links of the focus: keys that it reads, rows that read it. */
 export function linked(lines) {
   const clear = lines.filter(({ isClear }) => isClear);
   return {
@@ -47,7 +47,7 @@ export function linked(lines) {
 export const directions = (focus) => (focus ? "solid: what it reads; dashed: what reads it" : "key → query");
 export const firstGenerated = (tokens) => tokens.findIndex((token) => token.generated);
 
-/** The nodes of a head: in self-attention its keys, else keys before queries; `place` says which key and row one is. */
+/** The nodes of a head: its keys, in cross-attention followed by its queries; `place` gives the key and row of one. */
 export function nodesOf(head) {
   const keys = head.keys.length;
   if (head.rowNode) return { tokens: head.keys, ofRow: (row) => head.rowNode[row], place: (node) => ({ key: node, row: indexOf(head).rowOf[node] }) };

@@ -1,4 +1,4 @@
-// The marks that scenes are made of: lines, boxes, notes, scales and labels.
+// The marks that scenes consist of: lines, boxes, notes, scales and labels.
 
 import { number, spelled, textWidth, visible } from "../heads/texts.js";
 
@@ -9,7 +9,7 @@ export const textMark = (x, y, text, fill, more = {}) => ({ mark: "text", x, y, 
 
 export const noteMark = (look, x, y, text, anchor = "start") => textMark(x, y, text, look.muted, { size: 11, anchor });
 
-/** Write a note in as many lines as the width asks for. */
+/** Write a note in as many lines as needed. */
 export const noteMarks = (look, y, width, text) => wrapped(text, width - 20, 11).map((line, n) => noteMark(look, 8, y + 14 * n, line));
 
 const THIN = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000];
@@ -19,7 +19,7 @@ const labelsOf = new WeakMap();
 const widest = (labels) => labels.reduce((most, label) => Math.max(most, label && textWidth(label, SIZE)), 0);
 
 /**
- * Fit labels to the distance between neighbours: turned, then with numbers and thinned out.
+ * Fit labels to the distance between neighbours: turned, then numbered and thinned out.
  *
  * @returns {{texts: string[], angle: number, size: number, extent: number, stride: number}}
  */
@@ -45,7 +45,7 @@ export function fitLabels(tokens, pitch, angles) {
   return { texts, angle, size, extent, stride, wide: most };
 }
 
-/** Label a token in full where it is the focus. */
+/** The full label of a token, with its position. */
 export const named = (token) => (token.virtual ? token.text : `${visible(token.text, 24)} (${token.position})`);
 
 /** Draw a scale: its colours, for lines their widths, and round values. */
@@ -66,7 +66,7 @@ export function scaleMarks({ scale, look }, x, y, isLine) {
 
 export const KEY_HEIGHT = 44;
 
-/** Tell how a label is written, from what its token has to do with the focus and the search. */
+/** Choose the style of a label by the focus and the search. */
 function labelStyle({ look, focus, matches }, token, isFocus, isLinked) {
   if (isFocus) return { fill: look.accent, bold: true, ground: { fill: look.paper } };
   if (matches.has(token)) return { fill: look.accent, ground: { fill: look.soft, stroke: look.accent, radius: 3 } };
@@ -74,9 +74,9 @@ function labelStyle({ look, focus, matches }, token, isFocus, isLinked) {
 }
 
 /**
- * Write a row of labels: those on a ground of their own come last, on top of the others.
+ * Write a row of labels; those with a background come last, on top of the others.
  *
- * A token whose label is thinned out is named where it is the focus, and gets a sign where it is searched.
+ * A token whose label is thinned out is still named if it is the focus, and gets a sign if it matches the search.
  */
 export function labelRow(picture, tokens, labels, { place, anchor, isFocus, isLinked, sign = "●", angle = labels.angle }) {
   const shown = tokens.flatMap((token, i) => {
@@ -89,7 +89,7 @@ export function labelRow(picture, tokens, labels, { place, anchor, isFocus, isLi
   return ordered.flatMap((label) => labelMarks(label, { angle, anchor, size: labels.size }));
 }
 
-/** Write a label, on its ground; generated tokens are underlined. */
+/** Write a label on its background; generated tokens are underlined. */
 function labelMarks({ token, text, style, place: [x, y] }, { angle, anchor, size }) {
   const wide = (style.bold ? 1.06 : 1) * textWidth(text, size) + 6;
   const left = { start: x - 3, middle: x - wide / 2, end: x - wide + 3 }[anchor];
@@ -100,7 +100,7 @@ function labelMarks({ token, text, style, place: [x, y] }, { angle, anchor, size
   return [ground, textMark(x, y, text, style.fill, { anchor, size, bold: style.bold, ...turn }), underline].filter(Boolean);
 }
 
-/** How far slanted labels reach out on the left of the first token's place. */
+/** How far slanted labels reach to the left of the first token. */
 export function overhang({ texts, angle }, pitch) {
   const reach = texts.slice(0, 8).map((label, i) => 0.72 * textWidth(label, SIZE) - (i + 0.5) * pitch - 12);
   return angle === 45 ? Math.max(0, ...reach) : 0;

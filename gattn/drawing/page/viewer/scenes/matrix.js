@@ -36,7 +36,7 @@ function cellsOf({ head, chosen, weight, scale, look }) {
   return coloured.get(chosen);
 }
 
-/** Where a matrix lies: its corner, the size of a cell, and of a token, and the labels that fit. */
+/** Lay out a matrix: its corner, the size of a cell and of a token, and the labels that fit. */
 function matrixPlaces({ head, width, height }, { rows, columns, block }) {
   const left = Math.min(fitLabels(head.queries, 400 / Math.max(rows, 1), [90]).wide + 38, width * 0.32);
   const room = Math.min(width - left - 16, Math.max(height - 60, 320)) / Math.max(rows, columns, 1);
@@ -46,7 +46,7 @@ function matrixPlaces({ head, width, height }, { rows, columns, block }) {
   return { left, top: Math.min(onKeys.extent, 150) + 34, cell, step, onRows, onKeys, wide: cell * columns, tall: cell * rows };
 }
 
-/** Write the value of each cell in it. */
+/** Write the value of each cell. */
 function cellNumbers({ scale, look }, { values, columns }, { left, top, cell }) {
   return Array.from(values, (value, at) => {
     if (Number.isNaN(value)) return null;
@@ -57,7 +57,7 @@ function cellNumbers({ scale, look }, { values, columns }, { left, top, cell }) 
   }).filter(Boolean);
 }
 
-/** Frame the row and the column of the focus, and where generated tokens begin. */
+/** Frame the row and the column of the focus, and mark where generated tokens begin. */
 function matrixLines({ head, look, focus }, { left, top, step, wide, tall }) {
   const marks = [];
   const [row, key] = [firstGenerated(head.queries), firstGenerated(head.keys)];
@@ -66,7 +66,7 @@ function matrixLines({ head, look, focus }, { left, top, step, wide, tall }) {
   if (key > 0) marks.push(lineMark(x, top - 20, x, top + tall, look.accent, 1, { dash: [3, 3] }));
   const thick = Math.max(step, 1.5);
   const frame = (x, y, w, h, more) => {
-    marks.push(rectMark(x, y, w, h, { fill: "none", stroke: look.paper, width: 4 })); // else cells can be as dark as the frame
+    marks.push(rectMark(x, y, w, h, { fill: "none", stroke: look.paper, width: 4 })); // otherwise cells can be as dark as the frame
     marks.push(rectMark(x, y, w, h, { fill: "none", stroke: look.accent, width: 2, ...more }));
   };
   if (focus?.row >= 0) frame(left, top + focus.row * step, wide, thick);
@@ -74,7 +74,7 @@ function matrixLines({ head, look, focus }, { left, top, step, wide, tall }) {
   return marks;
 }
 
-/** Rows are queries, columns are keys; where a cell holds several edges it is the largest of them. */
+/** Rows are queries, columns are keys; a cell of several edges has the value of the largest. */
 export function matrix(picture) {
   const { head, look, width, focus, weight } = picture;
   const cells = cellsOf(picture);

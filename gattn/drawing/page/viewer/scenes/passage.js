@@ -1,4 +1,4 @@
-// Text: its tokens, shaded.
+// Text with shaded tokens.
 
 import { isolated, spelled, textWidth } from "../heads/texts.js";
 import { AMOUNTS } from "../heads/regrouping.js";
@@ -7,7 +7,7 @@ import { inkOn, rgb } from "./colours.js";
 import { KEY_HEIGHT, lineMark, named, noteMarks, rectMark, scaleMarks, textMark } from "./marks.js";
 import { firstGenerated, isSame, nodesOf } from "./lines.js";
 
-/** Shade the nodes of a head: by what the focus reads, by what reads it, or by what they receive on average. */
+/** Shade the nodes of a head: by what the focus reads, by what reads it, or by the mean that they receive. */
 function shadesOf({ head, focus, weight }, nodes) {
   const shades = new Float64Array(nodes.tokens.length).fill(NaN);
   if (!focus) {
@@ -30,7 +30,7 @@ function shadesOf({ head, focus, weight }, nodes) {
   return { shades, what: isReading ? `shaded by what ${whose} reads` : `shaded by what reads ${whose}` };
 }
 
-/** Set tokens as lines of boxes; queries of cross-attention begin a line of their own. */
+/** Set tokens as lines of boxes; queries of cross-attention begin a new line. */
 function boxesOf(tokens, width, top, isBreak) {
   let [x, y] = [8, top];
   return tokens.map((token, n) => {
@@ -44,7 +44,7 @@ function boxesOf(tokens, width, top, isBreak) {
 
 const MOST_WORDS = 1200;
 
-/** The text itself, shaded by what the focus reads; without one by what each token receives. */
+/** The text itself, shaded by what the focus reads or, without one, by what each token receives. */
 export function textView(picture) {
   const { head, look, width, focus, scale, matches } = picture;
   const nodes = nodesOf(head);
@@ -52,7 +52,7 @@ export function textView(picture) {
   const chosen = focus ? nodes.tokens.findIndex((_, node) => isSame(nodes.place(node), focus)) : -1;
   const from = Math.max(0, Math.min(nodes.tokens.length - MOST_WORDS, chosen - MOST_WORDS / 2));
   const shown = nodes.tokens.slice(from, from + MOST_WORDS);
-  const part = shown.length < nodes.tokens.length ? `; ${shown.length} tokens from position ${shown[0].position} on` : "";
+  const part = shown.length < nodes.tokens.length ? `; ${shown.length} tokens from position ${shown[0].position}` : "";
   const marks = noteMarks(look, 12, width, what + part + (firstGenerated(shown) >= 0 ? "; underlined: generated" : ""));
   const top = 20 + 14 * marks.length;
   const boxes = boxesOf(shown, width, top, (n) => !head.rowNode && n + from === head.keys.length);

@@ -1,0 +1,134 @@
+"""Describes traces, stacks and graphs in the header of a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from gattn.analysis.heads.head_scores import SCORES
+from gattn.analysis.heads.head_table import head_table
+from gattn.analysis.reading.heads import Place
+from gattn.errors import SelectionError, ShapeError
+from gattn.heads import steps
+from gattn.heads.head import AttentionGraph
+from gattn.heads.stack import Stack
+from gattn.heads.trace import AttentionTrace
+from gattn.names.pieces import joined
+
+_LONGEST = 400
+"""The most characters of the text above the page."""
+_TITLE = 80
+"""The most tokens of a text that has to be joined from tokens."""
+
+
+def text_of(head: AttentionGraph) -> str:
+    """Join the first tokens into a text, without special ones."""
+    labels = head.labels()
+    words = head.words or range(len(labels))
+    said = [i for i, word in enumerate(words) if word is not None][:_TITLE]
+    return joined([labels[i] for i in said], [words[i] for i in said])
+
+
+def trace_entry(
+    trace: AttentionTrace,
+    entries: Iterator[dict[str, Any]],
+    descriptions: dict[Place, dict[str, Any]],
+) -> dict[str, Any]:
+    """Describe a trace; `entries` are those of its packed graphs, in order."""
+    return {
+        "model": trace.model,
+        "stacks": [
+            _stack(stack)
+            | {
+                "text": (trace.text or text_of(next(iter(stack.values()))))[:_LONGEST],
+                "graphs": [
+                    _graph(stack, place) | descriptions.get((stack.name, *place), {}) | entry
+                    for place, entry in zip(sorted(stack), entries, strict=False)
+                ],
+            }
+            for stack in trace.stacks.values()
+            if len(stack)
+        ],
+    }
+
+
+def labels_and_scores(layer: Stack) -> list[tuple[Place, dict[str, Any]]]:
+    """Give the label and the scores of each head; signed attention has none."""
+    try:
+        table = head_table(layer, progress=False)
+    except ShapeError:
+        return []
+    scores = table[[name for name in SCORES if name in table]].to_dict("records")
+    return [
+        (place, {"label": label, "scores": _numbers(row)})
+        for place, label, row in zip(table.index, table["label"], scores, strict=True)
+    ]
+
+
+def _numbers(row: dict[Any, float]) -> dict[str, float]:
+    return {str(name): float(f"{x:.4g}") for name, x in row.items() if np.isfinite(x)}
+
+
+def _stack(stack: Stack) -> dict[str, Any]:
+    heads = [stack[place] for place in sorted(stack)]
+    first, *others = heads
+    for head in others:
+        if nodes_of(head) != nodes_of(first):
+            raise SelectionError(
+                f"The heads of the {stack.name} stack have different tokens, so a page cannot show "
+                "them together: capture them in one run, or make a page of each."
+            )
+    graph = first.graph
+    own = {"tokens": first.labels(), "positions": first.node_positions.tolist()}
+    size = graph.num_queries if graph.is_bipartite else graph.num_tokens
+    generated = 0 if graph.is_bipartite else first.generated
+    special = [i for i, word in enumerate(first.words) if word is None]
+    if not any(word is not None for word in first.words[size - generated :]):
+        special = [i for i in special if i < size - generated]  # their words are unknown
+    return {
+        "name": stack.name,
+        "layers": stack.layers,
+        "heads": stack.head_numbers,
+        "keys": own | {"words": list(first.words) or None, "special": special},
+        "queries": {
+            "tokens": first.query_labels(),
+            "positions": first.node_ids()[1],
+            "words": None,
+            "special": [],
+        }
+        if graph.is_bipartite
+        else None,
+        "numQueries": graph.num_queries,
+        "offset": graph.query_offset,
+        "generatedFrom": size - first.generated if first.generated else None,
+    }
+
+
+def nodes_of(head: AttentionGraph) -> tuple[Any, ...]:
+    """Give what heads must have in common to be shown together: their sizes and tokens."""
+    graph = head.graph
+    sizes = graph.num_queries, graph.num_keys, graph.query_offset, graph.is_bipartite
+    return *sizes, head.tokens, head.query_tokens, head.node_positions.tolist()
+
+
+def _graph(stack: Stack, place: tuple[int, int]) -> dict[str, Any]:
+    head = stack[place]
+    numbers = (head.layer, head.head) if len(stack) == 1 else place
+    named = zip(("layer", "head"), numbers, strict=True)
+    names = [f"{what} {n}" for what, n in named if n is not None] or ["one head"]
+    return {
+        "layer": place[0],
+        "head": place[1],
+        "name": " · ".join(names),
+        "layerName": names[0],
+        "keyValueHead": head.key_value_head,
+        "label": "",
+        "scores": {},
+        "keep": "" if head.kept_by == steps.ALL else steps.to_text(head.kept_by),
+        "weightFunction": head.weight_function,
+        "normalizer": head.normalizer,
+        "edges": head.graph.num_edges,
+        "totalEdges": int(head.total_edges.sum()),
+    }
