@@ -72,7 +72,7 @@ def test_edges_of_one_head_are_arcs_coloured_by_what_cutting_them_does():
     assert (vertices[0, 0], vertices[-1, 0]) == (strongest["key"], strongest["query"])
     red, _, blue, _ = lines.get_edgecolor()[-1]
     assert (blue > red) == (strongest["estimate"] > 0)
-    assert "estimated change of the probability of '␣cat'" in words(ax)
+    assert "estimated change in probability of '␣cat'" in words(ax)
     assert "layer 1 · head 0" in words(ax)
 
 
@@ -110,7 +110,7 @@ def test_cut_heads_are_a_matrix_of_layers_and_heads_with_numbers():
     ax = cuts().draw()
     np.testing.assert_allclose(ax.images[0].get_array(), cuts()["effect"].to_numpy().reshape(2, 3))
     assert {"−0.90", "0.40"} <= {text.get_text() for text in ax.texts}
-    assert "change of the probability" in words(ax)
+    assert "change in probability" in words(ax)
 
 
 def test_only_cuts_are_called_cuts():

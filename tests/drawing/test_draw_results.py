@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from gattn.analysis import best_edges, communities, graph_frequencies
 from gattn.analysis.faithfulness.curves import Agreement
 from gattn.analysis.reading.results import array, table
-from gattn.drawing.canvas.colours import Scale
-from gattn.drawing.canvas.heatmaps import KINDS, cell_text
+from gattn.drawing.canvas.colours import KINDS, Scale
+from gattn.drawing.canvas.heatmaps import cell_text
 from gattn.drawing.results.head_tables import draw_head_table
 from gattn.errors import SelectionError
 
@@ -163,7 +163,7 @@ def test_best_edges_are_a_row_a_head_with_the_word_that_is_read():
     cells = [text.get_text() for text in ax.texts if text.get_text().isdigit()]
     assert cells == [str(key) for key in found["key"].dropna()]
     norm, attention = ax.images[0].norm, np.linspace(0, 1, 9)
-    np.testing.assert_allclose(norm(attention), Scale(1.0, False, pen=1).norm(attention))
+    np.testing.assert_allclose(norm(attention), Scale(1.0, False, widest=1).norm(attention))
     by_query = found.draw("query").images[0].get_array()
     np.testing.assert_allclose(
         by_query.filled(np.nan), found["query_attention"].astype(float).unstack("word")

@@ -11,9 +11,10 @@ from matplotlib.figure import Figure
 from matplotlib.path import Path
 
 from gattn.analysis import routes
-from gattn.drawing.canvas.axes import new_axes
 from gattn.drawing.canvas.colours import Scale
-from gattn.drawing.layers.layered import Line, Lines
+from gattn.drawing.canvas.frame import new_axes
+from gattn.drawing.canvas.pen import Pen
+from gattn.drawing.layers.layered import LayeredEdges, Line
 from gattn.drawing.layers.routes import draw_routes
 from gattn.errors import SelectionError
 
@@ -144,7 +145,7 @@ def test_names_of_heads_do_not_meet(text, by):
 def test_long_names_of_heads_keep_their_distance():
     ax = new_axes(6, 3)
     ax.set(xlim=(0, 10), ylim=(0, 1))
-    lines = Lines(ax, Scale(1.0, False, pen=3), mpl.colormaps["viridis"])
+    lines = LayeredEdges(ax, Pen(Scale(1.0, False, widest=3), mpl.colormaps["viridis"]))
     for n in range(50):
         lines.add(Line(1 / (n + 1), "self", Path([(0, 0)]), (n / 5, 0.5), "11.10,11,9…"))
     lines.name_strongest(50)

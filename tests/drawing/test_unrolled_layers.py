@@ -103,7 +103,7 @@ def test_what_passes_between_two_tokens_fills_the_scale(graph):
     whole = found.nodes[3, 4]["passes"]
     ax = found.draw()
     texts = [text.get_text() for text in ax.get_legend().get_texts()]
-    assert texts[:2] == [f"{whole:.2g}", f"{whole / 2:.2g}"]
+    assert texts[:2] == [f"{whole:.3g}", f"{whole / 2:.2g}"]
     pen = ax.get_legend().get_lines()[0].get_linewidth()
     most = max(facts["passes"] for *_, facts in found.edges(data=True))
     widest = float(np.max(part(ax, "edges").get_linewidths()))

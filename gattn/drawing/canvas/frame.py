@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-from matplotlib.artist import Artist
+import matplotlib.pyplot as plt
+import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Colormap, Normalize, to_hex
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 from matplotlib.transforms import ScaledTranslation, Transform
 
 from gattn.drawing.canvas import fonts
-from gattn.drawing.canvas.colours import Scale
-from gattn.drawing.canvas.labels import font_size, in_digits, text_style
+from gattn.drawing.canvas.labels import font_size, larger, small_size, text_style
 from gattn.edit_records import Edits, between, in_words
-from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
 from gattn.text import visible, wrapped
 
@@ -29,69 +22,23 @@ KEY_WIDTH = 5.2
 """The width of the key of lines, in font sizes."""
 
 
-DASHES = (0, (2.5, 1.2))
-"""The dashes of negative attention, which colours alone do not tell in grey."""
-OPTIONS = {
-    "attention": "",
-    "score": "scores=True",
-    "contribution": "contributions=True",
-    "value_norm": "contributions='value'",
-}
-"""What areas can show, and what asks for it as a graph is computed."""
+LARGEST = 12.0
+"""The longest side of a figure in inches, at the usual font size."""
+_NARROW, _NARROW_LINES = 300.0, 4
 
 
-@dataclass(frozen=True)
-class Names:
-    """What a picture of edges calls them.
+def new_axes(width: float, height: float) -> Axes:
+    """Make axes in a new pyplot figure, in inches at the usual font size.
 
-    Parameters
-    ----------
-    rightward, leftward : str
-        What lies on the left and what on the right of an edge, and the way it runs.
-    weight : str
-        What its width and colour mean.
+    With larger fonts it is larger.
     """
-
-    rightward: str = "key → query"
-    leftward: str = "query ← key"
-    weight: str = "attention"
+    size = (larger() * width, larger() * height)
+    return plt.figure(figsize=size, layout="constrained").add_subplot()
 
 
-@dataclass(frozen=True)
-class Look:
-    """How a picture is drawn.
-
-    Parameters
-    ----------
-    scale : Scale
-        From attention to colour and width.
-    cmap : Colormap
-        The colours.
-    labels, legend : bool
-        Whether to draw the tokens' labels, and the key of colours.
-    values : str
-        Which of a head's `edge_values`.
-    names : Names
-        What edges are called.
-    """
-
-    scale: Scale
-    cmap: Colormap
-    labels: bool
-    legend: bool
-    values: str = "attention"
-    names: Names = Names()
-
-
-def check_values(head: AttentionGraph, values: str) -> None:
-    """Refuse values that there are none of, or that a head lacks."""
-    if values not in OPTIONS:
-        known = ", ".join(map(repr, OPTIONS))
-        raise SelectionError(f"values is one of {known}, not {values!r}.")
-    if values not in head.edge_values:
-        raise SelectionError(
-            f"This head has no {values}; compute its graph with {OPTIONS[values]}."
-        )
+def width_of_tokens(count: int) -> float:
+    """Find a width in inches at which tokens along the side of axes have room."""
+    return min(LARGEST, max(4.8, 2.2 + 0.32 * count))
 
 
 def add_axes(figure: Figure, *, legend: bool) -> Axes:
@@ -111,7 +58,7 @@ def make_room(ax: Axes) -> None:
     """Make a figure that `add_axes` filled higher, where its caption has more than two lines."""
     figure = ax.figure
     caption = next(text for text in ax.texts if text.get_gid() == "gattn-caption")
-    more = (caption.get_text().count("\n") - 1) * 1.3 * 0.75 * font_size()
+    more = (caption.get_text().count("\n") - 1) * 1.3 * small_size()
     if not isinstance(figure, Figure) or more <= 0:
         return
     width, height = figure.get_size_inches() * POINTS_PER_INCH
@@ -136,9 +83,21 @@ def points(ax: Axes) -> tuple[float, float]:
     return float(box.width / dpi * POINTS_PER_INCH), float(box.height / dpi * POINTS_PER_INCH)
 
 
+def pitch(ax: Axes, count: int, side: str) -> float:
+    """Find how far apart `count` places along a side of axes lie, in points."""
+    return points(ax)[side == "y"] / max(count, 1)
+
+
+def lifted(ax: Axes, rise: float, right: float = 0.0) -> Transform:
+    """Move data coordinates up, and to the right, by some points."""
+    assert ax.figure is not None
+    moved = right / POINTS_PER_INCH, rise / POINTS_PER_INCH
+    return ax.transData + ScaledTranslation(*moved, ax.figure.dpi_scale_trans)
+
+
 def add_texts(ax: Axes, title: str, caption: str) -> None:
     """Write the title, and below the picture the caption in small."""
-    size = 0.75 * font_size()
+    size = small_size()
     text = wrapped(caption, max(points(ax)[0], 160) / size)
     ax.annotate(
         text,
@@ -175,55 +134,6 @@ def edits_between(before: Edits, after: Edits, said: str = "") -> str:
     return "; ".join(filter(None, [said, between(before, after)]))
 
 
-def add_line_key(ax: Axes, look: Look, beyond: float = 0.0) -> None:
-    """Show beside the axes, some points beyond, which line stands for how much attention."""
-    ticks = [tick for tick in look.scale.ticks if tick][::-1]
-    widths = look.scale.widths(np.array(ticks))
-    colours = look.cmap(look.scale.norm(ticks))
-    styles: list[Any] = [DASHES if tick < 0 else "solid" for tick in ticks]
-    caps: dict[str, Any] = {"solid_capstyle": "butt", "dash_capstyle": "butt"}
-    lines = [
-        Line2D([], [], color=colour, linewidth=width, linestyle=style, **caps)
-        for colour, width, style in zip(colours, widths, styles, strict=True)
-    ]
-    _add_key(ax, lines, ticks, look.names.weight, beyond)
-
-
-def add_area_key(ax: Axes, look: Look, norm: Normalize) -> None:
-    """Show beside the axes which colour stands for how much."""
-    ticks = look.scale.ticks[::-1]
-    if look.values != "attention":
-        ticks = np.linspace(norm.vmax or 0.0, norm.vmin or 0.0, 4).tolist()
-    patches = [Patch(facecolor=to_hex(colour)) for colour in np.asarray(look.cmap(norm(ticks)))]
-    _add_key(ax, patches, ticks, look.values.replace("_", " "), 0.0)
-
-
-def _add_key(
-    ax: Axes, handles: Sequence[Artist], ticks: Sequence[float], name: str, beyond: float
-) -> None:
-    key = ax.legend(
-        handles,
-        [in_digits(tick) for tick in ticks],
-        title=name,
-        loc="upper left",
-        bbox_to_anchor=(1.0, 1.0),
-        bbox_transform=ax.transAxes + _moved_right(ax, beyond),
-        borderaxespad=0.2,
-        frameon=False,
-        fontsize=0.75 * font_size(),
-        title_fontsize=0.75 * font_size(),
-        handlelength=1.6,
-        alignment="left",
-    )
-    for text in (key.get_title(), *key.get_texts()):
-        text.set_usetex(False)
-
-
-def _moved_right(ax: Axes, distance: float) -> Transform:
-    assert ax.figure is not None
-    return ScaledTranslation(distance / POINTS_PER_INCH, 0, ax.figure.dpi_scale_trans)
-
-
 def width_left(ax: Axes, width: float, *, legend: bool) -> float:
     """Guess what a layout engine will leave of the axes' width, in points, beside the key."""
     figure, place = ax.figure, ax.get_subplotspec()
@@ -236,7 +146,7 @@ def width_left(ax: Axes, width: float, *, legend: bool) -> float:
 
 def note_style(ax: Axes) -> dict[str, Any]:
     """Style a small note, placed in fractions of the axes."""
-    return {"transform": ax.transAxes, "size": 0.75 * font_size(), "alpha": 0.75} | text_style("→←")
+    return {"transform": ax.transAxes, "size": small_size(), "alpha": 0.75} | text_style("→←")
 
 
 def shown_text(text: str, *, limit: int = 48) -> str:
@@ -244,16 +154,40 @@ def shown_text(text: str, *, limit: int = 48) -> str:
     return text and visible(text, limit=limit, has_glyph=fonts.has_glyph)
 
 
-def add_colour_bar(
-    mappable: ScalarMappable, ticks: list[float] | None, name: str = "attention", **place: Any
-) -> None:
-    """Label the colours; `place` is ``cax=`` or ``ax=`` of matplotlib's colour bar."""
-    where = place.get("cax") or place["ax"]
-    size = 0.75 * font_size()
-    bar = where.figure.colorbar(mappable, ticks=ticks, **place)
-    bar.outline.set_visible(False)
-    bar.ax.tick_params(labelsize=size, length=2)
-    bar.ax.yaxis.set_major_formatter(lambda value, _: in_digits(value))
-    bar.set_label(name, size=size, usetex=False)
-    for label in bar.ax.get_yticklabels():
-        label.set_usetex(False)
+def table_title(table: pd.DataFrame) -> str:
+    """Name a table, and what it was computed from."""
+    told = (str(table.attrs.get(fact, "")) for fact in ("name", "computed_from"))
+    return " · ".join(filter(None, told))
+
+
+def _shortened(title: str, most: int) -> str:
+    """Shorten a title that would leave a narrow figure no room, but for saying "edited"."""
+    if len(title) <= most:
+        return title
+    return f"{title[:most]}…" + " · edited" * ("edited by" in title[most - len("edited by") :])
+
+
+def write_title(ax: Axes, title: str, notes: Sequence[str] = ()) -> None:
+    """Write what was computed from what above axes, and under it in small what to mind."""
+    size = font_size()
+    long = max(0.9 * points(ax)[0], 200)  # a colour bar will take a part
+    whole = ax.figure.bbox.width / ax.figure.dpi * POINTS_PER_INCH
+    if whole < _NARROW:  # tokens beside the axes take most of the rest
+        long = 0.55 * whole
+        title = _shortened(title, int(_NARROW_LINES * long / (0.5 * size)))
+    lines = wrapped(shown_text(title, limit=400), long / (0.85 * size))
+    small = wrapped(shown_text("; ".join(notes), limit=400), long / (0.7 * size))
+    pad = 5 + size * (small.count("\n") + 1) if small else 5
+    ax.set_title(lines, size=0.85 * size, loc="left", pad=pad, **text_style([lines]))
+    if small:
+        ax.annotate(
+            small,
+            (0, 1),
+            (0, 4),
+            xycoords="axes fraction",
+            textcoords="offset points",
+            size=0.7 * size,
+            alpha=0.75,
+            va="bottom",
+            **text_style([small]),
+        )

@@ -13,17 +13,18 @@ from numpy.typing import NDArray
 from gattn.analysis.propagation.unrolled import Node, Unrolled
 from gattn.analysis.vectors.route_graphs import heads_of_edge
 from gattn.drawing.canvas import fonts
-from gattn.drawing.canvas.axes import pitch, write_title
 from gattn.drawing.canvas.colours import Scale, colour_map
-from gattn.drawing.canvas.frame import shown_text
+from gattn.drawing.canvas.frame import pitch, shown_text, write_title
+from gattn.drawing.canvas.keys import add_line_key
 from gattn.drawing.canvas.labels import font_size, text_style
+from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.canvas.shown import even_stride, every, share_of
 from gattn.drawing.layers.layered import (
+    LayeredEdges,
     Line,
-    Lines,
-    add_key,
     draw_nodes,
     heads_named,
+    key_of_kinds,
     lay,
     layered_axes,
     set_up,
@@ -97,8 +98,10 @@ def _draw_layered(
     tokens = dict(zip(unrolled.positions, unrolled.tokens, strict=True))
     place = {position: x for x, position in enumerate(tokens)}
     ax = ax if ax is not None else layered_axes(len(tokens), unrolled.depth)
-    scale = Scale(_whole(unrolled), False, pen=max(1.2, 7.5 / (max(len(tokens), 5) / 5) ** 0.4))
-    lines = Lines(ax, scale, colour_map(cmap, is_signed=False))
+    widest = max(1.2, 7.5 / (max(len(tokens), 5) / 5) ** 0.4)
+    scale = Scale(_whole(unrolled), False, widest)
+    name = "what passes" if _kind(unrolled) else "weight"
+    lines = LayeredEdges(ax, Pen(scale, colour_map(cmap, is_signed=False), name))
     notes = _add_lines(lines, unrolled, place)
     lines.draw()
     draw_nodes(
@@ -114,7 +117,7 @@ def _draw_layered(
     if labels:
         lines.name_strongest(_NAMED)
         _write_shares(ax, unrolled, place)
-    add_key(ax, lines, "what passes" if _kind(unrolled) else "weight", ["stream"])
+    add_line_key(ax, lines.pen, *key_of_kinds(lines.pen, "stream"))
     return ax, notes
 
 
@@ -151,7 +154,7 @@ def _node_name(unrolled: Unrolled, node: Node, is_usual: bool) -> str:
     return name if is_usual else f"{name} before layer {first + depth}"
 
 
-def _add_lines(lines: Lines, unrolled: Unrolled, place: dict[int, int]) -> list[str]:
+def _add_lines(lines: LayeredEdges, unrolled: Unrolled, place: dict[int, int]) -> list[str]:
     """Add the edges that can be seen, and say which they are."""
     # No tuple for each edge: as many make Python look for garbage again and again.
     starts = [start for start, edges in unrolled.adjacency() for _ in edges]
@@ -249,7 +252,7 @@ def _write_shares(ax: Axes, unrolled: Unrolled, place: dict[int, int]) -> None:
         if depth == 0 and facts["passes"] >= 0.005
     ]
     ax.set_ylim(bottom=-0.34)
-    room = 1.9 * font_size() / pitch(ax, len(place), "x")[0]
+    room = 1.9 * font_size() / pitch(ax, len(place), "x")
     taken: list[int] = []
     for share, x in sorted(found, reverse=True):
         if len(taken) < _SHARES and all(abs(x - other) >= room for other in taken):

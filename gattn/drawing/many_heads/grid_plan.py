@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gattn.drawing.canvas import layouts
-from gattn.drawing.canvas.labels import Labels, fit, font_size, larger
+from gattn.drawing.canvas.labels import Labels, fit, font_size, larger, small_size
 from gattn.drawing.canvas.shown import largest_of
 from gattn.drawing.many_heads.grid import Block, Grid
-from gattn.drawing.many_heads.sheet import as_inches, key_width, line_height, small_size
+from gattn.drawing.many_heads.sheet import as_inches, key_width, line_height
 from gattn.drawing.one_head.matrix import block_size
 from gattn.heads.head import AttentionGraph
 from gattn.text import width, wrapped

@@ -13,20 +13,18 @@ from matplotlib.figure import Figure
 
 from gattn.drawing.canvas.colours import Scale, colour_map
 from gattn.drawing.canvas.frame import (
-    OPTIONS,
-    Look,
-    Names,
     add_axes,
     add_texts,
-    check_values,
     edits_said,
     head_title,
     make_room,
 )
 from gattn.drawing.canvas.labels import larger
+from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.canvas.shown import Shown, all_edges, edges_from, largest_of, readable_edges
 from gattn.drawing.one_head import marks
 from gattn.drawing.one_head.arcs import draw_arcs
+from gattn.drawing.one_head.look import OPTIONS, Look, Wording, check_values
 from gattn.drawing.one_head.matrix import block_size, draw_matrix, most_cells
 from gattn.drawing.one_head.node_link import draw_circle, draw_columns, draw_free, given_positions
 from gattn.errors import SelectionError
@@ -105,11 +103,11 @@ def draw_head(
         the position of a node.
     """
     chosen: dict[str, Any] = {"threshold": threshold, "values": values, "cmap": cmap}
-    return draw_named(Names(), head, layout, ax=ax, labels=labels, legend=legend, **chosen)
+    return draw_named(Wording(), head, layout, ax=ax, labels=labels, legend=legend, **chosen)
 
 
 def draw_named(
-    names: Names,
+    wording: Wording,
     head: AttentionGraph,
     layout: Layout = "arcs",
     *,
@@ -130,7 +128,7 @@ def draw_named(
     scale = Scale.of(head)
     is_signed = scale.is_signed and values == "attention"
     colours = colour_map(cmap, is_signed=is_signed, is_area=layout == "matrix")
-    look = Look(scale, colours, labels, legend, values, names)
+    look = Look(Pen(scale, colours, wording.weight), labels, legend, values, wording)
     if threshold is not None:
         shown = edges_from(head, threshold)
     else:

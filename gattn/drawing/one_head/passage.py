@@ -18,11 +18,8 @@ from gattn.drawing.canvas.colours import Scale, colour_map, ink_on
 from gattn.drawing.canvas.frame import (
     KEY_WIDTH,
     POINTS_PER_INCH,
-    Look,
-    add_area_key,
     add_axes,
     add_texts,
-    check_values,
     clear,
     edits_said,
     make_room,
@@ -30,8 +27,10 @@ from gattn.drawing.canvas.frame import (
     shown_text,
     width_left,
 )
+from gattn.drawing.canvas.keys import add_area_key
 from gattn.drawing.canvas.labels import font_size, text_style
 from gattn.drawing.canvas.shown import all_of, kept_by, share_of
+from gattn.drawing.one_head.look import check_values
 from gattn.drawing.one_head.matrix import norm_of
 from gattn.drawing.one_head.setting import PAD, Setting, Words
 from gattn.edit_records import union
@@ -114,7 +113,10 @@ def draw_text(
     if is_own:
         make_room(ax)
     if legend:
-        add_area_key(ax, Look(scale, colours, True, True, values), norm)
+        ticks = scale.ticks[::-1]
+        if values != "attention":
+            ticks = np.linspace(norm.vmax or 0.0, norm.vmin or 0.0, 4).tolist()
+        add_area_key(ax, colours, norm, ticks, values)
     return ax
 
 

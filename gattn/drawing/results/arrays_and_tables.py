@@ -14,20 +14,12 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-from gattn.drawing.canvas.axes import (
-    LARGEST,
-    label_layers,
-    label_rows,
-    label_tokens,
-    layer_colours,
-    new_axes,
-    table_title,
-    width_of_tokens,
-    write_title,
-)
-from gattn.drawing.canvas.colours import colour_map, given_map
-from gattn.drawing.canvas.heatmaps import NONE, draw_heatmap, draw_kinds, write_cells
+from gattn.drawing.canvas.colours import NO_NUMBER, colour_map, given_map, layer_colours
+from gattn.drawing.canvas.frame import LARGEST, new_axes, table_title, width_of_tokens, write_title
+from gattn.drawing.canvas.heatmaps import draw_heatmap, draw_kinds, write_cells
+from gattn.drawing.canvas.keys import label_layers
 from gattn.drawing.canvas.labels import font_size
+from gattn.drawing.canvas.sides import label_rows, label_tokens
 from gattn.errors import SelectionError
 from gattn.text import visible
 
@@ -318,7 +310,7 @@ def _painted(
     values: NDArray[np.float64], are_shares: NDArray[np.bool_], cmap: str | Colormap | None
 ) -> NDArray[np.float64]:
     """Colour each column, from 0 on, or around 0 where there are negative numbers."""
-    painted = np.full((*values.shape, 4), to_rgba(NONE))
+    painted = np.full((*values.shape, 4), to_rgba(NO_NUMBER))
     for column, is_share in enumerate(are_shares):
         shown = values[:, column]
         finite = shown[np.isfinite(shown)]

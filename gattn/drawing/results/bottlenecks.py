@@ -8,7 +8,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 
-from gattn.drawing.canvas.axes import LARGEST, label_tokens, new_axes, width_of_tokens, write_title
+from gattn.drawing.canvas.frame import LARGEST, new_axes, width_of_tokens, write_title
+from gattn.drawing.canvas.sides import label_tokens
 
 _CUT = "#d55e00"
 

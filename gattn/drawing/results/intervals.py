@@ -13,19 +13,18 @@ from matplotlib.colors import Colormap, Normalize
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
-from gattn.drawing.canvas.axes import (
+from gattn.drawing.canvas.colours import KINDS, colour_map, ink_on, is_dark
+from gattn.drawing.canvas.frame import (
     LARGEST,
-    label_rows,
-    label_tokens,
     new_axes,
     pitch,
+    shown_text,
     table_title,
     write_title,
 )
-from gattn.drawing.canvas.colours import colour_map, ink_on, is_dark
-from gattn.drawing.canvas.frame import shown_text
-from gattn.drawing.canvas.heatmaps import KINDS, draw_heatmap, write_cells
+from gattn.drawing.canvas.heatmaps import draw_heatmap, write_cells
 from gattn.drawing.canvas.labels import text_style
+from gattn.drawing.canvas.sides import label_rows, label_tokens
 from gattn.errors import SelectionError
 
 _SMALLEST = 24.0
@@ -230,7 +229,7 @@ def _draw_map(
 
 
 def _has_room(ax: Axes, shape: tuple[int, ...]) -> bool:
-    sides = (pitch(ax, count, side)[0] for count, side in zip(shape, "yx", strict=True))
+    sides = (pitch(ax, count, side) for count, side in zip(shape, "yx", strict=True))
     return min(sides) >= _SMALLEST
 
 

@@ -9,12 +9,20 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
-from gattn.drawing.canvas.axes import label_rows, label_tokens, new_axes, table_title, write_title
 from gattn.drawing.canvas.colours import Scale
-from gattn.drawing.canvas.frame import Names, add_axes, shown_text
+from gattn.drawing.canvas.frame import (
+    add_axes,
+    new_axes,
+    shown_text,
+    table_title,
+    write_title,
+)
 from gattn.drawing.canvas.heatmaps import draw_heatmap, write_cells
+from gattn.drawing.canvas.keys import Entry, add_key
 from gattn.drawing.canvas.labels import font_size, text_style
+from gattn.drawing.canvas.sides import label_rows, label_tokens
 from gattn.drawing.one_head.draw_head import draw_named, fitting_size
+from gattn.drawing.one_head.look import Wording
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
 
@@ -58,10 +66,10 @@ def draw_alignment(table: Alignment, *, ax: Axes | None = None, **options: Any) 
     best = best.iloc[:_MOST_ROWS]
     ax = ax if ax is not None else new_axes(6.4, 1.6 + 0.3 * len(best))
     rows = range(len(best))
-    style: dict[str, Any] = {"color": "#56b4e9", "height": 0.7, "label": "best head"} | options
-    ax.barh(rows, best["accuracy"], **style)
+    style: dict[str, Any] = {"color": "#56b4e9", "height": 0.7} | options
+    bars = ax.barh(rows, best["accuracy"], **style)
     offsets = best["offset_accuracy"]
-    ax.plot(offsets, rows, "|", color="#d55e00", ms=14, mew=2.5, label="best fixed offset")
+    (offset,) = ax.plot(offsets, rows, "|", color="#d55e00", ms=14, mew=2.5)
     small = 0.8 * font_size()
     for n, (_, row) in enumerate(best.iterrows()):
         found = f"{row['layer']}.{row['head']}: {_COLUMNS[row['direction']]}"
@@ -75,9 +83,8 @@ def draw_alignment(table: Alignment, *, ax: Axes | None = None, **options: Any) 
     ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     ax.set_xlabel("share of the dependencies found")
     ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(
-        frameon=False, fontsize=small, loc="upper left", bbox_to_anchor=(1.06, 0), borderaxespad=0.2
-    )
+    entries: list[Entry] = [(bars, "best head"), (offset, "best fixed offset")]
+    add_key(ax, entries, loc="upper left", bbox_to_anchor=(1.06, 0), borderaxespad=0.2)
     write_title(ax, table_title(table), list(table.attrs.get("notes", ())))
     return ax
 
@@ -118,7 +125,7 @@ def draw_best_edges(
     if ax is None:
         size = 2.6 + 0.34 * len(tokens), 1.8 + 0.24 * len(values)
         ax = new_axes(min(12.0, max(5.0, size[0])), min(12.0, size[1]))
-    scale = Scale(max(1.0, values.max().max()), is_signed=False, pen=1)
+    scale = Scale(max(1.0, values.max().max()), is_signed=False, widest=1)
     draw_heatmap(ax, values.to_numpy(), "attention", norm=scale.norm, **options)
     painted = ax.images[-1].to_rgba(np.ma.masked_invalid(values.to_numpy()))
     write_cells(ax, others.to_numpy(), painted)
@@ -155,6 +162,6 @@ def draw_tree(tree: Tree, *, ax: Axes | None = None, **options: Any) -> Axes:
         ax = add_axes(figure, legend=options.get("legend", True))
         figure.subplots_adjust(top=figure.subplotpars.top - room / (height + room))
     read = _READ.get(tree.graph.get("direction", ""), "attention")
-    draw_named(Names("head → dependent", "dependent ← head", read), head, ax=ax, **options)
+    draw_named(Wording("head → dependent", "dependent ← head", read), head, ax=ax, **options)
     write_title(ax, tree.computed_from, ["maximum spanning arborescence", *tree.notes])
     return ax

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from gattn.drawing.canvas.axes import label_rows, new_axes, table_title, write_title
+from gattn.drawing.canvas.frame import new_axes, table_title, write_title
 from gattn.drawing.canvas.heatmaps import draw_heatmap
+from gattn.drawing.canvas.sides import label_rows
 from gattn.errors import SelectionError
 
 if TYPE_CHECKING:
