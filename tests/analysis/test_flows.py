@@ -76,7 +76,7 @@ def test_the_fixture_of_the_original_code():
     assert found.notes == [
         "capacities were rounded down: flows lack at most 1e-09, see error_bound"
     ]
-    assert found.draw().get_title(loc="left").startswith("flow")
+    assert found.draw().get_title().startswith("flow")
 
 
 @given(st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 5), st.booleans())

@@ -237,15 +237,15 @@ test("as many edges as are asked for are found where the next ones are weaker", 
 test("what comes from a sink is told apart from edges and mass", () => {
   const head = headOf([[0.5, null, 0.5], [0.25, 0.25, 0.5]], tokens(["a", "b"]));
   const said = viewer.caption(head, viewer.choose(head, { threshold: 0.3, top: 0, weight: "attention" }));
-  assert.equal(said, "attention ≥ 0.3: 1 of 3 edges, 50 % of the mass; 2 edges from the sink");
+  assert.equal(said, "attention ≥ 0.3: 1 of 3 edges, 50 % of the attention; 2 edges from the sink");
 });
 
 test("a caption counts edges and mass, what was dropped before included", () => {
   const head = causal(2, () => 0.5);
   head.mass = Float32Array.from([1, 1]);
   const said = viewer.caption(head, { edges: Uint32Array.from([1]), rule: "attention ≥ 0.1" });
-  assert.equal(said, "attention ≥ 0.1: 1 of 3 edges, 25 % of the mass");
-  assert.equal(viewer.caption(head, viewer.choose(head, { threshold: null, top: 0, weight: "attention", isDense: true })), "all 3 edges, 75 % of the mass");
+  assert.equal(said, "attention ≥ 0.1: 1 of 3 edges, 25 % of the attention");
+  assert.equal(viewer.caption(head, viewer.choose(head, { threshold: null, top: 0, weight: "attention", isDense: true })), "all 3 edges, 75 % of the attention");
 });
 
 test("a layer is the mean of its heads; a token missing from a head reads nothing there", async () => {

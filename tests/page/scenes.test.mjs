@@ -188,9 +188,9 @@ test("layers go upwards; a focus is followed through them", async () => {
   const layers = [await viewer.meanOf([head]), await viewer.meanOf([head])];
   const base = { ...pictureOf(head), layers, layerNames: [0, 1], tokens: head.keys, range: [0, 4], level: 2, token: null, traced: null, scale: new viewer.Scale("mean attention", 0, 1, true) };
   const whole = viewer.layered(base);
-  assert.match(whole.caption, /20 strongest of 20 edges, 100 % of the mass/);
+  assert.match(whole.caption, /20 strongest of 20 edges, 100 % of the attention/);
   const halves = layers.map((layer) => ({ ...layer, mass: layer.mass.map((m) => 2 * m) }));
-  assert.match(viewer.layered({ ...base, layers: halves }).caption, /20 strongest of 20 edges, 50 % of the mass/);
+  assert.match(viewer.layered({ ...base, layers: halves }).caption, /20 strongest of 20 edges, 50 % of the attention/);
   const traced = viewer.layered({ ...base, token: 1, traced: viewer.rollout(layers, 2, 1) });
   assert.doesNotMatch(traced.caption, /lost/);
   const changed = layers.map((layer) => ({ ...layer, isChange: true, isPart: true, isSigned: true }));

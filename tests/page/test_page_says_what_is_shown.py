@@ -139,7 +139,7 @@ def test_layers_of_two_runs_have_their_numbers_or_the_reason_why_not(look_at, la
 
 def test_a_caption_adds_nothing_where_all_edges_are_drawn(look_at):
     page = look_at(trace_of(words(5)), "threshold=0&token=3")
-    expect(page.locator("#caption")).to_have_text("all 15 edges, 100 % of the mass")
+    expect(page.locator("#caption")).to_have_text("all 15 edges, 100 % of the attention")
     page.evaluate("location.hash = '#top=1&token=3'")
     expect(page.locator("#caption")).to_contain_text("more, the strongest of the token looked at")
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import matplotlib.pyplot as plt
-import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.transforms import ScaledTranslation, Transform
@@ -24,7 +24,8 @@ KEY_WIDTH = 5.2
 
 LARGEST = 12.0
 """The longest side of a figure in inches, at the usual font size."""
-_NARROW, _NARROW_LINES = 300.0, 4
+_TITLE = 1.2
+"""About how large a title is, in font sizes."""
 
 
 def new_axes(width: float, height: float) -> Axes:
@@ -95,15 +96,19 @@ def lifted(ax: Axes, rise: float, right: float = 0.0) -> Transform:
     return ax.transData + ScaledTranslation(*moved, ax.figure.dpi_scale_trans)
 
 
-def add_texts(ax: Axes, title: str, caption: str) -> None:
-    """Write the title, and below the picture the caption in small."""
-    size = small_size()
-    text = wrapped(caption, max(points(ax)[0], 160) / size)
+def write_texts(ax: Axes, title: str, caption: str, below: Artist | None = None) -> None:
+    """Write the title above, and in small the caption below the axes or `below` what is there."""
+    wide, size = max(points(ax)[0], 160), small_size()
+    title = wrapped(title, wide / (_TITLE * font_size()))
+    ax.set_title(title, **text_style([title]))
+    if not caption:
+        return
+    text = wrapped(caption, wide / size)
     ax.annotate(
         text,
         (0.5, 0.0),
         (0, -4),
-        xycoords=ax.xaxis.label if ax.axison else "axes fraction",
+        xycoords=("axes fraction", below or (ax.xaxis.label if ax.axison else "axes fraction")),
         textcoords="offset points",
         ha="center",
         va="top",
@@ -114,12 +119,47 @@ def add_texts(ax: Axes, title: str, caption: str) -> None:
         gid="gattn-caption",
         **text_style([text]),
     )
-    ax.set_title(title, **text_style([title]))
+
+
+def describe(
+    ax: Axes,
+    facts: Mapping[Any, Any],
+    title: str = "",
+    notes: Iterable[str] = (),
+    *,
+    below: Artist | None = None,
+) -> None:
+    """Write a result's title, and below it what it was computed from and what to mind.
+
+    Parameters
+    ----------
+    ax : Axes
+        The axes.
+    facts : mapping
+        What a result says of itself: its name, `computed_from`, `edits` and notes.
+    title : str
+        The title; the result's name where not given.
+    notes : iterable of str
+        What this picture shows, hides or marks; the result's own notes follow.
+    below : Artist, optional
+        What the caption must stand below, where that is not the axes.
+    """
+    own = facts.get("notes", ())
+    own = own.splitlines() if isinstance(own, str) else own
+    told = [str(facts.get("computed_from", "")), *notes, *own]
+    caption = "; ".join(shown_text(text, limit=400) for text in told if text)
+    name = shown_text(title or str(facts.get("name", "")), limit=120)
+    write_texts(ax, marked_edited(name, facts.get("edits")), caption, below)
+
+
+def marked_edited(title: str, edits: object) -> str:
+    """Add to a title that the model was edited, where it was."""
+    return " · ".join(filter(None, [title, "edited" if edits else ""]))
 
 
 def head_title(head: AttentionGraph) -> str:
     """Name a head: "layer 1 · head 3", and say whether the model was edited."""
-    return " · ".join([*head.place(), *(["edited"] if head.edits else [])])
+    return marked_edited(" · ".join(head.place()), head.edits)
 
 
 def edits_said(edits: Iterable[object]) -> str:
@@ -152,42 +192,3 @@ def note_style(ax: Axes) -> dict[str, Any]:
 def shown_text(text: str, *, limit: int = 48) -> str:
     """Write a model's name or the like so that any font can show it; "" stays as it is."""
     return text and visible(text, limit=limit, has_glyph=fonts.has_glyph)
-
-
-def table_title(table: pd.DataFrame) -> str:
-    """Name a table, and what it was computed from."""
-    told = (str(table.attrs.get(fact, "")) for fact in ("name", "computed_from"))
-    return " · ".join(filter(None, told))
-
-
-def _shortened(title: str, most: int) -> str:
-    """Shorten a title that would leave a narrow figure no room, but for saying "edited"."""
-    if len(title) <= most:
-        return title
-    return f"{title[:most]}…" + " · edited" * ("edited by" in title[most - len("edited by") :])
-
-
-def write_title(ax: Axes, title: str, notes: Sequence[str] = ()) -> None:
-    """Write what was computed from what above axes, and under it in small what to mind."""
-    size = font_size()
-    long = max(0.9 * points(ax)[0], 200)  # a colour bar will take a part
-    whole = ax.figure.bbox.width / ax.figure.dpi * POINTS_PER_INCH
-    if whole < _NARROW:  # tokens beside the axes take most of the rest
-        long = 0.55 * whole
-        title = _shortened(title, int(_NARROW_LINES * long / (0.5 * size)))
-    lines = wrapped(shown_text(title, limit=400), long / (0.85 * size))
-    small = wrapped(shown_text("; ".join(notes), limit=400), long / (0.7 * size))
-    pad = 5 + size * (small.count("\n") + 1) if small else 5
-    ax.set_title(lines, size=0.85 * size, loc="left", pad=pad, **text_style([lines]))
-    if small:
-        ax.annotate(
-            small,
-            (0, 1),
-            (0, 4),
-            xycoords="axes fraction",
-            textcoords="offset points",
-            size=0.7 * size,
-            alpha=0.75,
-            va="bottom",
-            **text_style([small]),
-        )

@@ -11,7 +11,7 @@ from matplotlib.colors import Colormap
 from gattn.analysis.vectors.route_graphs import Node, Routes, heads_of_edge
 from gattn.drawing.canvas import fonts
 from gattn.drawing.canvas.colours import Scale, colour_map
-from gattn.drawing.canvas.frame import shown_text, write_title
+from gattn.drawing.canvas.frame import describe, shown_text
 from gattn.drawing.canvas.keys import add_line_key
 from gattn.drawing.canvas.labels import font_size, text_style
 from gattn.drawing.canvas.pen import Pen
@@ -110,7 +110,7 @@ def draw_routes(
     add_line_key(ax, pen, *key_of_kinds(pen, *kinds))
     predicted = shown_text(str(routes.graph.get("predicted", "")))
     title = f"routes to {predicted or 'position ' + str(routes.end[1])}"
-    write_title(ax, f"{title} · {routes.computed_from}", routes.notes[1:])
+    describe(ax, routes.graph, title)
     return ax
 
 

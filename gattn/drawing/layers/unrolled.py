@@ -14,7 +14,7 @@ from gattn.analysis.propagation.unrolled import Node, Unrolled
 from gattn.analysis.vectors.route_graphs import heads_of_edge
 from gattn.drawing.canvas import fonts
 from gattn.drawing.canvas.colours import Scale, colour_map
-from gattn.drawing.canvas.frame import pitch, shown_text, write_title
+from gattn.drawing.canvas.frame import describe, pitch, shown_text
 from gattn.drawing.canvas.keys import add_line_key
 from gattn.drawing.canvas.labels import font_size, text_style
 from gattn.drawing.canvas.pen import Pen
@@ -39,7 +39,7 @@ _FEW = 60
 """How many edges of attention a layer shows at least, if it has them."""
 _MOST = 3000
 """How many of them a picture shows at most."""
-_SIZES = {"weight": "weight of attention", "passes": "what passes by attention"}
+_SIZES = {"weight": "attention", "passes": "what attention passes"}
 _NAMED = 16
 _SHARES = 9
 
@@ -86,9 +86,7 @@ def draw_unrolled(
         raise SelectionError(f"layout is 'layered' or 'ribbons', not {layout!r}.")
     draw = draw_ribbons if layout == "ribbons" else _draw_layered
     ax, notes = draw(unrolled, ax, cmap, labels=labels)
-    write_title(
-        ax, f"{_unrolled_title(unrolled)} · {unrolled.computed_from}", [*notes, *unrolled.notes]
-    )
+    describe(ax, unrolled.graph, _unrolled_title(unrolled), notes)
     return ax
 
 
@@ -209,8 +207,8 @@ def _visible_edges(
         rules.append(every(stride) + " of the others" * bool(rules))
     if chosen.all():
         return chosen, []
-    mass = share_of(float(sizes[chosen].sum()), float(whole))
-    return chosen, [f"{' and '.join(rules)}: {chosen.sum():,} of {len(sizes):,} edges{mass}"]
+    share = share_of(float(sizes[chosen].sum()), float(whole), name)
+    return chosen, [f"{' and '.join(rules)}: {chosen.sum():,} of {len(sizes):,} edges{share}"]
 
 
 def _first_step(sizes: NDArray[np.float64], steps: Sequence[float], limit: int) -> float:

@@ -104,7 +104,7 @@ def draw_heads(
 
 
 def edges_shown(heads: Iterable[AttentionGraph]) -> str:
-    """Say how many edges are shown, and where not all, by which rule and how much of the mass."""
+    """Say how many edges are shown, and if not all, by which rule and how much of the attention."""
     heads = list(heads)
     kept = sum(head.graph.num_edges for head in heads)
     total = sum(int(head.total_edges.sum()) for head in heads)

@@ -57,7 +57,7 @@ class Grid:
     Parameters
     ----------
     title, caption : str
-        What stands above; the size of cells is added to the caption.
+        What stands above, and below; the size of cells is added to the caption.
     blocks : tuple of Block
         The blocks, with the same places of panels.
     rows : tuple of str
@@ -116,6 +116,14 @@ class Grid:
         return list({id(block.pen): block.pen for block in self.blocks}.values())
 
     def stacked(self) -> list[Grid]:
-        """Put the blocks one below the other, under one title."""
-        first, *others = (replace(self, blocks=(block,)) for block in self.blocks)
-        return [first, *(replace(other, title="", caption="") for other in others)]
+        """Put the blocks one below the other, with one title and one caption."""
+        last = len(self.blocks) - 1
+        return [
+            replace(
+                self,
+                blocks=(block,),
+                title="" if number else self.title,
+                caption=self.caption if number == last else "",
+            )
+            for number, block in enumerate(self.blocks)
+        ]

@@ -64,7 +64,7 @@ class _Drawing:
         plan, grid = self._plan, self._grid
         x, style = plan.left, {"va": "top", "linespacing": 1.25}
         self._sheet.write(x, self._top + MARGIN, plan.title, size=font_size(), **style)
-        self._sheet.write(x, self._top + plan.under_title, plan.caption, alpha=0.75, **style)
+        self._sheet.write(x, self._top + plan.over_caption, plan.caption, alpha=0.75, **style)
         for row, name in enumerate(grid.rows):
             self._write_aside(name, self._y(row) + plan.panel[1] / 2, va="center")
         for number, block in enumerate(grid.blocks):

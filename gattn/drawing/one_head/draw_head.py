@@ -14,10 +14,11 @@ from matplotlib.figure import Figure
 from gattn.drawing.canvas.colours import Scale, colour_map
 from gattn.drawing.canvas.frame import (
     add_axes,
-    add_texts,
     edits_said,
     head_title,
     make_room,
+    shown_text,
+    write_texts,
 )
 from gattn.drawing.canvas.labels import larger
 from gattn.drawing.canvas.pen import Pen
@@ -61,7 +62,7 @@ def draw_head(
     scale, colour on a square-root scale, from 0 to 1 in every picture (further where attention
     exceeds 1, and from -1 in two colours where it is signed). Lines are thinner in longer texts;
     the key shows how thick which attention is. A line below the picture says which
-    edges are shown, how many of how many, and what share of the mass.
+    edges are shown, how many of how many, and what share of the attention.
 
     Parameters
     ----------
@@ -141,8 +142,8 @@ def draw_named(
     blocks = largest_of(block_size(head, most_cells(ax))) if layout == "matrix" else ""
     draw(ax, head, shown, look)
     caption = shown.caption + blocks + _where_queries_are(head, layout) + marks.said(head)
-    caption = "; ".join(filter(None, [caption, edits_said(head.edits)]))
-    add_texts(ax, head_title(head), caption)
+    said = [caption, edits_said(head.edits), *(shown_text(x, limit=400) for x in wording.notes)]
+    write_texts(ax, wording.title or head_title(head), "; ".join(filter(None, said)))
     if is_own and layout != "matrix":
         make_room(ax)
     return ax

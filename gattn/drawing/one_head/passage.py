@@ -19,13 +19,14 @@ from gattn.drawing.canvas.frame import (
     KEY_WIDTH,
     POINTS_PER_INCH,
     add_axes,
-    add_texts,
     clear,
     edits_said,
     make_room,
+    marked_edited,
     points,
     shown_text,
     width_left,
+    write_texts,
 )
 from gattn.drawing.canvas.keys import add_area_key
 from gattn.drawing.canvas.labels import font_size, text_style
@@ -109,7 +110,7 @@ def draw_text(
     _write(ax, shade, words, width, colours, norm)
     edits = union(head.edits for head in chosen)
     caption = "; ".join(filter(None, [shade.caption, edits_said(edits)]))
-    add_texts(ax, " · ".join([_heads_title(chosen), *(["edited"] if edits else [])]), caption)
+    write_texts(ax, marked_edited(_heads_title(chosen), edits), caption)
     if is_own:
         make_room(ax)
     if legend:

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, LinearSegmentedColormap
 
 from gattn.drawing.canvas.colours import Scale, colour_map
-from gattn.drawing.canvas.frame import add_texts
+from gattn.drawing.canvas.frame import write_texts
 from gattn.drawing.canvas.keys import add_colour_bar
 from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.canvas.shown import Shown, even_stride, every
@@ -93,7 +93,7 @@ def draw_token_graph(
     else:
         everything = np.arange(head.graph.num_edges)
         draw(ax, head, Shown(everything, everything[:0], caption), look)
-    add_texts(ax, "", caption)
+    write_texts(ax, "", caption)
     return ax
 
 

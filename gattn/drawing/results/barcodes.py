@@ -8,7 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
-from gattn.drawing.canvas.frame import new_axes, pitch, write_title
+from gattn.drawing.canvas.frame import describe, new_axes, pitch
 from gattn.drawing.canvas.keys import Entry, add_key
 from gattn.errors import SelectionError
 
@@ -82,8 +82,8 @@ def draw_barcode(
     ax.set(ylim=(-1, row), yticks=[], xlabel="distance, 1 − attention", xlim=(0, 1.02))
     ax.spines[["top", "left", "right"]].set_visible(False)
     add_key(ax, entries)
-    title = f"barcode · layer {places[-1][0]} · head {places[-1][1]} · {bars.computed_from}"
-    write_title(ax, title, bars.notes)
+    title = f"barcode · layer {places[-1][0]} · head {places[-1][1]}"
+    describe(ax, bars.attrs, title)
     return ax
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gattn.drawing.canvas.colours import Scale, colour_map
 from gattn.drawing.canvas.curves import half_ellipses, loops
-from gattn.drawing.canvas.frame import new_axes, shown_text, write_title
+from gattn.drawing.canvas.frame import describe, new_axes, shown_text
 from gattn.drawing.canvas.heatmaps import draw_heatmap, write_cells
 from gattn.drawing.canvas.keys import add_colour_bar
 from gattn.drawing.canvas.labels import font_size, text_style
@@ -111,7 +111,7 @@ def draw_effects(
     tokens = _tokens_by_position(table)
     changes = _Changes.of(table, len(tokens), cmap)
     ax, notes = _DRAW[layout](table, changes, tokens, ax)
-    write_title(ax, _effects_title(table, layout, changes), [*notes, *_around(table)])
+    describe(ax, {}, _effects_title(table, layout), [*notes, *_around(table)])
     return ax
 
 
@@ -185,7 +185,7 @@ def _tokens_by_position(table: pd.DataFrame) -> dict[int, str]:
     return dict(sorted(known.items()))
 
 
-def _effects_title(table: pd.DataFrame, layout: str, changes: _Changes) -> str:
+def _effects_title(table: pd.DataFrame, layout: str) -> str:
     is_cut = "estimate" in table or ("kind" in table and bool((table["kind"] == "Cut").all()))
     parts = list(map(shown_text, _stacks(table))) if layout != "edits" else []
     if layout in ("arcs", "matrix"):
@@ -194,7 +194,7 @@ def _effects_title(table: pd.DataFrame, layout: str, changes: _Changes) -> str:
     parts.append(
         "edits" if layout == "edits" else f"cutting {what}" if is_cut else f"edits of {what}"
     )
-    return f"{' · '.join(parts)}: {changes.pen.name}"
+    return " · ".join(parts)
 
 
 def _draw_edits(

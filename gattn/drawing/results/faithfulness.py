@@ -12,7 +12,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
 from gattn.drawing.canvas.colours import is_dark
-from gattn.drawing.canvas.frame import new_axes, shown_text, table_title, write_title
+from gattn.drawing.canvas.frame import describe, new_axes, shown_text
 from gattn.drawing.canvas.keys import Entry, add_key
 from gattn.drawing.canvas.labels import font_size, text_style
 from gattn.errors import SelectionError
@@ -66,7 +66,7 @@ def draw_curves(table: pd.DataFrame, *, ax: Axes | None = None, **options: Any) 
     metric = shown_text(str(table.attrs.get("metric", "")), limit=60)
     ax.set_ylabel(metric, **text_style([metric]))
     ax.spines[["top", "right"]].set_visible(False)
-    write_title(ax, table_title(table), list(table.attrs.get("notes", ())))
+    describe(ax, table.attrs)
     return ax
 
 
@@ -122,9 +122,10 @@ def draw_agreement(table: pd.DataFrame, *, ax: Axes | None = None, **options: An
     ax.set_xlabel("Spearman's correlation with the effects of cuts")
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.tick_params(axis="y", length=0)
+    key = None
     if len(entries) > 1:
-        add_key(ax, entries, ncols=2, loc="upper left", bbox_to_anchor=(0, -0.3))
-    write_title(ax, table_title(table), list(table.attrs.get("notes", ())))
+        key = add_key(ax, entries, ncols=2, loc="upper left", bbox_to_anchor=(0, -0.3))
+    describe(ax, table.attrs, below=key)
     return ax
 
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gattn.analysis.heads.divergences import FARTHEST
 from gattn.drawing.canvas.colours import layer_colours
-from gattn.drawing.canvas.frame import POINTS_PER_INCH, new_axes, pitch, table_title, write_title
+from gattn.drawing.canvas.frame import POINTS_PER_INCH, describe, new_axes, pitch
 from gattn.drawing.canvas.keys import label_layers
 from gattn.drawing.canvas.labels import font_size
 from gattn.text import width
@@ -65,7 +65,7 @@ def draw_head_map(
     ax.set_aspect("equal", adjustable="datalim")
     ax.margins(0.08)
     ax.set(xlabel="x", ylabel="y")
-    write_title(ax, table_title(heads), heads.notes)
+    describe(ax, heads.attrs)
     figure = ax.get_figure()
     assert isinstance(figure, Figure)
     label_layers(ax, norm, colours)
@@ -142,7 +142,7 @@ def draw_head_clusters(heads: HeadClusters, *, ax: Axes | None = None, **options
     ax.spines[["top", "right", "bottom"]].set_visible(False)
     ax.tick_params(axis="x", length=0)
     count = heads["cluster"].nunique()
-    write_title(ax, table_title(heads), [f"{count} cluster" + "s" * (count > 1), *heads.notes])
+    describe(ax, heads.attrs, notes=[f"{count} cluster" + "s" * (count > 1)])
     return ax
 
 

@@ -16,11 +16,10 @@ from numpy.typing import NDArray
 from gattn.drawing.canvas.colours import KINDS, colour_map, ink_on, is_dark
 from gattn.drawing.canvas.frame import (
     LARGEST,
+    describe,
     new_axes,
     pitch,
     shown_text,
-    table_title,
-    write_title,
 )
 from gattn.drawing.canvas.heatmaps import draw_heatmap, write_cells
 from gattn.drawing.canvas.labels import text_style
@@ -219,12 +218,11 @@ def _draw_map(
     for i, j in set(np.ndindex(values.shape)) - set(cells):  # no such head
         ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, color=ax.get_facecolor()))
     _name_sides(ax, shown, rows, heads)
-    notes = list(shown.table.attrs.get("notes", ()))
     on = "in a cell: the interval, from left to right on the scale of the colours"
-    notes.append(on if has_lines else "cells are too small to show the intervals")
+    notes = [on if has_lines else "cells are too small to show the intervals"]
     notes += [f"outlined: {shown.mark}"] * bool(shown.mark)
     notes += ["crossed out: no score"] * bool(np.isnan(shown.values).any())
-    write_title(ax, table_title(shown.table), notes)
+    describe(ax, shown.table.attrs, notes=notes)
     return ax
 
 
@@ -292,9 +290,9 @@ def _draw_ranked(shown: _Shown, ax: Axes | None, count: int, options: Mapping[st
     ax.set_xlabel(name, **text_style([name]))
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.grid(axis="y", color="0.5", alpha=0.2)
-    notes = list(shown.table.attrs.get("notes", ()))
+    notes = []
     if len(order) < len(values):
-        notes.insert(0, f"the {len(order)} largest of {len(values):,} heads")
+        notes.append(f"the {len(order)} largest of {len(values):,} heads")
     notes += [f"filled: {shown.mark}"] * bool(shown.mark)
-    write_title(ax, table_title(shown.table), notes)
+    describe(ax, shown.table.attrs, notes=notes)
     return ax

@@ -4,24 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
 from gattn.drawing.canvas.colours import Scale
 from gattn.drawing.canvas.frame import (
-    add_axes,
+    describe,
     new_axes,
     shown_text,
-    table_title,
-    write_title,
 )
 from gattn.drawing.canvas.heatmaps import draw_heatmap, write_cells
 from gattn.drawing.canvas.keys import Entry, add_key
 from gattn.drawing.canvas.labels import font_size, text_style
 from gattn.drawing.canvas.sides import label_rows, label_tokens
-from gattn.drawing.one_head.draw_head import draw_named, fitting_size
+from gattn.drawing.one_head.draw_head import draw_named
 from gattn.drawing.one_head.look import Wording
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
@@ -85,7 +82,7 @@ def draw_alignment(table: Alignment, *, ax: Axes | None = None, **options: Any) 
     ax.spines[["top", "right"]].set_visible(False)
     entries: list[Entry] = [(bars, "best head"), (offset, "best fixed offset")]
     add_key(ax, entries, loc="upper left", bbox_to_anchor=(1.06, 0), borderaxespad=0.2)
-    write_title(ax, table_title(table), list(table.attrs.get("notes", ())))
+    describe(ax, table.attrs)
     return ax
 
 
@@ -133,7 +130,7 @@ def draw_best_edges(
     label_rows(ax, [f"{layer}.{head}" for layer, head in values.index])
     ax.set(xlabel="word", ylabel="head")
     said = "reads most" if side == "key" else "is read by most"
-    write_title(ax, table_title(table), [f"in the cells: which word it {said}", *table.notes])
+    describe(ax, table.attrs, notes=[f"in the cells: which word it {said}"])
     return ax
 
 
@@ -154,14 +151,11 @@ def draw_tree(tree: Tree, *, ax: Axes | None = None, **options: Any) -> Axes:
     Axes
         The axes; their figure is never shown, saved or closed here.
     """
-    head = AttentionGraph.from_networkx(tree)
-    if ax is None:
-        width, height = fitting_size(head, "arcs")
-        room = 0.04 * font_size()
-        figure = plt.figure(figsize=(width, height + room), layout="none")
-        ax = add_axes(figure, legend=options.get("legend", True))
-        figure.subplots_adjust(top=figure.subplotpars.top - room / (height + room))
-    read = _READ.get(tree.graph.get("direction", ""), "attention")
-    draw_named(Wording("head → dependent", "dependent ← head", read), head, ax=ax, **options)
-    write_title(ax, tree.computed_from, ["maximum spanning arborescence", *tree.notes])
-    return ax
+    wording = Wording(
+        "head → dependent",
+        "dependent ← head",
+        _READ.get(tree.graph.get("direction", ""), "attention"),
+        title="maximum spanning arborescence",
+        notes=[tree.computed_from, *tree.notes],
+    )
+    return draw_named(wording, AttentionGraph.from_networkx(tree), ax=ax, **options)

@@ -47,7 +47,7 @@ function shareOf({ layers, traced, level, range }, kept, total) {
   if (traced) return `${share(total)} of what flows in attention${lostOf(traced, level)}`;
   const alone = layers.some(({ isChange, isPart }) => isChange && isPart) ? "; edges kept in one run alone are left out" : "";
   if (layers.some(({ isSigned }) => isSigned)) return `${share(total)} of the means${alone}`;
-  return `${share(layers.reduce((sum, { mass }) => mass.slice(...range).reduce((some, m) => some + m, sum), 0))} of the mass`;
+  return `${share(layers.reduce((sum, { mass }) => mass.slice(...range).reduce((some, m) => some + m, sum), 0))} of the attention`;
 }
 
 /** Say how much of a token's way down ends at edges that are not there. */
