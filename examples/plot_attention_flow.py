@@ -66,7 +66,7 @@ for ax, name, ours, others in pairs:
     ax.bar(positions, ours, color="0.7", label="embedded model")
     ax.step(positions, others, where="mid", color="C3", label="even attention")
     ax.set_xticks(positions, tokens, rotation=90, parse_math=False)
-    ax.set_title(f"{name} to the last token", loc="left")
+    ax.set_title(f"{name} to the last token")
     ax.spines[["top", "right"]].set_visible(False)
     ax.legend(frameon=False)
 figure.savefig("attention_flow.png", dpi=110)

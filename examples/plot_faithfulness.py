@@ -92,7 +92,7 @@ for place, (_, row) in enumerate(rows):
     axes[2].plot(row["correlation"], place, "o", color="C0")
 axes[2].set_yticks(range(len(rows)), [name for name, _ in rows])
 axes[2].invert_yaxis()
-axes[2].set_title("rank correlation with exact effects, 95 %", loc="left", size="medium")
+axes[2].set_title("rank correlation with exact effects, 95 %", size="medium")
 axes[2].spines[["top", "right"]].set_visible(False)
 figure.savefig("faithfulness.png", dpi=110)
 plt.close("all")

@@ -52,7 +52,7 @@ figure, axes = plt.subplots(2, 2, figsize=(13, 8), layout="constrained")
 back.draw(ax=axes[0, 0])
 induction.draw(ax=axes[0, 1])
 for ax, name in zip(axes[0], ("1.1, previous token", "2.0, induction"), strict=True):
-    ax.set_title(f"a walker along head {name}, from the last token", loc="left")
+    ax.set_title(f"a walker along head {name}, from the last token")
 
 heads = [f"{layer}.{head}" for layer, head in table.index]
 order = np.argsort(-start)
@@ -60,7 +60,7 @@ ax = axes[1, 0]
 ax.imshow(ranks.to_numpy().reshape(16, -1)[order], cmap="YlGnBu", vmin=0, aspect="auto")
 ax.set_yticks(range(16), [heads[n] for n in order])
 ax.set_xticks(range(last + 1), trace.tokens, rotation=45, ha="right", parse_math=False)
-ax.set_title("PageRank in all heads", loc="left")
+ax.set_title("PageRank in all heads")
 
 ax = axes[1, 1]
 ax.scatter(start, modularity)
@@ -68,7 +68,7 @@ for n in order:
     beside = {"xytext": (5, 2)} if n % 2 else {"xytext": (-5, -8), "ha": "right"}
     ax.annotate(heads[n], (start[n], modularity[n]), textcoords="offset points", size=8, **beside)
 ax.set(xlabel="PageRank of the start of the text", ylabel="modularity of the communities")
-ax.set_title("the less the start attracts, the clearer the communities", loc="left")
+ax.set_title("the less the start attracts, the clearer the communities")
 ax.set(xlim=(0, 1), ylim=(0, 0.8))
 figure.savefig("pagerank.png", dpi=110)
 plt.close("all")

@@ -74,7 +74,7 @@ ax.bar(positions - 0.2, before, 0.4, label="window of three tokens")
 ax.bar(positions + 0.2, after, 0.4, label=f"and {len(cut)} edges cut")
 ax.axvline(farthest - 0.5, color="0.6", ls="--", lw=0.8)
 ax.set(xlabel="the token that is replaced", ylabel="largest change of the last token's logits")
-ax.set_title("what the model's prediction depends on", loc="left")
+ax.set_title("what the model's prediction depends on")
 ax.legend(loc="upper left")
 
 ax = axes[1, 0]
@@ -83,7 +83,7 @@ ax.semilogy(
     squashed.index, squashed["walks"] / squashed["walks"].sum(), "s--", label="walks, share"
 )
 ax.set(xlabel="the token that information comes from", xlim=axes[0, 1].get_xlim())
-ax.set_title("over-squashing: within reach, but only just", loc="left")
+ax.set_title("over-squashing: within reach, but only just")
 ax.legend()
 
 cut.draw(ax=axes[1, 1])

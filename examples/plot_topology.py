@@ -76,6 +76,6 @@ for name, bars, (layer, head), title in (
 ):
     bars.draw(layer=layer, head=head, ax=axes[name])
     axes[name].get_legend().remove()
-    axes[name].set_title(title.format(f"{layer}.{head}"), loc="left")
+    axes[name].set_title(title.format(f"{layer}.{head}"))
 figure.savefig("topology.png", dpi=110)
 plt.close("all")

@@ -188,9 +188,9 @@ def test_it_draws_one_head():
     pytest.importorskip("ripser")
     found = barcode(np.stack([[T, T.T / 2], [RING[:4, :4], T]]), dimension=1)
     ax = found.draw(layer=0, head=1)
-    assert ax.get_title(loc="left").startswith("barcode · layer 0 · head 1")
-    assert found.draw().get_title(loc="left").startswith("barcode · layer 1 · head 1")
-    assert found.draw(layer=0).get_title(loc="left").startswith("barcode · layer 0 · head 1")
+    assert ax.get_title().startswith("barcode · layer 0 · head 1")
+    assert found.draw().get_title().startswith("barcode · layer 1 · head 1")
+    assert found.draw(layer=0).get_title().startswith("barcode · layer 0 · head 1")
     given_ax = plt.figure().add_subplot()
     assert barcode(RING, dimension=1).draw(ax=given_ax) is given_ax
     lines = [len(collection.get_segments()) for collection in given_ax.collections]

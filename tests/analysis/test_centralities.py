@@ -266,4 +266,4 @@ def test_they_draw_themselves(trace):
         (image,) = ax.get_images()
         np.testing.assert_allclose(image.get_array(), one)
         assert [label.get_text() for label in ax.get_xticklabels()] == trace.tokens
-        assert found.name.replace("_", " ") in ax.get_title(loc="left")
+        assert found.name.replace("_", " ") in ax.get_title()

@@ -54,7 +54,7 @@ def test_the_fixture_of_the_original_code():
     np.testing.assert_allclose(shares, SHARES, atol=3e-9)
     assert "3 tokens" in found.computed_from
     assert found.notes == ["capacities were rounded down: flows lack at most 1e-09"]
-    assert found.draw().get_title(loc="left").startswith("flow")
+    assert found.draw().get_title().startswith("flow")
 
 
 @given(st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 5), st.booleans())

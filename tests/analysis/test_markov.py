@@ -382,7 +382,7 @@ def test_they_draw_themselves(trace):
     (image,) = ax.get_images()
     np.testing.assert_allclose(image.get_array(), ranks.sel(layer=1))
     assert [label.get_text() for label in ax.get_xticklabels()] == trace.tokens
-    assert "pagerank" in ax.get_title(loc="left")
+    assert "pagerank" in ax.get_title()
     walk = bounces(trace, -1).sel(layer=1, head=1)
     np.testing.assert_allclose(walk.draw().get_images()[0].get_array(), walk)
     assert "16 of 16 heads end at one token" in drawn_words(stationary(trace).draw())

@@ -417,7 +417,7 @@ def test_they_draw_themselves(trace):
 def test_a_cut_is_drawn_among_all_that_passes(trace):
     found = bottlenecks(trace, 2, 12)
     ax = found.draw()
-    assert "2 tokens" in ax.get_title(loc="left")
+    assert "2 tokens" in ax.get_title()
     passing, cut = (points.get_offsets().tolist() for points in ax.collections[1:])
     assert cut == [[row, layer + 1] for layer, row in zip(found.layer, found.position, strict=True)]
     assert all(place in passing for place in cut)
@@ -429,6 +429,6 @@ def test_a_cut_is_drawn_among_all_that_passes(trace):
     assert [line.tolist() for line in red] == [[[j, n], [i, n + 1]] for n, i, j in places]
 
     nothing = bottlenecks(TokenGraph.causal(9), 6, 2, depth=3).draw()
-    assert "0 tokens" in nothing.get_title(loc="left")
+    assert "0 tokens" in nothing.get_title()
     lines, points, *_ = nothing.collections
     assert len(lines.get_segments()) == len(points.get_offsets()) == 0

@@ -159,7 +159,7 @@ def test_the_models_own_eager_attention_gives_the_same():
     np.testing.assert_allclose(found, expected, atol=1e-6)
     np.testing.assert_allclose(rollout(attentions), expected, atol=1e-6)
     assert list(found.key_token.to_numpy()) == gattn.capture(TEXT).tokens
-    assert found.draw().get_title(loc="left").startswith("rollout")
+    assert found.draw().get_title().startswith("rollout")
 
 
 def test_all_forms_of_attention_agree():

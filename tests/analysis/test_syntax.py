@@ -307,7 +307,8 @@ def test_a_drawn_tree_says_what_its_edges_are():
         assert {"head → dependent", "dependent ← head"} <= set(texts)
         assert not [text for text in texts if "key" in text]
         assert ax.get_legend().get_title().get_text() == title
-        assert ax.get_title(loc="left").replace("\n", " ") == tree.computed_from
+        assert ax.get_title() == "maximum spanning arborescence"
+        assert any(tree.computed_from in text for text in texts)
         assert tree.notes[0].endswith("was not kept")
         assert any(all(note in text for note in tree.notes) for text in texts)
         ax.figure.savefig(io.BytesIO())

@@ -56,7 +56,8 @@ def test_arrays_with_the_same_axes(randn):
     assert type(found.mean) is type(results[0])
     assert "token_token" not in found.mean.coords
     assert found.mean.notes == ["mean"]
-    assert found.draw().get_title(loc="left").endswith("the first one: a text")
+    (caption,) = found.draw().texts
+    assert "the first one: a text" in caption.get_text().replace("\n", " ")
 
 
 def test_results_are_read_one_by_one():

@@ -17,7 +17,7 @@ def caption(ax):
 
 def words(ax):
     """The title and all texts."""
-    found = [ax.get_title(loc="left"), *(text.get_text() for text in ax.texts)]
+    found = [ax.get_title(), *(text.get_text() for text in ax.texts)]
     return " ".join(found).replace("\n", " ")
 
 

@@ -151,7 +151,7 @@ def test_edges_that_were_not_kept_are_told():
         said(draw_compare(before[0, 0], after[0, 0])),
     ):
         assert re.search(
-            r"before TopK\(2\): 11 of 21 edges, \d+ % of the mass; after TopK\(2\): 11", shown
+            r"before TopK\(2\): 11 of 21 edges, \d+ % of the attention; after TopK\(2\): 11", shown
         )
     assert "count as 0" in said(draw_compare(before, after))
 

@@ -280,7 +280,7 @@ def test_kept_edges_are_told_with_their_rule():
 
     few = Stack("decoder", {(0, 0): causal_head(6).keep(TopK(2))})
     assert "TopK(2): 11 of 21 edges, " in said(draw_heads(few))
-    assert "% of the mass; rows are queries" in said(draw_heads(few))
+    assert "% of the attention; rows are queries" in said(draw_heads(few))
 
 
 def test_signed_heads_are_sorted_by_given_scores():

@@ -147,7 +147,7 @@ def test_a_key_shades_the_queries_that_read_it():
 def test_what_was_dropped_and_the_sink_are_said():
     head = dataclasses.replace(causal_head(6).keep(TopK(2)), sink=np.full(6, 0.25))
     share = 100 * float(head.kept_mass[-1] / head.total_mass[-1])
-    said = f"TopK(2), 2 of 6 edges, {share:.0f} % of the mass; 0.25 from the sink"
+    said = f"TopK(2), 2 of 6 edges, {share:.0f} % of the attention; 0.25 from the sink"
     assert caption(draw_text(head)) == f"query 5 “word5” reads: {said}"
 
 

@@ -17,7 +17,7 @@ def test_a_threshold_is_exact_and_printed():
     strong = head.attention >= 0.1
     assert shown.edges.tolist() == np.flatnonzero(strong).tolist()
     share = 100 * head.attention[strong].sum() / head.attention.sum()
-    expected = f"attention ≥ 0.1: {strong.sum()} of 78 edges, {share:.0f} % of the mass"
+    expected = f"attention ≥ 0.1: {strong.sum()} of 78 edges, {share:.0f} % of the attention"
     assert shown.caption == expected
 
 
@@ -27,7 +27,7 @@ def test_all_edges_say_so():
 
 def test_edges_that_a_keep_dropped_count_as_not_shown():
     caption = all_edges(causal_head(12).keep(TopK(2))).caption
-    assert re.match(r"TopK\(2\): 23 of 78 edges, \d+ % of the mass", caption)
+    assert re.match(r"TopK\(2\): 23 of 78 edges, \d+ % of the attention", caption)
 
 
 @pytest.mark.parametrize("size", [5, 14, 40, 200])
@@ -98,4 +98,4 @@ def test_sinks_follow_the_threshold():
 def test_no_edges():
     head = AttentionGraph.from_dense(np.zeros((3, 3)), TokenGraph.causal(3) - TokenGraph.causal(3))
     assert readable_edges(head).caption == "no edges"
-    assert edges_from(causal_head(4), 2.0).caption.endswith("0 of 10 edges, 0 % of the mass")
+    assert edges_from(causal_head(4), 2.0).caption.endswith("0 of 10 edges, 0 % of the attention")

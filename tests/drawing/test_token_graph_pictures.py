@@ -65,7 +65,9 @@ def test_cells_of_a_long_text_are_shares_of_blocks(graph):
         part = mask[row * block : (row + 1) * block, column * block : (column + 1) * block]
         found = shares[row, column]
         assert (0.0 if found is np.ma.masked else found) == pytest.approx(part.mean())
-    assert "share of the pairs that are edges" in [a.get_ylabel() for a in ax.figure.axes]
+    assert "share of the pairs that are edges" in [
+        a.get_ylabel().replace("\n", " ") for a in ax.figure.axes
+    ]
 
 
 def test_a_single_edge_of_many_thousand_tokens_shows():

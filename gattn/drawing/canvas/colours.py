@@ -7,7 +7,14 @@ from typing import Any
 
 import matplotlib as mpl
 import numpy as np
-from matplotlib.colors import Colormap, FuncNorm, LinearSegmentedColormap, Normalize, to_rgb
+from matplotlib.colors import (
+    Colormap,
+    FuncNorm,
+    LinearSegmentedColormap,
+    ListedColormap,
+    Normalize,
+    to_rgb,
+)
 from numpy.typing import NDArray
 
 from gattn.errors import SelectionError
@@ -25,6 +32,11 @@ RAMPS = {
 }
 """Colours from the weakest attention to the strongest, on a light and on a dark background."""
 
+NO_NUMBER = "#8884"
+"""The colour where there is no number, on light and dark backgrounds."""
+KINDS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#a89a00", "#7b5ea7")
+"""Colours without an order, which everyone can tell apart."""
+
 
 @dataclass(frozen=True)
 class Scale:
@@ -36,13 +48,13 @@ class Scale:
         The end of the scale: 1, or the largest size where attention exceeds 1.
     is_signed : bool
         Whether the scale runs from -top.
-    pen : float
+    widest : float
         The width of the widest line in points.
     """
 
     top: float
     is_signed: bool
-    pen: float
+    widest: float
 
     @classmethod
     def of(cls, *heads: AttentionGraph) -> Scale:
@@ -52,7 +64,7 @@ class Scale:
         top = max([1.0, *sizes])
         is_signed = any(bool((part < 0).any()) for part in values)
         tokens = max((h.graph.num_tokens for h in heads), default=1)
-        return cls(top if top > 1 + 1e-4 else 1.0, is_signed, pen=6.5 / max(tokens, 5) ** 0.25)
+        return cls(top if top > 1 + 1e-4 else 1.0, is_signed, widest=6.5 / max(tokens, 5) ** 0.25)
 
     @property
     def norm(self) -> Normalize:
@@ -63,14 +75,12 @@ class Scale:
     @property
     def ticks(self) -> list[float]:
         """Round values to label the scale at."""
-        above = [0.05, 0.25, 0.5, 1.0]
-        if self.top > 1:
-            above = [float(f"{self.top * share:.2g}") for share in (0.05, 0.25, 0.5)] + [self.top]
+        above = [float(f"{self.top * share:.2g}") for share in (0.05, 0.25, 0.5)] + [self.top]
         return [-tick for tick in reversed(above)] + [0.0, *above] if self.is_signed else above
 
     def widths(self, attention: NDArray[Any]) -> NDArray[np.float64]:
         """Compute line widths in points."""
-        widths: NDArray[np.float64] = self.pen * (0.12 + 0.88 * np.abs(attention) / self.top)
+        widths: NDArray[np.float64] = self.widest * (0.12 + 0.88 * np.abs(attention) / self.top)
         return widths
 
 
@@ -123,3 +133,11 @@ def ink_on(fill: Any) -> str:
 def _is_light(colour: Any) -> bool:
     red, green, blue = to_rgb(colour)
     return 0.3 * red + 0.6 * green + 0.1 * blue > 0.5
+
+
+def layer_colours(cmap: str | Colormap | None) -> Colormap:
+    """Take the given colours of layers, or those of viridis that stand out from the background."""
+    if cmap is not None:
+        return given_map(cmap)
+    some = np.linspace(0.3, 1.0, 256) if is_dark() else np.linspace(0.0, 0.88, 256)
+    return ListedColormap(mpl.colormaps["viridis"](some))

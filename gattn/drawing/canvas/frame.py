@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
+import matplotlib.pyplot as plt
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
-from matplotlib.colors import Colormap, Normalize, to_hex
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 from matplotlib.transforms import ScaledTranslation, Transform
 
 from gattn.drawing.canvas import fonts
-from gattn.drawing.canvas.colours import Scale
-from gattn.drawing.canvas.labels import font_size, in_digits, text_style
+from gattn.drawing.canvas.labels import font_size, larger, small_size, text_style
 from gattn.edit_records import Edits, between, in_words
-from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
 from gattn.names.text import visible, wrapped
 
@@ -29,69 +22,24 @@ KEY_WIDTH = 5.2
 """The width of the key of lines, in font sizes."""
 
 
-DASHES = (0, (2.5, 1.2))
-"""The dashes of negative attention, which colours alone do not tell in grey."""
-OPTIONS = {
-    "attention": "",
-    "score": "scores=True",
-    "contribution": "contributions=True",
-    "value_norm": "contributions='value'",
-}
-"""What areas can show, and what asks for it as a graph is computed."""
+LARGEST = 12.0
+"""The longest side of a figure in inches, at the usual font size."""
+_TITLE = 1.2
+"""About how large a title is, in font sizes."""
 
 
-@dataclass(frozen=True)
-class Names:
-    """What a picture of edges calls them.
+def new_axes(width: float, height: float) -> Axes:
+    """Make axes in a new pyplot figure, in inches at the usual font size.
 
-    Parameters
-    ----------
-    rightward, leftward : str
-        What lies on the left and what on the right of an edge, and the way it runs.
-    weight : str
-        What its width and colour mean.
+    With larger fonts it is larger.
     """
-
-    rightward: str = "key → query"
-    leftward: str = "query ← key"
-    weight: str = "attention"
+    size = (larger() * width, larger() * height)
+    return plt.figure(figsize=size, layout="constrained").add_subplot()
 
 
-@dataclass(frozen=True)
-class Look:
-    """How a picture is drawn.
-
-    Parameters
-    ----------
-    scale : Scale
-        From attention to colour and width.
-    cmap : Colormap
-        The colours.
-    labels, legend : bool
-        Whether to draw the tokens' labels, and the key of colours.
-    values : str
-        Which of a head's `edge_values`.
-    names : Names
-        What edges are called.
-    """
-
-    scale: Scale
-    cmap: Colormap
-    labels: bool
-    legend: bool
-    values: str = "attention"
-    names: Names = Names()
-
-
-def check_values(head: AttentionGraph, values: str) -> None:
-    """Refuse values that there are none of, or that a head lacks."""
-    if values not in OPTIONS:
-        known = ", ".join(map(repr, OPTIONS))
-        raise SelectionError(f"values is one of {known}, not {values!r}.")
-    if values not in head.edge_values:
-        raise SelectionError(
-            f"This head has no {values}; compute its graph with {OPTIONS[values]}."
-        )
+def width_of_tokens(count: int) -> float:
+    """Find a width in inches at which tokens along the side of axes have room."""
+    return min(LARGEST, max(4.8, 2.2 + 0.32 * count))
 
 
 def add_axes(figure: Figure, *, legend: bool) -> Axes:
@@ -111,7 +59,7 @@ def make_room(ax: Axes) -> None:
     """Make a figure that `add_axes` filled higher, where its caption has more than two lines."""
     figure = ax.figure
     caption = next(text for text in ax.texts if text.get_gid() == "gattn-caption")
-    more = (caption.get_text().count("\n") - 1) * 1.3 * 0.75 * font_size()
+    more = (caption.get_text().count("\n") - 1) * 1.3 * small_size()
     if not isinstance(figure, Figure) or more <= 0:
         return
     width, height = figure.get_size_inches() * POINTS_PER_INCH
@@ -136,15 +84,31 @@ def points(ax: Axes) -> tuple[float, float]:
     return float(box.width / dpi * POINTS_PER_INCH), float(box.height / dpi * POINTS_PER_INCH)
 
 
-def add_texts(ax: Axes, title: str, caption: str) -> None:
-    """Write the title, and below the picture the caption in small."""
-    size = 0.75 * font_size()
-    text = wrapped(caption, max(points(ax)[0], 160) / size)
+def pitch(ax: Axes, count: int, side: str) -> float:
+    """Find how far apart `count` places along a side of axes lie, in points."""
+    return points(ax)[side == "y"] / max(count, 1)
+
+
+def lifted(ax: Axes, rise: float, right: float = 0.0) -> Transform:
+    """Move data coordinates up, and to the right, by some points."""
+    assert ax.figure is not None
+    moved = right / POINTS_PER_INCH, rise / POINTS_PER_INCH
+    return ax.transData + ScaledTranslation(*moved, ax.figure.dpi_scale_trans)
+
+
+def write_texts(ax: Axes, title: str, caption: str, below: Artist | None = None) -> None:
+    """Write the title above, and in small the caption below the axes or `below` what is there."""
+    wide, size = max(points(ax)[0], 160), small_size()
+    title = wrapped(title, wide / (_TITLE * font_size()))
+    ax.set_title(title, **text_style([title]))
+    if not caption:
+        return
+    text = wrapped(caption, wide / size)
     ax.annotate(
         text,
         (0.5, 0.0),
         (0, -4),
-        xycoords=ax.xaxis.label if ax.axison else "axes fraction",
+        xycoords=("axes fraction", below or (ax.xaxis.label if ax.axison else "axes fraction")),
         textcoords="offset points",
         ha="center",
         va="top",
@@ -155,12 +119,47 @@ def add_texts(ax: Axes, title: str, caption: str) -> None:
         gid="gattn-caption",
         **text_style([text]),
     )
-    ax.set_title(title, **text_style([title]))
+
+
+def describe(
+    ax: Axes,
+    facts: Mapping[Any, Any],
+    title: str = "",
+    notes: Iterable[str] = (),
+    *,
+    below: Artist | None = None,
+) -> None:
+    """Write a result's title, and below it what it was computed from and what to mind.
+
+    Parameters
+    ----------
+    ax : Axes
+        The axes.
+    facts : mapping
+        What a result says of itself: its name, `computed_from`, `edits` and notes.
+    title : str
+        The title; the result's name where not given.
+    notes : iterable of str
+        What this picture shows, hides or marks; the result's own notes follow.
+    below : Artist, optional
+        What the caption must stand below, where that is not the axes.
+    """
+    own = facts.get("notes", ())
+    own = own.splitlines() if isinstance(own, str) else own
+    told = [str(facts.get("computed_from", "")), *notes, *own]
+    caption = "; ".join(shown_text(text, limit=400) for text in told if text)
+    name = shown_text(title or str(facts.get("name", "")), limit=120)
+    write_texts(ax, marked_edited(name, facts.get("edits")), caption, below)
+
+
+def marked_edited(title: str, edits: object) -> str:
+    """Add to a title that the model was edited, where it was."""
+    return " · ".join(filter(None, [title, "edited" if edits else ""]))
 
 
 def head_title(head: AttentionGraph) -> str:
     """Name a head: "layer 1 · head 3", and say whether the model was edited."""
-    return " · ".join([*head.place(), *(["edited"] if head.edits else [])])
+    return marked_edited(" · ".join(head.place()), head.edits)
 
 
 def edits_said(edits: Iterable[object]) -> str:
@@ -175,55 +174,6 @@ def edits_between(before: Edits, after: Edits, said: str = "") -> str:
     return "; ".join(filter(None, [said, between(before, after)]))
 
 
-def add_line_key(ax: Axes, look: Look, beyond: float = 0.0) -> None:
-    """Show beside the axes, some points beyond, which line stands for how much attention."""
-    ticks = [tick for tick in look.scale.ticks if tick][::-1]
-    widths = look.scale.widths(np.array(ticks))
-    colours = look.cmap(look.scale.norm(ticks))
-    styles: list[Any] = [DASHES if tick < 0 else "solid" for tick in ticks]
-    caps: dict[str, Any] = {"solid_capstyle": "butt", "dash_capstyle": "butt"}
-    lines = [
-        Line2D([], [], color=colour, linewidth=width, linestyle=style, **caps)
-        for colour, width, style in zip(colours, widths, styles, strict=True)
-    ]
-    _add_key(ax, lines, ticks, look.names.weight, beyond)
-
-
-def add_area_key(ax: Axes, look: Look, norm: Normalize) -> None:
-    """Show beside the axes which colour stands for how much."""
-    ticks = look.scale.ticks[::-1]
-    if look.values != "attention":
-        ticks = np.linspace(norm.vmax or 0.0, norm.vmin or 0.0, 4).tolist()
-    patches = [Patch(facecolor=to_hex(colour)) for colour in np.asarray(look.cmap(norm(ticks)))]
-    _add_key(ax, patches, ticks, look.values.replace("_", " "), 0.0)
-
-
-def _add_key(
-    ax: Axes, handles: Sequence[Artist], ticks: Sequence[float], name: str, beyond: float
-) -> None:
-    key = ax.legend(
-        handles,
-        [in_digits(tick) for tick in ticks],
-        title=name,
-        loc="upper left",
-        bbox_to_anchor=(1.0, 1.0),
-        bbox_transform=ax.transAxes + _moved_right(ax, beyond),
-        borderaxespad=0.2,
-        frameon=False,
-        fontsize=0.75 * font_size(),
-        title_fontsize=0.75 * font_size(),
-        handlelength=1.6,
-        alignment="left",
-    )
-    for text in (key.get_title(), *key.get_texts()):
-        text.set_usetex(False)
-
-
-def _moved_right(ax: Axes, distance: float) -> Transform:
-    assert ax.figure is not None
-    return ScaledTranslation(distance / POINTS_PER_INCH, 0, ax.figure.dpi_scale_trans)
-
-
 def width_left(ax: Axes, width: float, *, legend: bool) -> float:
     """Guess what a layout engine will leave of the axes' width, in points, beside the key."""
     figure, place = ax.figure, ax.get_subplotspec()
@@ -236,24 +186,9 @@ def width_left(ax: Axes, width: float, *, legend: bool) -> float:
 
 def note_style(ax: Axes) -> dict[str, Any]:
     """Style a small note, placed in fractions of the axes."""
-    return {"transform": ax.transAxes, "size": 0.75 * font_size(), "alpha": 0.75} | text_style("→←")
+    return {"transform": ax.transAxes, "size": small_size(), "alpha": 0.75} | text_style("→←")
 
 
 def shown_text(text: str, *, limit: int = 48) -> str:
     """Write a model's name or the like so that any font can show it; "" stays as it is."""
     return text and visible(text, limit=limit, has_glyph=fonts.has_glyph)
-
-
-def add_colour_bar(
-    mappable: ScalarMappable, ticks: list[float] | None, name: str = "attention", **place: Any
-) -> None:
-    """Label the colours; `place` is ``cax=`` or ``ax=`` of matplotlib's colour bar."""
-    where = place.get("cax") or place["ax"]
-    size = 0.75 * font_size()
-    bar = where.figure.colorbar(mappable, ticks=ticks, **place)
-    bar.outline.set_visible(False)
-    bar.ax.tick_params(labelsize=size, length=2)
-    bar.ax.yaxis.set_major_formatter(lambda value, _: in_digits(value))
-    bar.set_label(name, size=size, usetex=False)
-    for label in bar.ax.get_yticklabels():
-        label.set_usetex(False)

@@ -10,15 +10,11 @@ from matplotlib.colors import Colormap, ListedColormap, Normalize
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from gattn.drawing.canvas.axes import pitch
-from gattn.drawing.canvas.colours import Scale, colour_map, ink_on
-from gattn.drawing.canvas.labels import font_size, in_digits, text_style
-from gattn.names.text import width, wrapped
-
-NONE = "#8884"
-"""The colour where there is no number, on light and dark backgrounds."""
-KINDS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#a89a00", "#7b5ea7")
-"""Colours without an order, which everyone can tell apart."""
+from gattn.drawing.canvas.colours import KINDS, NO_NUMBER, Scale, colour_map, ink_on
+from gattn.drawing.canvas.frame import pitch
+from gattn.drawing.canvas.keys import add_colour_bar
+from gattn.drawing.canvas.labels import in_digits, small_size
+from gattn.names.text import width
 
 
 def draw_heatmap(
@@ -43,27 +39,21 @@ def draw_heatmap(
     top = float(sizes.max(initial=0)) or 1.0
     norm = Normalize(-top if signed else 0.0, top)
     if sizes.any() and "norm" not in options and np.quantile(sizes[sizes > 0], 0.9) < top / 20:
-        norm, name = Scale(top, signed, pen=1).norm, f"{name}, square-root scale"
+        norm, name = Scale(top, signed, widest=1).norm, f"{name}, square-root scale"
     colours = colour_map(cmap, is_signed=signed, is_area=True)
     shown: dict[str, Any] = {"norm": norm, "aspect": "auto", "interpolation": "nearest"}
-    colours = colours.with_extremes(bad=NONE)
+    colours = colours.with_extremes(bad=NO_NUMBER)
     pooled = np.ma.masked_invalid(_pooled(values, *blocks))
     rows, columns = (size * block for size, block in zip(pooled.shape, blocks, strict=True))
     extent = (-0.5, columns - 0.5, rows - 0.5, -0.5)
     image = ax.imshow(pooled, cmap=colours, extent=extent, **(shown | options))
     ax.set(xlim=(-0.5, values.shape[1] - 0.5), ylim=(values.shape[0] - 0.5, -0.5))
-    figure = ax.get_figure()
-    assert figure is not None
-    ticks = MaxNLocator(integer=True) if are_whole(values) else None
-    bar = figure.colorbar(image, ax=ax, fraction=0.05, pad=0.02, ticks=ticks)
-    text = wrapped(name.replace("_", " "), max(pitch(ax, 1, "y")[1], 60) / font_size())
-    bar.set_label(text, **text_style([text]))
-    bar.outline.set_visible(False)
+    add_colour_bar(image, name, ax, ticks=MaxNLocator(integer=True) if are_whole(values) else None)
 
 
 def _block(ax: Axes, count: int, side: str) -> int:
     """Tell how many cells along a side share a pixel and a half at 100 dots per inch."""
-    return int(np.ceil(count * 1.5 * 72 / (100 * pitch(ax, 1, side)[1])))
+    return int(np.ceil(count * 1.5 * 72 / (100 * pitch(ax, 1, side))))
 
 
 def _pooled(values: NDArray[Any], rows: int, columns: int) -> NDArray[np.float64]:
@@ -87,7 +77,7 @@ def draw_kinds(ax: Axes, values: NDArray[Any]) -> None:
     From the ninth on they share the last colour.
     """
     shown = np.ma.masked_invalid(np.minimum(values, len(KINDS)).astype(np.float64))
-    colours = ListedColormap([*KINDS, "#8c8c8c"]).with_extremes(bad=NONE)
+    colours = ListedColormap([*KINDS, "#8c8c8c"]).with_extremes(bad=NO_NUMBER)
     norm = Normalize(-0.5, len(KINDS) + 0.5)
     ax.imshow(shown, cmap=colours, norm=norm, interpolation="nearest", aspect="auto")
     write_cells(ax, values, colours(norm(shown)))
@@ -110,8 +100,8 @@ def write_cells(
         How far above the middle of their cells they stand, in cells.
     """
     rows, columns = values.shape
-    down, across = pitch(ax, rows, "y")[0], pitch(ax, columns, "x")[0]
-    size = min(0.75 * font_size(), (0.8 - lift) * down, across)
+    down, across = pitch(ax, rows, "y"), pitch(ax, columns, "x")
+    size = min(small_size(), (0.8 - lift) * down, across)
     if size < 5:
         return
     whole = [are_whole(column) for column in values.T]

@@ -104,6 +104,11 @@ def font_size() -> float:
     return float(mpl.rcParams["font.size"])
 
 
+def small_size() -> float:
+    """Tell the font size of keys, captions and small names in points."""
+    return 0.75 * font_size()
+
+
 def larger() -> float:
     """Tell how much larger a figure is than usual, for the sake of a large font."""
     return max(1.0, font_size() / 10)

@@ -31,7 +31,7 @@ class Shown:
     sinks : array of int
         The rows of queries whose edge from the sink is shown.
     caption : str
-        The threshold, how many edges of how many are shown, and how much of the mass.
+        The threshold, how many edges of how many are shown, and how much of the attention.
     """
 
     edges: Ints
@@ -43,7 +43,7 @@ def readable_edges(head: AttentionGraph) -> Shown:
     """Choose as many edges as a picture of nodes can bear, and at least one per query.
 
     The threshold is the smallest round number that leaves 40 edges and two more a token, or 150.
-    Where that is less than half of the mass it falls, up to four times as many edges. A query
+    Where that is less than half of the attention it falls, up to four times as many edges. A query
     whose attention is nearly uniform and below it shows one edge in k, any other its strongest.
     """
     usual = 40 + 2 * head.graph.num_tokens
@@ -170,13 +170,13 @@ def all_of(total: int) -> str:
     return {0: "no edges", 1: "1 edge"}.get(total, f"all {total:,} edges")
 
 
-def share_of(mass: float, whole: float) -> str:
-    """Write what share of the whole mass is shown, where there is any."""
+def share_of(shown: float, whole: float, what: str = "the attention") -> str:
+    """Write what share of the attention, or of something else, is shown; "" where there is none."""
     if not whole:
         return ""
-    percent = 100 * mass / whole
+    percent = 100 * shown / whole
     digits = 1 if 99.5 <= percent < 99.95 else 0
-    return f", {percent:.{digits}f} % of the mass"
+    return f", {percent:.{digits}f} % of {what}"
 
 
 def largest_of(block: int) -> str:

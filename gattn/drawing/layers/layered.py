@@ -8,14 +8,15 @@ from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.collections import PathCollection
-from matplotlib.colors import Colormap
 from matplotlib.lines import Line2D
 from matplotlib.path import Path
 
-from gattn.drawing.canvas.axes import label_tokens, new_axes, pitch
-from gattn.drawing.canvas.colours import Scale, is_dark
-from gattn.drawing.canvas.labels import font_size, in_digits, text_style
+from gattn.drawing.canvas.colours import is_dark
+from gattn.drawing.canvas.frame import new_axes, pitch, points
+from gattn.drawing.canvas.keys import Entry
+from gattn.drawing.canvas.labels import font_size, text_style
+from gattn.drawing.canvas.pen import Pen
+from gattn.drawing.canvas.sides import label_tokens
 from gattn.names.text import width
 
 MIDDLE = 0.58
@@ -26,7 +27,7 @@ _COLOURS = {
     "path": {False: "#f3c13a", True: "#9a7a14"},
 }
 """The colours of what is no attention, by whether the background is dark."""
-_NAMES = {"stream": "stream", "mlp": "MLP"}
+_NAMES = {"stream": "stream", "mlp": "MLP", "path": "strongest\npaths"}
 _ORDER = {"stream": 0, "mlp": 1, "self": 2, "attention": 3}
 
 
@@ -55,11 +56,11 @@ class Line:
     name: str = ""
 
 
-class Lines:
+class LayeredEdges:
     """Collects edges, to be drawn the weakest first."""
 
-    def __init__(self, ax: Axes, scale: Scale, colours: Colormap) -> None:
-        self._ax, self.scale, self.colours = ax, scale, colours
+    def __init__(self, ax: Axes, pen: Pen) -> None:
+        self._ax, self.pen = ax, pen
         self._found: list[Line] = []
         self._bright: list[Line] = []
 
@@ -71,41 +72,28 @@ class Lines:
         """Let an edge stand out."""
         self._bright.append(line)
 
-    def colour_of(self, sizes: Sequence[float]) -> list[Any]:
-        """Give the colours of attention."""
-        return list(self.colours(self.scale.norm(np.array(sizes))))
-
     def draw(self) -> None:
         """Draw all, by kind, then size."""
         dark = is_dark()
         found = sorted(self._found, key=lambda line: (_ORDER[line.kind], abs(line.size)))
+        sizes = np.array([line.size for line in found])
         plain = {kind: _COLOURS[kind][dark] for kind in ("stream", "mlp")}
-        of_attention = self.colour_of([line.size for line in found])
-        colours = [plain.get(x.kind, colour) for x, colour in zip(found, of_attention, strict=True)]
+        pairs = zip(found, self.pen.colours(sizes), strict=True)
+        colours = [plain.get(line.kind, colour) for line, colour in pairs]
         if self._bright:
-            self._add(self._bright, [_COLOURS["path"][dark]] * len(self._bright), 5.0, "paths")
-        self._add(found, colours, 0.0, "edges")
+            widths = self.pen.scale.widths(np.array([line.size for line in self._bright])) + 5.0
+            self._add(self._bright, "paths", _COLOURS["path"][dark], linewidths=widths)
+        self._add(found, "edges", colours)
 
-    def _add(self, lines: list[Line], colours: list[Any], more: float, name: str) -> None:
-        sizes = np.array([line.size for line in lines])
-        self._ax.add_collection(
-            PathCollection(
-                [line.path for line in lines],
-                facecolors="none",
-                edgecolors=colours,
-                linewidths=self.scale.widths(sizes) + more if len(sizes) else [],
-                capstyle="round",
-                zorder=1,
-                gid=f"gattn-{name}",
-            ),
-            autolim=False,
-        )
+    def _add(self, lines: list[Line], name: str, colours: Any, **style: Any) -> None:
+        paths, sizes = [line.path for line in lines], [line.size for line in lines]
+        style = {"edgecolors": colours, "clip_on": True, "gid": f"gattn-{name}"} | style
+        self.pen.draw(self._ax, paths, sizes, **style)
 
     def name_strongest(self, count: int) -> None:
         """Write the heads of the strongest edges of attention, where they do not meet."""
         size = 0.7 * font_size()
-        across, _ = pitch(self._ax, 1, "x")
-        _, high = pitch(self._ax, 1, "y")
+        across, high = points(self._ax)
         low, top = self._ax.get_ylim()
         left, right = self._ax.get_xlim()
         taken: list[tuple[float, float, float]] = []
@@ -178,7 +166,7 @@ def set_up(ax: Axes, tokens: Mapping[int, str], layers: Sequence[int], *, labels
         label_tokens(ax, list(tokens), list(tokens.values()), "x")
     else:
         ax.set_xticks([])
-    step = max(1, int(np.ceil(1.2 * font_size() / max(pitch(ax, len(layers), "y")[0], 1e-9))))
+    step = max(1, int(np.ceil(1.2 * font_size() / max(pitch(ax, len(layers), "y"), 1e-9))))
     shown = range(0, len(layers), step)
     ax.set_yticks([n + 0.5 for n in shown], [str(layers[n]) for n in shown])
     ax.tick_params(axis="y", length=0)
@@ -200,31 +188,10 @@ def draw_nodes(ax: Axes, where: Sequence[tuple[float, float, bool]]) -> None:
     ax.scatter(places[:, 0], places[:, 1], s=sizes, lw=0, color=ink, zorder=3, gid="gattn-nodes")
 
 
-def add_key(
-    ax: Axes, lines: Lines, title: str, kinds: Sequence[str], *, paths: bool = False
-) -> None:
-    """Say what widths and colours mean."""
-    scale, dark = lines.scale, is_dark()
-    ticks = scale.ticks if scale.top >= 1 else [scale.top * tick for tick in (0.05, 0.25, 0.5, 1)]
-    ticks = ticks[::-1]
-    widths = scale.widths(np.array(ticks))
-    made = [
-        Line2D([], [], color=colour, lw=width)
-        for colour, width in zip(lines.colour_of(ticks), widths, strict=True)
+def key_of_kinds(pen: Pen, *kinds: str) -> list[Entry]:
+    """Name the lines that are no attention, for a key."""
+    dark = is_dark()
+    return [
+        (Line2D([], [], color=_COLOURS[kind][dark], lw=pen.scale.widest / 2), _NAMES[kind])
+        for kind in kinds
     ]
-    names = [in_digits(tick, ".2g") for tick in ticks]
-    for kind in [*kinds, *(["path"] if paths else [])]:
-        made.append(Line2D([], [], color=_COLOURS[kind][dark], lw=scale.pen / 2))
-        names.append(_NAMES.get(kind, "strongest\npaths"))
-    ax.legend(
-        made,
-        names,
-        title=title,
-        loc="upper left",
-        bbox_to_anchor=(1.0, 1.0),
-        frameon=False,
-        fontsize=0.75 * font_size(),
-        title_fontsize=0.75 * font_size(),
-        handlelength=1.6,
-        alignment="left",
-    )

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from gattn.analysis.propagation.unrolled import Unrolled
 from gattn.drawing.canvas import fonts
-from gattn.drawing.canvas.axes import new_axes, pitch
-from gattn.drawing.canvas.colours import given_map
-from gattn.drawing.canvas.heatmaps import KINDS
+from gattn.drawing.canvas.colours import KINDS, given_map
+from gattn.drawing.canvas.frame import new_axes, points
 from gattn.drawing.canvas.labels import font_size, text_style
 from gattn.drawing.layers.layered import name_layers, write_over
 from gattn.errors import SelectionError
@@ -167,7 +166,7 @@ def _band(start: tuple[float, float], end: tuple[float, float], wide: float) -> 
 
 def _name_bars(ax: Axes, ribbons: _Ribbons, left: Floats) -> None:
     """Name the bars above the input that are wide enough."""
-    across = pitch(ax, 1, "x")[1] / (ax.get_xlim()[1] - ax.get_xlim()[0])
+    across = points(ax)[0] / (ax.get_xlim()[1] - ax.get_xlim()[0])
     top = len(ribbons.held) - 1
     for at, n in np.argwhere(ribbons.held > 0):
         text = ribbons.names[n]
@@ -182,7 +181,7 @@ def _name_inputs(ax: Axes, ribbons: _Ribbons, left: Floats) -> None:
     shares = ribbons.held[0]
     shown = np.flatnonzero(shares > 0)
     places = (left[0] + shares / 2)[shown]
-    across = pitch(ax, 1, "x")[1] / (ax.get_xlim()[1] - ax.get_xlim()[0])
+    across = points(ax)[0] / (ax.get_xlim()[1] - ax.get_xlim()[0])
     size = 0.85 * font_size()
     wide = np.array([max(width(ribbons.names[n]), 3) for n in shown]) * size
     near = np.diff(places) * across < (wide[1:] + wide[:-1]) / 2 + size

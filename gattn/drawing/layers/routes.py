@@ -10,17 +10,18 @@ from matplotlib.colors import Colormap
 
 from gattn.analysis.vectors.route_graphs import Node, Routes, heads_of_edge
 from gattn.drawing.canvas import fonts
-from gattn.drawing.canvas.axes import write_title
 from gattn.drawing.canvas.colours import Scale, colour_map
-from gattn.drawing.canvas.frame import shown_text
+from gattn.drawing.canvas.frame import describe, shown_text
+from gattn.drawing.canvas.keys import add_line_key
 from gattn.drawing.canvas.labels import font_size, text_style
+from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.layers.layered import (
     MIDDLE,
+    LayeredEdges,
     Line,
-    Lines,
-    add_key,
     draw_nodes,
     heads_named,
+    key_of_kinds,
     lay,
     layered_axes,
     set_up,
@@ -80,9 +81,9 @@ def draw_routes(
     tokens = _tokens_shown(routes)
     place = {position: x for x, position in enumerate(tokens)}
     ax = ax if ax is not None else layered_axes(len(tokens), layers)
-    scale = Scale(1.0, False, pen=max(3.0, 7.5 / max(len(tokens), 5) ** 0.2))
-    colours = colour_map(cmap, is_signed=False)
-    lines = Lines(ax, scale, colours)
+    scale = Scale(1.0, False, widest=max(3.0, 7.5 / max(len(tokens), 5) ** 0.2))
+    pen = Pen(scale, colour_map(cmap, is_signed=False), f"{by}\nof attention")
+    lines = LayeredEdges(ax, pen)
     bright = _edges_of_paths(routes, paths)
     for source, target, facts in routes.edges(data=True):
         if facts["kind"] == "output":  # Part of the edge into attention or MLP.
@@ -105,10 +106,11 @@ def draw_routes(
     if labels:
         lines.name_strongest(_NAMED)
         _name_prediction(ax, routes, place)
-    add_key(ax, lines, f"{by}\nof attention", ("stream", "mlp"), paths=bool(bright))
+    kinds = "stream", "mlp", *["path"] * bool(bright)
+    add_line_key(ax, pen, *key_of_kinds(pen, *kinds))
     predicted = shown_text(str(routes.graph.get("predicted", "")))
     title = f"routes to {predicted or 'position ' + str(routes.end[1])}"
-    write_title(ax, f"{title} · {routes.computed_from}", routes.notes)
+    describe(ax, routes.graph, title)
     return ax
 
 

@@ -13,17 +13,18 @@ from numpy.typing import NDArray
 from gattn.analysis.propagation.unrolled import Node, Unrolled
 from gattn.analysis.vectors.route_graphs import heads_of_edge
 from gattn.drawing.canvas import fonts
-from gattn.drawing.canvas.axes import pitch, write_title
 from gattn.drawing.canvas.colours import Scale, colour_map
-from gattn.drawing.canvas.frame import shown_text
+from gattn.drawing.canvas.frame import describe, pitch, shown_text
+from gattn.drawing.canvas.keys import add_line_key
 from gattn.drawing.canvas.labels import font_size, text_style
+from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.canvas.shown import even_stride, every, share_of
 from gattn.drawing.layers.layered import (
+    LayeredEdges,
     Line,
-    Lines,
-    add_key,
     draw_nodes,
     heads_named,
+    key_of_kinds,
     lay,
     layered_axes,
     set_up,
@@ -38,7 +39,7 @@ _FEW = 60
 """How many edges of attention a layer shows at least, if it has them."""
 _MOST = 3000
 """How many of them a picture shows at most."""
-_SIZES = {"weight": "weight of attention", "passes": "what passes by attention"}
+_SIZES = {"weight": "attention", "passes": "what attention passes"}
 _NAMED = 16
 _SHARES = 9
 
@@ -85,9 +86,7 @@ def draw_unrolled(
         raise SelectionError(f"layout is 'layered' or 'ribbons', not {layout!r}.")
     draw = draw_ribbons if layout == "ribbons" else _draw_layered
     ax, notes = draw(unrolled, ax, cmap, labels=labels)
-    write_title(
-        ax, f"{_unrolled_title(unrolled)} · {unrolled.computed_from}", [*notes, *unrolled.notes]
-    )
+    describe(ax, unrolled.graph, _unrolled_title(unrolled), notes)
     return ax
 
 
@@ -97,8 +96,10 @@ def _draw_layered(
     tokens = dict(zip(unrolled.positions, unrolled.tokens, strict=True))
     place = {position: x for x, position in enumerate(tokens)}
     ax = ax if ax is not None else layered_axes(len(tokens), unrolled.depth)
-    scale = Scale(_whole(unrolled), False, pen=max(1.2, 7.5 / (max(len(tokens), 5) / 5) ** 0.4))
-    lines = Lines(ax, scale, colour_map(cmap, is_signed=False))
+    widest = max(1.2, 7.5 / (max(len(tokens), 5) / 5) ** 0.4)
+    scale = Scale(_whole(unrolled), False, widest)
+    name = "what passes" if _kind(unrolled) else "weight"
+    lines = LayeredEdges(ax, Pen(scale, colour_map(cmap, is_signed=False), name))
     notes = _add_lines(lines, unrolled, place)
     lines.draw()
     draw_nodes(
@@ -114,7 +115,7 @@ def _draw_layered(
     if labels:
         lines.name_strongest(_NAMED)
         _write_shares(ax, unrolled, place)
-    add_key(ax, lines, "what passes" if _kind(unrolled) else "weight", ["stream"])
+    add_line_key(ax, lines.pen, *key_of_kinds(lines.pen, "stream"))
     return ax, notes
 
 
@@ -151,7 +152,7 @@ def _node_name(unrolled: Unrolled, node: Node, is_usual: bool) -> str:
     return name if is_usual else f"{name} before layer {first + depth}"
 
 
-def _add_lines(lines: Lines, unrolled: Unrolled, place: dict[int, int]) -> list[str]:
+def _add_lines(lines: LayeredEdges, unrolled: Unrolled, place: dict[int, int]) -> list[str]:
     """Add the edges that can be seen, and say which they are."""
     # No tuple for each edge: as many make Python look for garbage again and again.
     starts = [start for start, edges in unrolled.adjacency() for _ in edges]
@@ -206,8 +207,8 @@ def _visible_edges(
         rules.append(every(stride) + " of the others" * bool(rules))
     if chosen.all():
         return chosen, []
-    mass = share_of(float(sizes[chosen].sum()), float(whole))
-    return chosen, [f"{' and '.join(rules)}: {chosen.sum():,} of {len(sizes):,} edges{mass}"]
+    share = share_of(float(sizes[chosen].sum()), float(whole), name)
+    return chosen, [f"{' and '.join(rules)}: {chosen.sum():,} of {len(sizes):,} edges{share}"]
 
 
 def _first_step(sizes: NDArray[np.float64], steps: Sequence[float], limit: int) -> float:
@@ -249,7 +250,7 @@ def _write_shares(ax: Axes, unrolled: Unrolled, place: dict[int, int]) -> None:
         if depth == 0 and facts["passes"] >= 0.005
     ]
     ax.set_ylim(bottom=-0.34)
-    room = 1.9 * font_size() / pitch(ax, len(place), "x")[0]
+    room = 1.9 * font_size() / pitch(ax, len(place), "x")
     taken: list[int] = []
     for share, x in sorted(found, reverse=True):
         if len(taken) < _SHARES and all(abs(x - other) >= room for other in taken):

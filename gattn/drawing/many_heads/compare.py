@@ -13,12 +13,12 @@ from gattn.analysis.heads.divergences import FARTHEST
 from gattn.analysis.reading.attention import Heads
 from gattn.drawing.canvas.colours import Scale, colour_map
 from gattn.drawing.canvas.frame import edits_between, shown_text
+from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.many_heads.draw_heads import Chosen, edges_shown, key_value_groups, what_is_shown
 from gattn.drawing.many_heads.grid import Block, Grid, Panel
 from gattn.drawing.many_heads.grid_drawing import draw_grids
 from gattn.drawing.many_heads.order import Arranged, Graphs, Order, titled
 from gattn.drawing.many_heads.scores import HeadScore
-from gattn.drawing.many_heads.sheet import Colours
 from gattn.edit_records import union
 from gattn.heads.head import AttentionGraph
 from gattn.names.choices import HeadChoice
@@ -92,9 +92,9 @@ def draw_compare(
     known = _compared(chosen.graphs, afters) if {type(sort), type(label)} & {str} else None
     order = Order.of(chosen.graphs, sort, label, within_layers=within_layers, known=known)
     scale = Scale.of(*chosen.graphs.values(), *afters.values())
-    plain = Colours(scale, colour_map(None, is_signed=False, is_area=True))
-    signed = Scale(scale.top, is_signed=True, pen=scale.pen)
-    change = Colours(signed, colour_map(cmap, is_signed=True, is_area=True), "change of attention")
+    plain = Pen(scale, colour_map(None, is_signed=False, is_area=True))
+    signed = Scale(scale.top, is_signed=True, widest=scale.widest)
+    change = Pen(signed, colour_map(cmap, is_signed=True, is_area=True), "change of attention")
     grids = []
     for graphs in chosen.stacks():
         arranged = order.arrange(graphs, columns=int(chosen.is_strip))
@@ -128,7 +128,7 @@ class _Sides:
         self._names = _side_names(list(befores.values()), list(afters.values()))
 
     def blocks(
-        self, order: Order, arranged: Arranged, plain: Colours, change: Colours
+        self, order: Order, arranged: Arranged, plain: Pen, change: Pen
     ) -> tuple[Block, ...]:
         """Give before, after and the change, with the same heads in the same places."""
         names = *self._names, "after − before" if self._names == PLAIN else "difference"

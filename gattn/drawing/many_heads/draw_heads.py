@@ -14,12 +14,12 @@ from gattn.analysis.reading.attention import Heads
 from gattn.analysis.reading.heads import Place, by_place
 from gattn.drawing.canvas.colours import Scale, colour_map
 from gattn.drawing.canvas.frame import edits_said, shown_text
+from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.canvas.shown import all_of, kept_by, share_of
 from gattn.drawing.many_heads.grid import Block, Grid, Panel
 from gattn.drawing.many_heads.grid_drawing import draw_grids
 from gattn.drawing.many_heads.order import Graphs, Order, strip_columns
 from gattn.drawing.many_heads.scores import HeadScore
-from gattn.drawing.many_heads.sheet import Colours
 from gattn.edit_records import union
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
@@ -87,7 +87,7 @@ def draw_heads(
     chosen = Chosen.of(attention, by_place(attention), heads, stack)
     order = Order.of(chosen.graphs, sort, label, within_layers=within_layers)
     scale = Scale.of(*chosen.graphs.values())
-    colours = Colours(scale, colour_map(cmap, is_signed=scale.is_signed, is_area=True))
+    pen = Pen(scale, colour_map(cmap, is_signed=scale.is_signed, is_area=True))
     grids = []
     for graphs in chosen.stacks():
         places = order.arrange(graphs, strip_columns(graphs) if chosen.is_strip else 0)
@@ -95,7 +95,7 @@ def draw_heads(
             spot: Panel(graphs[one], order.labelled(one, places.names[one]))
             for spot, one in places.spots.items()
         }
-        block = Block(panels, colours, columns=places.columns)
+        block = Block(panels, pen, columns=places.columns)
         groups = key_value_groups(graphs) if places.columns else ()
         edits = union(head.edits for head in graphs.values())
         said = [edges_shown(graphs.values()), *what_is_shown(graphs), *order.said]
@@ -105,7 +105,7 @@ def draw_heads(
 
 
 def edges_shown(heads: Iterable[AttentionGraph]) -> str:
-    """Say how many edges are shown, and where not all, by which rule and how much of the mass."""
+    """Say how many edges are shown, and if not all, by which rule and how much of the attention."""
     heads = list(heads)
     kept = sum(head.graph.num_edges for head in heads)
     total = sum(int(head.total_edges.sum()) for head in heads)

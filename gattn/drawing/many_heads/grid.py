@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from gattn.drawing.many_heads.sheet import Colours
+from gattn.drawing.canvas.pen import Pen
 from gattn.heads.head import AttentionGraph
 
 
@@ -36,7 +36,7 @@ class Block:
     ----------
     panels : dict of (int, int) to Panel
         The panels.
-    colours : Colours
+    pen : Pen
         Their colours.
     name : str
         What stands above the block.
@@ -45,7 +45,7 @@ class Block:
     """
 
     panels: dict[tuple[int, int], Panel]
-    colours: Colours
+    pen: Pen
     name: str = ""
     columns: tuple[str, ...] = ()
 
@@ -57,7 +57,7 @@ class Grid:
     Parameters
     ----------
     title, caption : str
-        What stands above; the size of cells is added to the caption.
+        What stands above, and below; the size of cells is added to the caption.
     blocks : tuple of Block
         The blocks, with the same places of panels.
     rows : tuple of str
@@ -111,11 +111,19 @@ class Grid:
         return any(panel.bar is not None for b in self.blocks for panel in b.panels.values())
 
     @cached_property
-    def keys(self) -> list[Colours]:
+    def keys(self) -> list[Pen]:
         """The colours that are to be explained."""
-        return list({id(block.colours): block.colours for block in self.blocks}.values())
+        return list({id(block.pen): block.pen for block in self.blocks}.values())
 
     def stacked(self) -> list[Grid]:
-        """Put the blocks one below the other, under one title."""
-        first, *others = (replace(self, blocks=(block,)) for block in self.blocks)
-        return [first, *(replace(other, title="", caption="") for other in others)]
+        """Put the blocks one below the other, with one title and one caption."""
+        last = len(self.blocks) - 1
+        return [
+            replace(
+                self,
+                blocks=(block,),
+                title="" if number else self.title,
+                caption=self.caption if number == last else "",
+            )
+            for number, block in enumerate(self.blocks)
+        ]

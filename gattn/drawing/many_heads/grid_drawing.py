@@ -8,18 +8,17 @@ from typing import Any, TypeAlias
 import numpy as np
 from matplotlib.figure import Figure, SubFigure
 
-from gattn.drawing.canvas.labels import font_size
+from gattn.drawing.canvas.labels import font_size, small_size
+from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.many_heads.grid import Block, Grid
 from gattn.drawing.many_heads.grid_plan import BETWEEN, MARGIN, Plan
 from gattn.drawing.many_heads.sheet import (
-    Colours,
     GridFigure,
     Sheet,
     as_inches,
     inches_of,
     key_width,
     line_height,
-    small_size,
 )
 from gattn.drawing.one_head.matrix import add_sink, block_size, cells
 from gattn.errors import ShapeError
@@ -65,7 +64,7 @@ class _Drawing:
         plan, grid = self._plan, self._grid
         x, style = plan.left, {"va": "top", "linespacing": 1.25}
         self._sheet.write(x, self._top + MARGIN, plan.title, size=font_size(), **style)
-        self._sheet.write(x, self._top + plan.under_title, plan.caption, alpha=0.75, **style)
+        self._sheet.write(x, self._top + plan.over_caption, plan.caption, alpha=0.75, **style)
         for row, name in enumerate(grid.rows):
             self._write_aside(name, self._y(row) + plan.panel[1] / 2, va="center")
         for number, block in enumerate(grid.blocks):
@@ -73,8 +72,8 @@ class _Drawing:
             self._name_columns(number, block)
             self._name_groups(number)
         x = self._x(len(grid.blocks) - 1, grid.size[1]) + 0.1
-        for number, colours in enumerate(grid.keys):
-            self._sheet.add_key(x + number * key_width(), self._y(0), plan.key, colours)
+        for number, pen in enumerate(grid.keys):
+            self._sheet.add_key(x + number * key_width(), self._y(0), plan.key, pen)
 
     def _x(self, block: int, column: int) -> float:
         long = self._grid.size[1] * self._plan.step + BETWEEN
@@ -126,7 +125,7 @@ class _Drawing:
         bars: list[tuple[float, float, float]] = []
         for (row, column), panel in block.panels.items():
             x, y = self._x(number, column), self._y(row)
-            frames.append(self._draw_panel(panel.head, block.colours, x, y))
+            frames.append(self._draw_panel(panel.head, block.pen, x, y))
             marks += list(self._generated(panel.head, x, y))
             above, name = y - plan.clear, names.texts[row, column]
             if name:
@@ -148,12 +147,12 @@ class _Drawing:
         self._sheet.add_lines(wholes, "gattn-whole-bars", alpha=0.15, **thick)
         self._sheet.add_lines(shares, "gattn-bars", **thick)
 
-    def _draw_panel(self, head: AttentionGraph, colours: Colours, x: float, y: float) -> Line:
+    def _draw_panel(self, head: AttentionGraph, pen: Pen, x: float, y: float) -> Line:
         """Draw a matrix, and give its frame, which leaves out the sink."""
         plan, (wide, tall) = self._plan, self._plan.panel
         found = cells(head, np.arange(head.graph.num_edges), head.attention, plan.most_cells)
         found = add_sink(found, head, np.arange(head.graph.num_queries))
-        self._sheet.add_image((x, y, wide, tall), found, colours)
+        self._sheet.add_image((x, y, wide, tall), found, pen)
         if head.sink is not None:
             wide -= 2 * found.block * plan.token(head)[0]
         return [(x, y), (x + wide, y), (x + wide, y + tall), (x, y + tall), (x, y)]

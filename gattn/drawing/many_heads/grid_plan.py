@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gattn.drawing.canvas import layouts
-from gattn.drawing.canvas.labels import Labels, fit, font_size, larger
+from gattn.drawing.canvas.labels import Labels, fit, font_size, larger, small_size
 from gattn.drawing.canvas.shown import largest_of
 from gattn.drawing.many_heads.grid import Block, Grid
-from gattn.drawing.many_heads.sheet import as_inches, key_width, line_height, small_size
+from gattn.drawing.many_heads.sheet import as_inches, key_width, line_height
 from gattn.drawing.one_head.matrix import block_size
 from gattn.heads.head import AttentionGraph
 from gattn.names.text import width, wrapped
@@ -60,8 +60,11 @@ class Plan:
             row = (height - self.top - self.bottom) / rows - self.above
             self._measure(min(side, max(_FILLED * row / down, 0.05)))
         wanted = self.top + rows * self.row + self.bottom
-        self.height = height or max(wanted, self.top + self.above + 1.2 * larger())
-        self.key = min(1.5 * larger(), self.height - self.top - self.above - MARGIN)
+        least = self.top + self.above + 1.2 * larger() + self.under_caption - MARGIN
+        self.height = height or max(wanted, least)
+        self.key = min(1.5 * larger(), self.height - self.top - self.above - self.under_caption)
+        drawn = max(rows * self.row + as_inches(self.keys.extent), self.above + self.key)
+        self.over_caption = self.top + drawn + 0.6 * line_height(small_size())
         self.has_room = max(self.panel) >= _LEAST and self.key >= _LEAST_KEY
 
     def _left(self) -> float:
@@ -91,15 +94,14 @@ class Plan:
         self.row = self.above + self.panel[1] + (1 - _FILLED) * side
         self.under_title = MARGIN
         if self.title:
-            self.under_title += line_height(font_size()) * (1.15 + self.title.count("\n"))
-        self.blocks = self.under_title
-        if self.caption:
-            self.blocks += line * (1.6 + self.caption.count("\n"))
-        self.groups = self.blocks + 1.1 * line_height(font_size()) * bool(grid.blocks[0].name)
+            self.under_title += line_height(font_size()) * (1.4 + self.title.count("\n"))
+        self.groups = self.under_title + 1.1 * line_height(font_size()) * bool(grid.blocks[0].name)
         self.columns = self.groups + 1.6 * line * bool(grid.groups)
         self.top = self.columns + 1.1 * line * bool(grid.blocks[0].columns)
         self.keys, self.queries = self._labels() if grid.is_labelled else (_NO_LABELS, _NO_LABELS)
-        self.bottom = MARGIN + as_inches(self.keys.extent)
+        said = line * (1.6 + self.caption.count("\n")) if self.caption else 0.0
+        self.bottom = MARGIN + as_inches(self.keys.extent) + said
+        self.under_caption = MARGIN + said
 
     def _labels(self) -> tuple[Labels, Labels]:
         """Fit the tokens of keys, with a sink, and of queries."""

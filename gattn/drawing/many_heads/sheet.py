@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 import matplotlib as mpl
 from matplotlib.cm import ScalarMappable
 from matplotlib.collections import LineCollection
-from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.image import AxesImage
 from matplotlib.transforms import Affine2D
 
-from gattn.drawing.canvas.colours import Scale
-from gattn.drawing.canvas.frame import POINTS_PER_INCH, add_colour_bar
-from gattn.drawing.canvas.labels import font_size, text_style
+from gattn.drawing.canvas.frame import POINTS_PER_INCH
+from gattn.drawing.canvas.keys import add_colour_bar
+from gattn.drawing.canvas.labels import small_size, text_style
+from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.one_head.matrix import Cells
 
 _PIXELS = 128
@@ -31,20 +29,6 @@ class GridFigure(Figure):
         buffer = io.BytesIO()
         self.savefig(buffer, format="png")
         return buffer.getvalue()
-
-
-@dataclass(frozen=True)
-class Colours:
-    """The colours of a scale, and what they stand for."""
-
-    scale: Scale
-    cmap: Colormap
-    values: str = "attention"
-
-    @cached_property
-    def norm(self) -> Normalize:
-        """The scale as matplotlib takes it, one for all that share it."""
-        return self.scale.norm
 
 
 class _Cells(AxesImage):
@@ -82,13 +66,13 @@ class Sheet:
         plain: dict[str, Any] = {"size": small_size(), "va": "baseline"}
         self._axes.text(x, -y, text, **plain | text_style([text]) | style)
 
-    def add_image(self, box: Sequence[float], found: Cells, colours: Colours) -> None:
+    def add_image(self, box: Sequence[float], found: Cells, pen: Pen) -> None:
         """Draw cells in a box: its left and upper end, width and height."""
         x, y, wide, tall = box
         image = _Cells(
             self._axes,
-            cmap=colours.cmap,
-            norm=colours.norm,
+            cmap=pen.cmap,
+            norm=pen.norm,
             interpolation="none",  # so that vector files hold the cells themselves
             extent=(x, x + wide, -y - tall, -y),
             origin="upper",
@@ -106,12 +90,12 @@ class Sheet:
             collection = LineCollection(found, gid=gid, **plain | style)
             self._axes.add_collection(collection, autolim=False)
 
-    def add_key(self, x: float, y: float, long: float, colours: Colours) -> None:
+    def add_key(self, x: float, y: float, long: float, pen: Pen) -> None:
         """Show what colours mean."""
         place = (x, -y - long, 0.09, long)
         bar = self._axes.inset_axes(place, transform=self._axes.transData)
-        mappable = ScalarMappable(colours.norm, colours.cmap)
-        add_colour_bar(mappable, colours.scale.ticks, colours.values, cax=bar)
+        mappable = ScalarMappable(pen.norm, pen.cmap)
+        add_colour_bar(mappable, pen.name, bar, ticks=pen.scale.ticks, inside=True)
 
 
 def inches_of(figure: Figure | SubFigure) -> tuple[float, float]:
@@ -123,11 +107,6 @@ def inches_of(figure: Figure | SubFigure) -> tuple[float, float]:
 def as_inches(points: float) -> float:
     """Convert points to inches."""
     return points / POINTS_PER_INCH
-
-
-def small_size() -> float:
-    """Tell the font size of small texts in points."""
-    return 0.75 * font_size()
 
 
 def line_height(size: float) -> float:

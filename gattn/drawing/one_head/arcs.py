@@ -6,12 +6,14 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from gattn.drawing.canvas import curves, layouts
-from gattn.drawing.canvas.frame import Look, Names, add_line_key, clear, note_style, points
+from gattn.drawing.canvas.frame import clear, lifted, note_style, points
+from gattn.drawing.canvas.keys import add_line_key
 from gattn.drawing.canvas.labels import Labels, fit, text_style
 from gattn.drawing.canvas.layouts import Positions
-from gattn.drawing.canvas.lines import Lines, add_edges, lifted, lines
 from gattn.drawing.canvas.shown import Shown
+from gattn.drawing.one_head.look import Look, Wording
 from gattn.drawing.one_head.marks import mark_row
+from gattn.drawing.one_head.placed_edges import PlacedEdges
 from gattn.heads.head import AttentionGraph
 from gattn.heads.networks import SINK
 
@@ -21,7 +23,7 @@ _LOOP = 18.0
 def draw_arcs(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> None:
     """Draw tokens on one line; edges to the right run above it, edges to the left below."""
     positions = layouts.arcs(head)
-    found = lines(head, shown, positions)
+    found = PlacedEdges.of(head, shown, positions)
     is_loop, forward = found.is_loop, found.end[:, 0] > found.start[:, 0]
     two_sided = not head.graph.is_bipartite and bool(
         (head.key > head.query + head.graph.query_offset).any()
@@ -30,21 +32,24 @@ def draw_arcs(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> None:
     labels, pitch = _place_row(ax, head, positions, look, two_sided)
     band = labels.extent + 10 if look.labels else 4.0
     lift = band / 2 if two_sided else 0.0
-    rise = _set_height(ax, found, len(positions), band, two_sided)
+    unit = _set_height(ax, found, len(positions), band, two_sided)
     length = min(_LOOP, 5 + 1.5 * pitch)
-    size = min(0.8 * length / pitch, 0.45), length * rise
+    size = min(0.8 * length / pitch, 0.45), length * unit
     up = np.tile([0.0, 1.0], (int(is_loop.sum()), 1))
     loops = curves.loops(found.start[is_loop], up, size)
     above, below = found[forward], found[~forward & ~is_loop]
-    add_edges(ax, curves.half_ellipses(above.start, above.end), above, look, lifted(ax, lift))
-    add_edges(ax, loops, found[is_loop], look, lifted(ax, lift))
-    add_edges(ax, curves.half_ellipses(below.start, below.end), below, look, lifted(ax, -lift))
+    for paths, edges, rise in (
+        (curves.half_ellipses(above.start, above.end), above, lift),
+        (loops, found[is_loop], lift),
+        (curves.half_ellipses(below.start, below.end), below, -lift),
+    ):
+        look.pen.draw(ax, paths, edges.attention, transform=lifted(ax, rise))
     if look.labels:
         _write_row(ax, positions, labels, two_sided)
-    _write_direction(ax, look.names, two_sided)
+    _write_direction(ax, look.wording, two_sided)
     mark_row(ax, head, positions, lift - 2.5)
     if look.legend:
-        add_line_key(ax, look)
+        add_line_key(ax, look.pen)
 
 
 def _place_row(
@@ -65,7 +70,7 @@ def _place_row(
     return labels, pitch
 
 
-def _set_height(ax: Axes, found: Lines, slots: int, band: float, two_sided: bool) -> float:
+def _set_height(ax: Axes, found: PlacedEdges, slots: int, band: float, two_sided: bool) -> float:
     """Fit arcs and labels into the axes; tell how many data units a point is."""
     height = points(ax)[1]
     spans = np.abs(found.end - found.start)[:, 0]
@@ -97,7 +102,7 @@ def _write_row(ax: Axes, positions: Positions, labels: Labels, two_sided: bool) 
             )
 
 
-def _write_direction(ax: Axes, names: Names, two_sided: bool) -> None:
-    ax.text(0, 1, names.rightward, ha="left", va="top", **note_style(ax))
+def _write_direction(ax: Axes, wording: Wording, two_sided: bool) -> None:
+    ax.text(0, 1, wording.rightward, ha="left", va="top", **note_style(ax))
     if two_sided:
-        ax.text(0, 0, names.leftward, ha="left", va="bottom", **note_style(ax))
+        ax.text(0, 0, wording.leftward, ha="left", va="bottom", **note_style(ax))

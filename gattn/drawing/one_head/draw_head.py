@@ -13,20 +13,19 @@ from matplotlib.figure import Figure
 
 from gattn.drawing.canvas.colours import Scale, colour_map
 from gattn.drawing.canvas.frame import (
-    OPTIONS,
-    Look,
-    Names,
     add_axes,
-    add_texts,
-    check_values,
     edits_said,
     head_title,
     make_room,
+    shown_text,
+    write_texts,
 )
 from gattn.drawing.canvas.labels import larger
+from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.canvas.shown import Shown, all_edges, edges_from, largest_of, readable_edges
 from gattn.drawing.one_head import marks
 from gattn.drawing.one_head.arcs import draw_arcs
+from gattn.drawing.one_head.look import OPTIONS, Look, Wording, check_values
 from gattn.drawing.one_head.matrix import block_size, draw_matrix, most_cells
 from gattn.drawing.one_head.node_link import draw_circle, draw_columns, draw_free, given_positions
 from gattn.errors import SelectionError
@@ -63,7 +62,7 @@ def draw_head(
     scale, colour on a square-root scale, from 0 to 1 in every picture (further where attention
     exceeds 1, and from -1 in two colours where it is signed). Lines are thinner in longer texts;
     the key shows how thick which attention is. A line below the picture says which
-    edges are shown, how many of how many, and what share of the mass.
+    edges are shown, how many of how many, and what share of the attention.
 
     Parameters
     ----------
@@ -105,11 +104,11 @@ def draw_head(
         the position of a node.
     """
     chosen: dict[str, Any] = {"threshold": threshold, "values": values, "cmap": cmap}
-    return draw_named(Names(), head, layout, ax=ax, labels=labels, legend=legend, **chosen)
+    return draw_named(Wording(), head, layout, ax=ax, labels=labels, legend=legend, **chosen)
 
 
 def draw_named(
-    names: Names,
+    wording: Wording,
     head: AttentionGraph,
     layout: Layout = "arcs",
     *,
@@ -130,7 +129,7 @@ def draw_named(
     scale = Scale.of(head)
     is_signed = scale.is_signed and values == "attention"
     colours = colour_map(cmap, is_signed=is_signed, is_area=layout == "matrix")
-    look = Look(scale, colours, labels, legend, values, names)
+    look = Look(Pen(scale, colours, wording.weight), labels, legend, values, wording)
     if threshold is not None:
         shown = edges_from(head, threshold)
     else:
@@ -143,8 +142,8 @@ def draw_named(
     blocks = largest_of(block_size(head, most_cells(ax))) if layout == "matrix" else ""
     draw(ax, head, shown, look)
     caption = shown.caption + blocks + _where_queries_are(head, layout) + marks.said(head)
-    caption = "; ".join(filter(None, [caption, edits_said(head.edits)]))
-    add_texts(ax, head_title(head), caption)
+    said = [caption, edits_said(head.edits), *(shown_text(x, limit=400) for x in wording.notes)]
+    write_texts(ax, wording.title or head_title(head), "; ".join(filter(None, said)))
     if is_own and layout != "matrix":
         make_room(ax)
     return ax

@@ -14,8 +14,8 @@ from matplotlib.lines import Line2D
 from matplotlib.transforms import Transform
 
 from gattn.drawing.canvas import layouts
+from gattn.drawing.canvas.frame import lifted
 from gattn.drawing.canvas.layouts import Positions
-from gattn.drawing.canvas.lines import lifted
 from gattn.heads.head import AttentionGraph
 
 _BESIDE = 2.5

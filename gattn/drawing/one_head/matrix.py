@@ -14,9 +14,11 @@ from matplotlib.image import AxesImage
 from numpy.typing import NDArray
 
 from gattn.drawing.canvas import layouts
-from gattn.drawing.canvas.frame import Look, add_colour_bar, points
+from gattn.drawing.canvas.frame import points
+from gattn.drawing.canvas.keys import add_colour_bar
 from gattn.drawing.canvas.labels import Labels, fit, text_style
 from gattn.drawing.canvas.shown import Shown
+from gattn.drawing.one_head.look import Look
 from gattn.drawing.one_head.marks import mark_cells
 from gattn.heads.head import AttentionGraph, Ints
 
@@ -94,14 +96,12 @@ def draw_matrix(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> Non
     found = cells(head, shown.edges, values, most_cells(ax))
     if is_attention:
         found = add_sink(found, head, shown.sinks)
-    norm = look.scale.norm if is_attention else norm_of(values[shown.edges], look.values)
-    image = draw_cells(ax, found, look.cmap, norm)
+    norm = look.pen.norm if is_attention else norm_of(values[shown.edges], look.values)
+    image = draw_cells(ax, found, look.pen.cmap, norm)
     name_sides(ax)
     if look.legend:
-        ticks = look.scale.ticks if is_attention else None
-        add_colour_bar(
-            image, ticks, look.values.replace("_", " "), ax=ax, shrink=0.7, aspect=22, pad=0.03
-        )
+        ticks = look.pen.scale.ticks if is_attention else None
+        add_colour_bar(image, look.values, ax, ticks=ticks)
     if look.labels:
         label_cells(ax, head, found)
     mark_cells(ax, head, found.block)

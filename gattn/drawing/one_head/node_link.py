@@ -14,18 +14,18 @@ from gattn.drawing.canvas import curves, layouts
 from gattn.drawing.canvas.curves import Points
 from gattn.drawing.canvas.frame import (
     POINTS_PER_INCH,
-    Look,
-    add_line_key,
     clear,
     note_style,
     points,
     width_left,
 )
+from gattn.drawing.canvas.keys import add_line_key
 from gattn.drawing.canvas.labels import Labels, fit, font_size, numbered, text_style
 from gattn.drawing.canvas.layouts import Node, Positions
-from gattn.drawing.canvas.lines import add_arrowheads, add_edges, lines
 from gattn.drawing.canvas.shown import Shown
+from gattn.drawing.one_head.look import Look
 from gattn.drawing.one_head.marks import mark_circle, mark_columns, mark_nodes
+from gattn.drawing.one_head.placed_edges import PlacedEdges
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
 from gattn.heads.networks import SINK
@@ -40,7 +40,7 @@ _FEW = 60
 def draw_columns(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> None:
     """Draw keys on the left and queries on the right."""
     positions = layouts.columns(head)
-    found = lines(head, shown, positions, split=True)
+    found = PlacedEdges.of(head, shown, positions, split=True)
     heights = [y for _, y in positions.values()] or [0.0]
     width, height = points(ax)
     header = 2.0 * note_style(ax)["size"]
@@ -54,7 +54,7 @@ def draw_columns(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> No
     ax.set(xlim=(-aside, 1 + aside))
     ax.set_ylim(min(heights) - 0.5, max(heights) + 0.5 + header * rise)
     clear(ax)
-    add_edges(ax, curves.bundles(found.start, found.end), found, look)
+    look.pen.draw(ax, curves.bundles(found.start, found.end), found.attention)
     if look.labels:
         _write_beside(ax, positions, labels)
     mark_columns(ax, head, positions)
@@ -63,7 +63,7 @@ def draw_columns(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> No
         place = (x + aside) / (1 + 2 * aside)
         ax.text(place, 1, name, ha=side_of, va="top", **note_style(ax))
     if look.legend:
-        add_line_key(ax, look, beyond)
+        add_line_key(ax, look.pen, beyond=beyond)
 
 
 def _write_beside(ax: Axes, positions: Positions, labels: Labels) -> None:
@@ -88,7 +88,7 @@ def _write_beside(ax: Axes, positions: Positions, labels: Labels) -> None:
 def draw_circle(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> None:
     """Draw tokens on a circle, edges bent towards its centre with an arrowhead at the query."""
     positions = layouts.circle(head)
-    found = lines(head, shown, positions)
+    found = PlacedEdges.of(head, shown, positions)
     tokens = layouts.node_labels(head)
     is_loop = found.is_loop
     half = min(points(ax)) / 2
@@ -102,18 +102,19 @@ def draw_circle(ax: Axes, head: AttentionGraph, shown: Shown, look: Look) -> Non
     ax.set(xlim=(-half / radius, half / radius), ylim=(-half / radius, half / radius))
     clear(ax)
     rest, loops = found[~is_loop], found[is_loop]
-    add_edges(ax, curves.chords(rest.start, rest.end), rest, look)
+    look.pen.draw(ax, curves.chords(rest.start, rest.end), rest.attention)
     breadth = min(0.6 * length / radius, 0.8 * math.tau / (len(tokens) + 1))
     size = breadth, length / radius
-    add_edges(ax, curves.loops(loops.start, loops.start, size), loops, look)
-    add_arrowheads(ax, rest.end, curves.chord_arrivals(rest.start, rest.end), rest, look)
+    look.pen.draw(ax, curves.loops(loops.start, loops.start, size), loops.attention)
+    arrivals = curves.chord_arrivals(rest.start, rest.end)
+    look.pen.draw_arrowheads(ax, rest.end, arrivals, rest.attention)
     if look.labels:
         at_loops = {(float(x), float(y)) for x, y in found.start[is_loop]}
         gaps = [_GAP + loop * (place in at_loops) for place in positions.values()]
         _write_around(ax, positions, labels, [1 + gap / radius for gap in gaps])
     mark_circle(ax, head, positions, radius)
     if look.legend:
-        add_line_key(ax, look)
+        add_line_key(ax, look.pen)
 
 
 def _write_around(ax: Axes, positions: Positions, labels: Labels, reaches: list[float]) -> None:
@@ -195,14 +196,16 @@ def draw_free(
 ) -> None:
     """Draw tokens where `positions` says, edges bent to the left with an arrowhead."""
     split = _is_split(positions)
-    found = lines(head, shown, positions, split=split)
+    found = PlacedEdges.of(head, shown, positions, split=split)
     labels = fit(_free_labels(head, split=split), math.inf, rotations=(0,))
     unit = _set_free_limits(ax, np.array(list(positions.values())).reshape(-1, 2))
     rest, loops = found[~found.is_loop], found[found.is_loop]
-    add_edges(ax, curves.bows(rest.start, rest.end), rest, look)
+    look.pen.draw(ax, curves.bows(rest.start, rest.end), rest.attention)
     up = np.tile([0.0, 1.0], (len(loops.start), 1))
-    add_edges(ax, curves.loops(loops.start, up, (0.6 * _LOOP * unit, _LOOP * unit)), loops, look)
-    add_arrowheads(ax, rest.end, curves.bow_arrivals(rest.start, rest.end), rest, look)
+    paths = curves.loops(loops.start, up, (0.6 * _LOOP * unit, _LOOP * unit))
+    look.pen.draw(ax, paths, loops.attention)
+    arrivals = curves.bow_arrivals(rest.start, rest.end)
+    look.pen.draw_arrowheads(ax, rest.end, arrivals, rest.attention)
     mark_nodes(ax, head, positions, split=split)
     if look.labels:
         style = text_style(labels.texts) | {"bbox": _ground(ax)}
@@ -226,7 +229,7 @@ def draw_free(
                 **style,
             )
     if look.legend:
-        add_line_key(ax, look)
+        add_line_key(ax, look.pen)
 
 
 def _with_room(ax: Axes, positions: Positions, labels: Labels, above: Sequence[bool]) -> list[str]:

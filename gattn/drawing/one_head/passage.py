@@ -18,20 +18,20 @@ from gattn.drawing.canvas.colours import Scale, colour_map, ink_on
 from gattn.drawing.canvas.frame import (
     KEY_WIDTH,
     POINTS_PER_INCH,
-    Look,
-    add_area_key,
     add_axes,
-    add_texts,
-    check_values,
     clear,
     edits_said,
     make_room,
+    marked_edited,
     points,
     shown_text,
     width_left,
+    write_texts,
 )
+from gattn.drawing.canvas.keys import add_area_key
 from gattn.drawing.canvas.labels import font_size, text_style
 from gattn.drawing.canvas.shown import all_of, kept_by, share_of
+from gattn.drawing.one_head.look import check_values
 from gattn.drawing.one_head.matrix import norm_of
 from gattn.drawing.one_head.setting import PAD, Setting, Words
 from gattn.edit_records import union
@@ -110,11 +110,14 @@ def draw_text(
     _write(ax, shade, words, width, colours, norm)
     edits = union(head.edits for head in chosen)
     caption = "; ".join(filter(None, [shade.caption, edits_said(edits)]))
-    add_texts(ax, " · ".join([_heads_title(chosen), *(["edited"] if edits else [])]), caption)
+    write_texts(ax, marked_edited(_heads_title(chosen), edits), caption)
     if is_own:
         make_room(ax)
     if legend:
-        add_area_key(ax, Look(scale, colours, True, True, values), norm)
+        ticks = scale.ticks[::-1]
+        if values != "attention":
+            ticks = np.linspace(norm.vmax or 0.0, norm.vmin or 0.0, 4).tolist()
+        add_area_key(ax, colours, norm, ticks, values)
     return ax
 
 

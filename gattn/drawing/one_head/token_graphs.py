@@ -11,9 +11,12 @@ from matplotlib.axes import Axes
 from matplotlib.colors import Colormap, LinearSegmentedColormap
 
 from gattn.drawing.canvas.colours import Scale, colour_map
-from gattn.drawing.canvas.frame import Look, add_colour_bar, add_texts
+from gattn.drawing.canvas.frame import write_texts
+from gattn.drawing.canvas.keys import add_colour_bar
+from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.canvas.shown import Shown, even_stride, every
 from gattn.drawing.one_head.draw_head import Layout, drawing, fitting_axes, fitting_size
+from gattn.drawing.one_head.look import Look
 from gattn.drawing.one_head.matrix import (
     MOST_CELLS,
     Cells,
@@ -84,13 +87,13 @@ def draw_token_graph(
     if ax is None:
         figure = plt.figure(figsize=fitting_size(head, layout), layout="none")
         ax = fitting_axes(figure, layout, legend=False)
-    look = Look(_scale(graph), _pattern_colours(), labels, legend=False)
+    look = Look(Pen(_scale(graph), _pattern_colours()), labels, legend=False)
     if layout == "matrix":
         caption = _draw_pattern(ax, head, graph, look)
     else:
         everything = np.arange(head.graph.num_edges)
         draw(ax, head, Shown(everything, everything[:0], caption), look)
-    add_texts(ax, "", caption)
+    write_texts(ax, "", caption)
     return ax
 
 
@@ -124,11 +127,11 @@ def _draw_pattern(ax: Axes, head: AttentionGraph, graph: TokenGraph, look: Look)
     edges, pairs = _counts(graph, block)
     shares = np.divide(edges, pairs, out=np.full_like(edges, np.nan), where=edges > 0)
     found = Cells(shares, block)
-    image = draw_cells(ax, found, look.cmap, look.scale.norm)
+    image = draw_cells(ax, found, look.pen.cmap, look.pen.norm)
     name_sides(ax)
     if block > 1:
         name = "share of the pairs that are edges"
-        add_colour_bar(image, look.scale.ticks, name, ax=ax, shrink=0.7, aspect=22, pad=0.03)
+        add_colour_bar(image, name, ax, ticks=look.pen.scale.ticks)
     if look.labels:
         label_cells(ax, head, found)
     blocks = f"; a cell is {block} × {block} pairs" if block > 1 else ""
@@ -209,7 +212,7 @@ def _head(graph: TokenGraph, edges: torch.Tensor | None, tokens: Sequence[str]) 
 
 
 def _scale(graph: TokenGraph) -> Scale:
-    return Scale(1.0, False, pen=3.0 / max(graph.num_tokens, 5) ** 0.35)
+    return Scale(1.0, False, widest=3.0 / max(graph.num_tokens, 5) ** 0.35)
 
 
 def _pattern_colours() -> Colormap:

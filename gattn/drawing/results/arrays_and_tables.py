@@ -14,20 +14,12 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-from gattn.drawing.canvas.axes import (
-    LARGEST,
-    label_layers,
-    label_rows,
-    label_tokens,
-    layer_colours,
-    new_axes,
-    table_title,
-    width_of_tokens,
-    write_title,
-)
-from gattn.drawing.canvas.colours import colour_map, given_map
-from gattn.drawing.canvas.heatmaps import NONE, draw_heatmap, draw_kinds, write_cells
+from gattn.drawing.canvas.colours import NO_NUMBER, colour_map, given_map, layer_colours
+from gattn.drawing.canvas.frame import LARGEST, describe, new_axes, width_of_tokens
+from gattn.drawing.canvas.heatmaps import draw_heatmap, draw_kinds, write_cells
+from gattn.drawing.canvas.keys import label_layers
 from gattn.drawing.canvas.labels import font_size
+from gattn.drawing.canvas.sides import label_rows, label_tokens
 from gattn.errors import SelectionError
 from gattn.names.text import visible
 
@@ -77,21 +69,21 @@ def draw_array(
     if array.size == 0 or array.ndim == 0:
         raise SelectionError(f"There is nothing to draw in an array of shape {array.shape}.")
     array = _last_places(array)
-    notes = _notes(array.attrs)
+    notes = []
     if array.attrs.get("are_kinds"):
         array = array.expand_dims("head") if array.ndim == 1 else array
-        notes.insert(0, "colours compare within a head")
+        notes.append("colours compare within a head")
     if array.ndim == 1:
         ax = _draw_points(array, ax, options)
     elif array.dims[-1] == "index":
         ax = _draw_spectra(array, ax, cmap, options)
-        notes.insert(0, "a line per head")
+        notes.append("a line per head")
     else:
         ax = _draw_array_heatmap(array, ax, cmap, options)
     if title is None:
-        write_title(ax, _array_title(array), notes)
+        describe(ax, array.attrs, _array_title(array), notes)
     else:
-        write_title(ax, title)
+        describe(ax, {}, title)
     return ax
 
 
@@ -230,7 +222,7 @@ def draw_table(
     write_cells(ax, values, painted)
     ax.spines[:].set_visible(False)
     said = "each column on a scale of its own" + ", shares from 0 to 1" * bool(shares)
-    write_title(ax, table_title(table), [said, *_notes(table.attrs)])
+    describe(ax, table.attrs, notes=[said])
     return ax
 
 
@@ -279,13 +271,7 @@ def _array_title(array: xr.DataArray) -> str:
         for axis in map(str, array.coords)
         if array[axis].ndim == 0 and array[axis].dtype.kind in "iu"
     ]
-    return " · ".join(
-        filter(None, [_array_name(array), *chosen, str(array.attrs.get("computed_from", ""))])
-    )
-
-
-def _notes(attrs: Any) -> list[str]:
-    return list(attrs.get("notes", ()))
+    return " · ".join(filter(None, [_array_name(array), *chosen]))
 
 
 def _numeric(table: pd.DataFrame) -> list[str]:
@@ -320,7 +306,7 @@ def _painted(
     values: NDArray[np.float64], are_shares: NDArray[np.bool_], cmap: str | Colormap | None
 ) -> NDArray[np.float64]:
     """Colour each column, from 0 on, or around 0 where there are negative numbers."""
-    painted = np.full((*values.shape, 4), to_rgba(NONE))
+    painted = np.full((*values.shape, 4), to_rgba(NO_NUMBER))
     for column, is_share in enumerate(are_shares):
         shown = values[:, column]
         finite = shown[np.isfinite(shown)]

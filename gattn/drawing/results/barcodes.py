@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.axes import Axes
+from matplotlib.lines import Line2D
 
-from gattn.drawing.canvas.axes import new_axes, pitch, write_title
-from gattn.drawing.canvas.labels import font_size
+from gattn.drawing.canvas.frame import describe, new_axes, pitch
+from gattn.drawing.canvas.keys import Entry, add_key
 from gattn.errors import SelectionError
 
 if TYPE_CHECKING:
@@ -65,27 +66,24 @@ def draw_barcode(
     count = sum(min(len(part), _MOST) for part in parts.values())
     if ax is None:
         ax = new_axes(6.4, float(np.clip(1.4 + 0.08 * count, 2.4, 8.0)))
-    apart, _ = pitch(ax, count, "y")
+    apart = pitch(ax, count, "y")
     style: dict[str, Any] = {"linewidth": float(np.clip(0.75 * apart, _THINNEST, _THICKEST))}
+    entries: list[Entry] = []
     row = 0
     for dimension, part in parts.items():
         lengths = (part["death"] - part["birth"]).to_numpy()
         some = part.iloc[np.argsort(lengths, kind="stable")[-_MOST:]]
         rows = np.arange(row, row + len(some))
         row += len(some)
-        style |= {
-            "color": _COLOURS[dimension],
-            "label": _bars_named(dimension, len(some), len(part)),
-        }
+        style["color"] = _COLOURS[dimension]
         ax.hlines(rows, some["birth"], some["death"], **style | options)
+        line = Line2D([], [], color=(style | options)["color"], linewidth=_THICKEST / 2)
+        entries.append((line, _bars_named(dimension, len(some), len(part))))
     ax.set(ylim=(-1, row), yticks=[], xlabel="distance, 1 − attention", xlim=(0, 1.02))
     ax.spines[["top", "left", "right"]].set_visible(False)
-    size = 0.75 * font_size()
-    key = ax.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, fontsize=size)
-    for line in key.get_lines():
-        line.set_linewidth(_THICKEST / 2)
-    title = f"barcode · layer {places[-1][0]} · head {places[-1][1]} · {bars.computed_from}"
-    write_title(ax, title, bars.notes)
+    add_key(ax, entries)
+    title = f"barcode · layer {places[-1][0]} · head {places[-1][1]}"
+    describe(ax, bars.attrs, title)
     return ax
 
 

@@ -8,7 +8,8 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 
-from gattn.drawing.canvas.axes import LARGEST, label_tokens, new_axes, width_of_tokens, write_title
+from gattn.drawing.canvas.frame import LARGEST, describe, new_axes, width_of_tokens
+from gattn.drawing.canvas.sides import label_tokens
 
 _CUT = "#d55e00"
 
@@ -50,8 +51,7 @@ def draw_bottlenecks(found: pd.DataFrame, *, ax: Axes | None = None, **options: 
     ax.spines[["top", "right"]].set_visible(False)
     what = "token" if is_of_tokens else "edge"
     title = f"bottlenecks · minimum cut: {len(cut)} {what}{'' if len(cut) == 1 else 's'}"
-    source = str(found.attrs.get("computed_from", ""))
-    write_title(ax, f"{title} · {source}", found.attrs.get("notes", ()))
+    describe(ax, found.attrs, title)
     return ax
 
 

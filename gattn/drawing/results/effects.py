@@ -10,21 +10,20 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.collections import PathCollection
 from matplotlib.colors import Colormap
-from matplotlib.path import Path
 from numpy.typing import NDArray
 
-from gattn.drawing.canvas.axes import label_tokens, new_axes, pitch, write_title
 from gattn.drawing.canvas.colours import Scale, colour_map
 from gattn.drawing.canvas.curves import half_ellipses, loops
-from gattn.drawing.canvas.frame import shown_text
+from gattn.drawing.canvas.frame import describe, new_axes, shown_text
 from gattn.drawing.canvas.heatmaps import draw_heatmap, write_cells
-from gattn.drawing.canvas.labels import font_size, in_digits, text_style
-from gattn.drawing.layers.layered import Line, Lines, draw_nodes, lay, layered_axes, set_up
+from gattn.drawing.canvas.keys import add_colour_bar
+from gattn.drawing.canvas.labels import font_size, text_style
+from gattn.drawing.canvas.pen import Pen
+from gattn.drawing.canvas.sides import label_tokens
+from gattn.drawing.layers.layered import LayeredEdges, Line, draw_nodes, lay, layered_axes, set_up
 from gattn.edit_records import in_words
 from gattn.errors import SelectionError
-from gattn.names.text import wrapped
 
 if TYPE_CHECKING:
     from gattn.models.effects.effect_tables import Effects
@@ -36,29 +35,25 @@ _EDGE = ["layer", "head", "query", "key"]
 
 
 @dataclass(frozen=True)
-class _Look:
-    """What all layouts need: the numbers, their name, and their colours."""
+class _Changes:
+    """What all layouts need: the numbers, and their name and colours."""
 
     values: NDArray[np.float64]
-    name: str
-    scale: Scale
+    pen: Pen
     cmap: str | Colormap | None
 
-    @property
-    def colours(self) -> Colormap:
-        """The colours of lines."""
-        return colour_map(self.cmap, is_signed=self.scale.is_signed)
-
     @classmethod
-    def of(cls, table: pd.DataFrame, tokens: int, cmap: str | Colormap | None) -> _Look:
+    def of(cls, table: pd.DataFrame, tokens: int, cmap: str | Colormap | None) -> _Changes:
         column = "estimate" if "estimate" in table else "effect"
         values = table[column].to_numpy(dtype=np.float64)
         finite = values[np.isfinite(values)]
         top = float(np.abs(finite).max(initial=0)) or 1.0
-        scale = Scale(top, bool((finite < 0).any()), pen=max(1.5, 6.5 / max(tokens, 5) ** 0.25))
+        widest = max(1.5, 6.5 / max(tokens, 5) ** 0.25)
+        scale = Scale(top, bool((finite < 0).any()), widest)
         metric = shown_text(str(table.attrs.get("metric", "")), limit=80)
         name = "estimated change" if column == "estimate" else "change"
-        return cls(values, f"{name} of the {metric}" if metric else name, scale, cmap)
+        name = f"{name} in {metric}" if metric else name
+        return cls(values, Pen(scale, colour_map(cmap, is_signed=scale.is_signed), name), cmap)
 
     def strongest(self) -> NDArray[np.int64]:
         """Choose the rows that can be seen, the weakest first."""
@@ -114,9 +109,9 @@ def draw_effects(
         raise SelectionError(f"layout is one of {', '.join(_DRAW)}, not {layout!r}.")
     _check_layout(table, layout)
     tokens = _tokens_by_position(table)
-    look = _Look.of(table, len(tokens), cmap)
-    ax, notes = _DRAW[layout](table, look, tokens, ax)
-    write_title(ax, _effects_title(table, layout, look), [*notes, *_around(table)])
+    changes = _Changes.of(table, len(tokens), cmap)
+    ax, notes = _DRAW[layout](table, changes, tokens, ax)
+    describe(ax, {}, _effects_title(table, layout), [*notes, *_around(table)])
     return ax
 
 
@@ -190,7 +185,7 @@ def _tokens_by_position(table: pd.DataFrame) -> dict[int, str]:
     return dict(sorted(known.items()))
 
 
-def _effects_title(table: pd.DataFrame, layout: str, look: _Look) -> str:
+def _effects_title(table: pd.DataFrame, layout: str) -> str:
     is_cut = "estimate" in table or ("kind" in table and bool((table["kind"] == "Cut").all()))
     parts = list(map(shown_text, _stacks(table))) if layout != "edits" else []
     if layout in ("arcs", "matrix"):
@@ -199,25 +194,27 @@ def _effects_title(table: pd.DataFrame, layout: str, look: _Look) -> str:
     parts.append(
         "edits" if layout == "edits" else f"cutting {what}" if is_cut else f"edits of {what}"
     )
-    return f"{' · '.join(parts)}: {look.name}"
+    return " · ".join(parts)
 
 
 def _draw_edits(
-    table: pd.DataFrame, look: _Look, tokens: Mapping[int, str], ax: Axes | None
+    table: pd.DataFrame, changes: _Changes, tokens: Mapping[int, str], ax: Axes | None
 ) -> tuple[Axes, list[str]]:
     shown = np.arange(len(table))
     if len(table) > _MOST_BARS:
-        shown = np.sort(np.argsort(-np.abs(np.nan_to_num(look.values)), kind="stable")[:_MOST_BARS])
+        shown = np.sort(
+            np.argsort(-np.abs(np.nan_to_num(changes.values)), kind="stable")[:_MOST_BARS]
+        )
     ax = ax if ax is not None else new_axes(7.2, 1.4 + 0.26 * len(shown))
-    values = look.values[shown]
+    values = changes.values[shown]
     rows = np.arange(len(shown))
-    ax.barh(rows, values, color=look.colours(look.scale.norm(values)), edgecolor="0.5", lw=0.4)
+    ax.barh(rows, values, color=changes.pen.colours(values), edgecolor="0.5", lw=0.4)
     ax.axvline(0, color=ax.xaxis.label.get_color(), lw=0.8)
     given = list(table.get("edit", table.index))
     names = [shown_text(str(given[n]), limit=44) for n in shown]
     ax.set_yticks(rows, names, size=0.85 * font_size(), **text_style(names))
     ax.invert_yaxis()
-    ax.set_xlabel(look.name, **text_style([look.name]))
+    ax.set_xlabel(changes.pen.name, **text_style([changes.pen.name]))
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.tick_params(axis="y", length=0)
     if len(shown) < len(table):
@@ -226,15 +223,15 @@ def _draw_edits(
 
 
 def _draw_heads(
-    table: pd.DataFrame, look: _Look, tokens: Mapping[int, str], ax: Axes | None
+    table: pd.DataFrame, changes: _Changes, tokens: Mapping[int, str], ax: Axes | None
 ) -> tuple[Axes, list[str]]:
     layers, heads = (sorted(set(table[name].astype(int))) for name in ("layer", "head"))
     values = np.full((len(layers), len(heads)), np.nan)
-    for layer, head, value in zip(table["layer"], table["head"], look.values, strict=True):
+    for layer, head, value in zip(table["layer"], table["head"], changes.values, strict=True):
         values[layers.index(layer), heads.index(head)] = value
     if ax is None:
         ax = new_axes(min(_WIDE, 2.6 + 0.55 * len(heads)), min(_WIDE, 1.5 + 0.4 * len(layers)))
-    draw_heatmap(ax, values, look.name, look.cmap)
+    draw_heatmap(ax, values, changes.pen.name, changes.cmap)
     write_cells(ax, values, ax.images[-1].to_rgba(np.ma.masked_invalid(values)))
     ax.set_xticks(range(len(heads)), [str(head) for head in heads])
     ax.set_yticks(range(len(layers)), [str(layer) for layer in layers])
@@ -244,17 +241,17 @@ def _draw_heads(
 
 
 def _draw_edge_matrix(
-    table: pd.DataFrame, look: _Look, tokens: Mapping[int, str], ax: Axes | None
+    table: pd.DataFrame, changes: _Changes, tokens: Mapping[int, str], ax: Axes | None
 ) -> tuple[Axes, list[str]]:
     places = list(tokens)
     values = np.full((len(places), len(places)), np.nan)
     row = {place: n for n, place in enumerate(places)}
-    for query, key, value in zip(table["query"], table["key"], look.values, strict=True):
+    for query, key, value in zip(table["query"], table["key"], changes.values, strict=True):
         values[row[query], row[key]] = value
     if ax is None:
         side = min(_WIDE, max(4.4, 2.2 + 0.3 * len(places)))
         ax = new_axes(side, 0.88 * side)
-    draw_heatmap(ax, values, look.name, look.cmap)
+    draw_heatmap(ax, values, changes.pen.name, changes.cmap)
     for side_of, name in (("x", "key"), ("y", "query")):
         label_tokens(ax, places, list(tokens.values()), side_of)
         ax.set(**{f"{side_of}label": name})
@@ -263,13 +260,13 @@ def _draw_edge_matrix(
 
 
 def _draw_arcs(
-    table: pd.DataFrame, look: _Look, tokens: Mapping[int, str], ax: Axes | None
+    table: pd.DataFrame, changes: _Changes, tokens: Mapping[int, str], ax: Axes | None
 ) -> tuple[Axes, list[str]]:
     row = {place: n for n, place in enumerate(tokens)}
     if ax is None:
         wide = min(13.0, max(5.0, 2.2 + 0.42 * len(row)))
         ax = new_axes(wide, max(3.2, 0.42 * wide))
-    chosen = look.strongest()
+    chosen = changes.strongest()
     ends = [np.array([row[place] for place in table[side]])[chosen] for side in ("key", "query")]
     start, end = (np.stack([x, np.zeros(len(x))], axis=1).astype(float) for x in ends)
     is_loop = ends[0] == ends[1]
@@ -279,7 +276,7 @@ def _draw_arcs(
     high = max(reach[0] / 2, reach[1] / 2, 1.0)
     paths[~is_loop] = half_ellipses(start[~is_loop], end[~is_loop])
     paths[is_loop] = loops(start[is_loop], up, (0.5, 0.22 * high))
-    _add_paths(ax, list(paths), look.values[chosen], look)
+    changes.pen.draw(ax, list(paths), changes.values[chosen])
     low = -reach[1] / 2 if reach[1] else -0.06 * high
     ax.set(xlim=(-0.7, len(row) - 0.3), ylim=(1.08 * low, 1.08 * max(reach[0] / 2, 0.3 * high)))
     ax.scatter(list(row.values()), np.zeros(len(row)), s=10, color="0.5", zorder=3)
@@ -287,18 +284,18 @@ def _draw_arcs(
     ax.set_yticks([])
     ax.spines[:].set_visible(False)
     ax.set_xlabel("above: key → query to the right" + "; below: to the left" * bool(reach[1]))
-    _add_bar(ax, look)
-    return ax, _strongest_said(look, chosen)
+    _add_bar(ax, changes.pen)
+    return ax, _strongest_said(changes, chosen)
 
 
 def _draw_edges_by_layer(
-    table: pd.DataFrame, look: _Look, tokens: Mapping[int, str], ax: Axes | None
+    table: pd.DataFrame, changes: _Changes, tokens: Mapping[int, str], ax: Axes | None
 ) -> tuple[Axes, list[str]]:
     row = {place: n for n, place in enumerate(tokens)}
     layers = list(range(int(table["layer"].min()), int(table["layer"].max()) + 1))
     ax = ax if ax is not None else layered_axes(len(row), len(layers))
-    lines = Lines(ax, look.scale, look.colours)
-    order = look.strongest()
+    lines = LayeredEdges(ax, changes.pen)
+    order = changes.strongest()
     drawn: dict[tuple[int, int, int], int] = {}
     for n in order:  # The strongest head of an edge comes last.
         layer, query, key = (int(table[name].iloc[n]) for name in ("layer", "query", "key"))
@@ -308,58 +305,32 @@ def _draw_edges_by_layer(
         kind = "self" if query == key else "attention"
         path, peak = lay(kind, row[key], depth, row[query], depth + 1)
         name = f"{layer}.{table['head'].iloc[n]}"
-        lines.add(Line(float(look.values[n]), kind, path, peak, name))
+        lines.add(Line(float(changes.values[n]), kind, path, peak, name))
     lines.draw()
     draw_nodes(ax, [(x, depth, True) for x in row.values() for depth in range(len(layers) + 1)])
     set_up(ax, tokens, layers, labels=True)
     lines.name_strongest(12)
-    _add_bar(ax, look)
-    notes = _strongest_said(look, order)
+    _add_bar(ax, changes.pen)
+    notes = _strongest_said(changes, order)
     if len(drawn) < len(order):
         notes.append("of several heads the strongest")
     return ax, notes
 
 
-def _strongest_said(look: _Look, chosen: NDArray[np.int64]) -> list[str]:
-    if len(chosen) < int((np.nan_to_num(look.values) != 0).sum()):
-        return [f"the {len(chosen)} strongest of {len(look.values):,} edges"]
+def _strongest_said(changes: _Changes, chosen: NDArray[np.int64]) -> list[str]:
+    if len(chosen) < int((np.nan_to_num(changes.values) != 0).sum()):
+        return [f"the {len(chosen)} strongest of {len(changes.values):,} edges"]
     return []
 
 
-def _add_paths(ax: Axes, paths: list[Path], values: NDArray[np.float64], look: _Look) -> None:
-    ax.add_collection(
-        PathCollection(
-            paths,
-            facecolors="none",
-            edgecolors=look.colours(look.scale.norm(values)),
-            linewidths=look.scale.widths(values),
-            zorder=1,
-            gid="gattn-edges",
-        ),
-        autolim=False,
-    )
-
-
-def _add_bar(ax: Axes, look: _Look) -> None:
-    """Label the colours, on a square-root scale as those of attention are."""
-    figure = ax.get_figure()
-    assert figure is not None
-    ends = [-look.scale.top] if look.scale.is_signed else []
-    ticks = [*ends, 0.0, look.scale.top / 4, look.scale.top]
-    ticks += [-look.scale.top / 4] if ends else []
-    bar = figure.colorbar(
-        ScalarMappable(look.scale.norm, look.colours), ax=ax, fraction=0.035, pad=0.02, ticks=ticks
-    )
-    bar.ax.set_yticklabels([in_digits(tick, ".2g") for tick in ticks])
-    name = wrapped(look.name, max(pitch(ax, 1, "y")[1], 60) / font_size())
-    bar.set_label(name, **text_style([name]))
-    bar.outline.set_visible(False)
+def _add_bar(ax: Axes, pen: Pen) -> None:
+    add_colour_bar(ScalarMappable(pen.norm, pen.cmap), pen.name, ax, ticks=pen.scale.ticks)
 
 
 _DRAW: Mapping[
     str,
     Callable[
-        [pd.DataFrame, _Look, Mapping[int, str], Axes | None],
+        [pd.DataFrame, _Changes, Mapping[int, str], Axes | None],
         tuple[Axes, list[str]],
     ],
 ] = {

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from itertools import cycle
 from typing import Any
 
@@ -12,9 +11,9 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 from matplotlib.ticker import PercentFormatter
 
-from gattn.drawing.canvas.axes import new_axes, table_title, write_title
 from gattn.drawing.canvas.colours import is_dark
-from gattn.drawing.canvas.frame import shown_text
+from gattn.drawing.canvas.frame import describe, new_axes, shown_text
+from gattn.drawing.canvas.keys import Entry, add_key
 from gattn.drawing.canvas.labels import font_size, text_style
 from gattn.errors import SelectionError
 
@@ -52,21 +51,22 @@ def draw_curves(table: pd.DataFrame, *, ax: Axes | None = None, **options: Any) 
     ax = ax if ax is not None else new_axes(6.4, 4.2)
     shares = table.index.to_numpy(dtype=np.float64)
     inks = cycle(_inks())
-    lines: list[Line2D] = []
+    lines: list[Entry] = []
     for number, name in enumerate(name for name in names if name != _BASELINE):
         style: dict[str, Any] = {"color": next(inks), "ls": _DASHES[number // len(_INKS) % 4]}
         label = shown_text(str(name), limit=40)
-        lines += ax.plot(shares, table[name], marker="o", ms=3, label=label, **(style | options))
+        (line,) = ax.plot(shares, table[name], marker="o", ms=3, **(style | options))
+        lines.append((line, label))
     if _BASELINE in table.columns:
-        lines += _draw_baseline(ax, shares, table)
-    _write_legend(ax, lines)
+        lines.append((_draw_baseline(ax, shares, table), "random orders: mean, range"))
+    add_key(ax, lines, loc="best", fontsize=0.85 * font_size())
     unit, done = table.attrs.get("unit", "edge"), table.attrs.get("inserted", False)
     ax.set_xlabel(f"share of the {unit}s " + ("given back" if done else "cut"))
     ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     metric = shown_text(str(table.attrs.get("metric", "")), limit=60)
     ax.set_ylabel(metric, **text_style([metric]))
     ax.spines[["top", "right"]].set_visible(False)
-    write_title(ax, table_title(table), list(table.attrs.get("notes", ())))
+    describe(ax, table.attrs)
     return ax
 
 
@@ -105,10 +105,13 @@ def draw_agreement(table: pd.DataFrame, *, ax: Axes | None = None, **options: An
     away = np.clip(np.stack([found - ends[0], ends[1] - found]), 0, None)
     style: dict[str, Any] = {"fmt": "o", "color": _inks()[0], "capsize": 3} | options
     ax.axvline(0, color="0.5", lw=0.8)
-    ax.errorbar(found, rows, xerr=away, label="of sizes, 95 % interval", **style)
+    entries: list[Entry] = [
+        (ax.errorbar(found, rows, xerr=away, **style), "of sizes, 95 % interval")
+    ]
     signed = table.get("signed_correlation")
     if signed is not None and signed.notna().any():
-        ax.plot(signed, rows, "D", mfc="none", color=_inks()[1], label="with signs")
+        (diamonds,) = ax.plot(signed, rows, "D", mfc="none", color=_inks()[1])
+        entries.append((diamonds, "with signs"))
     small = 0.8 * font_size()
     for row, (p, number) in enumerate(zip(table["p_value"], table["number"], strict=True)):
         said = f"p {'< 0.001' if p < 0.001 else f'= {p:.2g}'}, n = {number}"
@@ -119,29 +122,18 @@ def draw_agreement(table: pd.DataFrame, *, ax: Axes | None = None, **options: An
     ax.set_xlabel("Spearman's correlation with the effects of cuts")
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.tick_params(axis="y", length=0)
-    if ax.get_legend_handles_labels()[1][1:]:
-        ax.legend(
-            frameon=False, fontsize=small, ncols=2, loc="upper left", bbox_to_anchor=(0, -0.3)
-        )
-    write_title(ax, table_title(table), list(table.attrs.get("notes", ())))
+    key = None
+    if len(entries) > 1:
+        key = add_key(ax, entries, ncols=2, loc="upper left", bbox_to_anchor=(0, -0.3))
+    describe(ax, table.attrs, below=key)
     return ax
 
 
-def _write_legend(ax: Axes, lines: Sequence[Line2D]) -> None:
-    """Write a legend; matplotlib leaves out labels that begin with an underscore."""
-    numbers = list(map(str, range(len(lines))))
-    legend = ax.legend(lines, numbers, frameon=False, fontsize=0.85 * font_size())
-    for text, line in zip(legend.get_texts(), lines, strict=True):
-        label = str(line.get_label())
-        text.set(text=label, **text_style([label]))
-
-
-def _draw_baseline(ax: Axes, shares: np.ndarray[Any, Any], table: pd.DataFrame) -> Sequence[Line2D]:
+def _draw_baseline(ax: Axes, shares: np.ndarray[Any, Any], table: pd.DataFrame) -> Line2D:
     middle = table[_BASELINE].to_numpy(dtype=np.float64)
     ink = ax.xaxis.label.get_color()
-    label = "random orders: mean, range"
-    lines = ax.plot(shares, middle, color=ink, lw=1, alpha=0.7, label=label)
+    (line,) = ax.plot(shares, middle, color=ink, lw=1, alpha=0.7)
     if {"random_low", "random_high"} <= set(table.columns):
         low, high = (table[f"random_{end}"].to_numpy(dtype=np.float64) for end in ("low", "high"))
         ax.fill_between(shares, low, high, color=ink, alpha=0.12, lw=0)
-    return lines
+    return line

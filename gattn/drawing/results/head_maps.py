@@ -13,15 +13,9 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from gattn.analysis.heads.divergences import FARTHEST
-from gattn.drawing.canvas.axes import (
-    label_layers,
-    layer_colours,
-    new_axes,
-    pitch,
-    table_title,
-    write_title,
-)
-from gattn.drawing.canvas.frame import POINTS_PER_INCH
+from gattn.drawing.canvas.colours import layer_colours
+from gattn.drawing.canvas.frame import POINTS_PER_INCH, describe, new_axes, pitch
+from gattn.drawing.canvas.keys import label_layers
 from gattn.drawing.canvas.labels import font_size
 from gattn.names.text import width
 
@@ -71,7 +65,7 @@ def draw_head_map(
     ax.set_aspect("equal", adjustable="datalim")
     ax.margins(0.08)
     ax.set(xlabel="x", ylabel="y")
-    write_title(ax, table_title(heads), heads.notes)
+    describe(ax, heads.attrs)
     figure = ax.get_figure()
     assert isinstance(figure, Figure)
     label_layers(ax, norm, colours)
@@ -141,14 +135,14 @@ def draw_head_clusters(heads: HeadClusters, *, ax: Axes | None = None, **options
     else:
         ax.plot(5, 0, "o", color="0.6", clip_on=False)
         ax.set(xlim=(0, 10), ylim=(0, FARTHEST))
-    apart, _ = pitch(ax, len(names), "x")
+    apart = pitch(ax, len(names), "x")
     size = min(0.75 * font_size(), 0.85 * apart)
     ax.set_xticks(10 * np.arange(len(order)) + 5, [names[i] for i in order], size=size, rotation=90)
     ax.set_ylabel("distance")
     ax.spines[["top", "right", "bottom"]].set_visible(False)
     ax.tick_params(axis="x", length=0)
     count = heads["cluster"].nunique()
-    write_title(ax, table_title(heads), [f"{count} cluster" + "s" * (count > 1), *heads.notes])
+    describe(ax, heads.attrs, notes=[f"{count} cluster" + "s" * (count > 1)])
     return ax
 
 

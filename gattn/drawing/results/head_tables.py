@@ -11,8 +11,8 @@ from matplotlib.colors import Colormap
 from pandas.api.types import is_float_dtype
 
 from gattn.analysis.heads.even_attention import EVEN_COLUMNS
-from gattn.drawing.canvas.axes import new_axes, pitch
 from gattn.drawing.canvas.colours import given_map
+from gattn.drawing.canvas.frame import new_axes, pitch
 from gattn.drawing.canvas.labels import fit, font_size
 from gattn.drawing.results.arrays_and_tables import draw_table
 
@@ -72,7 +72,7 @@ def draw_head_table(
 
 
 def _write_labels(ax: Axes, labels: Sequence[str]) -> None:
-    apart, _ = pitch(ax, len(labels), "y")
+    apart = pitch(ax, len(labels), "y")
     found = fit(dict(enumerate(labels)), apart, rotations=[90])
     shown = [i for i, text in enumerate(found.texts) if text]
     beside = ax.secondary_yaxis("right")

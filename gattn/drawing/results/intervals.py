@@ -13,19 +13,17 @@ from matplotlib.colors import Colormap, Normalize
 from matplotlib.patches import Rectangle
 from numpy.typing import NDArray
 
-from gattn.drawing.canvas.axes import (
+from gattn.drawing.canvas.colours import KINDS, colour_map, ink_on, is_dark
+from gattn.drawing.canvas.frame import (
     LARGEST,
-    label_rows,
-    label_tokens,
+    describe,
     new_axes,
     pitch,
-    table_title,
-    write_title,
+    shown_text,
 )
-from gattn.drawing.canvas.colours import colour_map, ink_on, is_dark
-from gattn.drawing.canvas.frame import shown_text
-from gattn.drawing.canvas.heatmaps import KINDS, draw_heatmap, write_cells
+from gattn.drawing.canvas.heatmaps import draw_heatmap, write_cells
 from gattn.drawing.canvas.labels import text_style
+from gattn.drawing.canvas.sides import label_rows, label_tokens
 from gattn.errors import SelectionError
 
 _SMALLEST = 24.0
@@ -220,17 +218,16 @@ def _draw_map(
     for i, j in set(np.ndindex(values.shape)) - set(cells):  # no such head
         ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, color=ax.get_facecolor()))
     _name_sides(ax, shown, rows, heads)
-    notes = list(shown.table.attrs.get("notes", ()))
     on = "in a cell: the interval, from left to right on the scale of the colours"
-    notes.append(on if has_lines else "cells are too small to show the intervals")
+    notes = [on if has_lines else "cells are too small to show the intervals"]
     notes += [f"outlined: {shown.mark}"] * bool(shown.mark)
     notes += ["crossed out: no score"] * bool(np.isnan(shown.values).any())
-    write_title(ax, table_title(shown.table), notes)
+    describe(ax, shown.table.attrs, notes=notes)
     return ax
 
 
 def _has_room(ax: Axes, shape: tuple[int, ...]) -> bool:
-    sides = (pitch(ax, count, side)[0] for count, side in zip(shape, "yx", strict=True))
+    sides = (pitch(ax, count, side) for count, side in zip(shape, "yx", strict=True))
     return min(sides) >= _SMALLEST
 
 
@@ -293,9 +290,9 @@ def _draw_ranked(shown: _Shown, ax: Axes | None, count: int, options: Mapping[st
     ax.set_xlabel(name, **text_style([name]))
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.grid(axis="y", color="0.5", alpha=0.2)
-    notes = list(shown.table.attrs.get("notes", ()))
+    notes = []
     if len(order) < len(values):
-        notes.insert(0, f"the {len(order)} largest of {len(values):,} heads")
+        notes.append(f"the {len(order)} largest of {len(values):,} heads")
     notes += [f"filled: {shown.mark}"] * bool(shown.mark)
-    write_title(ax, table_title(shown.table), notes)
+    describe(ax, shown.table.attrs, notes=notes)
     return ax

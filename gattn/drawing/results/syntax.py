@@ -4,17 +4,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import matplotlib.pyplot as plt
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.ticker import PercentFormatter
 
-from gattn.drawing.canvas.axes import label_rows, label_tokens, new_axes, table_title, write_title
 from gattn.drawing.canvas.colours import Scale
-from gattn.drawing.canvas.frame import Names, add_axes, shown_text
+from gattn.drawing.canvas.frame import (
+    describe,
+    new_axes,
+    shown_text,
+)
 from gattn.drawing.canvas.heatmaps import draw_heatmap, write_cells
+from gattn.drawing.canvas.keys import Entry, add_key
 from gattn.drawing.canvas.labels import font_size, text_style
-from gattn.drawing.one_head.draw_head import draw_named, fitting_size
+from gattn.drawing.canvas.sides import label_rows, label_tokens
+from gattn.drawing.one_head.draw_head import draw_named
+from gattn.drawing.one_head.look import Wording
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
 
@@ -58,10 +63,10 @@ def draw_alignment(table: Alignment, *, ax: Axes | None = None, **options: Any) 
     best = best.iloc[:_MOST_ROWS]
     ax = ax if ax is not None else new_axes(6.4, 1.6 + 0.3 * len(best))
     rows = range(len(best))
-    style: dict[str, Any] = {"color": "#56b4e9", "height": 0.7, "label": "best head"} | options
-    ax.barh(rows, best["accuracy"], **style)
+    style: dict[str, Any] = {"color": "#56b4e9", "height": 0.7} | options
+    bars = ax.barh(rows, best["accuracy"], **style)
     offsets = best["offset_accuracy"]
-    ax.plot(offsets, rows, "|", color="#d55e00", ms=14, mew=2.5, label="best fixed offset")
+    (offset,) = ax.plot(offsets, rows, "|", color="#d55e00", ms=14, mew=2.5)
     small = 0.8 * font_size()
     for n, (_, row) in enumerate(best.iterrows()):
         found = f"{row['layer']}.{row['head']}: {_COLUMNS[row['direction']]}"
@@ -75,10 +80,9 @@ def draw_alignment(table: Alignment, *, ax: Axes | None = None, **options: Any) 
     ax.xaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
     ax.set_xlabel("share of the dependencies found")
     ax.spines[["top", "right"]].set_visible(False)
-    ax.legend(
-        frameon=False, fontsize=small, loc="upper left", bbox_to_anchor=(1.06, 0), borderaxespad=0.2
-    )
-    write_title(ax, table_title(table), list(table.attrs.get("notes", ())))
+    entries: list[Entry] = [(bars, "best head"), (offset, "best fixed offset")]
+    add_key(ax, entries, loc="upper left", bbox_to_anchor=(1.06, 0), borderaxespad=0.2)
+    describe(ax, table.attrs)
     return ax
 
 
@@ -118,7 +122,7 @@ def draw_best_edges(
     if ax is None:
         size = 2.6 + 0.34 * len(tokens), 1.8 + 0.24 * len(values)
         ax = new_axes(min(12.0, max(5.0, size[0])), min(12.0, size[1]))
-    scale = Scale(max(1.0, values.max().max()), is_signed=False, pen=1)
+    scale = Scale(max(1.0, values.max().max()), is_signed=False, widest=1)
     draw_heatmap(ax, values.to_numpy(), "attention", norm=scale.norm, **options)
     painted = ax.images[-1].to_rgba(np.ma.masked_invalid(values.to_numpy()))
     write_cells(ax, others.to_numpy(), painted)
@@ -126,7 +130,7 @@ def draw_best_edges(
     label_rows(ax, [f"{layer}.{head}" for layer, head in values.index])
     ax.set(xlabel="word", ylabel="head")
     said = "reads most" if side == "key" else "is read by most"
-    write_title(ax, table_title(table), [f"in the cells: which word it {said}", *table.notes])
+    describe(ax, table.attrs, notes=[f"in the cells: which word it {said}"])
     return ax
 
 
@@ -147,14 +151,11 @@ def draw_tree(tree: Tree, *, ax: Axes | None = None, **options: Any) -> Axes:
     Axes
         The axes; their figure is never shown, saved or closed here.
     """
-    head = AttentionGraph.from_networkx(tree)
-    if ax is None:
-        width, height = fitting_size(head, "arcs")
-        room = 0.04 * font_size()
-        figure = plt.figure(figsize=(width, height + room), layout="none")
-        ax = add_axes(figure, legend=options.get("legend", True))
-        figure.subplots_adjust(top=figure.subplotpars.top - room / (height + room))
-    read = _READ.get(tree.graph.get("direction", ""), "attention")
-    draw_named(Names("head → dependent", "dependent ← head", read), head, ax=ax, **options)
-    write_title(ax, tree.computed_from, ["maximum spanning arborescence", *tree.notes])
-    return ax
+    wording = Wording(
+        "head → dependent",
+        "dependent ← head",
+        _READ.get(tree.graph.get("direction", ""), "attention"),
+        title="maximum spanning arborescence",
+        notes=[tree.computed_from, *tree.notes],
+    )
+    return draw_named(wording, AttentionGraph.from_networkx(tree), ax=ax, **options)

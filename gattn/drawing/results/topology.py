@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from gattn.drawing.canvas.axes import label_rows, new_axes, table_title, write_title
+from gattn.drawing.canvas.frame import describe, new_axes
 from gattn.drawing.canvas.heatmaps import draw_heatmap
+from gattn.drawing.canvas.sides import label_rows
 from gattn.errors import SelectionError
 
 if TYPE_CHECKING:
@@ -51,5 +52,5 @@ def draw_topology(
     label_rows(ax, [f"{layer}.{head}" for layer, head in values.index])
     ax.tick_params(length=0)
     ax.set(xlabel="threshold", ylabel="head")
-    write_title(ax, table_title(topology), topology.notes)
+    describe(ax, topology.attrs)
     return ax

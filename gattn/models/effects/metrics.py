@@ -77,7 +77,7 @@ class Measure:
         return {
             "kl": "KL divergence in nats",
             "probability": f"probability of {target}",
-            "logit_difference": f"logit of {target} less that of {other}",
+            "logit_difference": f"logit difference ({target} − {other})",
         }[self._metric]
 
     @property

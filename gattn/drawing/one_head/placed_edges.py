@@ -1,0 +1,60 @@
+"""Where the edges of a head begin and end."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gattn.drawing.canvas import layouts
+from gattn.drawing.canvas.curves import Points
+from gattn.drawing.canvas.layouts import Positions
+from gattn.drawing.canvas.shown import Shown
+from gattn.heads.head import AttentionGraph
+from gattn.heads.networks import SINK
+
+
+@dataclass(frozen=True)
+class PlacedEdges:
+    """The edges to draw, the weakest first so that strong ones lie on top.
+
+    Parameters
+    ----------
+    start, end : array (edges, 2)
+        Where the key and the query stand.
+    attention : array (edges,)
+        The attention of each.
+    """
+
+    start: Points
+    end: Points
+    attention: NDArray[np.float64]
+
+    @classmethod
+    def of(
+        cls, head: AttentionGraph, shown: Shown, positions: Positions, *, split: bool = False
+    ) -> PlacedEdges:
+        """Place the edges that are shown, those from a sink among them."""
+        keys, queries = layouts.ends(head, split=split)
+        of_keys = np.array([positions[node] for node in keys]).reshape(-1, 2)
+        of_queries = np.array([positions[node] for node in queries]).reshape(-1, 2)
+        start, end = of_keys[head.key[shown.edges]], of_queries[head.query[shown.edges]]
+        attention = head.attention[shown.edges].astype(np.float64)
+        if head.sink is not None:
+            start = np.concatenate([start, np.tile(positions[SINK], (len(shown.sinks), 1))])
+            end = np.concatenate([end, of_queries[shown.sinks]])
+            attention = np.concatenate([attention, head.sink[shown.sinks]])
+        order = np.argsort(np.abs(attention), kind="stable")
+        return cls(start, end, attention)[order]
+
+    def __getitem__(self, chosen: NDArray[Any]) -> PlacedEdges:
+        """Take some of the edges."""
+        return PlacedEdges(self.start[chosen], self.end[chosen], self.attention[chosen])
+
+    @property
+    def is_loop(self) -> NDArray[np.bool_]:
+        """Which edges run from a token to itself."""
+        loop: NDArray[np.bool_] = (self.start == self.end).all(axis=1)
+        return loop
