@@ -29,13 +29,7 @@ _PLACES = ("layer", "head", "key_value_head")
 
 
 def checked(head: AttentionGraph) -> dict[str, Any]:
-    """Check all fields, and give those that are stored in another form than given.
-
-    Raises
-    ------
-    ShapeError, GraphError, CaptureError
-        As `AttentionGraph` says.
-    """
+    """Check all fields, and give those that are stored in another form than given."""
     _check_types(head)
     refuse_numbers(
         head.graph,

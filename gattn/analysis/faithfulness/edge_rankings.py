@@ -39,13 +39,6 @@ def edge_reader(name: str, ranking: Ranking, first: AttentionGraph, stack: str |
     """Make a function that reads a ranking's scores of a head's edges.
 
     `first` is one of the text's heads, which says what its tokens are.
-
-    Raises
-    ------
-    SelectionError
-        If the ranking is of another text, or a table of something else.
-    ShapeError
-        If it is an array of something else.
     """
     if isinstance(ranking, Routes):
         if tokens := ranking.tokens:

@@ -85,15 +85,7 @@ class TokenNumbers(NamedTuple):
 
 
 def token_numbers(name: str, ranking: Any) -> TokenNumbers | None:
-    """Read a ranking that has one number per token; None if it ranks edges.
-
-    Raises
-    ------
-    SelectionError
-        If its index does not say which token a number belongs to, or it holds booleans.
-    ShapeError
-        If its axis is not an axis of tokens.
-    """
+    """Read a ranking that has one number per token; None if it ranks edges."""
     if isinstance(ranking, xr.DataArray):
         return _of_labelled(name, ranking) if ranking.ndim == 1 else None
     if isinstance(ranking, pd.Series):
@@ -149,13 +141,7 @@ def _positions_of(name: str, index: pd.Index[Any]) -> list[Any]:
 
 
 def read_tokens(rankings: Mapping[str, TokenNumbers], inside: Stack, stack: str | None) -> TokenSet:
-    """Put the numbers of several rankings in the order of a text's tokens.
-
-    Raises
-    ------
-    SelectionError
-        If they belong to tokens other than the text's, or are all NaN.
-    """
+    """Put the numbers of several rankings in the order of a text's tokens."""
     tokens = inside.tokens
     scores = {}
     for name, (values, labels, texts) in rankings.items():
@@ -175,13 +161,7 @@ def read_tokens(rankings: Mapping[str, TokenNumbers], inside: Stack, stack: str 
 
 
 def text_order(name: str, labels: Sequence[Any], tokens: Sequence[str]) -> Ints:
-    """Find the tokens 0, 1, 2 ... among labels: their positions, or their texts in order.
-
-    Raises
-    ------
-    SelectionError
-        If the labels are neither the positions of these tokens nor their texts.
-    """
+    """Find the tokens 0, 1, 2 ... among labels: their positions, or their texts in order."""
     if all(isinstance(label, str) for label in labels):
         check_texts(name, labels, tokens)
         return np.arange(len(tokens))
@@ -199,13 +179,7 @@ def text_order(name: str, labels: Sequence[Any], tokens: Sequence[str]) -> Ints:
 
 
 def check_texts(name: str, given: Sequence[str], expected: Sequence[str]) -> None:
-    """Refuse tokens other than a text's; tokens named by their positions may be any.
-
-    Raises
-    ------
-    SelectionError
-        If one differs.
-    """
+    """Refuse tokens other than a text's; tokens named by their positions may be any."""
     if list(given) == [str(n) for n in range(len(given))]:
         return
     for position, (one, other) in enumerate(zip(given, expected, strict=True)):
@@ -222,13 +196,7 @@ def other_text(name: str, position: int, given: str, expected: str) -> Selection
 
 
 def check_unique(name: str, table: pd.DataFrame) -> None:
-    """Refuse a table that has an edge or a token twice.
-
-    Raises
-    ------
-    SelectionError
-        If there is one.
-    """
+    """Refuse a table that has an edge or a token twice."""
     twice = table.duplicated(PLACE)
     if twice.any():
         place = table.loc[twice, PLACE].iloc[0].dropna()
