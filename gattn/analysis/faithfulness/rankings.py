@@ -44,7 +44,7 @@ def check_edits(rankings: Mapping[str, Ranking], open_now: Sequence[str], what: 
         if known is not None and known != list(open_now):
             raise SelectionError(
                 f"{what} {name!r} is of the model {in_words(known) or 'without edits'}, which runs "
-                f"{in_words(open_now) or 'without edits'} now: compute both inside of the same "
+                f"{in_words(open_now) or 'without edits'} now: compute both inside the same "
                 "gattn.edited(...), or both outside."
             )
 

@@ -173,7 +173,7 @@ def text_order(name: str, labels: Sequence[Any], tokens: Sequence[str]) -> Ints:
         shown = ", ".join(map(repr, labels[:4])) + ", ..." * (len(labels) > 4)
         raise SelectionError(
             f"{name!r} is indexed by {shown}, which are not the positions 0 .. {len(tokens) - 1} "
-            "of the text's tokens: index it by these, or give the numbers alone, in text order."
+            "of the text's tokens: index it by these, or pass only the numbers, in text order."
         )
     return np.argsort(np.array(labels, dtype=np.int64))
 
@@ -190,7 +190,7 @@ def check_texts(name: str, given: Sequence[str], expected: Sequence[str]) -> Non
 def other_text(name: str, position: int, given: str, expected: str) -> SelectionError:
     """Make the error that a ranking is of another text."""
     return SelectionError(
-        f"{name!r} is of other tokens than the text: token {position} is {given!r} there, and "
+        f"{name!r} ranks other tokens than the text's: token {position} is {given!r} there, and "
         f"{expected!r} in the text. Rank the same text, with the same tokenizer."
     )
 
@@ -202,6 +202,6 @@ def check_unique(name: str, table: pd.DataFrame) -> None:
         place = table.loc[twice, PLACE].iloc[0].dropna()
         shown = ", ".join(f"{axis} {number}" for axis, number in place.items())
         raise SelectionError(
-            f"{name!r} has several rows of {shown}: leave one, as in "
+            f"{name!r} has several rows for {shown}: keep one, as in "
             f"table.drop_duplicates({PLACE})."
         )
