@@ -11,14 +11,8 @@ import pandas as pd
 import xarray as xr
 from torch import Tensor
 
-from gattn.analysis.faithfulness.token_rankings import (
-    PLACE,
-    Scores,
-    check_texts,
-    check_unique,
-    other_text,
-    text_order,
-)
+from gattn.analysis.faithfulness.same_text import check_texts, other_text, text_order
+from gattn.analysis.faithfulness.token_rankings import PLACE, Scores, check_unique
 from gattn.analysis.reading.layers import Attention, Layers
 from gattn.analysis.vectors.route_graphs import Routes
 from gattn.errors import SelectionError, ShapeError
