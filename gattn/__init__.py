@@ -1,7 +1,7 @@
 """Reads self-attention as graphs.
 
 Self-attention is message passing on a directed graph of tokens:
-A_ij = exp w(i, j) / sum over k in N(i) of exp w(i, k), with a weight function w of one's choice.
+A_ij = exp w(i, j) / sum over k in N(i) of exp w(i, k), with any weight function w.
 
 The words
 ---------
@@ -11,11 +11,11 @@ token graph
 neighbourhood N(i)
     The in-edges of i: the keys that query i may attend to.
 weight function w(i, j)
-    What an edge scores before normalising. `WeightFunction`; its value is the edge's score.
+    The score of an edge, before normalising. `WeightFunction`.
 normalizer
     Turns the scores of a neighbourhood into attention A_ij. `Normalizer`.
 attention graph
-    One head's result: the edges that were kept, each with its attention. `AttentionGraph`.
+    The result of one head: its kept edges, each with its attention. `AttentionGraph`.
 trace
     All attention graphs of one run of a model, by (layer, head). `AttentionTrace`.
 keep
@@ -23,15 +23,15 @@ keep
 edit
     A change to the graph inside a live model. `Edit`: `Cut`, `Scale`, `Restrict`, `Use`, `Swap`.
 survey
-    A dataset on the disk: what a model attends to in each text of a corpus. `survey`, `Survey`.
+    A dataset on disk: what a model attends to in each text of a corpus. `survey`, `Survey`.
 part
-    Some texts of a survey, one file in each of its folders: in it wholly, or not at all.
+    Some texts of a survey: one file in each of its folders, complete or absent.
 engine
     A way to compute the same attention. Users never have to choose one.
 reach
-    The keys that some queries may attend to, all together.
+    All keys that any of some queries may attend to.
 block, tile, piece
-    Some queries against the keys that they reach; what of it is scored at once is a piece.
+    Some queries against the keys that they reach; a piece of it is scored at once.
 """
 
 from importlib.util import find_spec
@@ -43,7 +43,7 @@ __version__ = "0.1.0"
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
 
 if any(find_spec(name) is None for name in ("duckdb", "filelock", "pyarrow")):
-    # Without the extra gattn[survey] these say how to get it, and nothing lists them.
+    # Without the extra gattn[survey], these names raise an error that names it; do not list them.
     _names = {"CaptureGraphs", "RayPool", "Survey", "open_survey", "survey"}
     __all__ = [name for name in __all__ if name not in _names]
 

@@ -25,13 +25,7 @@ def whole(
     *,
     most: int | None = None,
 ) -> int:
-    """Check a whole number of any library, and return it as an int.
-
-    Raises
-    ------
-    GattnError
-        If it is not a whole number from `least` to `most`.
-    """
+    """Check a whole number of any library, and return it as an int."""
     try:
         number = None if isinstance(given, (bool, np.bool_)) else index(given)
     except TypeError:
@@ -43,13 +37,7 @@ def whole(
 
 
 def finite(name: str, given: float | Tensor) -> float | Tensor:
-    """Check a finite number, or a tensor of finite numbers.
-
-    Raises
-    ------
-    ContractError
-        If it is infinite, NaN or not a number.
-    """
+    """Check a finite number, or a tensor of finite numbers."""
     if isinstance(given, Tensor):
         if not given.is_meta and not bool(given.detach().isfinite().all()):
             raise ContractError(f"{name} must hold finite numbers, not {given.tolist()!r:.60}.")
@@ -73,13 +61,7 @@ def finite_number(name: str, given: float) -> float:
 
 
 def refuse_hidden(name: str, values: Any, error: type[GattnError] = ContractError) -> None:
-    """Refuse masked arrays, sparse tensors, and tensors on the device meta.
-
-    Raises
-    ------
-    GattnError
-        If it is one of these.
-    """
+    """Refuse masked arrays, sparse tensors, and tensors on the device meta."""
     if isinstance(values, Tensor):
         if values.is_meta:
             raise error(f"{name} is a tensor on the device meta, which holds no numbers.")

@@ -6,7 +6,7 @@ They are loaded by name when first needed, so that no module imports one above i
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
     from gattn.analysis.heads.head_table import HeadTable
     from gattn.analysis.propagation.unrolled import Unrolled
-    from gattn.graph.token_graph import TokenGraph
-    from gattn.heads.head import AttentionGraph
     from gattn.heads.stack import Stack
     from gattn.heads.trace import AttentionTrace
 
@@ -53,23 +51,25 @@ def draw_text(shown: object, query: int | str | None, **options: Any) -> Axes:
     return axes
 
 
-def to_html(
-    shown: AttentionGraph | AttentionTrace, path: str | PathLike[str] | None, **options: Any
-) -> str | None:
-    """Write a page; see `gattn.drawing.page.to_html`."""
-    page: str | None = import_module("gattn.drawing.page").to_html(shown, path, **options)
-    return page
+class Shown:
+    """What can be saved to a file, and shown as a page in a browser or notebook."""
 
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write a file in the format of its suffix; see `gattn.files.save`."""
+        import_module("gattn.files").save(self, path)
 
-def notebook_html(shown: AttentionGraph | AttentionTrace) -> str | None:
-    """Write a page for a notebook; see `gattn.drawing.page.notebook_html`."""
-    page: str | None = import_module("gattn.drawing.page").notebook_html(shown)
-    return page
+    @overload
+    def to_html(self, path: None = None, **options: Any) -> str: ...
+    @overload
+    def to_html(self, path: str | PathLike[str], **options: Any) -> None: ...
+    def to_html(self, path: str | PathLike[str] | None = None, **options: Any) -> str | None:
+        """Write an interactive page, one HTML file; see `gattn.drawing.page.to_html`."""
+        page: str | None = import_module("gattn.drawing.page").to_html(self, path, **options)
+        return page
 
-
-def save(saved: TokenGraph | AttentionGraph | AttentionTrace, path: str | PathLike[str]) -> None:
-    """Write a file in the format of its suffix; see `gattn.files.save`."""
-    import_module("gattn.files").save(saved, path)
+    def _repr_html_(self) -> str | None:
+        page: str | None = import_module("gattn.drawing.page").notebook_html(self)
+        return page
 
 
 def head_table(trace: AttentionTrace) -> HeadTable:

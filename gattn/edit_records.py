@@ -124,13 +124,7 @@ def union(several: Iterable[Edits]) -> Edits:
 
 
 def checked(edits: Iterable[Any]) -> Edits:
-    """Refuse what is not an edit.
-
-    Raises
-    ------
-    TypeError
-        If something is not.
-    """
+    """Refuse what is not an edit."""
     found = tuple(edits)
     if wrong := [edit for edit in found if not isinstance(edit, Described)]:
         raise TypeError(f"edits holds edits, such as gattn.Cut(layer=0), not {wrong[0]!r:.60}")
@@ -143,13 +137,7 @@ def to_text(edits: Iterable[Described]) -> str:
 
 
 def from_text(text: str) -> tuple[EditRecord, ...]:
-    """Read what `to_text` wrote.
-
-    Raises
-    ------
-    ValueError
-        If it is something else.
-    """
+    """Read what `to_text` wrote; anything else is a ValueError."""
     listed = json.loads(text)
     if not isinstance(listed, list):
         raise ValueError(f"edits must be a JSON list, not {text!r:.60}")
@@ -171,13 +159,7 @@ def _bounds(span: slice) -> list[int | None]:
 
 
 def read(found: Any) -> EditRecord:
-    """Read what `written` wrote.
-
-    Raises
-    ------
-    ValueError
-        If it is something else.
-    """
+    """Read what `written` wrote; anything else is a ValueError."""
     if not isinstance(found, dict) or not set(found) <= set(_FIELDS):
         raise ValueError(f"an edit has the fields {', '.join(_FIELDS)}, not {found!r:.200}")
     values = {name: _value(value) for name, value in found.items()}

@@ -71,11 +71,6 @@ def read_place(text: str, option: str = "--cut", *, of_edges: bool = True) -> di
     dict
         Arguments of an edit: those of ``stack``, ``layer``, ``head``, ``query`` and ``key`` that
         are given.
-
-    Raises
-    ------
-    EditError
-        If the text does not follow the grammar.
     """
     found = _EDGES.fullmatch(text.strip())
     if not of_edges and (found is None or found["query"]):
@@ -102,13 +97,7 @@ def _tokens(written: str | None) -> int | str | list[int] | None:
 
 
 def read_edit(option: str, text: str, *, renormalize: bool = True) -> Make:
-    """Read an edit from the text of an option: --cut, --scale, --swap, --normalizer, --restrict.
-
-    Raises
-    ------
-    EditError
-        If the option does not take such a text.
-    """
+    """Read an edit from the text of an option: --cut, --scale, --swap, --normalizer, --restrict."""
     if option == "--cut":
         place = read_place(text)
         return lambda heads, tokens: gattn.Cut(**place, renormalize=renormalize)

@@ -24,18 +24,12 @@ _LISTS: Mapping[str, tuple[type, ...]] = {
     "query_tokens": (str,),
     "words": (int, type(None)),
 }
-_TEXTS = ("model", "weight_function", "normalizer")
+TEXTS = ("model", "weight_function", "normalizer")
 _PLACES = ("layer", "head", "key_value_head")
 
 
 def checked(head: AttentionGraph) -> dict[str, Any]:
-    """Check all fields, and give those that are stored in another form than given.
-
-    Raises
-    ------
-    ShapeError, GraphError, CaptureError
-        As `AttentionGraph` says.
-    """
+    """Check all fields, and give those that are stored in another form than given."""
     _check_types(head)
     refuse_numbers(
         head.graph,
@@ -86,7 +80,7 @@ def _check_types(head: AttentionGraph) -> None:
                 raise ShapeError(
                     f"{name} must be a tuple of {types[0].__name__}, not of {found.__name__}."
                 )
-    for name in _TEXTS:
+    for name in TEXTS:
         if not isinstance(getattr(head, name), str):
             raise ShapeError(f"{name} must be a str, not {getattr(head, name)!r:.80}.")
     steps.check(head.kept_by)

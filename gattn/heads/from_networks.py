@@ -14,8 +14,9 @@ from gattn.errors import GraphError
 from gattn.graph.rules.edges import Edges
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads import steps
+from gattn.heads.fields import TEXTS
 from gattn.heads.merging import unless_counted
-from gattn.heads.networks import SINK, TEXTS
+from gattn.heads.networks import SINK
 
 if TYPE_CHECKING:
     import networkx as nx

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from os import PathLike
-from typing import TYPE_CHECKING, Any, TypeAlias, overload
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
@@ -32,7 +31,7 @@ Ints: TypeAlias = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class AttentionGraph:
+class AttentionGraph(door.Shown):
     """One head's attention on its kept edges.
 
     Parameters
@@ -375,24 +374,9 @@ class AttentionGraph:
         """
         return AttentionGraph(**from_networks.fields_from(graph, weight))
 
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write a file in the format of its suffix; see `gattn.files.save`."""
-        door.save(self, path)
-
     def draw(self, layout: Layout = "arcs", *, ax: Axes | None = None, **options: Any) -> Axes:
         """Draw the graph on Axes; see `gattn.drawing.draw_head`."""
         return door.draw(self, layout, ax=ax, **options)
-
-    @overload
-    def to_html(self, path: None = None, **options: Any) -> str: ...
-    @overload
-    def to_html(self, path: str | PathLike[str], **options: Any) -> None: ...
-    def to_html(self, path: str | PathLike[str] | None = None, **options: Any) -> str | None:
-        """Write an interactive page, one HTML file; see `gattn.drawing.page.to_html`."""
-        return door.to_html(self, path, **options)
-
-    def _repr_html_(self) -> str | None:
-        return door.notebook_html(self)
 
     def draw_text(self, query: int | str | None = None, **options: Any) -> Axes:
         """Draw the text, shaded by a query's attention; see `gattn.drawing.draw_text`."""

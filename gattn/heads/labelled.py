@@ -60,13 +60,7 @@ def is_labelled(attention: Any) -> bool:
 
 
 def read_labelled(attention: Any) -> Labelled:
-    """Read an array with named axes, or a list of such layers.
-
-    Raises
-    ------
-    ShapeError
-        If there are other axes, or in another order, or the labels do not fit.
-    """
+    """Read an array with named axes, or a list of such layers."""
     values = attention if isinstance(attention, xr.DataArray) else _joined(attention)
     _check_axes(values, "An array of attention", _AXES)
     whole = values

@@ -9,6 +9,7 @@ from gattn.checks import check_memory
 from gattn.edit_records import to_text
 from gattn.errors import GraphError
 from gattn.heads import steps
+from gattn.heads.fields import TEXTS
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -21,7 +22,6 @@ SINK = -1
 """The id of the virtual node that stands for a sink outside the sequence."""
 
 _EDGE_BYTES, _NUMBER_BYTES = 256, 32  # about
-TEXTS = ("model", "weight_function", "normalizer")
 
 
 def to_networkx(

@@ -70,13 +70,7 @@ _NUMBERED: dict[str, Callable[[str], Keep | Step]] = {
 
 
 def check(steps: object) -> None:
-    """Refuse what is not a tuple of steps.
-
-    Raises
-    ------
-    ShapeError
-        If it is something else.
-    """
+    """Refuse what is not a tuple of steps."""
     known = isinstance(steps, tuple) and all(isinstance(one, Keep | Step) for one in steps)
     if not steps or not known:
         raise ShapeError(

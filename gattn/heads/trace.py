@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from os import PathLike
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from gattn import door
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class AttentionTrace:
+class AttentionTrace(door.Shown):
     """All attention graphs of one run of a model, in named stacks of layers.
 
     ``trace[1, 3]`` is head 3 of layer 1, if there is only one stack; ``trace["cross"][1, 3]``
@@ -206,10 +205,6 @@ class AttentionTrace:
         """Describe each head in a row; see `gattn.analysis.head_table`."""
         return door.head_table(self)
 
-    def save(self, path: str | PathLike[str]) -> None:
-        """Write a ``.gattn`` file; see `gattn.files.save`."""
-        door.save(self, path)
-
     def draw(self, *, other: AttentionTrace | None = None, **options: Any) -> Figure:
         """Draw all heads; see `gattn.drawing.draw_heads`.
 
@@ -217,17 +212,6 @@ class AttentionTrace:
         `gattn.drawing.draw_compare`.
         """
         return door.draw_heads(self, other, **options)
-
-    @overload
-    def to_html(self, path: None = None, **options: Any) -> str: ...
-    @overload
-    def to_html(self, path: str | PathLike[str], **options: Any) -> None: ...
-    def to_html(self, path: str | PathLike[str] | None = None, **options: Any) -> str | None:
-        """Write an interactive page, one HTML file; see `gattn.drawing.page.to_html`."""
-        return door.to_html(self, path, **options)
-
-    def _repr_html_(self) -> str | None:
-        return door.notebook_html(self)
 
     def draw_text(
         self,

@@ -41,13 +41,7 @@ class Chosen:
 
     @classmethod
     def of(cls, layers: LayerChoice, heads: HeadChoice) -> Chosen:
-        """Read the arguments ``layers=`` and ``heads=``.
-
-        Raises
-        ------
-        SelectionError
-            If they choose no heads, or both say which layers.
-        """
+        """Read the arguments ``layers=`` and ``heads=``, or raise SelectionError."""
         numbers, chosen = numbers_of("layers", layers), numbers_or_places(heads)
         if chosen is None or not isinstance(chosen[0], tuple):
             return cls(numbers, chosen)
@@ -62,13 +56,7 @@ class Chosen:
         return self.layers is None or layer in self.layers
 
     def in_layer(self, layer: int, count: int) -> list[int]:
-        """List the chosen heads of a layer that has `count` heads.
-
-        Raises
-        ------
-        SelectionError
-            If the layer has no such head.
-        """
+        """List the chosen heads of a layer that has `count` heads."""
         if self.heads is None:
             return list(range(count))
         numbers = [
@@ -128,13 +116,7 @@ def numbers_of(name: str, chosen: LayerChoice) -> list[int] | None:
 
 
 def numbers_or_places(heads: HeadChoice) -> list[int] | list[tuple[int, int]] | None:
-    """Read a choice of heads: their numbers, or their places.
-
-    Raises
-    ------
-    SelectionError
-        If it is neither, may be either, or names a stack.
-    """
+    """Read a choice of heads, as numbers or places; raise SelectionError if it names a stack."""
     stack, chosen = stack_and_heads(heads)
     if stack is not None:
         raise SelectionError(
@@ -154,11 +136,6 @@ def heads_among(
     -------
     tuple
         The stack, if a text names it, and the heads in the given order.
-
-    Raises
-    ------
-    SelectionError
-        If it is not a choice of heads.
     """
     stack, chosen = stack_and_heads(heads)
     places: list[tuple[int, int]] = []

@@ -1,4 +1,7 @@
-"""Reads heads named as text, such as ``5.1``: one grammar for all of gattn."""
+"""Reads heads named as text, such as ``5.1``: one grammar for all of gattn.
+
+A ValueError says what is expected instead of a text.
+"""
 
 from __future__ import annotations
 
@@ -47,13 +50,7 @@ class Named:
     heads: tuple[tuple[int, int], ...] = ()
 
     def places(self) -> Places:
-        """List its heads as (layer, head).
-
-        Raises
-        ------
-        ValueError
-            If only the model knows which they are.
-        """
+        """List its heads as (layer, head), unless it takes the model to know which they are."""
         if self.heads:
             return list(self.heads)
         if self.layer is None or self.head is None:
@@ -65,11 +62,6 @@ def read_heads(text: str) -> Named:
     """Read ``[STACK:]LAYER[.HEAD]``, or heads of different layers, ``[STACK:]1.1,2.0``.
 
     A layer and a head are a number, a range ``2-4``, a list ``1,4``, or ``*`` for all.
-
-    Raises
-    ------
-    ValueError
-        If the text is not such a place; it says what is expected.
     """
     found = _PARTS.fullmatch(text.strip())
     if found is None:
@@ -106,11 +98,6 @@ def list_places(given: Any) -> tuple[str | None, Places]:
     -------
     tuple
         The stack, if a text names it, and the heads.
-
-    Raises
-    ------
-    ValueError
-        If they are not heads, or of different stacks; it says what is expected.
     """
     parts = [given] if isinstance(given, str) else _listed(given)
     stacks: dict[str | None, None] = {}
@@ -128,14 +115,7 @@ def list_places(given: Any) -> tuple[str | None, Places]:
 
 
 def read_numbers(written: str) -> list[int]:
-    """Read numbers and ranges, such as ``0,2-4``.
-
-    Raises
-    ------
-    ValueError
-        If it is something else, a range is empty, or there are more than `MOST`; it says what is
-        expected.
-    """
+    """Read numbers and ranges, such as ``0,2-4``, at most `MOST` of them."""
     numbers: list[int] = []
     for part in map(str.strip, written.split(",")):
         first, dash, last = part.partition("-")
@@ -149,13 +129,7 @@ def read_numbers(written: str) -> list[int]:
 
 
 def read_number(written: str) -> int:
-    """Read one number of a layer, head or token.
-
-    Raises
-    ------
-    ValueError
-        If it is too large, or not a number; it says what is expected.
-    """
+    """Read one number of a layer, head or token, of at most `DIGITS` digits."""
     if len(written) > DIGITS:
         raise ValueError(f"numbers of at most {DIGITS} digits")
     if not written.isdecimal():

@@ -1,4 +1,7 @@
-"""Finds tokens by position, from the end, or by text."""
+"""Finds tokens by position, from the end, or by text.
+
+A SelectionError says which tokens there are, or which ones a text may mean.
+"""
 
 from __future__ import annotations
 
@@ -123,11 +126,6 @@ def find_tokens(
     -------
     list of int
         Their indices among the tokens.
-
-    Raises
-    ------
-    SelectionError
-        If there is no such token, or it is unclear which tokens the text means.
     """
     if found := places_of(wanted, positions, tokens, name):
         return found
@@ -165,13 +163,7 @@ def _no_place(wanted: object, positions: Sequence[int], name: str) -> SelectionE
 def find_token(
     wanted: int | str, positions: Sequence[int], tokens: Sequence[str], name: str = "token"
 ) -> int:
-    """Find one token; see `find_tokens`.
-
-    Raises
-    ------
-    SelectionError
-        If there is no such token, or several have the text.
-    """
+    """Find exactly one token; see `find_tokens`."""
     found = find_tokens(wanted, positions, tokens, name)
     if len(found) > 1:
         places = ", ".join(str(positions[n]) for n in found[:_LISTED])

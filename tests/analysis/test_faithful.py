@@ -457,12 +457,12 @@ def test_rankings_of_another_text_are_refused():
     for name, ranking in other_rankings().items():
         # The routes pass by the first words.
         first = "token . is '.*' there" if name == "edges of routes" else found
-        with pytest.raises(SelectionError, match=f"'{name}' is of other tokens .*: {first}"):
+        with pytest.raises(SelectionError, match=f"'{name}' ranks other tokens .*: {first}"):
             deletion_curve({name: ranking}, TEXT, **CUT)
         deletion_curve({name: ranking}, OTHER, **CUT)
     known = gattn.estimate(OTHER, sample=0, target=" lamp", other=" river", progress=False)
     known["effect"] = known["estimate"]
-    with pytest.raises(SelectionError, match=f"'effects' is of other tokens .*: {found}"):
+    with pytest.raises(SelectionError, match=f"'effects' ranks other tokens .*: {found}"):
         rank_agreement(gattn.capture(TEXT), TEXT, effects=known)
     longer = gattn.capture("The river tall green lamp river tall green lamp")
     table = longer[1, 1].to_pandas().drop(columns=["query_token", "key_token"])
@@ -560,7 +560,7 @@ def test_effects_that_are_told_twice_are_refused(llama):
         ),
     ):
         effects = gattn.effect(IDS, cuts, llama, **TARGET, progress=False)
-        with pytest.raises(SelectionError, match=f"several rows of {place}: leave one"):
+        with pytest.raises(SelectionError, match=f"several rows for {place}: keep one"):
             rank_agreement(ranking, IDS, llama, effects=effects)
         once = effects.drop_duplicates(["layer", "head", "query", "key"])
         assert rank_agreement(ranking, IDS, llama, effects=once)["number"].item() == 3

@@ -89,7 +89,7 @@ def rank_agreement(
     some, known = _sampled(test, sample) if effects is None else _known(test, effects)
     if len(some) < _LEAST:
         raise SelectionError(
-            f"There are {len(some)} effects of what is ranked; a correlation takes three."
+            f"There are {len(some)} effects of what is ranked; a correlation needs at least three."
         )
     rows = [
         {"ranking": name, **_correlations(scores[some], known, test.generator)}

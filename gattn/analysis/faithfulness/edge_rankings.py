@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -11,13 +11,11 @@ import pandas as pd
 import xarray as xr
 from torch import Tensor
 
+from gattn.analysis.faithfulness.same_text import check_texts, other_text, text_order
 from gattn.analysis.faithfulness.token_rankings import (
     PLACE,
     Scores,
-    check_texts,
     check_unique,
-    other_text,
-    text_order,
 )
 from gattn.analysis.reading.attention import Attention
 from gattn.analysis.reading.layers_of import layers_of
@@ -40,13 +38,6 @@ def edge_reader(name: str, ranking: Ranking, first: AttentionGraph, stack: str |
     """Make a function that reads a ranking's scores of a head's edges.
 
     `first` is one of the text's heads, which says what its tokens are.
-
-    Raises
-    ------
-    SelectionError
-        If the ranking is of another text, or a table of something else.
-    ShapeError
-        If it is an array of something else.
     """
     if isinstance(ranking, Routes):
         if tokens := ranking.tokens:
@@ -133,14 +124,12 @@ def _of_stack(name: str, ranking: Stack) -> Reader:
 
 
 def _of_array(name: str, ranking: Any, first: AttentionGraph) -> Reader:
-    fixed: dict[str, int | None] = {"layer": None, "head": None}
     axes: tuple[Any, ...] = ("layer", "head")
+    selected: dict[str, int] = {}
     if isinstance(ranking, xr.DataArray):
         ranking = _in_order(name, ranking, first)
-        axes = ranking.dims
-        for axis in fixed:
-            if axis in ranking.coords and ranking[axis].ndim == 0:
-                fixed[axis] = int(ranking[axis])
+        scalars = [axis for axis in axes if axis in ranking.coords and not ranking[axis].ndim]
+        axes, selected = ranking.dims, {axis: int(ranking[axis]) for axis in scalars}
     elif isinstance(ranking, (np.ndarray, Tensor)) and ranking.ndim != 4:
         raise ShapeError(
             f"{name!r} has the shape {tuple(ranking.shape)}: an array without named axes is "
@@ -149,19 +138,19 @@ def _of_array(name: str, ranking: Any, first: AttentionGraph) -> Reader:
     layers = layers_of(ranking, signed=True)
     read = lru_cache(maxsize=1)(lambda n: layers.read(n).double().cpu().numpy())
 
+    def place(axis: str, number: int, known: Sequence[int]) -> int | None:
+        """Find a layer or head on its axis; None if the array does not rank it."""
+        if axis in axes:
+            return known.index(number) if number in known else None
+        return 0 if selected.get(axis, number) == number else None
+
     def scores(head: AttentionGraph) -> Scores:
-        left_out = np.full(head.graph.num_edges, np.nan)
         _check_size(name, (len(layers.query_positions), len(layers.positions)), head)
-        places = []
-        numbers = {
-            "layer": (head.layer or 0, layers.layers),
-            "head": (head.head or 0, layers.heads),
-        }
-        for axis, (number, known) in numbers.items():
-            if fixed[axis] not in (None, number) or (axis in axes and number not in known):
-                return left_out
-            places.append(known.index(number) if axis in axes else 0)
-        matrix: Scores = read(places[0])[places[1]]
+        layer = place("layer", head.layer or 0, layers.layers)
+        row = place("head", head.head or 0, layers.heads)
+        if layer is None or row is None:
+            return np.full(head.graph.num_edges, np.nan)
+        matrix: Scores = read(layer)[row]
         return matrix[head.query, head.key]
 
     return scores

@@ -56,15 +56,7 @@ _DEFAULTS: CutOptions = ANY_ANSWER | {
 
 
 class Experiment:
-    """A text, rankings of its edges or tokens, and a model to test them on.
-
-    Raises
-    ------
-    TypeError
-        If there is no such option.
-    SelectionError
-        If rankings do not fit the text or the open edits, or the seed is not a whole number.
-    """
+    """A text, rankings of its edges or tokens, and a model to test them on."""
 
     def __init__(
         self,

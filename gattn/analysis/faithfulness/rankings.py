@@ -38,19 +38,13 @@ def named(rankings: Ranking | Mapping[str, Ranking]) -> dict[str, Ranking]:
 
 
 def check_edits(rankings: Mapping[str, Ranking], open_now: Sequence[str], what: str) -> None:
-    """Refuse rankings, or effects, of a model with other edits than those that are open.
-
-    Raises
-    ------
-    SelectionError
-        If there is such a ranking.
-    """
+    """Refuse rankings, or effects, of a model with other edits than those that are open."""
     for name, ranking in rankings.items():
         known = _known_edits(ranking)
         if known is not None and known != list(open_now):
             raise SelectionError(
                 f"{what} {name!r} is of the model {in_words(known) or 'without edits'}, which runs "
-                f"{in_words(open_now) or 'without edits'} now: compute both inside of the same "
+                f"{in_words(open_now) or 'without edits'} now: compute both inside the same "
                 "gattn.edited(...), or both outside."
             )
 
@@ -80,13 +74,6 @@ def read(
     """Read rankings of the edges or tokens of a trace that keeps all edges.
 
     Whatever at least one of them ranks may be cut.
-
-    Raises
-    ------
-    SelectionError
-        If some rank edges and others tokens, or tokens that are not the text's.
-    ShapeError
-        If an array ranks neither edges nor tokens.
     """
     inside = trace.only_stack if stack is None else trace[stack]
     numbers = {name: token_numbers(name, ranking) for name, ranking in rankings.items()}

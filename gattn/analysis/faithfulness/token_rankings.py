@@ -1,8 +1,8 @@
-"""Rankings of tokens, the edits that cut them, and whether a ranking is of a text's tokens."""
+"""Rankings of tokens, and the edits that cut tokens."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -13,6 +13,7 @@ import xarray as xr
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gattn.analysis.faithfulness.same_text import check_texts, text_order
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads.head import Ints
 from gattn.heads.stack import Stack
@@ -85,15 +86,7 @@ class TokenNumbers(NamedTuple):
 
 
 def token_numbers(name: str, ranking: Any) -> TokenNumbers | None:
-    """Read a ranking that has one number per token; None if it ranks edges.
-
-    Raises
-    ------
-    SelectionError
-        If its index does not say which token a number belongs to, or it holds booleans.
-    ShapeError
-        If its axis is not an axis of tokens.
-    """
+    """Read a ranking that has one number per token; None if it ranks edges."""
     if isinstance(ranking, xr.DataArray):
         return _of_labelled(name, ranking) if ranking.ndim == 1 else None
     if isinstance(ranking, pd.Series):
@@ -149,13 +142,7 @@ def _positions_of(name: str, index: pd.Index[Any]) -> list[Any]:
 
 
 def read_tokens(rankings: Mapping[str, TokenNumbers], inside: Stack, stack: str | None) -> TokenSet:
-    """Put the numbers of several rankings in the order of a text's tokens.
-
-    Raises
-    ------
-    SelectionError
-        If they belong to tokens other than the text's, or are all NaN.
-    """
+    """Put the numbers of several rankings in the order of a text's tokens."""
     tokens = inside.tokens
     scores = {}
     for name, (values, labels, texts) in rankings.items():
@@ -174,66 +161,13 @@ def read_tokens(rankings: Mapping[str, TokenNumbers], inside: Stack, stack: str 
     return TokenSet(ranked, stack, {name: values[ranked] for name, values in scores.items()})
 
 
-def text_order(name: str, labels: Sequence[Any], tokens: Sequence[str]) -> Ints:
-    """Find the tokens 0, 1, 2 ... among labels: their positions, or their texts in order.
-
-    Raises
-    ------
-    SelectionError
-        If the labels are neither the positions of these tokens nor their texts.
-    """
-    if all(isinstance(label, str) for label in labels):
-        check_texts(name, labels, tokens)
-        return np.arange(len(tokens))
-    try:
-        fits = sorted(labels) == list(range(len(tokens)))
-    except TypeError:
-        fits = False
-    if not fits:
-        shown = ", ".join(map(repr, labels[:4])) + ", ..." * (len(labels) > 4)
-        raise SelectionError(
-            f"{name!r} is indexed by {shown}, which are not the positions 0 .. {len(tokens) - 1} "
-            "of the text's tokens: index it by these, or give the numbers alone, in text order."
-        )
-    return np.argsort(np.array(labels, dtype=np.int64))
-
-
-def check_texts(name: str, given: Sequence[str], expected: Sequence[str]) -> None:
-    """Refuse tokens other than a text's; tokens named by their positions may be any.
-
-    Raises
-    ------
-    SelectionError
-        If one differs.
-    """
-    if list(given) == [str(n) for n in range(len(given))]:
-        return
-    for position, (one, other) in enumerate(zip(given, expected, strict=True)):
-        if one != other:
-            raise other_text(name, position, one, other)
-
-
-def other_text(name: str, position: int, given: str, expected: str) -> SelectionError:
-    """Make the error that a ranking is of another text."""
-    return SelectionError(
-        f"{name!r} is of other tokens than the text: token {position} is {given!r} there, and "
-        f"{expected!r} in the text. Rank the same text, with the same tokenizer."
-    )
-
-
 def check_unique(name: str, table: pd.DataFrame) -> None:
-    """Refuse a table that has an edge or a token twice.
-
-    Raises
-    ------
-    SelectionError
-        If there is one.
-    """
+    """Refuse a table that has an edge or a token twice."""
     twice = table.duplicated(PLACE)
     if twice.any():
         place = table.loc[twice, PLACE].iloc[0].dropna()
         shown = ", ".join(f"{axis} {number}" for axis, number in place.items())
         raise SelectionError(
-            f"{name!r} has several rows of {shown}: leave one, as in "
+            f"{name!r} has several rows for {shown}: keep one, as in "
             f"table.drop_duplicates({PLACE})."
         )

@@ -87,13 +87,7 @@ def joined(pieces: list[ConsecutiveGraph], *, of_all_edges: bool) -> TokenGraph:
 
 
 def check_order(first: ConsecutiveGraph, piece: ConsecutiveGraph) -> None:
-    """Refuse a graph that does not follow those before it.
-
-    Raises
-    ------
-    CaptureError
-        If it does not.
-    """
+    """Refuse a graph that does not follow those before it."""
     if piece.graph.is_bipartite and first.graph.is_bipartite:
         if (piece.graph.num_keys, piece.first_key) == (first.graph.num_keys, first.first_key):
             return

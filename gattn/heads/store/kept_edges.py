@@ -64,11 +64,6 @@ class KeptEdges:
             graph, they are further queries of the same keys.
         first_key : int
             The key from which its positions count: a sliding cache has dropped those before.
-
-        Raises
-        ------
-        CaptureError
-            If the graph's tokens do not follow those of the last one.
         """
         piece = ConsecutiveGraph(graph.to("cpu").sorted(), first_key, 0)
         if self._pieces:
@@ -169,13 +164,7 @@ class KeptEdges:
         return bool(self._pieces) and self._pieces[0].graph.is_bipartite
 
     def first_rows(self, rows: int) -> KeptEdges:
-        """Copy the first queries.
-
-        Raises
-        ------
-        CaptureError
-            If they attend to later tokens.
-        """
+        """Copy the first queries."""
         some = copy(self)
         some._pieces = [piece.first_rows(rows) for piece in self._pieces if piece.row < rows]
         if isinstance(self._keep, All):
