@@ -1,4 +1,4 @@
-"""Graph attention as functions: outputs, and attention graphs."""
+"""Graph attention as functions: outputs and attention graphs."""
 
 from __future__ import annotations
 
@@ -57,25 +57,25 @@ def graph_attention(
     dropout : float
         The share of the attention dropped at random.
     engine : str, optional
-        The engine to use, to compare: "fused", "tiles", "edges" or "message_passing". By default
-        gattn chooses (`gattn.engines.explain` says how); all give the same numbers.
+        The engine to use, for comparisons: "fused", "tiles", "edges" or "message_passing". By
+        default gattn chooses (`gattn.engines.explain` says how); all give the same numbers.
     compile : bool
-        Whether `torch.compile` may compile the weight function. That takes a C++ compiler and some
-        seconds, and pays for functions of pairs that have no dot form.
+        Whether `torch.compile` may compile the weight function. That needs a C++ compiler and a few
+        seconds, and pays off for functions of pairs that have no dot form.
 
     Returns
     -------
     Tensor
         Shape (..., heads, queries, value dim). A query without edges gets zeros. A score of -inf
-        is no edge; a query that reads NaN, or a score of NaN or +inf, gets NaN.
+        means no edge; a query that reads NaN, or a score of NaN or +inf, gets NaN.
 
     Raises
     ------
     ShapeError
-        Where tensors and graph do not fit each other.
+        If tensors and graph do not fit each other.
     ContractError
-        Where `weight` or `normalizer` is none, or does not keep its contract; where there is no
-        such engine, or it cannot run this.
+        If `weight` or `normalizer` is not one or breaks its contract, or if there is no such
+        engine or it cannot run this call.
     """
     call, lead = attention_call(
         query, key, graph, weight, normalizer, value, edge_features, dropout, compile
@@ -101,22 +101,22 @@ def attention_graphs(
     engine: str | None = None,
     compile: bool = False,
 ) -> list[AttentionGraph]:
-    """Compute the attention graph of each head, in memory of one block of rows plus what is kept.
+    """Compute each head's attention graph, in memory for a block of rows plus the edges kept.
 
     Parameters
     ----------
     query, key, graph, weight, normalizer, edge_features
         As in `graph_attention`.
     keep : Keep
-        Which edges to keep. By default all, while that stays under 1 GiB.
+        Which edges to keep; by default all, as long as they take less than 1 GiB.
     scores : bool
-        Whether the graphs store the scores before normalising as well.
+        Whether the graphs also store the scores before normalising.
     tokens : sequence of str
-        The tokens' texts (of the keys, where the graph is bipartite).
+        The tokens' texts (those of the keys if the graph is bipartite).
     query_tokens : sequence of str
-        The queries' texts, where the graph is bipartite.
+        The queries' texts if the graph is bipartite.
     engine : str, optional
-        "tiles" or "edges", to compare; by default gattn chooses.
+        "tiles" or "edges", for comparisons; by default gattn chooses.
     compile : bool
         As in `graph_attention`.
 
@@ -129,11 +129,11 @@ def attention_graphs(
     Raises
     ------
     ShapeError
-        Where tensors, tokens and graph do not fit each other.
+        If tensors, tokens and graph do not fit each other.
     CaptureError
-        Where the attention is NaN, or keeping all edges by default takes very much.
+        If the attention is NaN, or all edges, kept by default, take 1 GiB or more.
     ContractError
-        Where `weight`, `normalizer` or `engine` is not one.
+        If `weight`, `normalizer` or `engine` is not one.
     """
     is_default, keep = keep is None, All() if keep is None else as_keep(keep)
     call, _ = attention_call(

@@ -35,8 +35,8 @@ class GraphAttention(EdgeAttention):
     .. math::
         o_i = W_O \bigl[\sum_{j \in N(i)} A^h_{ij} W^h_V x_j\bigr]_h + b_O
 
-    It uses message passing where an explainer or a hook looks at its messages, or a subclass
-    changes them, and otherwise the fastest engine that gives the same numbers.
+    It uses message passing if an explainer or a hook looks at its messages or a subclass changes
+    them, and otherwise the fastest engine that gives the same numbers.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class GraphAttention(EdgeAttention):
     normalizer : Normalizer, optional
         How a neighbourhood's scores become attention; softmax by default.
     key_channels, value_channels : int, optional
-        Sizes of the features of keys and values, where they differ from `channels`.
+        Sizes of the features of keys and values, if they differ from `channels`.
     bias : bool
         Whether the four projections have a bias.
     dropout : float
@@ -95,7 +95,7 @@ class GraphAttention(EdgeAttention):
                 f"{normalizer!r}."
             )
         if not 0 <= dropout <= 1:
-            raise ShapeError(f"dropout is a share from 0 to 1, not {dropout!r}.")
+            raise ShapeError(f"dropout must be a share from 0 to 1, not {dropout!r}.")
         self.channels, self.num_heads, self.dropout = channels, num_heads, dropout
         self.engine, self.compile_weight = engine, compile
         self.weight = ScaledDotProduct() if weight is None else as_weight_function(weight)
@@ -107,7 +107,7 @@ class GraphAttention(EdgeAttention):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the projections anew (Xavier uniform, biases zero)."""
+        """Initialise the projections again (Xavier uniform, biases zero)."""
         for projection in (
             self.project_query,
             self.project_key,
@@ -120,16 +120,16 @@ class GraphAttention(EdgeAttention):
 
     @classmethod
     def from_torch(cls, attention: nn.MultiheadAttention) -> GraphAttention:
-        """Copy a `torch.nn.MultiheadAttention`: the same numbers on the same inputs.
+        """Copy a `torch.nn.MultiheadAttention`, which gives the same numbers on the same inputs.
 
-        Its ``add_zero_attn`` becomes a softmax with a sink of logit 0. A batch of gattn is always
+        Its ``add_zero_attn`` becomes a softmax with a sink of logit 0. In gattn a batch is always
         (batch, tokens, channels). A MultiheadAttention with ``batch_first=False``, torch's
-        default, takes (tokens, batch, channels): transpose what it was given, and its output.
+        default, takes (tokens, batch, channels): transpose its inputs and outputs.
 
         Raises
         ------
         ShapeError
-            Where it was built with ``add_bias_kv``, an extra learned key that is no token.
+            If it was built with ``add_bias_kv``, an extra learned key that is not a token.
         """
         if attention.bias_k is not None:
             raise ShapeError(
@@ -182,10 +182,10 @@ class GraphAttention(EdgeAttention):
         x : Tensor
             The queries' features, (queries, channels) or (batch, queries, channels).
         graph : TokenGraph or Tensor
-            Who may attend to whom; a plain ``edge_index = [key; query]`` keeps its edge order and
-            its duplicates.
+            Who may attend to whom; a plain ``edge_index = [key; query]`` keeps the order of its
+            edges, and duplicates.
         key, value : Tensor, optional
-            Features of keys and values, for cross-attention; `x`, and the keys', by default.
+            Features of keys and values, for cross-attention; by default `x`, and those of keys.
         edge_features : Tensor, optional
             Shape (edges, features) in the graph's edge order, or (queries, keys, features).
 
@@ -278,7 +278,7 @@ class GraphAttention(EdgeAttention):
         return bool(self.explain) or any(getattr(self, hooks) for hooks in _HOOKS)
 
     def _has_own_steps(self) -> bool:
-        """Say whether a subclass wrote a step of message passing anew."""
+        """Say whether a subclass overrides a step of message passing."""
         steps = ("message", "aggregate", "update")
         return any(getattr(type(self), step) is not getattr(EdgeAttention, step) for step in steps)
 
