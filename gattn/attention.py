@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gattn.engines import edges, tiles
-from gattn.engines.call import attention_call, naming_shapes
+from gattn.engines.call import AttentionCall, attention_call, naming_shapes
 from gattn.engines.choice import choose, choose_for_graphs, named
 from gattn.errors import CaptureError
 from gattn.graph.listing import check_edges
@@ -139,12 +139,6 @@ def attention_graphs(
     call, _ = attention_call(
         query, key, graph, weight, normalizer, None, edge_features, compile=compile
     )
-    names = {
-        "tokens": tuple(tokens),
-        "query_tokens": tuple(query_tokens),
-        "weight_function": repr(call.weight),
-        "normalizer": repr(call.normalizer),
-    }
     batch, heads = call.query.shape[:2]
     if is_default:
         size = _INDEX_BYTES + 4 * batch * heads * (1 + scores)
@@ -156,14 +150,28 @@ def attention_graphs(
         store.begin(graph)
     with torch.no_grad(), naming_shapes(call):
         if choose_for_graphs(call, engine) is edges:
-            for some, score, attention in edges.edge_blocks(call):
-                for store, one, its_score in zip(stores, attention, score, strict=True):
-                    store.add_edges(some, one, its_score)
+            _store_edges(call, stores)
         else:
-            for block in tiles.row_blocks(call, scores=scores):
-                for n, store in enumerate(stores):
-                    its_score = None if block.scores is None else block.scores[n]
-                    place = block.rows, block.columns, block.allowed
-                    store.add_rows(*place, block.attention[n], its_score)
+            _store_rows(call, stores, scores)
+    names = {
+        "tokens": tuple(tokens),
+        "query_tokens": tuple(query_tokens),
+        "weight_function": repr(call.weight),
+        "normalizer": repr(call.normalizer),
+    }
     has_sink = call.normalizer.has_sink
     return [head for store in stores for head in store.graphs(has_sink=has_sink, **names)]
+
+
+def _store_edges(call: AttentionCall, stores: list[KeptEdges]) -> None:
+    for some, score, attention in edges.edge_blocks(call):
+        for store, one, its_score in zip(stores, attention, score, strict=True):
+            store.add_edges(some, one, its_score)
+
+
+def _store_rows(call: AttentionCall, stores: list[KeptEdges], scores: bool) -> None:
+    for block in tiles.row_blocks(call, scores=scores):
+        for n, store in enumerate(stores):
+            its_score = None if block.scores is None else block.scores[n]
+            place = block.rows, block.columns, block.allowed
+            store.add_rows(*place, block.attention[n], its_score)

@@ -14,11 +14,12 @@ from gattn.engines.call import attention_call, naming_shapes
 from gattn.engines.choice import choose, named
 from gattn.engines.edge_list import EdgeList
 from gattn.engines.message_passing import EdgeAttention
-from gattn.errors import ContractError, ShapeError
+from gattn.errors import ShapeError
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
 from gattn.keep import Keep
 from gattn.normalizers import Normalizer, Softmax
+from gattn.normalizers.base import as_normalizer
 from gattn.weights.base import PairFunction, WeightFunction, as_weight_function
 from gattn.weights.dot import ScaledDotProduct
 
@@ -89,17 +90,12 @@ class GraphAttention(EdgeAttention):
                 "channels and num_heads must be whole numbers, channels a multiple of num_heads, "
                 f"not {channels!r} and {num_heads!r}."
             )
-        if normalizer is not None and not isinstance(normalizer, Normalizer):
-            raise ContractError(
-                "normalizer must be a Normalizer such as Softmax() or Entmax15(), not "
-                f"{normalizer!r}."
-            )
         if not 0 <= dropout <= 1:
             raise ShapeError(f"dropout must be a share from 0 to 1, not {dropout!r}.")
         self.channels, self.num_heads, self.dropout = channels, num_heads, dropout
         self.engine, self.compile_weight = engine, compile
         self.weight = ScaledDotProduct() if weight is None else as_weight_function(weight)
-        self.normalizer = Softmax() if normalizer is None else normalizer
+        self.normalizer = Softmax() if normalizer is None else as_normalizer(normalizer)
         self.project_query = nn.Linear(channels, channels, bias)
         self.project_key = nn.Linear(key_channels or channels, channels, bias)
         self.project_value = nn.Linear(value_channels or channels, channels, bias)
@@ -108,15 +104,14 @@ class GraphAttention(EdgeAttention):
 
     def reset_parameters(self) -> None:
         """Initialise the projections again (Xavier uniform, biases zero)."""
-        for projection in (
-            self.project_query,
-            self.project_key,
-            self.project_value,
-            self.project_output,
-        ):
+        for projection in self._projections:
             nn.init.xavier_uniform_(projection.weight)
             if projection.bias is not None:
                 nn.init.zeros_(projection.bias)
+
+    @property
+    def _projections(self) -> tuple[nn.Linear, ...]:
+        return self.project_query, self.project_key, self.project_value, self.project_output
 
     @classmethod
     def from_torch(cls, attention: nn.MultiheadAttention) -> GraphAttention:
@@ -145,24 +140,20 @@ class GraphAttention(EdgeAttention):
             bias=attention.in_proj_bias is not None,
             dropout=attention.dropout,
         )
-        targets = (layer.project_query, layer.project_key, layer.project_value)
+        weights: Sequence[Tensor]
         if attention.in_proj_weight is not None:
             weights = attention.in_proj_weight.chunk(3)
         else:
-            weights = (
-                attention.q_proj_weight,
-                attention.k_proj_weight,
-                attention.v_proj_weight,
-            )
+            weights = (attention.q_proj_weight, attention.k_proj_weight, attention.v_proj_weight)
+        stacked = attention.in_proj_bias
+        biases = (None, None, None) if stacked is None else stacked.chunk(3)
+        given = (*weights, attention.out_proj.weight), (*biases, attention.out_proj.bias)
         layer.to(weights[0])
         with torch.no_grad():
-            for target, weight in zip(targets, weights, strict=True):
-                target.weight.copy_(weight)
-            layer.project_output.weight.copy_(attention.out_proj.weight)
-            if attention.in_proj_bias is not None:
-                for target, bias in zip(targets, attention.in_proj_bias.chunk(3), strict=True):
-                    target.bias.copy_(bias)
-                layer.project_output.bias.copy_(attention.out_proj.bias)
+            for projection, weight, bias in zip(layer._projections, *given, strict=True):
+                projection.weight.copy_(weight)
+                if bias is not None:
+                    projection.bias.copy_(bias)
         layer.train(attention.training)
         return layer
 

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from gattn.caching import cached_operand, cached_property, cached_tensor
 from gattn.engines.edge_list import EdgeList
-from gattn.errors import ContractError, ShapeError
+from gattn.errors import ShapeError
 from gattn.graph.ordering import refuse_numbers
 from gattn.graph.rules.neighbourhoods import Neighbourhoods
 from gattn.graph.token_graph import TokenGraph
 from gattn.normalizers import Normalizer, Softmax
-from gattn.normalizers.base import widened
+from gattn.normalizers.base import as_normalizer, widened
 from gattn.weights.base import (
     DotForm,
     PairFunction,
@@ -204,10 +204,6 @@ def attention_call(
             f"graph must be a TokenGraph, not {type(graph).__name__}; "
             "TokenGraph.from_edge_index and TokenGraph.from_mask build one."
         )
-    if normalizer is not None and not isinstance(normalizer, Normalizer):
-        raise ContractError(
-            f"normalizer must be a Normalizer such as Softmax() or Entmax15(), not {normalizer!r}."
-        )
     if not 0 <= dropout <= 1:
         raise ShapeError(f"dropout must be a share from 0 to 1, not {dropout!r}.")
     tensors = {"query": query, "key": key} | ({} if value is None else {"value": value})
@@ -221,7 +217,7 @@ def attention_call(
         flat[1],
         graph,
         _DOT_PRODUCT if weight is None else as_weight_function(weight),
-        _SOFTMAX if normalizer is None else normalizer,
+        _SOFTMAX if normalizer is None else as_normalizer(normalizer),
         flat[-1],
         edge_features,
         dropout,
