@@ -1,4 +1,4 @@
-"""Graph attention as functions: outputs, and attention graphs."""
+"""Graph attention as functions: outputs and attention graphs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from gattn.engines import edges, tiles
-from gattn.engines.call import attention_call, naming_shapes
+from gattn.engines.call import AttentionCall, attention_call, naming_shapes
 from gattn.engines.choice import choose, choose_for_graphs, named
 from gattn.errors import CaptureError
 from gattn.graph.listing import check_edges
@@ -57,25 +57,25 @@ def graph_attention(
     dropout : float
         The share of the attention dropped at random.
     engine : str, optional
-        The engine to use, to compare: "fused", "tiles", "edges" or "message_passing". By default
-        gattn chooses (`gattn.engines.explain` says how); all give the same numbers.
+        The engine to use, for comparisons: "fused", "tiles", "edges" or "message_passing". By
+        default gattn chooses (`gattn.engines.explain` says how); all give the same numbers.
     compile : bool
-        Whether `torch.compile` may compile the weight function. That takes a C++ compiler and some
-        seconds, and pays for functions of pairs that have no dot form.
+        Whether `torch.compile` may compile the weight function. That needs a C++ compiler and a few
+        seconds, and pays off for functions of pairs that have no dot form.
 
     Returns
     -------
     Tensor
         Shape (..., heads, queries, value dim). A query without edges gets zeros. A score of -inf
-        is no edge; a query that reads NaN, or a score of NaN or +inf, gets NaN.
+        means no edge; a query that reads NaN, or a score of NaN or +inf, gets NaN.
 
     Raises
     ------
     ShapeError
-        Where tensors and graph do not fit each other.
+        If tensors and graph do not fit each other.
     ContractError
-        Where `weight` or `normalizer` is none, or does not keep its contract; where there is no
-        such engine, or it cannot run this.
+        If `weight` or `normalizer` is not one or breaks its contract, or if there is no such
+        engine or it cannot run this call.
     """
     call, lead = attention_call(
         query, key, graph, weight, normalizer, value, edge_features, dropout, compile
@@ -101,22 +101,22 @@ def attention_graphs(
     engine: str | None = None,
     compile: bool = False,
 ) -> list[AttentionGraph]:
-    """Compute the attention graph of each head, in memory of one block of rows plus what is kept.
+    """Compute each head's attention graph, in memory for a block of rows plus the edges kept.
 
     Parameters
     ----------
     query, key, graph, weight, normalizer, edge_features
         As in `graph_attention`.
     keep : Keep
-        Which edges to keep. By default all, while that stays under 1 GiB.
+        Which edges to keep; by default all, as long as they take less than 1 GiB.
     scores : bool
-        Whether the graphs store the scores before normalising as well.
+        Whether the graphs also store the scores before normalising.
     tokens : sequence of str
-        The tokens' texts (of the keys, where the graph is bipartite).
+        The tokens' texts (those of the keys if the graph is bipartite).
     query_tokens : sequence of str
-        The queries' texts, where the graph is bipartite.
+        The queries' texts if the graph is bipartite.
     engine : str, optional
-        "tiles" or "edges", to compare; by default gattn chooses.
+        "tiles" or "edges", for comparisons; by default gattn chooses.
     compile : bool
         As in `graph_attention`.
 
@@ -129,22 +129,16 @@ def attention_graphs(
     Raises
     ------
     ShapeError
-        Where tensors, tokens and graph do not fit each other.
+        If tensors, tokens and graph do not fit each other.
     CaptureError
-        Where the attention is NaN, or keeping all edges by default takes very much.
+        If the attention is NaN, or all edges, kept by default, take 1 GiB or more.
     ContractError
-        Where `weight`, `normalizer` or `engine` is not one.
+        If `weight`, `normalizer` or `engine` is not one.
     """
     is_default, keep = keep is None, All() if keep is None else as_keep(keep)
     call, _ = attention_call(
         query, key, graph, weight, normalizer, None, edge_features, compile=compile
     )
-    names = {
-        "tokens": tuple(tokens),
-        "query_tokens": tuple(query_tokens),
-        "weight_function": repr(call.weight),
-        "normalizer": repr(call.normalizer),
-    }
     batch, heads = call.query.shape[:2]
     if is_default:
         size = _INDEX_BYTES + 4 * batch * heads * (1 + scores)
@@ -156,14 +150,28 @@ def attention_graphs(
         store.begin(graph)
     with torch.no_grad(), naming_shapes(call):
         if choose_for_graphs(call, engine) is edges:
-            for some, score, attention in edges.edge_blocks(call):
-                for store, one, its_score in zip(stores, attention, score, strict=True):
-                    store.add_edges(some, one, its_score)
+            _store_edges(call, stores)
         else:
-            for block in tiles.row_blocks(call, scores=scores):
-                for n, store in enumerate(stores):
-                    its_score = None if block.scores is None else block.scores[n]
-                    place = block.rows, block.columns, block.allowed
-                    store.add_rows(*place, block.attention[n], its_score)
+            _store_rows(call, stores, scores)
+    names = {
+        "tokens": tuple(tokens),
+        "query_tokens": tuple(query_tokens),
+        "weight_function": repr(call.weight),
+        "normalizer": repr(call.normalizer),
+    }
     has_sink = call.normalizer.has_sink
     return [head for store in stores for head in store.graphs(has_sink=has_sink, **names)]
+
+
+def _store_edges(call: AttentionCall, stores: list[KeptEdges]) -> None:
+    for some, score, attention in edges.edge_blocks(call):
+        for store, one, its_score in zip(stores, attention, score, strict=True):
+            store.add_edges(some, one, its_score)
+
+
+def _store_rows(call: AttentionCall, stores: list[KeptEdges], scores: bool) -> None:
+    for block in tiles.row_blocks(call, scores=scores):
+        for n, store in enumerate(stores):
+            its_score = None if block.scores is None else block.scores[n]
+            place = block.rows, block.columns, block.allowed
+            store.add_rows(*place, block.attention[n], its_score)

@@ -14,11 +14,12 @@ from gattn.engines.call import attention_call, naming_shapes
 from gattn.engines.choice import choose, named
 from gattn.engines.edge_list import EdgeList
 from gattn.engines.message_passing import EdgeAttention
-from gattn.errors import ContractError, ShapeError
+from gattn.errors import ShapeError
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
 from gattn.keep import Keep
 from gattn.normalizers import Normalizer, Softmax
+from gattn.normalizers.base import as_normalizer
 from gattn.weights.base import PairFunction, WeightFunction, as_weight_function
 from gattn.weights.dot import ScaledDotProduct
 
@@ -35,8 +36,8 @@ class GraphAttention(EdgeAttention):
     .. math::
         o_i = W_O \bigl[\sum_{j \in N(i)} A^h_{ij} W^h_V x_j\bigr]_h + b_O
 
-    It uses message passing where an explainer or a hook looks at its messages, or a subclass
-    changes them, and otherwise the fastest engine that gives the same numbers.
+    It uses message passing if an explainer or a hook looks at its messages or a subclass changes
+    them, and otherwise the fastest engine that gives the same numbers.
 
     Parameters
     ----------
@@ -49,7 +50,7 @@ class GraphAttention(EdgeAttention):
     normalizer : Normalizer, optional
         How a neighbourhood's scores become attention; softmax by default.
     key_channels, value_channels : int, optional
-        Sizes of the features of keys and values, where they differ from `channels`.
+        Sizes of the features of keys and values, if they differ from `channels`.
     bias : bool
         Whether the four projections have a bias.
     dropout : float
@@ -89,17 +90,12 @@ class GraphAttention(EdgeAttention):
                 "channels and num_heads must be whole numbers, channels a multiple of num_heads, "
                 f"not {channels!r} and {num_heads!r}."
             )
-        if normalizer is not None and not isinstance(normalizer, Normalizer):
-            raise ContractError(
-                "normalizer must be a Normalizer such as Softmax() or Entmax15(), not "
-                f"{normalizer!r}."
-            )
         if not 0 <= dropout <= 1:
-            raise ShapeError(f"dropout is a share from 0 to 1, not {dropout!r}.")
+            raise ShapeError(f"dropout must be a share from 0 to 1, not {dropout!r}.")
         self.channels, self.num_heads, self.dropout = channels, num_heads, dropout
         self.engine, self.compile_weight = engine, compile
         self.weight = ScaledDotProduct() if weight is None else as_weight_function(weight)
-        self.normalizer = Softmax() if normalizer is None else normalizer
+        self.normalizer = Softmax() if normalizer is None else as_normalizer(normalizer)
         self.project_query = nn.Linear(channels, channels, bias)
         self.project_key = nn.Linear(key_channels or channels, channels, bias)
         self.project_value = nn.Linear(value_channels or channels, channels, bias)
@@ -107,29 +103,28 @@ class GraphAttention(EdgeAttention):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw the projections anew (Xavier uniform, biases zero)."""
-        for projection in (
-            self.project_query,
-            self.project_key,
-            self.project_value,
-            self.project_output,
-        ):
+        """Initialise the projections again (Xavier uniform, biases zero)."""
+        for projection in self._projections:
             nn.init.xavier_uniform_(projection.weight)
             if projection.bias is not None:
                 nn.init.zeros_(projection.bias)
 
+    @property
+    def _projections(self) -> tuple[nn.Linear, ...]:
+        return self.project_query, self.project_key, self.project_value, self.project_output
+
     @classmethod
     def from_torch(cls, attention: nn.MultiheadAttention) -> GraphAttention:
-        """Copy a `torch.nn.MultiheadAttention`: the same numbers on the same inputs.
+        """Copy a `torch.nn.MultiheadAttention`, which gives the same numbers on the same inputs.
 
-        Its ``add_zero_attn`` becomes a softmax with a sink of logit 0. A batch of gattn is always
+        Its ``add_zero_attn`` becomes a softmax with a sink of logit 0. In gattn a batch is always
         (batch, tokens, channels). A MultiheadAttention with ``batch_first=False``, torch's
-        default, takes (tokens, batch, channels): transpose what it was given, and its output.
+        default, takes (tokens, batch, channels): transpose its inputs and outputs.
 
         Raises
         ------
         ShapeError
-            Where it was built with ``add_bias_kv``, an extra learned key that is no token.
+            If it was built with ``add_bias_kv``, an extra learned key that is not a token.
         """
         if attention.bias_k is not None:
             raise ShapeError(
@@ -145,24 +140,20 @@ class GraphAttention(EdgeAttention):
             bias=attention.in_proj_bias is not None,
             dropout=attention.dropout,
         )
-        targets = (layer.project_query, layer.project_key, layer.project_value)
+        weights: Sequence[Tensor]
         if attention.in_proj_weight is not None:
             weights = attention.in_proj_weight.chunk(3)
         else:
-            weights = (
-                attention.q_proj_weight,
-                attention.k_proj_weight,
-                attention.v_proj_weight,
-            )
+            weights = (attention.q_proj_weight, attention.k_proj_weight, attention.v_proj_weight)
+        stacked = attention.in_proj_bias
+        biases = (None, None, None) if stacked is None else stacked.chunk(3)
+        given = (*weights, attention.out_proj.weight), (*biases, attention.out_proj.bias)
         layer.to(weights[0])
         with torch.no_grad():
-            for target, weight in zip(targets, weights, strict=True):
-                target.weight.copy_(weight)
-            layer.project_output.weight.copy_(attention.out_proj.weight)
-            if attention.in_proj_bias is not None:
-                for target, bias in zip(targets, attention.in_proj_bias.chunk(3), strict=True):
-                    target.bias.copy_(bias)
-                layer.project_output.bias.copy_(attention.out_proj.bias)
+            for projection, weight, bias in zip(layer._projections, *given, strict=True):
+                projection.weight.copy_(weight)
+                if bias is not None:
+                    projection.bias.copy_(bias)
         layer.train(attention.training)
         return layer
 
@@ -182,10 +173,10 @@ class GraphAttention(EdgeAttention):
         x : Tensor
             The queries' features, (queries, channels) or (batch, queries, channels).
         graph : TokenGraph or Tensor
-            Who may attend to whom; a plain ``edge_index = [key; query]`` keeps its edge order and
-            its duplicates.
+            Who may attend to whom; a plain ``edge_index = [key; query]`` keeps the order of its
+            edges, and duplicates.
         key, value : Tensor, optional
-            Features of keys and values, for cross-attention; `x`, and the keys', by default.
+            Features of keys and values, for cross-attention; by default `x`, and those of keys.
         edge_features : Tensor, optional
             Shape (edges, features) in the graph's edge order, or (queries, keys, features).
 
@@ -278,7 +269,7 @@ class GraphAttention(EdgeAttention):
         return bool(self.explain) or any(getattr(self, hooks) for hooks in _HOOKS)
 
     def _has_own_steps(self) -> bool:
-        """Say whether a subclass wrote a step of message passing anew."""
+        """Say whether a subclass overrides a step of message passing."""
         steps = ("message", "aggregate", "update")
         return any(getattr(type(self), step) is not getattr(EdgeAttention, step) for step in steps)
 

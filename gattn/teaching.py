@@ -93,7 +93,7 @@ def steps(
         The matrices of queries, keys and values.
     mask : TokenGraph or array (tokens, tokens), optional
         Who may attend to whom: a token graph, booleans, or numbers that are 0 where a query may
-        attend and -inf elsewhere. Every token to every token where not given.
+        attend and -inf elsewhere. By default every token attends to every token.
     tokens : sequence of str
         The tokens' texts, for the labels.
 
@@ -105,7 +105,7 @@ def steps(
     Raises
     ------
     ShapeError
-        Where the shapes do not fit each other.
+        If the shapes do not fit each other.
     """
     given = {"x": x, "w_q": w_q, "w_k": w_k, "w_v": w_v}
     arrays = {name: _numbers(name, values, torch.float64) for name, values in given.items()}
@@ -160,9 +160,8 @@ def _table(name: str, values: Tensor, labels: Sequence[str]) -> pd.DataFrame:
 
     is_square = name in ("scores", "scaled", "masked", "attention")
     is_matrix = name.startswith("w_")
-    names = pd.Index(
-        pd.Series(labels, dtype=object)
-    )  # Arrow, pandas's own choice, refuses lone surrogates
+    # Arrow, which pandas would choose, refuses lone surrogates.
+    names = pd.Index(pd.Series(labels, dtype=object))
     return pd.DataFrame(
         values.numpy(), index=None if is_matrix else names, columns=names if is_square else None
     )

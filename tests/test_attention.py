@@ -449,7 +449,7 @@ def test_a_weight_function_that_does_not_give_a_score_a_pair_is_named(randn, wei
 
 def test_a_class_or_a_number_is_no_weight_function(randn):
     x = randn(2, 5, 3)
-    with pytest.raises(ContractError, match="give an instance"):
+    with pytest.raises(ContractError, match="pass an instance"):
         graph_attention(x, x, x, TokenGraph.causal(5), weight=ScaledDotProduct)
     with pytest.raises(ContractError, match=r"not 1\.0"):
         graph_attention(x, x, x, TokenGraph.causal(5), weight=1.0)

@@ -334,7 +334,7 @@ def test_rules_too_deep_or_too_many_are_refused():
             graph = (graph - TokenGraph.window(50, step + 1)) | graph
 
     for build in (nested, doubled):
-        with pytest.raises(GraphError, match="List its edges before you go on"):
+        with pytest.raises(GraphError, match="List its edges first"):
             build(TokenGraph.causal(50))
 
 

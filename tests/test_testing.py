@@ -163,9 +163,9 @@ class FrozenBias(WeightFunction):
 
 
 def test_gradients_are_asked_for_where_scores_depend_on_a_side():
-    with pytest.raises(ContractError, match=r"gradients are right.*depend on query but pass it no"):
+    with pytest.raises(ContractError, match=r"gradients are right.*depend on query but give it no"):
         check_weight_function(lambda q, k, pairs: (q * k).sum(-1).detach())
-    with pytest.raises(ContractError, match=r"gradients are right.*depend on key but pass it no"):
+    with pytest.raises(ContractError, match=r"gradients are right.*depend on key but give it no"):
         check_weight_function(lambda q, k, pairs: (q * k.detach()).sum(-1))
     check_weight_function(lambda q, k, pairs: q.sum(-1) - pairs.offset.abs())
     check_weight_function(lambda q, k, pairs: k.sum(-1) - pairs.offset.abs())

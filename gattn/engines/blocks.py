@@ -17,7 +17,7 @@ from gattn.graph.walking import reach
 from gattn.weights.base import Pairs, Tree, map_tree
 
 HEIGHT = 64
-"""How many queries a block has at first; more where that adds few keys."""
+"""How many queries a block has at first; more if that adds few keys."""
 
 _MOST_GATHERED = 16
 
@@ -27,8 +27,8 @@ class Tiles:
     """A block of queries and the keys that they reach, or several such blocks of one shape.
 
     The keys are a run, overlapping runs, or indices (blocks, keys) to gather. `allowed` is
-    (queries, keys) or (blocks, queries, keys), None where every pair is an edge; each key outside
-    of `partial` is an edge of every query.
+    (queries, keys) or (blocks, queries, keys), None if every pair is an edge; a key outside
+    `partial` is an edge of every query.
     """
 
     rows: slice
@@ -44,14 +44,14 @@ class Tiles:
         return self.columns.number if isinstance(self.columns, Runs) else len(self.columns)
 
     def queries(self, tokens: Tree) -> tuple[Tree, Tree]:
-        """Take the queries, one block an element of the batch."""
+        """Take the queries, one block per element of the batch."""
         some, rest = take(tokens, self.rows)
         if not isinstance(self.columns, slice):
             some = map_tree(lambda x: _to_batch(x.unflatten(2, (self.blocks, -1))), some)
         return some, rest
 
     def keys(self, tokens: Tree) -> tuple[Tree, Tree]:
-        """Take the keys, one block an element of the batch."""
+        """Take the keys, one block per element of the batch."""
         columns = self.columns
         if isinstance(columns, slice):
             return take(tokens, columns)
@@ -62,14 +62,14 @@ class Tiles:
         return map_tree(lambda x: _to_batch(x.unflatten(2, columns.shape)), some), rest
 
     def from_batch(self, output: Tensor) -> Tensor:
-        """Bring outputs, one block an element of the batch, back to (B, H, rows, .)."""
+        """Bring outputs, one block per element of the batch, back to (B, H, rows, .)."""
         if isinstance(self.columns, slice):
             return output
         parts: Tensor = output.unflatten(0, (self.blocks, -1))
         return parts.permute(1, 2, 0, 3, 4).flatten(2, 3)
 
     def pairs(self, call: AttentionCall) -> Pairs:
-        """Say what is known of the pairs."""
+        """Describe the pairs."""
         positions, features = call.positions, call.edge_features
         if isinstance(self.columns, slice):
             if features is not None:
@@ -103,7 +103,7 @@ def plan(graph: TokenGraph, most: int, tallest: int, device: torch.device) -> It
     graph : TokenGraph
         Who may attend to whom.
     most : int
-        How many pairs are computed at once, where a single row is not longer.
+        How many pairs are computed at once, unless a single row is longer.
     tallest : int
         How many queries a block has at most, or `HEIGHT`.
     device : torch.device
@@ -131,7 +131,7 @@ def single_blocks(graph: TokenGraph, most: int, device: torch.device) -> Iterato
 
 
 def _blocks(graph: TokenGraph, most: int, tallest: int) -> Iterator[tuple[slice, Keys]]:
-    """Cut the graph into blocks of rows, taller where that adds few keys."""
+    """Cut the graph into blocks of rows, taller if that adds few keys."""
     start = 0
     while start < graph.num_queries:
         stop = min(start + HEIGHT, graph.num_queries)
@@ -151,9 +151,9 @@ def _blocks(graph: TokenGraph, most: int, tallest: int) -> Iterator[tuple[slice,
 
 
 def _are_alike(block: tuple[slice, Keys], other: tuple[slice, Keys]) -> bool:
-    """Say whether blocks in a row suit one batch.
+    """Say whether consecutive blocks suit one batch.
 
-    They have as many queries, few keys, and if these are runs, then of one length, not the same.
+    They have equally many queries and few keys; runs of keys are equally long, but not the same.
     """
     (rows, columns), (more_rows, more) = block, other
     height = rows.stop - rows.start
@@ -182,7 +182,7 @@ def _tiles(graph: TokenGraph, blocks: list[tuple[slice, Keys]], device: torch.de
 
 
 def _as_runs(blocks: list[Keys]) -> Runs | None:
-    """Say of runs of one width, at even steps, where they lie; None of other keys."""
+    """Describe keys that are runs of one width at even steps; give None for others."""
     runs = [keys for keys in blocks if isinstance(keys, slice)]
     if len(runs) < max(len(blocks), 2):
         return None
@@ -196,7 +196,7 @@ def _as_runs(blocks: list[Keys]) -> Runs | None:
 
 
 def _tokens_of(rows: slice, columns: Tensor | Runs, device: torch.device) -> tuple[Tensor, Tensor]:
-    """List the numbers of the queries and the keys of each block."""
+    """List the queries and the keys of each block by number."""
     if isinstance(columns, Runs):
         starts = columns.start + columns.step * torch.arange(columns.number, device=device)
         columns = starts[:, None] + torch.arange(columns.width, device=device)

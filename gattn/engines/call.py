@@ -13,12 +13,12 @@ from torch import Tensor
 
 from gattn.caching import cached_operand, cached_property, cached_tensor
 from gattn.engines.edge_list import EdgeList
-from gattn.errors import ContractError, ShapeError
+from gattn.errors import ShapeError
 from gattn.graph.ordering import refuse_numbers
 from gattn.graph.rules.neighbourhoods import Neighbourhoods
 from gattn.graph.token_graph import TokenGraph
 from gattn.normalizers import Normalizer, Softmax
-from gattn.normalizers.base import widened
+from gattn.normalizers.base import as_normalizer, widened
 from gattn.weights.base import (
     DotForm,
     PairFunction,
@@ -78,27 +78,27 @@ class AttentionCall:
 
     @cached_tensor
     def edge_index(self) -> Tensor:
-        """The edges ``[key; query]`` beside the tensors; a rule lists its edges on the CPU."""
+        """The edges ``[key; query]`` on the tensors' device; a rule lists its edges on the CPU."""
         return self.graph.edge_index.to(self.query.device)
 
     @property
     def edges(self) -> Neighbourhoods:
-        """The edges sorted by query, beside the tensors."""
+        """The edges sorted by query, on the tensors' device."""
         return self.graph.neighbourhoods.to(self.query.device)
 
     @property
     def batch_heads(self) -> int:
-        """How many heads there are, of all batch elements."""
+        """The number of heads in all batch elements together."""
         return math.prod(self.query.shape[:2])
 
     @cached_property
     def edge_width(self) -> int:
-        """The most numbers that a token brings to each edge, in all heads of the batch."""
+        """The most numbers that a token brings to an edge, in all heads of the batch."""
         return self.batch_heads * max(_widest(side) for side in self.sides)
 
     @cached_property
     def is_scored_pair_by_pair(self) -> bool:
-        """Whether some part of the weight function has no faster path than the pair itself."""
+        """Whether a part of the weight function has no faster path than the pair itself."""
         return any(
             type(part).on_tile is WeightFunction.on_tile
             and type(part).dot_form is WeightFunction.dot_form
@@ -108,7 +108,7 @@ class AttentionCall:
 
     @cached_property
     def is_finite(self) -> bool:
-        """Whether the dot form's sides hold no NaN and no infinity."""
+        """Whether the dot form's sides are free of NaN and infinity."""
         form = self.dot_form
         if form is None or form.query is None or form.key is None or form.query.is_meta:
             return True
@@ -116,7 +116,7 @@ class AttentionCall:
 
     @property
     def wants_gradient(self) -> bool:
-        """Whether the output has a gradient, as far as the tensors and parameters tell."""
+        """Whether the output has a gradient, judging by the tensors and parameters."""
         known = (self.query, self.key, self.value, self.edge_features)
         learned = (*self.weight.parameters(), *self.normalizer.parameters())
         return torch.is_grad_enabled() and any(
@@ -136,9 +136,9 @@ class AttentionCall:
 
     @cached_operand
     def dot_form(self) -> DotForm | None:
-        """The whole score as a dot product plus terms of pairs, where it is one.
+        """The whole score as a dot product plus terms of pairs, if it is one.
 
-        In at least float32, batch and heads in full.
+        In at least float32, with all batch elements and heads.
         """
         query, key = (map_tree(widened, side) for side in self.sides)
         form = self.weight.dot_form(query, key)
@@ -150,7 +150,7 @@ class AttentionCall:
 
     @cached_operand
     def operands(self) -> tuple[Tree, Tree]:
-        """What pairs are scored from: the dot form's sides, or what was prepared, a token a row."""
+        """What pairs are scored from: the dot form's sides, or what was prepared, tokens first."""
         form = self.dot_form
         if form is not None:
             return form.query, form.key
@@ -158,7 +158,7 @@ class AttentionCall:
 
     @cached_property
     def kernel_dtype(self) -> torch.dtype:
-        """The precision that a fused kernel is given: half only where that rounds nothing."""
+        """The precision for a fused kernel: half precision only if that rounds nothing."""
         given = self.value.dtype
         if self.dot_form is None or widened(self.value[:0]).dtype == given:
             return given
@@ -168,13 +168,13 @@ class AttentionCall:
 
     @property
     def token_graph(self) -> TokenGraph:
-        """The graph, where `can_run` found that it is no plain list of edges."""
+        """The graph, for engines whose `can_run` refuses a plain list of edges."""
         assert isinstance(self.graph, TokenGraph)
         return self.graph
 
     @property
     def temperature(self) -> float:
-        """By what the plain softmax divides scores; see `is_shared_out_by_softmax`."""
+        """What the plain softmax divides scores by; see `is_shared_out_by_softmax`."""
         assert isinstance(self.normalizer, Softmax)
         return self.normalizer.temperature
 
@@ -198,18 +198,14 @@ def attention_call(
     dropout: float = 0.0,
     compile: bool = False,
 ) -> tuple[AttentionCall, torch.Size]:
-    """Check what was given, flatten the leading dimensions, and say what they were."""
+    """Check the inputs and flatten their leading dimensions; also give these."""
     if not isinstance(graph, (TokenGraph, EdgeList)):
         raise ShapeError(
             f"graph must be a TokenGraph, not {type(graph).__name__}; "
             "TokenGraph.from_edge_index and TokenGraph.from_mask build one."
         )
-    if normalizer is not None and not isinstance(normalizer, Normalizer):
-        raise ContractError(
-            f"normalizer must be a Normalizer such as Softmax() or Entmax15(), not {normalizer!r}."
-        )
     if not 0 <= dropout <= 1:
-        raise ShapeError(f"dropout is a share from 0 to 1, not {dropout!r}.")
+        raise ShapeError(f"dropout must be a share from 0 to 1, not {dropout!r}.")
     tensors = {"query": query, "key": key} | ({} if value is None else {"value": value})
     lead = _checked_lead(tensors)
     batch, groups = math.prod(lead), query.shape[-3] // key.shape[-3]
@@ -221,7 +217,7 @@ def attention_call(
         flat[1],
         graph,
         _DOT_PRODUCT if weight is None else as_weight_function(weight),
-        _SOFTMAX if normalizer is None else normalizer,
+        _SOFTMAX if normalizer is None else as_normalizer(normalizer),
         flat[-1],
         edge_features,
         dropout,
@@ -256,7 +252,7 @@ def _checked_lead(tensors: dict[str, Tensor]) -> torch.Size:
 
 
 def _check_features(features: Tensor, graph: TokenGraph | EdgeList) -> None:
-    """Hold edge features to (edges, F) in the graph's own order, or (queries, keys, F)."""
+    """Refuse edge features that are neither (edges, F) in the graph's order nor (Q, K, F)."""
     expected: tuple[int, ...] = (graph.num_queries, graph.num_keys)
     if features.dim() == 2:
         expected = (graph.num_edges,)
@@ -264,9 +260,9 @@ def _check_features(features: Tensor, graph: TokenGraph | EdgeList) -> None:
             refuse_numbers(
                 graph,
                 "features",
-                "Where they follow the edges as given, pass graph.sorted() and "
-                "graph.arrange(edge_index, edge_features); a GraphAttention takes the "
-                "edge_index itself, too.",
+                "If they follow the edges as given, pass graph.sorted() and "
+                "graph.arrange(edge_index, edge_features); a GraphAttention also takes the "
+                "edge_index itself.",
             )
     if tuple(features.shape[:-1]) != expected:
         raise ShapeError(
@@ -277,7 +273,7 @@ def _check_features(features: Tensor, graph: TokenGraph | EdgeList) -> None:
 
 
 def _tokens_first(tokens: Tensor) -> Tensor:
-    """Lay (B, H, N, .) out so that all numbers of a token, in all the batch, lie together."""
+    """Lay (B, H, N, .) out so that all numbers of a token, in the whole batch, lie together."""
     return tokens.permute(2, 0, 1, 3).contiguous().permute(1, 2, 0, 3)
 
 

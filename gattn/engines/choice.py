@@ -20,8 +20,8 @@ NAMES = ("fused", "tiles", "edges", "message_passing")
 def choose(call: AttentionCall) -> ModuleType:
     """Choose the engine for a call.
 
-    torch's fused kernel where it can; tiles where enough of the pairs on them are edges, or a
-    single one holds all; else the edges by themselves.
+    torch's fused kernel if it can; tiles if enough of the pairs on them are edges, or a single
+    tile holds them all; else edges.
     """
     if fused.can_run(call) is None:
         return fused
@@ -34,20 +34,20 @@ def choose_for_graphs(call: AttentionCall, name: str | None = None) -> ModuleTyp
     Raises
     ------
     ContractError
-        Where another is named, or one that cannot run this.
+        If another is named, or one that cannot run this call.
     """
     if name is None:
         return edges if tiles_waste(call) else tiles
     engine = named(name, call)
     if engine not in (tiles, edges):
         raise ContractError(
-            f"The engine {name} gives outputs alone; attention graphs take tiles or edges."
+            f"The engine {name} computes outputs only; attention graphs take tiles or edges."
         )
     return engine
 
 
 def tiles_waste(call: AttentionCall) -> str | None:
-    """Say why tiles do not serve, or None where they do: they hold few pairs that are no edges."""
+    """Say why tiles do not suit the call: they hold too many pairs that are not edges. Or None."""
     if reason := tiles.can_run(call):
         return reason
     pairs, num_edges = tiles.pairs(call), call.graph.num_edges
@@ -57,7 +57,7 @@ def tiles_waste(call: AttentionCall) -> str | None:
 
 
 def pairs_worth_an_edge(call: AttentionCall) -> float:
-    """Say how many pairs on tiles take about as long as an edge by itself (as measured)."""
+    """Say how many pairs on tiles take about as long as one edge on the edges engine (measured)."""
     if call.is_scored_pair_by_pair:
         return 1.5
     return 3.5 if call.wants_gradient else 3.0
@@ -69,7 +69,7 @@ def named(name: str, call: AttentionCall) -> ModuleType:
     Raises
     ------
     ContractError
-        Where there is none of that name, or it cannot run this call.
+        If there is no engine of that name, or it cannot run this call.
     """
     if name not in NAMES:
         raise ContractError(f"engine must be one of {', '.join(NAMES)}, not {name!r}.")
@@ -94,14 +94,14 @@ def explain(
 ) -> None:
     """Print which engine `graph_attention` would choose, why, and how much memory it may take.
 
-    The estimates are for one call without gradients, at most, inputs and output apart.
+    The estimates are upper bounds for one call without gradients, besides inputs and output.
 
     Parameters
     ----------
     query, key, graph, weight, normalizer, edge_features
         As in `graph_attention`.
     value : Tensor, optional
-        The values; the keys where not given.
+        The values; by default the keys.
 
     Examples
     --------
@@ -130,9 +130,8 @@ def _lines(call: AttentionCall) -> list[str]:
         told = f"cannot: {reason}" if reason else f"up to {_size(engine.memory(call))}"
         if not reason and engine is tiles:
             told += f", {tiles.pairs(call):,} pairs"
-            told += (
-                f", {tiles.pairs(call) / graph.num_edges:.1f} an edge" if graph.num_edges else ""
-            )
+            if graph.num_edges:
+                told += f", {tiles.pairs(call) / graph.num_edges:.1f} per edge"
         lines.append(f"{'>' if name == chosen else ' '} {name:{width}}  {told}")
     return lines
 

@@ -1,4 +1,4 @@
-"""A plain edge_index, as the engines take it beside token graphs."""
+"""A plain edge_index, which engines take in place of a token graph."""
 
 from __future__ import annotations
 
@@ -50,6 +50,6 @@ class EdgeList:
 
     @cached_tensor
     def neighbourhoods(self) -> Neighbourhoods:
-        """The edges query by query; their `order` says where they stood before."""
+        """The edges sorted by query; `order` gives their places in `edge_index`."""
         key, query = self.edge_index
         return Neighbourhoods.from_pairs(query, key, self.num_queries, self.num_keys)

@@ -1,4 +1,4 @@
-"""Attention on the edges alone: sparse products, and scores of a few edges at a time."""
+"""Attention edge by edge: sparse products, and scores of a few edges at a time."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from gattn.graph.rules.neighbourhoods import Neighbourhoods
 from gattn.normalizers.base import widened
 
 BLOCK_EDGES = 1 << 22
-"""How many edges of all heads a block of neighbourhoods holds."""
+"""How many edges, counted in all heads, a block of neighbourhoods holds."""
 
 
 def can_run(call: AttentionCall) -> str | None:
-    """Run everything."""
+    """Run any call."""
     return None
 
 
@@ -38,13 +38,13 @@ def run(call: AttentionCall) -> Tensor:
 
 
 def _normalised(call: AttentionCall, scores: Tensor) -> Tensor:
-    """Normalise scores (B, H, E), as many neighbourhoods at a time as the cache holds."""
+    """Normalise scores (B, H, E), as many neighbourhoods at a time as fit the cache."""
     edges = call.edges
     blocks = list(_blocks(edges, max(1, PIECE_NUMBERS // max(4 * call.batch_heads, 1))))
     recomputed = Recomputed(many=len(blocks) > 1)
     parts = scores.split([some.stop - some.start for _, some in blocks], dim=-1)
     form = call.dot_form
-    is_own = form is None or form.query is not None  # else a term of pairs gave this memory
+    is_own = form is None or form.query is not None  # else the memory is a bias term's
     whole = scores if is_own and not torch.is_grad_enabled() else scores.new_empty(scores.shape)
     attention = Pasted(whole, dim=-1)
     for part, (rows, some) in zip(parts, blocks, strict=True):
@@ -55,7 +55,7 @@ def _normalised(call: AttentionCall, scores: Tensor) -> Tensor:
 
 
 def _blocks(edges: Neighbourhoods, most: int) -> Iterator[tuple[slice, slice]]:
-    """Cut into whole neighbourhoods of at most so many edges, where one is not larger."""
+    """Cut into whole neighbourhoods of at most `most` edges, unless a single one is larger."""
     pointer, row = edges.pointer.cpu(), 0
     while row < edges.num_queries:
         reached = torch.searchsorted(pointer, pointer[row] + most, right=True)
@@ -65,7 +65,7 @@ def _blocks(edges: Neighbourhoods, most: int) -> Iterator[tuple[slice, slice]]:
 
 
 class EdgeBlock(NamedTuple):
-    """Some whole neighbourhoods: attention and scores are (B, H, edges)."""
+    """A few whole neighbourhoods: attention and scores are (B, H, edges)."""
 
     edges: slice
     scores: Tensor
@@ -83,7 +83,7 @@ def edge_blocks(call: AttentionCall) -> Iterator[EdgeBlock]:
 
 
 def memory(call: AttentionCall) -> int:
-    """Estimate what `run` takes besides inputs and output, in bytes."""
+    """Estimate the memory of `run` besides inputs and output, in bytes."""
     edges = call.graph.num_edges
     pieces = 4 * min(PIECE_NUMBERS, edges * call.edge_width)
     indices = 8 * 3 * edges + 4 * min(call.batch_heads * edges, max(GROUPED_EDGES, edges))

@@ -1,4 +1,4 @@
-"""Attention by torch's fused kernel, and what that does not do as dense algebra would."""
+"""Attention by torch's fused kernel, and repairs where that differs from dense algebra."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def run(call: AttentionCall) -> Tensor:
 
 
 def memory(call: AttentionCall) -> int:
-    """Estimate what `run` takes besides inputs and output, in bytes."""
+    """Estimate the memory of `run` besides inputs and output, in bytes."""
     return 0
 
 
@@ -68,11 +68,11 @@ def attend(
 ) -> Tensor:
     """Attend by a softmax of `scale * query . key`: (B, H, Q, D), (B, H, K, D), (B, H, K, V).
 
-    The kernel scales the -inf of what is no edge, too, so it is given a scale above 0. A sign goes
-    into the queries, exact in any precision; so does what float32 rounds to 0.
+    The kernel also scales the -inf of pairs that are not edges, so its scale must be above 0. A
+    sign goes into the queries, which is exact; so does a scale that float32 rounds to 0.
 
-    On a CPU rows that are all NaN come out as 0, where the keys do not fill a vector of the
-    processor: rows of 0 are computed again then.
+    On a CPU, rows of NaN come out as 0 if the keys do not fill one of the processor's vectors:
+    rows of 0 are then computed again.
     """
     if scale < 0:
         query, scale = -query, -scale
@@ -92,7 +92,7 @@ def attend(
 def _has_rows_of_zeros(output: Tensor) -> bool:
     try:
         return not bool(output.detach().any(-1).all())
-    except RuntimeError:  # Under `torch.func.vmap` no number can be looked at.
+    except RuntimeError:  # Under `torch.func.vmap` numbers cannot be looked at.
         return True
 
 

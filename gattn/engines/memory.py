@@ -1,4 +1,4 @@
-"""Working in pieces: what they take, what they give back, and what a gradient keeps of them."""
+"""Working in pieces: their inputs, their outputs, and what a gradient keeps of them."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def uncompiled(run: Callable[[AttentionCall], Tensor]) -> Callable[[AttentionCal
 
 
 class Recomputed:
-    """Calls a function; for a gradient calls it again instead of keeping what it computed.
+    """Calls a function, and for a gradient calls it again instead of keeping intermediate results.
 
     Parameters
     ----------
     many : bool
-        Whether there is much to compute; what is little may be kept.
+        Whether there is much to compute; the results of little may be kept.
     """
 
     def __init__(self, many: bool = True) -> None:
@@ -36,8 +36,8 @@ class Recomputed:
         """Call the function."""
         if not self._many or not torch.is_grad_enabled():
             return function(*arguments)
-        # The state of the generator is kept only if the first call drew from it: small things
-        # that stay between large temporaries would break up the free memory.
+        # The generator's state is kept only if the first call drew from it: small objects that
+        # stay between large temporaries would fragment the heap.
         before = torch.get_rng_state() if self._draws is None else None
         found = checkpoint(
             function,
@@ -53,18 +53,18 @@ class Recomputed:
 
 
 def keep_freed_memory() -> None:
-    """Let the C library keep what is freed for the next piece, instead of giving it back.
+    """Let the C library keep freed memory for the next piece instead of giving it back.
 
-    Otherwise each piece may take its memory from the system anew, page by page. glibc stops doing
-    so for sizes up to the largest that was freed; nothing of this memory is ever touched.
+    Otherwise each piece may get its memory from the system again, page by page. glibc keeps blocks
+    up to the size of the largest that was freed, so one is freed here; it is never touched.
     """
     torch.empty(30 << 18, dtype=torch.float32, device="cpu")
 
 
 class Pasted:
-    """Puts parts one after the other into a whole that was there before them.
+    """Writes parts one after another into a whole that was allocated before them.
 
-    Small parts kept between large temporaries would break up the free memory.
+    Small parts kept between large temporaries would fragment the heap.
     """
 
     def __init__(self, whole: Tensor, dim: int) -> None:
@@ -72,7 +72,7 @@ class Pasted:
         self._dim, self._filled = dim, 0
 
     def add(self, part: Tensor) -> None:
-        """Put the next part."""
+        """Write the next part."""
         size = part.shape[self._dim]
         if part.requires_grad or self.whole.requires_grad:
             put: Tensor = _Put.apply(self.whole, part, self._dim, self._filled)  # type: ignore[no-untyped-call]
@@ -83,7 +83,7 @@ class Pasted:
 
 
 class _Put(Function):
-    """Puts a part into a whole in place; torch's own way copies the whole gradient each time."""
+    """Writes a part into a whole in place; torch's own way copies the whole gradient each time."""
 
     @staticmethod
     def forward(ctx: Any, whole: Tensor, part: Tensor, dim: int, start: int) -> Tensor:
@@ -107,7 +107,7 @@ class Runs(NamedTuple):
 
 
 def take(tree: Tree, index: slice | Tensor | Runs) -> tuple[Tree, Tree]:
-    """Take some tokens of (B, H, N, .); give them, and the tree to take the next ones from.
+    """Take tokens of (B, H, N, .); also give the tree to take the next ones from.
 
     Runs come as (B, H, runs, width, .), without a copy.
     """
@@ -122,7 +122,7 @@ def take(tree: Tree, index: slice | Tensor | Runs) -> tuple[Tree, Tree]:
 
 
 def with_dtypes_of(other: Tree, tree: Tree) -> Tree:
-    """Give tensors the dtypes of others: widened when taken, their gradients add up in float32."""
+    """Cast tensors to the dtypes of others: float32 was for the sums of their gradients."""
     if isinstance(tree, tuple) and isinstance(other, tuple):
         return tuple(with_dtypes_of(*branches) for branches in zip(other, tree, strict=True))
     if isinstance(tree, Tensor) and isinstance(other, Tensor):
@@ -131,7 +131,7 @@ def with_dtypes_of(other: Tree, tree: Tree) -> Tree:
 
 
 class _Take(Function):
-    """Takes tokens; handed from block to block, so that all add to one gradient in place."""
+    """Takes tokens and is handed from block to block, so that all add to one gradient in place."""
 
     @staticmethod
     def forward(ctx: Any, tokens: Tensor, index: slice | Tensor | Runs) -> tuple[Tensor, Tensor]:
@@ -161,7 +161,7 @@ class _Take(Function):
 
 
 def _add_runs(tokens: Tensor, runs: Runs, some: Tensor) -> None:
-    """Add runs to where they came from, a step of each at a time: those do not overlap."""
+    """Add runs to where they came from, one step's width at a time, which do not overlap."""
     for first in range(0, runs.width, runs.step):
         part = some[:, :, :, first : first + runs.step]
         target = tokens[:, :, runs.start + first :].unfold(2, part.shape[3], runs.step)

@@ -24,8 +24,8 @@ class EdgeAttention(MessagePassing):
 
     def __init__(self) -> None:
         super().__init__(aggr="add", flow="source_to_target", node_dim=-3)
-        # torch-geometric compiles `propagate` once a class, and explains with the one that it
-        # found there: in a subclass that is its parent's compiled one, which explains nothing.
+        # torch-geometric compiles `propagate` once per class, and explains with the one that it
+        # found there: in a subclass, its parent's compiled one, which explains nothing.
         found = vars(MessagePassing)
         type(self)._orig_propagate = found.get("_orig_propagate", found["propagate"])
 
@@ -51,7 +51,7 @@ class EdgeAttention(MessagePassing):
 
 
 def can_run(call: AttentionCall) -> str | None:
-    """Run everything."""
+    """Run any call."""
     return None
 
 
@@ -62,7 +62,7 @@ def run(call: AttentionCall) -> Tensor:
 
 
 def memory(call: AttentionCall) -> int:
-    """Estimate what `run` takes besides inputs and output, in bytes."""
+    """Estimate the memory of `run` besides inputs and output, in bytes."""
     value = call.batch_heads * call.value.shape[-1]
     return call.graph.num_edges * (3 * call.edge_width + 2 * value) * call.query.element_size()
 

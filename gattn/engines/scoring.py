@@ -1,4 +1,4 @@
-"""Scores of edges and of tiles, in pieces that stay in the cache."""
+"""Scores of edges and of tiles, in pieces that fit the cache."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from gattn.normalizers.base import widened
 from gattn.weights.base import Pairs, PairWeight, Tree, WeightFunction, map_tree
 
 PIECE_NUMBERS = 1 << 20
-"""How many numbers a step of a weight function holds: they should stay in the cache."""
+"""How many numbers a weight function handles at once: they should stay in the cache."""
 
-_PIECE_KEYS = 512  # at least so many keys in a piece of a tile: they are copied to rows
+_PIECE_KEYS = 512  # the fewest keys in a piece of a tile, as pieces are copied to rows
 
 
 def score_edges(call: AttentionCall, rows: slice | None = None) -> Tensor:
-    """Score the edges of all queries or of some, sorted by query: (B, H, E)."""
+    """Score the edges of all queries, or of `rows`, sorted by query: (B, H, E)."""
     neighbours = call.edges
     if rows is None:
         rows, some, edges = slice(None), neighbours, slice(0, neighbours.num_edges)
@@ -55,7 +55,7 @@ def score_edges(call: AttentionCall, rows: slice | None = None) -> Tensor:
 
 
 def _pairs(call: AttentionCall, edges: slice) -> Pairs:
-    """Say what is known of some of the call's sorted edges."""
+    """Describe a run of the call's sorted edges."""
     neighbours, order = call.edges, call.edges.order
     query, key, features = neighbours.query[edges], neighbours.key[edges], call.edge_features
     if features is not None and features.dim() == 3:
@@ -107,7 +107,7 @@ def score_tile(call: AttentionCall, query: Tree, key: Tree, pairs: Pairs) -> Ten
     Parameters
     ----------
     query, key : trees
-        Some tokens of the call's `operands`.
+        Tokens of the call's `operands`.
     pairs : Pairs
         Positions (Q, 1, 1) and (1, K, 1), or with a batch axis in front; features likewise.
     """
@@ -165,7 +165,7 @@ def _among(pairs: Pairs, rows: slice, columns: slice) -> Pairs:
 
 
 def _compiled(weight: WeightFunction) -> WeightFunction:
-    """Let torch compile a weight function; it finds again what it compiled before."""
+    """Let torch compile a weight function; torch caches what it compiled before."""
     if isinstance(weight, PairWeight):
         return PairWeight(torch.compile(weight.function))
     compiled = copy.copy(weight)
@@ -175,9 +175,9 @@ def _compiled(weight: WeightFunction) -> WeightFunction:
 
 
 def checked_scores(scores: Tensor, shape: tuple[int, ...], weight: WeightFunction) -> Tensor:
-    """Hold what a weight function returned to its contract: one score a pair and head.
+    """Hold what a weight function returned to its contract: one score per pair and head.
 
-    The pair axes must be there in full; batch and heads may be 1 or, leading, missing.
+    The pair axes must be complete; batch and heads may be 1, and a leading one may be missing.
     """
     if not isinstance(scores, Tensor):
         raise ContractError(

@@ -1,4 +1,4 @@
-"""Products over the edges of a graph alone, all heads at once, with gradients of any order."""
+"""Products over the edges of a graph, all heads at once, with gradients of any order."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch.nn.functional import embedding_bag
 from gattn.graph.rules.neighbourhoods import Neighbourhoods
 
 GROUPED_EDGES = 1 << 20
-"""How many edges of all copies are listed side by side."""
+"""How many edges of all copies together are listed side by side."""
 
 
 def edge_products(query: Tensor, key: Tensor, edges: Neighbourhoods) -> Tensor:
@@ -42,7 +42,7 @@ def neighbour_sums(share: Tensor, value: Tensor, edges: Neighbourhoods) -> Tenso
     Parameters
     ----------
     share : Tensor
-        One number an edge, shape (M, E), float32 or float64.
+        One number per edge, shape (M, E), float32 or float64.
     value : Tensor
         Shape (M, keys, D).
     edges : Neighbourhoods
@@ -111,7 +111,7 @@ def _sampled(query: Tensor, key: Tensor, edges: Neighbourhoods) -> Tensor:
         matrix = torch.sparse_csr_tensor(
             start, column, values[some].view(-1), (len(left), len(right)), check_invariants=False
         )
-        # Written into the values themselves: torch would else copy the indices as well.
+        # Written into the values themselves: otherwise torch would copy the indices as well.
         torch.sparse.sampled_addmm(matrix, left, right.T, beta=0.0, out=matrix)
     return values
 
@@ -123,7 +123,7 @@ def _summed(share: Tensor, value: Tensor, edges: Neighbourhoods) -> Tensor:
         return summed
     for some in _groups(copies, edges):
         start, column = edges.repeated(some.stop - some.start)
-        # A bag of embeddings is a row of a sparse product; torch's kernel for it is the faster one.
+        # A bag of embeddings is a row of a sparse product, and torch's kernel for it is faster.
         bags = embedding_bag(
             column,
             value[some].detach().reshape(-1, dim).contiguous(),
@@ -137,7 +137,7 @@ def _summed(share: Tensor, value: Tensor, edges: Neighbourhoods) -> Tensor:
 
 
 def _groups(copies: int, edges: Neighbourhoods) -> Iterator[slice]:
-    """Group copies: small graphs side by side in one call, large ones without lists of copies."""
+    """Group copies: small graphs side by side in one call, large ones by themselves."""
     size = max(GROUPED_EDGES // edges.num_edges, 1)
     for first in range(0, copies, size):
         yield slice(first, min(first + size, copies))
@@ -150,7 +150,7 @@ def _reordered(numbers: Tensor, edges: Neighbourhoods) -> Tensor:
 
 @cache
 def _let_torch_warn_of_its_sparse_tensors() -> None:
-    """Hear out, once, torch's warning that compressed sparse tensors are in beta."""
+    """Trigger and drop torch's warning, once, that compressed sparse tensors are in beta."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.zeros(1, 1).to_sparse_csr()

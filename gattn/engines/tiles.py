@@ -29,20 +29,19 @@ from gattn.normalizers.base import widened
 from gattn.weights.base import Tree, map_tree
 
 BLOCK_BYTES = 1 << 24
-"""How much the scores of a block take at most: they should stay in the cache."""
+"""The most memory for the scores of a block, in bytes: they should stay in the cache."""
 
 DEVICE_BYTES = 1 << 29
-"""The same on an accelerator, where a block should be worth a launch."""
+"""The same on an accelerator, where a block should be worth a kernel launch."""
 
-_ROWS_SHARE = 3 / 8  # of a block, where its rows are looked at again and again
+_ROWS_SHARE = 3 / 8  # of a block, if its rows are read several times
 _FEW_ROWS, _MOST_GROWTH = 32, 4  # products of fewer rows are slow: blocks may grow for them
 
 
 class RowBlock(NamedTuple):
     """Whole rows of attention: some queries against all the keys that they can reach.
 
-    `allowed` is None where every pair is an edge; scores, where wanted, are -inf where there is
-    none.
+    `allowed` is None if every pair is an edge; scores, if wanted, are -inf for other pairs.
     """
 
     rows: slice
@@ -53,7 +52,7 @@ class RowBlock(NamedTuple):
 
 
 def can_run(call: AttentionCall) -> str | None:
-    """Run on a token graph, unless edge features come one an edge."""
+    """Run on a token graph, unless edge features come as a list of edges."""
     if not isinstance(call.graph, TokenGraph):
         return "a plain edge_index has no tiles"
     if call.edge_features is not None and call.edge_features.dim() == 2:
@@ -72,7 +71,7 @@ def run(call: AttentionCall) -> Tensor:
     output = Pasted(call.value.new_empty(shape), dim=2)
     query, key = (map_tree(widened, side) for side in call.operands)
     state: tuple[Tree, Tree, Tree] = (query, key, widened(call.value))
-    # Pairs that are scored one by one fill the cache in pieces: a piece should be no thin strip.
+    # Pairs that are scored one by one fill the cache in pieces, which should not be thin strips.
     tallest = blocks.HEIGHT if call.tile_width > call.batch_heads else call.token_graph.num_queries
     for tiles in blocks.plan(call.token_graph, most, tallest, call.query.device):
         part, state = recomputed(_attend, call, tiles, state)
@@ -81,9 +80,9 @@ def run(call: AttentionCall) -> Tensor:
 
 
 def _is_worth_keeping(call: AttentionCall, most: int) -> bool:
-    """Say whether a gradient may keep what was computed, rather than compute it again.
+    """Say whether a gradient may keep intermediate results rather than compute them again.
 
-    That is so where one block holds all, or where the fused kernel keeps little more than masks.
+    It may if one block holds all, or if the fused kernel keeps little more than masks.
     """
     if call.token_graph.num_queries * call.token_graph.num_keys <= most:
         return True
@@ -95,7 +94,7 @@ def _is_worth_keeping(call: AttentionCall, most: int) -> bool:
 def _attend(
     call: AttentionCall, tiles: Tiles, state: tuple[Tree, Tree, Tree]
 ) -> tuple[Tensor, tuple[Tree, Tree, Tree]]:
-    """Attend from some queries; also give the tokens to go on with (see `take`)."""
+    """Attend from the queries of a block; also give the trees for the next one (see `take`)."""
     query, query_rest = tiles.queries(state[0])
     key, key_rest = tiles.keys(state[1])
     value, value_rest = tiles.keys(state[2])
@@ -113,7 +112,7 @@ def _attend(
 def _fused(
     call: AttentionCall, tiles: Tiles, query: Tree, key: Tree, value: Tensor
 ) -> Tensor | None:
-    """Attend by torch's fused kernel with a mask, or give None where it does not serve."""
+    """Attend by torch's fused kernel with a mask, or give None if that does not suit."""
     if not isinstance(query, Tensor) or not _suits_the_kernel(call):
         return None
     mask = tiles.mask(call)
@@ -140,7 +139,7 @@ def _fused(
 def _suits_the_kernel(call: AttentionCall) -> bool:
     """Say whether torch's fused kernel with a mask gives this attention.
 
-    It adds -inf to what is no edge, which neither rows without edges nor broken keys survive.
+    It adds -inf to pairs that are not edges: rows without edges, or NaN in a key, would give NaN.
     """
     if not call.is_shared_out_by_softmax or call.dot_form is None or call.dot_form.query is None:
         return False
@@ -148,7 +147,7 @@ def _suits_the_kernel(call: AttentionCall) -> bool:
 
 
 def _scores(call: AttentionCall, tiles: Tiles, query: Tree, key: Tree) -> Tensor:
-    """Score tiles, -inf where there is no edge: (blocks B, H, queries, keys)."""
+    """Score tiles, -inf for pairs that are not edges: (blocks B, H, queries, keys)."""
     scores = score_tile(call, query, key, tiles.pairs(call))
     mask = tiles.mask(call)
     if mask is not None and query is not None and not scores.requires_grad:
@@ -161,12 +160,12 @@ def _scores(call: AttentionCall, tiles: Tiles, query: Tree, key: Tree) -> Tensor
 
 
 def pairs(call: AttentionCall) -> int:
-    """Count the pairs on the tiles: edges, and pairs that are none."""
+    """Count the pairs on the tiles, edges and others."""
     return tile_pairs(call.token_graph, blocks.HEIGHT)
 
 
 def memory(call: AttentionCall) -> int:
-    """Estimate what `run` takes besides inputs and output, in bytes."""
+    """Estimate the memory of `run` besides inputs and output, in bytes."""
     block = min(_most_pairs(call, call.batch_heads), pairs(call)) * call.batch_heads
     pieces = 4 * min(PIECE_NUMBERS, block // max(call.batch_heads, 1) * call.tile_width)
     return (3 * block + pieces) * max(call.query.element_size(), 4)
@@ -180,8 +179,8 @@ def row_blocks(call: AttentionCall, *, scores: bool = True) -> Iterator[RowBlock
     call : AttentionCall
         What to compute.
     scores : bool
-        Whether the blocks tell their scores. Without them attention has no gradient, and a block
-        lies where the next one will.
+        Whether the blocks hold their scores. Without them attention has no gradient, and each
+        block overwrites the one before.
     """
     keep_freed_memory()
     most = _most_pairs(call, call.batch_heads, _ROWS_SHARE)
@@ -198,7 +197,7 @@ def row_blocks(call: AttentionCall, *, scores: bool = True) -> Iterator[RowBlock
 
 
 def row_block(call: AttentionCall, rows: slice, columns: Keys, allowed: Tensor) -> RowBlock:
-    """Compute some whole rows, given the keys that hold all their edges."""
+    """Compute whole rows, given keys that include all their edges."""
     return _row_block(call, Tiles(rows, columns, allowed))
 
 
@@ -226,14 +225,14 @@ def _can_overwrite(call: AttentionCall) -> bool:
 
 @torch.no_grad()
 def _overwritten(call: AttentionCall, tiles: Tiles, memory: Tensor) -> tuple[RowBlock, Tensor]:
-    """Compute a block in place, in memory of the last one or in more where it is larger."""
+    """Compute a block in place, in the memory of the last one, or in more if it is larger."""
     form = call.dot_form
     assert form is not None
     query, key = tiles.queries(form.query)[0], tiles.keys(form.key)[0]
     assert isinstance(query, Tensor)
     assert isinstance(key, Tensor)
     shape = (*query.shape[:3], key.shape[2])
-    # A single row may be longer than a block, and what was prepared of another precision.
+    # A single row may be longer than a block, and prepared sides may have another precision.
     if memory.numel() < math.prod(shape) or memory.dtype != query.dtype:
         memory = query.new_empty(math.prod(shape))
     scores = memory[: math.prod(shape)].view(shape)

@@ -1,4 +1,4 @@
-"""What engines ask of a token graph: how well it fills tiles, and where these need a mask."""
+"""What engines ask about a token graph: how well it fills tiles, and where these need a mask."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gattn.graph.walking import reach
 
 @cached_function
 def every_row_has_edges(graph: TokenGraph) -> bool:
-    """Say whether each query may attend to some key."""
+    """Say whether each query may attend to at least one key."""
     return bool((graph.in_degree > 0).all())
 
 
@@ -31,12 +31,12 @@ def tile_pairs(graph: TokenGraph, height: int) -> int:
 
 
 def partial_columns(graph: TokenGraph, rows: slice, columns: Keys) -> slice:
-    """Find the part of some columns outside of which each is an edge of all the rows.
+    """Find the part of the columns outside which every pair is an edge.
 
     Returns
     -------
     slice
-        Positions in `columns`; only these need a mask. All of them where nothing is known.
+        Positions in `columns`; only these need a mask. All of them if nothing is known.
     """
     size = count_keys(columns)
     keys = graph.rule.interval(torch.tensor([rows.start, rows.stop - 1]) + graph.query_offset)

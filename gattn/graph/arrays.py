@@ -1,4 +1,4 @@
-"""What graphs are built from: tensors, arrays or lists of numbers."""
+"""What graphs are built from: tensors, arrays or lists."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def whole_numbers(values: Any, name: str) -> Tensor:
 
 
 def check_inside(positions: Tensor, size: int, name: str) -> None:
-    """Refuse positions outside of 0 .. size - 1."""
+    """Refuse positions outside 0 .. size - 1."""
     if len(positions) and (int(positions.min()) < 0 or int(positions.max()) >= size):
         raise GraphError(
             f"{name} must lie in 0 .. {size - 1}; they run from {int(positions.min())} to "

@@ -1,4 +1,4 @@
-"""How many edges a rule has: by sums where there are some, else query by query."""
+"""How many edges a rule has: by closed sums if it has them, else query by query."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from gattn.graph.rules.base import BLOCK_PAIRS, Rule
-from gattn.graph.rules.combined import MOST_TERMS, Combined, Disjoint, balanced, parts_of
+from gattn.graph.rules.combined import MOST_TERMS, Combined, Disjoint
+from gattn.graph.rules.folding import balanced, parts_of
 from gattn.graph.rules.keys import between
 from gattn.graph.rules.simple import Blocks, Complete, Crossing, Globals, Strided, Window
 
@@ -18,21 +19,21 @@ from gattn.graph.rules.simple import Blocks, Complete, Crossing, Globals, Stride
 def count_edges(
     rule: Rule, first: int, num_queries: int, num_keys: int, most: int | None = None
 ) -> int | None:
-    """Count the edges of the queries `first` and on without a walk over all pairs.
+    """Count the edges of the queries from `first` on without a walk over all pairs.
 
     Parameters
     ----------
     rule : Rule
-        Whose edges.
+        Which pairs are edges.
     first, num_queries, num_keys : int
         The first query's position, and how many queries and keys there are.
     most : int, optional
-        A count query by query stops where it is past this number.
+        A count query by query stops once it is past this number.
 
     Returns
     -------
     int or None
-        How many; None where only a walk can tell.
+        How many; None if only a walk can tell.
     """
     if not num_queries or not num_keys:
         return 0
@@ -68,7 +69,7 @@ def _of_parts(
 
 
 def _by_query(rule: Rule, first: int, last: int, num_keys: int, most: int | None) -> int | None:
-    """Ask for the degrees of many queries at once; those of a block of positions are the same."""
+    """Ask for the degrees of many queries at once; all queries of a block have the same."""
     size = rule.size if isinstance(rule, Blocks) else 1
     total = 0
     for start in range(first // size, last // size + 1, BLOCK_PAIRS):
@@ -84,7 +85,7 @@ def _by_query(rule: Rule, first: int, last: int, num_keys: int, most: int | None
 
 
 def _sum(rule: Rule, first: int, last: int, num_keys: int) -> int | None:
-    """Count edges by what each rule has and what the other adds or takes."""
+    """Count edges by what each rule has and what the other adds or removes."""
     found = _closed(parts_of("&", *_undilated(rule)), first, last, num_keys)
     if found is None and (edges := rule.listed()) is not None:
         return len(edges.key)
@@ -99,7 +100,7 @@ def _sum(rule: Rule, first: int, last: int, num_keys: int) -> int | None:
 
 
 def _sum_of_both(rule: Combined, first: int, last: int, num_keys: int) -> int | None:
-    """Take what all have in common part by part."""
+    """Count what all parts have in common, with the first combined part taken apart."""
     parts = parts_of("&", rule)
     for part in parts:
         if isinstance(part, Combined):
@@ -110,7 +111,7 @@ def _sum_of_both(rule: Combined, first: int, last: int, num_keys: int) -> int | 
 
 
 def _undilated(rule: Rule) -> list[Rule]:
-    """Split dilated windows into the window and the stride, and make all strides one."""
+    """Split dilated windows into a window and a stride, and join all strides to one."""
     found: list[Rule] = []
     strides = []
     for part in parts_of("&", rule):
@@ -145,12 +146,12 @@ class _Run:
         return self.size * (self.high - self.low + last) // 2
 
     def ends(self, query: Tensor) -> tuple[Tensor, Tensor]:
-        """Find the keys of some of its queries."""
+        """Find the keys of queries of the run."""
         step = query - self.start
         return self.low + step * self.low_moves, self.high + step * self.high_moves
 
     def readers(self, key: Tensor) -> Tensor:
-        """Count its queries that have each key."""
+        """Count the queries of the run that have each key."""
         after = self.start + key - self.high + 1
         until = self.start + key - self.low
         first = after.clamp_min(self.start) if self.high_moves else torch.full_like(key, self.start)
@@ -161,12 +162,12 @@ class _Run:
         return counts if self.low_moves else counts * (key >= self.low)
 
     def within(self, positions: Tensor) -> Tensor:
-        """Choose those of some positions that are its queries."""
+        """Choose the positions that are queries of the run."""
         return positions[(positions >= self.start) & (positions <= self.stop)]
 
 
 def _closed(parts: list[Rule], first: int, last: int, num_keys: int) -> int | None:
-    """Count the edges of intervals, and of at most one other rule among them."""
+    """Count the edges of intervals, and of at most one rule of another kind among them."""
     query = torch.tensor([first, last])
     others = [part for part in parts if part.interval(query) is None]
     if len(others) > 1 or not all(isinstance(x, (Strided, Globals, Crossing)) for x in others):
@@ -202,13 +203,13 @@ def _multiples(run: _Run, end: int, moves: bool, stride: int) -> int:
 
 
 def _floors(stop: int, stride: int) -> int:
-    """Sum x // stride over x < stop, but for a constant."""
+    """Sum x // stride over x < stop, up to a constant."""
     steps = stop // stride
     return stride * steps * (steps - 1) // 2 + steps * (stop - steps * stride)
 
 
 def _crossing(run: _Run, queries: Tensor | None, keys: Tensor | None) -> int:
-    """Count the edges of some queries to some keys, sorted; None stands for all."""
+    """Count the edges from sorted queries to sorted keys; None stands for all."""
     if queries is None:
         return run.edges if keys is None else int(run.readers(keys).sum())
     low, high = run.ends(run.within(queries))
@@ -218,7 +219,8 @@ def _crossing(run: _Run, queries: Tensor | None, keys: Tensor | None) -> int:
 def _runs(rule: Rule, first: int, last: int, num_keys: int) -> list[_Run] | None:
     """Cut queries into runs along which each end of their keys stays or moves on by one.
 
-    Each end does one or the other from a position to the next: runs where it does both are halved.
+    From one position to the next an end does one or the other; a run in which it does both is
+    halved.
     """
     found, waiting = [], [(first, last)]
     while waiting:

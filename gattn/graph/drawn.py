@@ -18,7 +18,7 @@ from gattn.graph.structured import positive
 if TYPE_CHECKING:
     from gattn.graph.token_graph import TokenGraph
 
-_DRAWN_BYTES = 256  # of a block's own tensors, about
+_DRAWN_BYTES = 256  # roughly, of a block's own tensors
 _MOST_DRAWN = 10**10
 
 
@@ -58,7 +58,7 @@ def bigbird(
 
 
 def _few_far_blocks(blocks: int, count: int, generator: torch.Generator) -> Tensor:
-    """Draw some blocks for each that are neither near it nor at an end, as (block, drawn)."""
+    """Draw `count` blocks for each, neither near it nor at an end: rows block and drawn."""
     block = torch.arange(blocks)
     low, high = (block - 1).clamp_min(1), (block + 1).clamp_max(blocks - 2)
     near = (high - low + 1).clamp_min(0)
@@ -77,7 +77,7 @@ def _few_far_blocks(blocks: int, count: int, generator: torch.Generator) -> Tens
 
 
 def _many_far_blocks(blocks: int, count: int, generator: torch.Generator) -> Tensor:
-    """Do what `_few_far_blocks` does, in a time that does not grow with their number."""
+    """Do the same as `_few_far_blocks`, in time that does not grow with `count`."""
     drawn = [torch.zeros(0, 2, dtype=torch.long)]
     for block in range(blocks):
         order = torch.randperm(blocks, generator=generator)

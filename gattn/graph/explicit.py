@@ -51,8 +51,8 @@ def from_edge_index(
     """Edges from torch-geometric's ``edge_index = [key; query]``; duplicates merge.
 
     Give `num_tokens`, or for cross-attention `num_queries` and `num_keys`. A token graph sorts
-    its edges by query, then key; numbers of edges that were given in another order go to
-    `AttentionGraph.from_edges`, or through `arrange`.
+    its edges by query, then key. `AttentionGraph.from_edges` takes numbers in the given order, and
+    `arrange` brings them into the graph's own.
     """
     edge_index = whole_numbers(edge_index, "edge_index")
     if edge_index.dim() != 2 or edge_index.shape[0] != 2:
@@ -81,7 +81,7 @@ def from_edges(
     edges: Iterable[tuple[int | str, int | str]],
     tokens: int | Sequence[str],
 ) -> TokenGraph:
-    """Edges from pairs (key, query), each a position or, where it occurs once, a token's text.
+    """Edges from pairs (key, query), each a position or a token's text if it occurs once.
 
     Parameters
     ----------
@@ -109,7 +109,7 @@ def _position(token: int | str, places: dict[str, list[int]]) -> int:
     if len(found) != 1:
         raise GraphError(
             f"The token {token!r} occurs {len(found)} times among the {len(places)} different "
-            "ones; name an edge's end by its position."
+            "tokens; name the end of an edge by its position instead."
         )
     return found[0]
 

@@ -1,4 +1,4 @@
-"""The edges of a token graph, listed where memory allows it."""
+"""The edges of a token graph, listed if memory allows it."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def check_edges(
     instead: str = "",
     error: type[GattnError] = GraphError,
 ) -> None:
-    """Refuse what takes too much memory for all edges; they are not counted to the end then.
+    """Refuse to make what takes too much memory per edge, without counting all edges first.
 
     Parameters
     ----------
     graph : TokenGraph
-        Whose edges.
+        The graph whose edges they are.
     size : int
-        What an edge takes, in bytes.
+        Bytes per edge.
     what : str
-        What would be made of them, as in "The list".
+        What would be made of them, such as "The list".
     more : int
-        What all else takes, in bytes.
+        Bytes for everything else.
     instead, error
         As in `gattn.checks.check_memory`.
     """
@@ -81,7 +81,7 @@ def list_edges(graph: TokenGraph) -> Neighbourhoods:
 
 
 def _joined_edges(graph: TokenGraph, left: Rule, right: Rule) -> Edges | None:
-    """Join listed edges with those of a rule, which alone may reach only a few keys."""
+    """Join listed edges with those of a rule, which by itself may reach few keys."""
     if left.listed() is None and right.listed() is None:
         return None
     parts = [replace(graph, rule=rule).edge_index.to(graph.device) for rule in (left, right)]

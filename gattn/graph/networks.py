@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from gattn.graph.token_graph import TokenGraph
 
-_EDGE_BYTES, _NODE_BYTES = 256, 512  # of a NetworkX graph, about
+_EDGE_BYTES, _NODE_BYTES = 256, 512  # roughly, of a NetworkX graph
 
 
 def from_networkx(cls: type[TokenGraph], graph: nx.Graph[Any]) -> TokenGraph:
@@ -66,7 +66,7 @@ def to_networkx(graph: TokenGraph) -> nx.DiGraph[Any]:
 
 
 def list_nodes(graph: TokenGraph) -> list[tuple[Any, dict[str, Any]]]:
-    """List the nodes as NetworkX takes them: (id, attributes), keys before queries."""
+    """List the nodes for NetworkX as (id, attributes), keys before queries."""
     size = graph.num_keys + graph.num_queries if graph.is_bipartite else graph.num_tokens
     check_memory(_NODE_BYTES * size, f"The list of the {size:,} nodes of {graph}")
     if graph.is_bipartite:

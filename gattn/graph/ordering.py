@@ -1,4 +1,4 @@
-"""Numbers of edges that were given in another order than a token graph's own."""
+"""Numbers per edge, where edges were given in another order than a token graph's own."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ if TYPE_CHECKING:
 
 
 def refuse_numbers(graph: TokenGraph, name: str, otherwise: str) -> None:
-    """Refuse numbers of edges that were given in another order than the graph's own.
+    """Refuse numbers per edge if the edges were given in another order than the graph's own.
 
     Parameters
     ----------
     graph : TokenGraph
-        Whose edges.
+        The graph whose edges they are.
     name : str
-        What the numbers are called.
+        What each number is called.
     otherwise : str
         What takes them in the order in which the edges were given.
 
     Raises
     ------
     GraphError
-        Where it is not clear which edge has which number.
+        If it is unclear which number belongs to which edge.
     """
     if graph.is_reordered:
         raise GraphError(
             "This token graph was built from edges in another order than its own, which is by "
-            "query, then key, or with doubled edges, which merged: it is not clear which edge "
-            f"has which {name}. {otherwise} Where "
-            "they follow graph.edge_index already, pass graph.sorted()."
+            "query, then key, or from doubled edges, which merged: it is unclear which edge has "
+            f"which {name}. {otherwise} If they follow graph.edge_index already, pass "
+            "graph.sorted()."
         )
 
 
@@ -56,7 +56,7 @@ def arrange(
     features = as_tensor(edge_features, "edge_features")
     if edge_index.dim() != 2 or len(edge_index) != 2 or not features.dim():
         raise GraphError(
-            "edge_index must have shape (2, edges), and edge_features a row an edge, not "
+            "edge_index must have shape (2, edges), and edge_features a row per edge, not "
             f"{tuple(edge_index.shape)} and {tuple(features.shape)}."
         )
     order = torch.argsort(edge_index[0], stable=True)

@@ -17,7 +17,7 @@ from gattn.graph import cycles, drawn, explicit, networks, ordering, structured
 from gattn.graph.counting import count_edges
 from gattn.graph.listing import list_edges
 from gattn.graph.rules.base import BLOCK_PAIRS, Rule
-from gattn.graph.rules.combined import combined
+from gattn.graph.rules.folding import combined
 from gattn.graph.rules.keys import FARTHEST, Keys, list_keys
 from gattn.graph.rules.neighbourhoods import Neighbourhoods, pointer_of
 from gattn.graph.rules.simple import Window

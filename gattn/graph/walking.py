@@ -13,13 +13,13 @@ if TYPE_CHECKING:
     from gattn.graph.token_graph import TokenGraph
 
 FEW_PAIRS = 1 << 17
-"""As many pairs are looked at in no time."""
+"""So few pairs are checked in no time."""
 
 _FIRST_ROWS = 64
 
 
 def reach(graph: TokenGraph, rows: slice) -> Keys:
-    """Find the keys that some rows reach, all together.
+    """Find the keys that the given rows reach together.
 
     Parameters
     ----------
@@ -31,8 +31,8 @@ def reach(graph: TokenGraph, rows: slice) -> Keys:
     Returns
     -------
     slice or Tensor
-        These keys and maybe others: a slice where they (nearly) fill a run, else int64,
-        sorted, without duplicates, on the rule's device (the CPU for a rule without one).
+        These keys and possibly others: a slice if they fill a run (nearly), else int64, sorted,
+        without duplicates, on the rule's device (the CPU for a rule without one).
     """
     if rows.start >= rows.stop or not graph.num_keys:
         return slice(0, 0)
@@ -59,7 +59,7 @@ def blocks_of_rows(
 
 
 def _block(graph: TokenGraph, start: int, max_pairs: int, most_rows: int) -> tuple[slice, Keys]:
-    """Take rows from `start` on while more of them reach few more keys."""
+    """Take rows from `start` on, more while they reach few more keys."""
     height = max(min(max_pairs // max(graph.num_keys, 1), _FIRST_ROWS, most_rows), 1)
     rows = slice(start, start + height)
     columns = reach(graph, rows)

@@ -76,6 +76,15 @@ class Normalizer(nn.Module):
         return f"{type(self).__name__}({self.extra_repr()})"
 
 
+def as_normalizer(normalizer: Normalizer) -> Normalizer:
+    """Check that `normalizer` is one."""
+    if not isinstance(normalizer, Normalizer):
+        raise ContractError(
+            f"normalizer must be a Normalizer such as Softmax() or Entmax15(), not {normalizer!r}."
+        )
+    return normalizer
+
+
 def widened(scores: Tensor) -> Tensor:
     """Bring half precision to float32, in which sums are accumulated."""
     return scores.float() if scores.dtype in (torch.float16, torch.bfloat16) else scores

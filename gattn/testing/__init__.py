@@ -1,4 +1,4 @@
-"""What a new weight function or normalizer must satisfy, as checks to call from a test."""
+"""The contracts of weight functions and normalizers, as checks to call from a test."""
 
 from gattn.testing.normalizers import check_normalizer
 from gattn.testing.weights import check_weight_function

@@ -1,4 +1,4 @@
-"""Holding one case to named clauses."""
+"""Checking a case against named clauses."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _Module = TypeVar("_Module", bound=nn.Module)
 def hold_to(
     name: str, case: _Case, clauses: Mapping[str, Callable[[_Case], None]], sizes: Mapping[str, int]
 ) -> None:
-    """Hold a case to each clause; raise a ContractError that names the one that broke.
+    """Check a case against each clause; raise a ContractError that names the one it breaks.
 
-    An error that no check raised is the function's own: it is told as such, with the sizes used.
+    An error that no check raised is the function's own, and is reported as such with the sizes.
     """
     for clause, hold in clauses.items():
         try:
@@ -39,14 +39,14 @@ def hold_to(
 
 
 def agree(got: Tensor, expected: Tensor, what: str, tolerance: float = 1e-9) -> None:
-    """Refuse numbers that differ, with the first place where they do."""
+    """Refuse numbers that differ, and name the first place where they do."""
     if got.shape != expected.shape:
         raise AssertionError(
             f"{what}: expected the shape {tuple(expected.shape)}, got {tuple(got.shape)}"
         )
     got, expected = got.detach(), expected.detach()
     near = (got - expected).abs() <= tolerance * (1 + expected.abs())
-    near |= got == expected  # infinities are equal, though they differ by NaN
+    near |= got == expected  # infinities are equal, though their difference is NaN
     if not bool(near.all()):
         place = tuple((~near).nonzero()[0].tolist())
         raise AssertionError(

@@ -1,4 +1,4 @@
-"""What a normalizer must satisfy."""
+"""The contract of normalizers."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from gattn.testing.clauses import BATCH, KEYS, QUERIES, agree, hold_to, moved, n
 
 
 def check_normalizer(normalizer: Normalizer, *, num_heads: int = 3) -> None:
-    """Hold a normalizer to its contract, in float64, on rows of different degrees.
+    """Check a normalizer against its contract, in float64, on rows of different degrees.
 
     Parameters
     ----------
     normalizer : Normalizer
-        What is checked: a copy of it, its parameters moved a little.
+        What to check: a copy of it, with its parameters moved a little.
     num_heads : int
         The number of heads that it takes.
 
     Raises
     ------
     ContractError
-        Naming the clause that broke, what was expected and what arrived.
+        If it breaks a clause: which one, what was expected and what arrived.
     """
     draw = torch.Generator().manual_seed(0)
     degrees = torch.tensor([3, 0, 7, 1, 5])
@@ -53,7 +53,7 @@ class _Normalising:
         return attention
 
     def ragged(self) -> Tensor:
-        """Normalise the edges as a list in an order of its own; return it as rows."""
+        """Normalise the edges as a list in an order of its own; return them as rows."""
         query, key = self.edges.nonzero(as_tuple=True)
         draw = torch.Generator().manual_seed(1)
         order = torch.randperm(len(query), generator=draw)
@@ -62,7 +62,7 @@ class _Normalising:
         attention = self.normalizer.on_edges(self.scores[..., query, key], query, len(self.edges))
         if attention.shape != (*self.scores.shape[:2], len(query)):
             raise AssertionError(
-                f"expected on_edges to return one number an edge, {len(query)}, got "
+                f"expected on_edges to return one number per edge, {len(query)}, got "
                 f"{tuple(attention.shape)}"
             )
         rows = attention.new_zeros(self.scores.shape)

@@ -1,4 +1,4 @@
-"""What a weight function must satisfy."""
+"""The contract of weight functions."""
 
 from __future__ import annotations
 
@@ -31,23 +31,23 @@ def check_weight_function(
     key_dim: int | None = None,
     edge_features: int = 0,
 ) -> None:
-    """Hold a weight function to its contract, in float64, on sizes that all differ.
+    """Check a weight function against its contract, in float64, on sizes that all differ.
 
     Parameters
     ----------
     weight : WeightFunction or callable
-        What is checked: a copy of it, its parameters moved a little.
+        What to check: a copy of it, with its parameters moved a little.
     num_heads, query_dim : int
         The sizes that it takes.
     key_dim : int, optional
         Features of a key; `query_dim` by default.
     edge_features : int
-        How many features an edge has; none by default.
+        The number of features per edge; none by default.
 
     Raises
     ------
     ContractError
-        Naming the clause that broke, what was expected and what arrived.
+        If it breaks a clause: which one, what was expected and what arrived.
     """
     function = as_weight_function(weight)
     draw = torch.Generator().manual_seed(0)
@@ -107,7 +107,7 @@ class _Scoring:
         return scores
 
     def among(self, queries: Tensor, keys: Tensor) -> _Scoring:
-        """Take some queries and some keys, with their positions and features."""
+        """Take a part of the queries and keys, with their positions and features."""
         return replace(
             self,
             query=self.query[:, :, queries],
@@ -152,7 +152,7 @@ def _prepares_tokens(case: _Scoring) -> None:
 
 
 def _scores_are_numbers(case: _Scoring) -> None:
-    """Let -inf stand for no edge; +inf and NaN make NaN of what a query reads."""
+    """Allow -inf, which means no edge; +inf and NaN would make NaN of all that a query reads."""
     try:
         scores = case.all_edges().detach()
     except ContractError:
@@ -213,7 +213,7 @@ def _has_gradients(case: _Scoring) -> None:
 
 
 def _reaches(live: _Scoring, leaves: Mapping[str, Tensor], scores: Tensor) -> None:
-    """Refuse scores that change with a leaf but pass it no gradient; they need not depend on it."""
+    """Refuse scores that change with a leaf but give it no gradient; they need not depend on it."""
     found: tuple[Tensor | None, ...] = (None,) * len(leaves)
     if scores.requires_grad:
         found = torch.autograd.grad(scores.sum(), [*leaves.values()], allow_unused=True)
@@ -227,7 +227,7 @@ def _reaches(live: _Scoring, leaves: Mapping[str, Tensor], scores: Tensor) -> No
                 leaf.copy_(kept)
             if bool((change.abs() > 1e-12).any()):
                 raise AssertionError(
-                    f"the scores depend on {name} but pass it no gradient; is there a detach(), a "
+                    f"the scores depend on {name} but give it no gradient; is there a detach(), a "
                     "no_grad() or a conversion to numbers?"
                 )
 

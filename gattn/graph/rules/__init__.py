@@ -1,4 +1,4 @@
-"""Rules: who may attend to whom, said once for all pairs of positions.
+"""Rules: who may attend to whom, for all pairs of positions.
 
 A rule answers for any block of pairs, so a graph of a million tokens costs no memory until its
 edges are asked for. `TokenGraph` gives a rule its size.

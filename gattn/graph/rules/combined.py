@@ -5,12 +5,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property, reduce
-from typing import cast
 
 import torch
 from torch import Tensor
 
-from gattn.errors import GraphError
 from gattn.graph.rules.base import Rule
 from gattn.graph.rules.edges import Edges
 from gattn.graph.rules.keys import Keys, Span, intersection, moved, shifted, union, within
@@ -18,14 +16,12 @@ from gattn.graph.rules.keys import Keys, Span, intersection, moved, shifted, uni
 MOST_TERMS = 8
 """Each rule joined doubles the work of a count; more of them are counted pair by pair."""
 
-_MOST_RULES, _DEEPEST = 4096, 64
-
 
 @dataclass(frozen=True)
 class Combined(Rule):
     """Two rules joined: "&" (both), "|" (either) or "-" (the first, not the second).
 
-    `combined` joins many without deep nests.
+    `combined` in `folding.py` joins many without deep nests.
     """
 
     operation: str
@@ -100,7 +96,7 @@ class Combined(Rule):
 
     @cached_property
     def depth(self) -> int:
-        """How deep rules lie in rules."""
+        """How deep rules are nested."""
         return 1 + max(part.depth if isinstance(part, Combined) else 0 for part in self._sides)
 
     @property
@@ -165,109 +161,3 @@ class Disjoint(Rule):
     def to(self, device: torch.device) -> Disjoint:
         moved = tuple(rule.to(device) for rule in self.rules)
         return Disjoint(moved, self.query_starts, self.key_starts)
-
-
-def combined(operation: str, left: Rule, right: Rule) -> Rule:
-    """Join two rules: each part stands there once, and nests stay flat.
-
-    Sets of edges that were added and taken away are kept as one set each, (rule | added) - taken,
-    however often that is done in turn.
-
-    Raises
-    ------
-    GraphError
-        Where so many rules are joined that each pair would be asked of thousands.
-    """
-    rule = _folded(operation, left, right)
-    if isinstance(rule, Combined) and (rule.size > _MOST_RULES or rule.depth > _DEEPEST):
-        raise GraphError(
-            f"The graph would combine {rule.size:,} rules, {rule.depth} deep; at most "
-            f"{_MOST_RULES:,} and {_DEEPEST} can be. List its edges before you go on: "
-            "TokenGraph.from_edge_index(graph.edge_index, graph.num_tokens)."
-        )
-    return rule
-
-
-def _folded(operation: str, left: Rule, right: Rule) -> Rule:
-    """Join rules and the sets of edges that each adds and takes away apart from each other."""
-    one, added, taken = _unfolded(left)
-    other, its_added, its_taken = _unfolded(right)
-    if operation == "|":
-        rest = _union_of(_where(taken, right, False), _where(its_taken, left, False))
-        return _fold(_nested("|", one, other), _union_of(added, its_added), rest)
-    if operation == "&":
-        both = _nested("&", one, other) if one is not None and other is not None else None
-        shared = _union_of(_where(added, right, True), _where(its_added, left, True))
-        return _fold(both, shared, _union_of(taken, its_taken))
-    kept = _union_of(_where(added, right, False), _where(its_taken, left, True))
-    cut = _where(its_added, right, True)
-    return _fold(None if one is None else _nested("-", one, other), kept, _union_of(taken, cut))
-
-
-def _unfolded(rule: Rule) -> tuple[Rule | None, Edges | None, Edges | None]:
-    """Take (rule | added) - taken apart; each may be missing."""
-    rule, taken = _split("-", rule)
-    if isinstance(rule, Edges):
-        return None, rule, taken
-    return *_split("|", rule), taken
-
-
-def _split(operation: str, rule: Rule) -> tuple[Rule, Edges | None]:
-    """Take the set of edges apart that an operation ends with."""
-    if isinstance(rule, Combined) and rule.operation == operation:
-        left, right = rule.left, rule.right
-        return (left, right) if isinstance(right, Edges) else (rule, None)
-    return rule, None
-
-
-def _fold(rule: Rule | None, added: Edges | None, taken: Edges | None) -> Rule:
-    """Make (rule | added) - taken: a rule, or where there is none, the edges that are left."""
-    if rule is None and added is not None:
-        return added if taken is None else added.where(taken, False)
-    whole = cast("Rule", rule)
-    if added is not None and len(added.key):
-        whole = Combined("|", whole, added)
-    return Combined("-", whole, taken) if taken is not None and len(taken.key) else whole
-
-
-def _nested(operation: str, left: Rule | None, right: Rule | None) -> Rule | None:
-    """Join rules other than sets of edges."""
-    if left is None or right is None:
-        return right if left is None else left
-    if operation != "-":
-        return balanced(operation, parts_of(operation, left, right))
-    if isinstance(left, Combined) and left.operation == "-":
-        return Combined("-", left.left, _folded("|", left.right, right))
-    return Combined("-", left, right)
-
-
-def _where(edges: Edges | None, rule: Rule, wanted: bool) -> Edges | None:
-    return None if edges is None else edges.where(rule, wanted)
-
-
-def _union_of(left: Edges | None, right: Edges | None) -> Edges | None:
-    if left is None or right is None:
-        return right if left is None else left
-    return left.joined(right)
-
-
-def parts_of(operation: str, *rules: Rule) -> list[Rule]:
-    """List the different rules that an operation joins."""
-    found: dict[Rule, None] = {}
-    waiting = list(reversed(rules))
-    while waiting:
-        rule = waiting.pop()
-        if isinstance(rule, Combined) and rule.operation == operation:
-            waiting += [rule.right, rule.left]
-        else:
-            found[rule] = None
-    return list(found)
-
-
-def balanced(operation: str, rules: list[Rule]) -> Rule:
-    """Join rules without deep nests."""
-    if len(rules) == 1:
-        return rules[0]
-    middle = (len(rules) + 1) // 2
-    sides = (balanced(operation, some) for some in (rules[:middle], rules[middle:]))
-    return Combined(operation, *sides)

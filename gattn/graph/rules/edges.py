@@ -1,4 +1,4 @@
-"""Sets of edges, listed one by one."""
+"""Sets of edges, listed one by one, as a rule."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Edges(Rule):
     def from_pairs(query: Tensor, key: Tensor, num_queries: int, first_query: int = 0) -> Edges:
         """Sort pairs of row and key, and merge the duplicates."""
         width = int(key.max()) + 1 if len(key) else 1
-        check_memory(8 * num_queries, f"The list of where the edges of {num_queries:,} queries are")
+        check_memory(8 * num_queries, f"The pointer to the edges of {num_queries:,} queries")
         if num_queries * width >= 1 << 63:
             raise GraphError(f"{num_queries:,} queries with keys up to {width - 1:,} are too many.")
         codes = torch.unique(query.long() * width + key)
@@ -66,7 +66,7 @@ class Edges(Rule):
 
     @cached_property
     def _codes(self) -> Tensor:
-        """One rising number an edge, to search in."""
+        """One rising number per edge, to search in."""
         return self.row * self._width + self.key
 
     def allowed(self, query: Tensor, key: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ class Edges(Rule):
         return (edges._codes[slot] == wanted) & known
 
     def _tiles(self, row: Tensor, key: Tensor) -> Tensor | None:
-        """Search the edges of rows (n, h) among keys (n, w), or give None where pairs are fewer.
+        """Search the edges of rows (n, h) among keys (n, w), or give None if pairs are fewer.
 
         Returns
         -------
@@ -115,7 +115,7 @@ class Edges(Rule):
         tiles = tiles.view(num_tiles, height, width)
         if bool((wanted.diff() > 0).all()):
             return tiles
-        # Keys in another order, or twice: each takes the column where it stands first in `rising`.
+        # Keys in another order, or doubled: each takes the column of its first place in `rising`.
         first = torch.searchsorted(rising, wanted).view(num_tiles, 1, width) % max(width, 1)
         return tiles.gather(2, first.expand_as(tiles))
 
@@ -137,13 +137,13 @@ class Edges(Rule):
         return self
 
     def where(self, rule: Rule, wanted: bool) -> Edges:
-        """Keep the edges that are edges of another rule, or those that are not."""
+        """Keep the edges that another rule allows, or those that it does not."""
         row = self.row
         chosen = rule.allowed(row + self.first_query, self.key) == wanted
         return Edges.from_pairs(row[chosen], self.key[chosen], self.num_rows, self.first_query)
 
     def joined(self, other: Edges) -> Edges:
-        """Take the edges of both."""
+        """Join the edges of both."""
         other = other.to(self.device)
         first = min(self.first_query, other.first_query)
         last = max(part.first_query + part.num_rows for part in (self, other))

@@ -1,4 +1,4 @@
-"""Some keys: runs of positions, or lists of them."""
+"""Sets of keys: runs of positions, or lists of them."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ Span: TypeAlias = tuple[Tensor, Tensor]
 """Each query's keys as [low, high)."""
 
 Keys: TypeAlias = slice | Tensor
-"""Some keys: a run of them, or a sorted tensor without duplicates."""
+"""A set of keys: a run, or a sorted tensor without duplicates."""
 
 FARTHEST = 1 << 40
-"""No position lies beyond: numbers of tokens are smaller, and larger distances mean all."""
+"""No position is larger: graphs have fewer tokens, and a larger distance means all."""
 
 
 def count_keys(keys: Keys) -> int:
-    """Count some keys."""
+    """Count keys."""
     return keys.stop - keys.start if isinstance(keys, slice) else keys.shape[-1]
 
 
 def list_keys(keys: Keys, device: torch.device | None = None) -> Tensor:
-    """Write a run of keys out."""
+    """List the keys of a run."""
     if isinstance(keys, Tensor):
         return keys
     return torch.arange(keys.start, keys.stop, device=device)
@@ -36,7 +36,7 @@ def within(keys: Span, low: Tensor, high: Tensor) -> Span:
 
 
 def ranges(start: Tensor, stop: Tensor) -> Tensor:
-    """Write the runs start .. stop - 1 out, one after another."""
+    """List the numbers of the runs start .. stop - 1, one run after another."""
     sizes = stop - start
     shift = start - sizes.cumsum(0) + sizes
     shifts = torch.repeat_interleave(shift, sizes)
@@ -55,7 +55,7 @@ def run_of(low: int, high: int, num_keys: int) -> slice:
 
 
 def as_run(keys: Tensor) -> Keys:
-    """Give sorted keys as a slice where they are one run."""
+    """Give sorted keys as a slice if they are one run."""
     if not len(keys):
         return slice(0, 0)
     low, high = int(keys[0]), int(keys[-1]) + 1
@@ -63,7 +63,7 @@ def as_run(keys: Tensor) -> Keys:
 
 
 def every(stride: int, first: int, last: int, span: slice) -> Keys:
-    """Find the keys of a span that lie a multiple of `stride` from one of first .. last."""
+    """Find the keys of a span that are a multiple of `stride` away from any of first .. last."""
     rows, stride = last - first + 1, min(stride, FARTHEST)
     if rows >= stride:
         return span
@@ -91,7 +91,7 @@ def union(left: Keys, right: Keys) -> Keys:
 
 
 def intersection(left: Keys, right: Keys) -> Keys:
-    """Take the keys that are in both."""
+    """Find the keys that are in both."""
     if isinstance(left, Tensor):
         if isinstance(right, slice):
             return intersection(right, left)
@@ -103,17 +103,17 @@ def intersection(left: Keys, right: Keys) -> Keys:
 
 
 def _cut(keys: Tensor, run: slice) -> list[int]:
-    """Find where in sorted keys a run of keys starts and stops."""
+    """Find where a run of keys starts and stops in sorted keys."""
     ends = torch.tensor([run.start, run.stop], device=keys.device)
     found: list[int] = torch.searchsorted(keys, ends).tolist()
     return found
 
 
 def shifted(keys: Keys, by: int) -> Keys:
-    """Move keys along."""
+    """Shift keys."""
     return slice(keys.start + by, keys.stop + by) if isinstance(keys, slice) else keys + by
 
 
 def moved(keys: Keys, device: torch.device | None) -> Keys:
-    """Bring keys to a device, or to the CPU; a run is everywhere."""
+    """Move keys to a device, or to the CPU; a run needs no device."""
     return keys if isinstance(keys, slice) else keys.to(device or "cpu")

@@ -86,7 +86,7 @@ class Neighbourhoods:
         return {}
 
     def repeated(self, copies: int) -> tuple[Tensor, Tensor]:
-        """Lay copies side by side, one for each head: pointers and keys of one large graph."""
+        """Lay copies side by side, one per head: pointer and keys of one large graph."""
         found = self._copies.get(copies)
         if found is None:
             with torch.inference_mode(False):
@@ -116,19 +116,19 @@ class Neighbourhoods:
         return Neighbourhoods(pointer - pointer[0], self.key[edges], self.num_keys, order)
 
     def among(self, num_keys: int) -> Neighbourhoods:
-        """Say how many keys there are."""
+        """Set the number of keys."""
         return self if num_keys == self.num_keys else replace(self, num_keys=num_keys)
 
 
 def pointer_of(degree: Tensor) -> Tensor:
-    """Say where each neighbourhood starts, given their sizes: (queries,) -> (queries + 1,)."""
+    """Find where each neighbourhood starts from their sizes: (queries,) -> (queries + 1,)."""
     return torch.cat([degree.new_zeros(1), degree.cumsum(0)])
 
 
 def padded_rows(query: Tensor, num_queries: int) -> Iterator[tuple[Tensor, Tensor]]:
-    """Group the neighbourhoods of near-equal degree and pad each group to rows.
+    """Group neighbourhoods of similar degree and pad each group to rows.
 
-    Rows of degree 2^(k-1) + 1 .. 2^k share a group, so padding at most doubles the edges.
+    Rows of degree 2^(k-1) + 1 .. 2^k form a group, so padding at most doubles the edges.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Rules that are said by a few numbers or a few lists of positions."""
+"""Rules that a few numbers, or a few lists of positions, describe."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Causal(Rule):
 
 @dataclass(frozen=True)
 class Window(Rule):
-    """q - before <= k <= q + after, where also (q - k) mod dilation = 0."""
+    """q - before <= k <= q + after, and (q - k) mod dilation = 0."""
 
     before: int
     after: int
@@ -60,7 +60,7 @@ class Window(Rule):
 
     @property
     def _ends(self) -> tuple[int, int]:
-        """How far it reaches to both sides, in numbers that positions can be added to."""
+        """How far it reaches on each side, in numbers to which positions can be added."""
         return min(self.before, FARTHEST), min(self.after, FARTHEST)
 
     def reach(self, first: int, last: int, num_keys: int) -> Keys:
@@ -124,13 +124,13 @@ class Documents(Rule):
 
     @cached_property
     def _start(self) -> Tensor:
-        """The least code that each position's document could have."""
+        """The lowest code that a position of each position's document could have."""
         document: Tensor = torch.unique(self.ids, return_inverse=True)[1]
         return document * len(self.ids)
 
     @cached_property
     def _codes(self) -> Tensor:
-        """One rising number a position, document by document."""
+        """One rising number per position, document by document."""
         return torch.sort(self._start + torch.arange(len(self.ids), device=self.ids.device)).values
 
     def reach(self, first: int, last: int, num_keys: int) -> Keys:
@@ -183,7 +183,7 @@ class Globals(Rule):
 
 @dataclass(frozen=True, eq=False)
 class Crossing(Rule):
-    """Some queries to some keys: every pair of them; None stands for all."""
+    """Every pair of the given queries and keys; None stands for all."""
 
     queries: Tensor | None
     keys: Tensor | None
@@ -214,7 +214,7 @@ class Crossing(Rule):
 
 @dataclass(frozen=True)
 class Blocks(Rule):
-    """A rule between blocks of `size` neighbouring positions instead of single ones."""
+    """A rule between blocks of `size` neighbouring positions instead of single positions."""
 
     size: int
     rule: Rule
@@ -236,7 +236,7 @@ class Blocks(Rule):
         return None if up_to_low is None or up_to_high is None else up_to_high - up_to_low
 
     def _count_up_to(self, query: Tensor, key: Tensor) -> Tensor | None:
-        """Count the keys before `key`: those of whole blocks, and of the block that it cuts."""
+        """Count the keys before `key`: those in whole blocks, and in the block that it cuts."""
         block, rest = key // self.size, key % self.size
         blocks = self.rule.count(query // self.size, torch.zeros_like(block), block)
         if blocks is None:
