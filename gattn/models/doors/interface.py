@@ -92,14 +92,7 @@ class RoutedCall:
     is_own: bool = False
 
     def seen(self, name: str) -> SeenCall:
-        """Say it in the words of any library.
-
-        Raises
-        ------
-        CaptureError
-            Where the implementation's mask cannot be read, or a user's own function drops
-            attention: who attends to whom is then told by its output alone.
-        """
+        """Say it in the words of any library."""
         if self.is_own and self.options.get("dropout"):
             raise CaptureError(
                 f"{name} runs the attention function {self.implementation!r} of your own, which "

@@ -61,14 +61,7 @@ class _Seen(Context):
 
 
 def prove(model: nn.Module) -> None:
-    """Prove a model, once.
-
-    Raises
-    ------
-    CaptureError
-        Where its softmaxes are not the attention that the model itself gives, where seeing them
-        changes its output, or cutting them does not.
-    """
+    """Prove a model, once."""
     with _lock:
         found = proved_kinds.get(model)
         if found is None and model.training:

@@ -15,13 +15,7 @@ proved_kinds: WeakKeyDictionary[nn.Module, str | Kinds] = WeakKeyDictionary()
 
 
 def check_kind(model: nn.Module, module: nn.Module) -> None:
-    """Refuse the softmax of a kind of module that did not run in the proof of its model.
-
-    Raises
-    ------
-    CaptureError
-        Where it did not.
-    """
+    """Refuse the softmax of a kind of module that did not run in the proof of its model."""
     kinds = proved_kinds.get(model)
     if isinstance(kinds, set) and type(module) not in kinds:
         refuse(
@@ -32,13 +26,7 @@ def check_kind(model: nn.Module, module: nn.Module) -> None:
 
 
 def refuse(model: nn.Module, reason: str) -> NoReturn:
-    """Refuse a model.
-
-    Raises
-    ------
-    CaptureError
-        Always.
-    """
+    """Refuse a model."""
     chosen = getattr(model.config, "_attn_implementation", None)
     hint = (
         f" It runs the attention implementation {chosen!r}, which may compute no softmax that can "

@@ -64,15 +64,6 @@ class LayerCopies:
         Its tokenizer.
     stack : str, optional
         Which stack of self-attention; needed where the model has several.
-
-    Raises
-    ------
-    SelectionError
-        Where there is no such stack.
-    ModelError
-        Where the modules of its layers are not to be found.
-    CaptureError
-        As `gattn.capture` does.
     """
 
     def __init__(

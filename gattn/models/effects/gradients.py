@@ -88,15 +88,7 @@ class Outputs(Context, Generic[L]):
             self.found[place.stack, place.layer] = self._read(reading, place)
 
     def differentiate(self, number: Tensor) -> dict[tuple[str, int], L]:
-        """Take the gradient of a number at all outputs; give the layers by stack and layer.
-
-        Raises
-        ------
-        ContractError
-            Where it has none.
-        CaptureError
-            Where it is infinite or NaN.
-        """
+        """Take the gradient of a number at all outputs; give the layers by stack and layer."""
         if not number.requires_grad:
             raise ContractError(
                 "metric returned a number without a gradient: compute it from the logits by "
@@ -124,11 +116,6 @@ class Backward:
     ----------
     text, model, tokenizer, metric, position, target, other
         As `gattn.estimate` takes them.
-
-    Raises
-    ------
-    SelectionError, ModelError, CaptureError
-        As `gattn.estimate` does.
     """
 
     def __init__(

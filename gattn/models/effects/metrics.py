@@ -36,11 +36,6 @@ class Measure:
         Whose logits are measured.
     tokenizer : PreTrainedTokenizerBase, optional
         Finds the tokens of strings.
-
-    Raises
-    ------
-    SelectionError
-        Where there is no such metric, or it takes other tokens.
     """
 
     def __init__(

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gattn.models.hugging_face.frames import generation_frames
+from gattn.models.hugging_face.generating import generation_frames
 
 MODALITIES = {
     "qformer": ("qformer",),

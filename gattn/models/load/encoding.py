@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from gattn.errors import CaptureError, ModelError
 from gattn.heads.head import AttentionGraph
 from gattn.heads.trace import AttentionTrace, Stack
-from gattn.models.load.token_texts import names_of, trimmed
-from gattn.models.load.words import Words, words_of
+from gattn.models.load.token_texts import Words, names_of, trimmed, words_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -53,13 +52,7 @@ class Encoding:
 
 
 def is_text(inputs: Inputs) -> bool:
-    """Say whether inputs are a text or tokens, rather than images, sounds or all together.
-
-    Raises
-    ------
-    CaptureError
-        Where they are a trace, or a mapping of texts or of nothing.
-    """
+    """Say whether inputs are a text or tokens, rather than images, sounds or all together."""
     if isinstance(inputs, (AttentionTrace, Stack, AttentionGraph)):
         raise CaptureError(
             f"This runs a model on a text, but {type(inputs).__name__} is what such a run gave: "
@@ -87,15 +80,7 @@ def _holds_text(value: Any) -> bool:
 def encode(
     inputs: Inputs, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None
 ) -> Encoding:
-    """Encode one text, one sequence of token ids, or one mapping of tensors.
-
-    Raises
-    ------
-    CaptureError
-        Where there are no tokens, or more than the model allows.
-    ModelError
-        Where a text comes without a tokenizer.
-    """
+    """Encode one text, one sequence of token ids, or one mapping of tensors."""
     _check_takes_text(model)
     if isinstance(inputs, str):
         encoding = _encode_text(inputs, tokenizer, _longest(model))

@@ -178,13 +178,7 @@ def _has_weights(repository: Any) -> bool:
 
 
 def input_device(model: nn.Module) -> torch.device:
-    """Tell where a model takes its inputs; offloaded weights come from elsewhere while it runs.
-
-    Raises
-    ------
-    ModelError
-        Where it has no numbers to run with.
-    """
+    """Tell where a model takes its inputs; offloaded weights come from elsewhere while it runs."""
     device: torch.device = next((x.device for x in model.parameters()), torch.device("cpu"))
     if device.type != "meta":
         return device

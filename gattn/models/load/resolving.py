@@ -42,13 +42,7 @@ def resolved(
 
 
 def as_written(model: nn.Module) -> nn.Module:
-    """Return the model that `torch.compile` wrapped, or the model itself.
-
-    Raises
-    ------
-    ModelError
-        Where a graph replaces its code: scripted, traced or exported models.
-    """
+    """Return the model that `torch.compile` wrapped, or the model itself."""
     while "_orig_mod" in model._modules:
         model = model.get_submodule("_orig_mod")
     for name, module in model.named_modules():
@@ -63,13 +57,7 @@ def as_written(model: nn.Module) -> nn.Module:
 
 
 def refuse_training(model: nn.Module) -> None:
-    """Refuse a model whose attention is random.
-
-    Raises
-    ------
-    ModelError
-        Where it is.
-    """
+    """Refuse a model whose attention is random."""
     if model.training:
         raise ModelError(
             "The model is in training mode, where dropout is random: call model.eval()."

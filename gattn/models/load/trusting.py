@@ -23,13 +23,7 @@ _FETCHED = {
 
 
 def check_files(place: str | Path) -> None:
-    """Refuse a folder or a hub name whose files would have code run.
-
-    Raises
-    ------
-    ModelError
-        Where weights would be unpickled, kernels downloaded or adapters loaded.
-    """
+    """Refuse a folder or a hub name whose files would have code run."""
     config = _read(place, _CONFIG)
     for name, value in _settings(config):
         _check_setting(place, name, value)

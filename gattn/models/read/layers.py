@@ -82,12 +82,5 @@ class Layers:
         self._last = None
 
     def check(self) -> None:
-        """Refuse a call whose layers cannot be numbered by their order.
-
-        Raises
-        ------
-        CaptureError
-            Where the attention of some layers was not seen, or modules are called several times a
-            layer.
-        """
+        """Refuse a call whose layers cannot be numbered by their order."""
         self._modules.check_layers(self._of, self.depth)

@@ -78,12 +78,6 @@ class Modules:
             The modules whose attention was seen in the call.
         calls : mapping of str to int
             How many calls of attention each stack had.
-
-        Raises
-        ------
-        CaptureError
-            Where the attention of some layers was not seen, or modules are called several times a
-            layer.
         """
         config = self.config
         text = config.get_text_config() if hasattr(config, "get_text_config") else config

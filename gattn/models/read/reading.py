@@ -90,11 +90,6 @@ def read(
         Its mask.
     edits : sequence
         The edits of each element of the batch.
-
-    Raises
-    ------
-    CaptureError
-        Where the call is not softmax attention as gattn reads it.
     """
     if call.unread:
         raise CaptureError(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError
-from gattn.models.hugging_face.frames import callers
+from gattn.models.hugging_face.generating import callers
 from gattn.models.hugging_face.media import modality
 
 _CROSS = ("cross", "encoder_attn", "encdecattention")
@@ -86,11 +86,6 @@ def check_seen(
         The modules that were seen.
     layers : int, optional
         How many layers run: models of fewer than they hold say so.
-
-    Raises
-    ------
-    CaptureError
-        Where layers cannot be numbered by their order.
     """
     names = set(names)
     for kind in {(*kind_of(name), type(model.get_submodule(name))) for name in names}:

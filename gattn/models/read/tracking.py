@@ -122,13 +122,7 @@ class Tracker:
         return None if rows is None else known.encoded(rows)
 
     def place(self, call: SeenCall) -> Place:
-        """Say where a call of the model's attention is.
-
-        Raises
-        ------
-        CaptureError
-            Where that cannot be known.
-        """
+        """Say where a call of the model's attention is."""
         name = self.modules.name(call.module)
         stack = self.modules.stack(call.module, lambda: self._is_encoder(call))
         start = self.layers.start_of_split(call) if self.is_calling else 0

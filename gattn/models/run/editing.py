@@ -178,13 +178,7 @@ class Editing(Context):
                         self._unmet.pop(given, None)
 
     def check(self) -> None:
-        """Refuse edits that had nothing to edit, or that the backward pass would miss.
-
-        Raises
-        ------
-        EditError
-            Where there are any.
-        """
+        """Refuse edits that had nothing to edit, or that the backward pass would miss."""
         if any(call.awaits_backward for call in self._calls.values()):
             raise EditError(
                 "Gradient checkpointing computes attention again in the backward pass, which would "
@@ -212,13 +206,7 @@ def _holds(model: nn.Module, part: nn.Module) -> bool:
 
 
 def check_edits(edits: Iterable[object]) -> None:
-    """Refuse what is not an edit.
-
-    Raises
-    ------
-    EditError
-        Where there is such a thing.
-    """
+    """Refuse what is not an edit."""
     wrong = [edit for edit in edits if not isinstance(edit, Edit)]
     if wrong and isinstance(wrong[0], EditRecord):
         raise EditError(

@@ -23,13 +23,7 @@ _LARGEST_DEFAULT = 1 << 30
 
 @dataclass(frozen=True)
 class Options:
-    """What to capture; `gattn.capture` documents each option.
-
-    Raises
-    ------
-    GraphError, SelectionError, CaptureError
-        Where `keep`, `layers` or `heads`, or `contributions` is not what `gattn.capture` takes.
-    """
+    """What to capture; `gattn.capture` documents each option."""
 
     keep: Keep | None = None
     layers: LayerChoice = None

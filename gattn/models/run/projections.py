@@ -226,13 +226,7 @@ class Projections:
         return self._known[id(module)].product
 
     def check(self, tracker: Tracker, attention: nn.Module | None = None) -> None:
-        """Refuse calls whose output was not projected, but by the module of further attention.
-
-        Raises
-        ------
-        CaptureError
-            Where there are any.
-        """
+        """Refuse calls whose output was not projected, but by the module of further attention."""
         now = self._of_call.get(tracker)
         if now is not None and now.waiting and now.waiting[0][0].module is not attention:
             self._refuse(now, "no linear module: a gate or norm stands between, say")

@@ -37,11 +37,6 @@ class Prompt:
         What the model is called with, by name.
     encodings : list of Encoding, optional
         The sequences, where they are texts or token ids.
-
-    Raises
-    ------
-    ModelError
-        Where the model is in training mode.
     """
 
     def __init__(
@@ -59,13 +54,7 @@ class Prompt:
     def of(
         cls, inputs: Inputs, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None
     ) -> Prompt:
-        """Prepare one text, or whatever else `gattn.capture` takes.
-
-        Raises
-        ------
-        CaptureError, ModelError
-            As `gattn.capture` does.
-        """
+        """Prepare one text, or whatever else `gattn.capture` takes."""
         if is_text(inputs):
             return cls.batch([encode(inputs, model, tokenizer)], model, tokenizer)
         given = cast("Mapping[str, Any]", inputs)
@@ -78,13 +67,7 @@ class Prompt:
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase | None,
     ) -> Prompt:
-        """Join sequences that have the same tensors to one batch, padded.
-
-        Raises
-        ------
-        CaptureError
-            Where the model has a decoder after an encoder, and nothing is given for the decoder.
-        """
+        """Join sequences that have the same tensors to one batch, padded."""
         if model.config.is_encoder_decoder and not all(e.decoder_tokens for e in encodings):
             raise CaptureError(
                 f"{type(model).__name__} has an encoder and a decoder: pass a mapping with "

@@ -25,9 +25,8 @@ from gattn.models.read.tracking import Tracker
 from gattn.models.run.editing import open_edits
 from gattn.models.run.options import Options
 from gattn.models.run.projections import Projections, value_norms
-from gattn.models.run.recorded import RecordedLayer, RecordedSequence
+from gattn.models.run.recorded import RecordedLayer, RecordedSequence, trace_of
 from gattn.models.run.sequences import Sequences
-from gattn.models.run.traces import trace_of
 from gattn.models.watch.contexts import Context, takes_part, tracker_of
 
 if TYPE_CHECKING:
@@ -236,15 +235,7 @@ class Recording(Context):
     # What was recorded
 
     def finish(self) -> None:
-        """Check that what was asked for came up.
-
-        Raises
-        ------
-        CaptureError
-            Where no attention was seen.
-        SelectionError
-            Where there is no such layer.
-        """
+        """Check that what was asked for came up."""
         if not self._was_called:
             raise CaptureError(
                 f"{self._kind} was not called: call the model that the context was opened on, "

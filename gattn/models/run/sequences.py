@@ -193,13 +193,7 @@ class Sequences:
             searched += [one for one in run if one not in searched]
 
     def returned(self, tracker: Tracker, sequences: Tensor, prompts: Tensor, beams: int) -> None:
-        """Keep what a search returned of what it ran, each up to its last token but one.
-
-        Raises
-        ------
-        CaptureError
-            Where it ran nothing of the kind.
-        """
+        """Keep what a search returned of what it ran, each up to its last token but one."""
         with self._lock:
             run = self._searched.pop(tracker, [])
             texts = max(len(prompts) // beams, 1)

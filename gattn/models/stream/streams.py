@@ -65,13 +65,7 @@ class RunningLayer:
             self.events.append(Event(module, before, behind, is_alone))
 
     def taken_apart(self, output: Tensor | None) -> Sublayer:
-        """Find the parts of the layer's attention, and verify that they sum to its output.
-
-        Raises
-        ------
-        CaptureError
-            Where they are not to be found, or do not.
-        """
+        """Find the parts of the layer's attention, and verify that they sum to its output."""
         assert self.seen is not None
         assert self.given is not None
         call, place, reading = self.seen

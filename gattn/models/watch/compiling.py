@@ -67,13 +67,7 @@ _uncompiled = cast("Callable[..., None]", torch.compiler.disable(_bypass, recurs
 
 
 def bypass_compiled(is_on: Callable[[], bool]) -> None:
-    """Run compiled code as written while `is_on` says so.
-
-    Raises
-    ------
-    ModelError
-        Where this thread is inside compiled code, which cannot be bypassed any more.
-    """
+    """Run compiled code as written while `is_on` says so."""
     _uncompiled(is_on)
 
 
