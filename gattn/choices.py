@@ -99,13 +99,13 @@ class Chosen:
         }
 
 
-def numbers_of(name: str, chosen: LayerChoice) -> list[int] | None:
+def numbers_of(name: str, chosen: LayerChoice, *, may_repeat: bool = False) -> list[int] | None:
     """Read a choice of numbers, such as ``layers=2``, ``layers=[0, 2]`` or ``layers="0,2-4"``.
 
     Raises
     ------
     SelectionError
-        Where it is none, or names one of them twice.
+        Where it is none, or names one of them twice, unless it `may_repeat`.
     """
     if chosen is None:
         return None
@@ -122,7 +122,7 @@ def numbers_of(name: str, chosen: LayerChoice) -> list[int] | None:
     numbers = [index(number) for number in listed]
     if not numbers:
         raise SelectionError(f"{name} is empty: name at least one, or None for all.")
-    if len(set(numbers)) < len(numbers):
+    if not may_repeat and len(set(numbers)) < len(numbers):
         raise SelectionError(f"{name}={numbers} names one of them twice: name each once.")
     return numbers
 

@@ -27,7 +27,7 @@ from gattn.token_names import find_token
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from gattn.models.load.resolving import Model
+    from gattn.models.load.loading import Model
     from gattn.models.read.tracking import Tracker
 
 
@@ -218,7 +218,7 @@ def _decomposed(
     progress: bool,
 ) -> tuple[Decomposition[Sublayer], Any]:
     """Take all layers apart, and tell how to name what is predicted behind a token."""
-    from gattn.models.load.resolving import resolved
+    from gattn.models.load.loading import resolved
 
     model, tokenizer = resolved(model, tokenizer)
     prediction = _Prediction()

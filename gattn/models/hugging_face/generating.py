@@ -22,10 +22,10 @@ class Step(NamedTuple):
 
 
 def present_step(model: nn.Module) -> Step:
-    """Look up the stack of calls for what `generate` knows of this one.
+    """Look up the call stack for what `generate` knows about this call.
 
-    It feeds prompts in pieces of any length, and goes on with rows that have ended, as padding.
-    Searches take rows from others, and several tokens at once.
+    It feeds prompts in pieces of any length, and continues rows that have ended with padding.
+    Searches reorder rows, and feed several tokens at once.
     """
     is_prompt = False
     for name, frame in generation_frames(model):
@@ -39,7 +39,7 @@ def present_step(model: nn.Module) -> Step:
 
 
 def comes_in_chunks(model: nn.Module) -> bool:
-    """Look up the stack of calls for a generation that cuts its prompt into chunks."""
+    """Look up the call stack for a generation that feeds its prompt in chunks."""
     for name, frame in generation_frames(model):
         if name == "_prefill":
             config = frame.f_locals.get("generation_config")
@@ -48,9 +48,9 @@ def comes_in_chunks(model: nn.Module) -> bool:
 
 
 def callers() -> Iterator[FrameType]:
-    """Walk up the stack of calls, from the caller of the function that asks.
+    """Walk up the call stack, from the caller of the function that asks.
 
-    A frame whose own variables are read while one of them is the frame would never be freed.
+    A frame would never be freed if its variables were read while one of them is the frame itself.
     """
     frame: FrameType | None = sys._getframe(1).f_back
     while frame is not None:
@@ -59,9 +59,9 @@ def callers() -> Iterator[FrameType]:
 
 
 def generation_frames(model: nn.Module) -> Iterator[tuple[str, FrameType]]:
-    """Walk up transformers' own methods that run a model, or one that holds it or is in it.
+    """Walk up transformers' own methods that run a model, one that holds it, or one inside it.
 
-    A user's function is none of these, whatever its name.
+    Functions of users do not count, whatever their names.
     """
     for frame in callers():
         name, home = frame.f_code.co_name, str(frame.f_globals.get("__name__"))
@@ -73,7 +73,7 @@ def generation_frames(model: nn.Module) -> Iterator[tuple[str, FrameType]]:
 
 
 def _are_of_one(one: nn.Module, other: nn.Module) -> bool:
-    """Say whether a model is another, holds it, or is in it."""
+    """Say whether two models are the same, or one is inside the other."""
     return (
         one is other
         or any(module is other for module in one.modules())

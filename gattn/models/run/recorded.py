@@ -39,7 +39,7 @@ class RecordedLayer:
     generated: int = 0
 
     def going_back(self) -> Callable[[], None]:
-        """Give a function that forgets what comes from now on."""
+        """Give a function that undoes whatever is added from now on."""
         marks = {heads: (store, store.mark()) for heads, store in self.stores.items()}
         norms, queries, generated = self.norms, self.queries, self.generated
 
@@ -52,7 +52,7 @@ class RecordedLayer:
         return go_back
 
     def add_norms(self, norms: Tensor, first: int) -> None:
-        """Add the keys' value norms (heads, keys); those known already come again."""
+        """Add the norms of keys (heads, keys) from position `first` on; known ones come again."""
         norms = norms.cpu()
         if self.norms is None:
             self.norms = norms
@@ -82,8 +82,8 @@ class RecordedLayer:
 class RecordedSequence:
     """What is known of one sequence.
 
-    `owner` went on with it last, as one of its rows; `fed` are the ids of all its slots, and which
-    of these are real. Logits come with the number of tokens that they end after.
+    `owner` continued it last, as one of its rows; `fed` are the ids of all its slots, and which of
+    these are real. Logits come with the number of tokens after which they end.
     """
 
     owner: Progress
@@ -104,7 +104,7 @@ class RecordedSequence:
         return [layer for layer in layers if layer.is_cached]
 
     def first(self, tokens: int) -> RecordedSequence:
-        """Copy its first tokens; layers that no cache goes on with stay as they are."""
+        """Copy its first tokens; layers that no cache continues are shared."""
         layers = {
             stack: {
                 n: layer.first(tokens) if layer.is_cached else layer
@@ -126,18 +126,18 @@ class RecordedSequence:
         )
 
     def _grows(self, stack: str, is_query: bool) -> bool:
-        """Say whether a stack's ids go on with a cache: the keys of cross-attention stay."""
+        """Say whether a stack's ids grow with a cache: the keys of cross-attention do not."""
         layers = self.layers.get(stack, {}).values()
         return any(layer.is_cached and (is_query or not layer.is_cross) for layer in layers)
 
     @property
     def generated(self) -> int:
-        """How many tokens came step by step; those of cross-attention come again."""
+        """How many tokens were generated; cross-attention sees the same ones again."""
         layers = (layer for stack in self.layers.values() for layer in stack.values())
         return max((layer.generated for layer in layers if not layer.is_cross), default=0)
 
     def generate_after(self, prompt: int) -> None:
-        """Note that all tokens after the first so many were generated."""
+        """Note that all tokens after a prompt of this length were generated."""
         for layer in self._cached():
             layer.generated = max(layer.queries - prompt, 0)
 
@@ -148,7 +148,7 @@ def trace_of(
     encoding: Encoding | None,
     tokenizer: PreTrainedTokenizerBase | None,
 ) -> AttentionTrace:
-    """Make the trace of a sequence; its tokens are those of the encoding, where that is known."""
+    """Make the trace of a sequence, with the names of its encoding, if there is one."""
     stacks = {}
     for stack, layers in sequence.layers.items():
         names = _names(sequence, stack, tokenizer) if encoding is None else encoding.names(stack)
@@ -195,7 +195,7 @@ def _graphs(layer: RecordedLayer, names: dict[str, Any]) -> list[AttentionGraph]
 
 
 def _fitting(graph: AttentionGraph, names: dict[str, Any]) -> dict[str, Any]:
-    """Take the names that are as many as the graph's tokens: an image's patches have none."""
+    """Take the names that match the graph's number of tokens: an image's patches have none."""
     sizes = {
         "tokens": graph.graph.num_tokens,
         "words": graph.graph.num_tokens,
