@@ -87,13 +87,13 @@ class Chosen:
         }
 
 
-def numbers_of(name: str, chosen: LayerChoice) -> list[int] | None:
+def numbers_of(name: str, chosen: LayerChoice, *, may_repeat: bool = False) -> list[int] | None:
     """Read a choice of numbers, such as ``layers=2``, ``layers=[0, 2]`` or ``layers="0,2-4"``.
 
     Raises
     ------
     SelectionError
-        If it is not such a choice, or repeats a number.
+        If it is not such a choice, or repeats a number and not `may_repeat`.
     """
     if chosen is None:
         return None
@@ -110,7 +110,7 @@ def numbers_of(name: str, chosen: LayerChoice) -> list[int] | None:
     numbers = [index(number) for number in listed]
     if not numbers:
         raise SelectionError(f"{name} is empty: name at least one, or None for all.")
-    if len(set(numbers)) < len(numbers):
+    if not may_repeat and len(set(numbers)) < len(numbers):
         raise SelectionError(f"{name}={numbers} repeats a number: name each once.")
     return numbers
 

@@ -8,7 +8,7 @@ import gattn
 from gattn.errors import CaptureError, ModelError
 from gattn.models.load.encoding import Encoding, encode, pad
 from gattn.models.load.loading import EMBEDDED_PATH
-from gattn.models.load.words import words_of_run
+from gattn.models.load.token_texts import words_of_run
 
 TEXTS = [
     "The dog chased the cat",

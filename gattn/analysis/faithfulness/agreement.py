@@ -23,7 +23,8 @@ from gattn.models.load.encoding import Inputs
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from gattn.models.load.resolving import Model
+    from gattn.models.load.loading import Model
+
 
 _RESAMPLES = 1000
 _LEAST = 3

@@ -25,7 +25,7 @@ from gattn.models.load.encoding import Inputs
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from gattn.models.load.resolving import Model
+    from gattn.models.load.loading import Model
 
 _BASELINE = "random"
 _OTHER_COLUMNS = {"share", "count", _BASELINE, "random_low", "random_high"}

@@ -19,14 +19,14 @@ from gattn.models.edit.base import Edit
 from gattn.models.effects.effect import Runner, measured
 from gattn.models.effects.metrics import Measure, Metric, Token
 from gattn.models.load.encoding import Inputs
-from gattn.models.load.resolving import resolved
+from gattn.models.load.loading import resolved
 from gattn.models.run.capturing import capture
 from gattn.models.run.editing import open_edits
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from gattn.models.load.resolving import Model
+    from gattn.models.load.loading import Model
 
 
 class CutOptions(TypedDict, total=False):

@@ -20,14 +20,14 @@ from gattn.models.edit.applying import parts
 from gattn.models.effects.gradients import Backward, LayerOutput, Outputs
 from gattn.models.effects.metrics import Metric, Token
 from gattn.models.load.encoding import Inputs
-from gattn.models.load.resolving import resolved
+from gattn.models.load.loading import resolved
 from gattn.models.read.reading import Reading
 from gattn.models.run.capturing import capturing
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from gattn.models.load.resolving import Model
+    from gattn.models.load.loading import Model
 
 _FEWEST = TopK(1)
 """What is captured for the names of layers and tokens alone."""

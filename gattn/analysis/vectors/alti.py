@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
     from gattn.models.load.encoding import Inputs
-    from gattn.models.load.resolving import Model
+    from gattn.models.load.loading import Model
     from gattn.models.stream.sublayers import Sublayer
 
 _ROWS = 64  # of queries whose vectors are made at once

@@ -27,7 +27,7 @@ from gattn.progress import walk
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from gattn.models.load.resolving import Model
+    from gattn.models.load.loading import Model
     from gattn.models.read.tracking import Tracker
 
 
@@ -217,7 +217,7 @@ def _decomposed(
     progress: bool,
 ) -> tuple[Decomposition[Sublayer], Any]:
     """Take all layers apart; give a function, too, that names the prediction at a position."""
-    from gattn.models.load.resolving import resolved
+    from gattn.models.load.loading import resolved
 
     model, tokenizer = resolved(model, tokenizer)
     prediction = _Prediction()

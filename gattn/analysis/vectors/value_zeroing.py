@@ -16,8 +16,7 @@ from gattn.errors import CaptureError, SelectionError
 from gattn.models.edit.edges import Cut
 from gattn.models.effects.copying import LayerCopies
 from gattn.models.load.encoding import Inputs
-from gattn.models.load.loading import model_name
-from gattn.models.load.resolving import resolved
+from gattn.models.load.loading import model_name, resolved
 from gattn.models.run.editing import open_edits
 from gattn.names.choices import LayerChoice, numbers_of
 from gattn.names.tokens import find_tokens
@@ -26,7 +25,7 @@ from gattn.progress import walk
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from gattn.models.load.resolving import Model
+    from gattn.models.load.loading import Model
 
 
 def value_zeroing(

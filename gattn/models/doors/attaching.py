@@ -1,7 +1,7 @@
 """Lets contexts take part in the calls of a model, through the doors that show its attention.
 
-Nothing of the model or its configuration is touched but hooks that tell when a call of the model
-begins. Compiled code is bypassed meanwhile.
+Neither the model nor its configuration is changed, apart from hooks that tell when a call begins;
+compiled code is bypassed meanwhile.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _hooks: WeakKeyDictionary[nn.Module, tuple[int, list[Any]]] = WeakKeyDictionary(
 
 @contextmanager
 def attached(model: nn.Module, context: Context) -> Iterator[Calls]:
-    """Let a context take part in each call of a model that is as it was written."""
+    """Let a context take part in each call of a model, which runs as written."""
     known = [calls for calls, _ in present() if calls.model is model]
     mode = None if routes(model) else SoftmaxMode
     calls = known[0] if known else Calls(model, attending(model), mode)

@@ -1,4 +1,4 @@
-"""Which modules of a model attend, and which of them ask transformers' interface how to."""
+"""Finds the modules of a model that attend, and those that ask transformers' interface how."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def routes(model: nn.Module) -> bool:
 def unseen(model: nn.Module) -> list[str]:
     """Name the modules of a model whose attention is not seen.
 
-    In a routed model those are the ones that do not ask the interface how to attend; in any model
-    torch's own multi-head attention, which shows neither queries nor a softmax.
+    In a routed model those are the modules that do not ask the interface how to attend; in any
+    model, torch's own multi-head attention, which shows neither queries nor a softmax.
     """
     asking = [f"{name}." for name in attending(model)]
     is_routed = routes(model)
@@ -40,13 +40,13 @@ def attending(model: nn.Module) -> frozenset[str]:
 
 
 def _attends(module: nn.Module) -> bool:
-    """Say whether a module looks as if it attended."""
+    """Say whether a module looks as if it attends."""
     is_named = "Attention" in type(module).__name__
     return is_named and any(hasattr(module, query) for query in _QUERIES)
 
 
 def _is_near(path: str, others: Sequence[str]) -> bool:
-    """Say whether a module is inside of another, or the other inside of it."""
+    """Say whether a module is inside another, or the other way round."""
     return any(path.startswith(one) or one.startswith(path) for one in others)
 
 

@@ -1,9 +1,9 @@
 """The door to transformers: its attention interface.
 
 Every attention module of a routed model asks ``AttentionInterface.get_interface`` which function
-to call. While a context is open, what it answers is wrapped: the function that the user's model
-chose still computes the output, with its own arguments and its own mask; where edits apply, the
-rows that they change are then replaced; at last the open contexts are shown the call.
+to call. While a context is open, the answer is wrapped: the function that the user's model chose
+still computes the output, with its own arguments and its own mask; if edits apply, the rows that
+they change are then replaced; finally the open contexts are shown the call.
 """
 
 from __future__ import annotations
@@ -92,25 +92,18 @@ class RoutedCall:
     is_own: bool = False
 
     def seen(self, name: str) -> SeenCall:
-        """Say it in the words of any library.
-
-        Raises
-        ------
-        CaptureError
-            Where the implementation's mask cannot be read, or a user's own function drops
-            attention: who attends to whom is then told by its output alone.
-        """
+        """Translate it into what a call is for any library."""
         if self.is_own and self.options.get("dropout"):
             raise CaptureError(
-                f"{name} runs the attention function {self.implementation!r} of your own, which "
-                "cannot be proved under dropout: call model.eval() or set attention_dropout=0."
+                f"{name} runs your own attention function {self.implementation!r}, which cannot "
+                "be verified under dropout: call model.eval() or set attention_dropout=0."
             )
         if self.mask is not None and not (isinstance(self.mask, Tensor) and self.mask.dim() == 4):
             raise CaptureError(
                 f"{name} runs the attention implementation {self.implementation!r} with a "
                 "mask that gattn does not read: expected a tensor that broadcasts to (batch, "
                 f"heads, queries, keys). Load the model with attn_implementation one of {_READABLE}"
-                ", or register such a mask function for your own with AttentionMaskInterface."
+                ", or register such a mask function for it with AttentionMaskInterface."
             )
         scale, softcap = self.options.get("scaling"), self.options.get("softcap")
         return SeenCall(

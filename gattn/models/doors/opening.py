@@ -1,4 +1,4 @@
-"""Opens contexts on live models, which are proved first."""
+"""Opens contexts on live models, after proving that their attention can be read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import nn
 from gattn.models.doors.attaching import attached
 from gattn.models.doors.attending import routes, unseen
 from gattn.models.doors.preflight import prove
-from gattn.models.load.resolving import as_written
+from gattn.models.load.loading import as_written
 from gattn.models.watch.calls import Calls
 from gattn.models.watch.contexts import Context, without_contexts
 
@@ -21,7 +21,7 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
     """Let a context take part in each call of the model.
 
     Contexts nest, and take part only in calls of their own thread or task, and of those that copy
-    its context variables. A model that is not routed is first proved.
+    its context variables. A model that does not route its attention is proved first.
     """
     model = as_written(model)
     if not routes(model):
@@ -30,7 +30,7 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
     if missed := unseen(model):
         warnings.warn(
             f"{len(missed)} modules of {type(model).__name__} do not show their attention, such as "
-            f"{missed[0]}: gattn neither shows nor edits it.",
+            f"{missed[0]}: gattn can neither show nor edit it.",
             stacklevel=4,
         )
     with context.watching(model), attached(model, context) as calls:

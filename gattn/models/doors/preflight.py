@@ -1,7 +1,7 @@
-"""Proves, before anything is trusted, that a model's softmaxes are its attention.
+"""Proves that a model's softmaxes are its attention, before any is trusted.
 
-Routed models prove themselves: each call's attention, times its values, must be the output. Where
-only a softmax is seen, a small input runs first, and what is seen must be what the model says.
+Routed models need no such proof: each call's attention, times its values, must be the output. If
+only a softmax is seen, a small input runs first, and what is seen must be what the model returns.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _SIDE = 64
 _SAMPLES = 4000
 _TOLERANCE = 1e-5
 
-_lock = RLock()  # A model that is proved may call another.
+_lock = RLock()  # A model that is being proved may call another.
 
 
 class _Seen(Context):
-    """Collects the attention of each call with its kind of module, and cuts what it is told to."""
+    """Collects the attention of each call with its type of module, and applies a cut."""
 
     reads_one_call = True
 
@@ -61,14 +61,7 @@ class _Seen(Context):
 
 
 def prove(model: nn.Module) -> None:
-    """Prove a model, once.
-
-    Raises
-    ------
-    CaptureError
-        Where its softmaxes are not the attention that the model itself gives, where seeing them
-        changes its output, or cutting them does not.
-    """
+    """Prove a model once: it returns its softmaxes as attention, and cuts have an effect."""
     with _lock:
         found = proved_kinds.get(model)
         if found is None and model.training:
@@ -80,13 +73,13 @@ def prove(model: nn.Module) -> None:
 
 
 def _found(model: nn.Module) -> str | Kinds:
-    """Say why a model cannot be trusted, or which kinds of modules of it can."""
+    """Say why a model cannot be trusted, or which types of its modules can."""
     try:
         with _random_numbers_kept(model), torch.no_grad():
             inputs = _small_input(model)
             if inputs is None:
                 found: str | Kinds = (
-                    "gattn has no small input for it, to prove that its softmaxes are attention"
+                    "gattn cannot make a small input for it, to prove its softmaxes are attention"
                 )
             else:
                 found = _difference(_like(model), inputs)
@@ -114,7 +107,7 @@ def _random_numbers_kept(model: nn.Module) -> Iterator[None]:
 
 
 def _like(model: nn.Module) -> nn.Module:
-    """Copy a model, but for its parameters: running may change its modules, hooks and buffers."""
+    """Copy a model except its parameters: running may change its modules, hooks and buffers."""
     memory: dict[int, Any] = {id(parameter): parameter for parameter in model.parameters()}
     for module in model.modules():
         for value in (*module._buffers.values(), *vars(module).values()):
@@ -124,12 +117,12 @@ def _like(model: nn.Module) -> nn.Module:
     for module in twin.modules():
         for hooks in (module._forward_pre_hooks, module._forward_hooks):
             for number in [number for number, hook in hooks.items() if _is_users(hook)]:
-                del hooks[number]  # The user called nothing.
+                del hooks[number]  # The user has not called the model.
     return twin
 
 
 def _is_users(hook: Any) -> bool:
-    """Say whether a hook is no part of how torch or transformers compute, as weight norms are."""
+    """Say whether a hook is the user's; torch's and transformers' own are parts of a model."""
     home = getattr(getattr(hook, "func", hook), "__module__", None) or ""
     return not home.startswith(("torch.", "transformers."))
 
@@ -138,7 +131,7 @@ def _difference(model: nn.Module, inputs: dict[str, Tensor]) -> str | Kinds:
     said = model(**inputs, output_attentions=True)
     given = list(_attentions(said))
     if not given:
-        return "it gives no attentions to compare its softmaxes with"
+        return "it returns no attentions to compare its softmaxes with"
     plain, seen = model(**inputs), _Seen()
     with attached(model, seen):
         watched = model(**inputs)
@@ -148,11 +141,11 @@ def _difference(model: nn.Module, inputs: dict[str, Tensor]) -> str | Kinds:
     for attention in given:
         kinds = {kind for other, kind in seen.attention if _are_equal(attention, other)}
         if not kinds:
-            return "an attention that it gives is none of the softmaxes that were seen"
+            return "an attention that it returns is not among the softmaxes that were seen"
         proved |= kinds
-    # Models may give one attention of several; one kind of module has one kind of softmax.
+    # Models may return one attention of several; one type of module has one kind of softmax.
     if strange := {kind for _, kind in seen.attention} - proved:
-        return f"the softmax of a {strange.pop().__name__} is none of the attentions that it gives"
+        return f"the softmax of a {strange.pop().__name__} is not among the attentions it returns"
     with attached(model, _Seen(Cut(layer=0, renormalize=False))):
         cut = model(**inputs)
     if _are_same(plain, cut):
@@ -161,7 +154,7 @@ def _difference(model: nn.Module, inputs: dict[str, Tensor]) -> str | Kinds:
 
 
 def _small_input(model: nn.Module) -> dict[str, Tensor] | None:
-    """Make an input of each kind that the model takes; nothing where it takes none of these."""
+    """Make an input of each kind that the model takes, if it takes any of these."""
     config: Any = model.config
     generator = torch.Generator().manual_seed(0)
     names = inspect.signature(model.forward).parameters
@@ -187,7 +180,7 @@ def _small_input(model: nn.Module) -> dict[str, Tensor] | None:
 
 
 def _setting(config: Any, *names: str) -> Any:
-    """Find a setting by any of its names, in a configuration or in that of its images."""
+    """Find a setting by any of its names, in a configuration or its configuration of images."""
     for one in (config, getattr(config, "vision_config", None)):
         for name in names:
             if (value := getattr(one, name, None)) is not None:
@@ -204,7 +197,7 @@ def _all(nested: Any) -> Iterator[Tensor]:
 
 
 def _attentions(output: Any) -> Iterator[Tensor]:
-    """Walk the attentions that a model gives, those of models inside it too."""
+    """Walk the attentions that a model returns, including those of models inside it."""
     for name, some in output.items() if isinstance(output, Mapping) else ():
         if isinstance(some, Mapping):
             yield from _attentions(some)
@@ -213,7 +206,7 @@ def _attentions(output: Any) -> Iterator[Tensor]:
 
 
 def _are_equal(given: Tensor, seen: Tensor) -> bool:
-    # Models may round what they give, not what they compute.
+    # Models may round what they return, not what they compute.
     tolerance = max(_TOLERANCE, torch.finfo(given.dtype).eps)
     return given.shape == seen.shape and _largest(given.float() - seen.float()) < tolerance
 

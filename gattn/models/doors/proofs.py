@@ -1,4 +1,4 @@
-"""What is proved of models that do not route their attention: whose softmaxes are attention."""
+"""The proofs of models that do not route their attention: which softmaxes are attention."""
 
 from __future__ import annotations
 
@@ -11,17 +11,11 @@ from gattn.errors import CaptureError
 
 Kinds = set[type[nn.Module]]
 proved_kinds: WeakKeyDictionary[nn.Module, str | Kinds] = WeakKeyDictionary()
-"""By model: the kinds of modules whose softmax is attention, or why it is refused."""
+"""By model: the types of modules whose softmax is attention, or why it is refused."""
 
 
 def check_kind(model: nn.Module, module: nn.Module) -> None:
-    """Refuse the softmax of a kind of module that did not run in the proof of its model.
-
-    Raises
-    ------
-    CaptureError
-        Where it did not.
-    """
+    """Refuse the softmax of a type of module that did not run in the proof of its model."""
     kinds = proved_kinds.get(model)
     if isinstance(kinds, set) and type(module) not in kinds:
         refuse(
@@ -32,13 +26,7 @@ def check_kind(model: nn.Module, module: nn.Module) -> None:
 
 
 def refuse(model: nn.Module, reason: str) -> NoReturn:
-    """Refuse a model.
-
-    Raises
-    ------
-    CaptureError
-        Always.
-    """
+    """Refuse a model."""
     chosen = getattr(model.config, "_attn_implementation", None)
     hint = (
         f" It runs the attention implementation {chosen!r}, which may compute no softmax that can "
@@ -46,6 +34,6 @@ def refuse(model: nn.Module, reason: str) -> NoReturn:
     )
     raise CaptureError(
         f"{type(model).__name__} does not route its attention through transformers' attention "
-        f"interface, and {reason}. It is refused: what gattn would show could be wrong."
+        f"interface, and {reason}. It is refused, since what gattn would show could be wrong."
         + (hint if chosen not in (None, "eager") and not model.training else "")
     )

@@ -1,7 +1,7 @@
-"""Tells contexts which sequences a search of `generate` ended with.
+"""Tells contexts which sequences a search of `generate` returned.
 
-A search, by beams or drafts that are checked, runs more than it returns, so `GenerationMixin`'s
-methods are wrapped while a context is open, as the attention interface is.
+A search, by beams or with drafts, runs more than it returns, so `GenerationMixin`'s methods are
+wrapped while a context is open, as the attention interface is.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ def _watched(search: Callable[..., Any]) -> Callable[..., Any]:
         settings = given["generation_config"]
         if getattr(settings, "assistant_early_exit", None) is not None:
             raise CaptureError(
-                "The model drafts by leaving its own layers early (assistant_early_exit), so its "
-                "calls are of two models: give another model as the assistant, or none."
+                "The model drafts with its own first layers (assistant_early_exit), so its calls "
+                "are those of two models: use another model as the assistant, or none."
             )
         for tracker, context in entries:
             context.search(tracker)
@@ -66,9 +66,9 @@ def _watched(search: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _entries(model: Any) -> list[tuple[Tracker, Context]]:
-    """Give the contexts of the model that generates, of its whole or of a part, and what follows.
+    """Give the contexts of the model that generates, or of its parts, and their trackers.
 
-    What reads one call takes no part in those within it.
+    A context that reads one call ignores those within it.
     """
     parts = list(model.modules())
     found = [

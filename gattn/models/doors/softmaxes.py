@@ -1,7 +1,7 @@
-"""Sees the attention of models that do not route it: the softmax of their scores.
+"""The door to models that do not route their attention: the softmax of their scores.
 
-Such a call has no queries and keys, but the scores themselves, which here are the mask: what is
-added to the scores of vectors without any numbers.
+Such a call has no queries and keys, only the scores, which take the place of the mask: they are
+added to the scores of vectors of no dimension.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _is_inside: ContextVar[bool] = ContextVar("is_inside", default=False)
 class SoftmaxMode(TorchFunctionMode):
     """Takes each softmax over the last of four dimensions inside a model as its attention.
 
-    Modes know no model of their own: one is on for each open context, and whichever comes first
-    sees a softmax, so that contexts may close in any order.
+    A mode belongs to no model: there is one per open context, and whichever comes first handles a
+    softmax, so that contexts may close in any order.
     """
 
     def __torch_function__(
@@ -57,7 +57,7 @@ class SoftmaxMode(TorchFunctionMode):
 
 
 def _seen(attention: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> Any:
-    """Let the open contexts take part, where a softmax is a model's attention."""
+    """Let the open contexts take part, if a softmax is a model's attention."""
     scores = args[0] if args else given.get("input")
     dim = given.get("dim", args[1] if len(args) > 1 else None)
     trackers = [calls.tracker for calls, _ in present() if calls.depth]
@@ -78,7 +78,7 @@ def _seen(attention: Any, args: tuple[Any, ...], given: Mapping[str, Any]) -> An
 
 
 def _owner(trackers: Sequence[Tracker]) -> tuple[nn.Module | None, Tracker | None]:
-    """Find the module that computes the softmax: the innermost that is more than a softmax."""
+    """Find the module that computes the softmax: the innermost that is not just a softmax."""
     frame: FrameType | None = sys._getframe(3)
     while frame is not None:
         module = frame.f_locals.get("self")

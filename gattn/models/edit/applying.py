@@ -1,4 +1,4 @@
-"""Edited heads: who has which edits, their attention, and their rows in the output."""
+"""Applies edits: sorts heads by their edits, and puts edited rows into the output."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ from gattn.normalizers import Normalizer, Softmax
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Heads of a reading that have the same edits.
+    """Heads of a reading with the same edits.
 
-    `attention` computes them, up to `after`; of its heads, `own` are these.
+    `attention` computes them except for the edits `after`; `own` are their numbers in it.
     """
 
     reading: Reading
@@ -46,7 +46,7 @@ class Part:
 
     @cached_property
     def changed(self) -> Tensor:
-        """Say which queries the edits change, as booleans."""
+        """Which queries the edits change, as booleans."""
         changed = torch.zeros(len(self.reading.queries), dtype=torch.bool)
         for edit in self.edits:
             if isinstance(edit, Restrict):
@@ -63,9 +63,9 @@ class Part:
         return [edit for edit in self.reading.edits if self.heads[0] in edit.heads(heads)]
 
     def blocks(self, *, scores: bool = True) -> Iterator[RowBlock]:
-        """Walk whole rows of edited attention; its heads are those of the part.
+        """Walk whole rows of the part's edited attention.
 
-        Without scores attention has no gradient; see `tiles.row_blocks`.
+        Without scores it has no gradient; see `tiles.row_blocks`.
         """
         is_whole = len(self.own) == self.attention.query.shape[1]
         for block in tiles.row_blocks(self.attention, scores=scores):
@@ -98,7 +98,7 @@ class Part:
 
 
 def parts(reading: Reading, heads: Sequence[int] | None = None) -> list[Part]:
-    """Sort heads, by default all, by their edits."""
+    """Group heads, by default all, by their edits."""
     of_head: dict[tuple[int, ...], list[int]] = {}
     named = [set(edit.heads(reading.heads)) for edit in reading.edits]
     for head in range(reading.heads) if heads is None else heads:
@@ -130,16 +130,16 @@ def _part(reading: Reading, heads: list[int], edits: tuple[Edit, ...]) -> Part:
 
 
 def _check_uses(edits: Sequence[Edit]) -> None:
-    """Refuse edits of a head whose attention a later one gives."""
+    """Refuse edits of a head that a later `Use` would override."""
     uses = [number for number, edit in enumerate(edits) if isinstance(edit, Use)]
     if not uses:
         return
     lost = [*edits[: uses[-1]], *(edit for edit in edits if not edit.is_after)]
     if lost:
         raise EditError(
-            f"{edits[uses[-1]]} gives a head its attention, so that nothing is left of "
-            f"{lost[0]}: edit the graph itself, leave out the other edit, or where it changes "
-            "attention after normalizing, let it come after."
+            f"{edits[uses[-1]]} sets a head's attention, which overrides {lost[0]}: edit the graph "
+            "itself, leave out the other edit, or put it last if it changes attention after "
+            "normalizing."
         )
 
 
@@ -163,7 +163,7 @@ def _normalizer_of(normalizer: Normalizer, heads: list[int]) -> Normalizer:
 
 
 def apply(call: SeenCall, readings: Sequence[Reading]) -> None:
-    """Put the edited rows into a call's output, and into the attention that it gives."""
+    """Put the edited rows into a call's output, and into the attention that it returns."""
     output, weights = call.output, call.weights
     for reading in readings:
         for part in parts(reading) if reading.edits else ():

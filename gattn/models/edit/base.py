@@ -1,4 +1,4 @@
-"""What every edit is: a change to the graph inside a live model, in some layers and heads."""
+"""The base of all edits: changes to the graph inside a live model, in some layers and heads."""
 
 from __future__ import annotations
 
@@ -47,17 +47,16 @@ class Edit(Described):
                 object.__setattr__(self, name, numbers if len(numbers) > 1 else numbers[0])
 
     def _take(self, named: Named) -> None:
-        """Take the heads, and the stack, that its layer names."""
+        """Take over the heads, and the stack, that `layer` names."""
         names_heads = bool(named.heads) or named.head is not None
         if names_heads and self.head is not None:
             raise SelectionError(
-                f"layer={self.layer!r} names heads already, so head={self.head!r} may not be "
-                "given; for several layers write a list, as in layer=[2, 1]."
+                f"layer={self.layer!r} already names heads, so leave out head={self.head!r}; for "
+                "several layers write a list, as in layer=[2, 1]."
             )
         if named.stack is not None and self.stack not in (None, named.stack):
             raise SelectionError(
-                f"layer={self.layer!r} names a stack already, so stack={self.stack!r} may not be "
-                "given."
+                f"layer={self.layer!r} already names a stack, so leave out stack={self.stack!r}."
             )
         values = {"layer": named.heads or named.layer, "stack": named.stack or self.stack}
         if names_heads:
@@ -66,7 +65,7 @@ class Edit(Described):
             object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:
-        """Show what differs from the defaults."""
+        """Show the fields that differ from their defaults."""
         shown = [
             f"{one.name}={_shown(value)}"
             for one in fields(cast("Any", self))
@@ -76,7 +75,7 @@ class Edit(Described):
 
     @property
     def record(self) -> EditRecord:
-        """What it says of itself."""
+        """What files and graphs keep of it."""
         values = {one.name: getattr(self, one.name) for one in fields(cast("Any", self))}
         held = [value for value in values.values() if not _is_plain(value)]
         where = ("layer", "head", "query", "key")
@@ -97,17 +96,17 @@ class Edit(Described):
         return layers is None or place.layer in layers
 
     def layers(self) -> list[int] | None:
-        """List its layers; None for all."""
+        """List its layers; None means all."""
         if (places := places_of(self.layer)) is not None:
             return sorted({layer for layer, _ in places})
         return numbers_of("layer", self.layer)
 
     def named(self) -> dict[str, set[Any]]:
-        """Give the layers that it names, and the tokens that it names one by one."""
+        """Give the layers that it names, and the tokens that it names individually."""
         return {"layer": set(self.layers() or ())}
 
     def heads(self, count: int) -> list[int]:
-        """List its heads out of so many."""
+        """List its heads, in a layer with `count` heads."""
         heads = numbers_of("head", self.head)
         if heads is None:
             return list(range(count))
@@ -118,7 +117,7 @@ class Edit(Described):
         return heads
 
     def in_layer(self, layer: int) -> Edit:
-        """Give what it is in a layer, where it names places."""
+        """Give its part in one layer, if it names places (layer, head)."""
         places = places_of(self.layer)
         if places is None:
             return self
@@ -127,22 +126,19 @@ class Edit(Described):
 
     @property
     def needs_tokens(self) -> bool:
-        """Whether a call's tokens say which positions it means."""
+        """Whether its positions depend on a call's tokens."""
         return False
 
     def located(self, query: KnownTokens, key: KnownTokens) -> tuple[Edit, set[tuple[str, Any]]]:
-        """Replace tokens' texts, and what counts from the end, by positions.
-
-        Also gives which of them were found.
-        """
+        """Replace texts of tokens and negative positions by positions; also give those found."""
         return self, set()
 
     def changes(self, reading: Reading) -> Tensor | None:
-        """Say which queries of a call it changes, as booleans; None for all of them."""
+        """Say which queries of a call it changes, as booleans; None means all."""
         return None
 
     def meets(self, reading: Reading) -> bool:
-        """Say whether there is anything for it to edit in a call."""
+        """Say whether it has anything to edit in a call."""
         return bool(len(reading.queries) and len(reading.keys))
 
     def allowed(self, graph: TokenGraph, reading: Reading) -> TokenGraph:
@@ -161,14 +157,14 @@ def _shown(value: object) -> str:
 
 
 def _is_plain(value: object) -> bool:
-    """Say whether an edit's text says all of a value."""
+    """Say whether an edit's text fully describes a value."""
     if isinstance(value, (list, tuple)):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, (str, int, float, slice, range))
 
 
 def _recorded(where: Any) -> Any:
-    """Give layers, heads or tokens as a record has them."""
+    """Give layers, heads or tokens as a record holds them."""
     if where is None or isinstance(where, (int, str, slice)):
         return where
     if isinstance(where, range):

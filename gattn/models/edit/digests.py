@@ -1,4 +1,4 @@
-"""Tells graphs, parameters and functions from others that are written alike."""
+"""Tells apart graphs, parameters and functions that look the same as text."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _LENGTH = 8
 
 
 def digest_of(values: Iterable[Any]) -> str:
-    """Digest graphs, modules, functions and tensors by what they hold."""
+    """Compute a digest of what graphs, modules, functions and tensors hold."""
     digest = sha256()
     for value in values:
         _feed(value, digest)
@@ -51,18 +51,18 @@ def _feed(value: Any, digest: Any) -> None:
 
 
 def _plain(attributes: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Take a module's own numbers, texts and functions."""
+    """Give a module's own numbers, strings and functions."""
     kinds = (bool, int, float, str, FunctionType)
     return sorted((name, x) for name, x in attributes.items() if isinstance(x, kinds))
 
 
 def about_function(function: FunctionType) -> list[Any]:
-    """List what tells a function from another one of its name."""
+    """List what distinguishes a function from others with its name."""
     held = [cell.cell_contents for cell in function.__closure__ or ()]
     return [*_code(function.__code__), function.__defaults__, function.__kwdefaults__, held]
 
 
 def _code(code: CodeType) -> list[Any]:
-    """List what a function does, wherever it is written."""
+    """List what a function does, without where it is written."""
     constants = [_code(one) if isinstance(one, CodeType) else one for one in code.co_consts]
     return [code.co_code, code.co_names, constants]

@@ -1,4 +1,4 @@
-"""Edits of the edges from some keys to some queries: they are cut, or scaled."""
+"""Edits that cut or scale the edges from some keys to some queries."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class _AtTokens(Edit):
             check_tokens(name, getattr(self, name))
 
     def named(self) -> dict[str, set[Any]]:
-        """Give the layers that it names, and the tokens that it names one by one."""
+        """Give the layers that it names, and the tokens that it names individually."""
         return {
             **super().named(),
             "query": one_by_one(self.query),
@@ -55,11 +55,11 @@ class _AtTokens(Edit):
 
     @property
     def needs_tokens(self) -> bool:
-        """Whether a call's tokens say which positions it means."""
+        """Whether its positions depend on a call's tokens."""
         return any(map(is_relative, (self.query, self.key)))
 
     def located(self, query: KnownTokens, key: KnownTokens) -> tuple[Edit, set[tuple[str, Any]]]:
-        """Replace tokens' texts, and what counts from the end, by positions."""
+        """Replace texts of tokens and negative positions by positions."""
         places: dict[str, Any] = {}
         found: set[tuple[str, Any]] = set()
         for name, tokens in (("query", query), ("key", key)):
@@ -84,7 +84,7 @@ class _AtTokens(Edit):
         return changed
 
     def meets(self, reading: Reading) -> bool:
-        """Say whether one of its edges is there."""
+        """Say whether a call has any of its edges."""
         queries = chosen(reading.queries, self.query).nonzero()[:, 0]
         keys = chosen(reading.keys, self.key).nonzero()[:, 0]
         if not len(queries) or not len(keys):
@@ -102,25 +102,25 @@ class _AtTokens(Edit):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Cut(_AtTokens):
-    """Cut edges: all that run from some keys to some queries, in some heads.
+    """Cut edges (ablation, knockout): all from some keys to some queries, in some heads.
 
     Parameters
     ----------
     layer, head : int or sequence of int, optional
-        Where; all by default. A pair ``(2, 1)`` as the layer, or ``"2.1"``, is head 1 of layer 2,
-        and ``[(2, 0), (3, 1)]`` or ``"2.0,3.1"`` two heads; ``layer=[2, 1]`` are two layers. Text
-        is what the command line takes: ``"cross:0-2.1"`` names a stack, too.
+        Where; all by default. As the layer, ``(2, 1)`` or ``"2.1"`` is head 1 of layer 2, and
+        ``[(2, 0), (3, 1)]`` or ``"2.0,3.1"`` are two heads; ``layer=[2, 1]`` are two layers. Text
+        is as on the command line: ``"cross:0-2.1"`` also names a stack.
     query, key : int, str, slice, range or sequence of int or str, optional
-        Positions of tokens, a span of them, or a token's text, which stands for each of its
-        occurrences; all by default. Texts are those that graphs show, or if it leaves no doubt
-        what the tokenizer calls a token. Negative positions count from the end of the text that
-        the model is first called with: -1 is the last token of the prompt, also while more are
-        generated with a cache. ``Cut(key=4)`` cuts all edges out of token 4, ``Cut(query=4)`` all
-        into it, and ``Cut(layer=5, head=1)`` the whole head, which is zero ablation.
+        Positions of tokens, a span of them, or a token's text, which stands for all of its
+        occurrences; all tokens by default. Texts are those that graphs show, or, if unambiguous,
+        the tokenizer's names. Negative positions count from the end of the text that the model is
+        first called with: -1 stays the last token of the prompt while more are generated with a
+        cache. ``Cut(key=4)`` cuts all edges out of token 4, ``Cut(query=4)`` all edges into it,
+        and ``Cut(layer=5, head=1)`` the whole head, which is zero ablation.
     renormalize : bool
-        True removes the edges before normalizing, so that the others share out what they had; a
-        query without edges gets zero. False zeroes their attention afterwards: for
-        ``Cut(key=t, renormalize=False)`` this is value zeroing.
+        True removes the edges before normalizing, so that the others share out their attention; a
+        query without edges gets zero. False zeroes their attention afterwards:
+        ``Cut(key=t, renormalize=False)`` is value zeroing.
     stack : str, optional
         Which stack, such as "encoder" or "cross"; needed where the model has several.
 

@@ -1,4 +1,4 @@
-"""Says where the text ends that negative positions of edits count from the end of."""
+"""Finds the end of the text, from which edits count negative positions."""
 
 from __future__ import annotations
 
@@ -20,15 +20,10 @@ _IDS = ("decoder_input_ids", "input_ids")
 
 
 class Ends:
-    """The lengths of the texts that the model was first called with.
+    """The lengths of the texts that the model was first called with, for a context's edits.
 
-    A text that goes on token by token, with its cache, keeps the end that it had. One that grows in
-    another way has no end that stays, and is refused.
-
-    Parameters
-    ----------
-    edits : sequence of sequence of Edit
-        The edits of a context.
+    A text that grows token by token, with its cache, keeps its first end. If it grows in any other
+    way, its end moves, and counting from it is refused.
     """
 
     def __init__(self, edits: Sequence[Sequence[Edit]]) -> None:
@@ -46,14 +41,14 @@ class Ends:
         self._grows: set[str] = set()
 
     def begin(self, tracker: Tracker) -> None:
-        """Note that a call begins, and whether its text is the last one, made longer."""
+        """Note that a call begins, and whether its text extends that of the last call."""
         self._now.clear()
         if not self._counting:
             return
         if comes_in_chunks(tracker.model):
             raise EditError(
-                "An edit counts positions from the end, and the prompt comes in chunks "
-                "(prefill_chunk_size): name positions from 0, or give the whole prompt in one call."
+                "An edit counts positions from the end, but the prompt comes in chunks "
+                "(prefill_chunk_size): count from 0, or give the whole prompt in one call."
             )
         origin = tracker.progress.origin
         if origin is not None and origin.progress in self._counts:
@@ -71,15 +66,15 @@ class Ends:
     def count(
         self, edit: Edit, place: Place, sequence: int, tracker: Tracker, side: str
     ) -> int | None:
-        """Count the tokens of a sequence, as the text was first given; None where none asks."""
+        """Count the tokens of a sequence as it was first given; None if the edit does not ask."""
         if id(edit) not in self._counting:
             return None
         of_decoder = place.stack == "decoder" or (place.stack == "cross" and side == "query")
         if (_IDS[0] if of_decoder and _IDS[0] in self._last else _IDS[1]) in self._grows:
             raise EditError(
-                f"{edit} counts from the end, and the text grows from call to call without a "
-                "cache, so that the end moves: name positions from 0, use the cache, or open a "
-                "context for each call."
+                f"{edit} counts from the end, but the text grows from call to call without a "
+                "cache, so that the end moves: count from 0, use the cache, or open a context for "
+                "each call."
             )
         counts = self._counts.setdefault(tracker.progress, {})
         known = counts.setdefault((place.stack, side), {})
@@ -96,13 +91,13 @@ class Ends:
         if known.keys() != set(place.sequences):
             raise EditError(
                 f"{edit} counts from the end, but the text came in several calls, so that its end "
-                "is not known: name positions from 0, or give the whole prompt in one call."
+                "is not known: count from 0, or give the whole prompt in one call."
             )
         return known[sequence]
 
 
 def _goes_on(last: Tensor, ids: Tensor) -> bool:
-    """Say whether ids begin with those of the last call."""
+    """Say whether ids extend those of the last call."""
     width = last.shape[1]
     return (
         ids.shape[0] == last.shape[0] and ids.shape[1] > width and torch.equal(ids[:, :width], last)

@@ -1,4 +1,4 @@
-"""Edits that are given a graph: the model keeps to it, or runs with its attention."""
+"""Edits with a graph: the model is restricted to its edges, or uses its attention."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Restrict(Edit):
-    """Let tokens attend only along those of the model's edges that a graph has too.
+    """Restrict attention to the model's edges that are also in a graph.
 
     Parameters
     ----------
     graph : TokenGraph
-        A graph on at least as many tokens as the sequence comes to have.
+        A graph on at least as many tokens as the sequence will have.
     layer, head, stack
         Where, as in `Cut`.
 
@@ -54,7 +54,7 @@ class Restrict(Edit):
 
     @staticmethod
     def loses(left: TokenGraph, graph: TokenGraph) -> Tensor:
-        """Say which queries have fewer edges than in a graph."""
+        """Say which queries have fewer edges left than in a graph."""
         return (left.in_degree != graph.in_degree).cpu()
 
     def meets(self, reading: Reading) -> bool:
@@ -62,11 +62,11 @@ class Restrict(Edit):
         return super().meets(reading) and bool(self.changes(reading).any())
 
     def allowed(self, graph: TokenGraph, reading: Reading) -> TokenGraph:
-        """Take the edges that are in both."""
+        """Keep the edges that are in both graphs."""
         queries, keys, given = reading.queries, reading.keys, self.graph
         if given.is_bipartite != graph.is_bipartite:
             kind = "bipartite" if graph.is_bipartite else "a graph on one sequence"
-            raise EditError(f"{self}: the model's graph is {kind}, the given one is not.")
+            raise EditError(f"{self}: the model's graph is {kind}, but the given one is not.")
         _check_fits(self, given.num_queries, given.num_keys, reading)
         follows = given.rule.device is None and (not graph.is_bipartite or not queries.first)
         if follows and not keys.first:
@@ -88,14 +88,14 @@ class Restrict(Edit):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Use(Edit):
-    """Let a head run with a given attention graph: one edited in NetworkX, or another run's.
+    """Replace a head's attention by a given graph: one edited in NetworkX, or another run's.
 
-    Its attention is used as it is: where edges were dropped, their mass is missing.
+    Its attention is used as it is: dropped edges have none.
 
     Parameters
     ----------
     graph : AttentionGraph
-        A graph on at least as many tokens as the sequence comes to have.
+        A graph on at least as many tokens as the sequence will have.
     layer, head : int or sequence of int
         Which layer and head run with it, as in `Cut`.
     stack : str, optional
@@ -118,14 +118,14 @@ class Use(Edit):
         _check_begins(self, self.graph.graph)
 
     def allowed(self, graph: TokenGraph, reading: Reading) -> TokenGraph:
-        """Take the graph's own edges."""
+        """Use the given graph's edges."""
         given, first = self.graph.graph, reading.queries.first
         _check_fits(self, given.num_queries, given.num_keys, reading)
         row, key, _ = self._edges(slice(0, len(reading.queries)), reading)
         if len(key) and not 0 <= int(key.min()) <= int(key.max()) < len(reading.keys):
             raise EditError(
-                f"{self}: query {int(row[-1]) + first} of the graph reads a key that the sequence "
-                f"does not have there; it has the keys {reading.keys.first} .. "
+                f"{self}: query {int(row[-1]) + first} of the graph reads a key that is not in the "
+                f"sequence, whose keys are {reading.keys.first} .. "
                 f"{reading.keys.first + len(reading.keys) - 1}."
             )
         rule = Edges.from_pairs(row, key, len(reading.queries), graph.query_offset)
@@ -141,7 +141,7 @@ class Use(Edit):
         return given.to(attention.device).expand_as(attention)
 
     def _edges(self, rows: slice, reading: Reading) -> tuple[Tensor, Tensor, Tensor]:
-        """List the edges of some rows of a call: row counted from theirs, key, attention."""
+        """List the edges of some rows of a call: row within these, key, attention."""
         first = reading.queries.first
         row, key, edges = _edges(self.graph.graph, slice(first + rows.start, first + rows.stop))
         return row, key - reading.keys.first, torch.as_tensor(self.graph.attention[edges])
@@ -150,8 +150,8 @@ class Use(Edit):
 def _check_begins(edit: Edit, graph: TokenGraph) -> None:
     if graph.query_offset:
         raise EditError(
-            f"{type(edit).__name__} takes a graph of all tokens, but this one's queries begin at "
-            f"position {graph.query_offset}."
+            f"{type(edit).__name__} takes a graph of all tokens, but the queries of this one start "
+            f"at position {graph.query_offset}."
         )
 
 
@@ -160,12 +160,12 @@ def _check_fits(edit: Edit, num_queries: int, num_keys: int, reading: Reading) -
     if num_queries < needed[0] or num_keys < needed[1]:
         raise EditError(
             f"{edit}: the graph has {num_queries} queries and {num_keys} keys, but the sequence "
-            f"has {needed[0]} and {needed[1]} by now; build it for all tokens, generated ones too."
+            f"now has {needed[0]} and {needed[1]}; build it for all tokens, generated ones too."
         )
 
 
 def _edges(graph: TokenGraph, rows: slice) -> tuple[Tensor, Tensor, slice]:
-    """List the edges of some queries: row counted from theirs, key; and which edges they are."""
+    """List the edges of some queries: row within these, key; and the slice of edges."""
     pointer = graph.pointer[rows.start : rows.stop + 1].cpu()
     edges = slice(int(pointer[0]), int(pointer[-1]))
     row = torch.repeat_interleave(torch.arange(len(pointer) - 1), pointer.diff())

@@ -14,14 +14,14 @@ Numbers: TypeAlias = int | str | Sequence[int] | Sequence[tuple[int, int] | str]
 
 def numbers_of(name: str, chosen: Numbers) -> list[int] | None:
     """Read which layers or heads were named, before there is a model to say which it has."""
-    numbers = choices.numbers_of(name, cast("choices.LayerChoice", chosen))
+    numbers = choices.numbers_of(name, cast("choices.LayerChoice", chosen), may_repeat=True)
     if numbers and min(numbers) < 0:
         raise SelectionError(f"{name} counts from 0, so it cannot be {chosen!r:.80}.")
     return numbers
 
 
 def named_by(layer: Any) -> Named | None:
-    """Read (layer, head), text such as "2.1", or several of these; None where it is else."""
+    """Read (layer, head), text such as "2.1", or several of these; None for anything else."""
     if isinstance(layer, str):
         try:
             return read_heads(layer)
@@ -45,6 +45,6 @@ def named_by(layer: Any) -> Named | None:
 
 
 def places_of(layer: Any) -> tuple[tuple[int, int], ...] | None:
-    """Give the places (layer, head) that an edit's layer holds, where it holds them."""
+    """Give the places (layer, head) that an edit's `layer` holds, if it does."""
     holds = isinstance(layer, tuple) and bool(layer) and isinstance(layer[0], tuple)
     return cast("tuple[tuple[int, int], ...]", layer) if holds else None

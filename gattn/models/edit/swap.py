@@ -1,4 +1,4 @@
-"""Edits of how much: another weight function, or another normalizer."""
+"""Edits of how attention is computed: another weight function, or another normalizer."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from gattn.weights.softcap import Softcap
 
 
 class ModelScore(WeightFunction):
-    """What the model itself computes at an edge: its score with scaling, softcap and bias.
+    """The model's own score of an edge, with scaling, softcap and bias.
 
-    It stands for the model's own weight function inside `Swap`: ``2 * ModelScore()`` doubles the
+    It stands for the model's weight function inside `Swap`: ``2 * ModelScore()`` doubles the
     scores, ``ModelScore() + ALiBi(12)`` adds a bias to them.
     """
 
@@ -49,10 +49,11 @@ class Swap(Edit):
     weight : WeightFunction or callable, optional
         The new weight function; the model's own by default. It gets queries and keys as the
         model's attention does: after rotary embeddings and norms, before scaling, with keys
-        expanded to the query heads. It takes the place of scaling, softcap and position bias; who
-        may attend to whom stays. `ModelScore` stands for what it replaces. Parameters train.
+        expanded to the query heads. It replaces scaling, softcap and position bias too; who may
+        attend to whom stays. `ModelScore` stands for the score it replaces. Its parameters can be
+        trained.
     normalizer : Normalizer, optional
-        What replaces the softmax and its sink; the model's own by default.
+        The replacement of the softmax and its sink; the model's own by default.
     stack : str, optional
         Which stack, where the model has several.
     """
@@ -71,8 +72,8 @@ class Swap(Edit):
             object.__setattr__(self, "weight", as_weight_function(self.weight))
             if any(isinstance(part, Rotary) for part in self._weight.modules()):
                 raise EditError(
-                    "Swap gets queries and keys to which the model has already applied its rotary "
-                    "embeddings: give the weight function without Rotary(...)."
+                    "The model has already applied its rotary embeddings to the queries and keys "
+                    "that Swap gets: give the weight function without Rotary(...)."
                 )
         if self.normalizer is not None and not isinstance(self.normalizer, Normalizer):
             raise EditError(f"normalizer must be a Normalizer, not {self.normalizer!r:.60}.")
@@ -82,13 +83,13 @@ class Swap(Edit):
         return cast("WeightFunction", self.weight)
 
     def scored_by(self, own: WeightFunction, has_vectors: bool) -> WeightFunction:
-        """Give the weight function, with the model's own in the place of `ModelScore`."""
+        """Give the weight function, with the model's own in place of `ModelScore`."""
         if self.weight is None:
             return own
         if not has_vectors and not _reads_no_vectors(self._weight):
             raise EditError(
                 f"{self._weight!r} reads queries and keys, but this model does not route its "
-                "attention through transformers' interface and shows its scores alone: use "
+                "attention through transformers' interface and shows only its scores: use "
                 "ModelScore() and weight functions of positions."
             )
         return _bound(self._weight, own)
@@ -105,7 +106,7 @@ def _reads_no_vectors(weight: WeightFunction) -> bool:
 
 
 def _bound(weight: WeightFunction, own: WeightFunction) -> WeightFunction:
-    """Copy a weight function with `own` in the place of `ModelScore`; parameters are shared."""
+    """Copy a weight function with `own` in place of `ModelScore`; parameters are shared."""
     if isinstance(weight, ModelScore):
         return own
     if not any(isinstance(part, ModelScore) for part in weight.modules()):

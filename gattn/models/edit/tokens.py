@@ -1,4 +1,4 @@
-"""Which tokens an edit names: positions, spans of them, or texts."""
+"""The tokens that an edit names: positions, spans of them, or texts."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class KnownTokens:
     names : sequence of str, optional
         Their texts, as attention graphs show them.
     spellings : tuple of sequences of str
-        What the tokenizer calls them.
+        The tokenizer's names for them.
     count : int, optional
-        From the end of how many tokens negative positions count.
+        How many tokens there are for negative positions to count back from.
     """
 
     names: Sequence[str] | None
@@ -37,12 +37,12 @@ class KnownTokens:
     count: int | None = None
 
     def find(self, edit: object, wanted: int | str) -> list[int]:
-        """Find a position, or the tokens of a text; nothing where there is none."""
+        """Find a position, or the tokens with a text; an empty list if there are none."""
         if isinstance(wanted, str):
             if self.names is None:
                 raise EditError(
                     f"{edit} names a token by its text, but the tokens are not known here: pass "
-                    "tokenizer=, call the model with input_ids, or name positions."
+                    "tokenizer=, call the model with input_ids, or give positions."
                 )
             try:
                 return find_text(wanted, self.names, self.spellings)
@@ -60,7 +60,7 @@ class KnownTokens:
 
 
 def is_relative(where: Tokens) -> bool:
-    """Say whether it takes a call's tokens to know which positions are meant."""
+    """Say whether the positions depend on a call's tokens."""
     if isinstance(where, slice):
         return any(n is not None and index(n) < 0 for n in (where.start, where.stop))
     if where is None or isinstance(where, range):
@@ -76,7 +76,7 @@ def counts_from_end(where: Tokens) -> bool:
 
 
 def check_tokens(name: str, where: Tokens) -> None:
-    """Refuse what names no tokens."""
+    """Refuse anything that does not name tokens."""
     if where is None or isinstance(where, str):
         return
     parts: Sequence[Any] = [where]
@@ -125,14 +125,14 @@ def places_in(side: Side, where: Tokens) -> Tensor:
 
 
 def one_by_one(where: Tokens) -> set[int | str]:
-    """Give the tokens that are named by themselves, not by a span."""
+    """Give the tokens that are named individually, not by a span."""
     if where is None or isinstance(where, (slice, range)):
         return set()
     return set(listed(where))
 
 
 def listed(where: Tokens) -> list[Any]:
-    """List the tokens that are named by themselves."""
+    """List the tokens that are named individually."""
     is_list = isinstance(where, (Sequence, Tensor, np.ndarray)) and not isinstance(where, str)
     wanted: Any = where if is_list else [where]
     return [n if isinstance(n, str) else index(n) for n in wanted]

@@ -1,4 +1,4 @@
-"""Says of an edit that had nothing to edit what was not there, and what there is instead."""
+"""Explains why an edit had nothing to edit: what was missing, and what there is instead."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SHOWN = 5
 
 @dataclass(eq=False)
 class Seen:
-    """What came up while a context was open: layers of each stack, and the texts' tokens."""
+    """What was seen while a context was open: layers of each stack, and the texts' tokens."""
 
     was_called: bool = False
     layers: dict[str, int] = field(default_factory=dict)
@@ -49,19 +49,19 @@ class Seen:
 
 
 class Unmet:
-    """What an edit names and did not have to edit so far."""
+    """What an edit names and has not met so far."""
 
     def __init__(self, edit: Edit) -> None:
         self._edit, self._named, self._is_met = edit, edit.named(), False
         self._stack = edit.stack
 
     def find(self, found: set[tuple[str, Any]]) -> None:
-        """Note which texts, and positions counted from the end, there are."""
+        """Note which texts and negative positions were found."""
         for name, wanted in found:
             self._named[name].discard(wanted)
 
     def meet(self, edit: Edit, layer: int, reading: Reading) -> None:
-        """Note what comes up in a call of a layer; the edit's tokens are located."""
+        """Note what a call of a layer has; the edit's tokens are located."""
         for name, side in (("query", reading.queries), ("key", reading.keys)):
             tokens = range(side.first, side.first + len(side))
             self._named.get(name, set()).difference_update(tokens)
@@ -72,11 +72,11 @@ class Unmet:
 
     @property
     def is_met(self) -> bool:
-        """Whether all came up."""
+        """Whether everything was met."""
         return self._is_met and not any(self._named.values())
 
     def said(self, seen: Seen) -> str:
-        """Say what did not come up, and what there is."""
+        """Say what was not met, and what there is."""
         missing = [
             f"{'in' if name == 'layer' else 'at'} {name} {number!r}"
             for name, some in self._named.items()
@@ -88,22 +88,22 @@ class Unmet:
 
     def _reasons(self, seen: Seen) -> list[str]:
         if not seen.was_called:
-            return ["the model was not called: call the model inside of the context"]
+            return ["the model was not called: call it inside the context"]
         if not seen.layers:
-            return ["each call of the model broke off, or showed no attention"]
+            return ["every call of the model failed, or showed no attention"]
         if self._edit.stack is not None and self._edit.stack not in seen.layers:
-            return [f"the model has no stack {self._edit.stack!r}, but {seen.stacks}"]
+            return [f"the model has no stack {self._edit.stack!r}; it has {seen.stacks}"]
         stack = self._edit.stack or next(iter(seen.layers))
         reasons = []
         wrong = [n for n in self._named["layer"] if n >= seen.layers[stack]]
         if wrong:
-            reasons.append(f"there is no layer {min(wrong)}, but {seen.stacks}")
+            reasons.append(f"there is no layer {min(wrong)}; the model has {seen.stacks}")
         for name in ("query", "key"):
             reasons += self._reasons_of(name, stack, seen)
         return reasons or [self._no_edge(seen.counts.get((stack, "key"), 0))]
 
     def _reasons_of(self, name: str, stack: str, seen: Seen) -> list[str]:
-        """Say which of its queries or keys are not there."""
+        """Say which of its queries or keys are missing."""
         some = self._named.get(name, set())
         count = seen.counts.get((stack, name), 0)
         texts = [one for one in some if isinstance(one, str)]
@@ -125,11 +125,11 @@ class Unmet:
         if isinstance(query, int) and isinstance(key, int) and 0 <= query < key:
             return (
                 f"query {query} has no edge from key {key}, which comes later: in a causal model a "
-                "token reads itself and what came before"
+                "token reads only itself and earlier tokens"
             )
         if query is not None and key is not None:
             return (
-                "none of these queries has an edge from one of these keys: it is masked, as by a "
-                "window or where a key comes later"
+                "no edge runs from these keys to these queries: a window masks them, or the keys "
+                "come later"
             )
-        return f"the graph of a layer with {count} tokens has all of these edges as they are"
+        return f"in a layer with {count} tokens it changes no edge"

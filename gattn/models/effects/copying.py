@@ -1,4 +1,4 @@
-"""Runs copies of a sequence, each edited, whose layers all begin with what the first copy gives."""
+"""Runs edited copies of a sequence side by side; each layer starts from the unedited copy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _MEMORY = 1 << 30
 
 
 class _Places(Context):
-    """Notes the self-attention that a call of the model goes through."""
+    """Notes where a call of the model attends to itself."""
 
     reads_one_call = True
 
@@ -50,29 +50,16 @@ class _Places(Context):
 class LayerCopies:
     """One sequence, of which copies run side by side through every layer of a stack.
 
-    However the layers before changed a copy, each layer begins with the hidden states of the
-    first, which is not edited. So what a layer gives differs between copies by the edits of that
-    layer alone, and one run takes as many layers as the stack has.
+    Each layer starts from the hidden states of the first copy, which is not edited, whatever
+    earlier layers made of the others. So copies differ after a layer by the edits of that layer
+    alone, and one run covers all layers.
 
     Parameters
     ----------
-    inputs : str, sequence of int, Tensor, or mapping
-        The sequence.
-    model : PreTrainedModel
-        The model.
-    tokenizer : PreTrainedTokenizerBase, optional
-        Its tokenizer.
+    inputs, model, tokenizer
+        As in `gattn.capture`.
     stack : str, optional
         Which stack of self-attention; needed where the model has several.
-
-    Raises
-    ------
-    SelectionError
-        Where there is no such stack.
-    ModelError
-        Where the modules of its layers are not to be found.
-    CaptureError
-        As `gattn.capture` does.
     """
 
     def __init__(
@@ -113,14 +100,9 @@ class LayerCopies:
         return max(self._prompt.most_copies(len(self), logits, _MEMORY) - 1, 1)
 
     def run(self, edits: Sequence[Sequence[Edit]], see: Callable[[int, Tensor], None]) -> None:
-        """Run the plain copy, and one with each of the edits.
+        """Run the plain copy, and another copy for each list of edits.
 
-        Parameters
-        ----------
-        edits : sequence of sequence of Edit
-            The edits of each further copy.
-        see : callable
-            Is given each layer's number and output, (1 + copies, tokens, features).
+        `see` is given each layer's number and output, (1 + copies, tokens, features).
         """
         editing = Editing([[], *edits], self._tokenizer)
         copies = 1 + len(edits)
@@ -132,7 +114,7 @@ class LayerCopies:
     def _aligned(
         self, count: int, see: Callable[[int, Tensor], None], context: Context
     ) -> Iterator[None]:
-        """Let each layer begin with the first copy's hidden states, in the context's thread."""
+        """Start each layer from the first copy's hidden states, in the context's thread."""
         layer = 0
 
         def begin(
@@ -189,7 +171,7 @@ def _layer(model: nn.Module, name: str) -> nn.Module:
 
 def _unknown(model: nn.Module) -> ModelError:
     return ModelError(
-        f"The layers of {type(model).__name__} are not to be found: expected a list of modules, "
-        "called one after the other, each with one self-attention, which take hidden states "
-        "(batch, tokens, features) and give such."
+        f"The layers of {type(model).__name__} were not found: expected a list of modules that "
+        "run one after another, each with one self-attention, and that take and return hidden "
+        "states (batch, tokens, features)."
     )

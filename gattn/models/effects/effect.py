@@ -1,4 +1,4 @@
-"""Effects of edits: what they change in a model's answer, by running it with each of them."""
+"""Measures what edits change in a model's answer, by running it with each of them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gattn.models.edit.base import Edit
 from gattn.models.effects.effect_tables import Effects
 from gattn.models.effects.metrics import Measure, Metric, Token
 from gattn.models.load.encoding import Inputs
-from gattn.models.load.resolving import resolved
+from gattn.models.load.loading import resolved
 from gattn.models.run.editing import Editing, check_edits, open_edits
 from gattn.models.run.prompt import Prompt
 from gattn.models.watch.contexts import Context
@@ -30,12 +30,12 @@ from gattn.progress import announce
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from gattn.models.load.resolving import Model
+    from gattn.models.load.loading import Model
 
 # A CPU gains nothing from larger batches.
 _MEMORY = 1 << 28
 _FIRST = 4
-"""How many edits are tried to estimate the time."""
+"""How many edits run first, to estimate the time."""
 
 
 def effect(
@@ -63,28 +63,28 @@ def effect(
         As in `capture`.
     metric : str or callable
         "kl": the divergence :math:`\sum_t p_t \ln (p_t / q_t)` in nats of the edited distribution
-        q of the next token from the plain one p; "logit_difference": the logit of `target` less
-        that of `other`; "probability": that of `target`; or a function of the logits
+        q of the next token from the plain one p; "logit_difference": the logit of `target` minus
+        the logit of `other`; "probability": that of `target`; or a function of the logits
         (tokens, vocabulary) that returns a number.
     position : int or str
         The token whose logits the named metrics read: its position, counting real tokens, from the
-        end where negative, or its text. A model that classifies texts has one row of logits, which
-        is read.
+        end where negative, or its text. Models that classify texts have a single row of logits.
     target, other : int or str, optional
-        A token's id, or text that is one token, mostly with its space: " cat"; or a label.
+        A token's id; text that is one token, usually with its space, such as " cat"; or a label.
     batch_size : int, optional
         How many edits run at once; by default as many as fit in half of a GPU's free memory, or
-        in 256 MiB on a CPU, which gains nothing from more. It is halved where memory runs out, and
-        1 where the text comes with a tensor whose first axis is not the batch.
+        in 256 MiB on a CPU, which gains nothing from more. It is halved when memory runs out, and
+        1 if the text comes with a tensor whose first axis is not the batch.
     progress : bool
-        Whether to say on stderr what it will take, and to show a progress bar, beyond a second.
+        Whether to print an estimate and a progress bar on stderr, if it takes over a second.
 
     Returns
     -------
     Effects
-        A `pandas.DataFrame` that draws itself, one row an edit: ``edit``; ``kind``, such as "Cut";
-        ``stack``, ``layer``, ``head``, ``query`` and ``key`` where it names one each; ``plain`` and
-        ``edited``, the metric without it and with it; and their difference ``effect``.
+        A `pandas.DataFrame` that draws itself, one row per edit: ``edit``; ``kind``, such as
+        "Cut"; ``stack``, ``layer``, ``head``, ``query`` and ``key`` if it names a single one;
+        ``plain`` and ``edited``, the metric without and with the edit; and their difference
+        ``effect``.
 
     Raises
     ------
@@ -131,7 +131,7 @@ def effect(
 
 
 def told_edits(model: PreTrainedModel) -> dict[Any, Any]:
-    """Give what a table says of the edits around it: nothing where there are none."""
+    """Give what a table says about the open edits: nothing if there are none."""
     edits = identities(open_edits(model))
     return {"edits": edits} if edits else {}
 
@@ -144,10 +144,10 @@ def measured(
     progress: bool,
     fewer: str = "",
 ) -> tuple[float, NDArray[np.float64]]:
-    """Take a metric of the plain model, and of the model with each of the edits.
+    """Measure a metric for the plain model, and with each of the edits.
 
-    `fewer` says how a user asks for less, as in `progress.walk`; a few edits run first then, to
-    print an estimate of the time.
+    `fewer` tells users how to ask for less, as in `progress.walk`; if given, a few edits run first
+    to estimate the time.
     """
     from tqdm import tqdm
 
@@ -183,7 +183,7 @@ def measured(
 
 
 def _number(measure: Measure, row: Tensor, plain: Tensor, edits: Sequence[Edit] = ()) -> float:
-    """Take a metric, and refuse NaN, which would be a row like all others."""
+    """Measure a metric; NaN is refused, since it would be a row like any other."""
     number = float(measure(row, plain))
     advice = f"Expected a number: look for NaN or infinity in the logits {tuple(row.shape)}."
     if not edits and not np.isfinite(number):
@@ -206,18 +206,14 @@ def _is_out_of_memory(error: RuntimeError) -> bool:
 
 
 class Runner:
-    """Runs a model on one sequence, again and again, and gives its logits.
+    """Runs a model on one sequence, as often as needed, and gives its logits.
 
     Parameters
     ----------
-    inputs : str, sequence of int, Tensor, or mapping
-        The sequence.
-    model : PreTrainedModel
-        The model.
-    tokenizer : PreTrainedTokenizerBase, optional
-        Its tokenizer.
+    inputs, model, tokenizer
+        As in `gattn.capture`.
     position : int or str, optional
-        Whose logits are wanted; by default all.
+        The token whose logits are wanted; by default all.
     """
 
     def __init__(
@@ -237,7 +233,7 @@ class Runner:
             self._row = _row(self._position, len(self.encoding))
 
     def _found(self, position: int | str | None) -> int | None:
-        """Find a token that was named by its text."""
+        """Find the position of a token that may be named by its text."""
         if not isinstance(position, str):
             return position
         if self.encoding is None:
@@ -271,14 +267,14 @@ class Runner:
 
     @property
     def tokens(self) -> list[str]:
-        """The tokens' texts, where they are known and there is but one sequence of them."""
+        """The tokens' texts, if they are known and there is only one sequence of them."""
         if self.encoding is None or self.encoding.decoder_tokens:
             return []
         return list(self.encoding.tokens)
 
     @property
     def batch_size(self) -> int:
-        """Estimate how many copies run at once in the memory that may be used."""
+        """Estimate how many copies fit in memory at once."""
         if self.encoding is None:
             return 1
         tokens = len(self.encoding) + len(self.encoding.decoder_tokens)
@@ -309,7 +305,7 @@ def _together(edits: Sequence[Edit | Sequence[Edit]]) -> list[list[Edit]]:
 
 
 def _plain(edits: Sequence[Edit], name: str, tokens: int) -> int | None:
-    """Give the one number that an edit names, where it does and is known to count from 0."""
+    """Give the single layer, head or position that an edit names, counted from 0, if it does."""
     value = getattr(edits[0], name, None)
     if len(edits) != 1 or not isinstance(value, (int, np.integer)):
         return None

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
 
 class Effects(pd.DataFrame):
-    """Effects of edits, or estimates of those of cuts: a `pandas.DataFrame` that draws itself.
+    """Effects of edits, measured or estimated: a `pandas.DataFrame` that draws itself.
 
-    ``attrs`` say of which ``metric`` they are, and name the text's ``tokens``. Some rows are drawn
-    as in ``found[found.layer == 2].draw()``.
+    ``attrs`` hold the ``metric`` and the text's ``tokens``. To draw some of the rows, select them:
+    ``found[found.layer == 2].draw()``.
     """
 
     @property

@@ -1,4 +1,4 @@
-"""Estimates what cutting each edge would change, for all edges from one backward pass."""
+"""Estimates the effect of cutting each edge, for all edges from one backward pass."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from gattn.models.effects.effect_tables import Effects
 from gattn.models.effects.gradients import Backward, LayerOutput, Outputs
 from gattn.models.effects.metrics import Measure, Metric, Token
 from gattn.models.load.encoding import Inputs
-from gattn.models.load.resolving import resolved
+from gattn.models.load.loading import resolved
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.run.capturing import capturing
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from transformers import PreTrainedTokenizerBase
 
-    from gattn.models.load.resolving import Model
+    from gattn.models.load.loading import Model
 
 _ONLY = "is_only"
 
@@ -65,10 +65,10 @@ def estimate(
 
     With :math:`g_i = \partial\,\text{metric} / \partial o_i` at the head's output :math:`o_i` of
     query i, the estimate is :math:`\langle g_i, \Delta o_i \rangle`, where
-    :math:`\Delta o_i = \frac{A_{ij}}{1 - A_{ij}} (o_i - v_j)` is what the cut exactly makes of the
-    output, with a sink too, and :math:`-A_{ij} v_j` where the others do not share out what the
-    edge had. A query's only edge leaves it zero: :math:`\Delta o_i = -o_i`. Only the
-    effect on later layers is approximated, to first order.
+    :math:`\Delta o_i = \frac{A_{ij}}{1 - A_{ij}} (o_i - v_j)` is the exact change of the output,
+    with a sink too, or :math:`-A_{ij} v_j` if the other edges do not share out what the cut edge
+    had. Cutting a query's only edge leaves zero: :math:`\Delta o_i = -o_i`. Only the effect on
+    later layers is approximated, to first order.
 
     Parameters
     ----------
@@ -82,22 +82,22 @@ def estimate(
     renormalize : bool
         Which cut: that of ``Cut(renormalize=True)``, or of ``Cut(renormalize=False)``.
     sample : int
-        For how many edges the exact effect is computed too, by running the model with them cut: to
-        see how good the estimates are. An edge is drawn with a probability of which one half is
-        the same for all and the other proportional to the size of its estimate, so that large ones
-        are among them. Where cuts renormalize, the effect of each query's only edge (A = 1), which
-        is far from small, is computed as well. With 0 none is.
+        For how many edges the exact effect is measured too, by running the model with them cut,
+        to show how good the estimates are. Half of an edge's probability of being drawn is the
+        same for all edges, half is proportional to the size of its estimate, so that large ones
+        are included. If cuts renormalize, the effect of each query's only edge (A = 1), for which
+        a first-order estimate is poor, is measured as well. 0 measures none.
     seed : int
-        Draws the sample.
+        Seed for drawing the sample.
     batch_size, progress
         As in `effect`, for these runs.
 
     Returns
     -------
     Effects
-        A `pandas.DataFrame` that draws itself, one row an edge: ``stack``, ``layer``, ``head``,
+        A `pandas.DataFrame` that draws itself, one row per edge: ``stack``, ``layer``, ``head``,
         ``query``, ``key``, ``query_token``, ``key_token``, ``attention``, ``estimate``;
-        ``effect``, the exact one, NaN where it was not computed; and ``sampled``, whether it was
+        ``effect``, the exact effect, NaN if it was not measured; and ``sampled``, whether it was
         drawn. ``attrs["correlation"]`` (Pearson) and
         ``attrs["rank_correlation"]`` (Spearman) compare estimates with effects on the sample.
 
@@ -141,7 +141,7 @@ def estimate(
 
 @dataclass(eq=False)
 class _Layer(LayerOutput):
-    """Heads of a layer: their values, and what cutting the strongest edge of a query does.
+    """Heads of a layer: their values, and the effect of cutting each query's strongest edge.
 
     `value` is (heads, keys, dim), `output` and, without the strongest edges, `rest` are (heads,
     queries, dim), `strongest` is the key of that edge, (heads, queries).
@@ -198,7 +198,7 @@ def _without_strongest(call: AttentionCall, block: RowBlock) -> tuple[Tensor, Te
 
 
 def _table(trace: AttentionTrace, layers: Mapping[tuple[str, int], _Layer]) -> pd.DataFrame:
-    """Make a row of each kept edge."""
+    """Make one row per kept edge."""
     import pandas as pd
 
     tables = [
@@ -241,7 +241,7 @@ def _add_effects(
     batch_size: int | None,
     progress: bool,
 ) -> None:
-    """Compute the exact effects of a sample of edges, and compare."""
+    """Measure the exact effects of a sample of edges, and compare."""
     drawn = _drawn(table["estimate"].to_numpy(), sample, seed)
     chosen = drawn | (table.pop(_ONLY).to_numpy() & renormalize & (sample > 0))
     table["sampled"] = drawn

@@ -1,4 +1,4 @@
-"""Gradients of a metric of a model's answer at the outputs of its heads, from one backward pass."""
+"""Gradients of a metric at the outputs of all heads, from one backward pass."""
 
 from __future__ import annotations
 
@@ -45,14 +45,9 @@ L = TypeVar("L", bound=LayerOutput)
 
 
 class Outputs(Context, Generic[L]):
-    """Keeps what heads gave, as it stands in the graph of gradients, and reads their layers.
+    """Keeps the outputs of heads, with their gradient graph, and what `read` makes of each layer.
 
-    Parameters
-    ----------
-    read : callable
-        Reads a layer, at its place.
-    wanted : callable
-        Says whether a layer is wanted.
+    `wanted` says which layers.
     """
 
     reads_one_call = True
@@ -78,8 +73,8 @@ class Outputs(Context, Generic[L]):
         (reading,) = readings
         if reading.edits:
             raise EditError(
-                f"{call.name} is edited, and gradients are of attention as it is: choose other "
-                "layers, or measure further cuts with gattn.effect."
+                f"{call.name} is edited, but gradients are taken of unedited attention: choose "
+                "other layers, or measure further cuts with gattn.effect."
             )
         if not call.output.requires_grad:
             call.output.requires_grad_()
@@ -88,15 +83,7 @@ class Outputs(Context, Generic[L]):
             self.found[place.stack, place.layer] = self._read(reading, place)
 
     def differentiate(self, number: Tensor) -> dict[tuple[str, int], L]:
-        """Take the gradient of a number at all outputs; give the layers by stack and layer.
-
-        Raises
-        ------
-        ContractError
-            Where it has none.
-        CaptureError
-            Where it is infinite or NaN.
-        """
+        """Take the gradient of a number at all outputs; returns the layers by (stack, layer)."""
         if not number.requires_grad:
             raise ContractError(
                 "metric returned a number without a gradient: compute it from the logits by "
@@ -118,18 +105,7 @@ class Outputs(Context, Generic[L]):
 
 
 class Backward:
-    """A text, a model and a metric that can be differentiated.
-
-    Parameters
-    ----------
-    text, model, tokenizer, metric, position, target, other
-        As `gattn.estimate` takes them.
-
-    Raises
-    ------
-    SelectionError, ModelError, CaptureError
-        As `gattn.estimate` does.
-    """
+    """A text, a model and a metric to differentiate, as `gattn.estimate` takes them."""
 
     def __init__(
         self,
@@ -143,21 +119,21 @@ class Backward:
     ) -> None:
         if metric == "kl":
             raise SelectionError(
-                "The divergence from the plain model has its least value, 0, at the plain model, "
-                "and there no gradient: take metric='logit_difference' or 'probability', or "
+                "The divergence from the plain model is at its minimum, 0, for the plain model, so "
+                "its gradient there is zero: use metric='logit_difference' or 'probability', or "
                 "measure single edits with gattn.effect(..., metric='kl')."
             )
         if not routes(model):
             raise ModelError(
                 f"{type(model).__name__} does not route its attention through transformers' "
-                "interface and shows its scores alone, but gradients need values and outputs too: "
+                "interface and shows only its scores, but gradients need values and outputs too: "
                 "measure cuts one by one with gattn.effect(text, [gattn.Cut(...), ...], model)."
             )
         self.measure = Measure(metric, target, other, model, tokenizer)
         self.runner = Runner(text, model, tokenizer, None if self.measure.reads_all else position)
 
     def run(self, outputs: Outputs[L]) -> Tensor:
-        """Run the model and take the metric, ready to be differentiated at these outputs."""
+        """Run the model and compute the metric, ready to differentiate at these outputs."""
         # Inference mode, which may be on outside, has no gradients.
         with torch.inference_mode(False), torch.enable_grad():
             (logits,) = self.runner.run(outputs)

@@ -1,4 +1,4 @@
-"""Metrics: one number that says what a model answers."""
+"""Metrics: one number that sums up a model's answer."""
 
 from __future__ import annotations
 
@@ -24,24 +24,7 @@ _TOKENS_OF = {"kl": (), "probability": ("target",), "logit_difference": ("target
 
 
 class Measure:
-    """A metric, ready to be taken of logits.
-
-    Parameters
-    ----------
-    metric : str or callable
-        Its name, or a function of all logits.
-    target, other : int, str or None
-        The tokens, or labels, that it is about.
-    model : PreTrainedModel
-        Whose logits are measured.
-    tokenizer : PreTrainedTokenizerBase, optional
-        Finds the tokens of strings.
-
-    Raises
-    ------
-    SelectionError
-        Where there is no such metric, or it takes other tokens.
-    """
+    """A metric, ready to measure the logits of a model; its arguments are those of `effect`."""
 
     def __init__(
         self,
@@ -66,7 +49,7 @@ class Measure:
                 )
             if name not in wanted and token is not None:
                 raise SelectionError(
-                    f"metric={metric!r} takes no {name}, but got {name}={token!r}; "
+                    f"metric={metric!r} does not take {name}, but got {name}={token!r}; "
                     "metric='probability' takes target, metric='logit_difference' target and other."
                 )
 
@@ -86,15 +69,7 @@ class Measure:
         return callable(self._metric)
 
     def __call__(self, logits: Tensor, plain: Tensor) -> Tensor:
-        """Measure logits: (vocabulary,), or all where it `reads_all`.
-
-        Parameters
-        ----------
-        logits : Tensor
-            What is measured.
-        plain : Tensor
-            The logits of the model without edits.
-        """
+        """Measure logits: (vocabulary,), or all if it `reads_all`; `plain` are those unedited."""
         if callable(self._metric):
             return _one_number(self._metric(logits))
         row = logits.cpu().double()
@@ -106,7 +81,7 @@ class Measure:
         return row[target] - row[self._number("other", len(row))]
 
     def _number(self, name: str, size: int) -> int:
-        """Find the logit of a token or label."""
+        """Find the index of a token's or label's logit."""
         token = self._tokens[name]
         if isinstance(token, str):
             labels: dict[str, int] = getattr(self._model.config, "label2id", None) or {}
@@ -130,14 +105,14 @@ class Measure:
         ids = self._tokenizer(text, add_special_tokens=False)["input_ids"]
         if ids == [self._unknown]:
             raise SelectionError(
-                f"{name}={text!r} is no token of the vocabulary: the tokenizer makes it "
-                f"{self._tokenizer.unk_token!r}. Name another, or pass a token id."
+                f"{name}={text!r} is not in the vocabulary: the tokenizer turns it into "
+                f"{self._tokenizer.unk_token!r}. Choose another token, or pass a token id."
             )
         pieces = self._tokenizer.convert_ids_to_tokens(ids)
         raise SelectionError(
-            f"{name}={text!r} must be one token, but the tokenizer makes {len(ids)} of it: "
-            f"{pieces}. Words in a text mostly come with the space before them, as in ' cat'; "
-            "or pass a token id."
+            f"{name}={text!r} must be one token, but the tokenizer splits it into {len(ids)}: "
+            f"{pieces}. Words usually include the space before them, as in ' cat'; or pass a "
+            "token id."
         )
 
     @property

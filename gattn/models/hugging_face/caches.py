@@ -1,8 +1,8 @@
-"""Reads the caches that calls go on with: how long they are, and whose keys they hold.
+"""Reads the caches that calls continue: how long they are, and whose keys they hold.
 
-A sequence is known by its keys. What a cache holds after a call is noted, one number per token;
-when a call goes on, each of its sequences is the one with the same keys. So sequences may be
-reordered, repeated, dropped, cut and copied, by the cache's own methods or by hand.
+A sequence is identified by its keys. What a cache holds after a call is noted, one number per
+token; when a call continues it, each of its sequences is the one with the same keys. So sequences
+may be reordered, repeated, dropped, cropped and copied, by the cache's own methods or by hand.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ import torch
 from torch import Tensor
 
 _FEW = 8
-"""So many numbers of a key tell it from others: not the size of a key, but all keys count."""
+"""So many numbers tell one key from another: what matters is that all keys are compared."""
 
 _KINDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Held(NamedTuple):
-    """What a cache holds: a number for each key, (sequences, tokens); the last is before `stop`."""
+    """What a cache holds: a number per key, (sequences, tokens); the last slot is `stop` - 1."""
 
     codes: Tensor
     stop: int
 
     @property
     def first(self) -> int:
-        """The slot of the first token; a sliding cache has dropped those before."""
+        """The slot of the first token; a sliding cache has dropped those before it."""
         return self.stop - self.codes.shape[1]
 
     def rows_of(self, known: Held) -> list[int] | None:
-        """Find the sequence of `known` that each of these goes on with, or None for any."""
+        """Find which sequence of `known` each of these continues; None if any is unknown."""
         start = max(self.first, known.first)
         if not start < self.stop <= known.stop:
             return None
@@ -44,7 +44,7 @@ class Held(NamedTuple):
 
 
 def _nearest(same: list[bool], row: int) -> int:
-    """Of those that are alike, take the one in the same place if it is among them."""
+    """Of equal sequences, take the one in the same row if it is among them."""
     return row if row < len(same) and same[row] else same.index(True)
 
 
@@ -58,10 +58,10 @@ def length(cache: Any) -> int:
 
 
 def held(cache: Any, stop: int) -> Held | None:
-    """Note what a cache of so many tokens holds, or give None where its keys are not to be seen.
+    """Note what a cache of so many tokens holds; None if its keys cannot be seen.
 
-    The last layer's keys depend on all that came before; the others tell whether somebody changed
-    the order of some layers alone. Those of cross-attention say which text a decoder reads.
+    The last layer's keys depend on everything before them; the other layers' keys show whether
+    only some layers were reordered, and those of cross-attention which text a decoder reads.
     """
     layers = [x for x in _layers(cache) if _shown(x) and int(x.get_seq_length()) == stop]
     if not layers:
@@ -85,7 +85,7 @@ def _text(cache: Any, count: int, device: torch.device) -> Tensor:
 
 
 def _shown(layer: Any) -> list[Tensor]:
-    """Find a layer's keys and values (sequences, heads, tokens, dim), even compressed ones."""
+    """Find a layer's keys and values (sequences, heads, tokens, dim), compressed ones included."""
     found = [getattr(layer, "keys", None), getattr(layer, "values", None)]
     for name in ("_quantized_keys", "_quantized_values"):
         compressed = getattr(layer, name, None)

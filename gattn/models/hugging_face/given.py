@@ -14,27 +14,29 @@ from gattn.models.hugging_face.media import Batch, generated_from
 
 
 class Given:
-    """What a call of a model is given, and what `generate` knows of it.
+    """What a call of a model is given, by name, and what `generate` knows about it.
 
     Images that `generate` encodes before their texts belong to the texts in `generating`.
-
-    Parameters
-    ----------
-    model : Module
-        The model.
-    named : mapping
-        The call's arguments, by name.
     """
 
     def __init__(self, model: nn.Module, named: Mapping[str, Any]) -> None:
         config = getattr(model, "config", None)
-        is_encoder_decoder = getattr(config, "is_encoder_decoder", False)
+        has_decoder = bool(getattr(config, "is_encoder_decoder", False))
         self.step = present_step(model) if named else Step()
-        self.generating = None if is_encoder_decoder or not named else generated_from(model)
+        self.generating = None if has_decoder or not named else generated_from(model)
         self.batch = Batch(named, config, self.generating)
         self.cache: Any = named.get("past_key_values")
         self.seen = 0 if self.cache is None else caches.length(self.cache)
-        masks = {name: x for name, x in named.items() if is_mask(name, x)}
+        self.encoded = first_tensor(named.get("encoder_outputs")) if has_decoder else None
+        """What an encoder gave before, which the call decodes."""
+        self.encodes = has_decoder and self.encoded is None
+        inputs = ("decoder_input_ids", "decoder_inputs_embeds")
+        self.only_encodes = self.encodes and all(named.get(name) is None for name in inputs)
+        masks = {
+            name: x
+            for name, x in named.items()
+            if name.endswith("attention_mask") and isinstance(x, Tensor)
+        }
         self.has_own_mask = any(mask.dim() == 4 for mask in masks.values())
         self.padding = {name: mask.detach() != 0 for name, mask in masks.items()}
         if getattr(named.get("input_ids"), "ndim", 2) == 3:
@@ -52,24 +54,19 @@ def arguments(
 
 
 def of_choices(values: Any) -> Any:
-    """Read the choices of multiple choice models, (texts, choices, tokens), as texts."""
+    """Read multiple choice input, (texts, choices, tokens), as one text per choice."""
     return values.flatten(0, 1) if isinstance(values, Tensor) and values.dim() == 3 else values
 
 
 def first_tensor(outputs: Any) -> Tensor | None:
-    """Find the first tensor of a model's outputs: an encoder's last hidden states."""
+    """Find the first tensor of a model's outputs, such as an encoder's last hidden states."""
     some = list(outputs.values()) if isinstance(outputs, Mapping) else outputs
     first = some[0] if isinstance(some, (tuple, list)) and len(some) else some
     return first if isinstance(first, Tensor) and first.dim() > 1 else None
 
 
-def is_mask(name: str, given: Any) -> bool:
-    """Say whether an argument is an attention mask."""
-    return name.endswith("attention_mask") and isinstance(given, Tensor)
-
-
 def repeated(rows: Tensor | None, count: int) -> Tensor | None:
-    """Repeat what is known of sequences, where a cache goes on as several continuations of each."""
+    """Repeat what is known of sequences when a cache has several continuations of each."""
     if rows is None or len(rows) == count:
         return rows
     return None if count % len(rows) else rows.repeat_interleave(count // len(rows), dim=0)

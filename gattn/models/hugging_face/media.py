@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from gattn.models.hugging_face.frames import generation_frames
+from gattn.models.hugging_face.generating import generation_frames
 
 MODALITIES = {
     "qformer": ("qformer",),
@@ -30,7 +30,7 @@ _PLACES = {
 
 
 def modality(name: str) -> str:
-    """Name the modality of a stack or module by its path; nothing where it is of text."""
+    """Name the modality of a stack or module by its path; "" for text."""
     lower = name.lower()
     found = (n for n, words in MODALITIES.items() if any(word in lower for word in words))
     return next(found, "")
@@ -38,14 +38,14 @@ def modality(name: str) -> str:
 
 @dataclass(frozen=True)
 class Belonging:
-    """Of each element of a call's batch, its sequence, and which in its sequence it is."""
+    """For each element of a call's batch, its sequence, and its rank within that sequence."""
 
     sequences: list[int]
     ranks: list[int]
 
     @property
     def is_alone(self) -> bool:
-        """Whether each is a sequence of its own."""
+        """Whether each element is a whole sequence."""
         return not any(self.ranks)
 
 
@@ -57,9 +57,9 @@ class Batch:
     given : mapping
         The call's arguments, by name.
     config : PreTrainedConfig, optional
-        The model's configuration, which tells the tokens that hold the places of images.
+        The model's configuration, which says which tokens are placeholders of images.
     ids : Tensor, optional
-        The tokens of texts that come in a later call, where images are encoded before them.
+        The tokens of texts that come in a later call, if images are encoded before them.
     """
 
     def __init__(self, given: Mapping[str, Any], config: Any, ids: Tensor | None = None) -> None:
@@ -81,7 +81,7 @@ class Batch:
 
     @property
     def size(self) -> int | None:
-        """How many sequences there are, of whatever kind comes first."""
+        """How many sequences there are: texts, or else images or sounds."""
         if self.texts is not None:
             return self.texts
         some = [*self._media.values(), *([self._first] if self._first else [])]
@@ -90,21 +90,11 @@ class Batch:
     def belonging(
         self, stack: str, count: int, start: int = 0, length: int = 0
     ) -> Belonging | None:
-        """Say to which sequence each of `count` elements of a stack's call belongs.
+        """Say to which sequence each of `count` elements of a stack's call belongs, if known.
 
-        Images belong to the text that holds places for them, or where texts hold none, to the text
-        with their number, if there are as many. What belongs to no text that is known comes after
-        all texts. None where that is not known.
-
-        Parameters
-        ----------
-        stack : str
-            The stack.
-        count : int
-            How many elements the call has.
-        start, length : int
-            Of a call that is a part of one sequence with all images: where it begins, how long it
-            is.
+        Images belong to the text that has placeholders for them; if texts have none, image n
+        belongs to text n, if there are as many. Those that belong to no known text come after all
+        texts. `start` and `length` locate a call that is part of one sequence with all images.
         """
         kind, texts = modality(stack), self.texts
         name, tensor = self._medium(kind)
@@ -138,20 +128,20 @@ class Batch:
         return _ranked([owner[n * units // count] for n in range(count)])
 
     def _medium(self, kind: str) -> tuple[str, Tensor | None]:
-        """Find what a stack's images or sounds came in, where that is one tensor."""
+        """Find the tensor in which a stack's images or sounds came, if it is a single one."""
         if self._first is not None and not self._media:
             return self._first
         found = [one for of, one in self._media.items() if of == kind or kind in ("", "qformer")]
         return found[0] if len(found) == 1 else ("", None)
 
     def _tokens(self, name: str, kind: str) -> tuple[int, ...]:
-        """Give the tokens that hold the places of images or sounds."""
+        """Give the placeholder tokens of images or sounds."""
         kind = "audio" if kind == "audio" or name in _MEDIA["audio"] else "vision"
         found = (getattr(self._config, one, None) for one in _PLACES.get(name) or _PLACES[kind])
         return tuple(token for token in found if isinstance(token, int))
 
     def _counts(self, tokens: tuple[int, ...]) -> tuple[list[int], list[int]] | None:
-        """Count the places in each text, and how many runs of them there are."""
+        """Count the placeholders in each text, and the runs of them."""
         if self._ids is None or self._ids.dim() != 2:
             return None
         is_place = torch.isin(self._ids.cpu(), torch.tensor(tokens)).int()
@@ -159,7 +149,7 @@ class Batch:
         return is_place.sum(1).tolist(), begins.sum(1).tolist()
 
     def _shares(self, tokens: tuple[int, ...], units: int) -> list[int] | None:
-        """Share out so many images or patches of the same size among the texts, in order."""
+        """Share out `units` images, or patches of the same size, among the texts, in order."""
         if tokens not in self._counted:
             self._counted[tokens] = self._counts(tokens)
         counted = self._counted[tokens]
@@ -183,7 +173,7 @@ class Batch:
     def _packed(
         self, tokens: tuple[int, ...], count: int, start: int, length: int, rows: int
     ) -> Belonging:
-        """Find the text of a part of all patches; where it is not one text's, it is of none."""
+        """Find the text that a part of all patches belongs to: a single one, or none."""
         texts = self.texts or 0
         shares = self._shares(tokens, rows)
         if shares is not None and count == 1 and sum(shares) == rows:
@@ -193,7 +183,7 @@ class Batch:
         return Belonging([texts] * count, list(range(count)))
 
     def origin(self, sequence: int) -> int:
-        """Give where a text's patches begin, where the patches of all are one sequence."""
+        """Give where a text's patches begin, if the patches of all texts are one sequence."""
         name, tensor = self._medium("vision")
         if tensor is None or tensor.dim() != 2 or self.texts is None or sequence >= self.texts:
             return 0
@@ -202,13 +192,13 @@ class Batch:
 
 
 def _rows(name: str, values: Tensor) -> int:
-    """Count texts; those of a multiple choice are (batch, choices, tokens)."""
-    behind = 2 if name.endswith("embeds") else 1
-    return values.shape[:-behind].numel() if values.dim() > behind + 1 else len(values)
+    """Count texts; multiple choice input is (batch, choices, tokens)."""
+    inner = 2 if name.endswith("embeds") else 1
+    return values.shape[:-inner].numel() if values.dim() > inner + 1 else len(values)
 
 
 def _folded(count: int, rows: int | None) -> Belonging | None:
-    """Read elements as so many rows, each cut into as many windows; None where they are not."""
+    """Read elements as rows that are each cut into as many windows; None if they do not divide."""
     if rows and count % rows:
         return None
     each = count // rows if rows else 1
@@ -225,7 +215,7 @@ def _ranked(sequences: list[int]) -> Belonging:
 
 
 def generated_from(model: nn.Module) -> Tensor | None:
-    """Give the texts that a model is generating from, where it is: tokens (texts, tokens)."""
+    """Give the texts that a model is generating from, if it is: (texts, tokens)."""
     for name, frame in generation_frames(model):
         if name == "generate" and frame.f_locals["self"] is model:
             some = (frame.f_locals.get(name) for name in ("inputs_tensor", "input_ids", "inputs"))

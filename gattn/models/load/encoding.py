@@ -1,4 +1,4 @@
-"""Turns a text or token ids into what a model takes, and names the tokens."""
+"""Turns a text or token ids into a model's inputs, and names the tokens."""
 
 from __future__ import annotations
 
@@ -14,8 +14,7 @@ from gattn.errors import CaptureError, ModelError
 from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
-from gattn.models.load.token_texts import names_of, trimmed
-from gattn.models.load.words import Words, words_of
+from gattn.models.load.token_texts import Words, names_of, trimmed, words_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -41,7 +40,7 @@ class Encoding:
 
     @property
     def num_pairs(self) -> int:
-        """How many pairs of tokens a layer's head sees, at most, in all stacks together."""
+        """How many pairs of tokens a head of a layer has at most, in all stacks together."""
         return len(self) ** 2 + len(self.decoder_tokens) * (len(self) + len(self.decoder_tokens))
 
     def names(self, stack: str) -> dict[str, Any]:
@@ -54,17 +53,11 @@ class Encoding:
 
 
 def is_text(inputs: Inputs) -> bool:
-    """Say whether inputs are a text or tokens, rather than images, sounds or all together.
-
-    Raises
-    ------
-    CaptureError
-        Where they are a trace, or a mapping of texts or of nothing.
-    """
+    """Say whether inputs are a text or tokens, rather than images, sounds or all together."""
     if isinstance(inputs, (AttentionTrace, Stack, AttentionGraph)):
         raise CaptureError(
-            f"This runs a model on a text, but {type(inputs).__name__} is what such a run gave: "
-            "pass the text that it was captured from."
+            f"This runs a model on a text, but {type(inputs).__name__} is the result of such a "
+            "run: pass the text that it was captured from."
         )
     if not isinstance(inputs, Mapping):
         return True
@@ -88,15 +81,7 @@ def _holds_text(value: Any) -> bool:
 def encode(
     inputs: Inputs, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None
 ) -> Encoding:
-    """Encode one text, one sequence of token ids, or one mapping of tensors.
-
-    Raises
-    ------
-    CaptureError
-        Where there are no tokens, or more than the model allows.
-    ModelError
-        Where a text comes without a tokenizer.
-    """
+    """Encode one text, one sequence of token ids, or one mapping of tensors."""
     _check_takes_text(model)
     if isinstance(inputs, str):
         encoding = _encode_text(inputs, tokenizer, _longest(model))
@@ -120,8 +105,8 @@ def _check_takes_text(model: PreTrainedModel) -> None:
     parameters = inspect.signature(model.forward).parameters
     if main in parameters and "input_ids" not in parameters:
         raise ModelError(
-            f"{type(model).__name__} takes no tokens, but {main}: pass a mapping with {main!r}, "
-            "such as its processor gives."
+            f"{type(model).__name__} takes {main} instead of tokens: pass a mapping with {main!r}, "
+            "such as its processor returns."
         )
 
 
@@ -139,8 +124,8 @@ def _check_ids(name: str, ids: Tensor, model: PreTrainedModel) -> None:
     known = table.num_embeddings if isinstance(table, nn.Embedding) else None
     if known is not None and len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < known:
         raise CaptureError(
-            f"{name} runs from {int(ids.min())} to {int(ids.max())}, but the model knows the "
-            f"tokens 0 .. {known - 1}; use the tokenizer that belongs to the model."
+            f"{name} runs from {int(ids.min())} to {int(ids.max())}, but the model's tokens are "
+            f"0 .. {known - 1}; use the tokenizer that belongs to the model."
         )
 
 
@@ -175,9 +160,9 @@ def _encode_text(
 
 
 def _check_length(text: str, tokenizer: PreTrainedTokenizerBase, limit: int) -> None:
-    """Refuse a text far longer than the limit by its beginning: tokenizing it all may take long.
+    """Refuse a text far longer than the limit by its beginning: all of it takes long to tokenize.
 
-    Where the beginning alone has twice the tokens, what its last word would be does not count.
+    Twice the limit is certain enough, however the last word would have continued.
     """
     size = _FIRST_CHARACTERS * limit
     while size < len(text):
@@ -194,7 +179,7 @@ _FIRST_CHARACTERS = 16
 
 
 def _slices(text: str, spans: Sequence[tuple[int, int]], names: Sequence[str]) -> tuple[str, ...]:
-    """Take each token's text from the text itself, but where tokens share a character."""
+    """Take each token's text from the text itself, unless tokens share a character."""
     texts = []
     for i, (start, stop) in enumerate(spans):
         shares = (i > 0 and start < spans[i - 1][1]) or (
@@ -220,7 +205,7 @@ def _encode_mapping(
         if values.dim() < ids.dim() or (batched and len(values) != 1):
             raise CaptureError(
                 f"{name!r} must be a tensor with the same batch as input_ids {tuple(ids.shape)}, "
-                f"not {inputs[name]!r:.60}; settings of the model are none of its inputs."
+                f"not {inputs[name]!r:.60}; settings of the model do not belong here."
             )
     rest = {name: values[0] if batched else values for name, values in tensors.items()}
     decoder = {name: rest.pop(name) for name in list(rest) if name.startswith("decoder_")}
@@ -238,7 +223,7 @@ def _encode_mapping(
 
 
 def _told_words(inputs: Mapping[str, Any], ids: list[int], mask: Tensor | None) -> Words:
-    """Take the words that a tokenizer's output knows, if its ids are still those it came with."""
+    """Take the words that a tokenizer's output knows, if its ids are unchanged."""
     known = getattr(inputs, "encodings", None)
     if not known or known[0].ids != ids:
         return ()
@@ -262,7 +247,7 @@ def _real_tokens(ids: Tensor, mask: Tensor | None) -> Tensor:
         return torch.ones_like(ids, dtype=torch.bool)
     if mask.shape != ids.shape:
         raise CaptureError(
-            f"The attention mask must have one entry a token, {tuple(ids.shape)}, not "
+            f"The attention mask must have one entry per token, {tuple(ids.shape)}, not "
             f"{tuple(mask.shape)}."
         )
     return mask.bool()
@@ -286,7 +271,7 @@ def _encode_ids(
 
 
 def room_after(encoding: Encoding, model: PreTrainedModel) -> int | None:
-    """Say how many tokens a model takes after these; None where it does not say."""
+    """Say how many more tokens a model takes after these; None if it does not say."""
     limit = _longest(model)
     return None if limit is None else max(0, limit - len(encoding))
 
@@ -295,7 +280,7 @@ def _longest(model: PreTrainedModel) -> int | None:
     size = getattr(model.config.get_text_config(), "max_position_embeddings", None)
     limit = size if isinstance(size, int) and size > 0 else None
     for name, table in model.named_modules():
-        # RoBERTa and its kin count positions from behind the padding's.
+        # RoBERTa and similar models count positions from after the padding's.
         is_table = name.endswith("embeddings.position_embeddings")
         if is_table and isinstance(table, nn.Embedding) and table.padding_idx is not None:
             limit = table.num_embeddings - table.padding_idx - 1
@@ -303,7 +288,7 @@ def _longest(model: PreTrainedModel) -> int | None:
 
 
 def pad(encodings: Sequence[Encoding], padding_id: int) -> dict[str, Tensor]:
-    """Join sequences with the same tensors to one batch, padded on the right, with its mask."""
+    """Join sequences with the same tensors into one batch, padded on the right, with its mask."""
     batch = {
         name: torch.nn.utils.rnn.pad_sequence(
             [encoding.tensors[name] for encoding in encodings],

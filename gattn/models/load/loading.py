@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import torch
 from torch import nn
@@ -16,6 +16,8 @@ from gattn.models.load.trusting import check_files
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+    Model: TypeAlias = str | Path | PreTrainedModel | None
 
 EMBEDDED = "embedded"
 """The name of the small model that comes with gattn."""
@@ -40,9 +42,9 @@ def load_model(name: str | Path | None = None) -> tuple[PreTrainedModel, PreTrai
     Raises
     ------
     ModelError
-        Where there is no such model, or it has no safetensors weights, or not all that attention
-        needs. Pickled weights, kernels from the hub and a model's own code are never run, and what
-        names them is refused.
+        Where there is no such model, it has no safetensors weights, or weights that attention
+        needs are missing. Pickled weights, kernels from the hub and a model's own code are never
+        run; models that name them are refused.
     """
     import transformers
 
@@ -59,10 +61,10 @@ def load_model(name: str | Path | None = None) -> tuple[PreTrainedModel, PreTrai
         tokenizer = load_tokenizer(place)
     except ModelError:
         raise
-    except Exception as error:  # Files from anywhere fail in many ways.
+    except Exception as error:  # Files can be wrong in many ways.
         raise not_loaded(place, error) from error
     if missing := sorted(found["missing_keys"]):
-        # Poolers and heads stand behind all attention; it does not need them.
+        # Poolers and heads come after all attention, which does not need them.
         needed = [name for name in missing if not _is_head(name, model)]
         shown = needed or missing
         said = f"{place} holds no weights for {', '.join(shown[:5])}"
@@ -76,7 +78,7 @@ def load_model(name: str | Path | None = None) -> tuple[PreTrainedModel, PreTrai
 
 
 def _class_of(config: Any) -> Any:
-    """Find the class of a model; nothing else that a configuration may name is built."""
+    """Find the class of a model; nothing else that a configuration names is built."""
     import transformers
 
     for name in config.architectures or []:
@@ -87,14 +89,14 @@ def _class_of(config: Any) -> Any:
 
 
 def _is_head(name: str, model: PreTrainedModel) -> bool:
-    """Say whether a weight stands behind all attention."""
+    """Say whether a weight is used only after all attention."""
     base = model.base_model_prefix
     is_outside = model.base_model is not model and not name.startswith(f"{base}.")
     return is_outside or any(word in name for word in _HEADS)
 
 
 def _ask_hub(name: str) -> None:
-    """Ask the hub once for a model that is not here: transformers would ask for half a minute."""
+    """Ask the hub once for a model that is not here: transformers would try for half a minute."""
     import huggingface_hub as hub
     from huggingface_hub.errors import HfHubHTTPError
 
@@ -103,14 +105,14 @@ def _ask_hub(name: str) -> None:
     try:
         hub.get_hf_file_metadata(hub.hf_hub_url(name, "config.json"))
     except HfHubHTTPError:
-        return  # It answered; transformers says best what.
+        return  # It answered; transformers explains it best.
     except Exception as error:  # Networks fail in many ways.
         raise ConnectionError(f"the hub does not answer: {error}") from error
 
 
 @contextmanager
 def _quiet(is_quiet: bool) -> Iterator[None]:
-    """Show no progress bar for a model that loads in a moment."""
+    """Show no progress bar for a model that loads instantly."""
     from transformers.utils import logging
 
     if not is_quiet or not logging.is_progress_bar_enabled():
@@ -130,18 +132,18 @@ def load_tokenizer(place: str | Path, *, offline: bool = False) -> PreTrainedTok
     tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
         place, trust_remote_code=False, local_files_only=offline
     )
-    # Without files some of transformers' tokenizers come empty: all words are unknown then.
+    # Without files some of transformers' tokenizers are empty: all words are unknown then.
     if len(tokenizer) <= len(tokenizer.all_special_ids):
         raise ValueError(f"{str(place)!r} has no tokenizer with a vocabulary.")
     return tokenizer
 
 
 def find_tokenizer(model: PreTrainedModel) -> PreTrainedTokenizerBase | None:
-    """Find the tokenizer where the model came from, without network; None where there is none."""
+    """Find the tokenizer in the place the model came from, without network; None if missing."""
     name = str(getattr(model.config, "_name_or_path", "") or "")
     try:
         return load_tokenizer(name, offline=True) if name else None
-    except Exception:  # It is a courtesy: a text then asks for tokenizer=.
+    except Exception:  # Only a convenience: a text then asks for tokenizer=.
         return None
 
 
@@ -178,13 +180,7 @@ def _has_weights(repository: Any) -> bool:
 
 
 def input_device(model: nn.Module) -> torch.device:
-    """Tell where a model takes its inputs; offloaded weights come from elsewhere while it runs.
-
-    Raises
-    ------
-    ModelError
-        Where it has no numbers to run with.
-    """
+    """Give the device of a model's inputs; offloaded weights are fetched while it runs."""
     device: torch.device = next((x.device for x in model.parameters()), torch.device("cpu"))
     if device.type != "meta":
         return device
@@ -202,8 +198,55 @@ def model_name(model: PreTrainedModel) -> str:
 
 
 def name_of(place: str) -> str:
-    """Name the model at a place: a folder of this machine by its own name alone."""
+    """Name the model at a place: a folder of this machine just by its own name."""
     if Path(place) == EMBEDDED_PATH:
         return EMBEDDED
-    # Files and pages are passed on: they do not tell where on a disk the model lay.
+    # Files and pages are shared, and should not reveal where on a disk the model was.
     return Path(place).name if Path(place).is_absolute() else place
+
+
+def resolved(
+    model: Model, tokenizer: PreTrainedTokenizerBase | None
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None]:
+    """Load a model and its tokenizer, or take those that were given."""
+    from transformers import PreTrainedTokenizerBase
+
+    if tokenizer is not None and not isinstance(tokenizer, PreTrainedTokenizerBase):
+        raise ModelError(
+            "tokenizer must be a transformers tokenizer, such as "
+            f"AutoTokenizer.from_pretrained(name), not {tokenizer!r:.60}."
+        )
+    if model is None or isinstance(model, (str, Path)):
+        loaded, found = load_model(model)
+        return loaded, tokenizer or found
+    if isinstance(model, nn.Module):
+        model = cast("PreTrainedModel", as_written(model))
+    if not isinstance(model, nn.Module) or not hasattr(model, "config"):
+        raise ModelError(
+            "model must be a hub name, a folder or a transformers model, not "
+            f"{type(model).__name__}."
+        )
+    return model, tokenizer or find_tokenizer(model)
+
+
+def as_written(model: nn.Module) -> nn.Module:
+    """Return the model that `torch.compile` wrapped, or the model itself."""
+    while "_orig_mod" in model._modules:
+        model = model.get_submodule("_orig_mod")
+    for name, module in model.named_modules():
+        if isinstance(module, (torch.jit.ScriptModule, torch.fx.GraphModule)):
+            what = f"{name} in the model" if name else "The model"
+            raise ModelError(
+                f"{what} was scripted, traced or exported: its code is now a graph of operations, "
+                "which never asks how to compute attention. Pass the model as it was before that; "
+                "torch.compile is fine."
+            )
+    return model
+
+
+def refuse_training(model: nn.Module) -> None:
+    """Refuse a model whose attention is random."""
+    if model.training:
+        raise ModelError(
+            "The model is in training mode, where dropout is random: call model.eval()."
+        )

@@ -1,14 +1,18 @@
-"""Names tokens by their texts."""
+"""Names tokens by their texts, and finds which of them make a word."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from itertools import groupby
+from typing import TYPE_CHECKING, TypeAlias
 
 from gattn.names.pieces import from_bytes
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+
+Words: TypeAlias = tuple[int | None, ...]
 
 
 def names_of(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None) -> tuple[str, ...]:
@@ -26,7 +30,7 @@ def names_of(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None) -> t
 def spellings_of(
     ids: Sequence[int], tokenizer: PreTrainedTokenizerBase
 ) -> tuple[list[str], list[str]]:
-    """Give what a tokenizer calls tokens: as it writes them, and with spaces for its marks."""
+    """Give a tokenizer's names of tokens: as it writes them, and with spaces for its marks."""
     raw: list[str] = [tokenizer.convert_ids_to_tokens([i])[0] or f"<{i}>" for i in ids]
     return raw, [token.replace("Ġ", " ").replace("▁", " ") for token in raw]
 
@@ -40,7 +44,7 @@ def _readable(token: str, tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """Read byte-level BPE's alphabet: bytes that print stand for themselves, others from U+0100."""
+    """Give byte-level BPE's alphabet: printable bytes as themselves, others from U+0100 on."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     shown = {chr(byte): byte for byte in printable}
@@ -51,5 +55,45 @@ _BYTES = _byte_alphabet()
 
 
 def trimmed(text: str) -> str:
-    """Take off spaces, unless there is nothing else."""
+    """Strip spaces, unless there is nothing else."""
     return text.strip(" ") or text
+
+
+def words_of(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None) -> Words:
+    """Give the number of each token id's word, None for special tokens; () if not certain.
+
+    Between special tokens the ids are decoded; if that text encodes to the same ids again, its
+    words are theirs.
+    """
+    if tokenizer is None or not tokenizer.is_fast:
+        return ()
+    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    words: list[int | None] = []
+    first = 0
+    for is_special, some in groupby(ids, lambda i: i in special):
+        part = list(some)
+        found = [None] * len(part) if is_special else _words_between(part, tokenizer)
+        if found is None:
+            return ()
+        words += [None if word is None else first + word for word in found]
+        first += 1 + max((word for word in found if word is not None), default=-1)
+    return tuple(words)
+
+
+def _words_between(
+    ids: list[int], tokenizer: PreTrainedTokenizerBase
+) -> Sequence[int | None] | None:
+    text = tokenizer.decode(ids, clean_up_tokenization_spaces=False)
+    again = tokenizer(text, add_special_tokens=False, verbose=False)
+    return again.word_ids(0) if again["input_ids"] == ids else None
+
+
+def words_of_run(
+    ids: Sequence[int], generated: int, tokenizer: PreTrainedTokenizerBase | None
+) -> Words:
+    """Give the words of a prompt and of what was generated; if need be, only of the prompt."""
+    words = words_of(ids, tokenizer)
+    if words or not generated:
+        return words
+    words = words_of(ids[:-generated], tokenizer)
+    return words + (None,) * generated if words else ()

@@ -1,4 +1,4 @@
-"""Refuses models that would run code as they are loaded: pickles, kernels, adapters."""
+"""Refuses models that would run code when they are loaded: pickles, kernels, adapters."""
 
 from __future__ import annotations
 
@@ -19,17 +19,11 @@ _FETCHED = {
     "_implementation": ("flash_attention", "sonicmoe", "deepgemm"),
     "quant_method": ("eetq", "fbgemm_fp8", "fp8", "metal", "mxfp4", "mxfp8", "nvfp4"),
 }
-"""How settings end, and how their values begin, for which transformers fetches kernels."""
+"""Endings of settings, and beginnings of their values, for which transformers fetches kernels."""
 
 
 def check_files(place: str | Path) -> None:
-    """Refuse a folder or a hub name whose files would have code run.
-
-    Raises
-    ------
-    ModelError
-        Where weights would be unpickled, kernels downloaded or adapters loaded.
-    """
+    """Refuse a folder or a hub name whose files would run code."""
     config = _read(place, _CONFIG)
     for name, value in _settings(config):
         _check_setting(place, name, value)
@@ -41,13 +35,13 @@ def check_files(place: str | Path) -> None:
             _check_shards(place, index, _read(place, index))
     if _find(place, "adapter_config.json"):
         raise ModelError(
-            f"The model {str(place)!r} has an adapter, adapter_config.json, which is not loaded: "
-            "load it yourself with the package peft, and pass the model and its tokenizer."
+            f"The model {str(place)!r} has an adapter, adapter_config.json, which gattn does not "
+            "load: load it yourself with the package peft, and pass the model and its tokenizer."
         )
 
 
 def _settings(thing: Any) -> Iterator[tuple[str, Any]]:
-    """Walk the settings of a configuration and of those within it."""
+    """Walk the settings of a configuration and those nested in it."""
     if isinstance(thing, dict):
         yield from thing.items()
     parts = thing.values() if isinstance(thing, dict) else thing if isinstance(thing, list) else ()
@@ -67,7 +61,7 @@ def _check_setting(place: str | Path, name: str, value: Any) -> None:
         if is_named or is_fetched:
             raise ModelError(
                 f"The model {str(place)!r} asks in {_CONFIG} for {name}={text!r}, a kernel that "
-                "would be downloaded and run. Take this out of the file, or load the model "
+                "would be downloaded and run. Remove this from the file, or load the model "
                 "yourself, and pass it and its tokenizer."
             )
 
@@ -97,7 +91,7 @@ def _check_shards(place: str | Path, index: str, content: Any) -> None:
         if path.is_absolute() or ".." in path.parts or "\\" in name or ":" in name:
             raise ModelError(
                 f"The model {str(place)!r} names in {index} the weights {name!r}, which lie "
-                "outside of the model's folder: download the model again."
+                "outside the model's folder: download the model again."
             )
         if path.suffix != _SAFE:
             _refuse_pickle(place, index, name)
@@ -106,13 +100,13 @@ def _check_shards(place: str | Path, index: str, content: Any) -> None:
 def _refuse_pickle(place: str | Path, file: str, name: Any) -> None:
     raise ModelError(
         f"The model {str(place)!r} names in {file} the weights {name!r}, which would be unpickled, "
-        "and pickles can run code. Load a copy with safetensors weights alone; "
+        "and pickles can run code. Load a copy that has only safetensors weights; "
         "model.save_pretrained(folder) writes one."
     )
 
 
 def _read(place: str | Path, name: str) -> Any:
-    """Read a file of JSON; None where there is none, or none that is JSON."""
+    """Read a JSON file; None if there is none, or a configuration that is not JSON."""
     path = _find(place, name)
     if path is None:
         return None
@@ -120,7 +114,7 @@ def _read(place: str | Path, name: str) -> Any:
         return json.loads(Path(path).read_bytes())
     except (OSError, ValueError) as error:
         if name == _CONFIG:
-            return None  # transformers says what is wrong with it.
+            return None  # transformers explains what is wrong with it.
         raise ModelError(
             f"The model {str(place)!r} has a damaged {name} ({error}): download the model again."
         ) from error

@@ -1,4 +1,4 @@
-"""Knows which texts a call goes on with: those in its cache, or those that an encoder read."""
+"""Knows which texts a call continues: those in its cache, or those that an encoder read."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _MOST_RECENT = 32
 
 @dataclass(eq=False)
 class Progress:
-    """What is known of the texts that a call goes on with: their ids, and which tokens are real.
+    """What is known of the texts that a call continues: their ids, and which tokens are real.
 
-    `stop` counts their slots so far and `held` is what their cache holds; `cached` names the stacks
-    that go on with it. `origin` says where they come from. `left` is how many slots the calls that
+    `stop` counts their slots so far, `held` is what their cache holds, and `cached` names the
+    stacks that use it. `origin` says where they come from. `left` is how many slots the calls that
     ended left in a cache that now holds more; `awaits` are the texts whose images came first.
     """
 
@@ -40,7 +40,7 @@ class Progress:
     awaits: TensorWeakRef | None = None
 
     def taken(self, rows: list[int], stop: int, side: str, is_own: bool) -> Progress:
-        """Take some sequences up to a slot; `side` names the ids that go on with the cache."""
+        """Take some sequences up to a slot; `side` names the ids that the cache holds."""
         count = None if self.held is None else len(self.held.codes)
         ids = {
             name: _rows(x, rows, count, stop) if name == side else _rows(x, rows)
@@ -80,7 +80,7 @@ class Progress:
 
 
 class Origin(NamedTuple):
-    """The sequences that others go on from, and whether in the same cache, which held them."""
+    """The sequences that others continue, and whether in the cache that held them."""
 
     progress: Progress
     rows: list[int]
@@ -90,7 +90,7 @@ class Origin(NamedTuple):
 def _rows(
     values: Tensor | None, rows: list[int], count: int | None = None, stop: int | None = None
 ) -> Tensor | None:
-    """Take rows of values up to a slot, or None where they are not so many."""
+    """Take rows of values up to a slot; None if there are not `count` of them."""
     if values is None or len(values) <= max(rows) or (stop is not None and len(values) != count):
         return None
     return values[rows][:, :stop]
@@ -102,7 +102,7 @@ class Texts:
     Parameters
     ----------
     side : str
-        The name of the ids that go on with a cache.
+        The name of the ids that a cache holds.
     """
 
     def __init__(self, side: str) -> None:
@@ -113,7 +113,7 @@ class Texts:
         self._lock = Lock()
 
     def begin(self, cache: Any, progress: Progress) -> None:
-        """Note that a call fills a cache, unless it is known what earlier calls left in it."""
+        """Note that a call fills a cache, unless what earlier calls left in it is known."""
         if isinstance(cache, Hashable) and cache is not None:
             with self._lock:
                 self._of_cache.setdefault(cache, progress)
@@ -130,9 +130,9 @@ class Texts:
                 self._recent.append(progress)
 
     def in_cache(self, cache: Any, seen: int, batch: int | None, reorders: bool) -> Progress:
-        """Find the sequences that a cache holds; they may be others, in another order, than last.
+        """Find the sequences that a cache holds, which may have changed since the last call.
 
-        Without keys to tell them by, a cache is trusted to hold what it held, unless a search
+        If its keys cannot be seen, a cache is trusted to hold what it held, unless a search
         `reorders` it.
         """
         now = caches.held(cache, seen)
@@ -153,12 +153,12 @@ class Texts:
         return Progress(left=None if own is None or own.stop >= seen else own.stop)
 
     def encode(self, encoded: Tensor, progress: Progress) -> None:
-        """Note what an encoder gave, which is not kept alive."""
+        """Note an encoder's output, without keeping it alive."""
         with self._lock:
             self._of_encoded[encoded] = progress
 
     def in_encoded(self, taken: Tensor) -> Progress | None:
-        """Find the texts of an encoder's output that a decoder is given, repeated perhaps."""
+        """Find the texts of the encoder's output that a decoder is given, perhaps repeated."""
         with self._lock:
             own = self._of_encoded.get(taken)
             known = list(self._of_encoded.items())[::-1]
@@ -171,7 +171,7 @@ class Texts:
 
 
 def rows_of(taken: Tensor, given: Tensor) -> list[int] | None:
-    """Find each row of a tensor in another, in the usual order of repeats if it is there."""
+    """Find each row of a tensor in another, in the usual order of repeats where possible."""
     if taken is given:
         return list(range(len(given)))
     if taken.shape[1:] != given.shape[1:]:

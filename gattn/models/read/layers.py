@@ -13,7 +13,7 @@ from gattn.models.read.seen_call import SeenCall
 
 
 class _Last(NamedTuple):
-    """The last attention call; a query that is gone was no part of a split."""
+    """The last attention call; a query that was freed was not part of a split."""
 
     module: nn.Module
     query: ref[Tensor]
@@ -51,7 +51,7 @@ class Layers:
         return self._of[name][-1]
 
     def again(self, name: str) -> int:
-        """Find the layer of a call that comes after the model's: gradient checkpointing's."""
+        """Find the layer of a call after the model's own, such as gradient checkpointing makes."""
         layers = self._of.get(name, [])
         if len(layers) != 1:
             raise CaptureError(
@@ -77,17 +77,6 @@ class Layers:
         """Note a call, which the next one may continue."""
         self._last = _Last(call.module, ref(call.query), start + call.query.shape[2])
 
-    def end(self) -> None:
-        """Note that the model's call ends: nothing continues the last one."""
-        self._last = None
-
     def check(self) -> None:
-        """Refuse a call whose layers cannot be numbered by their order.
-
-        Raises
-        ------
-        CaptureError
-            Where the attention of some layers was not seen, or modules are called several times a
-            layer.
-        """
+        """Refuse a call whose layers cannot be numbered by their order."""
         self._modules.check_layers(self._of, self.depth)

@@ -58,7 +58,7 @@ class Mask:
 
     @cached_property
     def has_bias(self) -> bool:
-        """Whether it adds to the scores of edges, or heads differ in their edges."""
+        """Whether it adds to the scores of edges, or differs between heads."""
         if self.values is None:
             return False
         if self.are_scores:
@@ -71,7 +71,7 @@ class Mask:
 
     @property
     def is_shared(self) -> bool:
-        """Whether all elements of the batch have the same mask."""
+        """Whether all elements of the batch share one mask."""
         return self.values is None or self.values.shape[0] == 1
 
     def bias(self, element: int, dtype: torch.dtype) -> Tensor | None:
@@ -88,19 +88,10 @@ class Mask:
         return values.to(dtype)
 
     def reads_itself(self, count: int, offset: int, length: int) -> Tensor:
-        """Find the queries that are no padding: those that read themselves, or that others read.
+        """Find the queries that are not padding: that read themselves, or are read by others.
 
-        Parameters
-        ----------
-        count, length : int
-            How many elements and queries there are.
-        offset : int
-            The slot of the first query among the keys.
-
-        Returns
-        -------
-        Tensor
-            Booleans (count, length), on the CPU.
+        Gives booleans (elements, queries), on the CPU; `offset` is the first query's slot among the
+        keys.
         """
         name = count, offset, length
         if name not in self._real:
@@ -125,7 +116,7 @@ class Mask:
 
     @property
     def sees_ahead(self) -> bool:
-        """Whether some query may read the key behind its own."""
+        """Whether some query may read the key after its own."""
         if self.values is None:
             return not self.is_causal
         rows = self.present.shape[2]
@@ -133,7 +124,7 @@ class Mask:
         return bool(present.diagonal(offset=1, dim1=2, dim2=3).any())
 
     def is_used(self, count: int, offset: int, length: int) -> Tensor:
-        """Find the queries that read or are read by any, as `reads_itself` gives them."""
+        """Find the queries that read anything or are read, as `reads_itself` gives them."""
         if self.values is None:
             return torch.ones(count, length, dtype=torch.bool)
         present = self.present.any(1)
@@ -142,13 +133,13 @@ class Mask:
         return (reads | is_read).expand(count, -1).cpu()
 
     def is_read(self, count: int, length: int) -> Tensor:
-        """Find the keys that anybody may read: (count, keys), on the CPU."""
+        """Find the keys that any query may read: (elements, keys), on the CPU."""
         if self.values is None:
             return torch.ones(count, length, dtype=torch.bool)
         return self.present.any(1).any(1).expand(count, length).cpu()
 
     def graph(self, element: int, queries: Side, keys: Side, is_bipartite: bool) -> TokenGraph:
-        """Name the token graph of one element's real tokens: a rule where it is one, or edges."""
+        """Give the token graph of one element's real tokens: a rule if possible, else edges."""
         shared = 0 if self.is_shared else element
         rows, columns = len(queries), len(keys)
         name = shared, rows, columns, queries.first, keys.first, is_bipartite
@@ -170,14 +161,14 @@ class Mask:
 
 
 def taken(values: Tensor, dim: int, side: Side) -> Tensor:
-    """Take a side's real tokens along a dimension; a view where that is all."""
+    """Take a side's real tokens along a dimension; the tensor itself if that is all of them."""
     if len(side) == values.shape[dim]:
         return values
     return values.index_select(dim, side.slots.to(values.device))
 
 
 def _named(allowed: Tensor, offset: int, is_bipartite: bool) -> TokenGraph:
-    """Find the rule that allows just these pairs, or list them."""
+    """Find the rule that allows exactly these pairs, or list them."""
     rows, columns = allowed.shape
     edges = int(allowed.sum())
     if is_bipartite:
@@ -201,7 +192,7 @@ def _named(allowed: Tensor, offset: int, is_bipartite: bool) -> TokenGraph:
 
 
 def _says(graph: TokenGraph, allowed: Tensor) -> bool:
-    """Compare a graph with booleans, some rows at a time."""
+    """Compare a graph with booleans, a few rows at a time."""
     rows, columns = allowed.shape
     height = max(_FEW_PAIRS // max(columns, 1), 1)
     for start in range(0, rows, height):

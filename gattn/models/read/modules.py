@@ -1,4 +1,4 @@
-"""What is known of a model's modules: their names, and the stacks that their attention is of."""
+"""What is known of a model's modules: their names, and the stacks to which they belong."""
 
 from __future__ import annotations
 
@@ -13,25 +13,22 @@ from gattn.models.read.stacks import check_seen, home, kinds, stack_name
 
 
 class Modules:
-    """The modules of a model; what was found of them serves all its calls, in any thread."""
+    """The modules of a model; what is found serves all its calls, in any thread."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
         self.config: Any = getattr(model, "config", None)
         self.is_encoder_decoder = bool(getattr(self.config, "is_encoder_decoder", False))
+        self.side = "decoder_input_ids" if self.is_encoder_decoder else "input_ids"
+        """The name of the ids that a cache holds."""
         self.stacks: dict[str, str] = {}
         self.foreign: set[str] = set()
-        """The stacks whose tokens are no text: images, sounds."""
+        """The stacks whose tokens are not text: images, sounds."""
         self.crossing: set[str] = set()
         """The stacks of cross-attention."""
         self._names: dict[int, str] = {id(part): name for name, part in model.named_modules()}
         self._kinds = kinds(model)
         self._homes: dict[str, str] = {}
-
-    @property
-    def side(self) -> str:
-        """The name of the ids that a cache holds."""
-        return "decoder_input_ids" if self.is_encoder_decoder else "input_ids"
 
     def owns(self, module: nn.Module) -> bool:
         """Say whether a module is a part of the model."""
@@ -44,15 +41,9 @@ class Modules:
     def stack(self, module: nn.Module, is_encoder: Callable[[], bool]) -> str:
         """Name the stack of a module: cross, encoder, decoder, vision, audio, text or qformer.
 
-        Where several lists of layers would have one name, the first that runs has it, and the
-        others go by their own paths in the model.
-
-        Parameters
-        ----------
-        module : Module
-            Whose stack.
-        is_encoder : callable
-            Tells an encoder from a decoder by its present call, where its name does not.
+        If several lists of layers would have the same name, the first that runs gets it, and the
+        others are named by their paths in the model. `is_encoder` tells an encoder from a decoder
+        by its present call, in case its name does not.
         """
         name = self.name(module)
         if name not in self.stacks:
@@ -72,18 +63,7 @@ class Modules:
     def check_layers(self, seen: Collection[str], calls: Mapping[str, int]) -> None:
         """Refuse a call whose layers cannot be numbered by their order.
 
-        Parameters
-        ----------
-        seen : collection of str
-            The modules whose attention was seen in the call.
-        calls : mapping of str to int
-            How many calls of attention each stack had.
-
-        Raises
-        ------
-        CaptureError
-            Where the attention of some layers was not seen, or modules are called several times a
-            layer.
+        `seen` are the modules whose attention was seen, `calls` counts those of each stack.
         """
         config = self.config
         text = config.get_text_config() if hasattr(config, "get_text_config") else config
@@ -94,6 +74,6 @@ class Modules:
             if layers is not None and modules < number > layers:
                 raise CaptureError(
                     f"{type(self.model).__name__} calls its attention {number} times in {layers} "
-                    "layers: the attention of a layer is a combination of several softmaxes, which "
-                    "gattn does not read."
+                    "layers: a layer's attention combines several softmaxes, which gattn does not "
+                    "read."
                 )

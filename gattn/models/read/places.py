@@ -1,4 +1,4 @@
-"""Says where in a model an attention call is, and which tokens stand on its sides.
+"""Says where in a model an attention call is, and which tokens it has on each side.
 
 A slot is a place in the tensors of a call, padding and unused places of a cache included; a
 position counts the real tokens of a sequence from 0.

@@ -31,7 +31,7 @@ _NOTHING = 1e-6
 
 
 class GivenBias(PositionWeight):
-    """A score that the model itself computed for each pair, one per head, as edge features."""
+    """A score that the model computed for each pair and head, given as edge features."""
 
     def forward(self, query: Tree, key: Tree, pairs: Pairs) -> Tensor:
         """Read the features."""
@@ -43,7 +43,7 @@ class GivenBias(PositionWeight):
 
 @dataclass(frozen=True, eq=False)
 class Reading:
-    """Elements of a call's batch that have the same tokens and edits, read as graph attention.
+    """Elements of a call's batch with the same tokens and edits, read as graph attention.
 
     `attention` is the model's own, without the edits, on the real tokens: (elements, heads, ...).
     """
@@ -64,7 +64,7 @@ class Reading:
 
     @property
     def has_vectors(self) -> bool:
-        """Whether queries and keys are known, rather than scores alone."""
+        """Whether queries and keys are known, rather than only scores."""
         return self.attention.query.shape[-1] > 0
 
     @property
@@ -76,25 +76,9 @@ class Reading:
 def read(
     call: SeenCall, place: Place, mask: Mask, edits: Sequence[Sequence[Edit]]
 ) -> list[Reading]:
-    """Read a call, its padding cut off, and prove on a few rows that it gives the model's output.
+    """Read a call without its padding, and prove on a few rows that it gives the model's output.
 
-    Under dropout nothing can be proved, and functions of users are refused before.
-
-    Parameters
-    ----------
-    call : SeenCall
-        The call, its output as the model itself computed it.
-    place : Place
-        Where it is, and its tokens.
-    mask : Mask
-        Its mask.
-    edits : sequence
-        The edits of each element of the batch.
-
-    Raises
-    ------
-    CaptureError
-        Where the call is not softmax attention as gattn reads it.
+    Under dropout nothing can be proved. `edits` are those of each element of the batch.
     """
     if call.unread:
         raise CaptureError(
@@ -156,7 +140,7 @@ def _read(
 
 
 def _features(call: SeenCall, mask: Mask, element: int, queries: Side, keys: Side) -> Tensor | None:
-    """Add up what the model adds to scores, as edge features (queries, keys, heads)."""
+    """Sum what the model adds to scores, as edge features (queries, keys, heads)."""
     dtype = widened(call.query[:0]).dtype
     terms = []
     added = mask.bias(element, dtype)
@@ -192,9 +176,9 @@ def _normalizer(call: SeenCall) -> Normalizer:
 
 
 def _verify_empty(call: SeenCall, reading: Reading) -> None:
-    """Prove that queries without any key give nothing, in whatever head.
+    """Prove that queries without keys give zero, in every head.
 
-    A mask of large negative numbers that holds all keys of a query leaves it even attention.
+    If a query's keys are all masked by large negative numbers, its attention is uniform instead.
     """
     empty = (reading.graph.in_degree == 0)[:, None].expand(-1, reading.heads)
     features = reading.attention.edge_features
@@ -214,16 +198,16 @@ def _verify_empty(call: SeenCall, reading: Reading) -> None:
         _, one = wrong.nonzero()[0].tolist()
         raise CaptureError(
             f"{call.name} attends at query {reading.queries.first + int(rows[one])}, head "
-            f"{int(heads[one])}, though its mask holds all keys: numbers as large as the mask's "
-            "leave a query attention over all of them, which no graph of its mask says. Let "
-            "each query that is read attend to itself, or mask with booleans."
+            f"{int(heads[one])}, though its mask excludes all keys: when every key is masked by a "
+            "large negative number, softmax still spreads attention over them, which no graph of "
+            "the mask shows. Let each query attend to itself, or mask with booleans."
         )
 
 
 def _verify(call: SeenCall, reading: Reading) -> None:
     """Prove that this attention, times the values, is what the model computed.
 
-    A few rows are compared; all of them where the function is the user's own.
+    A few rows are compared, or all of them if the user wrote the function.
     """
     count = len(reading.queries)
     few = {0, count // 3, 2 * count // 3, count - 1}
@@ -260,7 +244,7 @@ def _verify(call: SeenCall, reading: Reading) -> None:
 
 
 def _blocks(call: AttentionCall, rows: list[int]) -> Iterator[slice]:
-    """Split rows into runs of neighbours whose scores take a block of memory at most."""
+    """Split rows into runs of neighbours whose scores fit in a block of memory."""
     most = max(1, tiles.BLOCK_BYTES // (8 * call.batch_heads * max(1, call.key.shape[2])))
     first = 0
     for n in range(1, len(rows) + 1):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError
-from gattn.models.hugging_face.frames import callers
+from gattn.models.hugging_face.generating import callers
 from gattn.models.hugging_face.media import modality
 
 _CROSS = ("cross", "encoder_attn", "encdecattention")
@@ -37,7 +37,7 @@ def kind_of(name: str) -> tuple[str, str]:
 
 
 def stack_name(module: nn.Module, name: str, is_encoder_decoder: bool) -> str | None:
-    """Name a module's stack by its path, or give None where the name does not tell."""
+    """Name a module's stack by its path; None if the path does not tell."""
     parts = name.lower().split(".")
     number = max((n for n, part in enumerate(parts) if part.isdigit()), default=-1)
     if (
@@ -57,7 +57,7 @@ def stack_name(module: nn.Module, name: str, is_encoder_decoder: bool) -> str | 
 
 
 def _reads_other_tokens(module: nn.Module) -> bool:
-    """Say whether a module that is running was given the tokens of others beside its own."""
+    """Say whether a running module was given other tokens besides its own."""
     for frame in callers():
         if frame.f_locals.get("self") is module:
             arguments = frame.f_code.co_varnames[1 : frame.f_code.co_argcount]
@@ -76,21 +76,8 @@ def check_seen(
 ) -> None:
     """Refuse a call in which the attention of some layers was not seen.
 
-    Parameters
-    ----------
-    model : nn.Module
-        The model.
-    known : mapping
-        Its modules that are alike, one in each layer; see `kinds`.
-    names : iterable of str
-        The modules that were seen.
-    layers : int, optional
-        How many layers run: models of fewer than they hold say so.
-
-    Raises
-    ------
-    CaptureError
-        Where layers cannot be numbered by their order.
+    `known` lists modules that are alike, one per layer (see `kinds`), and `names` those that were
+    seen. Models that run fewer `layers` than they hold say so.
     """
     names = set(names)
     for kind in {(*kind_of(name), type(model.get_submodule(name))) for name in names}:

@@ -40,7 +40,6 @@ class Tracker:
         self._texts: Texts = Texts(self.modules.side) if known is None else known._texts
         self.is_calling = False
         self._masks: dict[Any, tuple[Any, Mask]] = {}
-        self._encodes = self._is_encoding = False
         self._encoded: Tensor | None = None
         self.progress = Progress()
         self._take(Given(model, {}))
@@ -54,13 +53,13 @@ class Tracker:
         """Note that a call of the model, or of a model inside it, begins."""
         named = arguments(module, args, kwargs)
         given = Given(self.model, named)
-        self._note_encoder(named)
         if given.seen:
             self.progress = self._texts.in_cache(
                 given.cache, given.seen, given.batch.size, given.step.reorders
             )
         else:
-            known = self._from_encoder(named) or self._from_media(given, named.get("input_ids"))
+            known = None if given.encoded is None else self._texts.in_encoded(given.encoded)
+            known = known or self._from_media(given, named.get("input_ids"))
             self.progress = known or Progress()
             if given.generating is not None and not given.batch.has_text:
                 self.progress.awaits = TensorWeakRef(given.generating)
@@ -82,36 +81,21 @@ class Tracker:
 
     def end(self, result: Any) -> None:
         """Note what the call gave."""
-        self.layers.end()
         self._masks.clear()
         if result is not None:
             cache = getattr(result, "past_key_values", None)
             cache = self.given.cache if cache is None else cache
             self._texts.end(cache, self.progress, self.given.batch.size)
-        self.given.cache = None
+        self.given.cache = self.given.encoded = None
         encoded = getattr(result, "encoder_last_hidden_state", None)
-        if encoded is None and self._is_encoding:
+        if encoded is None and self.given.only_encodes:
             encoded = first_tensor(result)
-        if self._encodes and isinstance(encoded, Tensor):
+        if self.given.encodes and isinstance(encoded, Tensor):
             self._texts.encode(encoded, self.progress)
-            self._encoded = encoded  # It stays, to know the copies that samples go on with.
-
-    def _note_encoder(self, named: Mapping[str, Any]) -> None:
-        """Note whether the call runs an encoder, and that alone."""
-        inputs = ("decoder_input_ids", "decoder_inputs_embeds")
-        taken = first_tensor(named.get("encoder_outputs"))
-        self._encodes = self.modules.is_encoder_decoder and taken is None
-        self._is_encoding = self._encodes and all(named.get(name) is None for name in inputs)
-
-    def _from_encoder(self, named: Mapping[str, Any]) -> Progress | None:
-        """Find the call that encoded what a decoder is given, repeated for samples of it, say."""
-        taken = first_tensor(named.get("encoder_outputs"))
-        if not self.modules.is_encoder_decoder or taken is None:
-            return None
-        return self._texts.in_encoded(taken)
+            self._encoded = encoded  # Kept, to recognise the copies that samples continue.
 
     def _from_media(self, given: Given, ids: Any) -> Progress | None:
-        """Find what is known of the images that `generate` encoded, or of their texts."""
+        """Find what is known of images that `generate` encoded, or of their texts."""
         known, texts = self.progress, given.generating
         if known.awaits is None or texts is None or known.awaits() is not texts:
             return None
@@ -122,13 +106,7 @@ class Tracker:
         return None if rows is None else known.encoded(rows)
 
     def place(self, call: SeenCall) -> Place:
-        """Say where a call of the model's attention is.
-
-        Raises
-        ------
-        CaptureError
-            Where that cannot be known.
-        """
+        """Say where a call of the model's attention is."""
         name = self.modules.name(call.module)
         stack = self.modules.stack(call.module, lambda: self._is_encoder(call))
         start = self.layers.start_of_split(call) if self.is_calling else 0
@@ -165,8 +143,8 @@ class Tracker:
         if found is None:
             raise CaptureError(
                 f"{call.name} attends in {count} sequences, and the model was given "
-                f"{self.given.batch.texts} texts: which belongs to which is not known. Run texts "
-                "one by one."
+                f"{self.given.batch.texts} texts: which belongs to which is not known. "
+                "Run texts one by one."
             )
         return found
 
@@ -181,9 +159,9 @@ class Tracker:
         return self._masks[name][1]
 
     def generates(self, length: int) -> bool:
-        """Say whether a call continues with tokens that were generated, rather than a prompt.
+        """Say whether a call's tokens were generated, rather than given in a prompt.
 
-        Outside of `generate` these come one by one.
+        Outside `generate` those are tokens that come one by one.
         """
         is_prompt = self.given.step.is_prompt
         return self.given.seen > 0 and (length == 1 if is_prompt is None else not is_prompt)

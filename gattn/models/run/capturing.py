@@ -15,7 +15,7 @@ from gattn.heads.trace import AttentionTrace
 from gattn.keep import Keep
 from gattn.models.doors.opening import opened
 from gattn.models.load.encoding import Encoding, Inputs, encode
-from gattn.models.load.resolving import resolved
+from gattn.models.load.loading import resolved
 from gattn.models.run.options import Contributions, Options
 from gattn.models.run.prompt import Prompt
 from gattn.models.run.recording import Recording
@@ -24,7 +24,7 @@ from gattn.names.choices import HeadChoice, LayerChoice
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from gattn.models.load.resolving import Model
+    from gattn.models.load.loading import Model
 
 
 def capture(
@@ -49,18 +49,18 @@ def capture(
     inputs : str, sequence of int, Tensor, or mapping
         One text, the token ids of one sequence, or a tokenizer's or processor's output for one
         sequence (with ``decoder_input_ids`` for an encoder-decoder model; with images or sounds
-        for a model that takes these).
+        for a model that takes them).
     model : str, Path or PreTrainedModel, optional
         A hub name, a folder or a transformers model; by default the embedded model.
     tokenizer : PreTrainedTokenizerBase, optional
-        The model's tokenizer; found by the model's name where not given.
+        The model's tokenizer; by default found by the model's name.
     keep : Keep, optional
-        Which edges to keep. By default all, while that stays under 1 GiB.
+        Which edges to keep. By default all, as long as they take less than 1 GiB.
     layers : int or sequence of int, optional
         Which layers to capture; all by default.
     heads : int, sequence of int, or sequence of (layer, head), optional
-        Which heads to capture: one or several of each layer, or those at some places, which may be
-        text such as "2.1"; all by default.
+        Which heads to capture: one or several of every layer, or single heads by place, which may
+        be text such as "2.1"; all by default.
     scores : bool
         Whether to store the scores before the softmax as well.
     contributions : bool or "value"
@@ -75,14 +75,14 @@ def capture(
     Raises
     ------
     CaptureError
-        Where the text is empty or too long, the attention is NaN, not to be seen, or not what
-        gattn reads it as; where contributions are wanted and W_O cannot be verified.
+        Where the text is empty or too long, the attention is NaN, cannot be seen, or differs from
+        what gattn reads; where contributions are wanted and W_O cannot be verified.
     ModelError
         Where the model or its tokenizer cannot be loaded or is in training mode.
     SelectionError
         Where there is no such layer or head.
     GraphError
-        Where `keep` is not a rule of what to keep.
+        Where `keep` is not a `Keep`.
     """
     options = Options(keep, layers, heads, scores, contributions)
     prompt = Prompt.of(inputs, *resolved(model, tokenizer))
@@ -109,10 +109,10 @@ def capture_many(
     Parameters
     ----------
     inputs : iterable
-        Texts, or what else `capture` takes.
+        Texts, or whatever else `capture` takes.
     batch_size : int
-        How many sequences run at once, at most: those that come with other tensors, such as token
-        types, run by themselves.
+        How many sequences run at once, at most; those that come with other tensors than their
+        neighbours, such as token types, run separately.
     progress : bool
         Whether to show a progress bar on stderr, after the first second.
     model, tokenizer, keep, layers, heads, scores, contributions
@@ -174,20 +174,20 @@ def capturing(
     scores: bool = False,
     contributions: Contributions = False,
 ) -> Iterator[Recording]:
-    """Capture what any call of a model attends to, generation too.
+    """Capture the attention of any call of a model, generation included.
 
     Within the context, in this thread, each call of the model is recorded; ``run.trace`` is then
-    the trace of the one sequence that ran, ``run.traces`` those of several. Steps that go on with a
-    cache go on with the trace: it covers the prompt and all generated tokens but the last, which
-    never enters the model. Without a cache each step is a call like any other, with a trace of its
-    own. Caches may be copied, reordered and cropped: each continuation of a prompt has a trace of
-    its own, with the prompt. Of beam search and assisted decoding there are the traces of the
-    sequences that `generate` returns, in their order. What runs in another thread, such as
-    continuous batching, is not seen.
+    the trace of the one sequence that ran, ``run.traces`` those of several. Steps that continue a
+    cache continue the trace: it covers the prompt and all generated tokens except the last, which
+    never enters the model. Without a cache each step has its own trace, as any other call has.
+    Caches may be copied, reordered and cropped: each continuation of a prompt has its own trace,
+    with the prompt. Beam search and assisted decoding give the traces of the sequences that
+    `generate` returns, in that order. Calls in other threads, as in continuous batching, are not
+    seen.
 
     Several samples of one text encode it once: its encoder's stack is in the trace of each.
-    Under a mask of one's own, (batch, heads, queries, keys), a token that neither reads nor is
-    read is padding.
+    Under a custom mask, (batch, heads, queries, keys), a token that neither reads nor is read
+    counts as padding.
 
     Parameters
     ----------

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class _Call:
-    """A call that is edited: edits by what was given, stack and sequence; what was given, by id."""
+    """An edited call: located edits by id, stack and sequence, and the given edits by their ids."""
 
     awaits_backward: bool = False
     layer: int = 0
@@ -41,15 +41,7 @@ class _Call:
 
 
 class Editing(Context):
-    """Edits each element of a batch: the same edits for all, or a list for each.
-
-    Parameters
-    ----------
-    edits : sequence of sequence of Edit
-        One list for all elements, or one for each.
-    tokenizer : PreTrainedTokenizerBase, optional
-        Names the tokens.
-    """
+    """Edits the elements of a batch, with one list of edits for all or one list for each."""
 
     def __init__(
         self,
@@ -66,7 +58,7 @@ class Editing(Context):
         self._ends: dict[Tracker, Ends] = {}
 
     def begin(self, tracker: Tracker) -> None:
-        """Note whether the backward pass will run the model's layers once more."""
+        """Note whether the backward pass will run the model's layers again."""
         self._seen.was_called = True
         self._ends.setdefault(tracker, Ends(self._edits)).begin(tracker)
         is_checkpointed = any(
@@ -76,12 +68,12 @@ class Editing(Context):
         self._calls[tracker] = _Call(is_checkpointed and torch.is_grad_enabled())
 
     def of(self, sequence: int) -> Sequence[Edit]:
-        """Give the edits of a sequence, as they were given."""
+        """Give the edits of a sequence, as given."""
         number = sequence if len(self._edits) > 1 else 0
         return self._edits[number] if number < len(self._edits) else ()
 
     def edits(self, call: SeenCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
-        """Give the edits of each element, their tokens located."""
+        """Give the edits of each element, with their tokens located."""
         now = self._calls.setdefault(tracker, _Call())  # Attention may run again after its call.
         now.awaits_backward &= tracker.is_calling
         now.layer = place.layer
@@ -92,7 +84,7 @@ class Editing(Context):
             for edit in found:
                 self._note_stack(edit, place)
             if self._unclear is not None:
-                return []  # The call's end refuses it, when all stacks are known.
+                return []  # Refused at the end of the call, when all stacks are known.
             applied.append([self._locate(edit, place, sequence, tracker) for edit in found])
         return applied if any(applied) else []
 
@@ -101,11 +93,11 @@ class Editing(Context):
             self._unclear = edit
 
     def end(self, tracker: Tracker, result: Any) -> None:
-        """Refuse an edit that several stacks could have."""
+        """Refuse an edit that could be meant for several stacks."""
         if self._unclear is not None:
             stacks = ", ".join(map(repr, self._seen.layers))
             raise EditError(
-                f"{self._unclear} does not say which stack it edits, and the model has {stacks}: "
+                f"{self._unclear} does not say which stack to edit, and the model has {stacks}: "
                 f"name one, as in stack={self._stack_of[id(self._unclear)]!r}."
             )
 
@@ -126,7 +118,7 @@ class Editing(Context):
         return here
 
     def _find(self, edit: Edit, place: Place, sequence: int, tracker: Tracker) -> Edit:
-        """Replace tokens' texts, and what counts from the end, by positions."""
+        """Replace texts of tokens and negative positions by positions."""
         names, spellings = self._tokens(place, sequence, tracker)
         self._seen.note_names(place.stack, names)
         query, key = (
@@ -140,7 +132,7 @@ class Editing(Context):
         found, which = edit.located(query, key)
         if id(edit) in self._unmet:
             self._unmet[id(edit)].find(which)
-        # One edit where the positions are the same, so that these elements go together.
+        # One edit for equal positions, so that these elements are read together.
         located = self._calls[tracker].located
         alike = (known for (of, _, _), known in located.items() if of == id(edit))
         return next((known for known in alike if known.named() == found.named()), found)
@@ -178,17 +170,11 @@ class Editing(Context):
                         self._unmet.pop(given, None)
 
     def check(self) -> None:
-        """Refuse edits that had nothing to edit, or that the backward pass would miss.
-
-        Raises
-        ------
-        EditError
-            Where there are any.
-        """
+        """Refuse edits that had nothing to edit, or that the backward pass would miss."""
         if any(call.awaits_backward for call in self._calls.values()):
             raise EditError(
                 "Gradient checkpointing computes attention again in the backward pass, which would "
-                "miss the edits: call backward() inside of the context."
+                "miss the edits: call backward() inside the context."
             )
         if self._unmet:
             raise EditError(
@@ -198,7 +184,7 @@ class Editing(Context):
 
 
 def open_edits(model: nn.Module, sequence: int = 0) -> tuple[Edit, ...]:
-    """List the edits of a sequence that are open on a model, or on a part of it."""
+    """List the open edits of a sequence on a model, or on a part of it."""
     return tuple(
         edit
         for calls, context in present()
@@ -212,18 +198,12 @@ def _holds(model: nn.Module, part: nn.Module) -> bool:
 
 
 def check_edits(edits: Iterable[object]) -> None:
-    """Refuse what is not an edit.
-
-    Raises
-    ------
-    EditError
-        Where there is such a thing.
-    """
+    """Refuse what is not an edit."""
     wrong = [edit for edit in edits if not isinstance(edit, Edit)]
     if wrong and isinstance(wrong[0], EditRecord):
         raise EditError(
-            f"{wrong[0]} was read from a file, which says what an edit was and does not hold it: "
-            "make it anew."
+            f"{wrong[0]} was read from a file, which only describes the edit: create it again, as "
+            "in gattn.Cut(...)."
         )
     if wrong:
         raise EditError(
@@ -235,26 +215,27 @@ def check_edits(edits: Iterable[object]) -> None:
 def edited(
     model: nn.Module, *edits: Edit, tokenizer: PreTrainedTokenizerBase | None = None
 ) -> Iterator[None]:
-    """Run a live model with edits: within this context, in this thread.
+    """Run a live model with edits, within this context and thread.
 
-    The rows that an edit does not change stay bit for bit as they were. Contexts nest: the edits
-    of the outer ones come first, and `gattn.capture` within them sees the edited attention. With
-    gradient checkpointing the backward pass belongs inside of the context too.
+    Rows that an edit does not change stay bit for bit the same. Contexts nest: edits of the outer
+    ones come first, and `gattn.capture` within them sees the edited attention. With gradient
+    checkpointing the backward pass must run inside the context too.
 
     Parameters
     ----------
     model : nn.Module
         A transformers model.
     *edits : Edit
-        `Cut`, `Scale`, `Restrict`, `Use`, `Swap`; each head's are applied in their order, all that
-        change who may attend to whom, or the scores, before those that change attention.
+        `Cut`, `Scale`, `Restrict`, `Use`, `Swap`; those of a head apply in this order, except that
+        all that change who may attend to whom, or the scores, come before those that change
+        attention.
     tokenizer : PreTrainedTokenizerBase, optional
-        Names the tokens, for edits that name them; found by the model's name where not given.
+        Names the tokens, for edits that name them; by default found by the model's name.
 
     Raises
     ------
     EditError
-        Where an edit cannot be applied, or had nothing to edit until the context closes.
+        Where an edit cannot be applied, or if it never applied when the context closes.
     CaptureError
         Where the model's attention cannot be read.
     ModelError

@@ -1,4 +1,4 @@
-"""Finds what linear map a module is: by its weight, or by what it makes of unit vectors."""
+"""Finds a module's linear map: from its weight, or from its outputs for unit vectors."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def linear_modules() -> tuple[type[nn.Module], ...]:
 
 @dataclass(frozen=True, eq=False)
 class LinearMap:
-    """What a module makes of its rows: a weight (outputs, inputs), and a bias (outputs,)."""
+    """The linear map of a module: a weight (outputs, inputs), and a bias (outputs,)."""
 
     weight: Tensor
     bias: Tensor
 
     def gives(self, given: Tensor, output: Tensor) -> bool:
-        """Say whether it makes the outputs (rows, outputs) of some rows (rows, inputs)."""
+        """Say whether it maps some rows (rows, inputs) to the outputs (rows, outputs)."""
         if len(self.weight) != output.shape[-1] or self.weight.shape[1] != given.shape[-1]:
             return False
         rows = torch.linspace(0, len(given) - 1, min(_PROVED, len(given))).long()
@@ -42,7 +42,7 @@ class LinearMap:
         return bool(((found - wanted).abs() <= limit * size).all())
 
     def heads(self, count: int) -> Tensor:
-        """Give the part of it that takes each head: (heads, outputs, value dim)."""
+        """Give its part for each head: (heads, outputs, value dim)."""
         parts: Tensor = widened(self.weight).unflatten(1, (count, -1)).transpose(0, 1)
         return parts
 
@@ -53,17 +53,10 @@ class LinearMap:
 
 
 def linear_map(module: nn.Module, given: Tensor, output: Tensor) -> LinearMap | None:
-    """Find the linear map that a module is, or None where it is not linear.
+    """Find the linear map that a module is, or None if it is not linear.
 
-    That is the module's own weight where nothing else runs, and else what the module makes of each
-    unit vector: adapters, quantized weights. Either must give some rows of its output.
-
-    Parameters
-    ----------
-    module : nn.Module
-        The module.
-    given, output : Tensor (rows, ...)
-        What it was given when it ran, and what it gave.
+    That is the module's own weight if nothing else runs; otherwise, with adapters or quantized
+    weights, the outputs for unit vectors. Either must map some rows it was `given` to its `output`.
     """
     with torch.no_grad():
         found = _own_map(module) if runs_its_weight(module) else _probed_map(module, given)
@@ -73,7 +66,7 @@ def linear_map(module: nn.Module, given: Tensor, output: Tensor) -> LinearMap | 
 
 
 def runs_its_weight(module: nn.Module) -> bool:
-    """Say whether a module gives its weight times its input, and does nothing else."""
+    """Say whether a module only multiplies its input by its weight."""
     plain = [kind.forward for kind in linear_modules()]
     if type(module).forward not in plain or "forward" in vars(module):
         return False
@@ -90,7 +83,7 @@ def _own_map(module: nn.Module) -> LinearMap:
 
 
 def is_unaltered(module: nn.Module, given: Tensor, output: Tensor) -> bool:
-    """Say whether a module itself gave an output, and no hook on it changed that since."""
+    """Say whether an output is the module's own, unchanged by any hook."""
     every = (*module._forward_hooks.values(), *torch_module._global_forward_hooks.values())
     if all(isinstance(hook, Hook) for hook in every):
         return True
@@ -103,7 +96,7 @@ def is_unaltered(module: nn.Module, given: Tensor, output: Tensor) -> bool:
 
 
 def state_of(module: nn.Module) -> list[tuple[int, int]]:
-    """Tell a module's numbers from what they were before."""
+    """Identify a module's numbers, so that changes are noticed."""
     return [
         (
             x.data_ptr() if type(x) in (Tensor, nn.Parameter) else 0,
@@ -114,7 +107,7 @@ def state_of(module: nn.Module) -> list[tuple[int, int]]:
 
 
 def _forward(module: nn.Module, rows: Tensor) -> Tensor | None:
-    """Give what a module makes of rows, or None where it takes none."""
+    """Give a module's output for rows, or None if it does not take them."""
     try:
         answers = module.forward(rows[None])
     except (TypeError, ValueError, RuntimeError, IndexError):
@@ -134,9 +127,9 @@ def _probed_map(module: nn.Module, given: Tensor) -> LinearMap | None:
 
 
 def takes(given: Tensor, rows: Tensor) -> bool:
-    """Say whether a module was given these rows (tokens, width), in whatever shape."""
+    """Say whether a module was given these rows (tokens, width), in any shape."""
     if given.shape[-1] != rows.shape[-1] or given.numel() != rows.numel():
         return False
     given = given.reshape(rows.shape)
-    # Most differ in the first row.
+    # Most differ already in the first row.
     return torch.equal(given[:1], rows[:1]) and (len(rows) == 1 or torch.equal(given, rows))

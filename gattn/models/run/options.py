@@ -1,4 +1,4 @@
-"""The options of a capture: what is kept of which heads."""
+"""The options of a capture: which heads, and what is kept of them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,7 @@ _LARGEST_DEFAULT = 1 << 30
 
 @dataclass(frozen=True)
 class Options:
-    """What to capture; `gattn.capture` documents each option.
-
-    Raises
-    ------
-    GraphError, SelectionError, CaptureError
-        Where `keep`, `layers` or `heads`, or `contributions` is not what `gattn.capture` takes.
-    """
+    """What to capture; `gattn.capture` documents each option."""
 
     keep: Keep | None = None
     layers: LayerChoice = None
@@ -40,7 +34,7 @@ class Options:
     def __post_init__(self) -> None:
         if self.keep is not None:
             object.__setattr__(self, "keep", as_keep(self.keep))
-        _ = self.chosen  # A wrong choice is an error here.
+        _ = self.chosen  # A wrong choice is an error already here.
         if self.contributions not in (True, False, "value"):
             raise CaptureError(
                 f"contributions is True, False or 'value', not {self.contributions!r}."
@@ -52,20 +46,20 @@ class Options:
         return Chosen.of(self.layers, self.heads)
 
     def size(self, model: PreTrainedModel, encodings: Sequence[Encoding]) -> int:
-        """Estimate how many bytes all edges of some sequences take, at most."""
+        """Estimate how many bytes all edges of some sequences take at most."""
         pairs = sum(encoding.num_pairs for encoding in encodings)
         return self.bytes_of(self._num_heads(model) * pairs)
 
     def bytes_of(self, edges: int) -> int:
-        """Say how many bytes so many edges take."""
+        """Say how many bytes a number of edges takes."""
         return 4 * edges * (1 + self.scores + bool(self.contributions))
 
     def check_size(self, model: PreTrainedModel, encodings: Sequence[Encoding]) -> None:
-        """Refuse to keep all edges by default where they take too much memory."""
+        """Refuse to keep all edges by default if they take too much memory."""
         self.check_bytes(self.size(model, encodings), f" of {self._num_heads(model):,} heads")
 
     def check_bytes(self, size: int, of: str = "") -> None:
-        """Refuse to keep all edges, `of` some heads, by default where they take too many bytes."""
+        """Refuse to keep all edges (`of` some heads) by default if they take too many bytes."""
         if self.keep is None and size > _LARGEST_DEFAULT:
             raise CaptureError(
                 f"Keeping all edges{of} takes {size / 2**30:.1f} GiB or more; pass "

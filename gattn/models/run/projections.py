@@ -1,4 +1,4 @@
-"""Finds the output projection of attention modules while they run, and what it makes of values."""
+"""Finds the output projection of attention modules while they run, and the lengths ||W_O v_j||."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _INSTEAD = 'Pass contributions="value" for the lengths ||A_ij v_j|| before any p
 
 
 class Layer(Protocol):
-    """What takes the norms of a sequence's keys."""
+    """Takes the norms of a sequence's keys."""
 
     def add_norms(self, norms: Tensor, first: int) -> None:
         """Take (heads, keys), from the position `first` on."""
@@ -43,10 +43,10 @@ class Layer(Protocol):
 
 @dataclass(eq=False)
 class _Expected:
-    """Of one call of a model: what waits for its projection, and what was projected last.
+    """In one call of a model, the attention that waits for its projection, and the last projected.
 
-    `rows` is the output of the attention that waits, heads side by side, as it was computed: what
-    is changed in place before its projection is not projected as it is.
+    `rows` is the waiting attention's output as it was computed, heads side by side: if it is
+    changed in place before the projection, it no longer matches.
     """
 
     waiting: list[tuple[SeenCall, Reading, Sequence[Layer]]] = field(default_factory=list)
@@ -70,7 +70,7 @@ class _Expected:
 
 @dataclass(frozen=True, eq=False)
 class _Known:
-    """Of a projection: W_O^T W_O of each head, and its map where no weight tells it."""
+    """A known projection: W_O^T W_O of each head, and its map if that is not its own weight."""
 
     state: object
     product: Tensor
@@ -80,10 +80,10 @@ class _Known:
 class Projections:
     r"""The output projections of a model's attention, verified each time they run.
 
-    The projection W_O is the outermost module that takes a call's output, heads side by side, as it
-    is, and nothing else: a linear module, or what is wrapped around one, such as an adapter. Then
-    :math:`\|W_O^h v_j\| = \sqrt{v_j^\top (W_O^{h\top} W_O^h) v_j}`, and nothing of the size of the
-    model is stored for a head.
+    The projection W_O is the outermost module that takes just a call's unchanged output, heads side
+    by side: a linear module, or a wrapper around one, such as an adapter. Then
+    :math:`\|W_O^h v_j\| = \sqrt{v_j^\top (W_O^{h\top} W_O^h) v_j}`, and no vectors of the model's
+    dimension are stored per head.
 
     References
     ----------
@@ -142,7 +142,7 @@ class Projections:
         now = None if tracker is None else self._of_call.get(tracker)
         return None if now is None or now.is_probing or not (now.waiting or now.done) else now
 
-    # While a hook goes, torch may call it in another thread without the arguments by name.
+    # While a hook is being removed, torch may call it in another thread without named arguments.
 
     def _enter(self, module: nn.Module, args: tuple[Any, ...], *named: Mapping[str, Any]) -> None:
         is_linear = isinstance(module, self._linear)
@@ -161,7 +161,7 @@ class Projections:
                 now.running = module
                 self._running.append(module)
         elif is_linear:
-            self._refuse(now, f"{type(module).__name__} with other input, that of a gate, say")
+            self._refuse(now, f"{type(module).__name__} with another input, such as a gate's")
 
     def _refuse_another(self, now: _Expected, module: nn.Module, given: Tensor) -> None:
         """Refuse what is projected twice: by an adapter beside the projection, say."""
@@ -170,8 +170,8 @@ class Projections:
         if isinstance(module, self._linear) and takes(given, rows):
             self._forget(now)
             raise CaptureError(
-                f"The output of {name} is projected twice, once more by a {type(module).__name__}, "
-                f"so the contributions are not known. {_INSTEAD}"
+                f"The output of {name} is projected twice, the second time by a "
+                f"{type(module).__name__}, so the contributions are not known. {_INSTEAD}"
             )
 
     def _leave(self, module: nn.Module, args: tuple[Any, ...], *more: Any) -> None:
@@ -191,7 +191,7 @@ class Projections:
                 heads = now.waiting[0][1].heads
                 found = self._product(now, module, rows, result.reshape(len(rows), -1), heads)
             if found is None:
-                self._refuse(now, f"a {type(module).__name__}, which is no linear map")
+                self._refuse(now, f"a {type(module).__name__}, which is not a linear map")
             waiting = now.waiting
             self._forget(now)
             now.done = waiting[0][0].name, rows
@@ -205,7 +205,7 @@ class Projections:
     def _product(
         self, now: _Expected, module: nn.Module, given: Tensor, output: Tensor, heads: int
     ) -> Tensor | None:
-        """Give W_O^T W_O of each head, (heads, value dim, value dim), of what ran just now."""
+        """Give W_O^T W_O of each head, (heads, value dim, value dim), of what has just run."""
         known, state = self._known.get(id(module)), state_of(module)
         now.is_probing = True
         try:
@@ -226,16 +226,10 @@ class Projections:
         return self._known[id(module)].product
 
     def check(self, tracker: Tracker, attention: nn.Module | None = None) -> None:
-        """Refuse calls whose output was not projected, but by the module of further attention.
-
-        Raises
-        ------
-        CaptureError
-            Where there are any.
-        """
+        """Refuse calls whose output was not projected before another module attends."""
         now = self._of_call.get(tracker)
         if now is not None and now.waiting and now.waiting[0][0].module is not attention:
-            self._refuse(now, "no linear module: a gate or norm stands between, say")
+            self._refuse(now, "not a linear module; there may be a gate or norm in between")
         if attention is None:
             self.forget(tracker)
 
@@ -243,13 +237,13 @@ class Projections:
         name = now.waiting[0][0].name
         self._forget(now)
         raise CaptureError(
-            f"The output of {name} is not projected as it is: what follows is {what}, so the "
+            f"The output of {name} is not projected unchanged: it is followed by {what}, so the "
             f"contributions are not known. {_INSTEAD}"
         )
 
 
 def tensors_of(args: tuple[Any, ...], *named: Mapping[str, Any]) -> list[Tensor]:
-    """List the tensors of numbers among a call's arguments."""
+    """List the floating-point tensors among a call's arguments."""
     some = (*args, *(x for kwargs in named for x in kwargs.values()))
     return [x for x in some if isinstance(x, Tensor) and x.is_floating_point()]
 

@@ -1,4 +1,4 @@
-"""What a model is run on: one sequence or a batch, encoded once, run as often as needed."""
+"""The input of a run: one sequence or a batch, encoded once and run as often as needed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from torch import Tensor
 from gattn.errors import CaptureError
 from gattn.models.doors.opening import opened
 from gattn.models.load.encoding import Encoding, Inputs, encode, is_text, pad
-from gattn.models.load.loading import input_device
-from gattn.models.load.resolving import refuse_training
+from gattn.models.load.loading import input_device, refuse_training
 from gattn.models.load.token_texts import names_of
 from gattn.models.watch.contexts import Context
 
@@ -27,21 +26,8 @@ _MOST_COPIES = 256
 class Prompt:
     """Sequences as a model takes them.
 
-    Parameters
-    ----------
-    model : PreTrainedModel
-        The model.
-    tokenizer : PreTrainedTokenizerBase, optional
-        Its tokenizer.
-    tensors : mapping
-        What the model is called with, by name.
-    encodings : list of Encoding, optional
-        The sequences, where they are texts or token ids.
-
-    Raises
-    ------
-    ModelError
-        Where the model is in training mode.
+    `tensors` are the model's arguments by name; `encodings` the sequences, if they are texts or
+    token ids.
     """
 
     def __init__(
@@ -59,13 +45,7 @@ class Prompt:
     def of(
         cls, inputs: Inputs, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase | None
     ) -> Prompt:
-        """Prepare one text, or whatever else `gattn.capture` takes.
-
-        Raises
-        ------
-        CaptureError, ModelError
-            As `gattn.capture` does.
-        """
+        """Prepare one text, or whatever else `gattn.capture` takes."""
         if is_text(inputs):
             return cls.batch([encode(inputs, model, tokenizer)], model, tokenizer)
         given = cast("Mapping[str, Any]", inputs)
@@ -78,13 +58,7 @@ class Prompt:
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase | None,
     ) -> Prompt:
-        """Join sequences that have the same tensors to one batch, padded.
-
-        Raises
-        ------
-        CaptureError
-            Where the model has a decoder after an encoder, and nothing is given for the decoder.
-        """
+        """Join sequences that have the same tensors into one batch, with padding."""
         if model.config.is_encoder_decoder and not all(e.decoder_tokens for e in encodings):
             raise CaptureError(
                 f"{type(model).__name__} has an encoder and a decoder: pass a mapping with "
@@ -95,7 +69,7 @@ class Prompt:
 
     @property
     def encoding(self) -> Encoding | None:
-        """The one sequence, where it is a text or token ids."""
+        """The first sequence, if it is a text or token ids."""
         return self.encodings[0] if self.encodings else None
 
     @property
@@ -105,9 +79,9 @@ class Prompt:
         return all(x.dim() > 1 and len(x) == 1 for x in tensors)
 
     def run(self, context: Context, copies: int = 1, **settings: Any) -> tuple[Any, Tracker]:
-        """Run the model once, with so many copies of each sequence, as a context watches.
+        """Run the model once, in a context, on `copies` of each sequence.
 
-        `settings` are further arguments of the model. Gives what the model gives, and the tracker
+        `settings` are further arguments of the model. Returns the model's output, and the tracker
         of the call.
         """
         if hasattr(self.model.config, "use_cache"):
@@ -125,7 +99,7 @@ class Prompt:
             return self.model(**given), calls.last
 
     def texts(self, stack: str, ids: Sequence[int] | None, count: int) -> tuple[str, ...]:
-        """Name the tokens of a stack; by their positions where there are no `count` texts."""
+        """Name the `count` tokens of a stack: by their texts if known, else by their positions."""
         names: Sequence[str] = ()
         if self.encoding is not None:
             names = self.encoding.names(stack)["tokens"]
@@ -134,16 +108,9 @@ class Prompt:
         return tuple(names if len(names) == count else map(str, range(count)))
 
     def most_copies(self, tokens: int, logits: int, memory: int) -> int:
-        """Estimate how many copies run at once.
+        """Estimate how many copies fit in `memory` bytes, or in half of a GPU's free memory.
 
-        Parameters
-        ----------
-        tokens : int
-            How many tokens a copy has.
-        logits : int
-            For how many of them the model gives logits.
-        memory : int
-            How many bytes a CPU may use; of a GPU's memory, half of what is free.
+        A copy has so many tokens, and the model gives `logits` rows of logits for it.
         """
         config, device = self.model.config.get_text_config(), input_device(self.model)
         # Logits and their softmax, a layer's features, and its attention where it is all computed.

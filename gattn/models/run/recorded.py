@@ -1,17 +1,25 @@
-"""What is recorded of a sequence: its layers, tokens and logits."""
+"""What is recorded of a sequence: its layers, tokens and logits, and the trace made of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from gattn.edit_records import Edits
+from gattn.heads.head import AttentionGraph
+from gattn.heads.stack import Stack
 from gattn.heads.store.kept_edges import KeptEdges
+from gattn.heads.trace import AttentionTrace
+from gattn.models.load.encoding import Encoding
+from gattn.models.load.token_texts import names_of, words_of_run
 from gattn.models.read.following import Progress
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(eq=False)
@@ -32,7 +40,7 @@ class RecordedLayer:
     generated: int = 0
 
     def going_back(self) -> Callable[[], None]:
-        """Give a function that forgets what comes from now on."""
+        """Give a function that undoes whatever is added from now on."""
         marks = {heads: (store, store.mark()) for heads, store in self.stores.items()}
         norms, queries, generated = self.norms, self.queries, self.generated
 
@@ -45,7 +53,7 @@ class RecordedLayer:
         return go_back
 
     def add_norms(self, norms: Tensor, first: int) -> None:
-        """Add the keys' value norms (heads, keys); those known already come again."""
+        """Add the norms of keys (heads, keys) from position `first` on; known ones come again."""
         norms = norms.cpu()
         if self.norms is None:
             self.norms = norms
@@ -75,8 +83,8 @@ class RecordedLayer:
 class RecordedSequence:
     """What is known of one sequence.
 
-    `owner` went on with it last, as one of its rows; `fed` are the ids of all its slots, and which
-    of these are real. Logits come with the number of tokens that they end after.
+    `owner` continued it last, as one of its rows; `fed` are the ids of all its slots, and which of
+    these are real. Logits come with the number of tokens after which they end.
     """
 
     owner: Progress
@@ -97,7 +105,7 @@ class RecordedSequence:
         return [layer for layer in layers if layer.is_cached]
 
     def first(self, tokens: int) -> RecordedSequence:
-        """Copy its first tokens; layers that no cache goes on with stay as they are."""
+        """Copy its first tokens; layers that no cache continues are shared."""
         layers = {
             stack: {
                 n: layer.first(tokens) if layer.is_cached else layer
@@ -119,17 +127,79 @@ class RecordedSequence:
         )
 
     def _grows(self, stack: str, is_query: bool) -> bool:
-        """Say whether a stack's ids go on with a cache: the keys of cross-attention stay."""
+        """Say whether a stack's ids grow with a cache: the keys of cross-attention do not."""
         layers = self.layers.get(stack, {}).values()
         return any(layer.is_cached and (is_query or not layer.is_cross) for layer in layers)
 
     @property
     def generated(self) -> int:
-        """How many tokens came step by step; those of cross-attention come again."""
+        """How many tokens were generated; cross-attention sees the same ones again."""
         layers = (layer for stack in self.layers.values() for layer in stack.values())
         return max((layer.generated for layer in layers if not layer.is_cross), default=0)
 
     def generate_after(self, prompt: int) -> None:
-        """Note that all tokens after the first so many were generated."""
+        """Note that all tokens after a prompt of this length were generated."""
         for layer in self._cached():
             layer.generated = max(layer.queries - prompt, 0)
+
+
+def trace_of(
+    sequence: RecordedSequence,
+    model: str,
+    encoding: Encoding | None,
+    tokenizer: PreTrainedTokenizerBase | None,
+) -> AttentionTrace:
+    """Make the trace of a sequence, with the names of its encoding, if there is one."""
+    stacks = {}
+    for stack, layers in sequence.layers.items():
+        names = _names(sequence, stack, tokenizer) if encoding is None else encoding.names(stack)
+        heads = {
+            (layer, graph.head or 0): graph
+            for layer, known in layers.items()
+            for graph in _graphs(known, names | {"edits": sequence.edits})
+        }
+        stacks[stack] = Stack(stack, dict(sorted(heads.items())))
+    logits = torch.cat([some for some, _ in sequence.logits]) if sequence.logits else None
+    text = "" if encoding is None else encoding.text
+    return AttentionTrace(stacks, model, sequence.generated, logits, text)
+
+
+def _names(
+    sequence: RecordedSequence, stack: str, tokenizer: PreTrainedTokenizerBase | None
+) -> dict[str, Any]:
+    """Name the tokens of a stack, as far as their ids are known."""
+    keys, queries = (sequence.ids.get((stack, is_query)) for is_query in (False, True))
+    names: dict[str, Any] = {
+        name: names_of(ids, tokenizer)
+        for name, ids in (("tokens", keys), ("query_tokens", queries))
+        if ids is not None
+    }
+    if keys is not None and stack != "cross":
+        names["words"] = words_of_run(keys, sequence.generated, tokenizer)
+    return names
+
+
+def _graphs(layer: RecordedLayer, names: dict[str, Any]) -> list[AttentionGraph]:
+    found = []
+    for heads, store in layer.stores.items():
+        for graph in store.graphs(**layer.attributes[heads]):
+            fields = _fitting(graph, names) | {"generated": layer.generated}
+            if layer.groups > 1:
+                fields["key_value_head"] = (graph.head or 0) // layer.groups
+            if layer.norms is not None:
+                key = graph.graph.edge_index[0].numpy()
+                norms = layer.norms[graph.head or 0].numpy()
+                name = "contribution" if layer.is_projected else "value_norm"
+                fields[name] = abs(graph.attention) * norms[key]
+            found.append(replace(graph, **fields))
+    return found
+
+
+def _fitting(graph: AttentionGraph, names: dict[str, Any]) -> dict[str, Any]:
+    """Take the names that match the graph's number of tokens: an image's patches have none."""
+    sizes = {
+        "tokens": graph.graph.num_tokens,
+        "words": graph.graph.num_tokens,
+        "query_tokens": graph.graph.num_queries,
+    }
+    return {name: some for name, some in names.items() if len(some) == sizes.get(name, len(some))}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -15,8 +16,8 @@ from gattn.heads.store.kept_edges import KeptEdges
 from gattn.heads.trace import AttentionTrace
 from gattn.keep import All
 from gattn.models.edit.applying import Part, parts
-from gattn.models.load.loading import model_name
-from gattn.models.load.resolving import refuse_training
+from gattn.models.load.encoding import Encoding
+from gattn.models.load.loading import model_name, refuse_training
 from gattn.models.read.following import Progress
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
@@ -25,9 +26,8 @@ from gattn.models.read.tracking import Tracker
 from gattn.models.run.editing import open_edits
 from gattn.models.run.options import Options
 from gattn.models.run.projections import Projections, value_norms
-from gattn.models.run.recorded import RecordedLayer, RecordedSequence
+from gattn.models.run.recorded import RecordedLayer, RecordedSequence, trace_of
 from gattn.models.run.sequences import Sequences
-from gattn.models.run.traces import trace_of
 from gattn.models.watch.contexts import Context, takes_part, tracker_of
 
 if TYPE_CHECKING:
@@ -64,13 +64,13 @@ class Recording(Context):
     # What happens while the model runs
 
     def begin(self, tracker: Tracker) -> None:
-        """Refuse a model whose attention is random, and find what a call goes on with."""
+        """Refuse a model whose attention is random, and find what a call continues."""
         refuse_training(tracker.model)
         self._was_called = True
         self._sequences.begin(tracker)
 
     def broke(self, tracker: Tracker) -> None:
-        """Forget what a call added that broke off: the trace stays as it was before."""
+        """Undo what a call that broke off has added to traces."""
         self._broke = True
         self._projections.forget(tracker)
         self._sequences.broke(tracker)
@@ -110,7 +110,7 @@ class Recording(Context):
         if self._options.contributions and not reading.has_vectors:
             raise CaptureError(
                 f"{call.name} shows only its softmax, not its values, so contributions are not "
-                "known: leave out contributions."
+                "known: leave out contributions=."
             )
         layers = [self._layer(place, reading, sequence, tracker) for sequence in reading.sequences]
         for part in parts(reading, heads):
@@ -162,10 +162,9 @@ class Recording(Context):
         layer = stack[place.layer]
         if not place.is_bipartite and queries.first != layer.queries:
             raise CaptureError(
-                f"The cache holds {queries.first} tokens, but "
-                f"{layer.queries} were recorded: tokens were put into its cache, or taken out, "
-                "where gattn did not see it. Record each continuation in a context of its own, "
-                "the prompt too."
+                f"The cache holds {queries.first} tokens, but {layer.queries} were recorded: some "
+                "were added or removed without gattn seeing it. Record each continuation in a "
+                "separate context, prompt included."
             )
         layer.queries = queries.first + len(queries)
         return layer
@@ -184,7 +183,7 @@ class Recording(Context):
             if any(set(heads) & set(others) for others in layer.stores):
                 raise CaptureError(
                     "The edits changed within a sequence: open them before its first token, and "
-                    "close them after its last."
+                    "close them after its last one."
                 )
             dtype = part.attention.query.dtype
             layer.stores[heads] = KeptEdges(
@@ -213,7 +212,7 @@ class Recording(Context):
         logits = getattr(result, "logits", None) if self._keeps_logits else None
         if not isinstance(logits, Tensor) or logits.dim() not in (2, 3):
             logits = None
-        # Those of a multiple choice have one row for all choices of a text.
+        # Multiple choice models give one row for all choices of a text.
         logits = None if logits is None or len(logits) != tracker.given.batch.size else logits
         for number, sequence in enumerate(now.run):
             for stack in tracker.layers.depth:
@@ -230,25 +229,17 @@ class Recording(Context):
         self._sequences.search(tracker)
 
     def returned(self, tracker: Tracker, sequences: Tensor, prompts: Tensor, beams: int) -> None:
-        """Keep what a search returned of what it ran."""
+        """Keep only the sequences that a search returned."""
         self._sequences.returned(tracker, sequences, prompts, beams)
 
     # What was recorded
 
     def finish(self) -> None:
-        """Check that what was asked for came up.
-
-        Raises
-        ------
-        CaptureError
-            Where no attention was seen.
-        SelectionError
-            Where there is no such layer.
-        """
+        """Check that attention was seen, and every chosen layer."""
         if not self._was_called:
             raise CaptureError(
                 f"{self._kind} was not called: call the model that the context was opened on, "
-                "inside of the context and in its thread."
+                "inside the context and in its thread."
             )
         if not self._depth and self._broke:
             raise CaptureError(
@@ -256,9 +247,9 @@ class Recording(Context):
             )
         if not self._depth:
             raise CaptureError(
-                f"The attention of {self._kind} is not to be seen: it does not "
-                "route through transformers' attention interface, or computes no softmax of scores "
-                "(batch, heads, queries, keys). There is nothing to capture."
+                f"The attention of {self._kind} cannot be seen: it neither goes through "
+                "transformers' attention interface nor computes a softmax of scores (batch, heads, "
+                "queries, keys). There is nothing to capture."
             )
         depth = max(self._depth.values())
         if missing := set(self._options.chosen.layers or ()) - set(range(depth)):
@@ -267,8 +258,13 @@ class Recording(Context):
     @property
     def traces(self) -> list[AttentionTrace]:
         """The trace of each sequence that ran, in order."""
-        takes_part(self)  # A call that broke off is forgotten.
-        return [self._trace(sequence, n) for n, sequence in enumerate(self._sequences.whole)]
+        takes_part(self)  # To forget a call that broke off.
+        sequences = self._sequences.whole
+        encodings: Sequence[Encoding | None] = self.encodings or [None] * len(sequences)
+        return [
+            trace_of(sequence, self._name, encoding, self._tokenizer)
+            for sequence, encoding in zip(sequences, encodings, strict=False)
+        ]
 
     @property
     def trace(self) -> AttentionTrace:
@@ -286,24 +282,20 @@ class Recording(Context):
             )
         return traces[0]
 
-    def _trace(self, sequence: RecordedSequence, number: int) -> AttentionTrace:
-        encoding = self.encodings[number] if self.encodings is not None else None
-        return trace_of(sequence, self._name, encoding, self._tokenizer)
-
 
 def _unrecorded(tokens: int, progress: Progress) -> str:
-    """Say why the tokens that a call goes on with are not recorded, as far as that is known."""
-    said = f"The model goes on with a cache of {tokens} tokens that were not recorded: "
+    """Say why the tokens that a call continues were not recorded, as far as known."""
+    said = f"The model continues a cache of {tokens} tokens that were not recorded: "
     if progress.left is not None:
         return (
-            f"{said}the calls that ended left {progress.left} in it, and a call that failed put "
-            "tokens into it, or something that gattn did not see. Crop it to these, or run the "
-            "prompt again."
+            f"{said}completed calls left {progress.left} in it, and the rest was added by a call "
+            f"that failed, or by something that gattn did not see. Crop it to {progress.left}, or "
+            "run the prompt again."
         )
     return (
-        f"{said}gattn.capturing has not seen this cache or what was copied into it. They ran "
-        "before it was opened or in a thread of their own, its keys were changed since, they are "
-        "compressed and not to be seen, or something else than the model's calls put them there, "
-        "such as a trained prefix. Open it before the prompt runs, and use a cache that keeps "
-        "keys as they are."
+        f"{said}gattn.capturing has not seen this cache, or what was copied into it. They ran "
+        "before the context was opened or in another thread, the cache's keys were changed since, "
+        "they are compressed and cannot be seen, or something other than the model's calls put "
+        "them there, such as a trained prefix. Open the context before the prompt runs, and use a "
+        "cache that keeps keys unchanged."
     )

@@ -18,7 +18,7 @@ from gattn.models.run.recorded import RecordedSequence
 
 @dataclass(eq=False)
 class RecordedCall:
-    """A call of the model: the run that it goes on with, and how to forget what it adds."""
+    """A call of the model: the sequences that it continues, and how to undo what it adds."""
 
     progress: Progress
     run: list[RecordedSequence] | None = None
@@ -28,9 +28,9 @@ class RecordedCall:
 
 
 class Sequences:
-    """The sequences that were recorded, in order, and the calls that add to them.
+    """The recorded sequences, in order, and the calls that add to them.
 
-    Calls may be of several threads, and within each other; one that breaks off leaves everything
+    Calls may run in several threads, and within each other; one that breaks off leaves everything
     as it was before.
     """
 
@@ -46,7 +46,7 @@ class Sequences:
 
     @property
     def whole(self) -> list[RecordedSequence]:
-        """The sequences but those of calls that have not ended."""
+        """The sequences, except those of calls that have not ended."""
         with self._lock:
             running = self._running()
             return [one for one in self._all if one not in running]
@@ -56,7 +56,7 @@ class Sequences:
         return [one for call in calls for one in call.run or ()]
 
     def begin(self, tracker: Tracker) -> None:
-        """Find the sequences that a call goes on with."""
+        """Find the sequences that a call continues."""
         now = RecordedCall(tracker.progress)
         with self._lock:
             running = self._running()
@@ -65,14 +65,14 @@ class Sequences:
             self._touch(tracker, now.run or ())
 
     def broke(self, tracker: Tracker) -> None:
-        """Forget what a call added that broke off."""
+        """Undo what a call that broke off has added."""
         with self._lock:
             now = self._calls.pop(tracker, None)
             for forget in reversed(now.undo.values() if now else ()):
                 forget()
 
     def end(self, tracker: Tracker) -> RecordedCall:
-        """Note that a call ended, so that nothing is forgotten."""
+        """Note that a call ended, so that nothing of it is undone."""
         with self._lock:
             now = self._calls[tracker]
             now.is_whole = True
@@ -80,12 +80,12 @@ class Sequences:
         return now
 
     def begin_anew(self, tracker: Tracker) -> None:
-        """Let a call begin sequences of its own."""
+        """Let a call begin new sequences."""
         with self._lock:
             self._run(self._calls[tracker], [])
 
     def extend(self, tracker: Tracker, count: int) -> list[RecordedSequence]:
-        """Begin further sequences of a call's run, until there are so many; give the run."""
+        """Begin further sequences of a call until there are `count`; give all of its sequences."""
         now = self._calls[tracker]
         run = now.run
         assert run is not None
@@ -109,9 +109,9 @@ class Sequences:
         self._run_of[now.progress] = now.run = run
 
     def _go_on(self, now: RecordedCall, seen: int, running: list[RecordedSequence]) -> None:
-        """Find the sequences that a call goes on with, each cut to where it does.
+        """Find the sequences that a call continues, each cropped to where it does so.
 
-        What nothing else goes on with is taken over; of all else a copy goes on.
+        Sequences that nothing else continues are taken over; others are copied.
         """
         progress, run = now.progress, self._run_of.get(now.progress)
         source = Origin(progress, list(range(len(run or ()))), True)
@@ -146,7 +146,7 @@ class Sequences:
                     self._list(now, sequence)
             _own(sequence, progress, row)
             found.append(sequence)
-        if not seen:  # Texts that were encoded are in the order of their decoder.
+        if not seen:  # Encoded texts are listed in the order of their decoder.
             before = [one for one in self._all if one in found]
             self._arrange(found)
             now.undo["order"] = partial(self._arrange, before)
@@ -160,7 +160,7 @@ class Sequences:
         *,
         instead: bool = False,
     ) -> None:
-        """List a sequence after another or instead of it, or last where that is not listed."""
+        """List a sequence after another or instead of it; last, if that one is not listed."""
         listed = self._all
         place = listed.index(after) + 1 if after in listed else len(listed)
         start = place - 1 if instead and after in listed else place
@@ -168,7 +168,7 @@ class Sequences:
         now.undo[id(sequence), "listed"] = partial(self._unlist, sequence, before)
 
     def _arrange(self, order: list[RecordedSequence]) -> None:
-        """Put some that are listed into an order, in the places that they have."""
+        """Put some listed sequences into an order, within the places that they have."""
         known = [one for one in order if one in self._all]
         places = sorted(self._all.index(one) for one in known)
         for place, one in zip(places, known, strict=True):
@@ -187,19 +187,13 @@ class Sequences:
             self._searched[tracker] = []
 
     def _touch(self, tracker: Tracker, run: Iterable[RecordedSequence]) -> None:
-        """Note what a search runs."""
+        """Note that a search runs some sequences."""
         searched = self._searched.get(tracker)
         if searched is not None:
             searched += [one for one in run if one not in searched]
 
     def returned(self, tracker: Tracker, sequences: Tensor, prompts: Tensor, beams: int) -> None:
-        """Keep what a search returned of what it ran, each up to its last token but one.
-
-        Raises
-        ------
-        CaptureError
-            Where it ran nothing of the kind.
-        """
+        """Of the sequences that a search ran, keep those it returned, without their last token."""
         with self._lock:
             run = self._searched.pop(tracker, [])
             texts = max(len(prompts) // beams, 1)
@@ -210,7 +204,7 @@ class Sequences:
                 best, prompt, tokens = _returned(of_text, ids, prompts.shape[1])
                 chosen.append(best.first(tokens))
                 chosen[-1].generate_after(prompt)
-                if beams == 1:  # The cache that is left goes on from here.
+                if beams == 1:  # The cache that is left continues from here.
                     self._replace(best, chosen[-1])
             places = [n for n, one in enumerate(self._all) if one in run]
             start = places[0] if places else len(self._all)
@@ -218,7 +212,7 @@ class Sequences:
             self._all[:] = [one for one in self._all if one not in run]
 
     def _replace(self, old: RecordedSequence, new: RecordedSequence) -> None:
-        """Let whatever goes on with a sequence go on with another."""
+        """Let whatever continues a sequence continue another."""
         for known in self._run_of.values():
             known[:] = [new if one is old else one for one in known]
 
@@ -230,7 +224,7 @@ def _own(sequence: RecordedSequence, owner: Progress, row: int) -> None:
 def _returned(
     run: Sequence[RecordedSequence], ids: Tensor, prompt: int
 ) -> tuple[RecordedSequence, int, int]:
-    """Find a sequence among those that a search ran, its prompt's tokens, and how many ran."""
+    """Find a sequence among those that a search ran; count its prompt's tokens and all that ran."""
     best, most, counts = None, -1, (0, 0)
     for one in run:
         if one.fed is not None:
@@ -242,8 +236,7 @@ def _returned(
                 counts = int(real[:prompt].sum()), int(real[:same].sum())
     if best is None or most < prompt or len(ids[most + 1 :].unique()) > 1:
         raise CaptureError(
-            "A sequence that the search returned is not among those that it ran, as far as their "
-            "token ids tell: call generate with input_ids and with a cache, or else with "
-            "num_beams=1 and without an assistant."
+            "The search returned a sequence that, by its token ids, it did not run: call generate "
+            "with input_ids and a cache, or with num_beams=1 and no assistant."
         )
     return best, *counts

@@ -1,28 +1,19 @@
 """Takes the attention sublayers of a live model apart, into vectors that sum to their outputs.
 
 `decompose` runs a model on one text and shows each `Sublayer`
-(`gattn.models.stream.sublayers`) to a function as the model goes on, so that no more than one layer
-need be in memory::
+(`gattn.models.stream.sublayers`) to a function while the model runs, so that only one layer needs
+to be in memory::
 
     found = decompose(text, model, read=lambda sublayer: sublayer.own())
     found.results  # what was read, one per layer, of found.layers
     decompose(text, model, read=lambda sublayer: sublayer).results  # the sublayers themselves
 
-A sublayer has the residual stream before it (`residual`), behind its attention (`after`) and behind
-the whole layer (`end`), all (tokens, dim); `values` (heads, tokens, value dim), `weights` (heads,
-value dim, dim), `factor` (tokens,) and `bias` (tokens, dim). The vector that key j adds to query i
-by head h is ``factor[i] * attention[h, i, j] * (values[h, j] @ weights[h])``; with ``residual[i]``
-and ``bias[i]`` these sum to ``after[i]``. ``rows()`` walks the attention by blocks of queries,
-``(slice, (heads, queries, keys))``; ``moved(keys)`` gives values times weights, (keys, heads, dim);
-``normed()`` is the same behind the norm that reads the sum. In sequential pre-norm blocks ``end -
-after`` is the MLP's part; `is_post_norm` and `is_parallel` tell the others.
-
-How the parts are found, in any model that routes its attention: the layer is the module in a list
-of modules around the attention, and its input the residual stream. The output projection is the
-outermost module that takes the call's output, so that adapters are a part of it; it must be a
-linear map. What stands on the way from there to the sum is a norm or a scale, read by probing it.
-The sum is what a later module of the layer reads or gives. All of it is verified by numbers, each
-time: where residual, vectors and bias do not sum to what the model has, it is refused.
+How the parts are found, in any model that routes its attention: the layer is the module, in a list
+of modules, that contains the attention, and its input is the residual stream. The output
+projection is the outermost module that takes the call's output, adapters included; it must be a
+linear map. Between it and the sum there may be norms or scales, which are read by probing them.
+The sum is what a later module of the layer reads or returns. All of this is verified numerically in
+every run: if residual, vectors and bias do not sum to what the model has, it is refused.
 """
 
 from __future__ import annotations
@@ -39,8 +30,7 @@ from torch import Tensor, nn
 from gattn.edit_records import Edits, in_words
 from gattn.errors import CaptureError, SelectionError
 from gattn.models.load.encoding import Inputs
-from gattn.models.load.loading import model_name
-from gattn.models.load.resolving import resolved
+from gattn.models.load.loading import model_name, resolved
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
@@ -57,7 +47,7 @@ from gattn.progress import announce
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from gattn.models.load.resolving import Model
+    from gattn.models.load.loading import Model
 
 R = TypeVar("R")
 
@@ -69,7 +59,7 @@ class Decomposition(Generic[R]):
     Parameters
     ----------
     results : list
-        What the function gave, one per layer.
+        What the function returned, one per layer.
     layers : tuple of int
         The layers.
     stack : str
@@ -77,12 +67,12 @@ class Decomposition(Generic[R]):
     tokens : tuple of str
         The tokens' texts, or their positions where they have none.
     source : str
-        What all was computed from, in words.
+        What it was computed from, in words.
     notes : list of str
-        What to mind.
+        Caveats.
     error : float
-        How far the vectors were at most from what the model added to the residual stream, relative
-        to the largest number of it.
+        The largest difference between the vectors' sum and what the model added to the residual
+        stream, relative to the largest number of the latter.
     edits : tuple of Edit
         The edits that were open.
     """
@@ -122,11 +112,11 @@ def decompose(
     Parameters
     ----------
     text : str, sequence of int, Tensor, or mapping
-        One text, or what else `capture` takes.
+        One text, or whatever else `capture` takes.
     model, tokenizer
         As in `capture`.
     read : callable
-        Takes a `Sublayer` and gives what should stay of it.
+        Takes a `Sublayer` and returns what should be kept of it.
     layers, stack : optional
         Which layers, and which stack of self-attention; needed where the model has several.
     progress : bool
@@ -206,8 +196,8 @@ class _Decomposing(Context, Generic[R]):
             return False
         if len(self._stacks) > 1 and self._asked is None:
             raise SelectionError(
-                f"The model has several stacks of self-attention, {_listed(self._stacks)}, and "
-                f"maybe more: choose one, as in stack={place.stack!r}."
+                f"The model has several stacks of self-attention, such as {_listed(self._stacks)}: "
+                f"choose one, as in stack={place.stack!r}."
             )
         return self._layers is None or place.layer in self._layers
 
@@ -215,23 +205,23 @@ class _Decomposing(Context, Generic[R]):
         """Note a call, until its layer ends."""
         if len(readings) != 1 or len(readings[0].elements) != 1:
             raise CaptureError(
-                f"{call.name} attends in {len(call.query)} groups of tokens at once: expected the "
-                "one sequence of one text. Run texts one by one; windows of an image are not read."
+                f"{call.name} attends in {len(call.query)} groups of tokens at once: expected a "
+                "single sequence. Run texts one by one; windows of an image are not supported."
             )
         if not readings[0].has_vectors:
             raise CaptureError(
-                f"{call.name} shows only its softmax, not its values, so what its edges add is not "
-                "known."
+                f"{call.name} shows only its softmax, not its values, so what its edges add is "
+                "unknown."
             )
         layer = self._running[-1] if self._running else None
         if layer is None or layer.given is None:
             raise CaptureError(
-                f"{call.name} is in no list of layers that take the residual stream."
+                f"{call.name} is not in a list of layers that take the residual stream."
             )
         if layer.seen is not None:
             raise CaptureError(
-                f"{call.name} attends once more in a layer in which {layer.seen[0].name} did: only "
-                "layers with one self-attention are read."
+                f"{call.name} attends in the same layer as {layer.seen[0].name}: only layers with "
+                "one self-attention are supported."
             )
         layer.seen = call, place, readings[0]
 
@@ -275,7 +265,7 @@ class _Decomposing(Context, Generic[R]):
     # What was found
 
     def check(self) -> None:
-        """Refuse where nothing was found, or not all that was asked for."""
+        """Refuse if nothing was found, or not all that was asked for."""
         if not self._stacks:
             raise CaptureError(
                 f"{self._name} shows no self-attention: there is nothing to take apart."
@@ -296,7 +286,7 @@ class _Decomposing(Context, Generic[R]):
             numbers = f"{layers[0]}-{layers[-1]}"
         notes = []
         if self._is_encoder_decoder and self.stack == "decoder":
-            notes.append("what the cross-attention adds is no part of these sums")
+            notes.append("what the cross-attention adds is not included")
         source = [
             f"{self._name}, {self.stack} stack, layer{'s' * (len(layers) > 1)} {numbers}",
             f"{self._size} tokens",
@@ -319,9 +309,9 @@ def _listed(names: Sequence[str] | dict[str, int]) -> str:
 
 
 def _layers(model: nn.Module) -> set[int]:
-    """Find the modules that are layers: those in lists of modules, none of them in the other.
+    """Find the modules that are layers: those in lists of modules that are not nested.
 
-    The sublayers of T5 are lists, too, whose modules are not alike.
+    T5's sublayers are lists, too, but of different types of modules.
     """
     lists = {n: m for n, m in model.named_modules() if isinstance(m, nn.ModuleList)}
     found = set()
@@ -333,7 +323,7 @@ def _layers(model: nn.Module) -> set[int]:
 
 
 def _first(values: Any) -> Tensor | None:
-    """Find the first tensor of numbers."""
+    """Find the first floating-point tensor."""
     if isinstance(values, Tensor):
         return values if values.is_floating_point() else None
     if isinstance(values, dict):

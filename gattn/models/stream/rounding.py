@@ -1,4 +1,4 @@
-"""What can be told of sums whose numbers were rounded."""
+"""What can be told from sums whose numbers were rounded."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 _TOLD = 0.03
-"""How far a factor may be uncertain, relative to itself."""
+"""How uncertain a factor may be, relative to itself."""
 
 
 def tolerance(numbers: Tensor) -> float:
-    """Say how far numbers of a precision may be from what they should be, relative to a vector.
+    """Say how large errors of numbers of a precision may be, relative to their vector.
 
-    Norms of double precision models often compute in single precision all the same.
+    Norms of double precision models often compute in single precision.
     """
     return {torch.float64: 1e-5, torch.float32: 1e-4}.get(numbers.dtype, 3e-2)
 
@@ -25,19 +25,12 @@ def is_half(numbers: Tensor) -> bool:
 
 
 def factor_of(branch: Tensor, total: Tensor, others: list[Tensor]) -> float | None:
-    r"""Measure by what positive number a branch was multiplied before it was added to others.
+    r"""Measure the positive factor by which a branch was multiplied before it was added to others.
 
     The factor :math:`s` of :math:`\text{total} = \sum \text{others} + s \cdot \text{branch}` is
-    regressed over all numbers of all tokens, each weighted by what its rounding can hide. It is
-    None where what is left is more than rounding, and where rounding hides so much of the branch
-    that s cannot be told: the same sum made with s, and rounded, has to give s back.
-
-    Parameters
-    ----------
-    branch, total : Tensor (tokens, dim)
-        What was added, and what came of it.
-    others : list of Tensor (tokens, dim)
-        What it was added to.
+    found by regression over all numbers of all tokens, (tokens, dim), each weighted by what its
+    rounding can hide. It is None if more than rounding is left over, or if rounding hides so much
+    of the branch that s is uncertain: the same sum made with s, and rounded, has to give s back.
     """
     added, known = branch.double(), torch.stack(others).double().sum(0)
     stream = max((x.dtype for x in (total, *others)), key=lambda dtype: torch.finfo(dtype).eps)
@@ -56,7 +49,7 @@ def factor_of(branch: Tensor, total: Tensor, others: list[Tensor]) -> float | No
     if size <= 0 or bool(((total.double() - known - size * added).abs() > limit).any()):
         return None
     again = regressed((known + (size * added).to(branch.dtype)).to(stream))
-    # Three standard deviations, errors of rounding being spread evenly: 3 / sqrt(12).
+    # Three standard deviations of uniform rounding errors: 3 / sqrt(12).
     noise = (0.75 / squares) ** 0.5 if squares else 0.0
     if max(noise, abs(again - size)) > _TOLD * size:
         return None

@@ -1,8 +1,6 @@
 """Finds what a layer's attention adds to the residual stream, from what its modules did.
 
-The layer's input is the residual stream. The output projection is the outermost module that takes
-the call's output; what stands on the way from there to the sum is a norm or a scale; the sum is
-what a later module reads or gives.
+`gattn.models.stream.decomposing` says how.
 """
 
 from __future__ import annotations
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Event(NamedTuple):
-    """What a module made of its first tensor, as (tokens, width)."""
+    """A module's first input and its output, as (tokens, width)."""
 
     module: nn.Module
     given: Tensor
@@ -35,7 +33,7 @@ class Event(NamedTuple):
     is_alone: bool
 
     def norm(self) -> FixedNorm | None:
-        """Read the module as a norm or a scale, where it can be one."""
+        """Read the module as a norm or a scale, if it can be one."""
         is_leaf = not any(True for _ in self.module.children())
         is_like = self.given.shape == self.output.shape
         if not self.is_alone or not is_leaf or not is_like or torch.equal(self.given, self.output):
@@ -45,7 +43,7 @@ class Event(NamedTuple):
 
 @dataclass(eq=False)
 class RunningLayer:
-    """A layer that is running: what it was given, its attention, and what ran since."""
+    """A running layer: its input, its attention, and what ran since."""
 
     module: nn.Module
     given: Tensor | None
@@ -53,7 +51,7 @@ class RunningLayer:
     events: list[Event] = field(default_factory=list)
 
     def note(self, module: nn.Module, given: Tensor, output: Tensor, is_alone: bool) -> None:
-        """Keep what a module did to the layer's tokens; what runs later may change it in place."""
+        """Copy what a module did to the layer's tokens; later modules may change it in place."""
         if self.seen is None or self.given is None:
             return
         call, width = self.seen[0], self.given.shape[-1]
@@ -61,17 +59,11 @@ class RunningLayer:
         widths = (width, call.output.shape[2] * call.output.shape[3])
         is_of_layer = output.shape[-1] == width and given.shape[-1] in widths
         if is_of_layer and all(x.numel() == slots * x.shape[-1] for x in (given, output)):
-            before, behind = (x.detach().reshape(slots, -1).clone() for x in (given, output))
-            self.events.append(Event(module, before, behind, is_alone))
+            before, later = (x.detach().reshape(slots, -1).clone() for x in (given, output))
+            self.events.append(Event(module, before, later, is_alone))
 
     def taken_apart(self, output: Tensor | None) -> Sublayer:
-        """Find the parts of the layer's attention, and verify that they sum to its output.
-
-        Raises
-        ------
-        CaptureError
-            Where they are not to be found, or do not.
-        """
+        """Find the parts of the layer's attention, and verify that they sum to its output."""
         assert self.seen is not None
         assert self.given is not None
         call, place, reading = self.seen
@@ -79,15 +71,15 @@ class RunningLayer:
         is_like = output is not None and output.shape[-1] == width
         if not is_like or any(x.numel() != slots * width for x in (self.given, output)):  # type: ignore[union-attr]
             raise CaptureError(
-                f"The layer around {call.name} takes {tuple(self.given.shape)}, its attention "
-                f"{slots} tokens: expected one sequence in, attention and out."
+                f"The layer around {call.name} takes {tuple(self.given.shape)}, but its attention "
+                f"{slots} tokens: expected the same sequence throughout."
             )
         assert output is not None
         given, end = (x.detach().reshape(slots, width) for x in (self.given, output))
         real = reading.queries.slots.to(given.device)
         events = [x._replace(given=x.given[real], output=x.output[real]) for x in self.events]
         part, later = _projected(call, place, reading, given[real], end[real], events)
-        part, branch = _behind_norms(part, later)
+        part, branch = _after_norms(part, later)
         part, added = _summed(part, given[real], branch, later)
         return _verified(part, added, branch)
 
@@ -102,14 +94,14 @@ def _projected(
 ) -> tuple[Sublayer, list[Event]]:
     """Find the output projection: the sublayer up to it, and what ran from it on."""
     rows = call.output[0, reading.queries.slots.to(call.output.device)].flatten(1)
-    # The outermost that takes them ends last: an adapter is around the module that it adapts.
+    # The outermost that takes them ends last: an adapter wraps the module that it adapts.
     found = [n for n, event in enumerate(events) if event.is_alone and takes(event.given, rows)]
     last = events[found[-1]] if found else None
     projection = None if last is None else linear_map(last.module, last.given, last.output)
     if projection is None:
         raise CaptureError(
-            f"The output of {call.name} is not projected as it is, such as a gate or norm stands "
-            "between: what its edges add is not known."
+            f"The output of {call.name} is not projected unchanged; there may be a gate or norm in "
+            "between: what its edges add is unknown."
         )
     value = reading.attention.value
     assert value is not None
@@ -131,8 +123,8 @@ def _projected(
     return part, events[found[-1] :]
 
 
-def _behind_norms(part: Sublayer, events: list[Event]) -> tuple[Sublayer, Tensor]:
-    """Follow norms and scales behind the projection, and give what is added to the stream."""
+def _after_norms(part: Sublayer, events: list[Event]) -> tuple[Sublayer, Tensor]:
+    """Follow norms and scales after the projection; also give what is added to the stream."""
     branch = events[0].output
     for event in events[1:]:
         norm = event.norm() if takes(event.given, branch) else None
@@ -146,7 +138,7 @@ def _behind_norms(part: Sublayer, events: list[Event]) -> tuple[Sublayer, Tensor
 def _summed(
     part: Sublayer, given: Tensor, branch: Tensor, events: list[Event]
 ) -> tuple[Sublayer, Tensor]:
-    """Find the sum of residual and branch, and the norm that reads it; give what was added."""
+    """Find the sum of residual and branch, and the norm that reads it; also give what was added."""
     alike = [event for event in events if event.given.shape == given.shape]
     known = [x for event in events for x in (event.given, event.output) if x.shape == given.shape]
     sums = ((x, [given]) for x in known)
@@ -160,8 +152,8 @@ def _summed(
     if size is None or after is None:
         lost = f"{branch.dtype}".removeprefix("torch.")
         raise CaptureError(
-            f"What {part.name} adds to the residual stream is not to be found: no module of its "
-            "layer reads their sum. The model scales the stream, gates it, or adds on other ways"
+            f"What {part.name} adds to the residual stream was not found: no module of its layer "
+            "reads their sum. The model scales or gates the stream, or adds to it in another way"
             + (f", or rounding to {lost} hides it: try model.float()." if is_half(branch) else ".")
         )
     norms = [event.norm() for event in alike if torch.equal(event.given, after)]
@@ -187,8 +179,7 @@ def _verified(part: Sublayer, added: Tensor, precision: Tensor) -> Sublayer:
     error = float(missing.max() / added.abs().max().clamp_min(torch.finfo(added.dtype).tiny))
     if bool((missing > tolerance(precision) * added.abs().amax(-1, keepdim=True)).any()):
         raise CaptureError(
-            f"What the edges of {part.name} add, and the bias, do not sum to what it adds to the "
-            f"residual stream: the relative error is {error:.1e}. What its edges add is not "
-            "known."
+            f"The vectors that the edges of {part.name} add, and the bias, do not sum to what it "
+            f"adds to the residual stream: the relative error is {error:.1e}."
         )
     return replace(part, error=error)

@@ -1,4 +1,4 @@
-"""Attention sublayers as sums of vectors: what each token, by each head, adds to each other."""
+"""Attention sublayers as sums of vectors: what each token adds to each other, head by head."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from gattn.models.read.reading import Reading
 from gattn.models.stream.rounding import tolerance
 from gattn.normalizers.base import widened
 
-# Beside numbers as large, the small constant that norms add to a variance is nothing.
+# Next to numbers as large, the small constant that norms add to a variance vanishes.
 _PROBE, _PROBE_OF_HALF = 4096.0, 256.0
 
 
 @dataclass(frozen=True, eq=False)
 class FixedNorm:
-    r"""A norm, or a scale, whose statistics stay what they were: a linear map of each token.
+    r"""A norm, or a scale, with its statistics held fixed: a linear map of each token.
 
     :math:`x_i \to f_i \cdot g \odot (x_i - \bar x_i) + s`, the mean only where `is_centred`.
 
@@ -29,9 +29,9 @@ class FixedNorm:
     gain, shift : Tensor (dim of the model,)
         The vectors g and s.
     factor : Tensor (tokens,)
-        The number f of each token: one over its standard deviation, say.
+        The number f of each token, such as one over its standard deviation.
     is_centred : bool
-        Whether the mean is taken off, as in a layer norm.
+        Whether the mean is subtracted, as in a layer norm.
     """
 
     gain: Tensor
@@ -40,7 +40,7 @@ class FixedNorm:
     is_centred: bool
 
     def turned(self, vectors: Tensor) -> Tensor:
-        """Apply what is the same for all tokens: all but the factor and the shift."""
+        """Apply what all tokens share: everything but the factor and the shift."""
         if self.is_centred:
             vectors = vectors - vectors.mean(-1, keepdim=True)
         return vectors * self.gain
@@ -51,9 +51,9 @@ class FixedNorm:
 
     @classmethod
     def of(cls, module: nn.Module, given: Tensor, output: Tensor) -> FixedNorm | None:
-        """Read a norm or scale from what it made of its tokens, or give None where it is none.
+        """Read a norm or scale from its input and output, or give None if it is neither.
 
-        It is asked for zeros and for one vector of large numbers, which tells its gain.
+        It is applied to zeros, and to one vector of large numbers, which shows its gain.
         """
         signs = torch.ones_like(given[0])
         signs[1::2] = -1
@@ -87,39 +87,40 @@ class Sublayer:
     .. math::
         y_i = x_i + \sum_j \sum_h A^h_{ij} f_i v^h_j W^h + b_i
 
-    Norms and scales on the way from the output projection to the sum stand, their statistics
-    fixed, in `weights`, `factor` and `bias`. Numbers are at least float32.
+    Norms and scales between the output projection and the sum are folded, with fixed statistics,
+    into `weights`, `factor` and `bias`. With sequential pre-norm blocks, ``end - after`` is the
+    MLP's part. Numbers are at least float32.
 
     Parameters
     ----------
     stack, layer, name
         Where it is, and the path of its attention module.
     reading : Reading
-        The call of one sequence, which tells the attention.
+        The call on one sequence, which has the attention.
     residual : Tensor (tokens, dim)
         The residual stream x before it.
     values : Tensor (heads, tokens, value dim)
-        The values v, one head for each of the queries.
+        The values v, expanded to the query heads.
     weights : Tensor (heads, value dim, dim)
-        What the output projection makes of each head's values.
+        The output projection W of each head.
     factor : Tensor (tokens,)
         The number f of each query.
     bias : Tensor (tokens, dim)
-        What is added besides.
+        What is added besides the vectors.
     after : Tensor (tokens, dim)
-        The sum y, not rounded to half precision; in a parallel block, which adds its MLP to the
-        same sum, y is virtual.
+        The sum y, not rounded to half precision; a parallel block, which adds its MLP to the same
+        sum, never computes it.
     end : Tensor (tokens, dim)
-        The residual stream behind the whole layer, its MLP too.
+        The residual stream after the whole layer, MLP included.
     norm : FixedNorm, optional
-        What reads y next, where that is a norm.
+        What reads y next, if that is a norm.
     is_post_norm : bool
-        Whether that norm is the layer's own, its output the residual stream, as in BERT.
+        Whether that norm's output is the residual stream, as in BERT.
     is_parallel : bool
         Whether the MLP reads the same residual as the attention, as in GPT-NeoX.
     error : float
-        How far the vectors and the bias were at most from what the model added to x, relative to
-        the largest number of it.
+        The largest difference between the sum of vectors and bias and what the model added to x,
+        relative to the largest number of the latter.
     """
 
     stack: str
@@ -149,7 +150,7 @@ class Sublayer:
     def rows(self) -> Iterator[tuple[slice, Tensor]]:
         """Walk the attention by blocks of whole rows: which queries, and (heads, queries, keys).
 
-        A block lies where the next one will: copy what should stay.
+        The next block overwrites this one: copy what should be kept.
         """
         some = parts(self.reading)
         if len(some) > 1:
@@ -164,7 +165,7 @@ class Sublayer:
             yield block.rows, attention
 
     def _edited(self) -> Tensor:
-        """Give the whole attention (heads, queries, keys) where heads have edits of their own."""
+        """Give the whole attention (heads, queries, keys), for heads with different edits."""
         whole = self.values.new_zeros(self.heads, len(self), len(self))
         for part in parts(self.reading):
             heads = torch.tensor(part.heads, device=whole.device)[:, None, None]
@@ -175,11 +176,11 @@ class Sublayer:
         return whole
 
     def moved(self, keys: slice = slice(None)) -> Tensor:
-        """Give what each head makes of each key's value, v W: (keys, heads, dim)."""
+        """Give each head's v W for each key: (keys, heads, dim)."""
         return torch.einsum("hjv,hvd->jhd", self.values[:, keys], self.weights)
 
     def added(self) -> Tensor:
-        """Give what all tokens together add to each, without the bias: (tokens, dim)."""
+        """Give the sum of the vectors added to each token, without the bias: (tokens, dim)."""
         found = torch.empty_like(self.residual)
         for rows, attention in self.rows():
             heads = (attention @ self.values).transpose(0, 1)
@@ -187,7 +188,7 @@ class Sublayer:
         return found * self.factor[:, None]
 
     def own(self) -> Tensor:
-        """Give what each token keeps: its residual, and what it adds to itself (tokens, dim)."""
+        """Give each token's own part: its residual, and what it adds to itself (tokens, dim)."""
         diagonal = self.values.new_empty(self.heads, len(self))
         for rows, attention in self.rows():
             diagonal[:, rows] = attention.diagonal(rows.start, 1, 2)
@@ -196,9 +197,9 @@ class Sublayer:
         return self.residual + added * self.factor[:, None]
 
     def normed(self) -> Sublayer:
-        """Give the same vectors behind the norm that reads their sum, its statistics fixed.
+        """Give the vectors after the norm that reads their sum, with its statistics fixed.
 
-        They sum to what that norm gives. Where no norm reads the sum they stay.
+        They sum to that norm's output. If no norm reads the sum, they stay the same.
         """
         norm = self.norm
         if norm is None:

@@ -1,7 +1,7 @@
-"""Tells the calls of a model apart: those of several threads, and a call within another.
+"""Tells the calls of a model apart: those of several threads, and calls within calls.
 
-The frame that runs a call's hooks tells whether the call goes on: a call that broke off without a
-word, as KeyboardInterrupt does it, has left the stack of its thread.
+The frame that runs a call's hooks shows whether the call is still running: a call that ended
+without a word, by KeyboardInterrupt for example, is no longer on its thread's stack.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from gattn.models.read.tracking import Tracker
 
 @dataclass(eq=False)
 class _Entry:
-    """A model, or a model inside it, that is running; a call begins with its outermost."""
+    """A running model, or a model inside it; a call begins with the outermost."""
 
     module: nn.Module
     frame: FrameType
@@ -37,7 +37,7 @@ class _Entry:
 
 
 class _Thread(threading.local):
-    """What runs in a thread, and what follows its calls: the outer ones first."""
+    """What runs in a thread, and the trackers of its calls, the outer ones first."""
 
     def __init__(self) -> None:
         self.entries: list[_Entry] = []
@@ -48,8 +48,8 @@ class _Thread(threading.local):
 class Calls:
     """The calls of a model that contexts follow.
 
-    Each thread's are its own, also where threads share contexts, as `asyncio.to_thread` lets them.
-    A call within another, by a hook or by the model itself, is a call of its own.
+    Each thread has its own, even if threads share contexts, as with `asyncio.to_thread`. A call
+    within another, by a hook or by the model itself, is a separate call.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class Calls:
     attending : set of str
         The names of the modules that are known to attend.
     mode : type, optional
-        The mode through which its attention is seen, where that takes one: in each thread.
+        The mode that each thread needs in order to see the model's attention, if any.
     """
 
     def __init__(
@@ -77,23 +77,23 @@ class Calls:
 
     @property
     def depth(self) -> int:
-        """How many calls of this thread are under way, each within the one before."""
+        """How many calls of this thread are running, each within the one before."""
         return sum(entry.is_outermost for entry in self._thread.entries)
 
     @property
     def tracker(self) -> Tracker:
-        """What follows the innermost call of this thread; between calls, the next outermost."""
+        """The tracker of this thread's innermost call; between calls, of the next outermost one."""
         entries = self._thread.entries
         return entries[-1].tracker if entries else self._tracker(0)
 
     @property
     def last(self) -> Tracker:
-        """What followed the call of this thread that ended last."""
+        """The tracker of this thread's call that ended last."""
         return self._thread.last or self.tracker
 
     @property
     def next(self) -> Tracker:
-        """What will follow the next call of this thread that begins."""
+        """The tracker of the next call that begins in this thread."""
         return self._tracker(self.depth)
 
     def _tracker(self, depth: int) -> Tracker:
@@ -103,7 +103,7 @@ class Calls:
         return trackers[depth]
 
     def settle(self) -> list[tuple[Tracker, Sequence[object]]]:
-        """Find the calls of this thread that broke off, and the contexts that took part."""
+        """Find the calls of this thread that broke off, and the contexts that took part in them."""
         entries = self._thread.entries
         if not entries:
             return []
@@ -122,7 +122,7 @@ class Calls:
         return broken
 
     def enter(self, module: nn.Module, frame: FrameType) -> Tracker | None:
-        """Note that the model or a model inside it runs; where a call begins, give its tracker."""
+        """Note that the model, or a model inside it, runs; if a call begins, give its tracker."""
         entries = self._thread.entries
         inner = {id(entry.module) for entry in entries if entry.tracker is self.tracker}
         is_outermost = not entries or module is self.model or id(module) in inner
@@ -135,14 +135,14 @@ class Calls:
         self._thread.entries[-1].contexts = contexts
 
     def has(self, context: object) -> bool:
-        """Say whether a context takes part in the present call: those opened later do not."""
+        """Say whether a context takes part in the present call; those opened later do not."""
         outer = [entry for entry in self._thread.entries if entry.is_outermost]
         return not outer or any(known is context for known in outer[-1].contexts)
 
     def watch_thread(self) -> None:
-        """Enter the mode until the call that has just begun ends, unless the thread has it.
+        """Enter the mode until the call that has just begun ends, unless the thread is in it.
 
-        A thread that a context was handed to has none: modes stay where they began.
+        Modes do not follow contexts that are handed to another thread.
         """
         if self.mode is None or any(
             isinstance(mode, self.mode) for mode in _get_current_function_mode_stack()
@@ -153,7 +153,7 @@ class Calls:
         self._thread.entries[-1].mode = mode
 
     def leave(self, frame: FrameType) -> tuple[Tracker, Sequence[object]] | None:
-        """Note that what entered from a frame ran; where a call ends, give the same of it."""
+        """Note that what entered from a frame ended; give the call that ends with it, if any."""
         entries = self._thread.entries
         if not entries or entries[-1].frame is not frame:
             return None
@@ -173,9 +173,9 @@ class Calls:
 
 
 def _take_out(mode: TorchFunctionMode) -> None:
-    """Leave a mode, wherever among the modes of this thread it is.
+    """Leave a mode, wherever it is among this thread's modes.
 
-    What was interrupted may have left it there, and others have been entered or left since.
+    An interrupt may have left it there, and other modes may have been entered or left since.
     """
     above: list[TorchFunctionMode] = []
     if not any(known is mode for known in _get_current_function_mode_stack()):

@@ -2,7 +2,7 @@
 
 Code compiled by `torch.compile` ignores hooks and never asks which attention function to call.
 While a context is open, the compiler's stance is ``force_eager``: compiled functions run as
-written. What was compiled is kept, and runs again after the last context closes.
+written. Compiled code is kept, and runs again after the last context closes.
 """
 
 from __future__ import annotations
@@ -18,17 +18,10 @@ from gattn.errors import ModelError
 
 
 class Stance:
-    """A compiler stance that is ``force_eager`` while contexts are open, else the one before it.
+    """A compiler stance that is ``force_eager`` while `is_on` says so, else the one `before` it.
 
     PyTorch has one stance for all threads. Contexts and the user's own stances may end in any
     order; if this one is put back after its contexts closed, it changes nothing.
-
-    Parameters
-    ----------
-    before : Stance
-        The stance that was set before.
-    is_on : callable
-        Says whether a context is open.
     """
 
     def __init__(self, before: Any, is_on: Callable[[], bool]) -> None:
@@ -58,7 +51,7 @@ def _bypass(is_on: Callable[[], bool]) -> None:
     except RuntimeError as error:
         raise ModelError(
             "A context was opened inside a function that torch.compile compiles, so the model "
-            "would still run compiled: open the context outside, around the call of that function."
+            "would still run compiled: open the context outside, around the call of the function."
         ) from error
 
 
@@ -67,13 +60,7 @@ _uncompiled = cast("Callable[..., None]", torch.compiler.disable(_bypass, recurs
 
 
 def bypass_compiled(is_on: Callable[[], bool]) -> None:
-    """Run compiled code as written while `is_on` says so.
-
-    Raises
-    ------
-    ModelError
-        Where this thread is inside compiled code, which cannot be bypassed any more.
-    """
+    """Run compiled code as written while `is_on` says so."""
     _uncompiled(is_on)
 
 
@@ -81,5 +68,5 @@ def restore_compiled() -> None:
     """Restore the stance that was set before, if ours is still set."""
     current: Any = eval_frame._stance
     if isinstance(current, Stance):
-        with suppress(RuntimeError):  # Inside compiled code it stays set, and changes nothing.
+        with suppress(RuntimeError):  # Inside compiled code it stays set, without effect.
             eval_frame._set_stance(current.before)

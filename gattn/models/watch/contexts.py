@@ -1,4 +1,4 @@
-"""Contexts: what takes part in the calls of a model while it is open."""
+"""Contexts, which take part in the calls of a model while they are open."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Context:
 
     is_closed = False
     depth = 0
-    """Within how many calls of the model it was opened."""
+    """How many calls of the model it was opened within."""
     reads_one_call = False
-    """Whether it takes no part in calls within the one that it reads."""
+    """Whether it ignores calls within the one that it reads."""
     encodings: Sequence[Encoding] | None = None
-    """The sequences that run, where they are known as texts, in the order of the batch."""
+    """The sequences that run, in the order of the batch, if they are known as texts."""
 
     def watching(self, model: nn.Module) -> AbstractContextManager[None]:
         """Watch what else it needs of a model while it is open."""
@@ -39,11 +39,11 @@ class Context:
         """Learn that a call of the model begins."""
 
     def edits(self, call: SeenCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
-        """Give the edits of each element of a call's batch; an empty list for none at all."""
+        """Give the edits of each element of a call's batch; an empty list if there are none."""
         return []
 
     def met(self, readings: Sequence[Reading]) -> None:
-        """Look at the calls that are edited."""
+        """Look at an edited call."""
 
     def wants(self, place: Place) -> bool:
         """Say whether it looks at a call."""
@@ -53,16 +53,16 @@ class Context:
         """Look at a call, read as graph attention with the edits of all contexts."""
 
     def end(self, tracker: Tracker, result: Any) -> None:
-        """Learn what a call of the model gave."""
+        """Learn what a call of the model returned."""
 
     def broke(self, tracker: Tracker) -> None:
         """Learn that a call of the model broke off: it raised, or was interrupted."""
 
     def search(self, tracker: Tracker) -> None:
-        """Learn that a search begins, which runs more sequences than it will return."""
+        """Learn that a search begins, which runs more sequences than it returns."""
 
     def returned(self, tracker: Tracker, sequences: Tensor, prompts: Tensor, beams: int) -> None:
-        """Learn which sequences a search of so many beams a text returned, (sequences, tokens)."""
+        """Learn which sequences (sequences, tokens) a search returned, with `beams` per text."""
 
 
 _open: ContextVar[tuple[tuple[Calls, Context], ...]] = ContextVar("contexts", default=())
@@ -76,7 +76,7 @@ def join(calls: Calls, context: Context) -> None:
 
 
 def close(calls: Calls, context: Context) -> None:
-    """Let a context take part no longer."""
+    """End a context's part in calls."""
     settle(calls)
     context.is_closed = True
     _open.set(present())
@@ -84,7 +84,7 @@ def close(calls: Calls, context: Context) -> None:
 
 @contextmanager
 def without_contexts() -> Iterator[None]:
-    """Let no open context take part in what runs meanwhile."""
+    """Suspend all open contexts."""
     around = _open.set(())
     try:
         yield
@@ -95,7 +95,7 @@ def without_contexts() -> Iterator[None]:
 def present() -> tuple[tuple[Calls, Context], ...]:
     """Give the contexts that are open in this thread or task, the outermost first.
 
-    Contexts may close in any order, and a task goes on with those of the task that began it, which
+    Contexts may close in any order, and a task inherits those of the task that started it, which
     may have closed them since.
     """
     return tuple(entry for entry in _open.get() if not entry[1].is_closed)
@@ -104,7 +104,7 @@ def present() -> tuple[tuple[Calls, Context], ...]:
 def names_shown(
     tracker: Tracker, stack: str, sequence: int, *, is_query: bool
 ) -> Sequence[str] | None:
-    """Name a sequence's tokens as the text has them, where a context that runs it knows it."""
+    """Name a sequence's tokens as in its text, if a context that runs it knows the text."""
     for calls, context in present():
         encodings = context.encodings if calls.tracker is tracker else None
         if encodings is not None and sequence < len(encodings):
@@ -115,7 +115,7 @@ def names_shown(
 
 
 def takes_part(context: Context) -> Tracker | None:
-    """Give what follows the present call, where a context is open here and reads that call."""
+    """Give the tracker of the present call, if a context is open here and reads that call."""
     for calls, known in present():
         if known is context:
             settle(calls)
@@ -124,7 +124,7 @@ def takes_part(context: Context) -> Tracker | None:
 
 
 def tracker_of(context: Context) -> Tracker:
-    """Give what follows the present call of a context that is shown its attention."""
+    """Give the tracker of the call whose attention a context is being shown."""
     return next(calls for calls, known in present() if known is context).tracker
 
 

@@ -1,4 +1,4 @@
-"""Hooks on a model's modules, which copies of the model do not take along."""
+"""Hooks on a model's modules that copies of the model do not inherit."""
 
 from __future__ import annotations
 
@@ -11,32 +11,25 @@ from torch import nn
 
 
 class Hook:
-    """Calls a function when a module runs, but none of its copies; the module may go.
+    """Calls a function when a module runs, but not when a copy of it runs; keeps neither alive.
 
-    A copy of a module takes the hooks of the original along, and there is no one to remove them.
-
-    Parameters
-    ----------
-    module : nn.Module
-        The module.
-    function : callable
-        Takes what torch gives its hooks.
+    Copies of a module inherit its hooks, and nobody would remove those.
     """
 
     def __init__(self, module: nn.Module, function: Callable[..., Any]) -> None:
         self._module, self._function = ref(module), function
 
     def __call__(self, module: nn.Module, *args: Any) -> Any:
-        """Call the function, where the module is the one that it was made for."""
+        """Call the function, if the module is the one that the hook was made for."""
         return self._function(module, *args) if self._module() is module else None
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        """Copy it as a hook that does nothing."""
+        """Make its copies do nothing."""
         return _Nothing, ()
 
 
 class _Nothing(Hook):
-    """What a copy has in place of a hook."""
+    """The copy of a hook."""
 
     def __init__(self) -> None:
         pass
@@ -53,12 +46,7 @@ def hooks_on(
 ) -> Iterator[None]:
     """Call functions before and after some modules run, as long as the context is open.
 
-    Parameters
-    ----------
-    modules : iterable of Module
-        The modules.
-    enter, leave : callable, optional
-        Take what torch gives its hooks, arguments by name among it.
+    `enter` and `leave` take what torch gives hooks with keyword arguments.
     """
     handles: list[Any] = []
     try:

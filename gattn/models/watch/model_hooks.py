@@ -1,4 +1,4 @@
-"""Hooks that tell open contexts when a model is called, and when a call ends."""
+"""Hooks that tell open contexts when calls of a model begin and end."""
 
 from __future__ import annotations
 
@@ -21,16 +21,9 @@ _TO_TORCH = 2
 
 
 def hooked(model: nn.Module, kinds: type[nn.Module], attending: Collection[str]) -> list[Any]:
-    """Add hooks to a model, and to what is inside it and may be called by itself.
+    """Add hooks to a model, and to the modules of some `kinds` in it, which may be called directly.
 
-    Parameters
-    ----------
-    model : Module
-        The model.
-    kinds : type
-        What may be called by itself.
-    attending : collection of str
-        The modules that are known to attend, so that one that shows no attention is noticed.
+    The modules in `attending` are hooked too, to notice if one runs and shows no attention.
     """
     whole, handles = ref(model), []
     for module in model.modules():
@@ -46,7 +39,7 @@ def hooked(model: nn.Module, kinds: type[nn.Module], attending: Collection[str])
 
 
 def _ran(model: ref[nn.Module], name: str, module: nn.Module, args: tuple[Any, ...]) -> None:
-    """Note that a module runs that should show its attention."""
+    """Note that a module that should show its attention runs."""
     for calls, _ in _entries_of(model()):
         calls.tracker.layers.ran.add(name)
 
@@ -95,26 +88,24 @@ def _leave(model: ref[nn.Module], module: nn.Module, args: tuple[Any, ...], resu
 
 
 def _check_seen(calls: Calls, tracker: Tracker, module: nn.Module) -> None:
-    """Refuse a call that showed no attention, of a model or a part that has some.
+    """Refuse a call in which some module, or all of them, ran without showing attention.
 
-    So is one in which a module that ran showed none beside others.
-
-    That is known of modules that ask the interface, and of those that were seen in earlier calls.
+    Modules are known to attend if they ask the interface, or were seen in earlier calls.
     """
     if tracker.layers.depth:
         if silent := sorted(tracker.layers.ran - tracker.layers.shown):
             raise CaptureError(
-                f"{silent[0]} ran and showed no attention, though other layers did: its forward "
-                "was replaced, or it ran as compiled code. A stack would be missing or its layers "
-                "misnumbered, so this call is refused; run the model as it is written."
+                f"{silent[0]} ran without showing its attention, though other layers did: its "
+                "forward was replaced, or it ran as compiled code. A stack would be missing or its "
+                "layers misnumbered, so this call is refused; run the model as written."
             )
         return
     path = f"{name}." if (name := tracker.modules.name(module)) else ""
     known = [one for one in calls.attending | tracker.modules.stacks.keys() if one.startswith(path)]
     if known:
         raise CaptureError(
-            f"A call of {type(module).__name__} showed no attention, though it has some, such as "
-            f"in {min(known)}: it ran as compiled code (torch.compiler.set_stance inside of the "
-            "context), a forward was replaced, or its layers were skipped. Nothing was captured "
-            "or edited, so this call is refused; run the model as it is written."
+            f"A call of {type(module).__name__} showed no attention, though {min(known)} attends: "
+            "it ran as compiled code (torch.compiler.set_stance inside the context), a forward was "
+            "replaced, or its layers were skipped. Nothing was captured or edited, so this call is "
+            "refused; run the model as written."
         )

@@ -24,27 +24,15 @@ if TYPE_CHECKING:
 def take_part(module: nn.Module, query: Tensor, seen: Callable[[str], SeenCall]) -> SeenCall | None:
     """Let all open contexts edit a call's output, then look at it.
 
-    Parameters
-    ----------
-    module : Module
-        The module that attends.
-    query : Tensor
-        Its queries, or its scores.
-    seen : callable
-        Gives the call, by the module's qualified name.
-
-    Returns
-    -------
-    SeenCall or None
-        The call with the output and attention that the model shall go on with; None where no
-        context takes part.
+    `seen` makes the call, given the module's qualified name; it is returned with the output and
+    attention that the model continues with, or None if no context takes part.
     """
     entries = _entries(module)
     if not entries:
         return None
     if query.is_meta:
         raise ModelError(META)
-    # What gattn computes is its own affair, not a part of the model's autocast.
+    # What gattn computes is not part of the model's autocast.
     with torch.autocast(query.device.type, enabled=False):
         call = seen(entries[0][0].modules.name(module))
         places: dict[Tracker, Place] = {}
@@ -74,7 +62,7 @@ def take_part(module: nn.Module, query: Tensor, seen: Callable[[str], SeenCall])
 
 
 def _entries(module: nn.Module) -> list[tuple[Tracker, Context]]:
-    """List the contexts of a module's models, with what follows the present call of each."""
+    """List the contexts of a module's models, with the tracker of the present call of each."""
     found = [(calls, context) for calls, context in present() if calls.owns(module)]
     for calls in {id(calls): calls for calls, _ in found}.values():
         settle(calls)

@@ -21,7 +21,7 @@ from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
 from gattn.keep import All, Keep, Threshold, as_keep
 from gattn.models.load.encoding import Encoding, encode
-from gattn.models.load.resolving import resolved
+from gattn.models.load.loading import resolved
 from gattn.models.run.capturing import capture_encoded
 from gattn.models.run.editing import edited
 from gattn.models.run.options import Contributions, Options
