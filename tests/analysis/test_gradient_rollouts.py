@@ -110,7 +110,7 @@ def test_what_cannot_be_differentiated_is_refused(tiny):
     model = tiny("llama")
     with pytest.raises(SelectionError, match="no gradient"):
         gradient_rollout(inputs, model, metric="kl")
-    with pytest.raises(ModelError, match="scores alone"):
+    with pytest.raises(ModelError, match="only its scores"):
         gradient_rollout(inputs, tiny("bloom", "eager"), target=7, other=11)
     with gattn.edited(model, gattn.Cut(layer=0)), pytest.raises(EditError, match="is edited"):
         gradient_rollout(inputs, model, target=7, other=11)

@@ -334,7 +334,7 @@ def test_a_position_before_the_first_is_not_there(tiny):
         (Cut(layer=0, key=9), r"the text has the keys 0 \.\. 8"),
         (Cut(query=slice(20, 30)), r"the text has 9 tokens, 0 \.\. 8"),
         (Cut(layer=0, query=3, key=5), r"no edge from key 5, which comes later: in a causal"),
-        (Scale(2.0, query=2, key=[4, 6]), "none of these queries has an edge"),
+        (Scale(2.0, query=2, key=[4, 6]), "no edge runs from these keys to these queries"),
         (Cut(layer=0, stack="cross"), r"no stack 'cross', but 'decoder'"),
         (Restrict(TokenGraph.causal(20)), "has all of these edges as they are"),
     ],
