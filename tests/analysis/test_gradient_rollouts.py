@@ -108,9 +108,9 @@ def test_the_embedded_model_needs_what_followed_the_words_earlier_occurrence():
 def test_what_cannot_be_differentiated_is_refused(tiny):
     inputs = {"input_ids": torch.tensor([IDS])}
     model = tiny("llama")
-    with pytest.raises(SelectionError, match="no gradient"):
+    with pytest.raises(SelectionError, match="gradient there is zero"):
         gradient_rollout(inputs, model, metric="kl")
-    with pytest.raises(ModelError, match="scores alone"):
+    with pytest.raises(ModelError, match="only its scores"):
         gradient_rollout(inputs, tiny("bloom", "eager"), target=7, other=11)
     with gattn.edited(model, gattn.Cut(layer=0)), pytest.raises(EditError, match="is edited"):
         gradient_rollout(inputs, model, target=7, other=11)

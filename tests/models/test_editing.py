@@ -67,7 +67,7 @@ def test_contexts_nest_and_the_outer_edits_come_first(tiny, densely):
         found = run(model)
     with edited(model, Scale(3.0, 0, 1)):
         torch.testing.assert_close(found, run(model), rtol=0, atol=1e-9)
-        with pytest.raises(EditError, match="let it come after"), edited(model, graph):
+        with pytest.raises(EditError, match="put it last"), edited(model, graph):
             run(model)
         run(model)
 
@@ -330,13 +330,13 @@ def test_a_position_before_the_first_is_not_there(tiny):
 @pytest.mark.parametrize(
     ("edit", "says"),
     [
-        (Cut(layer=2), r"there is no layer 2, but 'decoder' \(layers 0 \.\. 1\)"),
+        (Cut(layer=2), r"there is no layer 2; the model has 'decoder' \(layers 0 \.\. 1\)"),
         (Cut(layer=0, key=9), r"the text has the keys 0 \.\. 8"),
         (Cut(query=slice(20, 30)), r"the text has 9 tokens, 0 \.\. 8"),
         (Cut(layer=0, query=3, key=5), r"no edge from key 5, which comes later: in a causal"),
-        (Scale(2.0, query=2, key=[4, 6]), "none of these queries has an edge"),
-        (Cut(layer=0, stack="cross"), r"no stack 'cross', but 'decoder'"),
-        (Restrict(TokenGraph.causal(20)), "has all of these edges as they are"),
+        (Scale(2.0, query=2, key=[4, 6]), "no edge runs from these keys to these queries"),
+        (Cut(layer=0, stack="cross"), r"no stack 'cross'; it has 'decoder'"),
+        (Restrict(TokenGraph.causal(20)), "it changes no edge"),
     ],
     ids=repr,
 )
@@ -643,7 +643,7 @@ def test_a_window_has_no_edges_to_far_keys(tiny):
 
 
 def test_a_context_in_which_nothing_runs_is_refused(tiny):
-    with pytest.raises(EditError, match="call the model inside"), edited(tiny("llama"), Cut(0)):
+    with pytest.raises(EditError, match="call it inside"), edited(tiny("llama"), Cut(0)):
         pass
 
 

@@ -335,7 +335,7 @@ def test_tokens_are_named_by_text():
         text, [Cut(key="␣dog")], metric="logit_difference", target="␣dog", other="␣cat"
     )
     np.testing.assert_array_equal(shown["effect"], by_text["effect"])
-    with pytest.raises(SelectionError, match=r"one token.*makes \d of it.*'Ġ"):
+    with pytest.raises(SelectionError, match=r"one token.*splits it into \d.*'Ġ"):
         gattn.effect(text, [Cut(layer=0)], metric="probability", target=" dog chased")
 
 
@@ -349,7 +349,9 @@ def test_a_text_that_the_vocabulary_lacks_is_no_target(tiny, tokenizer):
 
     unknown = "☃"
     assert tokenizer(unknown, add_special_tokens=False)["input_ids"] == [tokenizer.unk_token_id]
-    with pytest.raises(SelectionError, match=r"'☃' is no token .* makes it '\[UNK\]'"):
+    with pytest.raises(
+        SelectionError, match=r"'☃' is not in the vocabulary.* turns it into '\[UNK\]'"
+    ):
         effect(unknown)
     by_text, by_id = effect("[UNK]"), effect(tokenizer.unk_token_id)
     np.testing.assert_array_equal(by_text["effect"], by_id["effect"])
@@ -421,7 +423,7 @@ def test_tensors_without_a_batch_are_not_repeated(tiny, patches):
     ("options", "error", "says"),
     [
         ({"metric": "loss"}, SelectionError, "one of.*kl.*'loss'"),
-        ({"target": 3}, SelectionError, "takes no target.*probability"),
+        ({"target": 3}, SelectionError, "does not take target.*probability"),
         ({"metric": "probability"}, SelectionError, "pass target="),
         ({"metric": "logit_difference", "target": 3}, SelectionError, "pass other="),
         ({"metric": "probability", "target": 60}, SelectionError, "0 to 59"),
@@ -703,9 +705,9 @@ def test_a_function_of_the_logits_is_estimated(tiny):
 
 
 def test_what_cannot_be_estimated_is_refused(tiny, llama):
-    with pytest.raises(SelectionError, match=r"no gradient.*gattn\.effect"):
+    with pytest.raises(SelectionError, match=r"gradient there is zero.*gattn\.effect"):
         estimates(llama, metric="kl", target=None, other=None)
-    with pytest.raises(ModelError, match=r"scores alone.*gattn\.effect"):
+    with pytest.raises(ModelError, match=r"only its scores.*gattn\.effect"):
         estimates(tiny("bloom", "eager"))
     with pytest.raises(SelectionError, match="pass other="):
         estimates(llama, other=None)

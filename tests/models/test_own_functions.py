@@ -174,7 +174,7 @@ def test_a_mask_turned_around_is_refused(tiny, register):
         return ~booleans(*args, **options)
 
     register(around, mask)
-    with pytest.raises(CaptureError, match="its mask holds all keys"):
+    with pytest.raises(CaptureError, match="its mask excludes all keys"):
         capture(IDS, tiny("llama", NAME))
 
 

@@ -279,7 +279,8 @@ def test_even_attention_is_no_empty_row(tiny, row, heads, kind, implementation):
     """Others read what the query makes of all keys, so that it is no padding."""
     model, ids = tiny("llama", implementation), torch.tensor([list(range(3, 12))])
     mask = held(row, kind, heads)
-    match = f"attends at query {row}, head {heads - 1 if heads > 1 else 0}, though its mask holds"
+    head = heads - 1 if heads > 1 else 0
+    match = f"attends at query {row}, head {head}, though its mask excludes"
     if row == 8 and heads == 1:  # Nobody reads the last query, nor does it read: it is padding.
         with capturing(model) as run, torch.no_grad():
             model(ids, attention_mask=mask)

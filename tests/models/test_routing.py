@@ -308,7 +308,7 @@ def test_a_stack_that_is_not_seen_beside_others_is_refused(tiny, missing):
         attention.forward = Plain().forward
     inputs = {"input_ids": torch.arange(5, 9)[None], "decoder_input_ids": torch.arange(5, 8)[None]}
     for context in (capturing(model), edited(model, Cut(key=0, stack="cross"))):
-        with pytest.raises(CaptureError, match="attn ran and showed no attention"), context:
+        with pytest.raises(CaptureError, match="attn ran without showing its attention"), context:
             model(**inputs)
     for attention in some:
         del attention.forward

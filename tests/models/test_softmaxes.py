@@ -202,7 +202,7 @@ def test_restricting_is_a_window(model):
 def test_what_needs_queries_and_keys_is_refused(model):
     for weight in (Dot(), ModelScore() + Dot(), 2 * (ModelScore() + Dot())):
         with (
-            pytest.raises(EditError, match=r"shows its scores alone: use\s+ModelScore"),
+            pytest.raises(EditError, match=r"shows only its scores: use\s+ModelScore"),
             edited(model, Swap(weight=weight)),
         ):
             run(model)

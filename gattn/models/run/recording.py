@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -260,10 +259,10 @@ class Recording(Context):
         """The trace of each sequence that ran, in order."""
         takes_part(self)  # To forget a call that broke off.
         sequences = self._sequences.whole
-        encodings: Sequence[Encoding | None] = self.encodings or [None] * len(sequences)
+        encodings = self.encodings
         return [
-            trace_of(sequence, self._name, encoding, self._tokenizer)
-            for sequence, encoding in zip(sequences, encodings, strict=False)
+            trace_of(one, self._name, encodings[n] if encodings else None, self._tokenizer)
+            for n, one in enumerate(sequences)
         ]
 
     @property
