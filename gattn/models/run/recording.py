@@ -15,7 +15,6 @@ from gattn.heads.store.kept_edges import KeptEdges
 from gattn.heads.trace import AttentionTrace
 from gattn.keep import All
 from gattn.models.edit.applying import Part, parts
-from gattn.models.load.encoding import Encoding
 from gattn.models.load.loading import model_name, refuse_training
 from gattn.models.read.following import Progress
 from gattn.models.read.places import Place
