@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import gattn
-from benchmarks.measure import TOLERANCE, Row, Side
+from benchmarks.row import TOLERANCE, Row, Side
 
 BAR_AT = 2048
 PEERS = {

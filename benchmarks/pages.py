@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.measure import Row, Side
+from benchmarks.row import Row, Side
 from gattn import TokenGraph
 from gattn.heads.head import AttentionGraph
 from gattn.heads.trace import AttentionTrace, Stack

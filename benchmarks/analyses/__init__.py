@@ -3,7 +3,7 @@
 from importlib import import_module
 from pathlib import Path
 
-from benchmarks.measure import Row
+from benchmarks.row import Row
 
 
 def rows(quick: bool) -> list[Row]:

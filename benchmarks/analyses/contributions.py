@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.measure import Row, Side
+from benchmarks.row import Row, Side
 from gattn.analysis import alti, contributions
 
 

@@ -9,7 +9,7 @@ import torch
 from scipy.spatial.distance import jensenshannon, squareform
 from torch import Tensor
 
-from benchmarks.measure import Row, Side
+from benchmarks.row import Row, Side
 from gattn.analysis import head_distances
 
 HEADS, DIM = 48, 16

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.measure import Row, Side
+from benchmarks.row import Row, Side
 from gattn.analysis import mixing, pagerank
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from scipy.sparse.csgraph import shortest_path
 
-from benchmarks.measure import Row, Side
+from benchmarks.row import Row, Side
 from gattn import TokenGraph
 from gattn.analysis import bottlenecks, reach, walks
 

@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.measure import Row, Side
+from benchmarks.row import Row, Side
 from gattn.analysis.syntax.trees import tree_heads
 
 HEADS = 4

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.analyses._attention import causal_attention
-from benchmarks.measure import Row, Side
+from benchmarks.row import Row, Side
 from gattn.analysis import barcode, topology_table
 from gattn.analysis.shape.topology import THRESHOLDS
 
