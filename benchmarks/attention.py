@@ -1,4 +1,4 @@
-"""Attention over tensors beside torch and torch-geometric: both sides of each row.
+"""Attention over tensors, compared with torch and torch-geometric: both sides of each row.
 
 torch-geometric's layers project inside. Except in `layer`, both sides start from the same queries,
 keys and values, each in its own layout, and torch-geometric's side is only the layer's message
@@ -48,7 +48,7 @@ def gatv2(vector: Tensor) -> Callable[..., Tensor]:
 
 
 def fused(side: str, size: int, device: str, *, causal: bool, backward: bool) -> Side:
-    """Scaled dot product attention beside torch's fused kernel."""
+    """Scaled dot product attention compared with torch's fused kernel."""
     q, k, v, cotangent = tensors(HEADS, size, DIM, device)
     if side == "peer":  # torch takes its fast kernel for a batch axis only
         q, k, v, cotangent = (x[None] for x in (q, k, v, cotangent))
@@ -73,7 +73,7 @@ def attention(
     backward: bool = False,
     compiled: bool = False,
 ) -> Side:
-    """Attention over a graph beside torch-geometric's message passing, without projections."""
+    """Attention over a graph compared with torch-geometric's messages, without projections."""
     q, k, v, cotangent = tensors(heads, size, dim, device)
     vector = _convolution(True, heads, dim, device).att.detach()[0]
     if side == "peer":
@@ -145,7 +145,7 @@ GRAPH_HEADS, PEAKED = 12, 3.0
 
 
 def graphs(side: str, size: int, device: str, *, keep: Any) -> Side:
-    """Attention graphs of causal heads beside torch's fused attention, which keeps none."""
+    """Attention graphs of causal heads compared with torch's fused attention, which keeps none."""
     q, k, v, _ = tensors(GRAPH_HEADS, size, DIM, device)
     q = q * PEAKED
     if side == "peer":

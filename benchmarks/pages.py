@@ -1,4 +1,4 @@
-"""Pages of all heads as one HTML file, beside BertViz's model view.
+"""Pages of all heads as one HTML file, compared with BertViz's model view.
 
 The peer is BertViz (`pip install bertviz`); without it, these rows are left out.
 Its HTML holds every number as decimal text, and loads its libraries from a CDN when it is opened.

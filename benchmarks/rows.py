@@ -138,7 +138,7 @@ def graph_row(
     growth: tuple[int, ...] = (),
     **settings: Any,
 ) -> Row:
-    """Describe a row on a graph with `degree` edges per node, beside message passing."""
+    """Describe a row on a graph with `degree` edges per node, compared with message passing."""
     score = (PAIR if pair else "scaled dot product") + (", compile=True" if compiled else "")
     options = {"heads": heads, "dim": dim, "pair": pair, "backward": backward}
     if compiled:

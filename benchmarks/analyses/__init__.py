@@ -1,4 +1,4 @@
-"""Rows of the analyses, beside NetworkX and other libraries: one file per group."""
+"""Rows of the analyses compared with NetworkX and other libraries: one file per group."""
 
 from importlib import import_module
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Contributions and ALTI in BERT-base, beside the papers' way: all vectors of all pairs at once."""
+"""Contributions and ALTI in BERT-base, and the papers' way: all vectors of all pairs at once."""
 
 from __future__ import annotations
 

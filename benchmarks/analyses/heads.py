@@ -1,4 +1,4 @@
-"""Distances between heads, beside scipy on one pair at a time."""
+"""Distances between heads, compared with scipy, pair by pair."""
 
 from __future__ import annotations
 

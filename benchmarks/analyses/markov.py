@@ -1,4 +1,4 @@
-"""Chains of every head beside NetworkX and NumPy, on attention drawn at random."""
+"""Chains of every head compared with NetworkX and NumPy, on attention drawn at random."""
 
 from functools import partial
 from typing import Any

@@ -1,4 +1,4 @@
-"""Reach, walks and bottlenecks beside scipy, dense products and NetworkX."""
+"""Reach, walks and bottlenecks compared with scipy, dense products and NetworkX."""
 
 import itertools
 from functools import partial

@@ -1,4 +1,4 @@
-"""Importance of all edges and value zeroing in GPT-2, beside the papers' way to compute them."""
+"""Importance of all edges and value zeroing in GPT-2, compared with the papers' way."""
 
 from __future__ import annotations
 

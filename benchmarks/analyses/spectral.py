@@ -1,4 +1,4 @@
-"""Spectra of all heads beside NetworkX, which builds each head's graph."""
+"""Spectra of all heads compared with NetworkX, which builds each head's graph."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arborescences of the heads of a causal layer, beside NetworkX's Edmonds' algorithm."""
+"""Arborescences of the heads of a causal layer compared with NetworkX's Edmonds' algorithm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs over thresholds beside NetworkX, and barcodes beside ripser where it is installed."""
+"""Graphs over thresholds compared with NetworkX; barcodes compared with ripser, if installed."""
 
 from __future__ import annotations
 
