@@ -1,1 +1,1 @@
-"""gattn beside its peers: `python -m benchmarks` from the root of the repository."""
+"""gattn compared with its peers: `python -m benchmarks` from the root of the repository."""

@@ -1,4 +1,4 @@
-"""Capturing every head of a model of GPT-2's shape, beside the model alone and other captures.
+"""Capturing every head of a model of GPT-2's shape, the model alone, and other captures.
 
 The weights are random, the batch is 1. TransformerLens is a peer only if it is installed.
 """
@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import gattn
-from benchmarks.measure import TOLERANCE, Row, Side
+from benchmarks.row import TOLERANCE, Row, Side
 
 BAR_AT = 2048
 PEERS = {
@@ -31,7 +31,7 @@ KEPT = {
 
 
 def rows(sizes: list[int], kept: Iterable[str] = tuple(KEPT)) -> list[Row]:
-    """List the rows: each way to keep edges beside the model alone; all edges also beside eager."""
+    """List the rows: each way to keep edges, and the model alone; for all edges, also eager."""
     return [
         Row(
             f"capture-{name}/{size}/forward",

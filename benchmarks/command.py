@@ -12,7 +12,9 @@ from typing import Any
 import torch
 
 from benchmarks import report
-from benchmarks.measure import Row, calibrate, measure
+from benchmarks.measure import measure
+from benchmarks.processes import calibrate
+from benchmarks.row import Row
 
 RESULTS = Path(__file__).with_name("results.json")
 BUSY = 0.05

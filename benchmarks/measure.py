@@ -8,94 +8,23 @@ and computed nothing.
 import ctypes
 import gc
 import math
-import multiprocessing
-import os
 import resource
 import statistics
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+
+from benchmarks.processes import CpuTime, in_a_process
+from benchmarks.row import Row, Side
 
 MIB = 2**20
-TOLERANCE = 1e-4
 """How far gattn's numbers may be from the peer's, relative to the largest of them."""
 SLOW_ROUND = 4.0
 """Rounds that take longer than this (in seconds) are run at least twice, others five times."""
 MOST_ROUNDS = 201
-
-
-@dataclass
-class Side:
-    """One way to do a row's work: gattn's or the peer's.
-
-    If there is a `cotangent`, `leaves` are differentiated. `common` brings outputs and gradients
-    to the layout in which both sides are compared.
-    """
-
-    forward: Callable[[], Any]
-    leaves: tuple[Tensor, ...] = ()
-    cotangent: Tensor | None = None
-    common: Callable[[Tensor], Tensor] = lambda x: x
-
-    def run(self) -> Any:
-        """Compute the output, and the gradients if the row asks for them."""
-        if self.cotangent is None:
-            with torch.no_grad():
-                return self.forward()
-        output = self.forward()
-        output.backward(self.cotangent)
-        return output
-
-    def forget_gradients(self) -> None:
-        for leaf in self.leaves:
-            leaf.grad = None
-
-
-def same_numbers(peer: Side, theirs: Tensor, gattn: Side, ours: Tensor) -> dict[str, float]:
-    """Raise an error if gattn's output or gradients are not the peer's."""
-    _close("output", peer.common(theirs), gattn.common(ours))
-    for number, (other, leaf) in enumerate(zip(peer.leaves, gattn.leaves, strict=True)):
-        if peer.cotangent is not None:
-            if other.grad is None or leaf.grad is None:
-                raise AssertionError(f"the gradient of input {number} is None")
-            _close(f"gradient of input {number}", peer.common(other.grad), gattn.common(leaf.grad))
-    return {}
-
-
-def _close(name: str, theirs: Tensor, ours: Tensor) -> None:
-    if theirs.shape != ours.shape:
-        raise AssertionError(f"{name}: {tuple(ours.shape)}, but the peer's {tuple(theirs.shape)}")
-    error = float((theirs - ours).detach().abs().max() / theirs.detach().abs().max())
-    if not error <= TOLERANCE:
-        raise AssertionError(f"{name}: gattn differs from the peer by {error:.1e} of its scale")
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the table. Ratios are gattn's over the peer's; a bar is the largest allowed.
-
-    gattn alone is measured at the sizes in `growth`. `small` is the size of the run that loads the
-    code before memory is measured. `peer_bytes` is a guess of the memory that the peer needs.
-    """
-
-    name: str
-    work: str
-    peer: str
-    size: int
-    build: Callable[[str, int, str], Side]
-    time_bar: float | None = None
-    memory_bar: float | None = None
-    growth: tuple[int, ...] = ()
-    small: int = 64
-    peer_bytes: int = 0
-    check: Callable[[Side, Any, Side, Any], dict[str, float]] = same_numbers
 
 
 def measure(row: Row, device: str, seconds: float, with_growth: bool) -> dict[str, Any]:
@@ -243,72 +172,3 @@ def _kib(path: str, field: str) -> int:
         if line.startswith(field + ":"):
             return int(line.split()[1])
     raise OSError(f"{path} has no {field}")
-
-
-# Processes, and how busy the machine is
-
-
-@dataclass(frozen=True)
-class CpuTime:
-    """CPU time so far: this process's, the whole machine's busy time, and all that there was."""
-
-    own: float
-    busy: float
-    all: float
-
-    @classmethod
-    def now(cls) -> "CpuTime":
-        own = time.process_time()
-        try:
-            ticks = [
-                int(word) for word in Path("/proc/stat").read_text().split("\n")[0].split()[1:9]
-            ]
-        except OSError:  # not Linux: the load average must do
-            wall = time.monotonic()
-            cpus = os.cpu_count() or 1
-            return cls(0.0, wall * min(cpus, os.getloadavg()[0]), wall * cpus)
-        idle = ticks[3] + ticks[4]
-        per_second = os.sysconf("SC_CLK_TCK")
-        return cls(own, (sum(ticks) - idle) / per_second, sum(ticks) / per_second)
-
-    def others_since(self, before: "CpuTime") -> float:
-        """Return the share of the machine's CPUs that other processes have used since."""
-        taken = (self.busy - before.busy) - (self.own - before.own)
-        return max(0.0, taken) / max(self.all - before.all, 0.01)
-
-
-def calibrate(seconds: float = 1.0) -> float:
-    """Do nothing for a while, and return the share of the CPUs that other processes used."""
-    before = CpuTime.now()
-    time.sleep(seconds)
-    return CpuTime.now().others_since(before)
-
-
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(["benchmarks.rows", "torch_geometric.nn", "gattn.module"])
-
-
-def in_a_process(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Call a function in a fresh process."""
-    receiver, sender = _CONTEXT.Pipe(duplex=False)
-    process = _CONTEXT.Process(target=_send, args=(sender, function, arguments))
-    process.start()
-    sender.close()
-    try:
-        kind, value = receiver.recv()
-    except EOFError:
-        process.join()
-        kind, value = "error", f"the process ended with code {process.exitcode}"
-    finally:
-        receiver.close()
-    process.join()
-    if kind == "error":
-        raise RuntimeError(value)
-    return value
-
-
-def _send(sender: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
-    try:
-        sender.send(("value", function(*arguments)))
-    except Exception as error:
-        sender.send(("error", f"{type(error).__name__}: {error}"))

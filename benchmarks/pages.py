@@ -1,4 +1,4 @@
-"""Pages of all heads as one HTML file, beside BertViz's model view.
+"""Pages of all heads as one HTML file, compared with BertViz's model view.
 
 The peer is BertViz (`pip install bertviz`); without it, these rows are left out.
 Its HTML holds every number as decimal text, and loads its libraries from a CDN when it is opened.
@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.measure import Row, Side
+from benchmarks.row import Row, Side
 from gattn import TokenGraph
 from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from benchmarks.measure import Row
+from benchmarks.row import Row
 
 DESCRIPTION = "Compare gattn with its peers: time, memory, page faults, growth."
 DOCS = Path(__file__).parents[1] / "docs"

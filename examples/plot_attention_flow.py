@@ -33,7 +33,7 @@ even_flows, even_rolled = flow(even[:, None]), rollout(even[:, None])[-1]
 
 
 def earliness(shares) -> float:
-    """Correlate what comes to each token from those before it with how early they stand."""
+    """Correlate what each token gets from those before it with how early they are."""
     rows = shares.to_numpy()
     of_each = [spearmanr(rows[i, 1:i], -np.arange(1, i)).statistic for i in range(5, count)]
     return float(np.mean(of_each))

@@ -42,7 +42,7 @@ table = pd.concat(tables).droplevel("stack")
 
 
 def key_lengths(place: tuple[int, int]) -> pd.Series:
-    """Read half the squared lengths of keys over √d off the scores, the mean of all being 0."""
+    """Find half the squared lengths of keys over √d from the scores, minus their mean."""
     last = before[place].query == len(before.tokens) - 1
     lengths = before[place].score[last] - after[place].score[last]
     return pd.Series(lengths - lengths.mean(), index=range(len(before.tokens)))

@@ -37,7 +37,7 @@ first, repeat = slice(0, WORDS), slice(WORDS + 1, None)  # the list's end cannot
 
 
 def losses(*edits: gattn.Edit) -> torch.Tensor:
-    """Run the model with edits: the loss of each token but the start, (lists, tokens)."""
+    """Run the model with edits; return the loss of each token but the start, (lists, tokens)."""
     with torch.no_grad():
         if edits:
             with gattn.edited(model, *edits):
@@ -74,7 +74,7 @@ unrelated[0] += unrelated[0] >= followed[0]  # any other word of the first pass
 
 
 def without(edges: torch.Tensor) -> gattn.Edit:
-    """Leave these edges out of both heads."""
+    """Remove these edges from both heads."""
     graph = TokenGraph.causal(count) - TokenGraph.from_edge_index(edges, count)
     return Restrict(graph, layer=layer, head=pair)
 

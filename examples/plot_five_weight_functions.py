@@ -30,7 +30,7 @@ weights = {
     "scaled dot product + ALiBi": ScaledDotProduct() + ALiBi(2),
     "cosine": 5.0 * Cosine(),
     "squared distance": SquaredDistance(0.25),
-    "a function of one's own": lambda q, k, pairs: -(q - k).abs().amax(-1),
+    "a function of your own": lambda q, k, pairs: -(q - k).abs().amax(-1),
 }
 
 figure, axes = plt.subplots(1, 5, figsize=(21, 4.4), layout="constrained")

@@ -43,7 +43,7 @@ def ids(texts: list[str]) -> torch.Tensor:
 
 
 def rows(stream: torch.Tensor, starts: torch.Tensor) -> torch.Tensor:
-    """Take rows of a stream of tokens, each behind the start token."""
+    """Take rows of a stream of tokens, each after the start token."""
     some = stream[starts[:, None] + torch.arange(LENGTH)]
     return torch.nn.functional.pad(some, (1, 0), value=tokenizer.bos_token_id)
 
@@ -53,7 +53,7 @@ test = rows(test_stream, torch.arange(0, len(test_stream) - LENGTH, LENGTH)[:48]
 
 
 def loss_of(model: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
-    """Give the mean loss of a row's tokens."""
+    """Return the mean loss of a row's tokens."""
     logits = model(input_ids=tokens).logits[:, :-1]
     return cross_entropy(logits.transpose(1, 2), tokens[:, 1:])
 
@@ -63,7 +63,7 @@ def loss_of(model: torch.nn.Module, tokens: torch.Tensor) -> torch.Tensor:
 
 
 def train(model: torch.nn.Module, widths: list[torch.nn.Parameter]) -> pd.Series:
-    """Train queries, keys and widths; give the loss on unseen text, by step."""
+    """Train queries, keys and widths; return the loss on unseen text, by step."""
     model.requires_grad_(False)
     named = dict(model.named_parameters())
     matrices = [x for name, x in named.items() if "q_proj" in name or "k_proj" in name]
@@ -99,7 +99,7 @@ text = "The river tall green lamp river tall green lamp river tall green lamp"
 
 
 def captured(edits: list[gattn.Edit]) -> gattn.AttentionTrace:
-    """Capture the attention of the model, run with edits."""
+    """Capture the attention of the model with edits."""
     with gattn.edited(model, *edits) if edits else nullcontext():
         return gattn.capture(text, model, tokenizer)
 

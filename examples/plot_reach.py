@@ -36,7 +36,7 @@ layers = model.config.num_hidden_layers
 
 
 def moves(*edits: gattn.Edit) -> np.ndarray:
-    """Put another word at each position in turn: how far the last token's scores move."""
+    """Replace the word at each position in turn: how much do the last token's scores change?"""
     texts = tokens.repeat(count + 1, 1)
     texts[range(count), range(count)] = other
     with torch.no_grad(), gattn.edited(model, Restrict(window), *edits):

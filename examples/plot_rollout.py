@@ -31,7 +31,7 @@ generator = torch.Generator().manual_seed(1)
 
 
 def answers(tokens: torch.Tensor, target: int, other: int) -> pd.DataFrame:
-    """Say what each token is for the logit of one token less that of another."""
+    """Measure each token's effect on the logit of one token minus that of another."""
     trace = gattn.capture(tokens, model, tokenizer)
     last = len(tokens) - 1
     asked = {"target": target, "other": other}

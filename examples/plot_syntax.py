@@ -55,7 +55,7 @@ TREES = """
 
 
 def as_conllu(short: str) -> str:
-    """Write out what is short here: in CoNLL-U a word has ten fields."""
+    """Expand the short notation: in CoNLL-U, a word has ten fields."""
     words = [word.split() for word in short.replace("\n", "|").split("|")]
     ends = {place: "SpaceAfter=No" for place, *_ in words[-2:-1]}
     rows = [

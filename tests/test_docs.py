@@ -42,8 +42,8 @@ CLAIMS = {
 """What the texts say of the numbers that their code gives."""
 
 
-def python_blocks(path):
-    return re.findall(r"^```python\n(.*?)^```", path.read_text(encoding="utf-8"), re.M | re.S)
+def blocks(name):
+    return list(shown.BLOCK.finditer((ROOT / name).read_text(encoding="utf-8")))
 
 
 RUN = [
@@ -67,7 +67,7 @@ def run(name, monkeypatch, folder):
     monkeypatch.chdir(folder)
     plt.switch_backend("agg")
     names = {}
-    for block in shown.BLOCK.finditer((ROOT / name).read_text(encoding="utf-8")):
+    for block in blocks(name):
         printed, _ = shown.run_block(block["code"], names)
         if Path(name).stem in shown.PAGES:
             assert printed == (block["text"] or "")
@@ -112,7 +112,7 @@ def test_the_routes_of_the_command_line_lead_to_what_the_figure_tells(name):
 
 @pytest.mark.parametrize("name", ["README.md", "docs/guide.md"])
 def test_every_block_of_code_runs_from_top_to_bottom(name, tmp_path, monkeypatch):
-    assert len(python_blocks(ROOT / name)) >= 2
+    assert len(blocks(name)) >= 2
     names = run(name, monkeypatch, tmp_path)
     held = CLAIMS[name]
     assert all(claim(names) for claim in held), [claim(names) for claim in held]

@@ -1,9 +1,9 @@
-"""Rows of the analyses, beside NetworkX and other libraries: one file per group."""
+"""Rows of the analyses compared with NetworkX and other libraries: one file per group."""
 
 from importlib import import_module
 from pathlib import Path
 
-from benchmarks.measure import Row
+from benchmarks.row import Row
 
 
 def rows(quick: bool) -> list[Row]:

@@ -1,4 +1,4 @@
-"""Contributions and ALTI in BERT-base, beside the papers' way: all vectors of all pairs at once."""
+"""Contributions and ALTI in BERT-base, and the papers' way: all vectors of all pairs at once."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.measure import Row, Side
+from benchmarks.row import Row, Side
 from gattn.analysis import alti, contributions
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.analyses._attention import causal_attention
-from benchmarks.measure import Row, Side
+from benchmarks.row import Row, Side
 from gattn.analysis import flow
 
 LAYERS, HEADS = 12, 12

@@ -1,4 +1,4 @@
-"""Distances between heads, beside scipy on one pair at a time."""
+"""Distances between heads, compared with scipy, pair by pair."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from scipy.spatial.distance import jensenshannon, squareform
 from torch import Tensor
 
-from benchmarks.measure import Row, Side
+from benchmarks.row import Row, Side
 from gattn.analysis import head_distances
 
 HEADS, DIM = 48, 16

@@ -1,4 +1,4 @@
-"""Chains of every head beside NetworkX and NumPy, on attention drawn at random."""
+"""Chains of every head compared with NetworkX and NumPy, on attention drawn at random."""
 
 from functools import partial
 from typing import Any
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.measure import Row, Side
+from benchmarks.row import Row, Side
 from gattn.analysis import mixing, pagerank
 
 

@@ -1,4 +1,4 @@
-"""Reach, walks and bottlenecks beside scipy, dense products and NetworkX."""
+"""Reach, walks and bottlenecks compared with scipy, dense products and NetworkX."""
 
 import itertools
 from functools import partial
@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from scipy.sparse.csgraph import shortest_path
 
-from benchmarks.measure import Row, Side
+from benchmarks.row import Row, Side
 from gattn import TokenGraph
 from gattn.analysis import bottlenecks, reach, walks
 

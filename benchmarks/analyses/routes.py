@@ -1,4 +1,4 @@
-"""Importance of all edges and value zeroing in GPT-2, beside the papers' way to compute them."""
+"""Importance of all edges and value zeroing in GPT-2, compared with the papers' way."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks.measure import Row, Side
+from benchmarks.row import Row, Side
 from gattn.analysis import route_importances, value_zeroing
 
 LAYERS, HEADS, WIDTH = 12, 12, 64

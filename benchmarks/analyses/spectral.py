@@ -1,4 +1,4 @@
-"""Spectra of all heads beside NetworkX, which builds each head's graph."""
+"""Spectra of all heads compared with NetworkX, which builds each head's graph."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.analyses._attention import causal_attention
-from benchmarks.measure import Row, Side
+from benchmarks.row import Row, Side
 from gattn.analysis import graph_frequencies
 
 LAYERS, HEADS = 2, 12

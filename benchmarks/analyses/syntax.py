@@ -1,4 +1,4 @@
-"""Arborescences of the heads of a causal layer, beside NetworkX's Edmonds' algorithm."""
+"""Arborescences of the heads of a causal layer compared with NetworkX's Edmonds' algorithm."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from benchmarks.measure import Row, Side
+from benchmarks.row import Row, Side
 from gattn.analysis.syntax.trees import tree_heads
 
 HEADS = 4

@@ -1,4 +1,4 @@
-"""Graphs over thresholds beside NetworkX, and barcodes beside ripser where it is installed."""
+"""Graphs over thresholds compared with NetworkX; barcodes compared with ripser, if installed."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.analyses._attention import causal_attention
-from benchmarks.measure import Row, Side
+from benchmarks.row import Row, Side
 from gattn.analysis import barcode, topology_table
 from gattn.analysis.shape.topology import THRESHOLDS
 

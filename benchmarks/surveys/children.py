@@ -11,7 +11,8 @@ from typing import Any
 
 import psutil
 
-from benchmarks.measure import MIB, CpuTime
+from benchmarks.measure import MIB
+from benchmarks.processes import CpuTime
 
 _PAUSE = 0.25
 _LIMIT = 600.0
