@@ -450,15 +450,8 @@ LITTLE = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
 
 
 @pytest.mark.parametrize("implementation", ["eager", "sdpa"])
-def test_an_image_is_a_graph_of_its_patches(randn, implementation):
-    from transformers import ViTConfig, ViTModel
-
-    torch.manual_seed(0)
-    config = ViTConfig(
-        num_attention_heads=4, **LITTLE, **VISION, attn_implementation=implementation
-    )
-    model = ViTModel(config).eval()
-    pixels = randn(1, 3, 16, 16).float()
+def test_an_image_is_a_graph_of_its_patches(tiny, randn, implementation):
+    model, pixels = tiny("vit", implementation), randn(1, 3, 16, 16).float()
     trace = capture({"pixel_values": pixels}, model)
     model.set_attn_implementation("eager")
     with torch.no_grad():
