@@ -179,7 +179,7 @@ def in_a_process(*arguments, **options):
     return subprocess.run(
         [sys.executable, "-m", "gattn.cli", *arguments],
         stderr=subprocess.PIPE,
-        timeout=120,
+        timeout=600,
         **options,
     )
 

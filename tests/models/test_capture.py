@@ -35,6 +35,7 @@ ROUTED = (
     "t5",
     "bart",
 )
+DTYPES = [torch.float32, torch.bfloat16, torch.bfloat16, torch.float32]
 CASES = [
     (name, implementation)
     for name in ROUTED
@@ -104,7 +105,7 @@ def test_every_head_is_what_the_model_reports(tiny, name, implementation):
 
 @pytest.mark.parametrize(
     ("name", "implementation", "dtype"),
-    [(*case, dtype) for case, dtype in in_turn(CASES, [torch.float32, torch.bfloat16])],
+    [(*case, dtype) for case, dtype in in_turn(CASES, DTYPES)],
 )
 def test_the_output_is_the_same_bit_for_bit(tiny, name, implementation, dtype):
     model = tiny(name, implementation, dtype)
