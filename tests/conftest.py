@@ -96,6 +96,13 @@ SIZES = {
     "bos_token_id": 1,
     "eos_token_id": 2,
 }
+PATCHES = {
+    **{name: SIZES[name] for name in ("hidden_size", "intermediate_size", "num_hidden_layers")},
+    "num_attention_heads": 4,
+    "image_size": 16,
+    "patch_size": 4,
+    "initializer_range": 0.3,
+}
 TINY = {
     "bert": ("BertModel", "BertConfig", SIZES),
     "roberta": ("RobertaModel", "RobertaConfig", SIZES | {"pad_token_id": 1}),
@@ -151,6 +158,8 @@ TINY = {
         | {"encoder_attention_heads": 4, "decoder_attention_heads": 4, "encoder_ffn_dim": 48}
         | {"decoder_ffn_dim": 48, "init_std": 0.3, "max_position_embeddings": 64},
     ),
+    "vit": ("ViTModel", "ViTConfig", PATCHES),
+    "vit of labels": ("ViTForImageClassification", "ViTConfig", PATCHES),
     "bloom": (
         "BloomForCausalLM",
         "BloomConfig",

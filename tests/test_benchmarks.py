@@ -1,19 +1,12 @@
 """The benchmarks' command lists its rows and measures one."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
+from functools import partial
 
 import pytest
+from processes import printed_by
 
-ROOT = Path(__file__).parents[1]
-
-
-def benchmarks(*arguments: object) -> str:
-    command = [sys.executable, "-m", "benchmarks", *map(str, arguments)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return done.stdout
+benchmarks = partial(printed_by, "benchmarks")
 
 
 @pytest.mark.slow

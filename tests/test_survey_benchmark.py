@@ -1,19 +1,12 @@
 """The benchmark of surveys lists its measurements, and makes one of them."""
 
 import json
-import subprocess
-import sys
-from pathlib import Path
+from functools import partial
 
 import pytest
+from processes import printed_by
 
-ROOT = Path(__file__).parents[1]
-
-
-def benchmark(*arguments: object) -> str:
-    command = [sys.executable, "-m", "benchmarks.surveys", *map(str, arguments)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
-    return done.stdout
+benchmark = partial(printed_by, "benchmarks.surveys")
 
 
 @pytest.mark.slow

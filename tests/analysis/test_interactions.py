@@ -63,11 +63,6 @@ def test_layers_are_chosen(case):
     np.testing.assert_array_equal(found[0], alti(IDS, model, progress=False)[1])
 
 
-@pytest.fixture(scope="module")
-def gpt2():
-    return build("gpt2")
-
-
 @settings(max_examples=8)
 @given(ids=st.lists(st.integers(3, 59), min_size=1, max_size=12))
 def test_rows_are_shares_of_what_a_query_sees(gpt2, ids):

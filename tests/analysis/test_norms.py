@@ -100,11 +100,6 @@ def test_a_capture_measures_the_same(case):
         np.testing.assert_allclose(found[place], lengths, rtol=1e-6, atol=1e-9)
 
 
-@pytest.fixture(scope="module")
-def gpt2():
-    return build("gpt2")
-
-
 @settings(max_examples=8)
 @given(ids=st.lists(st.integers(3, 59), min_size=1, max_size=12))
 def test_sums_are_no_longer_than_their_parts(gpt2, ids):

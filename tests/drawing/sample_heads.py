@@ -1,5 +1,7 @@
 """Heads to draw."""
 
+from dataclasses import replace
+
 import numpy as np
 
 from gattn.graph.token_graph import TokenGraph
@@ -53,3 +55,14 @@ def small_trace(*, stacks: tuple[str, ...] = ("decoder",)) -> AttentionTrace:
         },
         "tiny-model",
     )
+
+
+SHAPES = {
+    "one": causal_head(1),
+    "short": causal_head(6),
+    "words": causal_head(30, tokens=[f"some longer word {i}" for i in range(30)]),
+    "long": causal_head(90),
+    "bipartite": bipartite_head(),
+    "step": decoding_step(),
+    "sink": replace(causal_head(4), sink=np.array([0.9, 0.5, 0.4, 0.3])),
+}

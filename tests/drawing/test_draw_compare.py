@@ -6,7 +6,7 @@ import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
-from sample_heads import bipartite_head, causal_head, decoding_step, signed_head
+from sample_heads import SHAPES, causal_head, signed_head
 from test_draw_heads import box, images, lines, overlaps, said, words
 
 from gattn.analysis.heads.compare import compare, compare_head
@@ -233,19 +233,7 @@ def test_two_models_are_named():
 
 
 @pytest.mark.parametrize("size", [6, 18])
-@pytest.mark.parametrize(
-    "head",
-    [
-        causal_head(1),
-        causal_head(6),
-        causal_head(30, tokens=[f"some longer word {i}" for i in range(30)]),
-        causal_head(90),
-        bipartite_head(),
-        decoding_step(),
-        dataclasses.replace(causal_head(4), sink=np.array([0.9, 0.5, 0.4, 0.3])),
-    ],
-    ids=["one", "short", "words", "long", "bipartite", "step", "sink"],
-)
+@pytest.mark.parametrize("head", SHAPES.values(), ids=SHAPES)
 def test_the_texts_of_one_head_do_not_overlap_or_leave_the_figure(head, size):
     with mpl.rc_context({"font.size": size}):
         other = dataclasses.replace(head, attention=head.attention[::-1].copy())

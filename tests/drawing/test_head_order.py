@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
-from sample_heads import bipartite_head, causal_head, signed_head
+from sample_heads import SHAPES, causal_head, signed_head
 from test_draw_heads import box, images, overlaps, said, words
 
 from gattn.analysis.heads.head_table import head_table
@@ -184,16 +184,11 @@ def test_many_chosen_heads_are_several_rows_of_nearly_as_many():
 @pytest.mark.parametrize(
     "head",
     [
-        causal_head(1),
-        causal_head(6),
-        causal_head(30, tokens=[f"some longer word {i}" for i in range(30)]),
-        causal_head(90),
+        *SHAPES.values(),
         causal_head(500),
-        bipartite_head(),
-        dataclasses.replace(causal_head(4), sink=np.array([0.9, 0.5, 0.4, 0.3])),
         causal_head(5, tokens=["$x^2$", "a\nb", "\x00", "w" * 60, "\u202eabc"], generated=2),
     ],
-    ids=["one", "short", "words", "long", "very long", "bipartite", "sink", "hostile"],
+    ids=[*SHAPES, "very long", "hostile"],
 )
 def test_the_texts_of_a_strip_do_not_overlap_or_leave_the_figure(head, size):
     places = {(0, number): dataclasses.replace(head, layer=0, head=number) for number in range(2)}

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from keeping import kept_by_hand
 from oracle import expected
 from pairs import all_pairs
 from problems import GRAPHS, NEEDS_FEATURES, NORMALIZERS, WIDE, Problem, small_pieces
@@ -18,29 +19,12 @@ KEEPS = {"all": All(), "threshold": Threshold(0.2), "top k": TopK(2), "top mass"
 PIECES = {"numbers": 40, "block_bytes": 1500, "block_edges": 7, "height": 2}
 
 
-def by_name(keep, row):
-    """Which of a row's edges stay, their keys rising: in plain Python."""
-    order = sorted(range(len(row)), key=lambda j: (-abs(row[j]), j))
-    if isinstance(keep, Threshold):
-        return [j for j in range(len(row)) if abs(row[j]) >= keep.t]
-    if isinstance(keep, TopK):
-        return sorted(order[: keep.k])
-    if isinstance(keep, TopMass):
-        kept, total = [], sum(abs(x) for x in row)
-        for j in order:
-            if sum(abs(row[i]) for i in kept) >= keep.p * total * (1 - 1e-12):
-                break
-            kept.append(j)
-        return sorted(kept)
-    return list(range(len(row)))
-
-
 def wanted_edges(attention, mask, keep):
     """The (query, key) of each edge that stays in one head."""
     edges = []
     for i, row in enumerate(attention):
         near = mask[i].nonzero()[:, 0].tolist()
-        edges += [(i, near[j]) for j in by_name(keep, row[near].tolist())]
+        edges += [(i, j) for j in kept_by_hand(row.tolist(), near, keep)]
     return edges
 
 

@@ -19,7 +19,7 @@ def in_a_shell(command_line, **environment):
     """Run gattn where the line says so; give the exit status, output and errors."""
     line = command_line.replace("gattn", f"{sys.executable} -m gattn.cli")
     done = subprocess.run(
-        ["sh", "-c", line], env=os.environ | environment, capture_output=True, timeout=120
+        ["sh", "-c", line], env=os.environ | environment, capture_output=True, timeout=600
     )
     return done.returncode, done.stdout, done.stderr
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from keeping import kept_by_hand
 from torch import Tensor
 
 from gattn.errors import CaptureError
@@ -94,20 +95,6 @@ def same(one: list[AttentionGraph], other: list[AttentionGraph]) -> None:
         assert torch.equal(first.graph.edge_index, second.graph.edge_index)
         for name in ("attention", "score", "total_mass", "total_edges", "sink"):
             np.testing.assert_array_equal(getattr(first, name), getattr(second, name), name)
-
-
-def kept_by_hand(row: list[float], keys: list[int], keep: Keep) -> list[int]:
-    ranked = sorted(keys, key=lambda j: (-abs(row[j]), j))
-    if isinstance(keep, TopK):
-        return sorted(ranked[: keep.k])
-    if isinstance(keep, Threshold):
-        return [j for j in keys if abs(row[j]) >= keep.t]
-    if isinstance(keep, TopMass):
-        total = sum(abs(row[j]) for j in keys)
-        sizes = range(len(keys) + 1)
-        reached = (n for n in sizes if sum(abs(row[j]) for j in ranked[:n]) >= keep.p * total)
-        return sorted(ranked[: next(reached)])
-    return keys
 
 
 @pytest.mark.parametrize("signed", [False, True], ids=["positive", "signed"])

@@ -480,20 +480,8 @@ def test_an_edit_of_several_stacks_must_name_one(tiny):
         run(model)
 
 
-def test_patches_of_an_image_are_cut(randn):
-    from transformers import ViTConfig, ViTModel
-
-    torch.manual_seed(0)
-    config = ViTConfig(
-        hidden_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        intermediate_size=48,
-        image_size=16,
-        patch_size=4,
-        initializer_range=0.3,
-    )
-    model, pixels = ViTModel(config).eval(), randn(1, 3, 16, 16).float()
+def test_patches_of_an_image_are_cut(tiny, randn):
+    model, pixels = tiny("vit"), randn(1, 3, 16, 16).float()
     rows = []
     ends = ("o_proj", "attention.output.dense")
     parts = [module for name, module in model.named_modules() if name.endswith(ends)]

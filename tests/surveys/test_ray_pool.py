@@ -165,9 +165,12 @@ def test_a_lost_worker_changes_no_byte_of_the_dataset(cluster, tmp_path):
 def test_texts_that_kill_their_workers_again_and_again_are_named(cluster, tmp_path, monkeypatch):
     monkeypatch.setattr(ray_pool, "_MOST_TRIES", 2)
 
+    before = tmp_path / "texts/000000000.parquet"
+
     def deadly(trace):
         if "lamp 6" in trace.text:
-            time.sleep(1)  # The part before it is written by then.
+            while not before.is_file():
+                time.sleep(0.02)
             os.kill(os.getpid(), 9)
         return head_table(trace)
 
@@ -175,7 +178,7 @@ def test_texts_that_kill_their_workers_again_and_again_are_named(cluster, tmp_pa
         run(tmp_path, TEXTS[:8], analyses=[deadly], ray=RayPool(workers=1))
     wait_until(lambda: not workers())
     assert queue.parts(tmp_path) == [4]
-    assert (tmp_path / "texts/000000000.parquet").is_file()
+    assert before.is_file()
 
 
 def test_more_workers_than_there_is_room_for_are_refused(cluster, tmp_path):
@@ -298,7 +301,7 @@ def test_a_cluster_goes_with_a_run_that_is_killed_and_another_one_goes_on(cluste
     assert 0 < len(queue.parts(tmp_path / "out")) < 4
 
     again = start(tmp_path, 0, ray.get_runtime_context().gcs_address)
-    said, _ = again.communicate(timeout=120)
+    said, _ = again.communicate(timeout=600)
     assert (said, again.returncode) == (b"", 0)
     assert sorted(int(path.stem) for path in parts.iterdir()) == [0, 4, 8, 12]
     assert queue.parts(tmp_path / "out") == []

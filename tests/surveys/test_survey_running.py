@@ -96,7 +96,7 @@ def test_a_survey_holds_two_parts_at_once(tmp_path, small_parts):
         return sum(one() is not None for one in made)
 
     def counted(batch):
-        for _ in range(100):  # the writer's thread lets go of a part soon after it is written
+        for _ in range(2000):  # the writer's thread lets go of a part soon after it is written
             gc.collect()
             if alive() <= 1:
                 break
