@@ -24,7 +24,7 @@ REDEFINED = {2: ("induction", "duplicate_token", "previous_token", "next_token")
 """The scores whose definition changed with a version."""
 
 TEXTS = 4
-"""The texts whose tokens are remembered, as all heads of a trace have the same."""
+"""How many texts' tokens are cached: all heads of a trace have the same."""
 
 
 def describe(head: AttentionGraph) -> dict[str, float]:
@@ -92,7 +92,7 @@ def mean_entropy(head: AttentionGraph) -> float:
 
 
 def refuse_negative(head: AttentionGraph) -> None:
-    """Refuse signed attention, of which there are no shares.
+    """Refuse negative attention, of which there are no shares.
 
     Raises
     ------
@@ -182,14 +182,14 @@ def _sums_of_pairs(head: AttentionGraph, weight: NDArray[np.float64]) -> dict[st
 
 
 class Pattern(NamedTuple):
-    """Where attention to certain keys is looked for, by the queries that have such a key.
+    """The edges of a pattern, and the queries that have such a key.
 
     Parameters
     ----------
     edges : array of bool (edges,)
         The edges that count.
     plain : array of bool (edges,)
-        Those of them that a plainer pattern has as well: the query itself, the token before it, or
+        Those of them that also fit a plainer pattern: the query itself, the token before it, or
         position 0.
     rows : array of bool (queries,)
         The queries that have attention, kept or not, and such a key.
@@ -203,7 +203,7 @@ class Pattern(NamedTuple):
     query: NDArray[np.int64]
 
     def mean(self, weight: NDArray[np.float64]) -> float:
-        """Take the mean over queries of what these edges weigh; NaN where there are no queries."""
+        """Take the mean over queries of these edges' weights; NaN without queries."""
         there = self.edges & self.rows[self.query]
         rows = int(self.rows.sum())
         return float(weight[there].sum()) / rows if rows else np.nan
@@ -256,7 +256,7 @@ def _repeats(
 
 
 def first_places(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Find where each number from 0 stands first; beyond the end where it does not."""
+    """Find the first place of each number from 0; beyond the end if it has none."""
     found = np.full(len(numbers), len(numbers))
     places = np.flatnonzero(numbers >= 0)[::-1]
     found[numbers[places]] = places

@@ -1,4 +1,4 @@
-"""Layers as graphs that information passes through, one after the other."""
+"""Layers as graphs that information passes through, one after another."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Edges: TypeAlias = "csr_array[Any, tuple[int, int]]"
 
 
 def token_graphs(given: Passages) -> list[TokenGraph]:
-    """List the token graphs that were given; none where it is attention.
+    """List the token graphs that were given; none of attention.
 
     Raises
     ------
@@ -41,7 +41,7 @@ def token_graphs(given: Passages) -> list[TokenGraph]:
     if graphs and len(graphs) < len(several):
         other = next(one for one in several if not isinstance(one, TokenGraph))
         raise SelectionError(
-            f"A list has one TokenGraph a layer, but there is a {type(other).__name__} among them: "
+            f"A list has one TokenGraph per layer, not a {type(other).__name__} among them: "
             "give all layers as token graphs, or all as attention."
         )
     return graphs
@@ -54,9 +54,9 @@ class Layered:
     Parameters
     ----------
     edges : tuple of csr_array (queries, keys)
-        Ones where information can pass; a single one stands for all layers.
+        1 where information can pass; a single array stands for all layers.
     layers : tuple of int
-        The layers' numbers; empty where there may be any number of them.
+        The layers' numbers; empty if there may be any number of them.
     residual : bool
         Whether each token also keeps what it has.
     positions, tokens : tuple
@@ -87,8 +87,8 @@ class Layered:
         Raises
         ------
         SelectionError
-            If queries and keys are different tokens, layers are missing, `depth` is no number
-            of them or given along with several, or `residual` is neither True nor False.
+            If queries and keys are different tokens, layers are missing, `depth` is not a number
+            of layers or given along with several, or `residual` is neither True nor False.
         """
         given = named(given, tokens)
         if not isinstance(residual, (bool, np.bool_)):
@@ -152,12 +152,12 @@ class Layered:
         return len(self.positions)
 
     def counted(self) -> Layered:
-        """Give the layers where it is known how many there are.
+        """Give the layers if their number is known.
 
         Raises
         ------
         SelectionError
-            If it is not.
+            If it is not known.
         """
         if not self.layers:
             raise SelectionError("Say how many layers the token graph stands for: depth=12.")
@@ -168,7 +168,7 @@ class Layered:
         return self.edges[depth if len(self.edges) > 1 else 0]
 
     def passing(self, depth: int) -> Edges:
-        """Give the edges of a layer, and the residual stream's where there is one."""
+        """Give the edges of a layer, and the residual stream's if it counts."""
         return self._passing[depth if len(self.edges) > 1 else 0]
 
     @cached_property

@@ -108,10 +108,10 @@ class Mixed:
     numbers : tuple of int
         Which layers of the model they are.
     matrices : list of Tensor
-        :math:`\tilde A` of each, (queries, keys), as `rollout` has it; lower bounds where edges
+        :math:`\tilde A` of each, (queries, keys), as `rollout` has it; lower bounds if edges
         were dropped.
     lost : list of Tensor
-        What of each row is not in them at most, (queries,).
+        At most how much each row lacks, (queries,).
     facts : dict
         How they were made.
     which : str

@@ -1,4 +1,4 @@
-"""Attention in arrays: one tensor of whatever a library or a model gives."""
+"""Attention in arrays: whatever a library or a model gives, as one tensor."""
 
 from __future__ import annotations
 

@@ -29,16 +29,16 @@ class Layers:
     ----------
     read : callable
         Gives the attention of the n-th layer that is there, (heads, queries, keys). Traces and
-        NumPy arrays are read in double precision; tensors keep their device, and their precision
-        where it is at least single.
+        NumPy arrays are read in double precision; tensors keep their device, and are read in single
+        precision at least.
     layers, heads : tuple of int
         Their numbers in the model; a layer is the order of calls, as in a trace, so that layers
         without attention do not count.
     mass : Tensor (layers, heads, queries)
         Each query's attention to all keys, kept or not, a sink outside of the text left out.
     kept_mass : Tensor (layers, heads, queries)
-        The part of it on kept edges: all of it where no edge was dropped, and otherwise at least
-        this much, rounding considered.
+        The part of it on kept edges: all of it if no edge was dropped, and otherwise a lower
+        bound, rounding considered.
     positions, query_positions : tuple of int
         The positions of keys and queries.
     read_from : Source
@@ -136,9 +136,9 @@ class Layers:
     ) -> list[tuple[Tensor, Tensor]]:
         """Make the heads of each layer one matrix, and say what its whole rows sum to.
 
-        Where edges were dropped, the matrix is a lower bound; under "max" and "min" the sum of a
-        whole row is not known, and an upper bound is given: all that the heads dropped may count.
-        A layer of which no head is read gives zeros.
+        If edges were dropped, the matrix is a lower bound; with "max" and "min" the sum of a whole
+        row is not known, and an upper bound is given, as if all dropped attention counted. A layer
+        of which no head is read gives zeros.
         """
         rows = rows_of(heads, self.layers, self.heads)
         counts = [len(self.heads)] * len(self) if rows is None else list(map(len, rows))

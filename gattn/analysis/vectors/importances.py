@@ -14,15 +14,15 @@ from gattn.models.stream.sublayers import Sublayer
 Norm: TypeAlias = Literal[1, 2]
 
 FLOOR = 1e-5
-"""The least proximity of a part, so that a whole that is 0 has shares."""
+"""The least proximity of a part, so that shares of a sum that is 0 are defined."""
 
 _NUMBERS = 1 << 20
-"""How many numbers of vectors are made at once: they should stay in the cache."""
+"""How many numbers of vectors are made at once, to stay in the cache."""
 
 
 @dataclass(frozen=True, eq=False)
 class Importances:
-    """What the streams of some tokens behind a layer's attention are made of.
+    """The parts of tokens' streams after a layer's attention.
 
     `attention` is (heads, rows, keys), `residual` and, in a parallel block, `mlp` (rows,); they sum
     to 1 for each of the `rows`. Keys are the first ones, as many as are read.
@@ -65,7 +65,7 @@ def _of_rows(part: Sublayer, rows: Tensor, attention: Tensor, norm: Norm) -> Imp
 def _nearness(whole: Tensor, factors: Tensor, vectors: Tensor, norm: Norm) -> Tensor:
     """Compute ||y_i|| - ||y_i - a_ij v_j|| of wholes (rows, dim) and vectors (keys, dim)."""
     if norm == 2:
-        # In double precision, where the difference of squares keeps what single loses.
+        # In double precision: the difference of squares cancels.
         y, v, a = whole.double(), vectors.double(), factors.double()
         square = y.square().sum(-1)
         rest = square[:, None] - 2 * a * (y @ v.T) + a.square() * v.square().sum(-1)
@@ -91,7 +91,7 @@ def proximity(part: Tensor, whole: Tensor, norm: Norm) -> Tensor:
 
 
 def kept(shares: Tensor, threshold: float) -> Tensor:
-    """Drop shares (parts, rows) that are not above a threshold, and divide by what is left."""
+    """Drop shares (parts, rows) up to a threshold, and divide the others by their sum."""
     stays = shares > threshold
     stays |= ~stays.any(0) & (shares == shares.amax(0))
     left = torch.where(stays, shares, 0)

@@ -19,7 +19,7 @@ Node: TypeAlias = tuple[int, int, str]
 """Layer, position and kind."""
 
 RANKS = {"residual": 0, "attention": 1, "middle": 2, "mlp": 3}
-"""In which order a layer goes through the kinds of nodes."""
+"""The order of the kinds of nodes within a layer."""
 
 
 class Routes(Graph):
@@ -230,7 +230,7 @@ class Routes(Graph):
 
 
 def _place(node: Node) -> tuple[int, int, int]:
-    """Say where a node comes in the order that a layer goes through."""
+    """Give a node's place in the order of layers and kinds."""
     return node[0], RANKS[node[2]], node[1]
 
 
@@ -242,7 +242,7 @@ def heads_of_edge(facts: Mapping[str, Any]) -> dict[int, float]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Path:
-    """A path to a node, and the path that it goes on."""
+    """A path to a node, as the node and the path before it."""
 
     strength: float
     node: Node
