@@ -172,13 +172,7 @@ def difference(before: AttentionGraph, after: AttentionGraph) -> AttentionGraph:
 
 
 def pairs(before: Heads, after: Heads) -> Iterator[tuple[Place, AttentionGraph, AttentionGraph]]:
-    """Walk the heads of two runs together, by stack, layer and head.
-
-    Raises
-    ------
-    SelectionError
-        If they have other stacks, heads or tokens.
-    """
+    """Walk the heads of two runs together, by stack, layer and head."""
     one, other = by_place(before), by_place(after)
     names = [{stack for stack, *_ in some} for some in (one, other)]
     if names[0] != names[1] and {""} in names and len(names[0] | names[1]) == 2:

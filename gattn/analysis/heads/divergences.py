@@ -65,15 +65,7 @@ class Joined:
 
     @classmethod
     def of(cls, before: AttentionGraph, after: AttentionGraph) -> Joined:
-        """Join two graphs of the same tokens.
-
-        Raises
-        ------
-        SelectionError
-            If their tokens differ.
-        ShapeError
-            If attention is negative.
-        """
+        """Join two graphs of the same tokens."""
         _check_same_tokens(before, after)
         keys = max(before.graph.num_keys, 1)
         places = [head.query * keys + head.key for head in (before, after)]
@@ -132,13 +124,7 @@ def check_same(
     other: Sequence[int],
     other_texts: Sequence[str],
 ) -> None:
-    """Refuse other positions and, if both sides know the tokens' texts, other texts.
-
-    Raises
-    ------
-    SelectionError
-        If they differ.
-    """
+    """Refuse other positions and, if both sides know the tokens' texts, other texts."""
     if len(one) != len(other):
         what = "tokens" if what == "keys" else what
         raise SelectionError(

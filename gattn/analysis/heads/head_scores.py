@@ -92,13 +92,7 @@ def mean_entropy(head: AttentionGraph) -> float:
 
 
 def refuse_negative(head: AttentionGraph) -> None:
-    """Refuse negative attention, of which there are no shares.
-
-    Raises
-    ------
-    ShapeError
-        If there is any.
-    """
+    """Refuse negative attention, of which there are no shares."""
     if bool((head.attention < 0).any()):
         raise ShapeError("Head scores need attention >= 0; this head has negative attention.")
 

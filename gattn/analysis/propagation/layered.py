@@ -27,13 +27,7 @@ Edges: TypeAlias = "csr_array[Any, tuple[int, int]]"
 
 
 def token_graphs(given: Passages) -> list[TokenGraph]:
-    """List the token graphs that were given; none of attention.
-
-    Raises
-    ------
-    SelectionError
-        If something else is among them.
-    """
+    """List the token graphs that were given, none of attention; refuse a mixture."""
     several = [given] if isinstance(given, TokenGraph) else given
     if not isinstance(several, (list, tuple)):
         return []
@@ -82,14 +76,7 @@ class Layered:
     def of(
         cls, given: Passages, tokens: Sequence[str], depth: int | None, residual: bool
     ) -> Layered:
-        """Read attention, or token graphs.
-
-        Raises
-        ------
-        SelectionError
-            If queries and keys are different tokens, layers are missing, `depth` is not a number
-            of layers or given along with several, or `residual` is neither True nor False.
-        """
+        """Read attention, or token graphs."""
         given = named(given, tokens)
         if not isinstance(residual, (bool, np.bool_)):
             raise SelectionError(
@@ -152,13 +139,7 @@ class Layered:
         return len(self.positions)
 
     def counted(self) -> Layered:
-        """Give the layers if their number is known.
-
-        Raises
-        ------
-        SelectionError
-            If it is not known.
-        """
+        """Give the layers, or refuse them if their number is not known."""
         if not self.layers:
             raise SelectionError("Say how many layers the token graph stands for: depth=12.")
         return self
@@ -197,13 +178,7 @@ class Layered:
 
 
 def check_number(walks: NDArray[np.float64], layers: int) -> None:
-    """Refuse numbers of walks that double precision cannot hold.
-
-    Raises
-    ------
-    SelectionError
-        If some are infinite.
-    """
+    """Refuse numbers of walks that double precision cannot hold."""
     if not np.isfinite(walks).all():
         raise SelectionError(
             f"In {layers} layers there are more than 1e308 walks: ask for fewer layers."

@@ -92,13 +92,7 @@ class Layers:
         return (self.mass - self.kept_mass).clamp_min(0)
 
     def square(self) -> Layers:
-        """Give the layers if queries and keys are the same tokens.
-
-        Raises
-        ------
-        SelectionError
-            If they are not.
-        """
+        """Give the layers, or refuse them unless queries and keys are the same tokens."""
         if not self.is_square:
             raise SelectionError(
                 "This analysis needs self-attention, queries and keys being the same tokens, but "
@@ -107,13 +101,7 @@ class Layers:
         return self
 
     def consecutive(self) -> Layers:
-        """Give the layers if none is missing between the first and the last.
-
-        Raises
-        ------
-        SelectionError
-            If one is.
-        """
+        """Give the layers, or refuse them if one is missing between the first and the last."""
         if list(self.layers) != list(range(self.layers[0], self.layers[0] + len(self))):
             raise SelectionError(
                 f"Only consecutive layers compose; these are {list(self.layers)}: capture those in "
@@ -122,13 +110,7 @@ class Layers:
         return self
 
     def reduced(self, heads: HeadChoice = None, reduce: Reduction = "mean") -> list[Tensor]:
-        """Make the heads of each layer one matrix (queries, keys).
-
-        Raises
-        ------
-        SelectionError
-            If there is no such head or reduction, or the weights do not fit.
-        """
+        """Make the heads of each layer one matrix (queries, keys)."""
         return [matrix for matrix, _ in self.reduced_with_mass(heads, reduce)]
 
     def reduced_with_mass(
