@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
-from gattn.analysis.propagation.rollout import NOTED, Mixed, Residual
+from gattn.analysis.propagation.mixed import NOTED, Mixed, Residual
 from gattn.analysis.reading.arguments import Tokens, rows_of_tokens
 from gattn.analysis.reading.attention import Attention
 from gattn.analysis.reading.layers_of import layers_of

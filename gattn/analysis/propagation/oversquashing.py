@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gattn.analysis.propagation.layered import Layered, Passages, check_number, token_graphs
-from gattn.analysis.propagation.rollout import NOTED, Mixed
+from gattn.analysis.propagation.mixed import NOTED, Mixed
 from gattn.analysis.reading.attention import Attention
 from gattn.analysis.reading.layers_of import layers_of
 from gattn.analysis.reading.reductions import Reduction

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
+from gattn.analysis.reading.results import Array, array
+from gattn.choices import LayerChoice
+from gattn.errors import SelectionError
+from gattn.models.stream.decomposing import decompose
 from gattn.models.stream.sublayers import Sublayer
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from gattn.models.load.encoding import Inputs
+    from gattn.models.run.capturing import Model
 
 Norm: TypeAlias = Literal[1, 2]
 
@@ -18,6 +28,70 @@ FLOOR = 1e-5
 
 _NUMBERS = 1 << 20
 """How many numbers of vectors are made at once, to stay in the cache."""
+
+
+def route_importances(
+    text: Inputs,
+    model: Model = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    norm: Norm = 1,
+    by_head: bool = False,
+    layers: LayerChoice = None,
+    stack: str | None = None,
+    progress: bool = True,
+) -> Array:
+    """Compute the importance of every edge in `gattn.analysis.routes`, before any threshold.
+
+    Parameters
+    ----------
+    text, model, tokenizer, norm, stack, progress
+        As in `gattn.analysis.routes`.
+    by_head : bool
+        Whether to give each head rather than their sum.
+    layers : int or sequence of int, optional
+        Which layers; all by default.
+
+    Returns
+    -------
+    Array
+        Axes ``layer``, ``head`` if asked for, ``query`` and ``key``. What a row, summed over heads,
+        lacks of 1 is the importance of the residual stream.
+
+    Raises
+    ------
+    SelectionError, CaptureError, ModelError
+        As in `gattn.analysis.routes`.
+    """
+    check_norm(norm)
+
+    def read(sublayer: Sublayer) -> Tensor:
+        count, kind = len(sublayer), sublayer.values.dtype
+        whole = torch.zeros(sublayer.heads if by_head else 1, count, count, dtype=kind)
+        for some in importances(sublayer, torch.arange(count), norm):
+            share = some.attention if by_head else some.attention.sum(0, keepdim=True)
+            whole[:, some.rows, : share.shape[2]] = share.to(kind).cpu()
+        return whole
+
+    found = decompose(
+        text, model, tokenizer, read=read, layers=layers, stack=stack, progress=progress
+    )
+    values = torch.stack(found.results)
+    positions = range(values.shape[-1])
+    axes: dict[str, Any] = {"layer": found.layers, "head": range(values.shape[1])}
+    axes |= {"query": positions, "key": positions}
+    if not by_head:
+        values = values[:, 0]
+        del axes["head"]
+    return array(
+        values,
+        axes,
+        name="importance",
+        computed_from=found.source,
+        edits=found.edits,
+        notes=[found.check, *found.notes, "what a row lacks of 1 is the residual stream's"],
+        tokens={"query": found.tokens, "key": found.tokens},
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,3 +170,9 @@ def kept(shares: Tensor, threshold: float) -> Tensor:
     stays |= ~stays.any(0) & (shares == shares.amax(0))
     left = torch.where(stays, shares, 0)
     return left / left.sum(0)
+
+
+def check_norm(norm: object) -> None:
+    """Refuse all but 1 and 2."""
+    if norm not in (1, 2) or isinstance(norm, bool):
+        raise SelectionError(f"norm is 1 or 2, not {norm!r}.")
