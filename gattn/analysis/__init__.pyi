@@ -38,6 +38,6 @@ from .syntax.trees import best_edges as best_edges
 from .vectors.alti import alti as alti
 from .vectors.contributions import contributions as contributions
 from .vectors.contributions import residual_shares as residual_shares
-from .vectors.routes import route_importances as route_importances
+from .vectors.importances import route_importances as route_importances
 from .vectors.routes import routes as routes
 from .vectors.value_zeroing import value_zeroing as value_zeroing

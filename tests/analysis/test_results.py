@@ -137,3 +137,14 @@ def test_a_place_is_drawn_by_name(values):
     assert "layer 0" in values.draw(layer=0).get_title()
     with pytest.raises(SelectionError, match=r"no \{'layer': 7\}"):
         values.draw(layer=7)
+
+
+def test_the_example_of_a_new_analysis_runs():
+    lines = gattn.analysis.__doc__.partition("::\n")[2].splitlines()
+    example = "\n".join(line.removeprefix("    ") for line in lines if line.startswith("    "))
+    names = {}
+    exec(example, names)
+    attention = np.array([[1.0, 0], [0.5, 0.5]])
+    found = names["received"](attention)
+    np.testing.assert_array_equal(found, [[[1.5, 0.5]]])
+    assert found.computed_from == "an array of layer 0, head 0, 2 tokens"

@@ -138,7 +138,7 @@ def test_a_broken_line_is_named(old, new, message):
 
 
 def test_what_is_no_conllu_is_refused(tmp_path):
-    with pytest.raises(FileError, match="line 3: the text goes on with 'cat', not 'dog'"):
+    with pytest.raises(FileError, match="line 3: the text has 'cat' here, not 'dog'"):
         read_conllu("# text = The cat didn't see it.\n" + DOG)
     with pytest.raises(FileError, match="cannot be read"):
         read_conllu(tmp_path / "missing.conllu")
@@ -470,12 +470,12 @@ def graph_of(graph):
 def test_other_texts_are_refused():
     (dog,) = read_conllu(DOG)
     with pytest.raises(
-        SelectionError, match="Token 1 of the trace is 'cat', but the sentence goes"
+        SelectionError, match="Token 1 of the trace is 'cat', but the sentence continues"
     ):
         align(dog, ["The", "cat"])
     with pytest.raises(SelectionError, match="The trace ends before 'see it"):
         align(dog, ["The", "dog", "didn't"])
-    with pytest.raises(SelectionError, match="goes on with ''"):
+    with pytest.raises(SelectionError, match="continues with ''"):
         align(dog, ["The", "dog", "didn't", "see", "it", ".", "No"])
     with pytest.raises(SelectionError, match="1 traces and 2 sentences"):
         dependency_alignment([graph_of(random_graph(TOKENS, WORDS))], [dog, dog])

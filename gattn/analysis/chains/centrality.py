@@ -111,13 +111,7 @@ def centrality(
 def named_function(
     given: str | Callable[..., Any], home: Any, prefix: str
 ) -> tuple[Callable[..., Any], str]:
-    """Find a function of NetworkX by its name, or take a function; give its name, too.
-
-    Raises
-    ------
-    SelectionError
-        If there is none of that name.
-    """
+    """Find a function of NetworkX by its name, or take a function; give its name, too."""
     if callable(given):
         return given, str(getattr(given, "__name__", "measure"))
     found = getattr(home, given, None) if isinstance(given, str) else None
@@ -152,13 +146,7 @@ def usual_weights(function: Callable[..., Any], name: str) -> dict[str, str]:
 def networks_of(
     layers: Layers, direction: Direction, name: str, progress: bool
 ) -> Iterator[tuple[AttentionGraph, nx.Graph[Any]]]:
-    """Build the graph of each head in turn, with a progress bar.
-
-    Raises
-    ------
-    SelectionError
-        If there is no such direction.
-    """
+    """Build the graph of each head in turn, with a progress bar."""
     if direction not in _DIRECTIONS:
         raise SelectionError(
             f'direction is "attention", "information" or "none", not {direction!r}.'
@@ -199,15 +187,7 @@ def call(
     backend: str | None,
     options: dict[str, Any],
 ) -> Any:
-    """Call NetworkX on a head's graph.
-
-    Raises
-    ------
-    SelectionError
-        If the backend cannot do it.
-    GraphError
-        If NetworkX cannot.
-    """
+    """Call NetworkX on a head's graph, and name the head in its errors."""
     chosen = {} if backend is None else {"backend": backend}
     place = ", ".join(head.place()) or "the head"
     try:

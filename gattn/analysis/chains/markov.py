@@ -31,8 +31,8 @@ def pagerank(
 ) -> Array:
     r"""Rank the tokens of every head by how often a walker along attention is there.
 
-    The walker goes from query to key, so that a token ranks high where tokens that rank high
-    attend to it: :math:`\pi = \alpha P^\top \pi + (1 - \alpha) / n`, with the rows of A divided by
+    The walker goes from query to key, so that a token ranks high if tokens that rank high attend
+    to it: :math:`\pi = \alpha P^\top \pi + (1 - \alpha) / n`, with the rows of A divided by
     their sums in P. From a query that attends to nothing it goes to any token alike.
 
     Parameters
@@ -87,7 +87,7 @@ def pagerank(
 
 
 def stationary(attention: Attention, *, tokens: Sequence[str] = (), progress: bool = True) -> Array:
-    r"""Find where a walker along attention is in the long run: :math:`\pi = \pi P`.
+    r"""Find where a walker along attention is in the long run, :math:`\pi = \pi P`.
 
     Parameters
     ----------

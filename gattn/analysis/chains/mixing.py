@@ -27,8 +27,8 @@ def mixing(attention: Attention, *, progress: bool = True) -> Table:
         One row per head, by ``layer`` and ``head``, with
 
         - ``second_eigenvalue``: :math:`|\lambda_2|` of P, the second largest absolute value;
-        - ``relaxation_time``: :math:`1 / (1 - |\lambda_2|)`, in steps; infinite where walks go
-          round in a period or never meet;
+        - ``relaxation_time``: :math:`1 / (1 - |\lambda_2|)`, in steps; infinite if walks are
+          periodic or never meet;
         - ``closed_classes``: how many sets of tokens there are that no walk leaves.
 
         A causal head's eigenvalues are its diagonal; all its walks end at the first token, and the

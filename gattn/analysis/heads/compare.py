@@ -25,9 +25,8 @@ def compare(
 ) -> Table:
     r"""Compare two runs on the same tokens, head by head.
 
-    Such as before and after an edit, two checkpoints of a model, or two weight functions on the
-    same queries and keys. Heads of models of different sizes are matched by
-    `gattn.analysis.head_distances` instead.
+    Such as runs before and after an edit, of two checkpoints, or of two weight functions on the
+    same queries and keys. To match heads of different models, see `gattn.analysis.head_distances`.
 
     The Jensen-Shannon distance of two distributions p and q is
 
@@ -36,7 +35,7 @@ def compare(
         d(p, q) = \sqrt{\tfrac12 D(p \| m) + \tfrac12 D(q \| m)}, \quad m = \tfrac12 (p + q), \quad
         D(p \| m) = \sum_j p_j \ln \frac{p_j}{m_j},
 
-    0 where they are equal, and :math:`\sqrt{\ln 2} \approx 0.833` where they have nothing in
+    from 0, if they are equal, to :math:`\sqrt{\ln 2} \approx 0.833`, if they have nothing in
     common. A query's distribution is its attention to the keys, and, as one more outcome, what it
     lacks of 1 (by more than rounding): attention to a sink, to edges that were not kept, or to
     nothing. Attention that sums to more than 1 is divided by its sum.
@@ -173,13 +172,7 @@ def difference(before: AttentionGraph, after: AttentionGraph) -> AttentionGraph:
 
 
 def pairs(before: Heads, after: Heads) -> Iterator[tuple[Place, AttentionGraph, AttentionGraph]]:
-    """Walk the heads of two runs together, by stack, layer and head.
-
-    Raises
-    ------
-    SelectionError
-        If they have other stacks, heads or tokens.
-    """
+    """Walk the heads of two runs together, by stack, layer and head."""
     one, other = by_place(before), by_place(after)
     names = [{stack for stack, *_ in some} for some in (one, other)]
     if names[0] != names[1] and {""} in names and len(names[0] | names[1]) == 2:
@@ -197,5 +190,5 @@ def pairs(before: Heads, after: Heads) -> Iterator[tuple[Place, AttentionGraph, 
 
 
 def _without_stack(heads: dict[Place, AttentionGraph]) -> dict[Place, AttentionGraph]:
-    """Drop the name of the only stack: a head alone and an array have none."""
+    """Drop the name of the only stack; single heads and arrays have none."""
     return {("", layer, head): one for (_, layer, head), one in heads.items()}

@@ -17,14 +17,14 @@ FARTHEST = float(np.sqrt(np.log(2)))
 """The largest Jensen-Shannon distance."""
 
 ROUNDING = 1e-5
-"""What rounding leaves of 1, at most, where single precision normalises."""
+"""At most how far from 1 rounding leaves sums in single precision."""
 
 
 def dropped_distance(head: AttentionGraph) -> float:
     r"""Bound how far a head is from itself with all edges, mean over queries.
 
-    Where a query lost the share d, the distance is :math:`\sqrt{d \ln 2}`, and distances add up at
-    most, for the Jensen-Shannon distance is a metric.
+    A query that lost the share d is at the distance :math:`\sqrt{d \ln 2}`. The Jensen-Shannon
+    distance is a metric, so bounds of two heads add up.
     """
     if not head.graph.num_queries:
         return 0.0
@@ -34,7 +34,7 @@ def dropped_distance(head: AttentionGraph) -> float:
 
 
 def distance_notes(bound: float) -> list[str]:
-    """Say how far distances may be from those of all edges, where some were dropped."""
+    """Say how far distances may be from those of all edges, if some were dropped."""
     if bound == 0:
         return []
     return [
@@ -52,7 +52,7 @@ class Joined:
     query, key : array of int
         The row and the key of each edge.
     before, after : array
-        Their attention, 0 where an edge is not there.
+        Their attention, 0 if a graph lacks the edge.
     num_queries : int
         How many queries there are.
     """
@@ -65,15 +65,7 @@ class Joined:
 
     @classmethod
     def of(cls, before: AttentionGraph, after: AttentionGraph) -> Joined:
-        """Join two graphs of the same tokens.
-
-        Raises
-        ------
-        SelectionError
-            If their tokens differ.
-        ShapeError
-            If attention is negative.
-        """
+        """Join two graphs of the same tokens."""
         _check_same_tokens(before, after)
         keys = max(before.graph.num_keys, 1)
         places = [head.query * keys + head.key for head in (before, after)]
@@ -94,7 +86,7 @@ class Joined:
 
     @property
     def mean_distance(self) -> float:
-        """The mean over queries of their Jensen-Shannon distances; 0 where there are none."""
+        """The mean over queries of their Jensen-Shannon distances; 0 without queries."""
         return float(self.distances().mean()) if self.num_queries else 0.0
 
     def distances(self) -> NDArray[np.float64]:
@@ -132,13 +124,7 @@ def check_same(
     other: Sequence[int],
     other_texts: Sequence[str],
 ) -> None:
-    """Refuse other positions, and where both sides know the tokens' texts, other texts.
-
-    Raises
-    ------
-    SelectionError
-        If they differ.
-    """
+    """Refuse other positions and, if both sides know the tokens' texts, other texts."""
     if len(one) != len(other):
         what = "tokens" if what == "keys" else what
         raise SelectionError(

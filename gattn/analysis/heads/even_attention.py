@@ -12,19 +12,15 @@ from gattn.analysis.heads.head_scores import (
     NEAR,
     ROUNDING,
     SHARE,
-    TEXTS,
-    Pattern,
+    Numbers,
     pattern_sums,
-    patterns,
     punctuation,
     special_tokens,
-    texts,
 )
+from gattn.analysis.heads.patterns import TEXTS, Pattern, patterns, texts
 from gattn.graph.rules.edges import Edges
 from gattn.graph.rules.simple import Causal, Complete
 from gattn.heads.head import AttentionGraph
-
-Numbers = NDArray[np.float64]
 
 EVEN_SCORES = (
     "previous_token",

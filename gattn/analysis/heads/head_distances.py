@@ -32,10 +32,10 @@ _IN_CACHE = 1 << 18
 """How many numbers are worked on at once on the CPU."""
 
 _EQUAL = 1e-13
-"""Divergences that rounding leaves where two distributions are equal."""
+"""Divergences that rounding leaves between equal distributions."""
 
 _LEAST = 1e-300
-"""In place of 0, whose logarithm times 0 is no number."""
+"""In place of 0, as 0 ln 0 is NaN."""
 
 
 def head_distances(

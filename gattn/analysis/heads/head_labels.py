@@ -34,35 +34,36 @@ LEAST, LEAST_EXCESS, LEAST_OF_GROUPS, LEAST_OF_EVEN = 1 / 3, 1 / 4, 0.6, 0.8
 def head_labels(scores: pd.DataFrame) -> pd.Series[str]:
     """Say in words what each head of a table does, with the score that says so.
 
-    A score s counts as far as it exceeds that of even attention e: (s - e) / (1 - e), 1 at most.
+    A score s counts as far as it exceeds that of even attention e: (s - e) / (1 - e), at most 1.
 
     - The patterns that hold a third of the attention and exceed even attention by a quarter, the
       two most specific of them: induction, duplicate token, previous token, next token, same token,
       a sink outside of the text, first token; as in "previous token, 0.93", or
       "induction, 0.73; first token (sink), 0.63" of a head that rests where nothing came before.
-    - Else special tokens, punctuation, or tokens at most 2 away ("nearby tokens"), the first of
-      them that exceeds it by 0.6 at least.
-    - Else "even" where 90 % of the attention take eight tenths of the edges that even attention
-      would need, and "mixed" where not.
+    - Else the first of special tokens, punctuation, and tokens at most 2 away ("nearby tokens")
+      that exceeds it by at least 0.6.
+    - Else "even" if 90 % of the attention is on at least eight tenths of the edges that even
+      attention would need, and "mixed" otherwise.
 
-    A label says what the head does on this text. An induction head without repeats to read mostly
-    rests on the first token; labels of many texts' mean say more (`gattn.analysis.over_texts`).
+    A label says what the head does on this text. An induction head with no repeats to read mostly
+    rests on the first token; labels of the mean of many texts say more
+    (`gattn.analysis.over_texts`).
 
     Parameters
     ----------
     scores : DataFrame
-        Columns of `gattn.analysis.head_table`, or their means over texts. Where those of even
-        attention are missing, they are taken to be 0.
+        Columns of `gattn.analysis.head_table`, or their means over texts. Missing columns of even
+        attention count as 0.
 
     Returns
     -------
     Series
-        The labels; "no attention" where there is none.
+        The labels; "no attention" without any.
 
     Raises
     ------
     SelectionError
-        If it is no such table.
+        If it is not such a table.
     """
     if not isinstance(scores, pd.DataFrame):
         raise SelectionError(

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import unicodedata
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gattn.analysis.heads.patterns import TEXTS, patterns, texts
 from gattn.errors import ShapeError
 from gattn.heads.head import AttentionGraph
+
+Numbers: TypeAlias = NDArray[np.float64]
 
 NEAR = 2
 """The distance in tokens up to which a key is near."""
@@ -23,23 +26,18 @@ DEFINITIONS = 2
 REDEFINED = {2: ("induction", "duplicate_token", "previous_token", "next_token")}
 """The scores whose definition changed with a version."""
 
-TEXTS = 4
-"""The texts whose tokens are remembered, as all heads of a trace have the same."""
-
 
 def describe(head: AttentionGraph) -> dict[str, float]:
     """Describe one head in numbers; see `gattn.analysis.head_table`."""
     refuse_negative(head)
     graph, query = head.graph, head.query
-    weight = head.attention.astype(np.float64)
-    mass = np.bincount(query, weight, graph.num_queries)
+    weight, mass, share = _shares(head)
     filled = mass > 0
     rows = int(filled.sum())
     scores = dict.fromkeys(SCORES, np.nan) | {"kept": head.share_kept}
     if not rows:
         return scores
     total = float(mass.sum())
-    share = np.divide(weight, mass[query], out=np.zeros_like(weight), where=filled[query])
     starts = graph.pointer.numpy()
     scores |= {
         "entropy": _entropy(share) / rows + 0.0,  # never -0.0
@@ -83,22 +81,13 @@ SCORES = (
 
 def mean_entropy(head: AttentionGraph) -> float:
     """Compute the entropy of `gattn.analysis.head_table` alone."""
-    weight = head.attention.astype(np.float64)
-    mass = np.bincount(head.query, weight, head.graph.num_queries)
+    _, mass, share = _shares(head)
     rows = int((mass > 0).sum())
-    whole = mass[head.query]
-    share = np.divide(weight, whole, out=np.zeros_like(weight), where=whole > 0)
     return _entropy(share) / rows + 0.0 if rows else np.nan
 
 
 def refuse_negative(head: AttentionGraph) -> None:
-    """Refuse signed attention, of which there are no shares.
-
-    Raises
-    ------
-    ShapeError
-        If there is any.
-    """
+    """Refuse negative attention, of which there are no shares."""
     if bool((head.attention < 0).any()):
         raise ShapeError("Head scores need attention >= 0; this head has negative attention.")
 
@@ -118,6 +107,14 @@ def punctuation(tokens: tuple[str, ...]) -> NDArray[np.bool_]:
 def special_tokens(words: tuple[int | None, ...]) -> NDArray[np.bool_]:
     """Mark the nodes that are special tokens: those that are no part of a word."""
     return np.array([word is None for word in words])
+
+
+def _shares(head: AttentionGraph) -> tuple[Numbers, Numbers, Numbers]:
+    """Give each edge's attention, each query's mass, and each edge's share of it."""
+    weight = head.attention.astype(np.float64)
+    mass = np.bincount(head.query, weight, head.graph.num_queries).astype(np.float64)
+    whole = mass[head.query]
+    return weight, mass, np.divide(weight, whole, out=np.zeros_like(weight), where=whole > 0)
 
 
 def _entropy(share: NDArray[np.float64]) -> float:
@@ -152,21 +149,6 @@ def pattern_sums(head: AttentionGraph, weight: NDArray[np.float64]) -> dict[str,
     return {name: float(value) for name, value in sums.items()}
 
 
-def texts(
-    tokens: tuple[str, ...], positions: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Give each token the number of its text, and that of the token before it, or -1."""
-    token = _numbered(tokens)
-    follows_on = np.diff(positions, prepend=positions[:1]) == 1
-    return token, np.where(follows_on, np.roll(token, 1), -1)
-
-
-@lru_cache(TEXTS)
-def _numbered(tokens: tuple[str, ...]) -> NDArray[np.int64]:
-    numbers: dict[str, int] = {}
-    return np.array([numbers.setdefault(text, len(numbers)) for text in tokens])
-
-
 def _sums_of_pairs(head: AttentionGraph, weight: NDArray[np.float64]) -> dict[str, float]:
     node, key = head.query + head.graph.query_offset, head.key
     positions = head.node_positions
@@ -179,85 +161,3 @@ def _sums_of_pairs(head: AttentionGraph, weight: NDArray[np.float64]) -> dict[st
         return sums
     token, _ = texts(head.tokens, positions)
     return sums | {"same_token": weight[token[key] == token[node]].sum()}
-
-
-class Pattern(NamedTuple):
-    """Where attention to certain keys is looked for, by the queries that have such a key.
-
-    Parameters
-    ----------
-    edges : array of bool (edges,)
-        The edges that count.
-    plain : array of bool (edges,)
-        Those of them that a plainer pattern has as well: the query itself, the token before it, or
-        position 0.
-    rows : array of bool (queries,)
-        The queries that have attention, kept or not, and such a key.
-    query : array of int (edges,)
-        The row of each edge.
-    """
-
-    edges: NDArray[np.bool_]
-    plain: NDArray[np.bool_]
-    rows: NDArray[np.bool_]
-    query: NDArray[np.int64]
-
-    def mean(self, weight: NDArray[np.float64]) -> float:
-        """Take the mean over queries of what these edges weigh; NaN where there are no queries."""
-        there = self.edges & self.rows[self.query]
-        rows = int(self.rows.sum())
-        return float(weight[there].sum()) / rows if rows else np.nan
-
-
-def patterns(head: AttentionGraph) -> dict[str, Pattern]:
-    """Find the edges and queries of the tokens beside, of duplicate tokens and of induction."""
-    if head.graph.is_bipartite:
-        return {}
-    rows = np.arange(head.graph.num_queries) + head.graph.query_offset
-    attends = (head.kept_mass > 0) | (head.total_mass > 0)
-    positions = head.node_positions
-    keys = positions[: head.graph.num_keys]
-    step = positions[head.key] - positions[rows[head.query]]
-    beside = {
-        name: Pattern(
-            step == one,
-            np.zeros(len(step), dtype=bool),
-            attends & np.isin(positions[rows] + one, keys),
-            head.query,
-        )
-        for name, one in (("previous_token", -1), ("next_token", 1))
-    }
-    return beside | (_repeats(head, rows, attends) if head.tokens else {})
-
-
-def _repeats(
-    head: AttentionGraph, rows: NDArray[np.int64], attends: NDArray[np.bool_]
-) -> dict[str, Pattern]:
-    node, key, positions = rows[head.query], head.key, head.node_positions
-    token, before = texts(head.tokens, positions)
-    beside = positions[key] == positions[node] - 1
-    earlier = (token[key] == token[node]) & (key < node)
-    after = (before[key] == token[node]) & (key <= node)
-    last = np.minimum(rows, head.graph.num_keys - 1)
-    return {
-        "duplicate_token": Pattern(
-            earlier,
-            earlier & (beside | (positions[key] == 0)),
-            attends & (first_places(token)[token[rows]] < np.minimum(rows, last + 1)),
-            head.query,
-        ),
-        "induction": Pattern(
-            after,
-            after & (beside | (key == node)),
-            attends & (first_places(before)[token[rows]] <= last),
-            head.query,
-        ),
-    }
-
-
-def first_places(numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Find where each number from 0 stands first; beyond the end where it does not."""
-    found = np.full(len(numbers), len(numbers))
-    places = np.flatnonzero(numbers >= 0)[::-1]
-    found[numbers[places]] = places
-    return found

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
-from gattn.analysis.propagation.rollout import NOTED, Mixed, Residual
+from gattn.analysis.propagation.mixed import NOTED, Mixed, Residual
 from gattn.analysis.reading.arguments import Tokens, rows_of_tokens
 from gattn.analysis.reading.attention import Attention
 from gattn.analysis.reading.layers_of import layers_of
@@ -183,7 +183,7 @@ class _Toward:
 
     @cached_property
     def _is_sorted(self) -> bool:
-        """Whether all edges lead to later nodes, as where attention is causal."""
+        """Whether all edges lead to later nodes, as in causal attention."""
         return bool((self._tail < self.capacity.indices).all())
 
     def bounds(self, token: int) -> tuple[float, float]:
@@ -194,7 +194,7 @@ class _Toward:
         source, target = np.searchsorted(self.nodes, (token * self.steps, self.target)).tolist()
         if source == len(self.nodes) or self.nodes[source] != token * self.steps:
             return 0.0, 0.0
-        # Nothing flows through nodes before the source where all edges lead to later ones.
+        # If all edges lead to later nodes, nothing flows through those before the source.
         first = source if self._is_sorted else 0
         pointer = self.capacity.indptr[first:]
         edges = slice(pointer[0], None)

@@ -1,4 +1,4 @@
-"""Layers as graphs that information passes through, one after the other."""
+"""Layers as graphs that information passes through, one after another."""
 
 from __future__ import annotations
 
@@ -27,13 +27,7 @@ Edges: TypeAlias = "csr_array[Any, tuple[int, int]]"
 
 
 def token_graphs(given: Passages) -> list[TokenGraph]:
-    """List the token graphs that were given; none where it is attention.
-
-    Raises
-    ------
-    SelectionError
-        If something else is among them.
-    """
+    """List the token graphs that were given, none of attention; refuse a mixture."""
     several = [given] if isinstance(given, TokenGraph) else given
     if not isinstance(several, (list, tuple)):
         return []
@@ -41,7 +35,7 @@ def token_graphs(given: Passages) -> list[TokenGraph]:
     if graphs and len(graphs) < len(several):
         other = next(one for one in several if not isinstance(one, TokenGraph))
         raise SelectionError(
-            f"A list has one TokenGraph a layer, but there is a {type(other).__name__} among them: "
+            f"A list has one TokenGraph per layer, not a {type(other).__name__} among them: "
             "give all layers as token graphs, or all as attention."
         )
     return graphs
@@ -54,9 +48,9 @@ class Layered:
     Parameters
     ----------
     edges : tuple of csr_array (queries, keys)
-        Ones where information can pass; a single one stands for all layers.
+        1 where information can pass; a single array stands for all layers.
     layers : tuple of int
-        The layers' numbers; empty where there may be any number of them.
+        The layers' numbers; empty if there may be any number of them.
     residual : bool
         Whether each token also keeps what it has.
     positions, tokens : tuple
@@ -82,14 +76,7 @@ class Layered:
     def of(
         cls, given: Passages, tokens: Sequence[str], depth: int | None, residual: bool
     ) -> Layered:
-        """Read attention, or token graphs.
-
-        Raises
-        ------
-        SelectionError
-            If queries and keys are different tokens, layers are missing, `depth` is no number
-            of them or given along with several, or `residual` is neither True nor False.
-        """
+        """Read attention, or token graphs."""
         given = named(given, tokens)
         if not isinstance(residual, (bool, np.bool_)):
             raise SelectionError(
@@ -152,13 +139,7 @@ class Layered:
         return len(self.positions)
 
     def counted(self) -> Layered:
-        """Give the layers where it is known how many there are.
-
-        Raises
-        ------
-        SelectionError
-            If it is not.
-        """
+        """Give the layers, or refuse them if their number is not known."""
         if not self.layers:
             raise SelectionError("Say how many layers the token graph stands for: depth=12.")
         return self
@@ -168,7 +149,7 @@ class Layered:
         return self.edges[depth if len(self.edges) > 1 else 0]
 
     def passing(self, depth: int) -> Edges:
-        """Give the edges of a layer, and the residual stream's where there is one."""
+        """Give the edges of a layer, and the residual stream's if it counts."""
         return self._passing[depth if len(self.edges) > 1 else 0]
 
     @cached_property
@@ -197,13 +178,7 @@ class Layered:
 
 
 def check_number(walks: NDArray[np.float64], layers: int) -> None:
-    """Refuse numbers of walks that double precision cannot hold.
-
-    Raises
-    ------
-    SelectionError
-        If some are infinite.
-    """
+    """Refuse numbers of walks that double precision cannot hold."""
     if not np.isfinite(walks).all():
         raise SelectionError(
             f"In {layers} layers there are more than 1e308 walks: ask for fewer layers."

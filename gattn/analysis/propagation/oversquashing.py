@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gattn.analysis.propagation.layered import Layered, Passages, check_number, token_graphs
-from gattn.analysis.propagation.rollout import NOTED, Mixed
+from gattn.analysis.propagation.mixed import NOTED, Mixed
 from gattn.analysis.reading.attention import Attention
 from gattn.analysis.reading.layers_of import layers_of
 from gattn.analysis.reading.reductions import Reduction
@@ -33,8 +33,8 @@ def oversquashing(
     The more tokens information is mixed with on its way, the less the query's output can depend on
     it. The sensitivity of the output at i to the input at j is bounded, up to constants of the
     layers, by :math:`(\tilde A_L \cdots \tilde A_1)_{ij}`: the sum over all walks of the product of
-    their attention. That is `gattn.analysis.rollout` where there is attention; a token graph
-    has the same attention on each edge of a row.
+    their attention. Of attention that is `gattn.analysis.rollout`; a token graph has the same
+    attention on each edge of a row.
 
     Parameters
     ----------

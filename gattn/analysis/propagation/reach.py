@@ -112,7 +112,7 @@ def walks(
     Raises
     ------
     SelectionError
-        As `reach` does, and where there are too many walks for double precision (over 1e308).
+        As in `reach`; also if there are too many walks for double precision (over 1e308).
     """
     stack = Layered.of(given, tokens, depth, residual).counted()
     count, is_full = len(stack.layers), stack.passing(0).nnz > _FULL * len(stack) ** 2

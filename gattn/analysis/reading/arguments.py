@@ -15,13 +15,7 @@ Tokens: TypeAlias = int | str | Sequence[int | str] | None
 
 
 def share(value: Any, name: str) -> float:
-    """Take one number from 0 to 1.
-
-    Raises
-    ------
-    SelectionError
-        If it is not one.
-    """
+    """Take one number from 0 to 1; refuse all else."""
     try:
         number = np.nan if isinstance(value, str) or np.ndim(value) else float(value)
     except (TypeError, ValueError):
@@ -34,13 +28,7 @@ def share(value: Any, name: str) -> float:
 def rows_of_tokens(
     chosen: Tokens, positions: Sequence[int], tokens: Sequence[str], name: str
 ) -> list[int]:
-    """Find the rows of tokens.
-
-    Raises
-    ------
-    SelectionError
-        If there is no such token, none is named, or one twice.
-    """
+    """Find the rows of tokens, which must each be named once; all of them for None."""
     if chosen is None:
         return list(range(len(positions)))
     several = np.atleast_1d(np.asarray(chosen, dtype=object)).tolist()

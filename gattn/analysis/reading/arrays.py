@@ -1,4 +1,4 @@
-"""Attention in arrays: one tensor of whatever a library or a model gives."""
+"""Attention in arrays: whatever a library or a model gives, as one tensor."""
 
 from __future__ import annotations
 
@@ -15,13 +15,7 @@ from gattn.heads.trace import AttentionTrace
 
 
 def tensor(values: Any, wrong: str) -> Tensor:
-    """Make a tensor of numbers: tensors in single precision at least, others in double.
-
-    Raises
-    ------
-    ShapeError
-        If they are not numbers; `wrong` says so.
-    """
+    """Make a tensor of numbers, single precision at least; `wrong` is the error if they are not."""
     if isinstance(values, Tensor):
         found: Tensor = values.detach()
         return found if found.dtype == torch.float64 else found.float()
@@ -32,13 +26,7 @@ def tensor(values: Any, wrong: str) -> Tensor:
 
 
 def dense(attention: Any) -> Tensor:
-    """Make one tensor (layers, heads, queries, keys) of arrays of attention.
-
-    Raises
-    ------
-    ShapeError
-        If they have another shape, or layers differ.
-    """
+    """Make one tensor (layers, heads, queries, keys) of arrays of attention."""
     if isinstance(attention, (list, tuple)):
         return dense(_stacked(attention))
     values = _attention(attention)

@@ -1,4 +1,4 @@
-"""Bounds on what half-kept heads lack: how much one dropped edge can have had, and from where."""
+"""Bounds on what dropped edges can have had."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from gattn.keep import All, Keep, Threshold, TopK, TopMass
 def largest_dropped(layers: Layers, *, self_loops: bool = False) -> Floats:
     """Bound each head's largest dropped attention, (layers, heads); 0 for arrays.
 
-    Every dropped edge has less than what a `Threshold` asked for, at most what the weakest edge has
-    that a `TopK` or `TopMass` kept of its row, and at most all the attention that its row lost.
+    A dropped edge has less than a `Threshold` asked for, at most as much as the weakest edge of its
+    row that a `TopK` or `TopMass` kept, and at most all the attention that its row lost.
 
     Self-loops that were dropped on purpose do not count unless `self_loops`.
     """
@@ -35,10 +35,10 @@ def edge_errors(layers: Layers) -> Tensor:
 
 
 def reads_later(layers: Layers) -> bool | None:
-    """Say whether tokens attend to later ones; None where edges that were dropped could do so.
+    """Say whether tokens attend to later ones; None if only dropped edges could.
 
     Which keys were dropped is not known, but how many: a token with more edges than tokens up to it
-    had a later one, and one with just as many is taken to be causal.
+    had a later one, and one with exactly as many is assumed to be causal.
     """
     if not layers.graphs:
         return any(bool(layers.read(n).triu(1).any()) for n in range(len(layers)))
@@ -73,7 +73,7 @@ def _largest(head: AttentionGraph, self_loops: bool) -> float:
 
 
 def _limit(head: AttentionGraph, step: Keep | Step, self_loops: bool) -> Floats:
-    """Bound what one step dropped of each row."""
+    """Bound the dropped edges of each row, as one step allows."""
     rows = head.graph.num_queries
     if isinstance(step, All) or (isinstance(step, NoSelfLoops) and not self_loops):
         return np.zeros(rows)

@@ -29,7 +29,7 @@ def graphs_of(layers: Layers) -> Sequence[AttentionGraph]:
 
 
 def by_place(attention: Heads) -> dict[Place, AttentionGraph]:
-    """List heads by stack ("" where it has no name), layer and head.
+    """List heads by stack ("" if it has no name), layer and head.
 
     Raises
     ------
@@ -80,7 +80,7 @@ def _placed(stack: Stack) -> list[tuple[Place, AttentionGraph]]:
 
 
 class _DenseHeads(Sequence[AttentionGraph]):
-    """The heads of arrays: as graphs they take many times the memory, so none is kept."""
+    """The heads of arrays, made as they are asked for: graphs take many times the memory."""
 
     def __init__(self, layers: Layers) -> None:
         self._layers = layers

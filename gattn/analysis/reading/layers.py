@@ -34,16 +34,16 @@ class Layers:
     ----------
     read : callable
         Gives the attention of the n-th layer that is there, (heads, queries, keys). Traces and
-        NumPy arrays are read in double precision; tensors keep their device, and their precision
-        where it is at least single.
+        NumPy arrays are read in double precision; tensors keep their device, and are read in single
+        precision at least.
     layers, heads : tuple of int
         Their numbers in the model; a layer is the order of calls, as in a trace, so that layers
         without attention do not count.
     mass : Tensor (layers, heads, queries)
         Each query's attention to all keys, kept or not, a sink outside of the text left out.
     kept_mass : Tensor (layers, heads, queries)
-        The part of it on kept edges: all of it where no edge was dropped, and otherwise at least
-        this much, rounding considered.
+        The part of it on kept edges: all of it if no edge was dropped, and otherwise a lower
+        bound, rounding considered.
     positions, query_positions : tuple of int
         The positions of keys and queries.
     read_from : Source
@@ -97,13 +97,7 @@ class Layers:
         return (self.mass - self.kept_mass).clamp_min(0)
 
     def square(self) -> Layers:
-        """Give the layers if queries and keys are the same tokens.
-
-        Raises
-        ------
-        SelectionError
-            If they are not.
-        """
+        """Give the layers, or refuse them unless queries and keys are the same tokens."""
         if not self.is_square:
             raise SelectionError(
                 "This analysis needs self-attention, queries and keys being the same tokens, but "
@@ -112,13 +106,7 @@ class Layers:
         return self
 
     def consecutive(self) -> Layers:
-        """Give the layers if none is missing between the first and the last.
-
-        Raises
-        ------
-        SelectionError
-            If one is.
-        """
+        """Give the layers, or refuse them if one is missing between the first and the last."""
         if list(self.layers) != list(range(self.layers[0], self.layers[0] + len(self))):
             raise SelectionError(
                 f"Only consecutive layers compose; these are {list(self.layers)}: capture those in "
@@ -127,13 +115,7 @@ class Layers:
         return self
 
     def reduced(self, heads: HeadChoice = None, reduce: Reduction = "mean") -> list[Tensor]:
-        """Make the heads of each layer one matrix (queries, keys).
-
-        Raises
-        ------
-        SelectionError
-            If there is no such head or reduction, or the weights do not fit.
-        """
+        """Make the heads of each layer one matrix (queries, keys)."""
         return [matrix for matrix, _ in self.reduced_with_mass(heads, reduce)]
 
     def reduced_with_mass(
@@ -141,9 +123,9 @@ class Layers:
     ) -> list[tuple[Tensor, Tensor]]:
         """Make the heads of each layer one matrix, and say what its whole rows sum to.
 
-        Where edges were dropped, the matrix is a lower bound; under "max" and "min" the sum of a
-        whole row is not known, and an upper bound is given: all that the heads dropped may count.
-        A layer of which no head is read gives zeros.
+        If edges were dropped, the matrix is a lower bound; with "max" and "min" the sum of a whole
+        row is not known, and an upper bound is given, as if all dropped attention counted. A layer
+        of which no head is read gives zeros.
         """
         rows = rows_of(heads, self.layers, self.heads)
         counts = [len(self.heads)] * len(self) if rows is None else list(map(len, rows))

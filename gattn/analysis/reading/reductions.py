@@ -23,13 +23,7 @@ sum."""
 def rows_of(
     heads: HeadChoice, layers: Sequence[int], numbers: Sequence[int]
 ) -> list[list[int]] | None:
-    """Give the rows of the heads that are read in each layer; None for all of them.
-
-    Raises
-    ------
-    SelectionError
-        If there is no such head.
-    """
+    """Give the rows of the heads that are read in each layer; None for all of them."""
     places = places_of(heads, layers)
     if places is None:
         return None
@@ -60,11 +54,6 @@ def ways_of(reduce: Reduction, counts: Sequence[int]) -> Sequence[str | Tensor]:
     -------
     list
         The reduction's name, or the heads' weights divided by their sum.
-
-    Raises
-    ------
-    SelectionError
-        If it is not a reduction, or the weights do not fit.
     """
     wrong = f"reduce is 'mean', 'max', 'min', or one weight per head, not {reduce!r:.80}."
     if isinstance(reduce, str):

@@ -24,7 +24,7 @@ class _Told:
     __slots__ = ()
 
     def _facts(self) -> Mapping[Any, Any]:
-        """Give what is known of it."""
+        """Give the attributes that say so."""
         raise NotImplementedError
 
     @property
@@ -147,26 +147,23 @@ def array(
 
 
 def column(texts: Iterable[str | None]) -> pd.Series[Any]:
-    """Make a column of texts as they are: Arrow, in which pandas stores text, refuses some.
-
-    Lone surrogates are what it refuses.
-    """
+    """Make a column of texts as objects: Arrow, in which pandas stores text, refuses surrogates."""
     return pd.Series(list(texts), dtype=object)
 
 
 def told(edits: Iterable[Described | str]) -> dict[Any, Any]:
-    """Give what a result's facts say of edits: nothing where the model ran without."""
+    """Give a result's entry of edits, if there were any."""
     texts = [edit if isinstance(edit, str) else edit.record.identity for edit in edits]
     return {"edits": texts} if texts else {}
 
 
 def edits_of(result: xr.DataArray | pd.DataFrame | pd.Series[Any] | nx.Graph[Any]) -> list[str]:
-    """Give the edits that a result was computed under, as far as it says."""
+    """Give the edits that a result was computed under, if it says so."""
     facts = result.graph if isinstance(result, nx.Graph) else result.attrs
     edits = facts.get("edits", ())
     return identities(from_text(edits)) if isinstance(edits, str) else list(edits)
 
 
 def told_in_graph(edits: Edits) -> dict[str, Any]:
-    """Do the same for a graph, as a text, which every NetworkX writer takes."""
+    """Give a graph's entry of edits, as a text, which every NetworkX writer takes."""
     return {"edits": to_text(edits)} if edits else {}

@@ -17,19 +17,19 @@ class Source:
     Parameters
     ----------
     model, stack : str
-        Whose it is, where that is known.
+        Whose it is, if that is known.
     layers, heads : tuple of int
         Their numbers.
     size : str
         How many tokens, or queries and keys.
     kept_by : tuple of Keep and Step
-        How the first head came by its edges.
+        How the edges of the first head were kept.
     edits : tuple of Edit
         The edits that the model ran with.
     is_array : bool
-        Whether it was an array, which knows of no model.
+        Whether it was an array, which knows no model.
     text : str
-        What an array says of itself, which stands for the rest.
+        What an array says of itself, in place of all else.
     """
 
     model: str = ""

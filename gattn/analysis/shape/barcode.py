@@ -33,8 +33,8 @@ class Barcode(Table):
         With the bars' lengths :math:`l_k` and their shares :math:`p_k = l_k / \sum_m l_m`:
 
         - ``number``, ``sum``, ``mean`` and ``std`` of the lengths; the mean and the deviation are
-          NaN where there are no bars;
-        - ``entropy``: :math:`-\sum_k p_k \ln p_k`, in nats: 0 where one bar has all the length.
+          NaN if there are no bars;
+        - ``entropy``: :math:`-\sum_k p_k \ln p_k`, in nats: 0 if one bar has all the length.
 
         Heads without bars, those of a single token, have rows, too.
         """
@@ -64,9 +64,9 @@ def barcode(attention: Attention, *, dimension: int = 0, progress: bool = True) 
     r"""Compute the barcodes of each head.
 
     Tokens i and j lie at the distance :math:`1 - \max(A_{ij}, A_{ji})` of each other, and are
-    linked from that distance on. A bar of dimension 0 is a component, from 0 to where it joins
-    another one: these deaths are the edges of the minimum spanning tree. A bar of dimension 1 is a
-    loop, from where it closes to where triangles of linked tokens fill it.
+    linked from that distance on. A bar of dimension 0 is a component, from 0 to the distance at
+    which it joins another one: the deaths are the edges of the minimum spanning tree. A bar of
+    dimension 1 is a loop, from the distance that closes it to the one at which triangles fill it.
 
     Parameters
     ----------
@@ -126,7 +126,7 @@ def barcode(attention: Attention, *, dimension: int = 0, progress: bool = True) 
 
 
 def _errors(bound: str, dimension: int) -> list[str]:
-    """Say how far bars may be off where distances may be up to `bound` shorter."""
+    """Say how far bars may be off if distances may be up to `bound` shorter."""
     notes = [f"bars of dimension 0 may end up to {bound} earlier, for edges that were not kept"]
     if dimension:
         notes.append(

@@ -60,7 +60,7 @@ def laplacian_eigenvalues(
         If attention is negative, or goes to later tokens: then the matrix is not triangular, and
         the method not defined. `graph_frequencies` reads any self-attention.
     SelectionError
-        If queries and keys are not the same tokens, `top` is no number of tokens, or, unrolled,
+        If queries and keys are not the same tokens, `top` is not a number of tokens, or, unrolled,
         there is one layer or one is missing.
 
     References

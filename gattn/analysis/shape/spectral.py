@@ -94,14 +94,14 @@ def spectral_table(
     Table
         One row per ``layer`` and ``head``, with
 
-        - ``fiedler``: the second smallest eigenvalue of L (see `graph_frequencies`), 0 where the
-          graph falls into components, the larger the harder it is to cut in two;
+        - ``fiedler``: the second smallest eigenvalue of L (see `graph_frequencies`), 0 if the
+          graph falls into components; the larger, the harder it is to cut in two;
         - ``largest``: the largest eigenvalue;
 
-        and, where hidden states are given,
+        and, if hidden states are given,
 
         - ``smoothness``: :math:`\mathrm{Tr}(X^T L X) / \mathrm{Tr}(X^T X)`, the mean frequency of
-          X by energy: the *smaller*, the more alike are the states of tokens that attend to each
+          X by energy: the *smaller*, the more alike the states of tokens that attend to each
           other;
         - ``high_frequency``: the share of X's energy in the high frequencies. Equal eigenvalues at
           the cut share theirs.

@@ -33,7 +33,7 @@ def template_distances(
 
     .. math:: \frac{\|A - M\|_F}{\sqrt{\|A\|_F^2 + \|M\|_F^2}},
 
-    0 where they are equal and 1 where they have no edge in common.
+    from 0, if they are equal, to 1, if they have no edge in common.
 
     Parameters
     ----------

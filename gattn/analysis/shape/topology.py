@@ -1,4 +1,4 @@
-"""Topology: what graph remains of a head where only strong attention counts."""
+"""Topology: the graph that remains of a head if only strong attention counts."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def topology_table(
 ) -> TopologyTable:
     r"""Describe the graph of each head's edges with attention of at least a threshold.
 
-    All tokens are its nodes. The Betti numbers are those of the graph without directions, where an
-    edge and its reverse are one: :math:`\beta_0` counts its components, and
+    All tokens are its nodes. The Betti numbers are those of the graph without directions, in which
+    an edge and its reverse are one: :math:`\beta_0` counts its components, and
     :math:`\beta_1 = e - v + \beta_0` its independent cycles.
 
     Parameters
@@ -63,17 +63,17 @@ def topology_table(
     Returns
     -------
     TopologyTable
-        One row a ``layer``, ``head`` and ``threshold``, with
+        One row per ``layer``, ``head`` and ``threshold``, with
 
         - ``edges``: how many there are, and ``mean_degree``: how many a token has, in and out;
-        - ``strong_components``: where each token reaches each other along directed edges; as many
-          as tokens in a causal head;
+        - ``strong_components``: sets of tokens that all reach each other along directed edges; in
+          a causal head as many as tokens;
         - ``betti0``, ``betti1``: the components of the graph without directions, its weak
           components, and its independent cycles;
-        - ``cycles``, with `max_cycles`: simple directed cycles, none but self-loops in a causal
-          head.
+        - ``cycles``, with `max_cycles`: simple directed cycles; a causal head has none but
+          self-loops.
 
-        Numbers are NaN where edges that were not kept could reach the threshold.
+        Numbers are NaN if edges that were not kept could reach the threshold.
 
     Raises
     ------

@@ -189,7 +189,9 @@ def _spans(
         stop = start + len(line.form)
         if text[start:stop] != line.form:
             raise _error(
-                name, line.number, f"the text goes on with {text[start:stop]!r}, not {line.form!r}"
+                name,
+                line.number,
+                f"the text has {text[start:stop]!r} here, not {line.form!r}",
             )
         parts = [word.form for word in words[line.first - 1 : line.last]]
         ends = list(accumulate(map(len, parts), initial=start))

@@ -162,10 +162,10 @@ def tree_heads(matrix: Matrix) -> NDArray[np.int64]:
     Parameters
     ----------
     matrix : array (words, words)
-        What word i gives to word j as its head; 0 where there is no edge.
+        How much word i gives to word j as its head; 0 without an edge.
     """
     for one in (matrix, matrix[::-1, ::-1]):
-        if not np.triu(one).any():  # No circles, so that the best edges are a tree.
+        if not np.triu(one).any():  # No cycles, so that the best edges are a tree.
             return largest(matrix)
     graph: nx.DiGraph[int] = nx.DiGraph()
     graph.add_nodes_from(range(len(matrix)))
@@ -185,7 +185,7 @@ def tree_heads(matrix: Matrix) -> NDArray[np.int64]:
 
 
 def largest(matrix: Matrix) -> NDArray[np.int64]:
-    """Find the largest entry of each row, -1 where a row is empty."""
+    """Find the largest entry of each row, -1 if it is empty."""
     if not matrix.size:
         return np.full(len(matrix), -1)
     return np.where(matrix.any(-1), matrix.argmax(-1), -1)

@@ -49,7 +49,7 @@ class Words:
 
 
 def words_of(graph: AttentionGraph) -> Words:
-    """Find the words that the tokenizer knows; each token is one where it knows none."""
+    """Find the words that the tokenizer knows, or take each token as one."""
     labels, count = graph.labels(), graph.graph.num_tokens
     if not graph.words:
         return Words([[n] for n in range(count)], labels, count)
@@ -101,7 +101,7 @@ def _token_spans(tokens: Sequence[str], sentence: Sentence) -> list[tuple[int, i
             n += 1
         else:
             raise SelectionError(
-                f"Token {n} of the trace is {tokens[n]!r}, but the sentence goes on with "
+                f"Token {n} of the trace is {tokens[n]!r}, but the sentence continues with "
                 f"{text[place : place + 20]!r}{_COMPARED}"
             )
     if text[place:].strip():
@@ -110,7 +110,7 @@ def _token_spans(tokens: Sequence[str], sentence: Sentence) -> list[tuple[int, i
 
 
 def _matching(tokens: Sequence[str], text: str, place: int) -> tuple[int, int]:
-    """Say how many tokens are the next characters together, and how many; 0 where none are."""
+    """Count the tokens that spell the next characters, and these characters; 0 if none do."""
     for width in range(1, min(len(tokens), _LONGEST_CHARACTER) + 1):
         part = joined(tokens[:width], ()).strip()
         if part and text[place : place + len(part)].casefold() == part.casefold():

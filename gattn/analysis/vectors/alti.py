@@ -67,14 +67,12 @@ def alti(
     ----------
     Ferrando et al. (2022), Measuring the mixing of contextual information in the transformer.
     """
+
+    def read(part: Sublayer) -> Tensor:
+        return _interactions(output_of(part)).cpu()
+
     found = decompose(
-        text,
-        model,
-        tokenizer,
-        read=lambda part: _interactions(output_of(part)).cpu(),
-        layers=layers,
-        stack=stack,
-        progress=progress,
+        text, model, tokenizer, read=read, layers=layers, stack=stack, progress=progress
     )
     values = torch.stack(found.results)
     if empty := int((values.sum(-1) == 0).sum()):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -84,26 +84,18 @@ def contributions(
     }
     if of not in measures:
         raise SelectionError(f"of is one of {', '.join(map(repr, measures))}, not {of!r}.")
+
+    def read(part: Sublayer) -> Tensor:
+        return measures[of](part).cpu()
+
     found = decompose(
-        text,
-        model,
-        tokenizer,
-        read=lambda part: measures[of](part).cpu(),
-        layers=layers,
-        stack=stack,
-        progress=progress,
+        text, model, tokenizer, read=read, layers=layers, stack=stack, progress=progress
     )
     values = torch.stack(found.results)
     heads = {"head": range(values.shape[1])} if of == "head" else {}
-    return labelled(
-        found,
-        values,
-        "contribution",
-        {**heads, "query": None, "key": None},
-        of=of,
-        holds_residual=of in ("residual", "norm"),
-        is_length=True,
-    )
+    axes = heads | {"query": None, "key": None}
+    facts = {"of": of, "holds_residual": of in ("residual", "norm"), "is_length": True}
+    return labelled(found, values, "contribution", axes, **facts)
 
 
 def residual_shares(
@@ -142,14 +134,12 @@ def residual_shares(
     Kobayashi et al. (2021), Incorporating residual and normalization layers into analysis of masked
     language models.
     """
+
+    def read(part: Sublayer) -> Tensor:
+        return _share(output_of(part)).cpu()
+
     found = decompose(
-        text,
-        model,
-        tokenizer,
-        read=lambda part: _share(output_of(part)).cpu(),
-        layers=layers,
-        stack=stack,
-        progress=progress,
+        text, model, tokenizer, read=read, layers=layers, stack=stack, progress=progress
     )
     return labelled(found, torch.stack(found.results), "residual_share", {"query": None})
 
@@ -163,7 +153,7 @@ def labelled(
     found: Decomposition[Tensor],
     values: Tensor,
     name: str,
-    axes: dict[str, Sequence[int] | None],
+    axes: Mapping[str, Sequence[int] | None],
     **facts: object,
 ) -> Array:
     """Name the axes of results, one per layer; None stands for the tokens."""

@@ -4,25 +4,99 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
+from gattn.analysis.reading.results import Array, array
+from gattn.errors import SelectionError
+from gattn.models.stream.decomposing import decompose
 from gattn.models.stream.sublayers import Sublayer
+from gattn.names.choices import LayerChoice
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from gattn.models.load.encoding import Inputs
+    from gattn.models.load.loading import Model
 
 Norm: TypeAlias = Literal[1, 2]
 
 FLOOR = 1e-5
-"""The least proximity of a part, so that a whole that is 0 has shares."""
+"""The least proximity of a part, so that shares of a sum that is 0 are defined."""
 
 _NUMBERS = 1 << 20
-"""How many numbers of vectors are made at once: they should stay in the cache."""
+"""How many numbers of vectors are made at once, to stay in the cache."""
+
+
+def route_importances(
+    text: Inputs,
+    model: Model = None,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    *,
+    norm: Norm = 1,
+    by_head: bool = False,
+    layers: LayerChoice = None,
+    stack: str | None = None,
+    progress: bool = True,
+) -> Array:
+    """Compute the importance of every edge in `gattn.analysis.routes`, before any threshold.
+
+    Parameters
+    ----------
+    text, model, tokenizer, norm, stack, progress
+        As in `gattn.analysis.routes`.
+    by_head : bool
+        Whether to give each head rather than their sum.
+    layers : int or sequence of int, optional
+        Which layers; all by default.
+
+    Returns
+    -------
+    Array
+        Axes ``layer``, ``head`` if asked for, ``query`` and ``key``. What a row, summed over heads,
+        lacks of 1 is the importance of the residual stream.
+
+    Raises
+    ------
+    SelectionError, CaptureError, ModelError
+        As in `gattn.analysis.routes`.
+    """
+    check_norm(norm)
+
+    def read(sublayer: Sublayer) -> Tensor:
+        count, kind = len(sublayer), sublayer.values.dtype
+        whole = torch.zeros(sublayer.heads if by_head else 1, count, count, dtype=kind)
+        for some in importances(sublayer, torch.arange(count), norm):
+            share = some.attention if by_head else some.attention.sum(0, keepdim=True)
+            whole[:, some.rows, : share.shape[2]] = share.to(kind).cpu()
+        return whole
+
+    found = decompose(
+        text, model, tokenizer, read=read, layers=layers, stack=stack, progress=progress
+    )
+    values = torch.stack(found.results)
+    positions = range(values.shape[-1])
+    axes: dict[str, Any] = {"layer": found.layers, "head": range(values.shape[1])}
+    axes |= {"query": positions, "key": positions}
+    if not by_head:
+        values = values[:, 0]
+        del axes["head"]
+    return array(
+        values,
+        axes,
+        name="importance",
+        computed_from=found.source,
+        edits=found.edits,
+        notes=[found.check, *found.notes, "what a row lacks of 1 is the residual stream's"],
+        tokens={"query": found.tokens, "key": found.tokens},
+    )
 
 
 @dataclass(frozen=True, eq=False)
 class Importances:
-    """What the streams of some tokens behind a layer's attention are made of.
+    """The parts of tokens' streams after a layer's attention.
 
     `attention` is (heads, rows, keys), `residual` and, in a parallel block, `mlp` (rows,); they sum
     to 1 for each of the `rows`. Keys are the first ones, as many as are read.
@@ -65,7 +139,7 @@ def _of_rows(part: Sublayer, rows: Tensor, attention: Tensor, norm: Norm) -> Imp
 def _nearness(whole: Tensor, factors: Tensor, vectors: Tensor, norm: Norm) -> Tensor:
     """Compute ||y_i|| - ||y_i - a_ij v_j|| of wholes (rows, dim) and vectors (keys, dim)."""
     if norm == 2:
-        # In double precision, where the difference of squares keeps what single loses.
+        # In double precision: the difference of squares cancels.
         y, v, a = whole.double(), vectors.double(), factors.double()
         square = y.square().sum(-1)
         rest = square[:, None] - 2 * a * (y @ v.T) + a.square() * v.square().sum(-1)
@@ -91,8 +165,14 @@ def proximity(part: Tensor, whole: Tensor, norm: Norm) -> Tensor:
 
 
 def kept(shares: Tensor, threshold: float) -> Tensor:
-    """Drop shares (parts, rows) that are not above a threshold, and divide by what is left."""
+    """Drop shares (parts, rows) up to a threshold, and divide the others by their sum."""
     stays = shares > threshold
     stays |= ~stays.any(0) & (shares == shares.amax(0))
     left = torch.where(stays, shares, 0)
     return left / left.sum(0)
+
+
+def check_norm(norm: object) -> None:
+    """Refuse all but 1 and 2."""
+    if norm not in (1, 2) or isinstance(norm, bool):
+        raise SelectionError(f"norm is 1 or 2, not {norm!r}.")

@@ -22,7 +22,7 @@ class Builder:
         self._add(layers, position, "residual")
 
     def add_mlp(self, layer: int, position: int, stream: float, mlp: float) -> None:
-        """Add what the stream of a token behind a layer is made of."""
+        """Add the parts of a token's stream after a layer."""
         target = (layer + 1, position, "residual")
         if stream:
             self._edge(self._add(layer, position, "middle"), target, "residual", stream)
@@ -37,7 +37,7 @@ class Builder:
         stream: float,
         mlp: float | None,
     ) -> None:
-        """Add what the stream of a token behind attention is made of: by key, and by head."""
+        """Add the parts of a token's stream after attention: by key, and by head."""
         is_parallel = mlp is not None
         target = (layer + 1, position, "residual") if is_parallel else (layer, position, "middle")
         if stream:
@@ -100,7 +100,7 @@ class Builder:
 def add_layer(
     builder: Builder, sublayer: Sublayer, reached: Tensor, threshold: float, norm: Norm
 ) -> Tensor:
-    """Add what leads to some tokens' streams behind a layer; give the tokens it comes from."""
+    """Add the edges into tokens' streams after a layer; give the tokens that they come from."""
     layer = sublayer.layer
     if not sublayer.is_parallel:
         where = reached.to(sublayer.after.device)

@@ -19,7 +19,7 @@ Node: TypeAlias = tuple[int, int, str]
 """Layer, position and kind."""
 
 RANKS = {"residual": 0, "attention": 1, "middle": 2, "mlp": 3}
-"""In which order a layer goes through the kinds of nodes."""
+"""The order of the kinds of nodes within a layer."""
 
 
 class Routes(Graph):
@@ -126,34 +126,30 @@ class Routes(Graph):
                 f"The graph lacks {self.end}, from which the prediction is read, so no path "
                 "ends there: keep this node."
             )
-        graph: nx.DiGraph[Node] = self if mlp else self._without_mlps()
-        best: dict[Node, list[_Path]] = {}
-        for node in sorted(self, key=_place):
-            if node in graph:
-                known = (
-                    _Path(facts["weight"] * path.strength, node, path)
-                    for source, facts in graph.pred[node].items()
-                    for path in best[source]
-                )
-                best[node] = heapq.nlargest(count, known, key=lambda path: path.strength)
-                if node[0] == 0 and node[2] == "residual":
-                    best[node] = [_Path(1.0, node, None)]
-        rows = []
-        for path in best[self.end]:
-            nodes = path.nodes()
-            rows.append(
-                {
-                    "strength": path.strength,
-                    "from": nodes[0][1],
-                    "token": self.nodes[nodes[0]]["token"],
-                    "path": self._words(nodes),
-                    "nodes": tuple(nodes),
-                }
-            )
-        none: dict[str, list[Any]] = {
-            name: [] for name in ("strength", "from", "token", "path", "nodes")
+        best = self._best_paths(self if mlp else self._without_mlps(), count)
+        nodes = [tuple(path.nodes()) for path in best]
+        columns = {
+            "strength": [path.strength for path in best],
+            "from": [some[0][1] for some in nodes],
+            "token": [self.nodes[some[0]]["token"] for some in nodes],
+            "path": list(map(self._words, nodes)),
+            "nodes": nodes,
         }
-        return self._table(rows or none, "paths")
+        return self._table(columns, "paths")
+
+    def _best_paths(self, graph: nx.DiGraph[Node], count: int) -> list[_Path]:
+        """Find the strongest paths of a graph with some of these nodes."""
+        best: dict[Node, list[_Path]] = {}
+        for node in sorted(graph, key=_place):
+            known = (
+                _Path(facts["weight"] * path.strength, node, path)
+                for source, facts in graph.pred[node].items()
+                for path in best[source]
+            )
+            best[node] = heapq.nlargest(count, known, key=lambda path: path.strength)
+            if node[0] == 0 and node[2] == "residual":
+                best[node] = [_Path(1.0, node, None)]
+        return best[self.end]
 
     @property
     def end(self) -> Node:
@@ -234,7 +230,7 @@ class Routes(Graph):
 
 
 def _place(node: Node) -> tuple[int, int, int]:
-    """Say where a node comes in the order that a layer goes through."""
+    """Give a node's place in the order of layers and kinds."""
     return node[0], RANKS[node[2]], node[1]
 
 
@@ -246,7 +242,7 @@ def heads_of_edge(facts: Mapping[str, Any]) -> dict[int, float]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Path:
-    """A path to a node, and the path that it goes on."""
+    """A path to a node, as the node and the path before it."""
 
     strength: float
     node: Node

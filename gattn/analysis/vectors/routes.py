@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gattn.analysis.reading.results import Array, array, told_in_graph
-from gattn.analysis.vectors.importances import Norm, importances
+from gattn.analysis.reading.results import told_in_graph
+from gattn.analysis.vectors.importances import Norm, check_norm
 from gattn.analysis.vectors.route_building import Builder, add_layer
 from gattn.analysis.vectors.route_graphs import Routes
 from gattn.errors import SelectionError
@@ -20,7 +20,6 @@ from gattn.models.load.token_texts import names_of
 from gattn.models.stream.decomposing import Decomposition, decompose
 from gattn.models.stream.sublayers import Sublayer
 from gattn.models.watch.contexts import Context
-from gattn.names.choices import LayerChoice
 from gattn.names.tokens import find_token
 from gattn.progress import walk
 
@@ -104,7 +103,8 @@ def routes(
     >>> found.paths(5)
     >>> found.draw()
     """
-    _check(norm, threshold)
+    check_norm(norm)
+    _check_threshold(threshold)
     found, predicted = _decomposed(text, model, tokenizer, stack, progress)
     count = len(found.tokens)
     target = find_token(position, range(count), found.tokens, "position")
@@ -129,70 +129,6 @@ def routes(
         tokens=json.dumps(found.tokens),
     )
     return graph
-
-
-def route_importances(
-    text: Inputs,
-    model: Model = None,
-    tokenizer: PreTrainedTokenizerBase | None = None,
-    *,
-    norm: Norm = 1,
-    by_head: bool = False,
-    layers: LayerChoice = None,
-    stack: str | None = None,
-    progress: bool = True,
-) -> Array:
-    """Compute the importance of every edge, as `routes` defines it, before any threshold.
-
-    Parameters
-    ----------
-    text, model, tokenizer, norm, stack, progress
-        As in `routes`.
-    by_head : bool
-        Whether to give each head rather than their sum.
-    layers : int or sequence of int, optional
-        Which layers; all by default.
-
-    Returns
-    -------
-    Array
-        Axes ``layer``, ``head`` if asked for, ``query`` and ``key``. What a row, summed over heads,
-        lacks of 1 is the importance of the residual stream.
-
-    Raises
-    ------
-    SelectionError, CaptureError, ModelError
-        As in `routes`.
-    """
-    _check(norm, 0.0)
-
-    def read(sublayer: Sublayer) -> Tensor:
-        count, kind = len(sublayer), sublayer.values.dtype
-        whole = torch.zeros(sublayer.heads if by_head else 1, count, count, dtype=kind)
-        for some in importances(sublayer, torch.arange(count), norm):
-            share = some.attention if by_head else some.attention.sum(0, keepdim=True)
-            whole[:, some.rows, : share.shape[2]] = share.to(kind).cpu()
-        return whole
-
-    found = decompose(
-        text, model, tokenizer, read=read, layers=layers, stack=stack, progress=progress
-    )
-    values = torch.stack(found.results)
-    positions = range(values.shape[-1])
-    axes: dict[str, Any] = {"layer": found.layers, "head": range(values.shape[1])}
-    axes |= {"query": positions, "key": positions}
-    if not by_head:
-        values = values[:, 0]
-        del axes["head"]
-    return array(
-        values,
-        axes,
-        name="importance",
-        computed_from=found.source,
-        edits=found.edits,
-        notes=[found.check, *found.notes, "what a row lacks of 1 is the residual stream's"],
-        tokens={"query": found.tokens, "key": found.tokens},
-    )
 
 
 class _Prediction(Context):
@@ -252,9 +188,7 @@ def _notes(found: Decomposition[Sublayer], threshold: float, norm: Norm) -> list
     return notes
 
 
-def _check(norm: object, threshold: object) -> None:
-    if norm not in (1, 2) or isinstance(norm, bool):
-        raise SelectionError(f"norm is 1 or 2, not {norm!r}.")
+def _check_threshold(threshold: object) -> None:
     is_number = isinstance(threshold, Real) and not isinstance(threshold, bool)
     if not is_number or not 0 <= float(threshold) < 1:  # type: ignore[arg-type]
         raise SelectionError(f"threshold is a number from 0 to below 1, not {threshold!r}.")

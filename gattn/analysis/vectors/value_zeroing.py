@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from gattn.analysis.reading.results import Array, array
+from gattn.analysis.reading.sources import Source, counted
 from gattn.checks import whole
-from gattn.edit_records import in_words
 from gattn.errors import CaptureError, SelectionError
 from gattn.models.edit.edges import Cut
 from gattn.models.effects.copying import LayerCopies
@@ -68,7 +69,7 @@ def value_zeroing(
         How many tokens run at once; by default as many as fit in 1 GiB, or in half of a GPU's
         free memory.
     progress : bool
-        Whether to show a progress bar, and an estimate where it takes over a second.
+        Whether to show a progress bar.
 
     Returns
     -------
@@ -100,23 +101,9 @@ def value_zeroing(
     depth = _chosen("layers", layers, copies.num_layers)
     size = copies.batch_size if batch_size is None else batch_size
     size = whole("batch_size", size, 1, CaptureError)
-    row_of = {layer: row for row, layer in enumerate(depth)}
-    scores = np.zeros((len(depth), len(copies), len(keys)))
-    batches = [range(at, min(at + size, len(keys))) for at in range(0, len(keys), size)]
-    fewer = "choose some with zeroed="
-    for columns in walk(batches, "value zeroing", "batch", progress=progress, fewer=fewer):
-
-        def see(layer: int, output: Tensor, columns: range = columns) -> None:
-            if layer in row_of:
-                turned = _turned(output[:1], output[1:]).T
-                scores[row_of[layer], :, columns.start : columns.stop] = turned.cpu().numpy()
-
-        cuts = [
-            [Cut(layer=depth, key=keys[n], renormalize=False, stack=copies.stack)] for n in columns
-        ]
-        copies.run(cuts, see)
+    scores = _scores(copies, keys, depth, size, progress)
     edits, notes = open_edits(model), []
-    source = [model_name(model), f"{copies.stack} stack", f"{len(copies)} tokens", in_words(edits)]
+    count = counted(len(copies), "token")
     if len(keys) == len(copies):
         sums = scores.sum(-1, keepdims=True)
         scores = np.divide(scores, sums, out=scores, where=sums > 0)
@@ -126,7 +113,7 @@ def value_zeroing(
         scores,
         {"layer": depth, "query": range(len(copies)), "key": keys},
         name="value_zeroing",
-        computed_from=", ".join(filter(None, source)),
+        computed_from=str(Source(model_name(model), copies.stack, size=count, edits=edits)),
         edits=edits,
         notes=notes,
         tokens={"query": copies.tokens, "key": [copies.tokens[key] for key in keys]},
@@ -134,8 +121,28 @@ def value_zeroing(
     )
 
 
+def _scores(
+    copies: LayerCopies, keys: Sequence[int], depth: Sequence[int], size: int, progress: bool
+) -> NDArray[np.float64]:
+    """Run the model with each value zeroed, and say how far outputs turn (layers, tokens, keys)."""
+    row_of = {layer: row for row, layer in enumerate(depth)}
+    scores = np.zeros((len(depth), len(copies), len(keys)))
+    batches = [range(len(keys))[at : at + size] for at in range(0, len(keys), size)]
+    fewer = "choose some with zeroed="
+    for columns in walk(batches, "value zeroing", "batch", progress=progress, fewer=fewer):
+
+        def see(layer: int, output: Tensor, columns: range = columns) -> None:
+            if layer in row_of:
+                turned = _turned(output[:1], output[1:]).T
+                scores[row_of[layer], :, columns.start : columns.stop] = turned.cpu().numpy()
+
+        cuts = [Cut(depth, key=keys[n], renormalize=False, stack=copies.stack) for n in columns]
+        copies.run([[cut] for cut in cuts], see)
+    return scores
+
+
 def _turned(plain: Tensor, changed: Tensor) -> Tensor:
-    """Compute 1 - cos; as half the squared distance on the sphere, which rounding spares."""
+    """Compute 1 - cos, as half the squared distance on the sphere: it loses no digits."""
     one, other = (torch.nn.functional.normalize(x.double(), dim=-1) for x in (plain, changed))
     return (one - other).square().sum(-1) / 2
 

@@ -16,10 +16,9 @@ from hypothesis.extra import numpy as hnp
 from small_models import IDS, SMALL, SMALL_GPT2, built
 
 import gattn
-from gattn.analysis import routes
+from gattn.analysis import route_importances, routes
 from gattn.analysis.vectors.importances import FLOOR, _nearness, importances, kept, proximity
 from gattn.analysis.vectors.route_graphs import Routes
-from gattn.analysis.vectors.routes import route_importances
 from gattn.errors import CaptureError, SelectionError
 from gattn.models.stream.decomposing import decompose
 
