@@ -1,4 +1,4 @@
-"""Pictures of what edits change in a model's answer, on the graph itself among them."""
+"""Pictures of what edits change in a model's answer, also on the graph itself."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _EDGE = ["layer", "head", "query", "key"]
 
 @dataclass(frozen=True)
 class _Changes:
-    """What all layouts need: the numbers, and their name and colours."""
+    """What all layouts need: the numbers, with their name and colours."""
 
     values: NDArray[np.float64]
     pen: Pen
@@ -72,32 +72,22 @@ def draw_effects(
 ) -> Axes:
     """Draw what edits change in a metric of the model's answer.
 
-    Colours are the change, around 0 where there are falls, and are labelled with the metric. Of
-    a table of `gattn.estimate` estimates are drawn.
+    Colours show the change, around 0 if some are negative. If the table is of `gattn.estimate`,
+    the estimates are drawn.
 
     Parameters
     ----------
     table : Effects
-        What `gattn.effect` or `gattn.estimate` gives, or some of its rows.
+        What `gattn.effect` or `gattn.estimate` returns, or some of its rows.
     layout : str, optional
-        "edits": a bar an edit. "heads": a matrix, layers by heads. Of single edges: "arcs" and
-        "matrix" for those of one head, and "layered" for those of several, all layers one on the
-        other; between two tokens of a layer the strongest head is drawn. By default the one that
-        fits.
-    ax : Axes, optional
-        Where to draw; by default in a new pyplot figure, the caller's to show and close.
-    cmap : str or Colormap, optional
-        The colours.
-
-    Returns
-    -------
-    Axes
-        The axes; their figure is never shown, saved or closed here.
+        "edits": one bar per edit. "heads": a heatmap, layers by heads. For cuts of single edges:
+        "arcs" and "matrix" if they are of one head, "layered" if of several; there each pair of
+        tokens in a layer shows its strongest head. By default the one that fits.
 
     Raises
     ------
     SelectionError
-        Where there are no rows, or these are not of the kind that the layout shows.
+        If there are no rows, or the layout does not show edits of their kind.
     """
     if not len(table) or not {"effect", "layer", "head", "query", "key"} <= set(table.columns):
         raise SelectionError(
@@ -116,9 +106,9 @@ def draw_effects(
 
 
 def _around(table: pd.DataFrame) -> list[str]:
-    """Say which edits the model ran with beside those whose effects these are."""
+    """Name the edits that the model ran with besides those measured."""
     edits = in_words(table.attrs.get("edits", ()))
-    return [f"of the model {edits}"] if edits else []
+    return [f"in the model {edits}"] if edits else []
 
 
 def _are_edges(table: pd.DataFrame) -> bool:
@@ -131,7 +121,7 @@ def _are_heads(table: pd.DataFrame) -> bool:
 
 
 def _are_unique(table: pd.DataFrame) -> bool:
-    """Say whether each place is edited once: where no stack is named there is but one."""
+    """Say whether each place is edited only once; without names there is only one stack."""
     places = table[[*(["stack"] * (len(_stacks(table)) > 1)), *_EDGE]]
     return not bool(places.duplicated().any())
 
@@ -175,7 +165,7 @@ def _check_layout(table: pd.DataFrame, layout: str) -> None:
 
 
 def _tokens_by_position(table: pd.DataFrame) -> dict[int, str]:
-    """Name the tokens by their positions, as far as they are known."""
+    """Map positions to tokens, as far as they are known."""
     known = dict(enumerate(map(str, table.attrs.get("tokens", ()))))
     for side in ("query", "key"):
         places = table[side].dropna().astype(int)
@@ -313,7 +303,7 @@ def _draw_edges_by_layer(
     _add_bar(ax, changes.pen)
     notes = _strongest_said(changes, order)
     if len(drawn) < len(order):
-        notes.append("of several heads the strongest")
+        notes.append("the strongest head of each edge")
     return ax, notes
 
 

@@ -126,7 +126,7 @@ function addStrongest(head, sizes, chosen) {
 
 const whatOf = (head) => (head.isChange ? "change" : "attention");
 
-/** Say which edges are shown, and how much of the mass they are. */
+/** Say which edges are shown, and how much of the attention they hold. */
 export function caption(head, { edges: chosen, rule }) {
   const isToken = (e) => head.key[e] !== head.sinkKey;
   const { attention } = head.values;
@@ -135,7 +135,7 @@ export function caption(head, { edges: chosen, rule }) {
   const mass = shown.reduce((sum, e) => sum + (Math.abs(attention[e]) || 0), 0);
   const all = head.mass.reduce((sum, m) => sum + m, 0);
   const edges = shown.length === total ? `all ${count(total, "edge")}` : `${grouped(shown.length)} of ${count(total, "edge")}`;
-  const share = all ? `, ${percent(mass, all)} of the ${head.isChange ? (head.isPart ? "known change" : "change") : "mass"}` : "";
+  const share = all ? `, ${percent(mass, all)} of the ${head.isChange ? (head.isPart ? "known change" : "change") : "attention"}` : "";
   const unknown = head.isChange ? attention.reduce((sum, change) => sum + Number.isNaN(change), 0) : 0;
   const alone = unknown ? `; ${count(unknown, "edge")} kept in one run alone` : "";
   const fromSink = head.sinkKey < 0 ? "" : `; ${count(chosen.length - shown.length, "edge")} from the sink`;
