@@ -1,4 +1,4 @@
-"""In which order and under which names a picture shows many heads."""
+"""The order and the names of heads in a picture of many."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Arranged:
     spots : dict of (int, int) to (str, int, int)
         The head in each row and column.
     names : dict of (str, int, int) to (str, str)
-        The names of heads, in full and short; "" where the row and the column tell.
+        The names of heads, long and short; "" if the row and the column tell.
     rows, columns : tuple of str
-        The names of rows and columns, where they are layers and heads.
+        The names of rows and columns, if they are layers and heads.
     """
 
     spots: dict[tuple[int, int], Place]

@@ -18,7 +18,7 @@ from gattn.drawing.canvas.heatmaps import draw_heatmap, write_cells
 from gattn.drawing.canvas.keys import Entry, add_key
 from gattn.drawing.canvas.labels import font_size, text_style
 from gattn.drawing.canvas.sides import label_rows, label_tokens
-from gattn.drawing.one_head.draw_head import draw_named
+from gattn.drawing.one_head.draw_head import draw_head
 from gattn.drawing.one_head.look import Wording
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
@@ -133,4 +133,4 @@ def draw_tree(tree: Tree, *, ax: Axes | None = None, **options: Any) -> Axes:
         title="maximum spanning arborescence",
         notes=[tree.computed_from, *tree.notes],
     )
-    return draw_named(wording, AttentionGraph.from_networkx(tree), ax=ax, **options)
+    return draw_head(AttentionGraph.from_networkx(tree), ax=ax, wording=wording, **options)
