@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -38,7 +38,7 @@ class Labels:
     @property
     def widest(self) -> float:
         """The width in points of the widest label."""
-        return max(map(width, self.texts), default=0.0) * self.size
+        return widest_of(self.texts) * self.size
 
     @property
     def extent(self) -> float:
@@ -74,7 +74,7 @@ def fit(tokens: Mapping[Any, str], pitch: float, *, rotations: Sequence[int]) ->
     has_glyph = cache(fonts.has_glyph)
     texts = [visible(token, has_glyph=has_glyph) for token in tokens.values()]
     size = 0.9 * font_size()
-    widest = max(map(width, texts), default=0.0) * size
+    widest = widest_of(texts) * size
     room = {0: widest + 0.5 * size, 45: 1.6 * size, 90: 1.15 * size}
     for rotation in rotations:
         if pitch >= room[rotation]:
@@ -86,6 +86,11 @@ def fit(tokens: Mapping[Any, str], pitch: float, *, rotations: Sequence[int]) ->
         every = enumerate(zip(tokens, texts, strict=True))
         texts = [numbered(node, text) if i % stride == 0 else "" for i, (node, text) in every]
     return Labels(texts, size, rotations[-1])
+
+
+def widest_of(texts: Iterable[str]) -> float:
+    """Estimate the width of the widest of some texts, in font sizes."""
+    return max(map(width, texts), default=0.0)
 
 
 def numbered(node: Any, text: str) -> str:

@@ -18,10 +18,10 @@ from gattn.drawing.canvas.colours import NO_NUMBER, colour_map, given_map, layer
 from gattn.drawing.canvas.frame import LARGEST, describe, new_axes, pitch, width_of_tokens
 from gattn.drawing.canvas.heatmaps import draw_heatmap, draw_kinds, write_cells
 from gattn.drawing.canvas.keys import label_layers
-from gattn.drawing.canvas.labels import small_size
+from gattn.drawing.canvas.labels import small_size, widest_of
 from gattn.drawing.canvas.sides import label_rows, label_tokens
 from gattn.errors import SelectionError
-from gattn.text import visible, width
+from gattn.text import visible
 
 
 def draw_array(
@@ -205,7 +205,7 @@ def draw_table(
 
 def _name_columns(ax: Axes, names: Sequence[str]) -> None:
     """Name columns in several lines, or upright where these would meet."""
-    widest = max(width(part) for name in names for part in name.split("_")) * small_size()
+    widest = widest_of([part for name in names for part in name.split("_")]) * small_size()
     is_narrow = 0.85 * widest > pitch(ax, len(names), "x")
     texts = [name.replace("_", " " if is_narrow else "\n") for name in names]
     ax.set_xticks(range(len(names)), texts, rotation=90 * is_narrow)
