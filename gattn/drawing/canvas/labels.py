@@ -24,7 +24,7 @@ class Labels:
     Parameters
     ----------
     texts : list of str
-        The text of each node; "" where it goes without.
+        The text of each node; "" if it has no label.
     size : float
         The font size in points.
     rotation : int
@@ -65,7 +65,7 @@ def fit(tokens: Mapping[Any, str], pitch: float, *, rotations: Sequence[int]) ->
     Parameters
     ----------
     tokens : mapping of node to str
-        The tokens' texts. Nodes tell the positions, shown where not every token has a label.
+        The tokens' texts. Nodes are positions, shown if not every token has a label.
     pitch : float
         The distance between neighbours, in points.
     rotations : sequence of int
@@ -89,12 +89,12 @@ def fit(tokens: Mapping[Any, str], pitch: float, *, rotations: Sequence[int]) ->
 
 
 def widest_of(texts: Iterable[str]) -> float:
-    """Estimate the width of the widest of some texts, in font sizes."""
+    """Estimate the width of the widest text, in font sizes."""
     return max(map(width, texts), default=0.0)
 
 
 def numbered(node: Any, text: str) -> str:
-    """Put a node's position before its text, where not every token has a label."""
+    """Put a node's position before its text, if not every token has a label."""
     position = str(node[1] if isinstance(node, tuple) else node)
     return position if text == position else f"{position} {text}"
 
@@ -115,7 +115,7 @@ def small_size() -> float:
 
 
 def larger() -> float:
-    """Tell how much larger a figure is than usual, for the sake of a large font."""
+    """Tell how much larger than usual a figure must be for a large font."""
     return max(1.0, font_size() / 10)
 
 

@@ -177,7 +177,7 @@ def _name_bars(ax: Axes, ribbons: _Ribbons, left: Floats) -> None:
 
 
 def _name_inputs(ax: Axes, ribbons: _Ribbons, left: Floats) -> None:
-    """Write tokens and their shares below the input, upright where they have no room."""
+    """Write tokens and their shares below the input, upright if there is no room."""
     shares = ribbons.held[0]
     shown = np.flatnonzero(shares > 0)
     places = (left[0] + shares / 2)[shown]

@@ -81,7 +81,7 @@ class Order:
         return said
 
     def arrange(self, graphs: Graphs, columns: int) -> Arranged:
-        """Arrange the heads of one stack, in that many columns where they are a strip."""
+        """Arrange the heads of one stack; `columns` is those of a strip, else 0."""
         layers = sorted({layer for _, layer, _ in graphs})
         numbers = sorted({head for *_, head in graphs})
         ranked = self.sort.ranked(list(graphs)) if self.sort else list(graphs)
@@ -115,7 +115,7 @@ class Order:
 
 
 def titled(name: str, text: str) -> str:
-    """Write a text after a head's name, where it has one."""
+    """Write a text after a head's name, if it has one."""
     return f"{name}: {text}" if name else text
 
 
