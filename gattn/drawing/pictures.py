@@ -1,7 +1,7 @@
 """Which picture each kind of thing has.
 
-Kinds are named, and each picture's module is loaded when it is first drawn, so that drawing one
-kind loads no other. Subclasses have the picture of their base, unless they have their own.
+Kinds are named, and a picture's module is loaded when it is first drawn, so that drawing one kind
+loads no other. Subclasses have the picture of their base class, unless they have their own.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def draw(shown: object, *arguments: Any, **options: Any) -> Axes:
     Raises
     ------
     TypeError
-        If nothing draws it.
+        If it has no picture.
     """
     for kind in type(shown).__mro__:
         if kind.__module__.startswith("gattn.") and kind.__name__ in PICTURES:

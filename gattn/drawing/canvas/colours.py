@@ -58,7 +58,7 @@ class Scale:
 
     @classmethod
     def of(cls, *heads: AttentionGraph) -> Scale:
-        """Find the scale that some heads share; lines are thinner in longer texts."""
+        """Find the scale for one or several heads; lines are thinner in longer texts."""
         values = [part for h in heads for part in (h.attention, h.sink) if part is not None]
         sizes = [float(np.abs(part).max()) for part in values if len(part)]
         top = max([1.0, *sizes])
@@ -109,7 +109,7 @@ def colour_map(cmap: str | Colormap | None, *, is_signed: bool, is_area: bool = 
 
 
 def given_map(cmap: str | Colormap) -> Colormap:
-    """Find a colour map by its name, where it is not one."""
+    """Take a colour map, or find it by name."""
     if isinstance(cmap, Colormap):
         return cmap
     if not isinstance(cmap, str) or cmap not in mpl.colormaps:

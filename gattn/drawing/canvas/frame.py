@@ -56,7 +56,7 @@ def add_axes(figure: Figure, *, legend: bool) -> Axes:
 
 
 def make_room(ax: Axes) -> None:
-    """Make a figure that `add_axes` filled higher, where its caption has more than two lines."""
+    """Make a figure of `add_axes` higher if its caption has more than two lines."""
     figure = ax.figure
     caption = next(text for text in ax.texts if text.get_gid() == "gattn-caption")
     more = (caption.get_text().count("\n") - 1) * 1.3 * small_size()
@@ -138,7 +138,7 @@ def describe(
     facts : mapping
         What a result says of itself: its name, `computed_from`, `edits` and notes.
     title : str
-        The title; the result's name where not given.
+        The title; by default the result's name.
     notes : iterable of str
         What this picture shows, hides or marks; the result's own notes follow.
     below : Artist, optional
@@ -153,7 +153,7 @@ def describe(
 
 
 def marked_edited(title: str, edits: object) -> str:
-    """Add to a title that the model was edited, where it was."""
+    """Add "edited" to a title if the model was."""
     return " · ".join(filter(None, [title, "edited" if edits else ""]))
 
 
@@ -163,7 +163,7 @@ def head_title(head: AttentionGraph) -> str:
 
 
 def edits_said(edits: Iterable[object]) -> str:
-    """Say for a caption which edits a model ran with; "" where it ran without."""
+    """Say for a caption which edits a model ran with; "" if it had none."""
     return shown_text(in_words(edits), limit=200)
 
 
@@ -175,7 +175,7 @@ def edits_between(before: Edits, after: Edits, said: str = "") -> str:
 
 
 def width_left(ax: Axes, width: float, *, legend: bool) -> float:
-    """Guess what a layout engine will leave of the axes' width, in points, beside the key."""
+    """Estimate the width in points that a layout engine will leave the axes beside the key."""
     figure, place = ax.figure, ax.get_subplotspec()
     if figure is None or place is None or figure.get_layout_engine() is None:
         return width
@@ -190,5 +190,5 @@ def note_style(ax: Axes) -> dict[str, Any]:
 
 
 def shown_text(text: str, *, limit: int = 48) -> str:
-    """Write a model's name or the like so that any font can show it; "" stays as it is."""
+    """Write any text, such as a model's name, so that every font can show it; "" stays empty."""
     return text and visible(text, limit=limit, has_glyph=fonts.has_glyph)

@@ -24,11 +24,10 @@ def draw_heatmap(
     cmap: str | Colormap | None = None,
     **options: Any,
 ) -> None:
-    """Draw a matrix with its colour scale: from 0, or around 0 where there are negative numbers.
+    """Draw a heatmap with its colour scale: from 0, or around 0 if there are negative numbers.
 
-    Where nine of ten numbers are below a twentieth of the largest the scale is a square-root one,
-    and where cells would be smaller than a pixel the largest of some stands for them; the label of
-    the colours says so.
+    If nine of ten numbers are below 1/20 of the largest, the scale is a square-root scale; if cells
+    would be smaller than a pixel, the largest of a block stands for them. The colour bar says so.
     """
     blocks = [_block(ax, count, side) for count, side in zip(values.shape, "yx", strict=True)]
     if max(blocks) > 1:
@@ -57,7 +56,7 @@ def _block(ax: Axes, count: int, side: str) -> int:
 
 
 def _pooled(values: NDArray[Any], rows: int, columns: int) -> NDArray[np.float64]:
-    """Take the number of the largest size in each block; NaN where there is none."""
+    """Take the number of the largest size in each block; NaN if there is none."""
     if rows == columns == 1:
         return values.astype(np.float64)
     missing = [
@@ -72,7 +71,7 @@ def _pooled(values: NDArray[Any], rows: int, columns: int) -> NDArray[np.float64
 
 
 def draw_kinds(ax: Axes, values: NDArray[Any]) -> None:
-    """Draw a matrix of numbers that are names: a colour each, and the numbers where they fit.
+    """Draw a matrix of numbers that are labels: each has a colour, and is written where it fits.
 
     From the ninth on they share the last colour.
     """
@@ -86,14 +85,14 @@ def draw_kinds(ax: Axes, values: NDArray[Any]) -> None:
 def write_cells(
     ax: Axes, values: NDArray[Any], painted: NDArray[Any], *, lift: float = 0.0
 ) -> None:
-    """Write numbers into the cells of a matrix, in black or white, where there is room.
+    """Write numbers into the cells of a heatmap, in black or white, if there is room.
 
     Parameters
     ----------
     ax : Axes
         Where the matrix is drawn.
     values : array (rows, columns)
-        The numbers; what has none is left out.
+        The numbers; missing ones are left out.
     painted : array (rows, columns, 4)
         The colours of the cells.
     lift : float

@@ -52,7 +52,7 @@ def label_layers(ax: Axes, norm: Normalize, colours: Colormap) -> None:
 def add_key(
     ax: Axes, entries: Sequence[Entry], title: str = "", *, beyond: float = 0.0, **place: Any
 ) -> Legend:
-    """Explain lines or areas: right of the axes, some points beyond, where `place` is not given."""
+    """Explain lines or areas, right of the axes and `beyond` by that many points, or at `place`."""
     assert ax.figure is not None
     moved = ScaledTranslation(beyond / POINTS_PER_INCH, 0, ax.figure.dpi_scale_trans)
     size = small_size()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -24,7 +24,7 @@ class Labels:
     Parameters
     ----------
     texts : list of str
-        The text of each node; "" where it goes without.
+        The text of each node; "" if it has no label.
     size : float
         The font size in points.
     rotation : int
@@ -38,7 +38,7 @@ class Labels:
     @property
     def widest(self) -> float:
         """The width in points of the widest label."""
-        return max(map(width, self.texts), default=0.0) * self.size
+        return widest_of(self.texts) * self.size
 
     @property
     def extent(self) -> float:
@@ -65,7 +65,7 @@ def fit(tokens: Mapping[Any, str], pitch: float, *, rotations: Sequence[int]) ->
     Parameters
     ----------
     tokens : mapping of node to str
-        The tokens' texts. Nodes tell the positions, shown where not every token has a label.
+        The tokens' texts. Nodes are positions, shown if not every token has a label.
     pitch : float
         The distance between neighbours, in points.
     rotations : sequence of int
@@ -74,7 +74,7 @@ def fit(tokens: Mapping[Any, str], pitch: float, *, rotations: Sequence[int]) ->
     has_glyph = cache(fonts.has_glyph)
     texts = [visible(token, has_glyph=has_glyph) for token in tokens.values()]
     size = 0.9 * font_size()
-    widest = max(map(width, texts), default=0.0) * size
+    widest = widest_of(texts) * size
     room = {0: widest + 0.5 * size, 45: 1.6 * size, 90: 1.15 * size}
     for rotation in rotations:
         if pitch >= room[rotation]:
@@ -88,8 +88,13 @@ def fit(tokens: Mapping[Any, str], pitch: float, *, rotations: Sequence[int]) ->
     return Labels(texts, size, rotations[-1])
 
 
+def widest_of(texts: Iterable[str]) -> float:
+    """Estimate the width of the widest text, in font sizes."""
+    return max(map(width, texts), default=0.0)
+
+
 def numbered(node: Any, text: str) -> str:
-    """Put a node's position before its text, where not every token has a label."""
+    """Put a node's position before its text, if not every token has a label."""
     position = str(node[1] if isinstance(node, tuple) else node)
     return position if text == position else f"{position} {text}"
 
@@ -110,7 +115,7 @@ def small_size() -> float:
 
 
 def larger() -> float:
-    """Tell how much larger a figure is than usual, for the sake of a large font."""
+    """Tell how much larger than usual a figure must be for a large font."""
     return max(1.0, font_size() / 10)
 
 

@@ -1,4 +1,4 @@
-"""Which edges of a head a picture shows, and the line that says so."""
+"""Which edges of a head a picture shows, and the caption that says so."""
 
 from __future__ import annotations
 
@@ -40,11 +40,12 @@ class Shown:
 
 
 def readable_edges(head: AttentionGraph) -> Shown:
-    """Choose as many edges as a picture of nodes can bear, and at least one per query.
+    """Choose as many edges as stay readable in a picture of nodes, at least one per query.
 
-    The threshold is the smallest round number that leaves 40 edges and two more a token, or 150.
-    Where that is less than half of the attention it falls, up to four times as many edges. A query
-    whose attention is nearly uniform and below it shows one edge in k, any other its strongest.
+    The threshold is the smallest round number that leaves at most 40 edges plus two per token, or
+    150. If these hold less than half of the attention, it falls, for up to four times as many
+    edges. A query with nearly uniform attention below it shows one edge in k, any other query its
+    strongest edge.
     """
     usual = 40 + 2 * head.graph.num_tokens
     limit = max(usual, _FEW)
@@ -78,7 +79,7 @@ def _threshold(size: NDArray[Any], limit: int, steps: tuple[float, ...]) -> floa
 
 
 def _flat(head: AttentionGraph, chosen: NDArray[np.bool_]) -> tuple[NDArray[np.bool_], bool]:
-    """Find the edges of nearly uniform queries that show less than half; tell if all are such."""
+    """Find the edges of nearly uniform queries that show less than half, and if all are such."""
     size = np.abs(head.attention).astype(np.float64)
     rows = head.graph.num_queries
     mass, squares, visible = (
@@ -93,7 +94,7 @@ def _flat(head: AttentionGraph, chosen: NDArray[np.bool_]) -> tuple[NDArray[np.b
 
 
 def even_stride(edges: int, limit: int, num_keys: int) -> int:
-    """Tell every how manieth edge to show so that about `limit` are, spread over the keys."""
+    """Choose k so that one edge in k makes about `limit` edges, spread over the keys."""
     stride = max(-(-edges // limit), 1)
     while stride > 1 and math.gcd(stride, num_keys) > 1:
         stride += 1  # A divisor would meet the same few keys in each row.
@@ -160,7 +161,7 @@ def _shown(head: AttentionGraph, chosen: NDArray[np.bool_], threshold: float, ru
 
 
 def kept_by(heads: Iterable[AttentionGraph]) -> str:
-    """Name the rules by which heads kept some of their edges; "" where they kept all."""
+    """Name the rules by which heads kept edges; "" if they kept all."""
     rules = dict.fromkeys(to_text(head.kept_by) for head in heads if head.kept_by != ALL)
     return shown_text(", ".join(rules), limit=200)
 
@@ -171,7 +172,7 @@ def all_of(total: int) -> str:
 
 
 def share_of(shown: float, whole: float, what: str = "the attention") -> str:
-    """Write what share of the attention, or of something else, is shown; "" where there is none."""
+    """Say what share of the attention, or of something else, is shown; "" if there is none."""
     if not whole:
         return ""
     percent = 100 * shown / whole
@@ -180,5 +181,5 @@ def share_of(shown: float, whole: float, what: str = "the attention") -> str:
 
 
 def largest_of(block: int) -> str:
-    """Write how many edges share a cell, where they do."""
+    """Say how many edges share a cell, if any do."""
     return f"; a cell is the largest of {block} × {block}" if block > 1 else ""

@@ -1,1 +1,1 @@
-"""Pictures of layers, one above the other."""
+"""Pictures of layers, one above the other; `gattn.drawing` says what their arguments mean."""

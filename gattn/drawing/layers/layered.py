@@ -1,4 +1,4 @@
-"""Layers as pictures: tokens side by side, layers one on the other, what passes as lines."""
+"""Layers stacked: tokens side by side, the input below, edges as lines."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from gattn.drawing.canvas.sides import label_tokens
 from gattn.names.text import width
 
 MIDDLE = 0.58
-"""How high in a layer the stream behind attention lies."""
+"""How high in a layer the stream after attention lies."""
 _COLOURS = {
     "stream": {False: "#9aa0a6", True: "#7c8288"},
     "mlp": {False: "#cc6a1b", True: "#ee8f2e"},
     "path": {False: "#f3c13a", True: "#9a7a14"},
 }
-"""The colours of what is no attention, by whether the background is dark."""
+"""The colours of edges that are not attention, by whether the background is dark."""
 _NAMES = {"stream": "stream", "mlp": "MLP", "path": "strongest\npaths"}
 _ORDER = {"stream": 0, "mlp": 1, "self": 2, "attention": 3}
 
@@ -46,7 +46,7 @@ class Line:
     peak : (float, float)
         Where its name may stand.
     name : str
-        The heads behind it; "" where it has no name.
+        Its heads; "" if it has no name.
     """
 
     size: float
@@ -91,7 +91,7 @@ class LayeredEdges:
         self.pen.draw(self._ax, paths, sizes, **style)
 
     def name_strongest(self, count: int) -> None:
-        """Write the heads of the strongest edges of attention, where they do not meet."""
+        """Name the heads of the strongest edges, if the names do not overlap."""
         size = 0.7 * font_size()
         across, high = points(self._ax)
         low, top = self._ax.get_ylim()
@@ -115,7 +115,7 @@ class LayeredEdges:
 
 
 def write_over(ax: Axes, x: float, y: float, text: str, **style: Any) -> None:
-    """Write a small text over lines, so that it can be read."""
+    """Write a small text that stays readable over lines."""
     back = "black" if is_dark() else "white"
     ax.text(
         x,
@@ -189,7 +189,7 @@ def draw_nodes(ax: Axes, where: Sequence[tuple[float, float, bool]]) -> None:
 
 
 def key_of_kinds(pen: Pen, *kinds: str) -> list[Entry]:
-    """Name the lines that are no attention, for a key."""
+    """Name the lines that are not attention, for a key."""
     dark = is_dark()
     return [
         (Line2D([], [], color=_COLOURS[kind][dark], lw=pen.scale.widest / 2), _NAMES[kind])

@@ -26,7 +26,7 @@ Floats = NDArray[np.float64]
 
 _REST = "#8c8c8c"
 _LEAST = 0.02
-"""What a token must have at some depth to have ribbons of its own."""
+"""The least share at some depth that gives a token ribbons of its own."""
 _GAP = 0.015
 _BAR = 0.08
 """The height of a token's bar, in layers."""
@@ -35,7 +35,7 @@ _CODES = [Path.MOVETO, *[Path.CURVE4] * 3, Path.LINETO, *[Path.CURVE4] * 3, Path
 
 @dataclass(frozen=True, eq=False)
 class _Ribbons:
-    """Tokens, or what is left of them as the last one, and what passes between them.
+    """Tokens, the remaining ones merged into the last, and what passes between them.
 
     `bands` is (layers, to, from), `held` (depths, names).
     """
@@ -77,14 +77,14 @@ class _Ribbons:
 def draw_ribbons(
     unrolled: Unrolled, ax: Axes | None, cmap: str | Colormap | None, *, labels: bool
 ) -> tuple[Axes, list[str]]:
-    """Draw a rollout to one token as ribbons, and say what to mind.
+    """Draw a rollout to one token as ribbons; return what to mind, too.
 
-    A ribbon has the colour of the token that it comes from; tokens that have little are one.
+    A ribbon has the colour of the token it comes from; tokens with small shares are merged.
 
     Raises
     ------
     SelectionError
-        Where the graph is no rollout from all tokens to one.
+        If the graph is not a rollout from all tokens to one.
     """
     end = unrolled.end("query")
     is_rollout = unrolled.graph.get("passes") == "rollout"
@@ -114,7 +114,7 @@ def draw_ribbons(
         _name_inputs(ax, ribbons, left)
     notes = ["widths are shares of the query, 1 in each layer"]
     if (lost := 1 - float(ribbons.held[0].sum())) > 1e-6:
-        notes[0] = f"widths are shares of the query; {lost:.2g} came over no edge that is here"
+        notes[0] = f"widths are shares of the query; {lost:.2g} came over edges that are not here"
     return ax, [*notes, ribbons.rest] if ribbons.rest else notes
 
 
@@ -177,7 +177,7 @@ def _name_bars(ax: Axes, ribbons: _Ribbons, left: Floats) -> None:
 
 
 def _name_inputs(ax: Axes, ribbons: _Ribbons, left: Floats) -> None:
-    """Write tokens and their shares below the input, upright where they have no room."""
+    """Write tokens and their shares below the input, upright if there is no room."""
     shares = ribbons.held[0]
     shown = np.flatnonzero(shares > 0)
     places = (left[0] + shares / 2)[shown]

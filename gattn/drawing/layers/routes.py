@@ -44,35 +44,24 @@ def draw_routes(
 ) -> Axes:
     """Draw routes: tokens from left to right, layers upwards, the prediction on top.
 
-    Streams go straight up, in grey. Attention is a curve from token to token; a token's attention
-    to itself bends to the right of its stream, its MLP, in orange, to the left. The strongest
-    curves are named by their heads. Of long texts only tokens on a route are shown.
+    Residual streams go straight up, in grey. Attention is a curve from token to token; a token's
+    attention to itself bends to the right of its stream, its MLP, in orange, to the left. The
+    strongest curves are named by their heads. In long texts only tokens on a route are shown.
 
     Parameters
     ----------
     routes : Routes
         What to draw.
-    ax : Axes, optional
-        Where to draw; by default in a new pyplot figure, the caller's to show and close.
     by : "strength" or "importance"
         What widths and colours show: the strength of all paths over an edge, or its share in the
         stream that it leads to.
     paths : int
         How many of the strongest paths from the embeddings to the prediction to highlight.
-    cmap : str or Colormap, optional
-        The colours of attention.
-    labels : bool
-        Whether to write the tokens' texts.
-
-    Returns
-    -------
-    Axes
-        The axes; their figure is never shown, saved or closed here.
 
     Raises
     ------
     SelectionError
-        Where `by` is none of the two, or the graph has not the form of routes.
+        If `by` is neither, or the graph does not have the form of routes.
     """
     routes.check()
     if by not in ("strength", "importance"):
@@ -142,7 +131,7 @@ def _line(
     place: dict[int, int],
     size: float,
 ) -> Line:
-    """Lay an edge; what leads out of attention and MLP is part of the edges into them."""
+    """Lay an edge; edges out of attention and MLPs are part of those into them."""
     end = target
     if target[2] in ("attention", "mlp"):  # Of a subgraph the stream may not be there.
         end = next(iter(routes.successors(target)), (target[0], target[1], "middle"))

@@ -36,9 +36,9 @@ from gattn.names.text import visible
 
 _STEPS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.4, 0.5)
 _FEW = 60
-"""How many edges of attention a layer shows at least, if it has them."""
+"""The least number of edges of attention per layer that may be shown."""
 _MOST = 3000
-"""How many of them a picture shows at most."""
+"""The most edges of attention that a picture shows."""
 _SIZES = {"weight": "attention", "passes": "what attention passes"}
 _NAMED = 16
 _SHARES = 9
@@ -55,32 +55,23 @@ def draw_unrolled(
     """Draw unrolled layers: tokens from left to right, layers upwards.
 
     Residual streams go straight up, in grey. Attention is a curve from token to token, a token's
-    attention to itself bends to the right. Widths and colours are weights, or what passes where the
-    graph says so (`Unrolled.rollout`, `Unrolled.flow`). Where there are too many edges to see, the
-    weakest ones are left out, and the picture says which.
+    attention to itself bends to the right. Widths and colours are weights, or what passes after
+    `Unrolled.rollout` or `Unrolled.flow`. If there are too many edges to see, the weakest are left
+    out, and the caption says which.
 
     Parameters
     ----------
     unrolled : Unrolled
         What to draw.
     layout : "layered" or "ribbons"
-        Lines, or bands whose widths add up to all that reaches the query of a rollout.
-    ax : Axes, optional
-        Where to draw; by default in a new pyplot figure, the caller's to show and close.
+        Lines, or bands whose widths add up to everything that reaches the query of a rollout.
     cmap : str or Colormap, optional
-        The colours of attention, or, of ribbons, of tokens.
-    labels : bool
-        Whether to write the tokens' texts.
-
-    Returns
-    -------
-    Axes
-        The axes; their figure is never shown, saved or closed here.
+        The colours of attention; of ribbons, those of tokens.
 
     Raises
     ------
     SelectionError
-        Where there is no such layout, or it needs a rollout to a query.
+        If there is no such layout, or it needs a rollout to a query.
     """
     if layout not in ("layered", "ribbons"):
         raise SelectionError(f"layout is 'layered' or 'ribbons', not {layout!r}.")
@@ -180,16 +171,16 @@ def _add_lines(lines: LayeredEdges, unrolled: Unrolled, place: dict[int, int]) -
         name = heads_named(first + depth, heads_of_edge(found[n]))
         lines.add(Line(size, kind, path, peak, name))
     if _kind(unrolled) == "flow":
-        notes.append("one of the maximum flows: how much is certain, mostly not on which ways")
+        notes.append("one of several maximum flows: its size is certain, its paths usually not")
     return notes
 
 
 def _visible_edges(
     sizes: NDArray[np.float64], name: str, limit: int, tokens: int
 ) -> tuple[NDArray[np.bool_], list[str]]:
-    """Choose the edges of a size from a round one on; where that hides most, some of the rest.
+    """Choose the edges above a round threshold; if that hides most, some of the rest.
 
-    Without need the weakest ones are left out that have a hundredth together.
+    The weakest edges that hold 1 % together are always left out.
     """
     whole = sizes.sum()
     weak = [step for step in _STEPS if sizes[sizes < step].sum() <= 0.01 * whole]
@@ -212,7 +203,7 @@ def _visible_edges(
 
 
 def _first_step(sizes: NDArray[np.float64], steps: Sequence[float], limit: int) -> float:
-    """Find the least round size from which on there are not too many."""
+    """Find the least round threshold that leaves few enough."""
     return next((step for step in steps if (sizes >= step).sum() <= limit), np.inf)
 
 
@@ -241,7 +232,7 @@ def _mark_ends(ax: Axes, unrolled: Unrolled, place: dict[int, int]) -> None:
 
 
 def _write_shares(ax: Axes, unrolled: Unrolled, place: dict[int, int]) -> None:
-    """Write below the input how much of what passes comes from there, largest first."""
+    """Write below the input tokens which share of what passes comes from them."""
     if not unrolled.end("query") or unrolled.end("key"):
         return
     found = [

@@ -39,52 +39,42 @@ def draw_compare(
     cmap: str | Colormap | None = None,
     figure: Figure | SubFigure | None = None,
 ) -> Figure:
-    """Draw every head before, after, and the change, after - before.
+    """Draw every head before and after, and the change, after - before.
 
-    The three stand side by side, or where there are few layers one below the other, each drawn as
-    by `draw_heads`. Before and after share one scale; the change has another, a square-root one
-    from -1 to 1 around 0 (further where attention exceeds 1). Above a change stands its
-    Jensen-Shannon distance as a number and as a bar, which is as long as the matrix is wide where
-    before and after have nothing in common.
+    The three stand side by side, or one below the other if there are few layers, each drawn as by
+    `draw_heads`. Before and after share one scale; the change has another, a square-root scale
+    from -1 to 1 around 0 (further if attention exceeds 1). Above a change stands its
+    Jensen-Shannon distance, as a number and as a bar, which is as wide as the matrix if before and
+    after have nothing in common.
 
-    Where all heads of a side have one weight function or are of one model, and those of the other
-    side another, these stand in for "before" and "after".
+    If the heads of the two sides differ in their weight function, normalizer or model, these
+    replace "before" and "after".
 
     Parameters
     ----------
     before, after : Heads
-        Two traces with the same tokens, stacks and heads; or two of what else holds attention,
+        Two traces with the same tokens, stacks and heads; or anything else that holds attention,
         such as what two weight functions make of the same queries and keys.
     edits : str
         What was edited between the two, in your words, for the caption; by default it names the
-        edits that the runs know of.
+        edits recorded in the runs.
     heads : int, sequence of int, or sequence of (layer, head), optional
-        Some heads: of each layer, or one by one, also as text such as ``"1.1,2.0"``: each in a row
-        of larger matrices with their tokens.
-    stack : str, optional
-        The stack to draw; all of them, one below the other, where not given.
+        Which heads, as in `draw_heads`: each in a row of larger matrices with their tokens.
     sort, label : str, mapping or Series, optional
         Scores to sort heads by and to write above them, as in `draw_heads`: the name of a column
         of `gattn.analysis.compare`, such as ``"distance"``, or of the head table of `before`, or
         numbers by (layer, head).
-    within_layers : bool
-        Whether layers stay rows, and `sort` sorts the heads of each.
     cmap : str or Colormap, optional
-        The colours of the change, their middle standing for 0.
-    figure : Figure or SubFigure, optional
-        Where to draw; by default a new figure that pyplot does not know, as in `draw_heads`.
-
-    Returns
-    -------
-    Figure
-        The figure; never shown, saved or closed here.
+        The colours of the change; their middle is 0.
+    stack, within_layers, figure
+        As in `draw_heads`.
 
     Raises
     ------
     SelectionError
-        Where the two have other stacks, heads or tokens, or none.
+        If there are no heads, or the two have other stacks, heads or tokens.
     ShapeError
-        Where attention is negative, or the given figure is too small.
+        If attention is negative, or the given figure is too small.
     """
     found = {place: both for place, *both in pairs(before, after)}
     chosen = Chosen.of(before, {place: one for place, (one, _) in found.items()}, heads, stack)
@@ -145,7 +135,7 @@ class _Sides:
         return tuple(Block(*side, arranged.columns) for side in sides)
 
     def edits(self, said: str) -> str:
-        """Say what was edited, in the caller's words where there are such."""
+        """Say what was edited, in the caller's words if given."""
         one, other = (
             union(head.edits for head in side.values()) for side in (self._befores, self._afters)
         )
@@ -176,7 +166,7 @@ def _side_names(
 
 
 def _kept(sides: Mapping[str, Graphs]) -> list[str]:
-    """Say how many edges are shown, where not all."""
+    """Say how many edges are shown, if not all."""
     said = [
         f"{name} {edges_shown(heads.values())}"
         for name, heads in sides.items()
@@ -186,7 +176,7 @@ def _kept(sides: Mapping[str, Graphs]) -> list[str]:
 
 
 def distance_text(distance: float) -> str:
-    """Write a Jensen-Shannon distance: "0" where there is none at all."""
+    """Write a Jensen-Shannon distance; "0" only if there is none at all."""
     if 0 < distance < 5e-4:
         return "< 0.001"
     return f"{distance:.3f}" if distance else "0"

@@ -40,49 +40,44 @@ def draw_heads(
     cmap: str | Colormap | None = None,
     figure: Figure | SubFigure | None = None,
 ) -> Figure:
-    """Draw every head as a small matrix: layers are rows, heads are columns.
+    """Draw every head as a small heatmap: layers are rows, heads are columns.
 
     In each matrix rows are queries and columns keys, a sink on the right, and every kept edge is
-    shown. All share one scale from 0 to 1 (further where attention exceeds 1, and from -1 where it
-    is signed). A long text is shown in blocks, each by its largest attention, and the figure says
-    so. With grouped queries, a line above the heads that share a key-value head names it; lines
+    shown. All share one scale from 0 to 1 (further if attention exceeds 1, and from -1 if it is
+    signed). A long text is shown in blocks, each by its largest attention; the caption says so.
+    With grouped queries, a line above the heads that share a key-value head names it; lines
     beside the rows and above the columns mark generated tokens.
 
     Parameters
     ----------
     attention : Heads
-        A trace, a stack, or whatever else holds attention, as in `gattn.analysis.head_table`.
+        A trace, a stack, or anything else that holds attention, as in `gattn.analysis.head_table`.
     heads : int, sequence of int, or sequence of (layer, head), optional
-        Some heads: of each layer, or one by one, also as text such as ``"1.1,2.0"``: a strip of
-        larger matrices with their tokens.
+        Which heads: some of each layer, or single ones, also as text such as ``"1.1,2.0"``. They
+        are drawn as a strip of larger matrices with their tokens.
     stack : str, optional
-        The stack to draw; all of them, one below the other, where not given.
+        The stack to draw; by default all of them, one below the other.
     sort : str, mapping or Series, optional
         A score to sort heads by, the largest first: the name of a column of
         `gattn.analysis.head_table`, or numbers by (layer, head).
     label : str, mapping or Series, optional
-        A score to write above each head, given likewise, such as ``"label"``, what it does in
-        words; by default the one that sorts them.
+        A score to write above each head, such as ``"label"``, which says in words what it does; by
+        default the score that sorts them.
     within_layers : bool
         Whether layers stay rows, and `sort` sorts the heads of each.
     cmap : str or Colormap, optional
         The colours.
     figure : Figure or SubFigure, optional
-        Where to draw. By default a new figure that pyplot does not know: a notebook shows it where
-        it is the last value of a cell, and nothing has to be closed. Give ``plt.figure()`` for a
-        window with ``plt.show()``.
-
-    Returns
-    -------
-    Figure
-        The figure; never shown, saved or closed here.
+        Where to draw. By default a new figure that pyplot does not know: a notebook shows it as the
+        last value of a cell, and it need not be closed. Give ``plt.figure()`` for a window with
+        ``plt.show()``.
 
     Raises
     ------
     SelectionError
-        Where there is no such stack, head or score, or nothing to draw.
+        If there is no such stack, head or score, or nothing to draw.
     ShapeError
-        Where the given figure is too small.
+        If the given figure is too small.
     """
     chosen = Chosen.of(attention, by_place(attention), heads, stack)
     order = Order.of(chosen.graphs, sort, label, within_layers=within_layers)
@@ -183,12 +178,12 @@ class Chosen:
         return cls(graphs, name, len(names) > 1, is_strip)
 
     def stacks(self) -> list[Graphs]:
-        """List the heads stack by stack."""
+        """Split the heads by stack."""
         listed = groupby(self.graphs.items(), lambda item: item[0][0])
         return [dict(items) for _, items in listed]
 
     def title(self, graphs: Graphs) -> str:
-        """Name the model, the stack, where there are several, and count the tokens."""
+        """Name the model and, if there are several, the stack; count the tokens."""
         place, head = next(iter(graphs.items()))
         graph = head.graph
         counts = [(one.graph.num_tokens, one.graph.num_queries) for one in graphs.values()]

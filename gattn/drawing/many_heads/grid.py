@@ -1,4 +1,4 @@
-"""What a picture of many heads shows: small matrices in rows and columns, and their names."""
+"""What a picture of many heads shows: small matrices in rows and columns, with their names."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Panel:
     head : AttentionGraph
         The head.
     names : tuple of str
-        What may stand above it, the fullest first: a block takes what fits above all its panels.
+        What may stand above it, the longest first; a block takes the form that fits all its panels.
     bar : float, optional
         A share that a bar above the matrix shows.
     """
@@ -41,7 +41,7 @@ class Block:
     name : str
         What stands above the block.
     columns : tuple of str
-        The numbers of heads, where each column is one.
+        The numbers of the heads, if each column is one.
     """
 
     panels: dict[tuple[int, int], Panel]

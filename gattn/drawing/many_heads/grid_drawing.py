@@ -54,7 +54,7 @@ def draw_grids(grids: Sequence[Grid], figure: Figure | SubFigure | None) -> Figu
 
 
 class _Drawing:
-    """Draws a grid on a sheet, some inches below its upper end."""
+    """Draws a grid on a sheet, `top` inches below its upper end."""
 
     def __init__(self, sheet: Sheet, plan: Plan, top: float) -> None:
         self._sheet, self._plan, self._top, self._grid = sheet, plan, top, plan.grid

@@ -36,9 +36,9 @@ class Plan:
     grid : Grid
         The grid.
     width : float, optional
-        Its width; what panels of the usual size take where not given.
+        Its width; by default that of panels of the usual size.
     height : float, optional
-        The height to fill; what panels of the usual size take where not given.
+        The height to fill; by default that of panels of the usual size.
     """
 
     def __init__(self, grid: Grid, width: float | None = None, height: float | None = None) -> None:
@@ -117,7 +117,7 @@ class Plan:
         return fitted, fit(named, down / as_inches(1), rotations=(90,))
 
     def token(self, head: AttentionGraph) -> tuple[float, float]:
-        """Tell how much a key takes across, and a query down."""
+        """Measure the width of a key and the height of a query."""
         block, (wide, tall) = block_size(head, self.most_cells), self.panel
         columns = -(-head.graph.num_keys // block) + 2 * (head.sink is not None)
         rows = -(-head.graph.num_queries // block)

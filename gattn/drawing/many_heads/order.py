@@ -1,4 +1,4 @@
-"""In which order and under which names a picture shows many heads."""
+"""The order and the names of heads in a picture of many."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class Arranged:
     spots : dict of (int, int) to (str, int, int)
         The head in each row and column.
     names : dict of (str, int, int) to (str, str)
-        The names of heads, in full and short; "" where the row and the column tell.
+        The names of heads, long and short; "" if the row and the column tell.
     rows, columns : tuple of str
-        The names of rows and columns, where they are layers and heads.
+        The names of rows and columns, if they are layers and heads.
     """
 
     spots: dict[tuple[int, int], Place]
@@ -81,7 +81,7 @@ class Order:
         return said
 
     def arrange(self, graphs: Graphs, columns: int) -> Arranged:
-        """Arrange the heads of one stack, in that many columns where they are a strip."""
+        """Arrange the heads of one stack; `columns` is those of a strip, else 0."""
         layers = sorted({layer for _, layer, _ in graphs})
         numbers = sorted({head for *_, head in graphs})
         ranked = self.sort.ranked(list(graphs)) if self.sort else list(graphs)
@@ -115,7 +115,7 @@ class Order:
 
 
 def titled(name: str, text: str) -> str:
-    """Write a text after a head's name, where it has one."""
+    """Write a text after a head's name, if it has one."""
     return f"{name}: {text}" if name else text
 
 

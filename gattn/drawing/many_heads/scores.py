@@ -45,7 +45,7 @@ class Score:
         heads: Mapping[Place, AttentionGraph],
         known: pd.DataFrame | None = None,
     ) -> Score:
-        """Read a score of some heads, by its name from `known` or else their head table.
+        """Read a score of heads, by its name from `known` or else from their head table.
 
         Raises
         ------
@@ -71,7 +71,7 @@ class Score:
         return any(isinstance(value, str) for value in self.values.values())
 
     def text(self, place: Place) -> str:
-        """Write what a head scores, as in "0.75"; "" where it has no score."""
+        """Write a head's score, as in "0.75"; "" if it has none."""
         value = self.values.get(place, "")
         if isinstance(value, str):
             return shown_text(value)
@@ -149,6 +149,6 @@ def _items(score: Any) -> Iterable[tuple[Any, Any]]:
 
 
 def _places(key: tuple[Any, ...], heads: Mapping[Place, AttentionGraph]) -> list[Place]:
-    """Find the heads that a layer and a head, or a stack with them, name."""
+    """Find the heads at (layer, head), or (stack, layer, head)."""
     *stack, layer, head = key
     return [place for place in heads if place[1:] == (layer, head) and stack in ([], [place[0]])]

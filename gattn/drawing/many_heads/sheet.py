@@ -23,7 +23,7 @@ _PIXELS = 128
 
 
 class GridFigure(Figure):
-    """A figure without pyplot that a notebook shows where it is the value of a cell."""
+    """A figure without pyplot that a notebook shows if it is the value of a cell."""
 
     def _repr_png_(self) -> bytes:
         buffer = io.BytesIO()
@@ -45,7 +45,7 @@ class _Cells(AxesImage):
 
 
 class Sheet:
-    """One Axes all over a figure: drawn sooner than an Axes for each of a thousand matrices.
+    """One Axes over a whole figure: faster than one Axes for each of a thousand matrices.
 
     Parameters
     ----------
@@ -83,7 +83,7 @@ class Sheet:
     def add_lines(
         self, lines: Iterable[Sequence[tuple[float, float]]], gid: str, **style: Any
     ) -> None:
-        """Draw lines in the colour of texts, where there are any."""
+        """Draw lines, if any, in the colour of texts."""
         found = [[(x, -y) for x, y in line] for line in lines]
         if found:
             plain: dict[str, Any] = {"colors": mpl.rcParams["text.color"], "capstyle": "butt"}
@@ -110,7 +110,7 @@ def as_inches(points: float) -> float:
 
 
 def line_height(size: float) -> float:
-    """Tell the height in inches of a line of text of some size in points."""
+    """Tell the height in inches of a line of text whose size is in points."""
     return as_inches(1.3 * size)
 
 

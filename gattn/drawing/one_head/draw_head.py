@@ -55,14 +55,15 @@ def draw_head(
     cmap: str | Colormap | None = None,
     labels: bool = True,
     legend: bool = True,
+    wording: Wording | None = None,
 ) -> Axes:
-    """Draw one head.
+    """Draw one head: an attention pattern as arcs, columns, a circle or a heatmap.
 
     An edge runs the way the information runs, from key to query. Width is attention on a linear
-    scale, colour on a square-root scale, from 0 to 1 in every picture (further where attention
-    exceeds 1, and from -1 in two colours where it is signed). Lines are thinner in longer texts;
-    the key shows how thick which attention is. A line below the picture says which
-    edges are shown, how many of how many, and what share of the attention.
+    scale, colour on a square-root scale, from 0 to 1 in every picture (further if attention exceeds
+    1, and from -1 in two colours if it is signed). Lines are thinner in longer texts; the key
+    explains them. The caption says which edges are shown, how many there are, and which share of
+    the attention they hold. `ax`, `cmap`, `labels` and `legend`: see `gattn.drawing`.
 
     Parameters
     ----------
@@ -71,55 +72,27 @@ def draw_head(
     layout : str, mapping or callable
         "arcs": tokens on a line, edges to the right above it and edges to the left below.
         "columns": keys on the left, queries on the right. "circle": tokens clockwise,
-        with arrowheads at the queries.
-        "matrix": rows are queries, columns keys. Or positions, ``{node: (x, y)}``, or a function
-        that computes them from ``head.to_networkx()``, such as ``networkx.circular_layout``.
-    ax : Axes, optional
-        Where to draw. By default a new pyplot figure of a size that fits the number of tokens:
-        it is the caller's to show, save and close.
+        with arrowheads at the queries. "matrix": a heatmap, queries as rows and keys as columns.
+        Or positions, ``{node: (x, y)}``, or a function that computes them from
+        ``head.to_networkx()``, such as ``networkx.circular_layout``.
     threshold : float, optional
         Show the edges of at least this attention. By default a matrix shows all edges; other
-        pictures show all of up to about 150 edges but the tiny ones, and stay readable beyond by
-        a threshold that grows with the text. They show at least one edge of each query; of nearly
-        uniform attention in a long text, evenly one edge in k.
+        pictures show all but tiny ones up to about 150, and beyond that raise the threshold with
+        the length of the text. They show at least one edge per query; if attention is nearly
+        uniform in a long text, evenly one edge in k.
     values : {"attention", "score", "contribution", "value_norm"}
         What a matrix shows: the attention, the scores before normalising, or the lengths of what
         the edges add to the output (`contribution`) or carry (`value_norm`).
-    cmap : str or Colormap, optional
-        The colours; by default some that stand out from the style's background.
-    labels : bool
-        Whether to write the tokens.
-    legend : bool
-        Whether to show what widths and colours mean.
-
-    Returns
-    -------
-    Axes
-        The Axes drawn on; never shown, saved or closed here.
+    wording : Wording, optional
+        What the edges are called if they do not run from key to query.
 
     Raises
     ------
     SelectionError
-        Where there is no such layout, colour map or threshold, or the head lacks the values or
-        the position of a node.
+        If there is no such layout, colour map or threshold, or the head lacks the values or the
+        position of a node.
     """
-    chosen: dict[str, Any] = {"threshold": threshold, "values": values, "cmap": cmap}
-    return draw_named(Wording(), head, layout, ax=ax, labels=labels, legend=legend, **chosen)
-
-
-def draw_named(
-    wording: Wording,
-    head: AttentionGraph,
-    layout: Layout = "arcs",
-    *,
-    ax: Axes | None = None,
-    threshold: float | None = None,
-    values: str = "attention",
-    cmap: str | Colormap | None = None,
-    labels: bool = True,
-    legend: bool = True,
-) -> Axes:
-    """Draw what `draw_head` draws, where edges have other names than between keys and queries."""
+    wording = wording or Wording()
     if values in OPTIONS and values != "attention" and layout != "matrix":
         raise SelectionError(
             f"Only attention is drawn as edges; {values} takes layout='matrix', values={values!r}."

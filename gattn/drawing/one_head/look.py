@@ -29,7 +29,7 @@ class Wording:
     weight : str
         What its width and colour mean.
     title : str
-        What stands above; the head's name where it is not given.
+        What stands above; by default the head's name.
     notes : sequence of str
         What stands below, after what is shown.
     """

@@ -23,7 +23,7 @@ _AROUND = 0.4
 
 
 def said(head: AttentionGraph) -> str:
-    """Write what the lines mean, where there are generated tokens."""
+    """Say what the lines mean, if there are generated tokens."""
     if not head.generated:
         return ""
     return f"; lines mark {head.generated} generated token{'s' * (head.generated > 1)}"
@@ -48,7 +48,7 @@ def mark_columns(ax: Axes, head: AttentionGraph, positions: Positions) -> None:
 
 
 def mark_circle(ax: Axes, head: AttentionGraph, positions: Positions, radius: float) -> None:
-    """Draw a line around the generated tokens of a circle, of so many points' radius."""
+    """Draw a line around the generated tokens of a circle, whose radius is in points."""
     angles = [math.atan2(*positions[node]) % math.tau for node in layouts.generated(head)]
     if angles:
         around = _AROUND * math.tau / (len(positions) + 1)

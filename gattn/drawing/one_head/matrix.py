@@ -27,7 +27,7 @@ FEWEST_CELLS, MOST_CELLS = 64, 1024
 
 @dataclass(frozen=True)
 class Cells:
-    """A matrix with room for a sink, NaN where there is no edge.
+    """A matrix with room for a sink; NaN means no edge.
 
     Parameters
     ----------
@@ -48,7 +48,7 @@ def most_cells(ax: Axes) -> int:
 
 
 def block_size(head: AttentionGraph, most: int) -> int:
-    """Tell how many tokens share a row where there are at most `most` rows and columns."""
+    """Count the tokens that share a row if there are at most `most` rows and columns."""
     return max(1, -(-max(head.graph.num_queries, head.graph.num_keys) // most))
 
 

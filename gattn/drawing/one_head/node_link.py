@@ -162,7 +162,7 @@ def _radial(x: float, y: float) -> dict[str, Any]:
 
 
 def given_positions(head: AttentionGraph, layout: Mapping[Any, Any]) -> Positions:
-    """Read the positions of a head's nodes, in their order, from a dict as of NetworkX."""
+    """Read the positions of a head's nodes, in their order, from a dict like those of NetworkX."""
     nodes = _free_labels(head, split=_is_split(layout))
     if missing := [node for node in nodes if node not in layout]:
         raise SelectionError(

@@ -40,11 +40,11 @@ from gattn.heads.head import AttentionGraph
 from gattn.names.tokens import find_token
 
 _NOT_SHARED_OUT = ("score", "value_norm")
-"""What an edge that was not kept has none of, whereas its attention counts as 0."""
+"""Values that a dropped edge lacks, whereas its attention counts as 0."""
 _LINE = 1.8
 """The distance between lines, in font sizes."""
 _NARROWEST, _WIDEST = 26.0, 52.0
-"""The longest line where the figure is ours, in font sizes, of a short text and of a long one."""
+"""The longest line in a figure of our own, in font sizes, of a short text and of a long one."""
 
 
 def draw_text(
@@ -57,41 +57,31 @@ def draw_text(
     cmap: str | Colormap | None = None,
     legend: bool = True,
 ) -> Axes:
-    """Write the text, each token shaded by what one query gives to it.
+    """Write the text, each token shaded by the attention that one query gives to it.
 
-    The text is set as prose: parts of a word stand together, a newline ends the line. The query is
-    outlined; tokens that it has no edge to are pale and not shaded. Colours are those of a
-    matrix, on a square-root scale. The line below says which edges are shown, how many of how
-    many, what share of the query's mass, and what the sink has.
+    The text is set as prose: the parts of a word stand together, a newline ends the line. The query
+    is outlined; tokens without an edge to it are pale and not shaded. Colours are those of a
+    matrix, on a square-root scale. The caption says which edges are shown, how many there are,
+    which share of the query's attention they hold, and what the sink holds. `ax`, `cmap` and
+    `legend`: see `gattn.drawing`; on axes of yours the text shrinks until it fits.
 
     Parameters
     ----------
     heads : AttentionGraph or iterable of them
-        A head, or several heads of one text, of which the mean is shown. An edge that a head did
-        not keep counts as no attention and no contribution; the mean score and value norm are of
-        the heads that have the edge, and the line below says so.
+        A head, or several heads of one text, whose mean is shown. An edge that a head did not keep
+        counts as no attention and no contribution; the mean score and value norm are of the heads
+        that have the edge, and the caption says so.
     query : int or str, optional
-        The query's position, from the end where negative, or its text; by default the last one.
+        The query's position, from the end if negative, or its text; by default the last one.
     key : int or str, optional
-        Instead of a query: shade each token by what it, as the query, gives to this key.
-    ax : Axes, optional
-        Where to draw; the text shrinks until it fits. By default a new pyplot figure.
+        Instead of a query: shade each token by the attention that it gives to this key.
     values : {"attention", "score", "contribution", "value_norm"}
         Which number of the edges.
-    cmap : str or Colormap, optional
-        The colours; by default some that stand out from the style's background.
-    legend : bool
-        Whether to show what the colours mean.
-
-    Returns
-    -------
-    Axes
-        The Axes drawn on; never shown, saved or closed here.
 
     Raises
     ------
     SelectionError
-        Where there is no such query, key or colour map, the heads lack the values or are of
+        If there is no such query, key or colour map, or the heads lack the values or are of
         several texts.
     """
     chosen = [heads] if isinstance(heads, AttentionGraph) else list(heads)

@@ -64,7 +64,7 @@ class Words:
     spaces : list of int
         How many spaces stand before each.
     ends_line : list of bool
-        Whether a new line begins behind it.
+        Whether a new line begins after it.
     """
 
     texts: list[str]

@@ -47,35 +47,26 @@ def draw_token_graph(
     ax: Axes | None = None,
     labels: bool = True,
 ) -> Axes:
-    """Draw who may attend to whom.
+    """Draw who may attend to whom. `ax` and `labels`: see `gattn.drawing`.
 
     Parameters
     ----------
     graph : TokenGraph
         The token graph.
     layout : str, mapping or callable
-        "matrix": rows are queries, columns keys, a cell for each edge. Where there are more tokens
-        than pixels a cell is a block of pairs, shaded by the share of them that are edges, counted
-        in bounded memory. Or "arcs", "columns", "circle", and positions,
-        as for `draw_head`: up to some hundred edges, and of more evenly one in k.
+        "matrix": rows are queries, columns keys, with a cell per edge. If there are more tokens
+        than pixels, a cell is a block of pairs, shaded by the share of them that are edges. Or
+        "arcs", "columns", "circle", and positions, as for `draw_head`: all of up to some hundred
+        edges, beyond that evenly one in k.
     tokens : sequence of str
-        The tokens' texts (the keys', where the graph is bipartite); positions where not given.
-    ax : Axes, optional
-        Where to draw. By default a new pyplot figure of a size that fits the number of tokens.
-    labels : bool
-        Whether to write the tokens.
-
-    Returns
-    -------
-    Axes
-        The Axes drawn on; never shown, saved or closed here.
+        The tokens' texts (those of keys in a bipartite graph); positions by default.
 
     Raises
     ------
     SelectionError
-        Where there is no such layout, or too many pairs to look at.
+        If there is no such layout, or too many pairs to look at.
     ShapeError
-        Where `tokens` are not as many as the graph's.
+        If there are not as many `tokens` as in the graph.
     """
     if tokens and len(tokens) != graph.num_tokens:
         raise ShapeError(f"tokens must be {graph.num_tokens} texts, not {len(tokens)}.")
@@ -98,7 +89,7 @@ def draw_token_graph(
 
 
 def _check_size(graph: TokenGraph, layout: Layout) -> None:
-    """Refuse what would take more than some ten seconds."""
+    """Refuse what would take more than about ten seconds."""
     tokens = max(graph.num_queries, graph.num_keys)
     if layout != "matrix":
         for count, most, name in ((tokens, _MOST_TOKENS, "tokens"), (None, _MOST_EDGES, "edges")):

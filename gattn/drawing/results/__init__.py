@@ -1,1 +1,1 @@
-"""Pictures of what analyses return."""
+"""Pictures of what analyses return; `gattn.drawing` says what `ax`, `cmap` and `options` mean."""

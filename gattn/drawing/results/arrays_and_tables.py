@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
 from gattn.drawing.canvas.colours import NO_NUMBER, colour_map, given_map, layer_colours
-from gattn.drawing.canvas.frame import LARGEST, describe, new_axes, width_of_tokens
+from gattn.drawing.canvas.frame import LARGEST, describe, new_axes, pitch, width_of_tokens
 from gattn.drawing.canvas.heatmaps import draw_heatmap, draw_kinds, write_cells
 from gattn.drawing.canvas.keys import label_layers
-from gattn.drawing.canvas.labels import font_size
+from gattn.drawing.canvas.labels import small_size, widest_of
 from gattn.drawing.canvas.sides import label_rows, label_tokens
 from gattn.errors import SelectionError
 from gattn.names.text import visible
@@ -32,36 +32,27 @@ def draw_array(
     cmap: str | Colormap | None = None,
     **options: Any,
 ) -> Axes:
-    """Draw an array with named axes: points, lines, or a matrix with its first axis going down.
+    """Draw an array with named axes: points, lines, or a heatmap with its first axis going down.
 
-    Of one number per token, or the like, and head, all heads are drawn: a row each, or a line where
-    it is a spectrum. Of other arrays with more than two axes the last two are drawn, at the last
-    place of the others (mostly the last layer); the title says which. Name another as in
-    ``draw(layer=0)``. Where there is no number it is grey.
+    If there is one number per head and token (or eigenvalue and the like), all heads are drawn: one
+    row per head, or one line per head for spectra. Other arrays with more than two axes are drawn
+    at the last place of the first axes, usually the last layer; the title says which. Select
+    another as in ``draw(layer=0)``. Missing numbers are grey.
 
     Parameters
     ----------
     array : DataArray
         What to draw.
-    ax : Axes, optional
-        Where to draw; by default in a new pyplot figure, the caller's to show and close.
     title : str, optional
-        What to write above, in place of what it was computed from and the notes.
-    cmap : str or Colormap, optional
-        The colours of a matrix, or of layers.
+        A title of your own; there is no caption then.
     **options
-        The names of axes select, as in ``layer=0``; others are passed on to ``Axes.plot`` or
+        Names of axes select a place, as in ``layer=0``; others go to ``Axes.plot`` or
         ``Axes.imshow``.
-
-    Returns
-    -------
-    Axes
-        The axes; their figure is never shown, saved or closed here.
 
     Raises
     ------
     SelectionError
-        Where there is nothing to draw, or no such place or colour map.
+        If there is nothing to draw, or no such place or colour map.
     """
     cmap = cmap and given_map(cmap)
     chosen = {str(axis): options.pop(str(axis)) for axis in array.dims if axis in options}
@@ -88,7 +79,7 @@ def draw_array(
 
 
 def _last_places(array: xr.DataArray) -> xr.DataArray:
-    """Leave two axes, or those of heads and one more; of axes with one place none."""
+    """Reduce an array to two axes, or to layer, head and one more; drop axes of one place."""
     for axis in [axis for axis in array.dims if array.sizes[axis] == 1]:
         if array.ndim > 1:
             array = array.isel({axis: 0})
@@ -99,7 +90,7 @@ def _last_places(array: xr.DataArray) -> xr.DataArray:
 
 
 def _draw_points(array: xr.DataArray, ax: Axes | None, options: Mapping[str, Any]) -> Axes:
-    """Draw one number per place: a line over what counts, a stem each over tokens."""
+    """Draw one number per place: a line over counts, stems over tokens."""
     (axis,) = map(str, array.dims)
     values = array.to_numpy()
     ax = ax if ax is not None else new_axes(max(6.4, _matrix_size(1, array.size)[0]), 3.6)
@@ -171,37 +162,24 @@ def draw_table(
     cmap: str | Colormap | None = None,
     **options: Any,
 ) -> Axes:
-    """Draw a table of numbers: one row of colours a row, each column on a scale of its own.
+    """Draw a table of numbers as a heatmap, each column on a scale of its own.
 
-    Scales go from 0 to the largest number, and around 0 where there are negative ones.
-
-    Numbers are written in the cells where there is room. A long table is a heat map of its rows in
-    order.
+    Scales go from 0 to the largest number, or around 0 if there are negative ones. Numbers are
+    written in the cells where there is room.
 
     Parameters
     ----------
     table : DataFrame
         What to draw.
-    ax : Axes, optional
-        Where to draw; by default in a new pyplot figure, the caller's to show and close.
     columns : sequence of str, optional
-        The columns to show; all that hold numbers where not given.
+        The columns to show; by default all that hold numbers.
     shares : sequence of str
-        The columns that go from 0 to 1, and are drawn on that scale.
-    cmap : str or Colormap, optional
-        The colours.
-    **options
-        Passed on to ``Axes.imshow``.
-
-    Returns
-    -------
-    Axes
-        The axes; their figure is never shown, saved or closed here.
+        The columns drawn on a scale from 0 to 1.
 
     Raises
     ------
     SelectionError
-        Where no column holds numbers, or there is no such colour map.
+        If no column holds numbers, or there is no such colour map.
     """
     cmap = cmap and given_map(cmap)
     table = without_only_stack(table)
@@ -217,8 +195,7 @@ def draw_table(
     label_rows(ax, rows)
     if table.index.nlevels == 1 and table.index.name:
         ax.set_ylabel(str(table.index.name))
-    ax.set_xticks(range(len(names)), [name.replace("_", "\n") for name in names])
-    ax.tick_params(axis="x", labelsize=0.75 * font_size(), length=0)
+    _name_columns(ax, names)
     write_cells(ax, values, painted)
     ax.spines[:].set_visible(False)
     said = "each column on a scale of its own" + ", shares from 0 to 1" * bool(shares)
@@ -226,8 +203,17 @@ def draw_table(
     return ax
 
 
+def _name_columns(ax: Axes, names: Sequence[str]) -> None:
+    """Name columns in several lines, or upright where these would meet."""
+    widest = widest_of([part for name in names for part in name.split("_")]) * small_size()
+    is_narrow = 0.85 * widest > pitch(ax, len(names), "x")
+    texts = [name.replace("_", " " if is_narrow else "\n") for name in names]
+    ax.set_xticks(range(len(names)), texts, rotation=90 * is_narrow)
+    ax.tick_params(axis="x", labelsize=small_size(), length=0)
+
+
 def without_only_stack(table: pd.DataFrame) -> pd.DataFrame:
-    """Leave the stack out of rows' names where there is but one."""
+    """Drop the stack from the names of rows if there is only one."""
     if "stack" in table.index.names and table.index.get_level_values("stack").nunique() == 1:
         return table.droplevel("stack")
     return table
@@ -285,7 +271,7 @@ def _numeric(table: pd.DataFrame) -> list[str]:
 
 
 def _row_names(table: pd.DataFrame) -> list[str]:
-    """Name the rows by what they are of, and where that are tokens, by these."""
+    """Name the rows by their index, and by their tokens if there are any."""
     names = [_place(label) for label in table.index]
     if "token" in table.columns:
         tokens = [visible(str(token)) for token in table["token"]]
@@ -294,7 +280,7 @@ def _row_names(table: pd.DataFrame) -> list[str]:
 
 
 def _place(label: Any) -> str:
-    """Name a row; of a head "1.3" as on the command line."""
+    """Name a row; a head is "1.3", as on the command line."""
     if not isinstance(label, tuple):
         return str(label)
     texts = [part for part in label if isinstance(part, str)]
@@ -305,7 +291,7 @@ def _place(label: Any) -> str:
 def _painted(
     values: NDArray[np.float64], are_shares: NDArray[np.bool_], cmap: str | Colormap | None
 ) -> NDArray[np.float64]:
-    """Colour each column, from 0 on, or around 0 where there are negative numbers."""
+    """Colour each column, from 0, or around 0 if there are negative numbers."""
     painted = np.full((*values.shape, 4), to_rgba(NO_NUMBER))
     for column, is_share in enumerate(are_shares):
         shown = values[:, column]

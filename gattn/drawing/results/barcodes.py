@@ -1,4 +1,4 @@
-"""Pictures of barcodes: one bar a component or loop, from where it is born to where it dies."""
+"""Pictures of barcodes: one bar per component or loop, from its birth to its death."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAMES = {0: "components", 1: "loops"}
 _COLOURS = {0: "#2471b1", 1: "#cc6a1b"}
 _THICKEST, _THINNEST = 6.0, 0.6
 _MOST = 150
-"""How many bars of a dimension are drawn, the longest ones."""
+"""How many bars are drawn per dimension, the longest ones."""
 
 
 def draw_barcode(
@@ -30,28 +30,19 @@ def draw_barcode(
     ax: Axes | None = None,
     **options: Any,
 ) -> Axes:
-    """Draw the bars of one head, the longest of each dimension on top, and up to 150 of each.
+    """Draw the bars of one head, up to 150 per dimension, the longest on top.
 
     Parameters
     ----------
     bars : Barcode
         What `gattn.analysis.barcode` returns.
     layer, head : int, optional
-        Which head; the last one, or the last of this layer, where not given. The title says which.
-    ax : Axes, optional
-        Where to draw; by default in a new pyplot figure, the caller's to show and close.
-    **options
-        Passed on to ``Axes.hlines``.
-
-    Returns
-    -------
-    Axes
-        The axes; their figure is never shown, saved or closed here.
+        Which head; by default the last one, or the last one of this layer.
 
     Raises
     ------
     SelectionError
-        Where there is no such head, or there are no bars.
+        If there is no such head, or there are no bars.
     """
     found = list(dict.fromkeys(place[:2] for place in bars.index))
     places = [
@@ -60,7 +51,7 @@ def draw_barcode(
         if (layer is None or place[0] == layer) and (head is None or place[1] == head)
     ]
     if not places:
-        raise SelectionError(f"There are no bars of layer {layer}, head {head}; of {found} alone.")
+        raise SelectionError(f"There are no bars for layer {layer}, head {head}, only for {found}.")
     shown = bars.xs(places[-1], level=("layer", "head"))
     parts = {d: shown.loc[[d]] for d in sorted(set(shown.index), reverse=True)}
     count = sum(min(len(part), _MOST) for part in parts.values())

@@ -1,4 +1,4 @@
-"""Pictures of bottlenecks: tokens across, layers up, and what has to go to part two tokens."""
+"""Pictures of bottlenecks: tokens across, layers up, and the minimum cut between two tokens."""
 
 from __future__ import annotations
 
@@ -15,21 +15,14 @@ _CUT = "#d55e00"
 
 
 def draw_bottlenecks(found: pd.DataFrame, *, ax: Axes | None = None, **options: Any) -> Axes:
-    """Draw a minimum cut among all that information passes from one token to another.
+    """Draw a minimum cut among all nodes and edges that carry information from token to token.
 
     Parameters
     ----------
     found : Bottlenecks
-        What `gattn.analysis.bottlenecks` gave.
-    ax : Axes, optional
-        Where to draw; by default in a new pyplot figure, the caller's to show and close.
+        What `gattn.analysis.bottlenecks` returns.
     **options
-        Passed on to the lines of what passes, such as ``color``.
-
-    Returns
-    -------
-    Axes
-        The axes; their figure is never shown, saved or closed here.
+        Passed on to the lines, such as ``color``.
     """
     tokens, between, cut = (found.attrs[name] for name in ("tokens", "between", "cut"))
     if ax is None:

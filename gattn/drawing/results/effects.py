@@ -1,66 +1,22 @@
-"""Pictures of what edits change in a model's answer, on the graph itself among them."""
+"""Pictures of what edits change in a model's answer, also on the graph itself."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Colormap
-from numpy.typing import NDArray
 
-from gattn.drawing.canvas.colours import Scale, colour_map
-from gattn.drawing.canvas.curves import half_ellipses, loops
-from gattn.drawing.canvas.frame import describe, new_axes, shown_text
-from gattn.drawing.canvas.heatmaps import draw_heatmap, write_cells
-from gattn.drawing.canvas.keys import add_colour_bar
-from gattn.drawing.canvas.labels import font_size, text_style
-from gattn.drawing.canvas.pen import Pen
-from gattn.drawing.canvas.sides import label_tokens
-from gattn.drawing.layers.layered import LayeredEdges, Line, draw_nodes, lay, layered_axes, set_up
+from gattn.drawing.canvas.frame import describe, shown_text
+from gattn.drawing.results.effect_layouts import LAYOUTS, Changes
 from gattn.edit_records import in_words
 from gattn.errors import SelectionError
 
 if TYPE_CHECKING:
     from gattn.models.effects.effect_tables import Effects
 
-_MOST_EDGES = 300
-_MOST_BARS = 40
-_WIDE = 12.0
 _EDGE = ["layer", "head", "query", "key"]
-
-
-@dataclass(frozen=True)
-class _Changes:
-    """What all layouts need: the numbers, and their name and colours."""
-
-    values: NDArray[np.float64]
-    pen: Pen
-    cmap: str | Colormap | None
-
-    @classmethod
-    def of(cls, table: pd.DataFrame, tokens: int, cmap: str | Colormap | None) -> _Changes:
-        column = "estimate" if "estimate" in table else "effect"
-        values = table[column].to_numpy(dtype=np.float64)
-        finite = values[np.isfinite(values)]
-        top = float(np.abs(finite).max(initial=0)) or 1.0
-        widest = max(1.5, 6.5 / max(tokens, 5) ** 0.25)
-        scale = Scale(top, bool((finite < 0).any()), widest)
-        metric = shown_text(str(table.attrs.get("metric", "")), limit=80)
-        name = "estimated change" if column == "estimate" else "change"
-        name = f"{name} in {metric}" if metric else name
-        return cls(values, Pen(scale, colour_map(cmap, is_signed=scale.is_signed), name), cmap)
-
-    def strongest(self) -> NDArray[np.int64]:
-        """Choose the rows that can be seen, the weakest first."""
-        sizes = np.abs(np.nan_to_num(self.values))
-        order = np.argsort(sizes, kind="stable")[-_MOST_EDGES:]
-        found: NDArray[np.int64] = order[sizes[order] > 0]
-        return found
 
 
 def draw_effects(
@@ -72,32 +28,22 @@ def draw_effects(
 ) -> Axes:
     """Draw what edits change in a metric of the model's answer.
 
-    Colours are the change, around 0 where there are falls, and are labelled with the metric. Of
-    a table of `gattn.estimate` estimates are drawn.
+    Colours show the change, around 0 if some are negative. If the table is of `gattn.estimate`,
+    the estimates are drawn.
 
     Parameters
     ----------
     table : Effects
-        What `gattn.effect` or `gattn.estimate` gives, or some of its rows.
+        What `gattn.effect` or `gattn.estimate` returns, or some of its rows.
     layout : str, optional
-        "edits": a bar an edit. "heads": a matrix, layers by heads. Of single edges: "arcs" and
-        "matrix" for those of one head, and "layered" for those of several, all layers one on the
-        other; between two tokens of a layer the strongest head is drawn. By default the one that
-        fits.
-    ax : Axes, optional
-        Where to draw; by default in a new pyplot figure, the caller's to show and close.
-    cmap : str or Colormap, optional
-        The colours.
-
-    Returns
-    -------
-    Axes
-        The axes; their figure is never shown, saved or closed here.
+        "edits": one bar per edit. "heads": a heatmap, layers by heads. For edits of single edges:
+        "arcs" and "matrix" if they are of one head, "layered" if of several; there each pair of
+        tokens in a layer shows its strongest head. By default the one that fits.
 
     Raises
     ------
     SelectionError
-        Where there are no rows, or these are not of the kind that the layout shows.
+        If there are no rows, or the layout does not show edits of their kind.
     """
     if not len(table) or not {"effect", "layer", "head", "query", "key"} <= set(table.columns):
         raise SelectionError(
@@ -105,20 +51,20 @@ def draw_effects(
             "query, key and effect."
         )
     layout = _fitting(table) if layout is None else layout
-    if layout not in _DRAW:
-        raise SelectionError(f"layout is one of {', '.join(_DRAW)}, not {layout!r}.")
+    if layout not in LAYOUTS:
+        raise SelectionError(f"layout is one of {', '.join(LAYOUTS)}, not {layout!r}.")
     _check_layout(table, layout)
     tokens = _tokens_by_position(table)
-    changes = _Changes.of(table, len(tokens), cmap)
-    ax, notes = _DRAW[layout](table, changes, tokens, ax)
+    changes = Changes.of(table, len(tokens), cmap)
+    ax, notes = LAYOUTS[layout](table, changes, tokens, ax)
     describe(ax, {}, _effects_title(table, layout), [*notes, *_around(table)])
     return ax
 
 
 def _around(table: pd.DataFrame) -> list[str]:
-    """Say which edits the model ran with beside those whose effects these are."""
+    """Name the edits that the model ran with besides those measured."""
     edits = in_words(table.attrs.get("edits", ()))
-    return [f"of the model {edits}"] if edits else []
+    return [f"in the model {edits}"] if edits else []
 
 
 def _are_edges(table: pd.DataFrame) -> bool:
@@ -131,7 +77,7 @@ def _are_heads(table: pd.DataFrame) -> bool:
 
 
 def _are_unique(table: pd.DataFrame) -> bool:
-    """Say whether each place is edited once: where no stack is named there is but one."""
+    """Say whether each place is edited only once; without names there is only one stack."""
     places = table[[*(["stack"] * (len(_stacks(table)) > 1)), *_EDGE]]
     return not bool(places.duplicated().any())
 
@@ -175,7 +121,7 @@ def _check_layout(table: pd.DataFrame, layout: str) -> None:
 
 
 def _tokens_by_position(table: pd.DataFrame) -> dict[int, str]:
-    """Name the tokens by their positions, as far as they are known."""
+    """Map positions to tokens, as far as they are known."""
     known = dict(enumerate(map(str, table.attrs.get("tokens", ()))))
     for side in ("query", "key"):
         places = table[side].dropna().astype(int)
@@ -195,148 +141,3 @@ def _effects_title(table: pd.DataFrame, layout: str) -> str:
         "edits" if layout == "edits" else f"cutting {what}" if is_cut else f"edits of {what}"
     )
     return " · ".join(parts)
-
-
-def _draw_edits(
-    table: pd.DataFrame, changes: _Changes, tokens: Mapping[int, str], ax: Axes | None
-) -> tuple[Axes, list[str]]:
-    shown = np.arange(len(table))
-    if len(table) > _MOST_BARS:
-        shown = np.sort(
-            np.argsort(-np.abs(np.nan_to_num(changes.values)), kind="stable")[:_MOST_BARS]
-        )
-    ax = ax if ax is not None else new_axes(7.2, 1.4 + 0.26 * len(shown))
-    values = changes.values[shown]
-    rows = np.arange(len(shown))
-    ax.barh(rows, values, color=changes.pen.colours(values), edgecolor="0.5", lw=0.4)
-    ax.axvline(0, color=ax.xaxis.label.get_color(), lw=0.8)
-    given = list(table.get("edit", table.index))
-    names = [shown_text(str(given[n]), limit=44) for n in shown]
-    ax.set_yticks(rows, names, size=0.85 * font_size(), **text_style(names))
-    ax.invert_yaxis()
-    ax.set_xlabel(changes.pen.name, **text_style([changes.pen.name]))
-    ax.spines[["top", "right", "left"]].set_visible(False)
-    ax.tick_params(axis="y", length=0)
-    if len(shown) < len(table):
-        return ax, [f"the {len(shown)} strongest of {len(table):,} edits"]
-    return ax, []
-
-
-def _draw_heads(
-    table: pd.DataFrame, changes: _Changes, tokens: Mapping[int, str], ax: Axes | None
-) -> tuple[Axes, list[str]]:
-    layers, heads = (sorted(set(table[name].astype(int))) for name in ("layer", "head"))
-    values = np.full((len(layers), len(heads)), np.nan)
-    for layer, head, value in zip(table["layer"], table["head"], changes.values, strict=True):
-        values[layers.index(layer), heads.index(head)] = value
-    if ax is None:
-        ax = new_axes(min(_WIDE, 2.6 + 0.55 * len(heads)), min(_WIDE, 1.5 + 0.4 * len(layers)))
-    draw_heatmap(ax, values, changes.pen.name, changes.cmap)
-    write_cells(ax, values, ax.images[-1].to_rgba(np.ma.masked_invalid(values)))
-    ax.set_xticks(range(len(heads)), [str(head) for head in heads])
-    ax.set_yticks(range(len(layers)), [str(layer) for layer in layers])
-    ax.set(xlabel="head", ylabel="layer")
-    ax.tick_params(length=0)
-    return ax, []
-
-
-def _draw_edge_matrix(
-    table: pd.DataFrame, changes: _Changes, tokens: Mapping[int, str], ax: Axes | None
-) -> tuple[Axes, list[str]]:
-    places = list(tokens)
-    values = np.full((len(places), len(places)), np.nan)
-    row = {place: n for n, place in enumerate(places)}
-    for query, key, value in zip(table["query"], table["key"], changes.values, strict=True):
-        values[row[query], row[key]] = value
-    if ax is None:
-        side = min(_WIDE, max(4.4, 2.2 + 0.3 * len(places)))
-        ax = new_axes(side, 0.88 * side)
-    draw_heatmap(ax, values, changes.pen.name, changes.cmap)
-    for side_of, name in (("x", "key"), ("y", "query")):
-        label_tokens(ax, places, list(tokens.values()), side_of)
-        ax.set(**{f"{side_of}label": name})
-    missing = int(np.isnan(values).sum())
-    return ax, ["grey: no such edge, or not measured"] if missing else []
-
-
-def _draw_arcs(
-    table: pd.DataFrame, changes: _Changes, tokens: Mapping[int, str], ax: Axes | None
-) -> tuple[Axes, list[str]]:
-    row = {place: n for n, place in enumerate(tokens)}
-    if ax is None:
-        wide = min(13.0, max(5.0, 2.2 + 0.42 * len(row)))
-        ax = new_axes(wide, max(3.2, 0.42 * wide))
-    chosen = changes.strongest()
-    ends = [np.array([row[place] for place in table[side]])[chosen] for side in ("key", "query")]
-    start, end = (np.stack([x, np.zeros(len(x))], axis=1).astype(float) for x in ends)
-    is_loop = ends[0] == ends[1]
-    up = np.tile([[0.0, 1.0]], (int(is_loop.sum()), 1))
-    paths: NDArray[Any] = np.empty(len(chosen), dtype=object)
-    reach = [float((end - start)[:, 0].max(initial=0)), float((start - end)[:, 0].max(initial=0))]
-    high = max(reach[0] / 2, reach[1] / 2, 1.0)
-    paths[~is_loop] = half_ellipses(start[~is_loop], end[~is_loop])
-    paths[is_loop] = loops(start[is_loop], up, (0.5, 0.22 * high))
-    changes.pen.draw(ax, list(paths), changes.values[chosen])
-    low = -reach[1] / 2 if reach[1] else -0.06 * high
-    ax.set(xlim=(-0.7, len(row) - 0.3), ylim=(1.08 * low, 1.08 * max(reach[0] / 2, 0.3 * high)))
-    ax.scatter(list(row.values()), np.zeros(len(row)), s=10, color="0.5", zorder=3)
-    label_tokens(ax, list(tokens), list(tokens.values()), "x")
-    ax.set_yticks([])
-    ax.spines[:].set_visible(False)
-    ax.set_xlabel("above: key → query to the right" + "; below: to the left" * bool(reach[1]))
-    _add_bar(ax, changes.pen)
-    return ax, _strongest_said(changes, chosen)
-
-
-def _draw_edges_by_layer(
-    table: pd.DataFrame, changes: _Changes, tokens: Mapping[int, str], ax: Axes | None
-) -> tuple[Axes, list[str]]:
-    row = {place: n for n, place in enumerate(tokens)}
-    layers = list(range(int(table["layer"].min()), int(table["layer"].max()) + 1))
-    ax = ax if ax is not None else layered_axes(len(row), len(layers))
-    lines = LayeredEdges(ax, changes.pen)
-    order = changes.strongest()
-    drawn: dict[tuple[int, int, int], int] = {}
-    for n in order:  # The strongest head of an edge comes last.
-        layer, query, key = (int(table[name].iloc[n]) for name in ("layer", "query", "key"))
-        drawn[layer, query, key] = n
-    for (layer, query, key), n in drawn.items():
-        depth = layer - layers[0]
-        kind = "self" if query == key else "attention"
-        path, peak = lay(kind, row[key], depth, row[query], depth + 1)
-        name = f"{layer}.{table['head'].iloc[n]}"
-        lines.add(Line(float(changes.values[n]), kind, path, peak, name))
-    lines.draw()
-    draw_nodes(ax, [(x, depth, True) for x in row.values() for depth in range(len(layers) + 1)])
-    set_up(ax, tokens, layers, labels=True)
-    lines.name_strongest(12)
-    _add_bar(ax, changes.pen)
-    notes = _strongest_said(changes, order)
-    if len(drawn) < len(order):
-        notes.append("of several heads the strongest")
-    return ax, notes
-
-
-def _strongest_said(changes: _Changes, chosen: NDArray[np.int64]) -> list[str]:
-    if len(chosen) < int((np.nan_to_num(changes.values) != 0).sum()):
-        return [f"the {len(chosen)} strongest of {len(changes.values):,} edges"]
-    return []
-
-
-def _add_bar(ax: Axes, pen: Pen) -> None:
-    add_colour_bar(ScalarMappable(pen.norm, pen.cmap), pen.name, ax, ticks=pen.scale.ticks)
-
-
-_DRAW: Mapping[
-    str,
-    Callable[
-        [pd.DataFrame, _Changes, Mapping[int, str], Axes | None],
-        tuple[Axes, list[str]],
-    ],
-] = {
-    "edits": _draw_edits,
-    "heads": _draw_heads,
-    "arcs": _draw_arcs,
-    "matrix": _draw_edge_matrix,
-    "layered": _draw_edges_by_layer,
-}

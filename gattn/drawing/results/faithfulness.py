@@ -24,26 +24,17 @@ _BASELINE = "random"
 
 
 def draw_curves(table: pd.DataFrame, *, ax: Axes | None = None, **options: Any) -> Axes:
-    """Draw what a metric becomes as more and more is cut, or given back.
+    """Draw how a metric changes as more and more is cut, or restored.
 
     Parameters
     ----------
     table : DataFrame
-        What `gattn.analysis.deletion_curve` or `insertion_curve` gives.
-    ax : Axes, optional
-        Where to draw; by default in a new pyplot figure, the caller's to show and close.
-    **options
-        Passed on to ``Axes.plot`` for each ranking.
-
-    Returns
-    -------
-    Axes
-        The axes; their figure is never shown, saved or closed here.
+        What `gattn.analysis.deletion_curve` or `insertion_curve` returns.
 
     Raises
     ------
     SelectionError
-        Where there are no curves.
+        If there are no curves.
     """
     names = [name for name in table.columns if name not in ("count", "random_low", "random_high")]
     if not names or not len(table):
@@ -75,26 +66,17 @@ def _inks() -> tuple[str, ...]:
 
 
 def draw_agreement(table: pd.DataFrame, *, ax: Axes | None = None, **options: Any) -> Axes:
-    """Draw correlations with their intervals, and with signs as diamonds.
+    """Draw correlations of sizes with their intervals, and correlations with signs as diamonds.
 
     Parameters
     ----------
     table : DataFrame
-        What `gattn.analysis.rank_agreement` gives.
-    ax : Axes, optional
-        Where to draw; by default in a new pyplot figure, the caller's to show and close.
-    **options
-        Passed on to ``Axes.errorbar``.
-
-    Returns
-    -------
-    Axes
-        The axes; their figure is never shown, saved or closed here.
+        What `gattn.analysis.rank_agreement` returns.
 
     Raises
     ------
     SelectionError
-        Where there are no rankings.
+        If there are no rankings.
     """
     if not len(table) or not {"correlation", "low", "high"} <= set(table.columns):
         raise SelectionError("There is nothing to draw: the table has no correlations.")

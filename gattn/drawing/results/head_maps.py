@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from gattn.analysis.heads.head_groups import HeadClusters, HeadMap
 
 _SIDES = ((0, 1), (1, 0), (0, -1), (-1, 0), (1, 1), (-1, 1), (1, -1), (-1, -1))
-"""Where a name may stand beside its point, from the best place on."""
+"""Where a name may stand beside its point, the best place first."""
 
 
 def draw_head_map(
@@ -33,25 +33,14 @@ def draw_head_map(
     cmap: str | Colormap | None = None,
     **options: Any,
 ) -> Axes:
-    """Draw a map of heads: near ones attend alike; colours are layers.
+    """Draw a map of heads: those close together attend alike; colours are layers.
 
-    A head is named "layer.head" where its name meets no other one.
+    A head is named "layer.head" if its name overlaps no other.
 
     Parameters
     ----------
     heads : HeadMap
-        What `gattn.analysis.head_map` gives.
-    ax : Axes, optional
-        Where to draw; by default in a new pyplot figure, the caller's to show and close.
-    cmap : str or Colormap, optional
-        The colours of layers; from "viridis" by default.
-    **options
-        Passed on to ``Axes.scatter``.
-
-    Returns
-    -------
-    Axes
-        The axes; their figure is never shown, saved or closed here.
+        What `gattn.analysis.head_map` returns.
     """
     colours = layer_colours(cmap)
     if ax is None:
@@ -103,21 +92,14 @@ def _name_points(ax: Axes, places: NDArray[np.float64], names: Sequence[str]) ->
 def draw_head_clusters(heads: HeadClusters, *, ax: Axes | None = None, **options: Any) -> Axes:
     """Draw the tree of heads: the lower two branches meet, the more alike they attend.
 
-    Branches of one cluster have one colour.
+    Branches of a cluster share a colour.
 
     Parameters
     ----------
     heads : HeadClusters
-        What `gattn.analysis.head_clusters` gives.
-    ax : Axes, optional
-        Where to draw; by default in a new pyplot figure, the caller's to show and close.
+        What `gattn.analysis.head_clusters` returns.
     **options
         Passed on to `scipy.cluster.hierarchy.dendrogram`.
-
-    Returns
-    -------
-    Axes
-        The axes; their figure is never shown, saved or closed here.
     """
     from scipy.cluster.hierarchy import dendrogram
 
@@ -147,7 +129,7 @@ def draw_head_clusters(heads: HeadClusters, *, ax: Axes | None = None, **options
 
 
 def _branch_colours(tree: NDArray[np.float64], cluster: NDArray[Any]) -> dict[int, str]:
-    """Colour the joins within a cluster like the cluster, and those between clusters grey."""
+    """Colour joins within a cluster like the cluster, those between clusters grey."""
     clusters: dict[int, int | None] = dict(enumerate(cluster.tolist()))
     colours = {}
     cycle = mpl.colormaps["tab10"].colors  # type: ignore[attr-defined] # of listed colours

@@ -1,4 +1,4 @@
-"""Pictures of the head table: scores in colours, and in words what they say."""
+"""Pictures of the head table: scores as colours, with the heads' labels."""
 
 from __future__ import annotations
 
@@ -28,31 +28,20 @@ def draw_head_table(
     cmap: str | Colormap | None = None,
     **options: Any,
 ) -> Axes:
-    """Draw the scores of heads as `draw_table` does, their labels on the right.
+    """Draw the scores of heads as `draw_table` does, with their labels on the right.
 
     Parameters
     ----------
     table : DataFrame
-        What `gattn.analysis.head_table` gives, or some of its rows.
-    ax : Axes, optional
-        Where to draw; by default in a new pyplot figure, the caller's to show and close.
+        What `gattn.analysis.head_table` returns, or some of its rows.
     columns : sequence of str, optional
-        The columns to show; where not given, all scores that are not the same for all heads,
-        without those of even attention.
-    cmap : str or Colormap, optional
-        The colours.
-    **options
-        Passed on to ``Axes.imshow``.
-
-    Returns
-    -------
-    Axes
-        The axes; their figure is never shown, saved or closed here.
+        The columns to show; by default all scores that differ between heads, but for those of
+        even attention.
 
     Raises
     ------
     SelectionError
-        Where there is nothing to draw.
+        If there is nothing to draw.
     """
     cmap = cmap and given_map(cmap)
     scores = [str(name) for name in table.columns if is_float_dtype(table[name])]

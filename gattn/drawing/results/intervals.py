@@ -1,4 +1,4 @@
-"""Pictures of scores over a corpus: all heads as a map, or the largest ones ranked."""
+"""Pictures of scores over a corpus: all heads as a heatmap, or the largest ones ranked."""
 
 from __future__ import annotations
 
@@ -85,33 +85,22 @@ def draw_statistics(
 ) -> Axes:
     """Draw the means of heads with their intervals.
 
-    A map has a cell a head. Where cells are large enough there is a line in each: the cell from
-    left to right is the scale of the colours, the line the interval, and its tick the mean.
+    A map has one cell per head. If cells are large enough, each has a line: from left to right the
+    cell is the scale of the colours, the line is the interval, and its tick the mean.
 
     Parameters
     ----------
     table : DataFrame
-        What `gattn.surveys.ask.statistics.head_statistics` gives, or some of its rows.
+        What `gattn.surveys.ask.statistics.head_statistics` returns, or some of its rows.
     kind : {"map", "ranked"}
         All heads by layer and head; or the largest ones, as points with whiskers.
-    ax : Axes, optional
-        Where to draw; by default in a new pyplot figure, the caller's to show and close.
-    cmap : str or Colormap, optional
-        The colours of a map.
     count : int
         How many heads are ranked.
-    **options
-        Passed on to ``Axes.imshow``, or of ranked heads to ``Axes.errorbar``.
-
-    Returns
-    -------
-    Axes
-        The axes; their figure is never shown, saved or closed here.
 
     Raises
     ------
     SelectionError
-        Where there is nothing to draw, or no such kind or colour map.
+        If there is nothing to draw, or no such kind or colour map.
     """
     _check_columns(table, "mean")
     is_signed = bool((table["mean"] < 0).any())
@@ -132,30 +121,23 @@ def draw_comparison(
 ) -> Axes:
     """Draw how heads differ, with intervals as in `draw_statistics`, and mark those that do.
 
-    Heads with a corrected p below `alpha` are outlined in a map, and filled where they are ranked.
+    Heads with a corrected p below `alpha` are outlined in a map, and filled in a ranking.
 
     Parameters
     ----------
     table : DataFrame
-        What `gattn.surveys.ask.comparison.compare_heads` gives, or some of its rows.
+        What `gattn.surveys.ask.comparison.compare_heads` returns, or some of its rows.
     kind : {"map", "ranked"}
         All heads by layer and head; or those that differ most, as points with whiskers.
-    ax, cmap, count
-        As in `draw_statistics`.
+    count : int
+        How many heads are ranked.
     alpha : float
-        Below which corrected p a head is marked.
-    **options
-        Passed on to ``Axes.imshow``, or of ranked heads to ``Axes.errorbar``.
-
-    Returns
-    -------
-    Axes
-        The axes; their figure is never shown, saved or closed here.
+        Heads with a corrected p below this are marked.
 
     Raises
     ------
     SelectionError
-        Where there is nothing to draw, or no such kind or colour map.
+        If there is nothing to draw, or no such kind or colour map.
     """
     _check_columns(table, "difference", "p_corrected")
     marked = (table["p_corrected"] < alpha).to_numpy()

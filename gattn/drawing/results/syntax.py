@@ -18,7 +18,7 @@ from gattn.drawing.canvas.heatmaps import draw_heatmap, write_cells
 from gattn.drawing.canvas.keys import Entry, add_key
 from gattn.drawing.canvas.labels import font_size, text_style
 from gattn.drawing.canvas.sides import label_rows, label_tokens
-from gattn.drawing.one_head.draw_head import draw_named
+from gattn.drawing.one_head.draw_head import draw_head
 from gattn.drawing.one_head.look import Wording
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
@@ -36,26 +36,17 @@ _COLUMNS = {"dependent_to_head": "reads its head", "head_to_dependent": "its hea
 
 
 def draw_alignment(table: Alignment, *, ax: Axes | None = None, **options: Any) -> Axes:
-    """Draw the best head of the most frequent relations beside the best fixed offset.
+    """Draw the best head for each of the most frequent relations, and the best fixed offset.
 
     Parameters
     ----------
     table : Alignment
-        What `gattn.analysis.dependency_alignment` gives, or its `best`.
-    ax : Axes, optional
-        Where to draw; by default in a new pyplot figure, the caller's to show and close.
-    **options
-        Passed on to ``Axes.barh`` for the heads.
-
-    Returns
-    -------
-    Axes
-        The axes; their figure is never shown, saved or closed here.
+        What `gattn.analysis.dependency_alignment` returns, or its `best`.
 
     Raises
     ------
     SelectionError
-        Where there are no relations, or columns are missing.
+        If there are no relations, or columns are missing.
     """
     best = table if "accuracy" in table.columns else table.best() if len(table) else table
     if not len(best):
@@ -89,28 +80,19 @@ def draw_alignment(table: Alignment, *, ax: Axes | None = None, **options: Any) 
 def draw_best_edges(
     table: BestEdges, side: str = "key", *, ax: Axes | None = None, **options: Any
 ) -> Axes:
-    """Draw how much each word reads the word that it reads most, and which: a row per head.
+    """Draw which word each word reads most, and how much: one row per head.
 
     Parameters
     ----------
     table : BestEdges
-        What `gattn.analysis.best_edges` gives, or some of its rows.
+        What `gattn.analysis.best_edges` returns, or some of its rows.
     side : "key" or "query"
         The word that each word reads most, or the word that reads it most.
-    ax : Axes, optional
-        Where to draw; by default in a new pyplot figure, the caller's to show and close.
-    **options
-        Passed on to ``Axes.imshow``.
-
-    Returns
-    -------
-    Axes
-        The axes; their figure is never shown, saved or closed here.
 
     Raises
     ------
     SelectionError
-        Where there are no rows, or `side` is none of the two.
+        If there are no rows, or `side` is neither.
     """
     if side not in ("key", "query"):
         raise SelectionError(f"side is 'key' or 'query', not {side!r}.")
@@ -140,16 +122,9 @@ def draw_tree(tree: Tree, *, ax: Axes | None = None, **options: Any) -> Axes:
     Parameters
     ----------
     tree : Tree
-        What `gattn.analysis.arborescence` gives.
-    ax : Axes, optional
-        Where to draw; by default in a new pyplot figure, the caller's to show and close.
+        What `gattn.analysis.arborescence` returns.
     **options
         Passed on to `gattn.drawing.draw_head`.
-
-    Returns
-    -------
-    Axes
-        The axes; their figure is never shown, saved or closed here.
     """
     wording = Wording(
         "head → dependent",
@@ -158,4 +133,4 @@ def draw_tree(tree: Tree, *, ax: Axes | None = None, **options: Any) -> Axes:
         title="maximum spanning arborescence",
         notes=[tree.computed_from, *tree.notes],
     )
-    return draw_named(wording, AttentionGraph.from_networkx(tree), ax=ax, **options)
+    return draw_head(AttentionGraph.from_networkx(tree), ax=ax, wording=wording, **options)

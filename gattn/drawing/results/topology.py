@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def draw_topology(
     topology: TopologyTable, column: str = "betti1", *, ax: Axes | None = None, **options: Any
 ) -> Axes:
-    """Draw one column of a topology table: a row per head, a column per threshold.
+    """Draw one column of a topology table: one row per head, one column per threshold.
 
     Parameters
     ----------
@@ -27,20 +27,11 @@ def draw_topology(
         What `gattn.analysis.topology_table` returns.
     column : str
         Which of its columns.
-    ax : Axes, optional
-        Where to draw; by default in a new pyplot figure, the caller's to show and close.
-    **options
-        Passed on to ``Axes.imshow``.
-
-    Returns
-    -------
-    Axes
-        The axes; their figure is never shown, saved or closed here.
 
     Raises
     ------
     SelectionError
-        Where there is no such column, or there are no rows.
+        If there is no such column, or there are no rows.
     """
     if column not in topology or not len(topology):
         raise SelectionError(f"There is no column {column!r} to draw; {list(topology)} are there.")
