@@ -86,7 +86,7 @@ def read_choice(text: str) -> tuple[str | None, list[int] | Places]:
     Raises
     ------
     ValueError
-        Where the text is neither; it says what is expected instead.
+        If the text is neither; it says what is expected instead.
     """
     return list_places(text) if "." in text else (None, read_numbers(text))
 

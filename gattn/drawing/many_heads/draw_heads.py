@@ -160,7 +160,7 @@ class Chosen:
         Raises
         ------
         SelectionError
-            Where there is no such stack or head, or nothing to draw.
+            If there is no such stack or head, or nothing to draw.
         """
         if not graphs:
             raise SelectionError("There is nothing to draw: this trace holds no heads.")

@@ -50,7 +50,7 @@ class Score:
         Raises
         ------
         SelectionError
-            Where there is no such score, it is not by layer and head, or of heads that are not
+            If there is no such score, it is not by layer and head, or of heads that are not
             there.
         """
         if isinstance(score, str):

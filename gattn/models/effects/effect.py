@@ -89,13 +89,13 @@ def effect(
     Raises
     ------
     EditError
-        Where an edit has nothing to edit, cannot be applied, or makes the metric NaN.
+        If an edit has nothing to edit, cannot be applied, or makes the metric NaN.
     SelectionError
-        Where there is no such metric, position, token, layer or head.
+        If there is no such metric, position, token, layer or head.
     CaptureError, ModelError
         As `capture` does; also where the model gives no logits, or a metric that is not finite.
     ContractError
-        Where a function of the logits returns no number.
+        If a function of the logits returns no number.
 
     References
     ----------

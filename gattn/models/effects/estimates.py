@@ -104,15 +104,15 @@ def estimate(
     Raises
     ------
     SelectionError
-        Where the metric is "kl", or there is no such metric, position, token, layer or head.
+        If the metric is "kl", or there is no such metric, position, token, layer or head.
     ModelError
-        Where the model shows only its softmax, or gives no logits; as `capture` does.
+        If the model shows only its softmax, or gives no logits; as `capture` does.
     EditError
         Within `edited`, where a layer is edited itself.
     CaptureError
         As `capture` does; also where gradients are infinite or NaN.
     ContractError
-        Where the metric has no gradient.
+        If the metric has no gradient.
 
     References
     ----------

@@ -42,7 +42,7 @@ def load_model(name: str | Path | None = None) -> tuple[PreTrainedModel, PreTrai
     Raises
     ------
     ModelError
-        Where there is no such model, it has no safetensors weights, or weights that attention
+        If there is no such model, it has no safetensors weights, or weights that attention
         needs are missing. Pickled weights, kernels from the hub and a model's own code are never
         run; models that name them are refused.
     """

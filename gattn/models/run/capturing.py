@@ -75,14 +75,14 @@ def capture(
     Raises
     ------
     CaptureError
-        Where the text is empty or too long, the attention is NaN, cannot be seen, or differs from
+        If the text is empty or too long, the attention is NaN, cannot be seen, or differs from
         what gattn reads; where contributions are wanted and W_O cannot be verified.
     ModelError
-        Where the model or its tokenizer cannot be loaded or is in training mode.
+        If the model or its tokenizer cannot be loaded or is in training mode.
     SelectionError
-        Where there is no such layer or head.
+        If there is no such layer or head.
     GraphError
-        Where `keep` is not a `Keep`.
+        If `keep` is not a `Keep`.
     """
     options = Options(keep, layers, heads, scores, contributions)
     prompt = Prompt.of(inputs, *resolved(model, tokenizer))

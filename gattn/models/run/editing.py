@@ -235,11 +235,11 @@ def edited(
     Raises
     ------
     EditError
-        Where an edit cannot be applied, or if it never applied when the context closes.
+        If an edit cannot be applied, or if it never applied when the context closes.
     CaptureError
-        Where the model's attention cannot be read.
+        If the model's attention cannot be read.
     ModelError
-        Where `model` cannot be edited.
+        If `model` cannot be edited.
 
     Examples
     --------

@@ -271,7 +271,7 @@ class Recording(Context):
         Raises
         ------
         CaptureError
-            Where none ran, or several.
+            If none ran, or several.
         """
         traces = self.traces
         if len(traces) != 1:

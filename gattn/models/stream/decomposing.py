@@ -128,7 +128,7 @@ def decompose(
         As `capture` does; also where the parts of a sublayer cannot be found, or do not sum to
         its output.
     SelectionError
-        Where there is no such layer or stack, or none is named of several.
+        If there is no such layer or stack, or none is named of several.
     ModelError
         As `capture` does.
     """
