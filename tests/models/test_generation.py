@@ -504,7 +504,7 @@ def test_going_on_after_a_prompt_that_failed_says_so(build):
         with pytest.raises(ZeroDivisionError):
             model(torch.tensor([IDS]), past_key_values=cache)
         handle.remove()
-        with pytest.raises(CaptureError, match=r"ended left 0 in it, and a call that failed put"):
+        with pytest.raises(CaptureError, match=r"calls left 0 in it, .* by a call that failed"):
             model(torch.tensor([[4]]), past_key_values=cache)
         model(torch.tensor([IDS]))
     with pytest.raises(CaptureError, match=r"Every call of LlamaForCausalLM .* failed"):
