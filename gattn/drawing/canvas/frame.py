@@ -121,6 +121,13 @@ def write_texts(ax: Axes, title: str, caption: str, below: Artist | None = None)
     )
 
 
+def name_side(ax: Axes, side: str, text: str) -> None:
+    """Name the side "x" or "y" of axes, in lines that are no longer than it."""
+    lines = wrapped(text, max(points(ax)[side == "y"], 100) / font_size())
+    axis = ax.xaxis if side == "x" else ax.yaxis
+    axis.set_label_text(lines, **text_style([lines]))
+
+
 def describe(
     ax: Axes,
     facts: Mapping[Any, Any],

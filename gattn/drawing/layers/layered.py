@@ -12,9 +12,9 @@ from matplotlib.lines import Line2D
 from matplotlib.path import Path
 
 from gattn.drawing.canvas.colours import is_dark
-from gattn.drawing.canvas.frame import new_axes, pitch, points
+from gattn.drawing.canvas.frame import name_side, new_axes, pitch, points
 from gattn.drawing.canvas.keys import Entry
-from gattn.drawing.canvas.labels import font_size, text_style
+from gattn.drawing.canvas.labels import font_size
 from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.canvas.sides import label_tokens
 from gattn.names.text import width
@@ -176,7 +176,7 @@ def set_up(ax: Axes, tokens: Mapping[int, str], layers: Sequence[int], *, labels
 
 def name_layers(ax: Axes) -> None:
     """Say which way layers go, and information with them."""
-    ax.set_ylabel("layer: key below → query above", **text_style("→"))
+    name_side(ax, "y", "layer: key below → query above")
 
 
 def draw_nodes(ax: Axes, where: Sequence[tuple[float, float, bool]]) -> None:

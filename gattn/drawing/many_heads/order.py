@@ -81,7 +81,7 @@ class Order:
         return said
 
     def arrange(self, graphs: Graphs, columns: int) -> Arranged:
-        """Arrange the heads of one stack; `columns` is those of a strip, else 0."""
+        """Arrange the heads of one stack; a strip has `columns` columns, anything else 0."""
         layers = sorted({layer for _, layer, _ in graphs})
         numbers = sorted({head for *_, head in graphs})
         ranked = self.sort.ranked(list(graphs)) if self.sort else list(graphs)

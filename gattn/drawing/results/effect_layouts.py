@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gattn.drawing.canvas.colours import Scale, colour_map
 from gattn.drawing.canvas.curves import half_ellipses, loops
-from gattn.drawing.canvas.frame import new_axes, shown_text
+from gattn.drawing.canvas.frame import name_side, new_axes, shown_text
 from gattn.drawing.canvas.heatmaps import draw_heatmap, write_cells
 from gattn.drawing.canvas.keys import add_colour_bar
 from gattn.drawing.canvas.labels import font_size, text_style
@@ -75,7 +75,7 @@ def _draw_edits(
     names = [shown_text(str(given[n]), limit=44) for n in shown]
     ax.set_yticks(rows, names, size=0.85 * font_size(), **text_style(names))
     ax.invert_yaxis()
-    ax.set_xlabel(changes.pen.name, **text_style([changes.pen.name]))
+    name_side(ax, "x", changes.pen.name)
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.tick_params(axis="y", length=0)
     if len(shown) < len(table):

@@ -101,7 +101,7 @@ def draw_agreement(table: pd.DataFrame, *, ax: Axes | None = None, **options: An
     names = [shown_text(str(name), limit=30) for name in table.index]
     ax.set_yticks(rows, names, **text_style(names))
     ax.set(xlim=(-1.02, 1.02), ylim=(len(table) - 0.4, -0.6))
-    ax.set_xlabel("Spearman's correlation with the effects of cuts")
+    ax.set_xlabel("Spearman correlation with effects")
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.tick_params(axis="y", length=0)
     key = None
