@@ -327,7 +327,7 @@ def test_what_a_mask_says_is_padding_is_no_token() -> None:
     text, wrong = read_inputs([row, row | {"attention_mask": [1]}])
     assert text == InputText(0, input_ids=[5, 6], decoder_input_ids=[7], metadata='{"labels": [1]}')
     assert wrong.reason == (
-        "text 1: the attention mask of input_ids must have one entry a token, 4, not [1]."
+        "text 1: the attention mask of input_ids must have one entry per token, 4, not [1]."
     )
 
 

@@ -103,7 +103,7 @@ def _ids(value: Any, mask: Any, name: str) -> list[int]:
         is_real = _array(mask, f"the attention mask of {name}")
         if is_real.shape != ids.shape:
             raise RowError(
-                f"the attention mask of {name} must have one entry a token, {len(ids)}, not "
+                f"the attention mask of {name} must have one entry per token, {len(ids)}, not "
                 f"{_short(mask)}"
             )
         ids = ids[is_real.astype(bool)]
