@@ -277,7 +277,7 @@ class _Decomposing(Context, Generic[R]):
         if len(layers) > 1 and layers == tuple(range(layers[0], layers[-1] + 1)):
             numbers = f"{layers[0]}-{layers[-1]}"
         notes = [
-            "the vectors sum to what the model's attention adds to the residual stream, up to "
+            "the vectors sum to what the model's attention adds to the residual stream within "
             f"{self._error:.1e} of its largest number"
         ]
         if self._is_encoder_decoder and self.stack == "decoder":
