@@ -156,7 +156,7 @@ def test_ids_out_of_range_and_reasons_given_are_failures(loaded) -> None:
     rows = CaptureGraphs(loaded[0])(batch)
     first, second, third = rows["reason"].to_pylist()
     assert first is None
-    assert "the model knows the tokens" in second
+    assert "the model's tokens are" in second
     assert third == "line 3 is no JSON"
 
 

@@ -39,7 +39,7 @@ def test_texts_that_fail_leave_the_others_as_they_are(tmp_path, embedded, small_
         10: "is empty",
         11: "the model takes at most 1024",
         12: "not valid Unicode",
-        13: "the model knows the tokens 0",
+        13: "the model's tokens are 0",
         15: "is empty",
         16: "expected a text, a row",
     }.items():
