@@ -1,4 +1,4 @@
-"""Draw the pictures in docs/pictures that come from examples: `python docs/draw_pictures.py`."""
+"""Draw the pictures in docs/pictures: `python docs/draw_pictures.py`."""
 
 import os
 import runpy
@@ -30,8 +30,16 @@ def main() -> None:
             runpy.run_path(str(ROOT / "examples" / f"{example}.py"))
             for name in names:
                 shutil.copy(f"{name}.png", FOLDER / f"{name}.png")
-        figure = gattn.analysis.routes(TEXT, progress=False).draw().figure
-        figure.savefig(FOLDER / "routes.png", dpi=110, bbox_inches="tight")
+        trace = gattn.capture(TEXT)
+        circuit = trace.unroll(heads=[(1, 1), (2, 0), (2, 1)]).rollout(query=-1)
+        drawn = {
+            "routes": gattn.analysis.routes(TEXT, progress=False).draw(),
+            "layers": circuit.draw(),
+            "ribbons": circuit.draw("ribbons"),
+            "text": trace[2, 1].draw_text(),
+        }
+        for name, ax in drawn.items():
+            ax.figure.savefig(FOLDER / f"{name}.png", dpi=110, bbox_inches="tight")
         os.chdir(ROOT)
 
 

@@ -99,7 +99,7 @@ def between(before: Sequence[object], after: Sequence[object]) -> str:
 
 
 def identities(edits: Iterable[Described]) -> list[str]:
-    """Give texts that are equal if the edits are."""
+    """Return texts that are equal if the edits are."""
     return [edit.record.identity for edit in edits]
 
 

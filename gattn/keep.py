@@ -41,7 +41,7 @@ class Keep(ABC):
 
     @abstractmethod
     def select(self, attention: Tensor, present: Tensor) -> Tensor:
-        """Say which edges stay.
+        """Return which edges stay.
 
         Parameters
         ----------
@@ -206,7 +206,7 @@ class TopMass(Keep):
 
 
 def sizes_of(attention: Tensor) -> Tensor:
-    """Give |A|: the same tensor, not a copy, if nothing is negative."""
+    """Return |A|: the same tensor, not a copy, if nothing is negative."""
     if not attention.numel() or bool(attention.amin() >= 0):
         return attention
     return attention.abs()

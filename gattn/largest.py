@@ -20,7 +20,7 @@ def flat_indices(chosen: Tensor) -> Tensor:
 
 
 def row_starts(rows: Tensor, slots: int) -> Tensor:
-    """Give the flat index of the first slot of each row."""
+    """Return the flat index of the first slot of each row."""
     return torch.arange(rows.numel(), device=rows.device).view(rows.shape) * slots
 
 
@@ -83,7 +83,7 @@ def _sorted_rows(sizes: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def shortest_runs(sizes: Tensor, goal: Tensor) -> tuple[Tensor, Tensor]:
-    """Say how many of the largest of each row reach its goal, and which size comes next.
+    """Return how many of the largest of each row reach its goal, and which size comes next.
 
     Looks at a few of the largest, then at more, and sorts only the rows that need most of theirs.
     """

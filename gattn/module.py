@@ -269,7 +269,7 @@ class GraphAttention(EdgeAttention):
         return bool(self.explain) or any(getattr(self, hooks) for hooks in _HOOKS)
 
     def _has_own_steps(self) -> bool:
-        """Say whether a subclass overrides a step of message passing."""
+        """Return whether a subclass overrides a step of message passing."""
         steps = ("message", "aggregate", "update")
         return any(getattr(type(self), step) is not getattr(EdgeAttention, step) for step in steps)
 

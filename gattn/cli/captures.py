@@ -97,7 +97,7 @@ def _generate(
 
 
 def is_one_head(options: argparse.Namespace) -> bool:
-    """Say whether --layer and --head choose a single head."""
+    """Return whether --layer and --head choose a single head."""
     return options.layer is not None and options.head is not None
 
 

@@ -132,7 +132,7 @@ def _extras(options: argparse.Namespace, loaded: Loaded) -> dict[str, Any]:
 
 
 def _has_display() -> bool:
-    """Say whether there is a screen for a browser; without one it would take the terminal."""
+    """Return whether there is a screen for a browser; without one it would take the terminal."""
     return sys.platform in ("win32", "darwin") or any(
         os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY")
     )

@@ -117,7 +117,7 @@ def _pool(options: argparse.Namespace) -> RayPool | None:
 
 
 def _stopped(folder: Path) -> str:
-    """Say how far a survey got before it was stopped."""
+    """Return how far a survey got before it was stopped."""
     from gattn.surveys.store.manifest import read_manifest
     from gattn.surveys.store.parts import count_texts
 

@@ -88,7 +88,7 @@ class Tiles:
         return Pairs(*known)  # type: ignore[arg-type]
 
     def mask(self, call: AttentionCall) -> Tensor | None:
-        """Give `allowed` so that it broadcasts against scores (blocks B, H, queries, keys)."""
+        """Return `allowed` so that it broadcasts against scores (blocks B, H, queries, keys)."""
         allowed = self.allowed
         if allowed is None or allowed.dim() == 2:
             return allowed
@@ -151,7 +151,7 @@ def _blocks(graph: TokenGraph, most: int, tallest: int) -> Iterator[tuple[slice,
 
 
 def _are_alike(block: tuple[slice, Keys], other: tuple[slice, Keys]) -> bool:
-    """Say whether consecutive blocks suit one batch.
+    """Return whether consecutive blocks suit one batch.
 
     They have equally many queries and few keys; runs of keys are equally long, but not the same.
     """

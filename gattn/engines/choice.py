@@ -47,7 +47,7 @@ def choose_for_graphs(call: AttentionCall, name: str | None = None) -> ModuleTyp
 
 
 def tiles_waste(call: AttentionCall) -> str | None:
-    """Say why tiles do not suit the call: they hold too many pairs that are not edges. Or None."""
+    """Return why tiles do not suit the call (too many pairs that are not edges), or None."""
     if reason := tiles.can_run(call):
         return reason
     pairs, num_edges = tiles.pairs(call), call.graph.num_edges
@@ -57,7 +57,7 @@ def tiles_waste(call: AttentionCall) -> str | None:
 
 
 def pairs_worth_an_edge(call: AttentionCall) -> float:
-    """Say how many pairs on tiles take about as long as one edge on the edges engine (measured)."""
+    """Return how many pairs on tiles take as long as one edge on the edges engine (measured)."""
     if call.is_scored_pair_by_pair:
         return 1.5
     return 3.5 if call.wants_gradient else 3.0

@@ -80,7 +80,7 @@ def run(call: AttentionCall) -> Tensor:
 
 
 def _is_worth_keeping(call: AttentionCall, most: int) -> bool:
-    """Say whether a gradient may keep intermediate results rather than compute them again.
+    """Return whether a gradient may keep intermediate results rather than compute them again.
 
     It may if one block holds all, or if the fused kernel keeps little more than masks.
     """
@@ -137,7 +137,7 @@ def _fused(
 
 
 def _suits_the_kernel(call: AttentionCall) -> bool:
-    """Say whether torch's fused kernel with a mask gives this attention.
+    """Return whether torch's fused kernel with a mask gives this attention.
 
     It adds -inf to pairs that are not edges: rows without edges, or NaN in a key, would give NaN.
     """
@@ -216,7 +216,7 @@ def _as_row_block(tiles: Tiles, scores: Tensor | None, attention: Tensor) -> Row
 
 
 def _can_overwrite(call: AttentionCall) -> bool:
-    """Say whether attention can take the place of its scores."""
+    """Return whether attention can take the place of its scores."""
     form, is_on_cpu = call.dot_form, call.query.device.type == "cpu"
     return (
         is_on_cpu and call.is_shared_out_by_softmax and form is not None and form.query is not None

@@ -12,7 +12,7 @@ from gattn.graph.walking import reach
 
 @cached_function
 def every_row_has_edges(graph: TokenGraph) -> bool:
-    """Say whether each query may attend to at least one key."""
+    """Return whether each query may attend to at least one key."""
     return bool((graph.in_degree > 0).all())
 
 

@@ -60,7 +60,7 @@ def _class_of(graph: nx.DiGraph[Any]) -> str:
 
 
 def is_marked(graph: nx.Graph[Any]) -> bool:
-    """Say whether gattn wrote the graph."""
+    """Return whether gattn wrote the graph."""
     return _MARK in graph.graph
 
 

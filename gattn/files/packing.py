@@ -119,7 +119,7 @@ class Packer:
 
 
 def _readable(head: AttentionGraph) -> TokenGraph:
-    """Give a head's token graph, with its edges listed if `read` would refuse the rule."""
+    """Return a head's token graph, with its edges listed if `read` would refuse the rule."""
     try:
         check_graph(head.graph, head.attention.nbytes)
     except GraphError:

@@ -31,7 +31,7 @@ def check_name(path: Path) -> None:
 
 
 def kind_of(path: Path) -> str:
-    """Say what a path names: "file", something else, or "" if nothing exists there."""
+    """Return what a path names: "file", something else, or "" if nothing exists there."""
     if not path.exists():
         return (
             f"it is a link to {path.readlink()}, which does not exist" if path.is_symlink() else ""
@@ -43,7 +43,7 @@ def kind_of(path: Path) -> str:
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """Give a temporary path to write to, which replaces `path` once it is on disk.
+    """Return a temporary path to write to, which replaces `path` once it is on disk.
 
     An existing file keeps its mode and owner, and is unchanged if writing fails. A link stays a
     link.
@@ -93,7 +93,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def _same_owner(part: Path, before: os.stat_result) -> int:
-    """Give a file the owner of another, and return a mode that lets nobody else read it."""
+    """Return a file the owner of another, and return a mode that lets nobody else read it."""
     own = part.stat()
     if (own.st_uid, own.st_gid) != (before.st_uid, before.st_gid):
         try:
@@ -151,7 +151,7 @@ def shown_path(path: Path) -> str:
 
 
 def reason_of(error: Exception) -> str:
-    """Give what the system says about an error, or its message."""
+    """Return what the system says about an error, or its message."""
     return getattr(error, "strerror", None) or str(error)
 
 
@@ -164,7 +164,7 @@ _WAYS_OUT = {
 
 
 def _way_out(error: Exception) -> str:
-    """Say what to do about an error of writing."""
+    """Return what to do about an error of writing."""
     number = getattr(error, "errno", None) or 0
     if number in (errno.EACCES, errno.EPERM, errno.EROFS):
         return (

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def has_self_loops(graph: TokenGraph) -> bool:
-    """Say whether some token may attend to itself."""
+    """Return whether some token may attend to itself."""
     if graph.is_bipartite:
         return False
     last = min(graph.query_offset + graph.num_queries, graph.num_keys)
@@ -26,7 +26,7 @@ def has_self_loops(graph: TokenGraph) -> bool:
 
 
 def is_dag(graph: TokenGraph) -> bool:
-    """Say whether the graph has no cycle; a self-loop is one."""
+    """Return whether the graph has no cycle; a self-loop is one."""
     if graph.is_bipartite:
         return True
     if has_self_loops(graph):

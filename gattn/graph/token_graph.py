@@ -158,7 +158,7 @@ class TokenGraph:
     # Its edges
 
     def allowed(self, rows: Keys, columns: Keys) -> Tensor:
-        """Say which pairs of the given rows and keys are edges.
+        """Return which pairs of the given rows and keys are edges.
 
         Parameters
         ----------

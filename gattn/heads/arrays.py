@@ -59,7 +59,7 @@ def heads_from(
 
 
 def _names_of(labels: Labelled, graph: TokenGraph, given: dict[str, Any]) -> dict[str, Any]:
-    """Give what heads keep of an array's labels, and refuse what they cannot keep."""
+    """Return what heads keep of an array's labels, and refuse what they cannot keep."""
     if labels.holds_residual:
         raise ShapeError(
             "This array includes the residual stream, which a trace cannot hold: pass the array "
@@ -158,7 +158,7 @@ def _check_layer(layer: Tensor, n: int, first: Tensor) -> None:
 
 
 def _graph_of(layers: Sequence[Tensor], *, is_bipartite: bool) -> TokenGraph:
-    """Say who may attend: a causal graph if no head of any layer attends to a later token."""
+    """Return who may attend: a causal graph if no head of any layer attends to a later token."""
     if not layers:
         raise ShapeError("There are no layers.")
     queries, keys = layers[0].shape[1:]

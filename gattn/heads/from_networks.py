@@ -65,7 +65,7 @@ def fields_from(graph: nx.DiGraph[Any], weight: str = "weight") -> dict[str, Any
 
 
 def what_else(thing: object) -> str:
-    """Say what a thing is that is not an `nx.DiGraph`, and what to do."""
+    """Return what a thing is that is not an `nx.DiGraph`, and what to do."""
     import networkx as nx
 
     kind = type(thing).__name__

@@ -126,7 +126,7 @@ class AttentionGraph(door.Shown):
         )
 
     def place(self) -> list[str]:
-        """Say where in the model the graph comes from, as in ``["layer 1", "head 3"]``.
+        """Return where in the model the graph comes from, as in ``["layer 1", "head 3"]``.
 
         For cross-attention the list begins with "cross-attention".
         """

@@ -53,7 +53,7 @@ class Labelled:
 
 
 def is_labelled(attention: Any) -> bool:
-    """Say whether it is an array with named axes, or a list that contains one."""
+    """Return whether it is an array with named axes, or a list that contains one."""
     if isinstance(attention, (list, tuple)):
         return any(isinstance(part, xr.DataArray) for part in attention)
     return isinstance(attention, xr.DataArray)

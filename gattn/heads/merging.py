@@ -76,7 +76,7 @@ def selected(head: AttentionGraph, rows: Ints, columns: Ints) -> AttentionGraph:
 
 
 def unless_counted(positions: Ints) -> Ints | None:
-    """Give positions, or None if they are 0, 1, 2 ..."""
+    """Return positions, or None if they are 0, 1, 2 ..."""
     return None if np.array_equal(positions, np.arange(len(positions))) else positions
 
 

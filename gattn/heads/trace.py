@@ -234,7 +234,7 @@ class AttentionTrace(door.Shown):
 
 
 def _hint(place: str) -> str:
-    """Say how to take a head that was named as text."""
+    """Return how to take a head that was named as text."""
     try:
         stack, ((layer, head), *_) = list_places(place)
     except ValueError:

@@ -52,7 +52,7 @@ class Chosen:
         return cls(list(dict.fromkeys(place[0] for place in _places(chosen))), chosen)
 
     def has_layer(self, layer: int) -> bool:
-        """Say whether any head of a layer is chosen."""
+        """Return whether any head of a layer is chosen."""
         return self.layers is None or layer in self.layers
 
     def in_layer(self, layer: int, count: int) -> list[int]:
@@ -177,7 +177,7 @@ def _order(head: int | tuple[int, int]) -> tuple[int, int]:
 
 
 def is_number(value: object) -> bool:
-    """Say whether a value is a whole number, including NumPy's, but not a boolean."""
+    """Return whether a value is a whole number, including NumPy's, but not a boolean."""
     return not isinstance(value, (bool, np.bool_)) and isinstance(value, (int, np.integer))
 
 

@@ -106,7 +106,7 @@ def _unclear(wanted: str, found: Sequence[int], tokens: Sequence[str]) -> Select
 
 
 def described(tokens: Sequence[str], wanted: object = None) -> str:
-    """Say which tokens there are, or those most similar to a text that is missing."""
+    """Return which tokens there are, or those most similar to a text that is missing."""
     if not tokens:
         return "there are no tokens"
     known = list(dict.fromkeys(tokens))

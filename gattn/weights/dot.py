@@ -14,7 +14,7 @@ class Dot(WeightFunction):
     r"""The dot product :math:`q \cdot k`."""
 
     def prepare(self, query: Tensor, key: Tensor, positions: Positions) -> tuple[Tree, Tree]:
-        """Hold queries and keys to one dim."""
+        """Check that queries and keys have the same dim."""
         if query.shape[-1] != key.shape[-1]:
             raise ShapeError(
                 f"{self} needs queries and keys of one dim, got {query.shape[-1]} and "

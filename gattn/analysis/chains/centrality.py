@@ -132,7 +132,7 @@ def parameters_of(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def usual_weights(function: Callable[..., Any], name: str) -> dict[str, str]:
-    """Give NetworkX's own functions the edge attribute that they need."""
+    """Return NetworkX's own functions the edge attribute that they need."""
     if getattr(nx, name, getattr(nx.community, name, None)) is not function:
         return {}
     parameters = parameters_of(function)

@@ -57,7 +57,7 @@ class Chain:
 
 
 def chain_notes(layers: Layers, empty: int) -> list[str]:
-    """Say what stands in for attention that is missing."""
+    """Return what stands in for attention that is missing."""
     notes = []
     if layers.mass_notes():
         notes.append("each query's attention to the text was divided by its sum")

@@ -192,7 +192,7 @@ def bounces(
 
 
 def _long_run(chain: Chain) -> tuple[Tensor, Tensor]:
-    """Give each head's stationary distribution, and how far the columns of Z spread."""
+    """Return each head's stationary distribution, and how far the columns of Z spread."""
     size = chain.step.shape[-1]
     eye = torch.eye(size, dtype=chain.step.dtype, device=chain.step.device)
     inverse, _ = torch.linalg.inv_ex(eye - chain.step + 1 / size)

@@ -12,7 +12,7 @@ from gattn.progress import walk
 
 
 def mixing(attention: Attention, *, progress: bool = True) -> Table:
-    r"""Say how fast a walker along each head's attention forgets where it started.
+    r"""Return how fast a walker along each head's attention forgets where it started.
 
     Parameters
     ----------

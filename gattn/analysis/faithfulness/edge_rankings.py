@@ -171,7 +171,7 @@ def _in_order(name: str, ranking: xr.DataArray, head: AttentionGraph) -> xr.Data
 
 
 def _matched(head: AttentionGraph, query: Ints, key: Ints, values: Scores) -> Scores:
-    """Give the edges of a head the values that pairs of tokens have; NaN to all others."""
+    """Return the edges of a head the values that pairs of tokens have; NaN to all others."""
     keys = head.graph.num_keys
     own, given = head.query * keys + head.key, query * keys + key
     found = np.full(len(own), np.nan)

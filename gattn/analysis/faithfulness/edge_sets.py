@@ -60,7 +60,7 @@ class EdgeSet:
         return np.unique(np.concatenate(codes), return_inverse=True)[1]
 
     def without(self, cut: NDArray[np.bool_], renormalize: bool) -> list[Edit]:
-        """Give the edits that cut some of the edges, one per layer: one per head would be slow."""
+        """Return edits that cut some of the edges, one per layer: one per head would be slow."""
         stack, graph = self.stack, self.heads[0].graph
         num_heads = 1 + max(head.head or 0 for head in self.heads)
         lost: dict[int, NDArray[np.bool_]] = {}

@@ -95,6 +95,6 @@ class Experiment:
         )
 
     def facts(self, name: str, metric: str, notes: Sequence[str]) -> dict[Any, Any]:
-        """Say what a result was computed from, for its ``attrs``."""
+        """Return what a result was computed from, for its ``attrs``."""
         source = f"{self._source}: {metric}"
         return {"name": name, "computed_from": source, "notes": list(notes), **told(self.edits)}

@@ -50,7 +50,7 @@ def check_edits(rankings: Mapping[str, Ranking], open_now: Sequence[str], what: 
 
 
 def _known_edits(ranking: Ranking) -> list[str] | None:
-    """Give the edits that a ranking was made under; None if it does not say."""
+    """Return the edits that a ranking was made under; None if it does not say."""
     if isinstance(ranking, (AttentionTrace, Stack, AttentionGraph)):
         return identities(ranking.edits) if ranking.edits or _of_model(ranking) else None
     if isinstance(ranking, (xr.DataArray, pd.DataFrame, pd.Series, Routes)):
@@ -61,7 +61,7 @@ def _known_edits(ranking: Ranking) -> list[str] | None:
 
 
 def _of_model(ranking: AttentionTrace | Stack | AttentionGraph) -> bool:
-    """Say whether attention was captured from a model."""
+    """Return whether attention was captured from a model."""
     if isinstance(ranking, AttentionGraph):
         return bool(ranking.model)
     heads = ranking.heads() if isinstance(ranking, AttentionTrace) else ranking.values()

@@ -59,7 +59,7 @@ class TokenSet:
         return np.arange(len(self))
 
     def without(self, cut: NDArray[np.bool_], renormalize: bool) -> list[Edit]:
-        """Give the edits that cut some of the tokens."""
+        """Return the edits that cut some of the tokens."""
         some = self.positions[cut].tolist()
         return [Cut(key=some, renormalize=renormalize, stack=self.stack)] if some else []
 

@@ -34,7 +34,7 @@ def dropped_distance(head: AttentionGraph) -> float:
 
 
 def distance_notes(bound: float) -> list[str]:
-    """Say how far distances may be from those of all edges, if some were dropped."""
+    """Return how far distances may be from those of all edges, if some were dropped."""
     if bound == 0:
         return []
     return [

@@ -85,7 +85,7 @@ def even_scores(head: AttentionGraph) -> dict[str, float]:
 
 
 def _knows_keys(head: AttentionGraph) -> bool:
-    """Say whether a head's edges are its whole token graph, which has to be listed."""
+    """Return whether a head's edges are its whole token graph, which has to be listed."""
     rule = head.graph.rule
     is_whole = not isinstance(rule, Edges) or bool(head.weight_function)
     return is_whole and not head.dropped_edges.any() and not isinstance(rule, (Causal, Complete))

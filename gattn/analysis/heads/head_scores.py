@@ -93,7 +93,7 @@ def refuse_negative(head: AttentionGraph) -> None:
 
 
 def is_punctuation(token: str) -> bool:
-    """Say whether a token is nothing but punctuation and symbols."""
+    """Return whether a token is nothing but punctuation and symbols."""
     letters = token.strip()
     return bool(letters) and all(unicodedata.category(letter)[0] in "PS" for letter in letters)
 
@@ -110,7 +110,7 @@ def special_tokens(words: tuple[int | None, ...]) -> NDArray[np.bool_]:
 
 
 def _shares(head: AttentionGraph) -> tuple[Numbers, Numbers, Numbers]:
-    """Give each edge's attention, each query's mass, and each edge's share of it."""
+    """Return each edge's attention, each query's mass, and each edge's share of it."""
     weight = head.attention.astype(np.float64)
     mass = np.bincount(head.query, weight, head.graph.num_queries).astype(np.float64)
     whole = mass[head.query]

@@ -124,7 +124,7 @@ def _edge_cut(
 
 
 def _numbers(between: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Give each token at each depth that something passes a number, and others -1."""
+    """Return each token at each depth that something passes a number, and others -1."""
     numbers = np.full(between.shape, -1)
     numbers[between] = np.arange(between.sum())
     return numbers
@@ -153,7 +153,7 @@ def _source_side(
     source: int,
     target: int,
 ) -> NDArray[np.bool_]:
-    """Say which nodes are still reached from the source when the flow is greatest."""
+    """Return which nodes are still reached from the source when the flow is greatest."""
     from scipy.sparse.csgraph import breadth_first_order, maximum_flow
 
     side = np.zeros(nodes, dtype=bool)

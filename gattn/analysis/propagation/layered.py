@@ -139,17 +139,17 @@ class Layered:
         return len(self.positions)
 
     def counted(self) -> Layered:
-        """Give the layers, or refuse them if their number is not known."""
+        """Return the layers, or refuse them if their number is not known."""
         if not self.layers:
             raise SelectionError("Say how many layers the token graph stands for: depth=12.")
         return self
 
     def attention_edges(self, depth: int) -> Edges:
-        """Give the edges of the layer at a depth, counted from 0."""
+        """Return the edges of the layer at a depth, counted from 0."""
         return self.edges[depth if len(self.edges) > 1 else 0]
 
     def passing(self, depth: int) -> Edges:
-        """Give the edges of a layer, and the residual stream's if it counts."""
+        """Return the edges of a layer, and the residual stream's if it counts."""
         return self._passing[depth if len(self.edges) > 1 else 0]
 
     @cached_property

@@ -88,7 +88,7 @@ class Mixed:
         return cls(layers, numbers, matrices, lost, facts, described(heads, reduce))
 
     def notes(self) -> list[str]:
-        """Say what to mind, apart from attention that is missing."""
+        """Return what to mind, apart from attention that is missing."""
         empty = sum(int((matrix.sum(-1) + lost <= 0).sum()) for matrix, lost in self)
         return [f"{empty} rows of layers are empty: nothing goes through them"] if empty else []
 
@@ -158,7 +158,7 @@ def _check(layers: Layers, adds_residual: bool) -> None:
 
 
 def _shares(residual: Residual, layers: Layers) -> NDArray[np.float64]:
-    """Give the residual stream's share in each row, (layers, tokens)."""
+    """Return the residual stream's share in each row, (layers, tokens)."""
     if residual is None:
         residual = 0.0 if layers.holds_residual else 0.5
     if isinstance(residual, xr.DataArray):

@@ -28,7 +28,7 @@ def oversquashing(
     depth: int | None = None,
     residual: bool = True,
 ) -> Table:
-    r"""Say which tokens' information is squeezed out on its way to one query: over-squashing.
+    r"""Return which tokens' information is squeezed out on its way to one query: over-squashing.
 
     The more tokens information is mixed with on its way, the less the query's output can depend on
     it. The sensitivity of the output at i to the input at j is bounded, up to constants of the

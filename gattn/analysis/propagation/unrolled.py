@@ -42,7 +42,7 @@ class Unrolled(Graph):
         return int(self.graph["layers"])
 
     def matrices(self, name: str = "weight") -> Floats:
-        """Give an attribute of the edges as an array (layers, queries, keys), 0 without an edge."""
+        """Return an attribute of the edges as an array (layers, queries, keys), 0 without edge."""
         row = {position: n for n, position in enumerate(self.positions)}
         found = np.zeros((self.depth, len(row), len(row)))
         for (depth, key), edges in self.adjacency():
@@ -134,21 +134,21 @@ class Unrolled(Graph):
         return self._with_passes(passes, at_nodes, "flow", query, key)
 
     def _came(self, weights: Floats, key: int | str | Node) -> Floats:
-        """Give the share of each node that came from the key."""
+        """Return the share of each node that came from the key."""
         depth, came = self._starts(key, 0)
         for n in range(depth, self.depth):
             came[n + 1] = weights[n] @ came[n]
         return came
 
     def _goes(self, weights: Floats, query: int | str | Node) -> Floats:
-        """Give the share of each node that goes to the query."""
+        """Return the share of each node that goes to the query."""
         depth, goes = self._starts(query, self.depth)
         for n in reversed(range(depth)):
             goes[n] = goes[n + 1] @ weights[n]
         return goes
 
     def _starts(self, node: int | str | Node, depth: int) -> tuple[int, Floats]:
-        """Give 1 at a node, and its depth."""
+        """Return 1 at a node, and its depth."""
         shares = np.zeros((self.depth + 1, len(self.positions)))
         depth, position = self._place(node, depth)
         shares[depth, self._row(position)] = 1.0
@@ -195,7 +195,7 @@ class Unrolled(Graph):
         return made
 
     def end(self, name: Literal["key", "query"]) -> Node | None:
-        """Give the node from which all comes, or to which all goes, if there is one."""
+        """Return the node from which all comes, or to which all goes, if there is one."""
         if f"{name}_depth" not in self.graph:
             return None
         return self.graph[f"{name}_depth"], self.graph[f"{name}_position"]

@@ -105,7 +105,7 @@ def _reduced(layer: Layers | None, reduce: Reduction, size: int) -> tuple[Floats
 
 
 def _notes(layers: Sequence[Layers]) -> list[str]:
-    """Say which attention is missing."""
+    """Return which attention is missing."""
     mass, kept = (
         torch.cat([torch.zeros(0), *(getattr(layer, name).flatten() for layer in layers)])
         for name in ("mass", "kept_mass")

@@ -68,7 +68,7 @@ def _attention(values: Any) -> Tensor:
 
 
 def _hint(values: Any) -> str:
-    """Say where the attention may be."""
+    """Return where the attention may be."""
     if isinstance(values, str):
         return ": capture it, as in gattn.capture(text)"
     for name in ("attentions", "trace"):

@@ -50,7 +50,7 @@ _KNOWING = (AttentionTrace, Stack, AttentionGraph, TokenGraph, Named)
 
 
 def named(attention: Held, tokens: Sequence[str]) -> Held | Named:
-    """Give arrays of attention the texts of their tokens, which arrays do not know.
+    """Return arrays of attention the texts of their tokens, which arrays do not know.
 
     `gattn.analysis.reading.layers.Layers` refuses texts that are not one per token.
 

@@ -35,7 +35,7 @@ def edge_errors(layers: Layers) -> Tensor:
 
 
 def reads_later(layers: Layers) -> bool | None:
-    """Say whether tokens attend to later ones; None if only dropped edges could.
+    """Return whether tokens attend to later ones; None if only dropped edges could.
 
     Which keys were dropped is not known, but how many: a token with more edges than tokens up to it
     had a later one, and one with exactly as many is assumed to be causal.

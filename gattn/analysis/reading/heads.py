@@ -56,7 +56,7 @@ def by_place(attention: Heads) -> dict[Place, AttentionGraph]:
 
 
 def are_graphs(attention: object) -> TypeGuard[Sequence[AttentionGraph]]:
-    """Say whether something is a list of attention graphs."""
+    """Return whether something is a list of attention graphs."""
     return isinstance(attention, (list, tuple)) and all(
         isinstance(one, AttentionGraph) for one in attention
     )

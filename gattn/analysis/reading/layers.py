@@ -97,7 +97,7 @@ class Layers:
         return (self.mass - self.kept_mass).clamp_min(0)
 
     def square(self) -> Layers:
-        """Give the layers, or refuse them unless queries and keys are the same tokens."""
+        """Return the layers, or refuse them unless queries and keys are the same tokens."""
         if not self.is_square:
             raise SelectionError(
                 "This analysis needs self-attention, queries and keys being the same tokens, but "
@@ -106,7 +106,7 @@ class Layers:
         return self
 
     def consecutive(self) -> Layers:
-        """Give the layers, or refuse them if one is missing between the first and the last."""
+        """Return the layers, or refuse them if one is missing between the first and the last."""
         if list(self.layers) != list(range(self.layers[0], self.layers[0] + len(self))):
             raise SelectionError(
                 f"Only consecutive layers compose; these are {list(self.layers)}: capture those in "
@@ -141,7 +141,7 @@ class Layers:
         return find_token(token, self.positions, self.tokens, name)
 
     def axes(self, *names: str) -> dict[str, Sequence[Any]]:
-        """Give the labels of some of the axes layer, head, query, key and token."""
+        """Return the labels of some of the axes layer, head, query, key and token."""
         known: dict[str, Sequence[Any]] = {
             "layer": self.layers,
             "head": self.heads,
@@ -198,7 +198,7 @@ class Layers:
         }
 
     def mass_notes(self) -> list[str]:
-        """Say which attention is missing."""
+        """Return which attention is missing."""
         return notes_of_mass(self.mass, self.kept_mass, has_sink=self.has_sink)
 
     @property
@@ -208,7 +208,7 @@ class Layers:
 
 
 def notes_of_mass(mass: Tensor, kept: Tensor, *, has_sink: bool) -> list[str]:
-    """Say which attention is missing, of a whole mass of which a part is kept."""
+    """Return which attention is missing, of a whole mass of which a part is kept."""
     notes = []
     whole = float(mass.sum())
     if whole and (share := float((mass - kept).clamp_min(0).sum()) / whole) > 1e-6:

@@ -115,7 +115,7 @@ def _check_whole(stack: Stack) -> None:
 
 
 def _masses(head: AttentionGraph) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Give the mass of each query, and a lower bound of the part that is kept."""
+    """Return the mass of each query, and a lower bound of the part that is kept."""
     total = head.total_mass.astype(np.float64)
     kept = np.bincount(head.query, np.abs(head.attention), head.graph.num_queries)
     # The total was summed up and stored in the attention's precision: it may be a little more.

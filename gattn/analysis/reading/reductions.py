@@ -23,7 +23,7 @@ sum."""
 def rows_of(
     heads: HeadChoice, layers: Sequence[int], numbers: Sequence[int]
 ) -> list[list[int]] | None:
-    """Give the rows of the heads that are read in each layer; None for all of them."""
+    """Return the rows of the heads that are read in each layer; None for all of them."""
     places = places_of(heads, layers)
     if places is None:
         return None
@@ -39,7 +39,7 @@ def rows_of(
 
 
 def places_of(heads: HeadChoice, layers: Sequence[int]) -> list[tuple[int, int]] | None:
-    """Give the places (layer, head) of the heads that are read; None for all of them."""
+    """Return the places (layer, head) of the heads that are read; None for all of them."""
     chosen = numbers_or_places(heads)
     if chosen is None:
         return None
@@ -48,7 +48,7 @@ def places_of(heads: HeadChoice, layers: Sequence[int]) -> list[tuple[int, int]]
 
 
 def ways_of(reduce: Reduction, counts: Sequence[int]) -> Sequence[str | Tensor]:
-    """Give for each layer how its heads become one, of which so many are read.
+    """Return for each layer how its heads become one, of which so many are read.
 
     Returns
     -------

@@ -24,7 +24,7 @@ class _Told:
     __slots__ = ()
 
     def _facts(self) -> Mapping[Any, Any]:
-        """Give the attributes that say so."""
+        """Return the attributes that say so."""
         raise NotImplementedError
 
     @property
@@ -152,18 +152,18 @@ def column(texts: Iterable[str | None]) -> pd.Series[Any]:
 
 
 def told(edits: Iterable[Described | str]) -> dict[Any, Any]:
-    """Give a result's entry of edits, if there were any."""
+    """Return a result's entry of edits, if there were any."""
     texts = [edit if isinstance(edit, str) else edit.record.identity for edit in edits]
     return {"edits": texts} if texts else {}
 
 
 def edits_of(result: xr.DataArray | pd.DataFrame | pd.Series[Any] | nx.Graph[Any]) -> list[str]:
-    """Give the edits that a result was computed under, if it says so."""
+    """Return the edits that a result was computed under, if it says so."""
     facts = result.graph if isinstance(result, nx.Graph) else result.attrs
     edits = facts.get("edits", ())
     return identities(from_text(edits)) if isinstance(edits, str) else list(edits)
 
 
 def told_in_graph(edits: Edits) -> dict[str, Any]:
-    """Give a graph's entry of edits, as a text, which every NetworkX writer takes."""
+    """Return a graph's entry of edits, as a text, which every NetworkX writer takes."""
     return {"edits": to_text(edits)} if edits else {}

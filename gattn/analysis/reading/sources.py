@@ -64,7 +64,7 @@ def size_of(queries: int, keys: int, *, is_square: bool) -> str:
 
 
 def is_square(graph: TokenGraph) -> bool:
-    """Say whether queries and keys are the same tokens."""
+    """Return whether queries and keys are the same tokens."""
     return not graph.is_bipartite and graph.num_queries == graph.num_keys
 
 

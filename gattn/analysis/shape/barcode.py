@@ -126,7 +126,7 @@ def barcode(attention: Attention, *, dimension: int = 0, progress: bool = True) 
 
 
 def _errors(bound: str, dimension: int) -> list[str]:
-    """Say how far bars may be off if distances may be up to `bound` shorter."""
+    """Return how far bars may be off if distances may be up to `bound` shorter."""
     notes = [f"bars of dimension 0 may end up to {bound} earlier, for edges that were not kept"]
     if dimension:
         notes.append(
@@ -137,7 +137,7 @@ def _errors(bound: str, dimension: int) -> list[str]:
 
 
 def _strengths(matrices: Tensor) -> Tensor:
-    """Give max(A, A^T), checked to lie between 0 and 1."""
+    """Return max(A, A^T), checked to lie between 0 and 1."""
     largest = float(matrices.max())
     if largest > 1 + _ROUNDING:
         raise ShapeError(

@@ -104,7 +104,7 @@ def template_distances(
 
 
 def _largest(errors: Tensor) -> float:
-    """Give the largest error; no distance is off by more than 1, and NaN is no distance."""
+    """Return the largest error; no distance is off by more than 1, and NaN is no distance."""
     return min(float(errors.abs().nan_to_num(0).max()), 1.0)
 
 
@@ -158,7 +158,7 @@ def _template(name: str, given: ArrayLike) -> Tensor:
 
 
 def _distances(matrix: Tensor, templates: Tensor) -> tuple[Tensor, Tensor]:
-    """Give the distances (heads, templates), and the square root that divides them."""
+    """Return the distances (heads, templates), and the square root that divides them."""
     sizes = matrix.square().sum((-2, -1))[:, None] + templates.square().sum((-2, -1))
     apart = [torch.linalg.matrix_norm(matrix - template) for template in templates]
     return torch.stack(apart, -1) / sizes.sqrt(), sizes.sqrt()

@@ -142,7 +142,7 @@ def _lines(rows: list[tuple[int, str]], name: str) -> Iterator[_Line]:
 
 
 def _surface(lines: list[_Line], count: int, name: str) -> Iterator[_Line]:
-    """Give what stands in the text: multiword tokens, and the words outside of them."""
+    """Return what stands in the text: multiword tokens, and the words outside of them."""
     seen = covered = 0
     for line in lines:
         if line.is_word:

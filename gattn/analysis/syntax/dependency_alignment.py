@@ -62,7 +62,7 @@ def dependency_alignment(
     trees: bool = False,
     progress: bool = True,
 ) -> Alignment:
-    r"""Say how often heads connect words as dependency trees do, beside the best fixed offset.
+    r"""Return how often heads connect words as dependency trees do, beside the best fixed offset.
 
     Tokens are merged into the trees' words: columns are summed, rows averaged. With A without its
     diagonal and special tokens, a dependency of word d on head h is found if
@@ -170,7 +170,7 @@ class _Found:
         self.hits.append(np.stack(guesses, 1)[..., dependent] == parent)
 
     def _guesses(self, matrix: Matrix) -> NDArray[np.int64]:
-        """Give each word's head by the heads of a layer, (columns, heads, words)."""
+        """Return each word's head by the heads of a layer, (columns, heads, words)."""
         self.is_causal &= not np.triu(matrix).any()
         guesses = [largest(matrix), largest(matrix.swapaxes(1, 2))]
         if "tree" in self.columns:
@@ -178,7 +178,7 @@ class _Found:
         return np.stack(guesses)
 
     def table(self) -> Alignment:
-        """Give the shares."""
+        """Return the shares."""
         if not self.offsets:
             raise SelectionError("The sentences have no dependencies between different words.")
         hits, offsets = np.concatenate(self.hits, -1), np.array(self.offsets)

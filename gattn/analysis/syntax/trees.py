@@ -157,7 +157,7 @@ def arborescence(
 
 
 def tree_heads(matrix: Matrix) -> NDArray[np.int64]:
-    """Give each word's head in the maximum spanning arborescence, -1 for a root.
+    """Return each word's head in the maximum spanning arborescence, -1 for a root.
 
     Parameters
     ----------

@@ -81,7 +81,7 @@ def alti(
 
 
 def _interactions(part: Sublayer) -> Tensor:
-    """Give the shares of a layer: (queries, keys)."""
+    """Return the shares of a layer: (queries, keys)."""
     found = _nearer(part)
     whole, rest = part.after.abs().sum(-1), (part.after - part.own()).abs().sum(-1)
     found.diagonal().copy_(whole - rest)

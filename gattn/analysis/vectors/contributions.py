@@ -145,7 +145,7 @@ def residual_shares(
 
 
 def output_of(part: Sublayer) -> Sublayer:
-    """Give a sublayer up to its output: after the norm, if that is the layer's own."""
+    """Return a sublayer up to its output: after the norm, if that is the layer's own."""
     return part.normed() if part.is_post_norm else part
 
 
@@ -201,7 +201,7 @@ def _summed(part: Sublayer) -> Tensor:
 
 
 def _moved(part: Sublayer) -> Iterator[tuple[slice, Tensor]]:
-    """Give what each head makes of each key, some keys at a time: (keys, heads, dim)."""
+    """Return what each head makes of each key, some keys at a time: (keys, heads, dim)."""
     step = max(_NUMBERS // part.weights[:, 0].numel(), 1)
     for start in range(0, len(part), step):
         keys = slice(start, start + step)
@@ -224,7 +224,7 @@ def _with_norm(part: Sublayer) -> Tensor:
 
 
 def _share(part: Sublayer) -> Tensor:
-    """Give the preserved share of each token, (tokens,)."""
+    """Return the preserved share of each token, (tokens,)."""
     own = part.own()
     preserved, mixed = own.norm(dim=-1), (part.added() + part.residual - own).norm(dim=-1)
     share: Tensor = preserved / (preserved + mixed)

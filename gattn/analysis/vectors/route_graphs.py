@@ -230,7 +230,7 @@ class Routes(Graph):
 
 
 def _place(node: Node) -> tuple[int, int, int]:
-    """Give a node's place in the order of layers and kinds."""
+    """Return a node's place in the order of layers and kinds."""
     return node[0], RANKS[node[2]], node[1]
 
 

@@ -174,7 +174,7 @@ def _itself(sublayer: Sublayer) -> Sublayer:
 
 
 def _speaks(model: PreTrainedModel) -> bool:
-    """Say whether a model's logits are of tokens."""
+    """Return whether a model's logits are of tokens."""
     return bool(model.get_output_embeddings() is not None)
 
 

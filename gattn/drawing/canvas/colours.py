@@ -121,7 +121,7 @@ def given_map(cmap: str | Colormap) -> Colormap:
 
 
 def is_dark() -> bool:
-    """Say whether the current style writes light text, which takes a dark background."""
+    """Return whether the current style writes light text, which takes a dark background."""
     return _is_light(mpl.rcParams["text.color"])
 
 

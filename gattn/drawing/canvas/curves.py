@@ -68,7 +68,7 @@ def chords(start: Points, end: Points) -> list[Path]:
 
 
 def chord_arrivals(start: Points, end: Points) -> Points:
-    """Tell the directions in which `chords` arrive."""
+    """Return the directions in which `chords` arrive."""
     return end - _chord_control(start, end)
 
 
@@ -84,7 +84,7 @@ def bows(start: Points, end: Points) -> list[Path]:
 
 
 def bow_arrivals(start: Points, end: Points) -> Points:
-    """Tell the directions in which `bows` arrive."""
+    """Return the directions in which `bows` arrive."""
     return end - _bow_control(start, end)
 
 

@@ -25,7 +25,7 @@ def families(texts: Iterable[str]) -> list[str]:
 
 
 def has_glyph(character: str) -> bool:
-    """Say whether any installed font has a character."""
+    """Return whether any installed font has a character."""
     known = [*_user_families(), _LAST]
     if any(ord(character) in _glyphs(_path(family)) for family in known):
         return True

@@ -175,7 +175,7 @@ def edits_said(edits: Iterable[object]) -> str:
 
 
 def edits_between(before: Edits, after: Edits, said: str = "") -> str:
-    """Say which edits two runs had; `said` are a caller's words for what lies between them."""
+    """Return which edits two runs had; `said` are a caller's words for what lies between them."""
     if said and not before:
         return said
     return "; ".join(filter(None, [said, between(before, after)]))

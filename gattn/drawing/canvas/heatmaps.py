@@ -51,7 +51,7 @@ def draw_heatmap(
 
 
 def _block(ax: Axes, count: int, side: str) -> int:
-    """Tell how many cells along a side share a pixel and a half at 100 dots per inch."""
+    """Return how many cells along a side share a pixel and a half at 100 dots per inch."""
     return int(np.ceil(count * 1.5 * 72 / (100 * pitch(ax, 1, side))))
 
 
@@ -119,7 +119,7 @@ def write_cells(
 
 
 def are_whole(values: NDArray[np.float64]) -> bool:
-    """Say whether all numbers are whole."""
+    """Return whether all numbers are whole."""
     finite = values[np.isfinite(values)]
     return bool(finite.size) and bool((finite == np.round(finite)).all())
 

@@ -105,20 +105,20 @@ def in_digits(value: float, form: str = ".3g") -> str:
 
 
 def font_size() -> float:
-    """Tell the user's font size in points."""
+    """Return the user's font size in points."""
     return float(mpl.rcParams["font.size"])
 
 
 def small_size() -> float:
-    """Tell the font size of keys, captions and small names in points."""
+    """Return the font size of keys, captions and small names in points."""
     return 0.75 * font_size()
 
 
 def larger() -> float:
-    """Tell how much larger than usual a figure must be for a large font."""
+    """Return how much larger than usual a figure must be for a large font."""
     return max(1.0, font_size() / 10)
 
 
 def text_style(texts: Sequence[str]) -> dict[str, Any]:
-    """Say how matplotlib must set texts that may hold anything: never as mathematics."""
+    """Return how matplotlib must set texts that may hold anything: never as mathematics."""
     return {"parse_math": False, "usetex": False, "fontfamily": fonts.families(texts)}

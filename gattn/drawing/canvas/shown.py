@@ -172,7 +172,7 @@ def all_of(total: int) -> str:
 
 
 def share_of(shown: float, whole: float, what: str = "the attention") -> str:
-    """Say what share of the attention, or of something else, is shown; "" if there is none."""
+    """Return what share of the attention, or of something else, is shown; "" if there is none."""
     if not whole:
         return ""
     percent = 100 * shown / whole
@@ -181,5 +181,5 @@ def share_of(shown: float, whole: float, what: str = "the attention") -> str:
 
 
 def largest_of(block: int) -> str:
-    """Say how many edges share a cell, if any do."""
+    """Return how many edges share a cell, if any do."""
     return f"; a cell is the largest of {block} × {block}" if block > 1 else ""

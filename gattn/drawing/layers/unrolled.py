@@ -111,7 +111,7 @@ def _draw_layered(
 
 
 def _whole(unrolled: Unrolled) -> float:
-    """Say how much the widest line stands for: all that passes, or a weight of 1."""
+    """Return how much the widest line stands for: all that passes, or a weight of 1."""
     node = unrolled.end("query") or unrolled.end("key")
     return float(unrolled.nodes[node]["passes"] if node else 1.0) or 1.0
 
@@ -121,7 +121,7 @@ def _kind(unrolled: Unrolled) -> str:
 
 
 def _unrolled_title(unrolled: Unrolled) -> str:
-    """Say what is drawn: "rollout to lamp 5", "flow from The 1 to lamp 5: 0.42"."""
+    """Return what is drawn: "rollout to lamp 5", "flow from The 1 to lamp 5: 0.42"."""
     kind = _kind(unrolled)
     if not kind:
         return "unrolled"

@@ -120,7 +120,7 @@ class _Sides:
     def blocks(
         self, order: Order, arranged: Arranged, plain: Pen, change: Pen
     ) -> tuple[Block, ...]:
-        """Give before, after and the change, with the same heads in the same places."""
+        """Return before, after and the change, with the same heads in the same places."""
         names = *self._names, "after − before" if self._names == PLAIN else "difference"
         ones, others, changes = {}, {}, {}
         for spot, place in arranged.spots.items():
@@ -135,14 +135,14 @@ class _Sides:
         return tuple(Block(*side, arranged.columns) for side in sides)
 
     def edits(self, said: str) -> str:
-        """Say what was edited, in the caller's words if given."""
+        """Return what was edited, in the caller's words if given."""
         one, other = (
             union(head.edits for head in side.values()) for side in (self._befores, self._afters)
         )
         return edits_between(one, other, said)
 
     def caption(self) -> list[str]:
-        """Say what is shown."""
+        """Return what is shown."""
         before, after = self._names
         named = [] if self._names == PLAIN else [f"difference: {after} − {before}"]
         return [
@@ -166,7 +166,7 @@ def _side_names(
 
 
 def _kept(sides: Mapping[str, Graphs]) -> list[str]:
-    """Say how many edges are shown, if not all."""
+    """Return how many edges are shown, if not all."""
     said = [
         f"{name} {edges_shown(heads.values())}"
         for name, heads in sides.items()

@@ -113,7 +113,7 @@ def edges_shown(heads: Iterable[AttentionGraph]) -> str:
 
 
 def what_is_shown(*sides: Graphs) -> list[str]:
-    """Say what rows, columns and marks of small matrices are."""
+    """Return what rows, columns and marks of small matrices are."""
     heads = [head for side in sides for head in side.values()]
     said = ["rows are queries, columns keys"]
     if any(head.sink is not None for head in heads):
@@ -207,7 +207,7 @@ def _count(counts: Sequence[int], one: str, several: str) -> str:
 
 
 def _named_stack(heads: HeadChoice, stack: str | None) -> str | None:
-    """Give the stack that heads name, or that was given."""
+    """Return the stack that heads name, or that was given."""
     named, _ = stack_and_heads(heads)
     if named is not None and stack not in (None, named):
         raise SelectionError(f"heads={heads!r:.80} names a stack, but stack={stack!r} is given.")

@@ -158,7 +158,7 @@ class _Drawing:
         return [(x, y), (x + wide, y), (x + wide, y + tall), (x, y + tall), (x, y)]
 
     def _generated(self, head: AttentionGraph, x: float, y: float) -> Iterator[Line]:
-        """Give lines beside the rows and above the columns of generated tokens."""
+        """Return lines beside the rows and above the columns of generated tokens."""
         graph, (across, down), apart = head.graph, self._plan.token(head), as_inches(2.5)
         last = graph.num_queries if graph.is_bipartite else graph.num_tokens - graph.query_offset
         row, column = max(last - head.generated, 0), graph.num_tokens - head.generated

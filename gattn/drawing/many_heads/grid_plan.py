@@ -151,7 +151,7 @@ class PanelNames:
 
 
 def _usual_side(grid: Grid) -> float:
-    """Tell the longer side of a matrix that is neither too small nor too large."""
+    """Return the longer side of a matrix that is neither too small nor too large."""
     if not grid.is_strip:
         return larger() * _THUMBNAIL
     tokens = max(grid.head.graph.num_keys, grid.head.graph.num_queries)
@@ -159,6 +159,6 @@ def _usual_side(grid: Grid) -> float:
 
 
 def most_columns(head: AttentionGraph) -> int:
-    """Tell how many heads with labelled tokens have room side by side."""
+    """Return how many heads with labelled tokens have room side by side."""
     tokens = max(head.graph.num_keys, head.graph.num_queries)
     return 6 if _TOKEN * tokens < _PANEL[0] else 4

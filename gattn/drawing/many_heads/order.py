@@ -69,7 +69,7 @@ class Order:
 
     @property
     def said(self) -> list[str]:
-        """Say what heads are sorted and labelled by."""
+        """Return what heads are sorted and labelled by."""
         said = []
         if self.sort:
             each = " in each layer" if self.within_layers else ""
@@ -131,7 +131,7 @@ def _full_and_short_name(place: Place, head: AttentionGraph) -> tuple[str, str]:
 
 
 def strip_columns(graphs: Graphs) -> int:
-    """Tell how many heads of a strip stand side by side."""
+    """Return how many heads of a strip stand side by side."""
     most = most_columns(next(iter(graphs.values())))
     rows = -(-len(graphs) // most)
     return -(-len(graphs) // rows)

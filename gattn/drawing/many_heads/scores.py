@@ -121,7 +121,7 @@ def _by_place(column: pd.Series[Any]) -> dict[Place, Any]:
 
 
 def _is_none(value: Any) -> bool:
-    """Say whether a value is missing: None, NaN, or pandas' NA."""
+    """Return whether a value is missing: None, NaN, or pandas' NA."""
     return bool(pd.api.types.is_scalar(value) and pd.isna(value))
 
 

@@ -110,10 +110,10 @@ def as_inches(points: float) -> float:
 
 
 def line_height(size: float) -> float:
-    """Tell the height in inches of a line of text whose size is in points."""
+    """Return the height in inches of a line of text whose size is in points."""
     return as_inches(1.3 * size)
 
 
 def key_width() -> float:
-    """Tell the inches that a key of colours takes."""
+    """Return the inches that a key of colours takes."""
     return 0.15 + as_inches(5.4 * small_size())

@@ -137,7 +137,7 @@ def drawing(head: AttentionGraph, layout: Layout) -> Draw:
 
 
 def _where_queries_are(head: AttentionGraph, layout: Layout) -> str:
-    """Say which nodes are keys and which queries, where that is on no axis."""
+    """Return which nodes are keys and which queries, where that is on no axis."""
     if not head.graph.is_bipartite or layout in ("columns", "matrix"):
         return ""
     if layout in ("arcs", "circle"):

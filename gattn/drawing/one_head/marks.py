@@ -23,7 +23,7 @@ _AROUND = 0.4
 
 
 def said(head: AttentionGraph) -> str:
-    """Say what the lines mean, if there are generated tokens."""
+    """Return what the lines mean, if there are generated tokens."""
     if not head.generated:
         return ""
     return f"; lines mark {head.generated} generated token{'s' * (head.generated > 1)}"

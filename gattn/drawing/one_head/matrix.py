@@ -42,7 +42,7 @@ class Cells:
 
 
 def most_cells(ax: Axes) -> int:
-    """Tell how many rows and columns axes can show without skipping one: a pixel each."""
+    """Return how many rows and columns axes can show without skipping one: a pixel each."""
     shown = min(int(0.8 * ax.bbox.width), int(0.8 * ax.bbox.height), MOST_CELLS)
     return max(FEWEST_CELLS, shown)
 

@@ -182,7 +182,7 @@ def given_positions(head: AttentionGraph, layout: Mapping[Any, Any]) -> Position
 
 
 def _is_split(positions: Mapping[Any, Any]) -> bool:
-    """Say whether a token stands in two places, as key and as query, as in `layouts.columns`."""
+    """Return whether a token stands in two places, as key and as query, as in `layouts.columns`."""
     return any(isinstance(node, tuple) and node[:1] == ("query",) for node in positions)
 
 

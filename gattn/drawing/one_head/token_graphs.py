@@ -163,7 +163,7 @@ def _counted(graph: TokenGraph, block: int) -> Iterator[tuple[slice, torch.Tenso
 
 
 def _is_counted(graph: TokenGraph, block: int) -> bool:
-    """Say whether the rule knows the numbers, and counting is quicker than looking."""
+    """Return whether the rule knows the numbers, and counting is quicker than looking."""
     if block == 1 or graph.num_queries * _columns(graph, block) > tile_pairs(graph, _TILE):
         return False
     few = torch.arange(graph.query_offset, graph.query_offset + 1)

@@ -55,7 +55,7 @@ def trace_entry(
 
 
 def labels_and_scores(layer: Stack) -> list[tuple[Place, dict[str, Any]]]:
-    """Give the label and the scores of each head; signed attention has none."""
+    """Return the label and the scores of each head; signed attention has none."""
     try:
         table = head_table(layer, progress=False)
     except ShapeError:
@@ -107,7 +107,7 @@ def _stack(stack: Stack) -> dict[str, Any]:
 
 
 def nodes_of(head: AttentionGraph) -> tuple[Any, ...]:
-    """Give what heads must have in common to be shown together: their sizes and tokens."""
+    """Return what heads must have in common to be shown together: their sizes and tokens."""
     graph = head.graph
     sizes = graph.num_queries, graph.num_keys, graph.query_offset, graph.is_bipartite
     return *sizes, head.tokens, head.query_tokens, head.node_positions.tolist()

@@ -44,7 +44,7 @@ def thumbnail_of_change(before: AttentionGraph, after: AttentionGraph) -> Shades
 def _changes(
     before: AttentionGraph, after: AttentionGraph
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Give the change of each edge whose attention both know, and query and key as one number."""
+    """Return the change of each edge whose attention both know, and query and key as one number."""
     heads = before, after
     nodes = max(before.graph.num_tokens, 1)
     places = [head.query * nodes + head.key for head in heads]

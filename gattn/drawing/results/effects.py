@@ -77,7 +77,7 @@ def _are_heads(table: pd.DataFrame) -> bool:
 
 
 def _are_unique(table: pd.DataFrame) -> bool:
-    """Say whether each place is edited only once; without names there is only one stack."""
+    """Return whether each place is edited only once; without names there is only one stack."""
     places = table[[*(["stack"] * (len(_stacks(table)) > 1)), *_EDGE]]
     return not bool(places.duplicated().any())
 

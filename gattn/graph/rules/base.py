@@ -45,7 +45,7 @@ class Rule(ABC):
 
     @abstractmethod
     def allowed(self, query: Tensor, key: Tensor) -> Tensor:
-        """Say whether the edge exists, for positions that broadcast against each other.
+        """Return whether the edge exists, for positions that broadcast against each other.
 
         Parameters
         ----------
@@ -80,7 +80,7 @@ class Rule(ABC):
         return run_of(int(keys[0][0]), int(keys[1][1]), num_keys)
 
     def interval(self, query: Tensor) -> Span | None:
-        """Give each query's keys as [low, high), or None if they are not an interval.
+        """Return each query's keys as [low, high), or None if they are not an interval.
 
         From one query to the next each end stays or moves on by one, so that the keys of a run of
         queries are an interval, too.

@@ -55,7 +55,7 @@ def run_of(low: int, high: int, num_keys: int) -> slice:
 
 
 def as_run(keys: Tensor) -> Keys:
-    """Give sorted keys as a slice if they are one run."""
+    """Return sorted keys as a slice if they are one run."""
     if not len(keys):
         return slice(0, 0)
     low, high = int(keys[0]), int(keys[-1]) + 1

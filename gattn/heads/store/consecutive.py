@@ -50,7 +50,7 @@ class ConsecutiveGraph(NamedTuple):
         return self._replace(graph=replace(some, num_keys=keys))
 
     def spans(self) -> Tensor | None:
-        """Give the start and stop of each query's keys, (2, queries); None if not intervals.
+        """Return the start and stop of each query's keys, (2, queries); None if not intervals.
 
         Queries without keys have 0 for both.
         """
@@ -105,7 +105,7 @@ def check_order(first: ConsecutiveGraph, piece: ConsecutiveGraph) -> None:
 
 
 def _first_rows(graph: TokenGraph, count: int) -> Rule:
-    """Give the rule of the first queries; of listed edges, only theirs."""
+    """Return the rule of the first queries; of listed edges, only theirs."""
     edges = graph.rule.listed()
     if edges is None:
         return graph.rule

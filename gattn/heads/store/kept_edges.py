@@ -277,7 +277,7 @@ def _widened(rows: Tensor, size: int) -> Tensor:
 
 
 def _picked(values: Tensor, allowed: Tensor | None) -> Tensor:
-    """Give the edges of a block (heads, rows, columns) as (heads, edges)."""
+    """Return the edges of a block (heads, rows, columns) as (heads, edges)."""
     if allowed is None:
         return values.flatten(1)
     # much faster than masked_select with a broadcast mask

@@ -12,7 +12,7 @@ _QUERIES = ("query", "q_proj", "q_lin", "q", "to_q", "qkv", "query_key_value", "
 
 
 def routes(model: nn.Module) -> bool:
-    """Say whether a model's code routes its attention through transformers' interface."""
+    """Return whether a model's code routes its attention through transformers' interface."""
     homes = {type(module).__module__ for module in model.modules()}
     return any(hasattr(sys.modules.get(home), "ALL_ATTENTION_FUNCTIONS") for home in homes)
 
@@ -40,18 +40,18 @@ def attending(model: nn.Module) -> frozenset[str]:
 
 
 def _attends(module: nn.Module) -> bool:
-    """Say whether a module looks as if it attends."""
+    """Return whether a module looks as if it attends."""
     is_named = "Attention" in type(module).__name__
     return is_named and any(hasattr(module, query) for query in _QUERIES)
 
 
 def _is_near(path: str, others: Sequence[str]) -> bool:
-    """Say whether a module is inside another, or the other way round."""
+    """Return whether a module is inside another, or the other way round."""
     return any(path.startswith(one) or one.startswith(path) for one in others)
 
 
 def _asks(kind: type[nn.Module]) -> bool:
-    """Say whether a class asks the interface which function to call."""
+    """Return whether a class asks the interface which function to call."""
     functions = [
         inspect.unwrap(function)
         for base in kind.__mro__[: kind.__mro__.index(nn.Module)]

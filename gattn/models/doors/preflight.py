@@ -73,7 +73,7 @@ def prove(model: nn.Module) -> None:
 
 
 def _found(model: nn.Module) -> str | Kinds:
-    """Say why a model cannot be trusted, or which types of its modules can."""
+    """Return why a model cannot be trusted, or which types of its modules can."""
     try:
         with _random_numbers_kept(model), torch.no_grad():
             inputs = _small_input(model)
@@ -122,7 +122,7 @@ def _like(model: nn.Module) -> nn.Module:
 
 
 def _is_users(hook: Any) -> bool:
-    """Say whether a hook is the user's; torch's and transformers' own are parts of a model."""
+    """Return whether a hook is the user's; torch's and transformers' own are parts of a model."""
     home = getattr(getattr(hook, "func", hook), "__module__", None) or ""
     return not home.startswith(("torch.", "transformers."))
 

@@ -66,7 +66,7 @@ def _watched(search: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _entries(model: Any) -> list[tuple[Tracker, Context]]:
-    """Give the contexts of the model that generates, or of its parts, and their trackers.
+    """Return the contexts of the model that generates, or of its parts, and their trackers.
 
     A context that reads one call ignores those within it.
     """

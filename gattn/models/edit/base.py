@@ -89,7 +89,7 @@ class Edit(Described):
         )
 
     def applies(self, place: Place) -> bool:
-        """Say whether it edits a stack's layer."""
+        """Return whether it edits a stack's layer."""
         if self.stack not in (None, place.stack):
             return False
         layers = self.layers()
@@ -102,7 +102,7 @@ class Edit(Described):
         return numbers_of("layer", self.layer)
 
     def named(self) -> dict[str, set[Any]]:
-        """Give the layers that it names, and the tokens that it names individually."""
+        """Return the layers that it names, and the tokens that it names individually."""
         return {"layer": set(self.layers() or ())}
 
     def heads(self, count: int) -> list[int]:
@@ -117,7 +117,7 @@ class Edit(Described):
         return heads
 
     def in_layer(self, layer: int) -> Edit:
-        """Give its part in one layer, if it names places (layer, head)."""
+        """Return its part in one layer, if it names places (layer, head)."""
         places = places_of(self.layer)
         if places is None:
             return self
@@ -134,11 +134,11 @@ class Edit(Described):
         return self, set()
 
     def changes(self, reading: Reading) -> Tensor | None:
-        """Say which queries of a call it changes, as booleans; None means all."""
+        """Return which queries of a call it changes, as booleans; None means all."""
         return None
 
     def meets(self, reading: Reading) -> bool:
-        """Say whether it has anything to edit in a call."""
+        """Return whether it has anything to edit in a call."""
         return bool(len(reading.queries) and len(reading.keys))
 
     def allowed(self, graph: TokenGraph, reading: Reading) -> TokenGraph:
@@ -157,14 +157,14 @@ def _shown(value: object) -> str:
 
 
 def _is_plain(value: object) -> bool:
-    """Say whether an edit's text fully describes a value."""
+    """Return whether an edit's text fully describes a value."""
     if isinstance(value, (list, tuple)):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, (str, int, float, slice, range))
 
 
 def _recorded(where: Any) -> Any:
-    """Give layers, heads or tokens as a record holds them."""
+    """Return layers, heads or tokens as a record holds them."""
     if where is None or isinstance(where, (int, str, slice)):
         return where
     if isinstance(where, range):

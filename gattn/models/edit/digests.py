@@ -51,7 +51,7 @@ def _feed(value: Any, digest: Any) -> None:
 
 
 def _plain(attributes: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Give a module's own numbers, strings and functions."""
+    """Return a module's own numbers, strings and functions."""
     kinds = (bool, int, float, str, FunctionType)
     return sorted((name, x) for name, x in attributes.items() if isinstance(x, kinds))
 

@@ -46,7 +46,7 @@ class _AtTokens(Edit):
             check_tokens(name, getattr(self, name))
 
     def named(self) -> dict[str, set[Any]]:
-        """Give the layers that it names, and the tokens that it names individually."""
+        """Return the layers that it names, and the tokens that it names individually."""
         return {
             **super().named(),
             "query": one_by_one(self.query),
@@ -74,7 +74,7 @@ class _AtTokens(Edit):
         return located, found
 
     def changes(self, reading: Reading) -> Tensor | None:
-        """Say which queries of a call it changes."""
+        """Return which queries of a call it changes."""
         changed = chosen(reading.queries, self.query)
         keys = chosen(reading.keys, self.key).nonzero()[:, 0]
         if self.key is None:
@@ -84,7 +84,7 @@ class _AtTokens(Edit):
         return changed
 
     def meets(self, reading: Reading) -> bool:
-        """Say whether a call has any of its edges."""
+        """Return whether a call has any of its edges."""
         queries = chosen(reading.queries, self.query).nonzero()[:, 0]
         keys = chosen(reading.keys, self.key).nonzero()[:, 0]
         if not len(queries) or not len(keys):

@@ -97,7 +97,7 @@ class Ends:
 
 
 def _goes_on(last: Tensor, ids: Tensor) -> bool:
-    """Say whether ids extend those of the last call."""
+    """Return whether ids extend those of the last call."""
     width = last.shape[1]
     return (
         ids.shape[0] == last.shape[0] and ids.shape[1] > width and torch.equal(ids[:, :width], last)

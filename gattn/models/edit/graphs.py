@@ -49,16 +49,16 @@ class Restrict(Edit):
         _check_begins(self, self.graph)
 
     def changes(self, reading: Reading) -> Tensor:
-        """Say which queries of a call lose edges."""
+        """Return which queries of a call lose edges."""
         return self.loses(self.allowed(reading.graph, reading), reading.graph)
 
     @staticmethod
     def loses(left: TokenGraph, graph: TokenGraph) -> Tensor:
-        """Say which queries have fewer edges left than in a graph."""
+        """Return which queries have fewer edges left than in a graph."""
         return (left.in_degree != graph.in_degree).cpu()
 
     def meets(self, reading: Reading) -> bool:
-        """Say whether it removes edges of a call."""
+        """Return whether it removes edges of a call."""
         return super().meets(reading) and bool(self.changes(reading).any())
 
     def allowed(self, graph: TokenGraph, reading: Reading) -> TokenGraph:

@@ -45,6 +45,6 @@ def named_by(layer: Any) -> Named | None:
 
 
 def places_of(layer: Any) -> tuple[tuple[int, int], ...] | None:
-    """Give the places (layer, head) that an edit's `layer` holds, if it does."""
+    """Return the places (layer, head) that an edit's `layer` holds, if it does."""
     holds = isinstance(layer, tuple) and bool(layer) and isinstance(layer[0], tuple)
     return cast("tuple[tuple[int, int], ...]", layer) if holds else None

@@ -83,7 +83,7 @@ class Swap(Edit):
         return cast("WeightFunction", self.weight)
 
     def scored_by(self, own: WeightFunction, has_vectors: bool) -> WeightFunction:
-        """Give the weight function, with the model's own in place of `ModelScore`."""
+        """Return the weight function, with the model's own in place of `ModelScore`."""
         if self.weight is None:
             return own
         if not has_vectors and not _reads_no_vectors(self._weight):

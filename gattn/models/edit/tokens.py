@@ -60,7 +60,7 @@ class KnownTokens:
 
 
 def is_relative(where: Tokens) -> bool:
-    """Say whether the positions depend on a call's tokens."""
+    """Return whether the positions depend on a call's tokens."""
     if isinstance(where, slice):
         return any(n is not None and index(n) < 0 for n in (where.start, where.stop))
     if where is None or isinstance(where, range):
@@ -69,7 +69,7 @@ def is_relative(where: Tokens) -> bool:
 
 
 def counts_from_end(where: Tokens) -> bool:
-    """Say whether it counts from the end."""
+    """Return whether it counts from the end."""
     if isinstance(where, (slice, range)) or where is None:
         return is_relative(where)
     return any(not isinstance(one, str) and one < 0 for one in listed(where))
@@ -105,7 +105,7 @@ def check_tokens(name: str, where: Tokens) -> None:
 
 
 def chosen(side: Side, where: Tokens) -> Tensor:
-    """Say which of a side's tokens are meant, as booleans."""
+    """Return which of a side's tokens are meant, as booleans."""
     end = side.first + len(side)  # numbers beyond may be too large for a tensor
     positions = torch.arange(side.first, end)
     if where is None:
@@ -120,12 +120,12 @@ def chosen(side: Side, where: Tokens) -> Tensor:
 
 
 def places_in(side: Side, where: Tokens) -> Tensor:
-    """Give the positions of a side's tokens that are meant."""
+    """Return the positions of a side's tokens that are meant."""
     return chosen(side, where).nonzero()[:, 0] + side.first
 
 
 def one_by_one(where: Tokens) -> set[int | str]:
-    """Give the tokens that are named individually, not by a span."""
+    """Return the tokens that are named individually, not by a span."""
     if where is None or isinstance(where, (slice, range)):
         return set()
     return set(listed(where))

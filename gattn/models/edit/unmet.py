@@ -76,7 +76,7 @@ class Unmet:
         return self._is_met and not any(self._named.values())
 
     def said(self, seen: Seen) -> str:
-        """Say what was not met, and what there is."""
+        """Return what was not met, and what there is."""
         missing = [
             f"{'in' if name == 'layer' else 'at'} {name} {number!r}"
             for name, some in self._named.items()
@@ -103,7 +103,7 @@ class Unmet:
         return reasons or [self._no_edge(seen.counts.get((stack, "key"), 0))]
 
     def _reasons_of(self, name: str, stack: str, seen: Seen) -> list[str]:
-        """Say which of its queries or keys are missing."""
+        """Return which of its queries or keys are missing."""
         some = self._named.get(name, set())
         count = seen.counts.get((stack, name), 0)
         texts = [one for one in some if isinstance(one, str)]

@@ -305,7 +305,7 @@ def _together(edits: Sequence[Edit | Sequence[Edit]]) -> list[list[Edit]]:
 
 
 def _plain(edits: Sequence[Edit], name: str, tokens: int) -> int | None:
-    """Give the single layer, head or position that an edit names, counted from 0, if it does."""
+    """Return the single layer, head or position that an edit names, counted from 0, if it does."""
     value = getattr(edits[0], name, None)
     if len(edits) != 1 or not isinstance(value, (int, np.integer)):
         return None

@@ -187,7 +187,7 @@ class _Layer(LayerOutput):
 
 
 def _without_strongest(call: AttentionCall, block: RowBlock) -> tuple[Tensor, Tensor, Tensor]:
-    """Give the output of some rows, that without each row's strongest edge, and its key."""
+    """Return the output of some rows, that without each row's strongest edge, and its key."""
     assert call.value is not None
     assert block.scores is not None
     keys = list_keys(block.columns, call.value.device)

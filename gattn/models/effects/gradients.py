@@ -60,7 +60,7 @@ class Outputs(Context, Generic[L]):
         self.found: dict[tuple[str, int], L] = {}
 
     def wants(self, place: Place) -> bool:
-        """Say whether a layer is wanted."""
+        """Return whether a layer is wanted."""
         return self._wanted(place)
 
     def see(self, call: SeenCall, place: Place, readings: list[Reading]) -> None:

@@ -123,7 +123,7 @@ class Measure:
 
 
 def _divergence(plain: Tensor, edited: Tensor) -> Tensor:
-    """Give KL(plain || edited) in nats."""
+    """Return KL(plain || edited) in nats."""
     log_plain, log_edited = plain.log_softmax(-1), edited.log_softmax(-1)
     share = log_plain.exp()
     terms = share * (log_plain - log_edited)

@@ -73,7 +73,7 @@ def generation_frames(model: nn.Module) -> Iterator[tuple[str, FrameType]]:
 
 
 def _are_of_one(one: nn.Module, other: nn.Module) -> bool:
-    """Say whether two models are the same, or one is inside the other."""
+    """Return whether two models are the same, or one is inside the other."""
     return (
         one is other
         or any(module is other for module in one.modules())

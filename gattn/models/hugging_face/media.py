@@ -135,7 +135,7 @@ class Batch:
         return found[0] if len(found) == 1 else ("", None)
 
     def _tokens(self, name: str, kind: str) -> tuple[int, ...]:
-        """Give the placeholder tokens of images or sounds."""
+        """Return the placeholder tokens of images or sounds."""
         kind = "audio" if kind == "audio" or name in _MEDIA["audio"] else "vision"
         found = (getattr(self._config, one, None) for one in _PLACES.get(name) or _PLACES[kind])
         return tuple(token for token in found if isinstance(token, int))
@@ -215,7 +215,7 @@ def _ranked(sequences: list[int]) -> Belonging:
 
 
 def generated_from(model: nn.Module) -> Tensor | None:
-    """Give the texts that a model is generating from, if it is: (texts, tokens)."""
+    """Return the texts that a model is generating from, if it is: (texts, tokens)."""
     for name, frame in generation_frames(model):
         if name == "generate" and frame.f_locals["self"] is model:
             some = (frame.f_locals.get(name) for name in ("inputs_tensor", "input_ids", "inputs"))

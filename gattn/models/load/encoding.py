@@ -53,7 +53,7 @@ class Encoding:
 
 
 def is_text(inputs: Inputs) -> bool:
-    """Say whether inputs are a text or tokens, rather than images, sounds or all together."""
+    """Return whether inputs are a text or tokens, rather than images, sounds or all together."""
     if isinstance(inputs, (AttentionTrace, Stack, AttentionGraph)):
         raise CaptureError(
             f"This runs a model on a text, but {type(inputs).__name__} is the result of such a "
@@ -271,7 +271,7 @@ def _encode_ids(
 
 
 def room_after(encoding: Encoding, model: PreTrainedModel) -> int | None:
-    """Say how many more tokens a model takes after these; None if it does not say."""
+    """Return how many more tokens a model takes after these; None if it does not say."""
     limit = _longest(model)
     return None if limit is None else max(0, limit - len(encoding))
 

@@ -89,7 +89,7 @@ def _class_of(config: Any) -> Any:
 
 
 def _is_head(name: str, model: PreTrainedModel) -> bool:
-    """Say whether a weight is used only after all attention."""
+    """Return whether a weight is used only after all attention."""
     base = model.base_model_prefix
     is_outside = model.base_model is not model and not name.startswith(f"{base}.")
     return is_outside or any(word in name for word in _HEADS)
@@ -180,7 +180,7 @@ def _has_weights(repository: Any) -> bool:
 
 
 def input_device(model: nn.Module) -> torch.device:
-    """Give the device of a model's inputs; offloaded weights are fetched while it runs."""
+    """Return the device of a model's inputs; offloaded weights are fetched while it runs."""
     device: torch.device = next((x.device for x in model.parameters()), torch.device("cpu"))
     if device.type != "meta":
         return device

@@ -30,7 +30,7 @@ def names_of(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None) -> t
 def spellings_of(
     ids: Sequence[int], tokenizer: PreTrainedTokenizerBase
 ) -> tuple[list[str], list[str]]:
-    """Give a tokenizer's names of tokens: as it writes them, and with spaces for its marks."""
+    """Return a tokenizer's names of tokens: as it writes them, and with spaces for its marks."""
     raw: list[str] = [tokenizer.convert_ids_to_tokens([i])[0] or f"<{i}>" for i in ids]
     return raw, [token.replace("Ġ", " ").replace("▁", " ") for token in raw]
 
@@ -44,7 +44,7 @@ def _readable(token: str, tokenizer: PreTrainedTokenizerBase) -> str:
 
 
 def _byte_alphabet() -> dict[str, int]:
-    """Give byte-level BPE's alphabet: printable bytes as themselves, others from U+0100 on."""
+    """Return byte-level BPE's alphabet: printable bytes as themselves, others from U+0100 on."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = [byte for byte in range(256) if byte not in printable]
     shown = {chr(byte): byte for byte in printable}
@@ -60,7 +60,7 @@ def trimmed(text: str) -> str:
 
 
 def words_of(ids: Sequence[int], tokenizer: PreTrainedTokenizerBase | None) -> Words:
-    """Give the number of each token id's word, None for special tokens; () if not certain.
+    """Return the number of each token id's word, None for special tokens; () if not certain.
 
     Between special tokens the ids are decoded; if that text encodes to the same ids again, its
     words are theirs.
@@ -91,7 +91,7 @@ def _words_between(
 def words_of_run(
     ids: Sequence[int], generated: int, tokenizer: PreTrainedTokenizerBase | None
 ) -> Words:
-    """Give the words of a prompt and of what was generated; if need be, only of the prompt."""
+    """Return the words of a prompt and of what was generated; if need be, only of the prompt."""
     words = words_of(ids, tokenizer)
     if words or not generated:
         return words

@@ -71,7 +71,7 @@ def _bare(name: str) -> str:
 
 
 def _fetches_kernels() -> bool:
-    """Say whether transformers would fetch kernels from the hub."""
+    """Return whether transformers would fetch kernels from the hub."""
     is_allowed = os.environ.get("USE_HUB_KERNELS", "yes").lower() in ("1", "on", "yes", "true")
     return is_allowed and find_spec("kernels") is not None
 

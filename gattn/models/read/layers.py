@@ -40,14 +40,14 @@ class Layers:
         return set(self._of)
 
     def next(self, name: str, stack: str) -> int:
-        """Give the number of a further layer, in which a module attends."""
+        """Return the number of a further layer, in which a module attends."""
         layer = self.depth.get(stack, 0)
         self.depth[stack] = layer + 1
         self._of.setdefault(name, []).append(layer)
         return layer
 
     def last(self, name: str) -> int:
-        """Give the layer that a module attended in last."""
+        """Return the layer that a module attended in last."""
         return self._of[name][-1]
 
     def again(self, name: str) -> int:
@@ -62,7 +62,7 @@ class Layers:
         return layers[0]
 
     def start_of_split(self, call: SeenCall) -> int:
-        """Say where the tokens of a call begin that continues the last one; 0 where it does not.
+        """Return where the tokens of a call begin that continues the last one; 0 where it does not.
 
         Vision models split the queries of a layer by image, and attend in each part by itself.
         """

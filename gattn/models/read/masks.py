@@ -75,7 +75,7 @@ class Mask:
         return self.values is None or self.values.shape[0] == 1
 
     def bias(self, element: int, dtype: torch.dtype) -> Tensor | None:
-        """Give what it adds to the scores of one element: (heads or 1, queries or 1, keys)."""
+        """Return what it adds to the scores of one element: (heads or 1, queries or 1, keys)."""
         if not self.has_bias:
             return None
         assert self.values is not None
@@ -139,7 +139,7 @@ class Mask:
         return self.present.any(1).any(1).expand(count, length).cpu()
 
     def graph(self, element: int, queries: Side, keys: Side, is_bipartite: bool) -> TokenGraph:
-        """Give the token graph of one element's real tokens: a rule if possible, else edges."""
+        """Return the token graph of one element's real tokens: a rule if possible, else edges."""
         shared = 0 if self.is_shared else element
         rows, columns = len(queries), len(keys)
         name = shared, rows, columns, queries.first, keys.first, is_bipartite

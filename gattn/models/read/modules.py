@@ -31,11 +31,11 @@ class Modules:
         self._homes: dict[str, str] = {}
 
     def owns(self, module: nn.Module) -> bool:
-        """Say whether a module is a part of the model."""
+        """Return whether a module is a part of the model."""
         return id(module) in self._names
 
     def name(self, module: nn.Module) -> str:
-        """Give a module's qualified name."""
+        """Return a module's qualified name."""
         return self._names[id(module)]
 
     def stack(self, module: nn.Module, is_encoder: Callable[[], bool]) -> str:

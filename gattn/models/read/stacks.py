@@ -15,7 +15,7 @@ _OTHER_TOKENS = ("key_value_states", "encoder_hidden_states", "cross_attention_s
 
 
 def home(name: str) -> str:
-    """Give the path of the list of layers that a module is in."""
+    """Return the path of the list of layers that a module is in."""
     parts = name.split(".")
     number = next((n for n, part in enumerate(parts) if part.isdigit()), len(parts) - 1)
     return ".".join(parts[:number])
@@ -30,7 +30,7 @@ def kinds(model: nn.Module) -> dict[tuple[str, str, type[nn.Module]], list[str]]
 
 
 def kind_of(name: str) -> tuple[str, str]:
-    """Give the list of layers that a module is in, and its path within a layer."""
+    """Return the list of layers that a module is in, and its path within a layer."""
     parts = [part for part in name.split(".") if part != "_orig_mod"]
     number = next((n for n, part in enumerate(parts) if part.isdigit()), len(parts))
     return ".".join(parts[:number]), ".".join(parts[number + 1 :])
@@ -57,7 +57,7 @@ def stack_name(module: nn.Module, name: str, is_encoder_decoder: bool) -> str | 
 
 
 def _reads_other_tokens(module: nn.Module) -> bool:
-    """Say whether a running module was given other tokens besides its own."""
+    """Return whether a running module was given other tokens besides its own."""
     for frame in callers():
         if frame.f_locals.get("self") is module:
             arguments = frame.f_code.co_varnames[1 : frame.f_code.co_argcount]

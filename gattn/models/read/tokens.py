@@ -65,7 +65,7 @@ class Tokens:
         return queries, keys
 
     def _is_cached(self, stack: str) -> bool:
-        """Say whether a stack continues the call's cache: encoders run anew each time."""
+        """Return whether a stack continues the call's cache: encoders run anew each time."""
         is_encoder = self._modules.is_encoder_decoder and "encoder" in stack.split(".")
         if modality(stack) or is_encoder:
             return False
@@ -73,7 +73,7 @@ class Tokens:
         return self._given.cache is not None
 
     def _told(self, stack: str, count: int, total: int) -> Tensor | None:
-        """Say which tokens the caller's mask calls real: sparse attention may read none of them."""
+        """Return which tokens the caller's mask calls real; sparse attention may skip some."""
         if modality(stack):
             return None
         of_decoder = self._modules.is_encoder_decoder and stack == "decoder"
@@ -99,7 +99,7 @@ class Tokens:
         return sides(real, start, length), keys
 
     def ids(self, stack: str, sequence: int, is_query: bool = False) -> list[int] | None:
-        """Give the real token ids of a sequence so far, where they are known."""
+        """Return the real token ids of a sequence so far, where they are known."""
         has_decoder = self._modules.is_encoder_decoder
         # The keys of cross-attention are texts where an encoder read them.
         is_foreign = stack in self._modules.crossing and not is_query and not has_decoder
@@ -120,7 +120,7 @@ class Tokens:
         return [int(i) for i in row[real[sequence]]]
 
     def fed(self, sequence: int) -> tuple[Tensor, Tensor] | None:
-        """Give the ids of all of a sequence's slots that its cache holds, and which are real."""
+        """Return the ids of all of a sequence's slots that its cache holds, and which are real."""
         ids, real = self._progress.ids.get(self._modules.side), self._progress.real_in_cache
         if ids is None or real is None or real.shape != ids.shape or sequence >= len(ids):
             return None

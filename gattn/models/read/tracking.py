@@ -106,7 +106,7 @@ class Tracker:
         return None if rows is None else known.encoded(rows)
 
     def place(self, call: SeenCall) -> Place:
-        """Say where a call of the model's attention is."""
+        """Return where a call of the model's attention is."""
         name = self.modules.name(call.module)
         stack = self.modules.stack(call.module, lambda: self._is_encoder(call))
         start = self.layers.start_of_split(call) if self.is_calling else 0
@@ -159,7 +159,7 @@ class Tracker:
         return self._masks[name][1]
 
     def generates(self, length: int) -> bool:
-        """Say whether a call's tokens were generated, rather than given in a prompt.
+        """Return whether a call's tokens were generated, rather than given in a prompt.
 
         Outside `generate` those are tokens that come one by one.
         """

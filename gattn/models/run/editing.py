@@ -68,12 +68,12 @@ class Editing(Context):
         self._calls[tracker] = _Call(is_checkpointed and torch.is_grad_enabled())
 
     def of(self, sequence: int) -> Sequence[Edit]:
-        """Give the edits of a sequence, as given."""
+        """Return the edits of a sequence, as given."""
         number = sequence if len(self._edits) > 1 else 0
         return self._edits[number] if number < len(self._edits) else ()
 
     def edits(self, call: SeenCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
-        """Give the edits of each element, with their tokens located."""
+        """Return the edits of each element, with their tokens located."""
         now = self._calls.setdefault(tracker, _Call())  # Attention may run again after its call.
         now.awaits_backward &= tracker.is_calling
         now.layer = place.layer

@@ -16,7 +16,7 @@ _PROVED, _TOLERANCE, _ROUNDING = 4, 1e-4, 1e-6
 
 
 def linear_modules() -> tuple[type[nn.Module], ...]:
-    """Give the classes of linear modules."""
+    """Return the classes of linear modules."""
     from transformers.pytorch_utils import Conv1D
 
     return nn.Linear, Conv1D
@@ -30,7 +30,7 @@ class LinearMap:
     bias: Tensor
 
     def gives(self, given: Tensor, output: Tensor) -> bool:
-        """Say whether it maps some rows (rows, inputs) to the outputs (rows, outputs)."""
+        """Return whether it maps some rows (rows, inputs) to the outputs (rows, outputs)."""
         if len(self.weight) != output.shape[-1] or self.weight.shape[1] != given.shape[-1]:
             return False
         rows = torch.linspace(0, len(given) - 1, min(_PROVED, len(given))).long()
@@ -42,12 +42,12 @@ class LinearMap:
         return bool(((found - wanted).abs() <= limit * size).all())
 
     def heads(self, count: int) -> Tensor:
-        """Give its part for each head: (heads, outputs, value dim)."""
+        """Return its part for each head: (heads, outputs, value dim)."""
         parts: Tensor = widened(self.weight).unflatten(1, (count, -1)).transpose(0, 1)
         return parts
 
     def products(self, count: int) -> Tensor:
-        """Give W^T W of the part of each head: (heads, value dim, value dim)."""
+        """Return W^T W of the part of each head: (heads, value dim, value dim)."""
         parts = (widened(part) for part in self.weight.chunk(count, dim=1))
         return torch.stack([part.T @ part for part in parts])
 
@@ -66,7 +66,7 @@ def linear_map(module: nn.Module, given: Tensor, output: Tensor) -> LinearMap | 
 
 
 def runs_its_weight(module: nn.Module) -> bool:
-    """Say whether a module only multiplies its input by its weight."""
+    """Return whether a module only multiplies its input by its weight."""
     plain = [kind.forward for kind in linear_modules()]
     if type(module).forward not in plain or "forward" in vars(module):
         return False
@@ -83,7 +83,7 @@ def _own_map(module: nn.Module) -> LinearMap:
 
 
 def is_unaltered(module: nn.Module, given: Tensor, output: Tensor) -> bool:
-    """Say whether an output is the module's own, unchanged by any hook."""
+    """Return whether an output is the module's own, unchanged by any hook."""
     every = (*module._forward_hooks.values(), *torch_module._global_forward_hooks.values())
     if all(isinstance(hook, Hook) for hook in every):
         return True
@@ -107,7 +107,7 @@ def state_of(module: nn.Module) -> list[tuple[int, int]]:
 
 
 def _forward(module: nn.Module, rows: Tensor) -> Tensor | None:
-    """Give a module's output for rows, or None if it does not take them."""
+    """Return a module's output for rows, or None if it does not take them."""
     try:
         answers = module.forward(rows[None])
     except (TypeError, ValueError, RuntimeError, IndexError):
@@ -127,7 +127,7 @@ def _probed_map(module: nn.Module, given: Tensor) -> LinearMap | None:
 
 
 def takes(given: Tensor, rows: Tensor) -> bool:
-    """Say whether a module was given these rows (tokens, width), in any shape."""
+    """Return whether a module was given these rows (tokens, width), in any shape."""
     if given.shape[-1] != rows.shape[-1] or given.numel() != rows.numel():
         return False
     given = given.reshape(rows.shape)

@@ -51,7 +51,7 @@ class Options:
         return self.bytes_of(self._num_heads(model) * pairs)
 
     def bytes_of(self, edges: int) -> int:
-        """Say how many bytes a number of edges takes."""
+        """Return how many bytes a number of edges takes."""
         return 4 * edges * (1 + self.scores + bool(self.contributions))
 
     def check_size(self, model: PreTrainedModel, encodings: Sequence[Encoding]) -> None:

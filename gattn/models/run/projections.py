@@ -205,7 +205,7 @@ class Projections:
     def _product(
         self, now: _Expected, module: nn.Module, given: Tensor, output: Tensor, heads: int
     ) -> Tensor | None:
-        """Give W_O^T W_O of each head, (heads, value dim, value dim), of what has just run."""
+        """Return W_O^T W_O of each head, (heads, value dim, value dim), of what has just run."""
         known, state = self._known.get(id(module)), state_of(module)
         now.is_probing = True
         try:
@@ -249,7 +249,7 @@ def tensors_of(args: tuple[Any, ...], *named: Mapping[str, Any]) -> list[Tensor]
 
 
 def value_norms(reading: Reading) -> Tensor:
-    """Give the lengths of the values: (elements, heads, keys)."""
+    """Return the lengths of the values: (elements, heads, keys)."""
     assert reading.attention.value is not None
     norms: Tensor = torch.linalg.vector_norm(reading.attention.value, dim=-1)
     return norms

@@ -40,7 +40,7 @@ class RecordedLayer:
     generated: int = 0
 
     def going_back(self) -> Callable[[], None]:
-        """Give a function that undoes whatever is added from now on."""
+        """Return a function that undoes whatever is added from now on."""
         marks = {heads: (store, store.mark()) for heads, store in self.stores.items()}
         norms, queries, generated = self.norms, self.queries, self.generated
 
@@ -127,7 +127,7 @@ class RecordedSequence:
         )
 
     def _grows(self, stack: str, is_query: bool) -> bool:
-        """Say whether a stack's ids grow with a cache: the keys of cross-attention do not."""
+        """Return whether a stack's ids grow with a cache: the keys of cross-attention do not."""
         layers = self.layers.get(stack, {}).values()
         return any(layer.is_cached and (is_query or not layer.is_cross) for layer in layers)
 

@@ -74,7 +74,7 @@ class Recording(Context):
         self._sequences.broke(tracker)
 
     def wants(self, place: Place) -> bool:
-        """Say whether a layer was chosen."""
+        """Return whether a layer was chosen."""
         return self._options.chosen.has_layer(place.layer)
 
     def see(self, call: SeenCall, place: Place, readings: list[Reading]) -> None:
@@ -282,7 +282,7 @@ class Recording(Context):
 
 
 def _unrecorded(tokens: int, progress: Progress) -> str:
-    """Say why the tokens that a call continues were not recorded, as far as known."""
+    """Return why the tokens that a call continues were not recorded, as far as known."""
     said = f"The model continues a cache of {tokens} tokens that were not recorded: "
     if progress.left is not None:
         return (

@@ -88,7 +88,7 @@ class Decomposition(Generic[R]):
 
     @property
     def check(self) -> str:
-        """Say how exact the decomposition is."""
+        """Return how exact the decomposition is."""
         return (
             "the vectors sum to what the model's attention adds to the residual stream within "
             f"{self.error:.1e} of its largest number"
@@ -188,7 +188,7 @@ class _Decomposing(Context, Generic[R]):
     # What happens while the model runs
 
     def wants(self, place: Place) -> bool:
-        """Say whether a call is self-attention that was chosen."""
+        """Return whether a call is self-attention that was chosen."""
         if place.is_bipartite:
             return False
         self._stacks[place.stack] = max(self._stacks.get(place.stack, 0), place.layer + 1)
@@ -279,7 +279,7 @@ class _Decomposing(Context, Generic[R]):
             raise SelectionError(f"No layer {missing[0]}; the model has layers 0 .. {known - 1}.")
 
     def decomposition(self, prompt: Prompt) -> Decomposition[R]:
-        """Give what was found."""
+        """Return what was found."""
         layers = tuple(sorted(self._found))
         numbers = ", ".join(map(str, layers))
         if len(layers) > 1 and layers == tuple(range(layers[0], layers[-1] + 1)):

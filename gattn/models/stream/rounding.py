@@ -12,7 +12,7 @@ _TOLD = 0.03
 
 
 def tolerance(numbers: Tensor) -> float:
-    """Say how large errors of numbers of a precision may be, relative to their vector.
+    """Return how large errors of numbers of a precision may be, relative to their vector.
 
     Norms of double precision models often compute in single precision.
     """
@@ -20,7 +20,7 @@ def tolerance(numbers: Tensor) -> float:
 
 
 def is_half(numbers: Tensor) -> bool:
-    """Say whether numbers have less than single precision."""
+    """Return whether numbers have less than single precision."""
     return torch.finfo(numbers.dtype).bits < 32
 
 

@@ -165,7 +165,7 @@ class Sublayer:
             yield block.rows, attention
 
     def _edited(self) -> Tensor:
-        """Give the whole attention (heads, queries, keys), for heads with different edits."""
+        """Return the whole attention (heads, queries, keys), for heads with different edits."""
         whole = self.values.new_zeros(self.heads, len(self), len(self))
         for part in parts(self.reading):
             heads = torch.tensor(part.heads, device=whole.device)[:, None, None]
@@ -176,11 +176,11 @@ class Sublayer:
         return whole
 
     def moved(self, keys: slice = slice(None)) -> Tensor:
-        """Give each head's v W for each key: (keys, heads, dim)."""
+        """Return each head's v W for each key: (keys, heads, dim)."""
         return torch.einsum("hjv,hvd->jhd", self.values[:, keys], self.weights)
 
     def added(self) -> Tensor:
-        """Give the sum of the vectors added to each token, without the bias: (tokens, dim)."""
+        """Return the sum of the vectors added to each token, without the bias: (tokens, dim)."""
         found = torch.empty_like(self.residual)
         for rows, attention in self.rows():
             heads = (attention @ self.values).transpose(0, 1)
@@ -188,7 +188,7 @@ class Sublayer:
         return found * self.factor[:, None]
 
     def own(self) -> Tensor:
-        """Give each token's own part: its residual, and what it adds to itself (tokens, dim)."""
+        """Return each token's own part: its residual, and what it adds to itself (tokens, dim)."""
         diagonal = self.values.new_empty(self.heads, len(self))
         for rows, attention in self.rows():
             diagonal[:, rows] = attention.diagonal(rows.start, 1, 2)
@@ -197,7 +197,7 @@ class Sublayer:
         return self.residual + added * self.factor[:, None]
 
     def normed(self) -> Sublayer:
-        """Give the vectors after the norm that reads their sum, with its statistics fixed.
+        """Return the vectors after the norm that reads their sum, with its statistics fixed.
 
         They sum to that norm's output. If no norm reads the sum, they stay the same.
         """

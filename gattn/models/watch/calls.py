@@ -72,7 +72,7 @@ class Calls:
         self._thread = _Thread()
 
     def owns(self, module: nn.Module) -> bool:
-        """Say whether a module is a part of the model."""
+        """Return whether a module is a part of the model."""
         return self._first.modules.owns(module)
 
     @property
@@ -135,7 +135,7 @@ class Calls:
         self._thread.entries[-1].contexts = contexts
 
     def has(self, context: object) -> bool:
-        """Say whether a context takes part in the present call; those opened later do not."""
+        """Return whether a context takes part in the present call; those opened later do not."""
         outer = [entry for entry in self._thread.entries if entry.is_outermost]
         return not outer or any(known is context for known in outer[-1].contexts)
 

@@ -39,14 +39,14 @@ class Context:
         """Learn that a call of the model begins."""
 
     def edits(self, call: SeenCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
-        """Give the edits of each element of a call's batch; an empty list if there are none."""
+        """Return the edits of each element of a call's batch; an empty list if there are none."""
         return []
 
     def met(self, readings: Sequence[Reading]) -> None:
         """Look at an edited call."""
 
     def wants(self, place: Place) -> bool:
-        """Say whether it looks at a call."""
+        """Return whether it looks at a call."""
         return False
 
     def see(self, call: SeenCall, place: Place, readings: list[Reading]) -> None:
@@ -93,7 +93,7 @@ def without_contexts() -> Iterator[None]:
 
 
 def present() -> tuple[tuple[Calls, Context], ...]:
-    """Give the contexts that are open in this thread or task, the outermost first.
+    """Return the contexts that are open in this thread or task, the outermost first.
 
     Contexts may close in any order, and a task inherits those of the task that started it, which
     may have closed them since.
@@ -115,7 +115,7 @@ def names_shown(
 
 
 def takes_part(context: Context) -> Tracker | None:
-    """Give the tracker of the present call, if a context is open here and reads that call."""
+    """Return the tracker of the present call, if a context is open here and reads that call."""
     for calls, known in present():
         if known is context:
             settle(calls)
@@ -124,7 +124,7 @@ def takes_part(context: Context) -> Tracker | None:
 
 
 def tracker_of(context: Context) -> Tracker:
-    """Give the tracker of the call whose attention a context is being shown."""
+    """Return the tracker of the call whose attention a context is being shown."""
     return next(calls for calls, known in present() if known is context).tracker
 
 

@@ -10,13 +10,13 @@ from gattn.analysis.heads.head_scores import DEFINITIONS, REDEFINED
 
 
 def definitions_of(manifest: Mapping[str, Any]) -> int:
-    """Give the version of a survey's score definitions; the first version was not written down."""
+    """Return the version of a survey's score definitions; the first was not written down."""
     version = manifest.get("definitions")
     return version if isinstance(version, int) else 1
 
 
 def is_redefined(score: str, since: int, until: int = DEFINITIONS) -> bool:
-    """Say whether the definition of a score changed after one version, up to another."""
+    """Return whether the definition of a score changed after one version, up to another."""
     changed = (names for version, names in REDEFINED.items() if since < version <= until)
     return any(EVEN_COLUMNS.get(score, score) in names for names in changed)
 

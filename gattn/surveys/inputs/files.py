@@ -34,7 +34,7 @@ class InputFile(NamedTuple):
 
 
 def is_uri(path: str) -> bool:
-    """Say whether a path is a URI."""
+    """Return whether a path is a URI."""
     return bool(_URI.match(path))
 
 

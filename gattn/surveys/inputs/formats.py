@@ -29,7 +29,7 @@ Rows: TypeAlias = "Iterator[tuple[str, Any]]"
 
 
 def kinds(path: str) -> tuple[str, str]:
-    """Tell the format and the compression of a file from its suffixes, or refuse it."""
+    """Return the format and the compression of a file from its suffixes, or refuse it."""
     suffixes = [suffix.lower() for suffix in PurePosixPath(path).suffixes]
     packing = suffixes.pop() if suffixes and suffixes[-1] in _STREAMS else ""
     kind = suffixes[-1] if suffixes else ""

@@ -108,7 +108,7 @@ class Inputs:
         return self._read or ""
 
     def first(self, most: int | None) -> Inputs:
-        """Give only the first texts; all of them if `most` is None."""
+        """Return only the first texts; all of them if `most` is None."""
         if most is None:
             return self
         return Inputs(

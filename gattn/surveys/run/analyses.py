@@ -25,27 +25,27 @@ _PLACE = ["stack", "layer", "head"]
 
 
 def mixing_table(trace: AttentionTrace) -> pd.DataFrame:
-    """Give how fast each head mixes: see `gattn.analysis.mixing`."""
+    """Return how fast each head mixes: see `gattn.analysis.mixing`."""
     return _of_stacks(trace, mixing)
 
 
 def rank_table(trace: AttentionTrace) -> pd.DataFrame:
-    """Give each head's effective rank: see `gattn.analysis.effective_rank`."""
+    """Return each head's effective rank: see `gattn.analysis.effective_rank`."""
     return _of_stacks(trace, lambda stack: effective_rank(stack).to_series().to_frame())
 
 
 def spectra_table(trace: AttentionTrace) -> pd.DataFrame:
-    """Give the ends of each head's spectrum: see `gattn.analysis.spectral_table`."""
+    """Return the ends of each head's spectrum: see `gattn.analysis.spectral_table`."""
     return _of_stacks(trace, spectral_table)
 
 
 def template_table(trace: AttentionTrace) -> pd.DataFrame:
-    """Give how far each head is from templates: see `gattn.analysis.template_distances`."""
+    """Return how far each head is from templates: see `gattn.analysis.template_distances`."""
     return _of_stacks(trace, template_distances).add_prefix("template_")
 
 
 def betti_table(trace: AttentionTrace) -> pd.DataFrame:
-    """Give each head's topology, a column per threshold: see `gattn.analysis.topology_table`."""
+    """Return each head's topology, a column per threshold: see `gattn.analysis.topology_table`."""
     return _of_stacks(trace, _over_thresholds)
 
 

@@ -28,7 +28,7 @@ class Once:
         self._known: dict[Path, tuple[int, ...]] = {}
 
     def is_new(self, path: Path) -> bool:
-        """Say whether a file must be checked: it is new, has changed, or may just have changed."""
+        """Return whether a file must be checked: it is new, has changed, or may have changed."""
         stat = path.stat()
         state = stat.st_mtime_ns, stat.st_ctime_ns, stat.st_size, stat.st_ino
         is_settled = time.time_ns() - stat.st_ctime_ns > _SETTLED
@@ -86,7 +86,7 @@ def check_file(path: Path) -> None:
 
 
 def _is_of_signed(path: Path) -> bool:
-    """Say whether the files of this survey have checksums, as its manifest then does."""
+    """Return whether the files of this survey have checksums, as its manifest then does."""
     manifest = path.parent.parent / "manifest.json"
     return manifest.is_file() and b'"sha256"' in manifest.read_bytes()
 

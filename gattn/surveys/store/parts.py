@@ -29,7 +29,7 @@ _ROWS = 1 << 18
 
 
 def part_path(folder: Path, table: str, first: int) -> Path:
-    """Give the file in which a table has the part that begins with text `first`."""
+    """Return the file in which a table has the part that begins with text `first`."""
     return folder / table / f"{first:09d}.parquet"
 
 
@@ -86,7 +86,7 @@ def parts_in(folder: Path) -> list[int]:
 
 
 def part_of(parts: list[int], text_id: int) -> int | None:
-    """Say which part a text must be in, if it is in the survey at all."""
+    """Return which part a text must be in, if it is in the survey at all."""
     place = bisect_right(parts, text_id)
     return parts[place - 1] if place else None
 
@@ -105,12 +105,12 @@ def remove_leftovers(folder: Path) -> None:
 
 
 def is_part(path: Path) -> bool:
-    """Say whether a file is named like a part."""
+    """Return whether a file is named like a part."""
     return bool(_NAME.fullmatch(path.name))
 
 
 def has_texts(folder: Path) -> bool:
-    """Say whether any text of a survey was captured."""
+    """Return whether any text of a survey was captured."""
     return any(count_rows(part_path(folder, _MARK, first)) for first in parts_in(folder))
 
 

@@ -84,13 +84,13 @@ def _by_head(table: pa.Table) -> dict[Place, dict[str, NDArray[Any]]]:
 
 
 def _columns(table: pa.Table) -> dict[str, Any]:
-    """Give the columns other than those that name the head."""
+    """Return the columns other than those that name the head."""
     names = [name for name in table.column_names if name not in ("stack", "layer", "head")]
     return {name: table[name] for name in names}
 
 
 def _names(tokens: pa.Table) -> dict[str, dict[str, Any]]:
-    """Give the token names of each stack, as `AttentionGraph` takes them."""
+    """Return the token names of each stack, as `AttentionGraph` takes them."""
     names: dict[str, dict[str, Any]] = defaultdict(
         lambda: {"tokens": [], "query_tokens": [], "words": []}
     )
@@ -148,5 +148,5 @@ def _graph(
 
 
 def _is_known(values: NDArray[Any] | None) -> bool:
-    """Say whether values were stored: null is read as NaN, which stored values never are."""
+    """Return whether values were stored: null is read as NaN, which stored values never are."""
     return values is not None and not (len(values) and bool(np.isnan(values).all()))
