@@ -4,9 +4,8 @@ import pytest
 import torch
 from pairs import all_pairs
 
-import gattn
 from gattn import ALiBi, Softmax, TokenGraph, TopKSoftmax
-from gattn.engines import blocks, tiles
+from gattn.engines import tiles
 from gattn.engines.base import attention_call
 from gattn.weights.dot import ScaledDotProduct
 
@@ -66,15 +65,6 @@ def test_blocks_are_the_rows_of_the_dense_formula(
         found[:, :, block.rows, block.columns] = block.attention.detach()
     expected = dense(query.detach(), key, graph, weight, normalizer)
     torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-6)
-
-
-def test_runs_at_uneven_steps_are_computed_as_gathered_keys(monkeypatch, randn):
-    monkeypatch.setattr(blocks, "HEIGHT", 1)
-    graph = TokenGraph.from_edges([(0, 0), (1, 1), (3, 2), (4, 3)], 5)
-    query, key, value = (randn(1, 1, 5, 4) for _ in range(3))
-    found = gattn.graph_attention(query, key, value, graph, engine="tiles")
-    expected = gattn.graph_attention(query, key, value, graph, engine="message_passing")
-    torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
