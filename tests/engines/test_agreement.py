@@ -139,6 +139,12 @@ def test_low_blocks_change_no_graph(graph):
         hold(Problem(GRAPHS[graph], "T5", "sink per head"), ON_TOKENS)
 
 
+def test_runs_of_keys_at_uneven_steps():
+    graph = TokenGraph.from_edges([(0, 0), (1, 1), (3, 2), (4, 3)], 5)
+    with small_pieces(numbers=1 << 20, block_bytes=1 << 20, height=1):
+        hold(Problem(graph), ON_TOKENS)
+
+
 def of_the_same_size(tokens):
     ids = st.lists(st.integers(0, 2), min_size=tokens, max_size=tokens)
     pairs = st.lists(st.tuples(*[st.integers(0, tokens - 1)] * 2), max_size=12)

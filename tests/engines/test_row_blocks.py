@@ -43,7 +43,10 @@ def dense(query, key, graph, weight, normalizer):
     ("name", "weight", "normalizer", "scores", "block_bytes"),
     [
         (*case, block_bytes)
-        for case in all_pairs(GRAPHS, WEIGHTS, NORMALIZERS, [True, False])
+        for case in [
+            *all_pairs(GRAPHS, WEIGHTS, NORMALIZERS, [True, False]),
+            ("listed", "dot", "softmax", False),  # a row without edges, shared out in place
+        ]
         for block_bytes in (1 << 24, 4 * 6 * 80, 1)
     ],
 )

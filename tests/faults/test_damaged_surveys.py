@@ -258,6 +258,17 @@ def test_a_table_without_the_rows_of_a_head_is_refused(folder):
         gattn.open_survey(folder).trace(0)
 
 
+@pytest.mark.parametrize(
+    "rows", [lambda n: [*range(1, n), 0], lambda n: [*range(1, n)]], ids=["apart", "missing"]
+)
+def test_edges_of_a_head_that_lie_apart_or_are_missing_are_refused(rows, folder):
+    path = part_path(folder, "edges", 0)
+    edges = pq.read_table(path, partitioning=None)
+    write_signed(edges.take(rows(len(edges))), path)
+    with pytest.raises(FileError, match="text 0"):
+        gattn.open_survey(folder).trace(0)
+
+
 @pytest.mark.parametrize("names", [("a?b", "a*b", "axb"), ("[ab]", "a"), ("q'", '"')])
 def test_names_of_folders_are_no_patterns(names, whole, tmp_path):
     for n, name in enumerate(names):
