@@ -207,9 +207,7 @@ def test_keys_that_are_too_far_are_not_taken_for_others():
 )
 def test_what_takes_more_than_a_gibibyte_is_refused(ask):
     begun = time.process_time()
-    with pytest.raises(
-        GraphError, match=r"would take .* GiB, more than the 1 GiB allowed; .*insist"
-    ):
+    with pytest.raises(GraphError, match=r"would take .* GiB, more than the 1 GiB allowed; "):
         ask()
     assert time.process_time() - begun < 60
 
