@@ -16,7 +16,7 @@ from gattn import Threshold, TopK, TopMass
 from gattn.analysis import flow, rollout
 from gattn.analysis.heads.compare import compare
 from gattn.cli import main
-from gattn.cli.captures import read_keep
+from gattn.cli.arguments.captures import read_keep
 from gattn.errors import GattnError
 
 ROUNDING = {"rtol": 1e-5, "atol": 1e-6}

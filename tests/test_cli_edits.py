@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import gattn
-from gattn.cli.edits import GRAPHS, NORMALIZERS, WEIGHTS, read_edit, read_place
+from gattn.cli.arguments.edits import GRAPHS, NORMALIZERS, WEIGHTS, read_edit, read_place
 from gattn.errors import EditError, GattnError
 
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from gattn.cli.consoles import any_console, drop_output
-from gattn.cli.output import check_output, say
 from gattn.cli.parser import make_parser
+from gattn.cli.terminal.consoles import any_console, drop_output
+from gattn.cli.terminal.output import check_output, say
 from gattn.errors import GattnError, SelectionError
 
 _LONG_WORD = re.compile(r"(\S{100})\S{150,}(\S{50})")

@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TypeAlias
 
 from gattn import __version__
-from gattn.cli.arguments import REDUCTIONS, Parser, real, whole
-from gattn.cli.drawing import run_compare, run_draw, run_heads, run_view
-from gattn.cli.listing import run_export, run_models, run_tokens
-from gattn.cli.measuring import run_effect, run_flow, run_routes
-from gattn.cli.output import EXPORTS, PAGES, PICTURES
-from gattn.cli.querying import TABLES, run_query, run_statistics
+from gattn.cli.arguments.values import REDUCTIONS, Parser, real, whole
+from gattn.cli.commands.drawing import run_compare, run_draw, run_heads, run_view
+from gattn.cli.commands.listing import run_export, run_models, run_tokens
+from gattn.cli.commands.measuring import run_effect, run_flow, run_routes
+from gattn.cli.commands.querying import TABLES, run_query, run_statistics
+from gattn.cli.commands.surveying import run_survey
 from gattn.cli.shared_arguments import (
     add_capture,
     add_edits,
@@ -24,7 +24,7 @@ from gattn.cli.shared_arguments import (
     add_text,
 )
 from gattn.cli.survey_arguments import add_survey
-from gattn.cli.surveying import run_survey
+from gattn.cli.terminal.output import EXPORTS, PAGES, PICTURES
 
 Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 

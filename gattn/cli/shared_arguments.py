@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from gattn.cli.arguments import whole
-from gattn.cli.captures import KEEPS
-from gattn.cli.edits import GRAMMAR, GRAPHS, NORMALIZERS, WEIGHTS
+from gattn.cli.arguments.captures import KEEPS
+from gattn.cli.arguments.edits import GRAMMAR, GRAPHS, NORMALIZERS, WEIGHTS
+from gattn.cli.arguments.values import whole
 
 EDITS = {
     "--cut": ("EDIT", "cut edges"),

@@ -6,10 +6,10 @@ import argparse
 from functools import partial
 from pathlib import Path
 
-from gattn.cli.arguments import real, whole
-from gattn.cli.captures import KEEPS
+from gattn.cli.arguments.captures import KEEPS
+from gattn.cli.arguments.values import real, whole
+from gattn.cli.commands.surveying import ANALYSES
 from gattn.cli.shared_arguments import add_model
-from gattn.cli.surveying import ANALYSES
 
 
 def add_survey(parser: argparse.ArgumentParser) -> None:

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from operator import index
 from typing import Any, TypeAlias
 
-import numpy as np
-
 from gattn.errors import SelectionError
 from gattn.names.places import MOST, list_places, read_choice, read_numbers
 
@@ -177,8 +175,14 @@ def _order(head: int | tuple[int, int]) -> tuple[int, int]:
 
 
 def is_number(value: object) -> bool:
-    """Return whether a value is a whole number, including NumPy's, but not a boolean."""
-    return not isinstance(value, (bool, np.bool_)) and isinstance(value, (int, np.integer))
+    """Return whether a value is a whole number, including NumPy's and torch's, but not a boolean."""
+    if isinstance(value, bool) or str(getattr(value, "dtype", "")) in ("bool", "torch.bool"):
+        return False
+    try:
+        index(value)  # type: ignore[arg-type]
+    except TypeError:
+        return False
+    return True
 
 
 def _places(chosen: list[int] | list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -197,6 +197,6 @@ def test_it_draws_one_head():
     assert lines == [1, 5]
     labels = [text.get_text() for text in given_ax.get_legend().get_texts()]
     assert labels == ["loops (1)", "components (5)"]
-    with pytest.raises(SelectionError, match="no bars .* layer 7"):
+    with pytest.raises(SelectionError, match=r"no bars .* layer 7"):
         found.draw(layer=7)
     plt.close("all")

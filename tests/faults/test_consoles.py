@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from gattn import capture
-from gattn.cli import command, listing, main
+from gattn.cli import command, main
+from gattn.cli.commands import listing
 
 TEXT = "The river tall green lamp river tall green"
 

@@ -31,7 +31,7 @@ from gattn import (
     capture,
     edited,
 )
-from gattn.cli.edits import read_edit
+from gattn.cli.arguments.edits import read_edit
 from gattn.errors import ContractError, EditError, SelectionError
 
 IDS = [5, 17, 42, 17, 8, 33, 59, 3, 21]

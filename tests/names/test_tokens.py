@@ -16,7 +16,7 @@ from gattn.analysis import (
     value_zeroing,
     without_tokens,
 )
-from gattn.cli.edits import read_place
+from gattn.cli.arguments.edits import read_place
 from gattn.errors import SelectionError
 from gattn.names.text import visible
 from gattn.names.tokens import find_text, find_token, find_tokens

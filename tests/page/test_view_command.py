@@ -4,7 +4,9 @@ import pytest
 from decoding import Decoded
 
 import gattn
-from gattn.cli import captures, drawing, main
+from gattn.cli import main
+from gattn.cli.arguments import captures
+from gattn.cli.commands import drawing
 
 TEXT = "The dog chased the cat, and the cat chased the dog"
 

@@ -14,7 +14,8 @@ import pytest
 from runs import stopped
 
 import gattn
-from gattn.cli import main, surveying
+from gattn.cli import main
+from gattn.cli.commands import surveying
 from gattn.surveys.ask.reading import open_survey
 from gattn.surveys.run import analyses, running
 

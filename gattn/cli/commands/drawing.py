@@ -9,8 +9,7 @@ import webbrowser
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gattn.cli.arguments import head_choice
-from gattn.cli.captures import (
+from gattn.cli.arguments.captures import (
     Loaded,
     captured,
     chosen,
@@ -20,7 +19,8 @@ from gattn.cli.captures import (
     load,
     read_edits,
 )
-from gattn.cli.output import (
+from gattn.cli.arguments.values import head_choice
+from gattn.cli.terminal.output import (
     note,
     print_notes,
     print_table,

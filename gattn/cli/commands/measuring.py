@@ -9,9 +9,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from gattn.cli.arguments import head_choice, written_token
-from gattn.cli.captures import Loaded, captured, edit_labels, load, made_edits, read_edits
-from gattn.cli.output import PICTURES, print_notes, print_table, save_drawing, save_table, say
+from gattn.cli.arguments.captures import Loaded, captured, edit_labels, load, made_edits, read_edits
+from gattn.cli.arguments.values import head_choice, written_token
+from gattn.cli.terminal.output import (
+    PICTURES,
+    print_notes,
+    print_table,
+    save_drawing,
+    save_table,
+    say,
+)
 from gattn.errors import EditError, SelectionError
 
 if TYPE_CHECKING:

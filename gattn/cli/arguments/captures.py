@@ -9,8 +9,8 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from gattn.cli.edits import Make, read_edit
-from gattn.cli.output import say
+from gattn.cli.arguments.edits import Make, read_edit
+from gattn.cli.terminal.output import say
 from gattn.errors import CaptureError, GattnError, SelectionError
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from gattn.cli.arguments import head_choice, layer_choice
-from gattn.cli.captures import read_edits, read_keep
-from gattn.cli.output import note, say
+from gattn.cli.arguments.captures import read_edits, read_keep
+from gattn.cli.arguments.values import head_choice, layer_choice
+from gattn.cli.terminal.output import note, say
 from gattn.errors import EditError, GattnError, SelectionError
 
 if TYPE_CHECKING:

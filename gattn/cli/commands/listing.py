@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from gattn.cli.captures import chosen, is_one_head, load
-from gattn.cli.output import say
+from gattn.cli.arguments.captures import chosen, is_one_head, load
+from gattn.cli.terminal.output import say
 from gattn.errors import SelectionError
 
 

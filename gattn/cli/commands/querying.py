@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gattn.cli.output import print_notes, print_table, save_table, without_single_stack
+from gattn.cli.terminal.output import print_notes, print_table, save_table, without_single_stack
 from gattn.errors import FileError
 
 if TYPE_CHECKING:

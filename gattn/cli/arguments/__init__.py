@@ -1,0 +1,1 @@
+"""What the arguments of the command line ask for."""
