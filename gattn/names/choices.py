@@ -175,7 +175,7 @@ def _order(head: int | tuple[int, int]) -> tuple[int, int]:
 
 
 def is_number(value: object) -> bool:
-    """Return whether a value is a whole number, including NumPy's and torch's, but not a boolean."""
+    """Return whether a value is a whole number, also NumPy's or torch's, but not a boolean."""
     if isinstance(value, bool) or str(getattr(value, "dtype", "")) in ("bool", "torch.bool"):
         return False
     try:
