@@ -11,7 +11,7 @@ token graph
 neighbourhood N(i)
     The in-edges of i: the keys that query i may attend to.
 weight function w(i, j)
-    The score of an edge, before normalising. `WeightFunction`.
+    The score of an edge, before normalizing. `WeightFunction`.
 normalizer
     Turns the scores of a neighbourhood into attention A_ij. `Normalizer`.
 attention graph

@@ -110,7 +110,7 @@ def attention_graphs(
     keep : Keep
         Which edges to keep; by default all, as long as they take less than 1 GiB.
     scores : bool
-        Whether the graphs also store the scores before normalising.
+        Whether the graphs also store the scores before normalizing.
     tokens : sequence of str
         The tokens' texts (those of the keys if the graph is bipartite).
     query_tokens : sequence of str

@@ -58,7 +58,7 @@ def randn():
 def loops():
     """Attention in plain loops over (B, H, Q, D), (B, H, K, D) and (B, H, K, V).
 
-    ``score(h, i, j, q, k)`` scores one pair; ``share(scores)`` normalises one neighbourhood.
+    ``score(h, i, j, q, k)`` scores one pair; ``share(scores)`` normalizes one neighbourhood.
     """
 
     def softmax(scores):

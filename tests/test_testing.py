@@ -249,10 +249,10 @@ class OtherShape(Identity):
     [
         (PlainSoftmax(), "no edge, no attention and no gradient"),
         (LeaksGradient(), "the gradient where there is no edge"),
-        (OtherOnEdges(), r"an edge list is normalised as rows are.*expected 0\.\d+, got 0\.\d"),
+        (OtherOnEdges(), r"an edge list is normalized as rows are.*expected 0\.\d+, got 0\.\d"),
         (TrustsEveryEdge(), "a listed edge with score -inf is no edge"),
         (CutOnEdges(), "the gradient of on_edges"),
-        (PrefersTheFirstKey(), "an edge list is normalised|keys may be permuted"),
+        (PrefersTheFirstKey(), "an edge list is normalized|keys may be permuted"),
         (OverAllRows(), "rows do not mix"),
         (CallsItselfADistribution(), "is_distribution is True"),
         (CallsItselfUnsigned(), "is_signed is False"),

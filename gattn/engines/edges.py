@@ -29,7 +29,7 @@ def run(call: AttentionCall) -> Tensor:
     """Compute the output, (B, H, Q, V)."""
     keep_freed_memory()
     edges = call.edges
-    attention = _normalised(call, score_edges(call))
+    attention = _normalized(call, score_edges(call))
     attention = torch.dropout(attention, call.dropout, train=call.dropout > 0)
     value = widened(call.value)
     attention = attention.to(value.dtype)
@@ -37,8 +37,8 @@ def run(call: AttentionCall) -> Tensor:
     return output.view(*call.query.shape[:3], value.shape[-1]).to(call.value.dtype)
 
 
-def _normalised(call: AttentionCall, scores: Tensor) -> Tensor:
-    """Normalise scores (B, H, E), as many neighbourhoods at a time as fit the cache."""
+def _normalized(call: AttentionCall, scores: Tensor) -> Tensor:
+    """Normalize scores (B, H, E), as many neighbourhoods at a time as fit the cache."""
     edges = call.edges
     blocks = list(_blocks(edges, max(1, PIECE_NUMBERS // max(4 * call.batch_heads, 1))))
     recomputed = Recomputed(many=len(blocks) > 1)

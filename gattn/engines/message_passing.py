@@ -33,7 +33,7 @@ class EdgeAttention(MessagePassing):
         """Compute the output, (B, H, Q, V)."""
         edge_index = call.edge_index
         num_queries, num_keys = call.query.shape[-2], call.key.shape[-2]
-        alpha = _normalised(call, _scores(call))
+        alpha = _normalized(call, _scores(call))
         alpha = torch.dropout(alpha, call.dropout, train=call.dropout > 0)
         alpha, value = widened(alpha.transpose(1, 2)), widened(call.value.transpose(1, 2))
         if len(value) == 1:
@@ -90,7 +90,7 @@ def _scores(call: AttentionCall) -> Tensor:
     return widened(scores).expand(shape).transpose(1, 2)
 
 
-def _normalised(call: AttentionCall, scores: Tensor) -> Tensor:
+def _normalized(call: AttentionCall, scores: Tensor) -> Tensor:
     edges, on_edges = call.edges, call.normalizer.on_edges
     if edges.order is None:
         return on_edges(scores, edges.query, edges.num_queries)

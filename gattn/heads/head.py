@@ -45,7 +45,7 @@ class AttentionGraph(door.Shown):
     total_edges : array (queries,)
         How many edges each query had before edges were dropped.
     score : array (edges,), optional
-        The score w(i, j) of each edge, before normalising.
+        The score w(i, j) of each edge, before normalizing.
     contribution : array (edges,), optional
         The length ‖A_ij W_O^h v_j‖ of what each edge adds to the attention's output.
     value_norm : array (edges,), optional

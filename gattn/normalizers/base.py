@@ -46,14 +46,14 @@ class Normalizer(nn.Module):
     is_signed: bool = False
 
     def forward(self, scores: Tensor) -> Tensor:
-        """Normalise along the last axis: (..., H, Q, K) -> the same shape.
+        """Normalize along the last axis: (..., H, Q, K) -> the same shape.
 
         A parameter per head has shape (H, 1, 1).
         """
         raise ContractError(f"{type(self).__name__} must define forward(scores).")
 
     def on_edges(self, scores: Tensor, query: Tensor, num_queries: int) -> Tensor:
-        """Normalise over ragged neighbourhoods: (..., H, E) -> the same shape.
+        """Normalize over ragged neighbourhoods: (..., H, E) -> the same shape.
 
         The default pads neighbourhoods of near-equal degree to rows and calls `forward`.
 

@@ -23,12 +23,12 @@ class Proportional(Normalizer):
     is_signed = True
 
     def forward(self, scores: Tensor) -> Tensor:
-        """Normalise rows."""
+        """Normalize rows."""
         wide = _edges_only(scores)
         return _shares(wide, wide.sum(-1, keepdim=True)).to(scores.dtype)
 
     def on_edges(self, scores: Tensor, query: Tensor, num_queries: int) -> Tensor:
-        """Normalise by segment sums."""
+        """Normalize by segment sums."""
         wide = _edges_only(scores)
         total = neighbourhood_sums(wide, query, num_queries)
         return _shares(wide, on_each_edge(total, query)).to(scores.dtype)

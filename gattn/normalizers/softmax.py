@@ -50,7 +50,7 @@ class Softmax(Normalizer):
         self.has_sink = sink is not None
 
     def forward(self, scores: Tensor) -> Tensor:
-        """Normalise rows."""
+        """Normalize rows."""
         wide = self._tempered(scores)
         if self.sink is not None:
             logit = self._logit(wide)[..., None].expand(*wide.shape[:-1], 1)
@@ -65,7 +65,7 @@ class Softmax(Normalizer):
         return attention.masked_fill(empty, 0.0).to(scores.dtype)
 
     def on_edges(self, scores: Tensor, query: Tensor, num_queries: int) -> Tensor:
-        """Normalise by segment sums."""
+        """Normalize by segment sums."""
         wide = self._tempered(scores)
         top = neighbourhood_maxima(wide.detach(), query, num_queries)
         if self.sink is not None:

@@ -39,7 +39,7 @@ class Entmax(Normalizer):
         self.alpha = nn.Buffer(alpha) if type(alpha) is Tensor else alpha
 
     def forward(self, scores: Tensor) -> Tensor:
-        """Normalise rows."""
+        """Normalize rows."""
         if not scores.shape[-1]:
             return scores
         wide = widened(scores)

@@ -33,7 +33,7 @@ class TopKSoftmax(Normalizer):
         self.softmax = Softmax()
 
     def forward(self, scores: Tensor) -> Tensor:
-        """Normalise rows."""
+        """Normalize rows."""
         order = torch.argsort(scores.detach(), dim=-1, descending=True, stable=True)
         kept = torch.zeros_like(scores, dtype=torch.bool)
         kept = kept.scatter(-1, order[..., : self.k], True)

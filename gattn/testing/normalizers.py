@@ -31,12 +31,12 @@ def check_normalizer(normalizer: Normalizer, *, num_heads: int = 3) -> None:
     degrees = torch.tensor([3, 0, 7, 1, 5])
     places = torch.rand(QUERIES, KEYS, generator=draw).argsort(-1)
     scores = normal(draw, BATCH, num_heads, QUERIES, KEYS)
-    case = _Normalising(moved(normalizer, draw), scores, places < degrees[:, None])
+    case = _Normalizing(moved(normalizer, draw), scores, places < degrees[:, None])
     hold_to(repr(normalizer), case, _CLAUSES, {"num_heads": num_heads})
 
 
 @dataclass(frozen=True)
-class _Normalising:
+class _Normalizing:
     """A normalizer, scores (B, H, Q, K), and which pairs (Q, K) are edges."""
 
     normalizer: Normalizer
@@ -53,7 +53,7 @@ class _Normalising:
         return attention
 
     def ragged(self) -> Tensor:
-        """Normalise the edges as a list in an order of its own; return them as rows."""
+        """Normalize the edges as a list in an order of its own; return them as rows."""
         query, key = self.edges.nonzero(as_tuple=True)
         draw = torch.Generator().manual_seed(1)
         order = torch.randperm(len(query), generator=draw)
@@ -70,7 +70,7 @@ class _Normalising:
         return rows
 
 
-def _no_edge_no_attention(case: _Normalising) -> None:
+def _no_edge_no_attention(case: _Normalizing) -> None:
     scores = case.scores.masked_fill(~case.edges, -torch.inf).requires_grad_()
     attention = case.normalizer(scores)
     none = torch.zeros_like(attention[..., ~case.edges])
@@ -82,10 +82,10 @@ def _no_edge_no_attention(case: _Normalising) -> None:
         raise AssertionError("expected finite attention and gradients, got NaN or infinity")
 
 
-def _ragged_agrees(case: _Normalising) -> None:
+def _ragged_agrees(case: _Normalizing) -> None:
     agree(case.ragged(), case.rows(), "on_edges, expected from forward on rows,")
     gradients: list[Tensor] = []
-    for method in (_Normalising.ragged, _Normalising.rows):
+    for method in (_Normalizing.ragged, _Normalizing.rows):
         live = replace(case, scores=case.scores.clone().requires_grad_())
         attention = method(live)
         pull = torch.arange(attention.numel(), dtype=attention.dtype).cos()
@@ -94,7 +94,7 @@ def _ragged_agrees(case: _Normalising) -> None:
     agree(gradients[0], gradients[1], "the gradient of on_edges, expected from forward,")
 
 
-def _removed_edges_are_none(case: _Normalising) -> None:
+def _removed_edges_are_none(case: _Normalizing) -> None:
     removed = torch.arange(case.scores.numel()).reshape(case.scores.shape) % 3 == 0
     removed[:, :, 0] = True
     some = replace(case, scores=case.scores.masked_fill(removed, -torch.inf))
@@ -103,18 +103,18 @@ def _removed_edges_are_none(case: _Normalising) -> None:
     agree(gone, torch.zeros_like(gone), "attention where a listed edge scores -inf")
 
 
-def _keys_may_be_permuted(case: _Normalising) -> None:
+def _keys_may_be_permuted(case: _Normalizing) -> None:
     order = torch.arange(KEYS).flip(0).roll(2)
     moved = replace(case, scores=case.scores[..., order], edges=case.edges[:, order])
     agree(moved.rows(), case.rows()[..., order], "attention of permuted keys")
 
 
-def _rows_are_apart(case: _Normalising) -> None:
+def _rows_are_apart(case: _Normalizing) -> None:
     some = replace(case, scores=case.scores[:1, :, 2:], edges=case.edges[2:])
     agree(some.rows(), case.rows()[:1, :, 2:], "some rows alone")
 
 
-def _flags_are_true(case: _Normalising) -> None:
+def _flags_are_true(case: _Normalizing) -> None:
     attention = case.rows().detach()
     if not case.normalizer.is_signed and bool((attention < 0).any()):
         raise AssertionError(
@@ -126,15 +126,15 @@ def _flags_are_true(case: _Normalising) -> None:
         agree(total, expected, "is_distribution is True: a row's sum")
 
 
-def _has_gradients(case: _Normalising) -> None:
+def _has_gradients(case: _Normalizing) -> None:
     scores = case.scores[:1].clone().requires_grad_()
     leaves = [scores, *case.normalizer.parameters()]
     live = replace(case, scores=scores)
-    for method in (_Normalising.rows, _Normalising.ragged):
+    for method in (_Normalizing.rows, _Normalizing.ragged):
         torch.autograd.gradcheck(lambda *_, m=method: m(live), leaves, fast_mode=True)
 
 
-def _keeps_half_precision(case: _Normalising) -> None:
+def _keeps_half_precision(case: _Normalizing) -> None:
     half = replace(case, scores=case.scores.bfloat16())
     expected = replace(half, scores=half.scores.double()).rows()
     for name, attention in (("forward", half.rows()), ("on_edges", half.ragged())):
@@ -143,14 +143,14 @@ def _keeps_half_precision(case: _Normalising) -> None:
         agree(attention.double(), expected, f"{name} in bfloat16", 0.01)
 
 
-def _takes_no_edges(case: _Normalising) -> None:
+def _takes_no_edges(case: _Normalizing) -> None:
     agree(replace(case, edges=case.edges & False).ragged(), 0 * case.scores, "without edges")
     replace(case, scores=case.scores[..., :0], edges=case.edges[:, :0]).rows()
 
 
-_CLAUSES: Mapping[str, Callable[[_Normalising], None]] = {
+_CLAUSES: Mapping[str, Callable[[_Normalizing], None]] = {
     "no edge, no attention and no gradient": _no_edge_no_attention,
-    "an edge list is normalised as rows are": _ragged_agrees,
+    "an edge list is normalized as rows are": _ragged_agrees,
     "a listed edge with score -inf is no edge": _removed_edges_are_none,
     "keys may be permuted": _keys_may_be_permuted,
     "rows do not mix": _rows_are_apart,

@@ -80,7 +80,7 @@ def _check_arguments(function: Callable[..., object], name: str) -> None:
 
 
 class WeightFunction(nn.Module):
-    r"""What the edge j -> i scores before normalising: :math:`w(q_i, k_j)`, for a single pair.
+    r"""What the edge j -> i scores before normalizing: :math:`w(q_i, k_j)`, for a single pair.
 
     A subclass writes `forward` for one pair, in operations that broadcast: the last axis is the
     feature axis, the one before it the heads. gattn calls it on edge lists and on tiles alike.

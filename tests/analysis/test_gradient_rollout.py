@@ -45,7 +45,7 @@ def test_autograd_on_eager_attention_gives_the_same(tiny, name, usual, dtype, at
     np.testing.assert_allclose(found, expected, atol=atol)
     assert np.abs(expected - np.eye(len(IDS))).max() > 1e-3
     assert found.dims == ("layer", "query", "key")
-    assert found.notes == ["not renormalised: rows do not sum to 1"]
+    assert found.notes == ["not renormalized: rows do not sum to 1"]
 
 
 def test_padding_is_cut_off(tiny):

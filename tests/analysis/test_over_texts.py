@@ -169,7 +169,7 @@ def cut(matrix, stays):
         ([], [0, 1, 2, 3, 4, 5]),
     ],
 )
-def test_what_stays_is_renormalised(which, stays):
+def test_what_stays_is_renormalized(which, stays):
     head = causal(6, 0, words=(None, 0, 1, None, 2, 3), layer=1, head=2)
     found = without_tokens(head, which)
     np.testing.assert_allclose(found.to_dense(), cut(head.to_dense(), stays), atol=1e-15)

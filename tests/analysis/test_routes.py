@@ -198,7 +198,7 @@ def test_a_part_is_no_nearer_than_it_is_long(parts, norm):
 
 
 def dropped(shares, threshold):
-    """Threshold and renormalise a dict of shares."""
+    """Threshold and renormalize a dict of shares."""
     left = {name: share for name, share in shares.items() if share > threshold}
     if not left:
         left = {max(shares, key=shares.get): 1.0}

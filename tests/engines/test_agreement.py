@@ -32,7 +32,7 @@ ON_TOKENS = ["tiles", "edges", "message_passing"]  # run whatever the graph and 
 
 
 def weighed(graph, weight, **options):
-    """Normalise positive kernels in proportion, and give features where they are read."""
+    """Normalize positive kernels in proportion, and give features where they are read."""
     features = 3 if weight in NEEDS_FEATURES else 0
     return Problem(graph, weight, **{"features": features} | options)
 

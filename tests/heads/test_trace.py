@@ -48,7 +48,7 @@ def random_layers(layers: int, heads: int) -> list[list[np.ndarray]]:
 
 @pytest.mark.parametrize("residual", [0.0, 0.3, 1.0])
 @pytest.mark.parametrize("heads", ["mean", "max", "min", 1])
-def test_the_unrolled_graph_is_the_row_normalised_mix(heads, residual: float) -> None:
+def test_the_unrolled_graph_is_the_row_normalized_mix(heads, residual: float) -> None:
     layers = random_layers(3, 2)
     how = {"heads": heads} if heads == 1 else {"reduce": heads}
     graph = trace_of(*layers).unroll(**how, residual=residual)

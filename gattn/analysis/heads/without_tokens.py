@@ -42,7 +42,7 @@ def without_tokens(
 def without_tokens(
     attention: Heads, which: str | Iterable[int | str], *, tokens: Sequence[str] = ()
 ) -> AttentionTrace | Stack | AttentionGraph:
-    """Leave tokens out, and renormalise: what the other tokens give each other sums to 1.
+    """Leave tokens out, and renormalize: what the other tokens give each other sums to 1.
 
     So scores are told with and without the sink and the special tokens. A sink outside of the text
     is left out as well. A query that gave all to what was left out has no attention then. Where

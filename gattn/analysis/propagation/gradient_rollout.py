@@ -55,7 +55,7 @@ def gradient_rollout(
         \frac{\partial m}{\partial A^h_{ij}} = \langle g^h_i, v^h_j \rangle
 
     with g the gradient of the metric m at a head's output, from one backward pass. Gradients
-    multiply before heads are averaged, and nothing is renormalised. The row of the token whose
+    multiply before heads are averaged, and nothing is renormalized. The row of the token whose
     prediction is measured, at the last layer, says how relevant each token is; its own entry holds
     1 for itself.
 
@@ -112,7 +112,7 @@ def gradient_rollout(
         name="gradient_rollout",
         computed_from=str(replace(layers.read_from, kept_by=steps.ALL)),
         edits=layers.read_from.edits,
-        notes=["not renormalised: rows do not sum to 1"],
+        notes=["not renormalized: rows do not sum to 1"],
         tokens={"query": layers.tokens, "key": layers.tokens},
         is_rolled_out=True,
         holds_residual=True,

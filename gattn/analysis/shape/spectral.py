@@ -20,7 +20,7 @@ from gattn.progress import walk
 def graph_frequencies(
     attention: Attention, *, self_loops: bool = False, progress: bool = True
 ) -> Array:
-    r"""Compute the eigenvalues of each head's normalised Laplacian, its frequencies.
+    r"""Compute the eigenvalues of each head's normalized Laplacian, its frequencies.
 
     With the symmetric part :math:`S = (A + A^T) / 2` and its degrees D,
 

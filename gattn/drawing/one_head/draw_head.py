@@ -81,7 +81,7 @@ def draw_head(
         the length of the text. They show at least one edge per query; if attention is nearly
         uniform in a long text, evenly one edge in k.
     values : {"attention", "score", "contribution", "value_norm"}
-        What a matrix shows: the attention, the scores before normalising, or the lengths of what
+        What a matrix shows: the attention, the scores before normalizing, or the lengths of what
         the edges add to the output (`contribution`) or carry (`value_norm`).
     wording : Wording, optional
         What the edges are called if they do not run from key to query.
