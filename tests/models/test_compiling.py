@@ -260,7 +260,7 @@ def test_a_context_inside_of_compiled_code_is_refused(tiny):
         with edited(model, CUT):
             return model(ids)[0]
 
-    with pytest.raises(ModelError, match="around the call of that function"):
+    with pytest.raises(ModelError, match="around the call of the function"):
         run(IDS)
     with edited(model, CUT):
         expected = forward(model)
