@@ -33,7 +33,7 @@ def main() -> None:
         trace = gattn.capture(TEXT)
         circuit = trace.unroll(heads=[(1, 1), (2, 0), (2, 1)]).rollout(query=-1)
         drawn = {
-            "routes": gattn.analysis.routes(TEXT, progress=False).draw(),
+            "routes": gattn.analysis.routes(TEXT, progress=False).draw(paths=3),
             "layers": circuit.draw(),
             "ribbons": circuit.draw("ribbons"),
             "text": trace[2, 1].draw_text(),

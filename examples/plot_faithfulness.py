@@ -71,7 +71,7 @@ tokens = {
 }
 of_tokens = rank_agreement(tokens, text, model, tokenizer, **answer)
 
-for name, table in {"cut": deleted, "given back": inserted}.items():
+for name, table in {"cut": deleted, "restored": inserted}.items():
     print(f"Edges {name}: probability of ' lamp'")
     print(table[["count", *edges]].round(3).to_string())
 print("Edges:", agreement.round(3).to_string(), "Tokens:", of_tokens.round(3).to_string(), sep="\n")

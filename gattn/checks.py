@@ -31,7 +31,7 @@ def whole(
     except TypeError:
         number = None
     if number is None or number < least or (most is not None and number > most):
-        range_ = f">= {least}" if most is None else f"from {least} to {most}"
+        range_ = f"≥ {least}" if most is None else f"from {least} to {most}"
         raise error(f"{name} must be a whole number {range_}, not {given!r:.80}.")
     return number
 

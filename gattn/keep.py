@@ -113,7 +113,7 @@ class Threshold(Keep):
 
     def __post_init__(self) -> None:
         if not 0 <= self.t < float("inf"):
-            raise GraphError(f"Threshold(t) takes a number t >= 0, not {self.t!r}.")
+            raise GraphError(f"Threshold(t) takes a number t ≥ 0, not {self.t!r}.")
 
     def select(self, attention: Tensor, present: Tensor) -> Tensor:
         """Compare each edge."""

@@ -148,7 +148,7 @@ def test_text_comes_from_standard_input(tmp_path, monkeypatch, capsys):
         (["draw", TEXT, "--head", "40"], "has heads 0 .. 3"),
         (["heads", TEXT, "--model", "./no/such/model"], "could not be loaded"),
         (["heads", TEXT, "--keep", "best:3"], "threshold:T"),
-        (["heads", TEXT, "--keep", "topk:0"], "whole number >= 1"),
+        (["heads", TEXT, "--keep", "topk:0"], "whole number ≥ 1"),
         (["heads", TEXT, "--keep", "topk:two"], "topk:K"),
         (["heads", TEXT, "-o", "heads.xlsx"], "one of .csv, .svg"),
         (["export", TEXT, "-o", "head.graphml"], "--layer and --head"),

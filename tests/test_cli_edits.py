@@ -186,7 +186,7 @@ def test_errors_say_what_is_expected(option, text, said):
 
 
 def test_numbers_out_of_range_are_refused_by_what_is_named():
-    with pytest.raises(EditError, match="--normalizer topk:0: k must be a whole number >= 1"):
+    with pytest.raises(EditError, match="--normalizer topk:0: k must be a whole number ≥ 1"):
         read_edit("--normalizer", "topk:0")(4, 9)
     with pytest.raises(EditError, match="--swap softcap:0: cap must be above 0, not 0"):
         read_edit("--swap", "softcap:0")(4, 9)

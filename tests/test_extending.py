@@ -8,6 +8,7 @@ from torch import nn
 
 import gattn
 from gattn import keep
+from gattn.errors import GraphError
 from gattn.graph import token_graph
 from gattn.graph.rules import base as rules
 from gattn.normalizers import base as normalizers
@@ -20,3 +21,25 @@ def test_examples_run(module) -> None:
     failed, attempted = doctest.testmod(module, extraglobs=names)
     assert attempted >= 3
     assert not failed
+
+
+class Wide(rules.Rule):
+    """A rule that reads keys alone, and says so with one row for all queries."""
+
+    def allowed(self, query, key):
+        return key < 2
+
+
+class Shares(rules.Rule):
+    def allowed(self, query, key):
+        return (key <= query).float()
+
+
+@pytest.mark.parametrize(
+    ("rule", "got"),
+    [(Wide(), r"bool \(1, 3\)"), (Shares(), r"float32 \(2, 3\)")],
+    ids=["row", "float"],
+)
+def test_a_rule_that_does_not_answer_for_each_pair_is_refused(rule, got) -> None:
+    with pytest.raises(GraphError, match=f"must return booleans .* not {got}"):
+        gattn.TokenGraph(rule, 6, 6)

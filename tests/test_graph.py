@@ -665,11 +665,11 @@ def test_arrange_brings_features_into_edge_order() -> None:
 
 
 ERRORS = {
-    "a whole number >= 0, not -1": lambda: TokenGraph.causal(-1),
-    "a whole number >= 0, not 2.5": lambda: TokenGraph.complete(2.5),
-    "size must be a whole number >= 1, not 0": lambda: TokenGraph.window(4, 0),
-    "stride must be a whole number >= 1, not True": lambda: TokenGraph.strided(4, True),
-    "random_blocks must be a whole number >= 0, not -2": lambda: TokenGraph.bigbird(
+    "a whole number ≥ 0, not -1": lambda: TokenGraph.causal(-1),
+    "a whole number ≥ 0, not 2.5": lambda: TokenGraph.complete(2.5),
+    "size must be a whole number ≥ 1, not 0": lambda: TokenGraph.window(4, 0),
+    "stride must be a whole number ≥ 1, not True": lambda: TokenGraph.strided(4, True),
+    "random_blocks must be a whole number ≥ 0, not -2": lambda: TokenGraph.bigbird(
         9, 2, random_blocks=-2
     ),
     "global_positions must lie in 0 .. 3; they run from 9 to 9": lambda: TokenGraph.longformer(

@@ -277,7 +277,7 @@ def test_names_are_exact(number: float) -> None:
     [
         (lambda: Threshold(-0.1), "t >= 0, not -0.1"),
         (lambda: Threshold(float("nan")), "not nan"),
-        (lambda: TopK(0), "whole number >= 1, not 0"),
+        (lambda: TopK(0), "whole number ≥ 1, not 0"),
         (lambda: TopK(2.0), "not 2.0"),
         (lambda: TopMass(0.0), "0 < p <= 1, not 0.0"),
         (lambda: TopMass(1.5), "not 1.5"),

@@ -380,7 +380,7 @@ def test_whole_numbers_of_numpy_are_taken(kind):
     "wrong", [True, np.bool_(True), 2.0, "5", None, np.float64(5), np.array([5])]
 )
 def test_what_is_no_whole_number_is_refused(wrong):
-    with pytest.raises(GraphError, match="num_queries must be a whole number >= 0"):
+    with pytest.raises(GraphError, match="num_queries must be a whole number ≥ 0"):
         TokenGraph.complete(wrong)
     with pytest.raises(GraphError, match="whole number"):
         TokenGraph.window(5, wrong)

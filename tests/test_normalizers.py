@@ -285,8 +285,8 @@ def test_repr(normalizer, shown):
         (lambda: Softmax(temperature=0.0), "temperature must be above 0"),
         (lambda: Entmax(1.0), "alpha must be above 1"),
         (lambda: Entmax(torch.tensor([1.5, 0.5])), "alpha must be above 1"),
-        (lambda: TopKSoftmax(0), "k must be a whole number >= 1"),
-        (lambda: TopKSoftmax(2.5), "k must be a whole number >= 1"),
+        (lambda: TopKSoftmax(0), "k must be a whole number ≥ 1"),
+        (lambda: TopKSoftmax(2.5), "k must be a whole number ≥ 1"),
         (lambda: Normalizer()(torch.zeros(1)), "must define forward"),
     ],
 )

@@ -87,7 +87,7 @@ def _check_fields(rule: rules.Rule) -> None:
         elif field.type in ("Tensor", "Tensor | None"):
             is_list = isinstance(value, Tensor) and value.dim() == 1 and value.dtype in _WHOLE
             if not is_list and not (value is None and field.type != "Tensor"):
-                raise GraphError(f"{field.name} of a rule is no list of whole numbers.")
+                raise GraphError(f"{field.name} of a rule is not a list of whole numbers.")
 
 
 def _check_disjoint(rule: rules.Disjoint, queries: range, num_keys: int, depth: int) -> int:

@@ -93,7 +93,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def _same_owner(part: Path, before: os.stat_result) -> int:
-    """Return a file the owner of another, and return a mode that lets nobody else read it."""
+    """Give the file the other's owner, and return a mode that lets nobody else read it."""
     own = part.stat()
     if (own.st_uid, own.st_gid) != (before.st_uid, before.st_gid):
         try:

@@ -16,7 +16,7 @@ from gattn.errors import GraphError
 from gattn.graph import cycles, drawn, explicit, networks, ordering, structured
 from gattn.graph.counting import count_edges
 from gattn.graph.listing import list_edges
-from gattn.graph.rules.base import BLOCK_PAIRS, Rule
+from gattn.graph.rules.base import BLOCK_PAIRS, Rule, check_rule
 from gattn.graph.rules.folding import combined
 from gattn.graph.rules.keys import FARTHEST, Keys, list_keys
 from gattn.graph.rules.neighbourhoods import Neighbourhoods, pointer_of
@@ -87,6 +87,7 @@ class TokenGraph:
                 f"{self.rule!r:.80} and {self.is_bipartite!r:.80}; use the named constructors, "
                 "such as TokenGraph.causal."
             )
+        check_rule(self.rule)
 
     def __repr__(self) -> str:
         sizes = f"{self.num_queries} x {self.num_keys}"

@@ -134,7 +134,7 @@ def texts(tokens: Sequence[str], name: str) -> tuple[str, ...]:
     Raises
     ------
     ShapeError
-        If they are no list of texts.
+        If they are not a list of texts.
     """
     found = () if isinstance(tokens, str) else tuple(tokens)
     if isinstance(tokens, str) or not all(isinstance(token, str) for token in found):

@@ -122,7 +122,8 @@ class AttentionGraph(door.Shown):
         edits = f", {in_words(self.edits)}" if self.edits else ""
         return (
             f"AttentionGraph({place}{self.graph.num_tokens} tokens, {self.graph.num_edges} edges, "
-            f"keep={steps.to_text(self.kept_by)}, {self.share_kept:.1%} of the attention{edits})"
+            f"keep={steps.to_text(self.kept_by)}, {self.share_kept * 100:.1f} % of the attention"
+            f"{edits})"
         )
 
     def place(self) -> list[str]:

@@ -225,7 +225,7 @@ def test_a_map_of_points_in_the_plane_has_their_distances(randn):
     found = head_map(distances_of(points))
     again = pdist(found[["x", "y"]].to_numpy())
     np.testing.assert_allclose(again, pdist(points), atol=1e-9)
-    assert found.notes == ["two axes show 100% of the heads' spread"]
+    assert found.notes == ["two axes show 100 % of the heads' spread"]
     np.testing.assert_allclose(found.mean(), 0, atol=1e-12)
 
 
@@ -233,7 +233,7 @@ def test_the_share_that_two_axes_show(randn):
     points = randn(9, 4).numpy() * [3, 2, 1, 1]
     shares = np.linalg.svd(points - points.mean(0), compute_uv=False) ** 2
     share = shares[:2].sum() / shares.sum()
-    assert head_map(distances_of(points)).notes[0].startswith(f"two axes show {share:.0%}")
+    assert head_map(distances_of(points)).notes[0].startswith(f"two axes show {share * 100:.0f} %")
 
 
 def test_one_head_has_a_place_and_a_cluster():

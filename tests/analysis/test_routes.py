@@ -409,7 +409,7 @@ def test_what_cannot_be_is_refused(models):
     for norm in (0, 3, True, "l1"):
         with pytest.raises(SelectionError, match="norm"):
             routes(IDS, model, norm=norm)
-    with pytest.raises(SelectionError, match="k must be a whole number >= 1"):
+    with pytest.raises(SelectionError, match="k must be a whole number ≥ 1"):
         routes(IDS, model).paths(0)
     with pytest.raises(CaptureError):
         routes("", model)
@@ -496,7 +496,7 @@ def test_numbers_of_numpy_are_numbers(models):
         with pytest.raises(SelectionError):
             routes(IDS, models["Llama"], **options)
     for count in (True, 2.5, "3"):
-        with pytest.raises(SelectionError, match="k must be a whole number >= 1"):
+        with pytest.raises(SelectionError, match="k must be a whole number ≥ 1"):
             found.paths(count)
 
 

@@ -186,7 +186,7 @@ def test_no_dropped_edge_has_more_than_the_bound(keep):
         (T, {"thresholds": [0.1, np.nan, 0.5]}, SelectionError, "above 0"),
         (T, {"thresholds": 0.1}, SelectionError, "as in \\[0.1, 0.5\\], not 0.1"),
         (T, {"thresholds": ["a"]}, SelectionError, "above 0"),
-        (T, {"max_cycles": 0}, SelectionError, "whole number >= 1"),
+        (T, {"max_cycles": 0}, SelectionError, "whole number ≥ 1"),
         (T, {"max_cycles": 2.5}, SelectionError, "max_cycles must be a whole number"),
         (T, {"max_cycles": True}, SelectionError, "max_cycles must be a whole number"),
     ],

@@ -4,6 +4,7 @@ import io
 from itertools import combinations, pairwise
 
 import matplotlib as mpl
+import networkx as nx
 import numpy as np
 import pytest
 from matplotlib.collections import PathCollection
@@ -172,8 +173,11 @@ def test_the_strongest_paths_stand_out(river):
     (bright,) = (c for c in ax.collections if c.get_gid() == "gattn-paths")
     steps = {
         edge
-        for nodes in river.paths(2, mlp=True)["nodes"]
-        for edge in pairwise(nodes)
+        for nodes in river.paths(2)["nodes"]
+        for step in pairwise(nodes)
+        for way in nx.all_simple_edge_paths(river, *step, cutoff=2)
+        if all(target[2] == "mlp" for _, target in way[:-1])
+        for edge in way
         if river.edges[edge]["kind"] != "output"
     }
     assert len(bright.get_paths()) == len(steps)

@@ -257,7 +257,7 @@ def test_a_score_may_be_infinite_but_not_nan() -> None:
 @pytest.mark.parametrize("place", ["1", 1.0, True, [1], -1])
 def test_a_place_in_the_model_is_a_whole_number(place: object) -> None:
     for name in ("layer", "head", "key_value_head"):
-        with pytest.raises(ShapeError, match=f"{name} must be a whole number >= 0"):
+        with pytest.raises(ShapeError, match=f"{name} must be a whole number ≥ 0"):
             causal_head(**{name: place})
 
 
@@ -396,7 +396,7 @@ def test_repr_says_what_was_kept() -> None:
     head = causal_head(layer=1, head=3).keep(TopK(1))
     text = repr(head)
     assert text.startswith("AttentionGraph(layer 1, head 3, 5 tokens, 5 edges, keep=TopK(1), ")
-    assert f"{head.share_kept:.1%} of the attention" in text
+    assert f"{head.share_kept * 100:.1f} % of the attention" in text
 
 
 def test_a_merged_head_says_so_where_edges_were_dropped():

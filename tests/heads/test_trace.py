@@ -207,7 +207,7 @@ def test_only_whole_self_attention_unrolls() -> None:
             r"such as that of an encoder.*it has 2 queries and 3 keys",
         ),
         ({(0, 0): head, (2, 0): head}, SelectionError, r"consecutive layers.*\[0, 2\]"),
-        ({(0, 0): negative}, ShapeError, "non-negative"),
+        ({(0, 0): negative}, ShapeError, "attention ≥ 0"),
     ]:
         with pytest.raises(error, match=message):
             Stack("decoder", heads).unroll()

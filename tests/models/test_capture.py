@@ -657,7 +657,7 @@ def test_nothing_gives_nothing(tiny):
 def test_one_text_is_not_many(tiny, tokenizer):
     with pytest.raises(CaptureError, match="list of texts"):
         next(capture_many("the dog", tiny("bert"), tokenizer))
-    with pytest.raises(CaptureError, match="batch_size must be a whole number >= 1, not 0"):
+    with pytest.raises(CaptureError, match="batch_size must be a whole number ≥ 1, not 0"):
         next(capture_many(["the dog"], tiny("bert"), tokenizer, batch_size=0))
 
 

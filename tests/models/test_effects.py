@@ -422,7 +422,10 @@ def test_tensors_without_a_batch_are_not_repeated(tiny, patches):
         ({"position": -7}, SelectionError, "No position -7"),
         ({"position": "last"}, SelectionError, "No position 'last'"),
         ({"position": 1.5}, SelectionError, "whole number or a token's text"),
-        ({"batch_size": 0}, EditError, "whole number >= 1"),
+        ({"position": None}, SelectionError, "whole number or a token's text, not None"),
+        ({"position": True}, SelectionError, "whole number or a token's text, not True"),
+        ({"metric": "logit_difference", "target": 3, "other": 3}, SelectionError, "both are 3"),
+        ({"batch_size": 0}, EditError, "whole number ≥ 1"),
     ],
 )
 def test_what_cannot_be_measured_is_refused(llama, options, error, says):

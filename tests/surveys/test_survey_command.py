@@ -103,7 +103,7 @@ def test_survey_takes_what_the_function_takes(corpus, tmp_path):
         (["--workers", "2"], "--workers and --num-gpus need a Ray cluster"),
         (["--model", "/nowhere"], "The model '/nowhere' could not be loaded"),
         (["--column", "missing"], "missing"),
-        (["--limit", "0"], "limit must be a whole number >= 1, not 0"),
+        (["--limit", "0"], "limit must be a whole number ≥ 1, not 0"),
     ],
 )
 def test_survey_refuses_in_one_line(arguments, said, corpus, tmp_path, capsys):

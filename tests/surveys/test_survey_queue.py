@@ -195,7 +195,7 @@ def test_samples_that_cannot_be_drawn(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["limit", "sample"])
 @pytest.mark.parametrize("count", [0, -1, 2.0, True, "3"])
 def test_counts_are_whole_and_not_zero(name: str, count: object, tmp_path: Path) -> None:
-    with pytest.raises(FileError, match=f"{name} must be a whole number >= 1, not {count!r}"):
+    with pytest.raises(FileError, match=f"{name} must be a whole number ≥ 1, not {count!r}"):
         fill(tmp_path, read_inputs(["a"]), **{name: count})
 
 

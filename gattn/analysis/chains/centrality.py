@@ -132,7 +132,7 @@ def parameters_of(function: Callable[..., Any]) -> tuple[str, ...]:
 
 
 def usual_weights(function: Callable[..., Any], name: str) -> dict[str, str]:
-    """Return NetworkX's own functions the edge attribute that they need."""
+    """Return the edge attribute that a function of NetworkX needs, as a keyword."""
     if getattr(nx, name, getattr(nx.community, name, None)) is not function:
         return {}
     parameters = parameters_of(function)

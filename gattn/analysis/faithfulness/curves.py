@@ -146,7 +146,7 @@ def _curves(
         columns[_BASELINE] = baseline.mean(0)
         columns |= {"random_low": baseline.min(0), "random_high": baseline.max(0)}
         names.append(_BASELINE)
-    notes = [f"{len(ranked)} {ranked.unit}s {'given back' if inserts else 'cut'}"]
+    notes = [f"{len(ranked):,} {ranked.unit}s {'restored' if inserts else 'cut'}"]
     notes += [] if test.renormalize else ["cut after normalizing"]
     name = f"{'insertion' if inserts else 'deletion'} curve"
     made = Curves(columns).set_index("share")

@@ -171,7 +171,7 @@ def _in_order(name: str, ranking: xr.DataArray, head: AttentionGraph) -> xr.Data
 
 
 def _matched(head: AttentionGraph, query: Ints, key: Ints, values: Scores) -> Scores:
-    """Return the edges of a head the values that pairs of tokens have; NaN to all others."""
+    """Look up the values of a head's edges; NaN if a pair has none."""
     keys = head.graph.num_keys
     own, given = head.query * keys + head.key, query * keys + key
     found = np.full(len(own), np.nan)

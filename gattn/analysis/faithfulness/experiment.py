@@ -67,12 +67,15 @@ class Experiment:
         **options: Unpack[CutOptions],
     ) -> None:
         if unknown := options.keys() - _DEFAULTS.keys():
-            raise TypeError(f"There is no option {min(unknown)!r}, only {', '.join(_DEFAULTS)}.")
+            raise TypeError(
+                f"There is no option {min(unknown)!r}: curves take steps and random, "
+                f"rank_agreement sample and effects, and all take {', '.join(_DEFAULTS)}."
+            )
         how = self._how = _DEFAULTS | options
         whole("seed", how["seed"], 0, SelectionError)
         model, tokenizer = resolved(model, tokenizer)
         self._measure = Measure(how["metric"], how["target"], how["other"], model, tokenizer)
-        position = None if self._measure.reads_all else how["position"]
+        position = self._measure.position(how["position"])
         self._runner = Runner(text, model, tokenizer, position)
         trace = capture(text, model, tokenizer, keep=All())
         edits = open_edits(model)

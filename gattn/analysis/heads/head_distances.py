@@ -89,7 +89,7 @@ def head_distances(
     """
     one = _Side.of(attention)
     two = one if other is None else _Side.of(other)
-    for what, some, others in zip(("keys", "query"), one.tokens, two.tokens, strict=True):
+    for what, some, others in zip(("keys", "queries"), one.tokens, two.tokens, strict=True):
         check_same(what, *some, *others)
     rows = rows_of_tokens(queries, *one.tokens[1], "query")
     total = torch.zeros(len(one.places), len(two.places), dtype=torch.float64, device=one.device)

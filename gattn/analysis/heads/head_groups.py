@@ -106,7 +106,8 @@ def head_map(distances: xr.DataArray) -> HeadMap:
     return HeadMap.of(
         _places(distances) | {"x": places[:, 0], "y": places[:, 1]},
         name="head map",
-        **said | {"notes": [f"two axes show {share:.0%} of the heads' spread", *said["notes"]]},
+        **said
+        | {"notes": [f"two axes show {share * 100:.0f} % of the heads' spread", *said["notes"]]},
         index=["layer", "head"],
     )
 

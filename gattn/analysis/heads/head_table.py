@@ -123,9 +123,9 @@ def _notes(heads: Sequence[AttentionGraph]) -> list[str]:
     kept = sum(float(head.kept_mass.sum()) for head in heads)
     if total and kept < (1 - 1e-6) * total:
         return [
-            f"{1 - kept / total:.2%} of the attention was not kept: a head's shares are at most "
-            "1 - kept from those of all edges; its induction, duplicate_token, previous_token and "
-            "next_token are lower bounds; "
+            f"{(1 - kept / total) * 100:.2f} % of the attention was not kept: a head's shares are "
+            "at most 1 - kept from those of all edges; its induction, duplicate_token, "
+            "previous_token and next_token are lower bounds; "
             "its entropy and edges_for_90 are of the kept ones alone"
         ]
     return []

@@ -44,10 +44,10 @@ def without_tokens(
 ) -> AttentionTrace | Stack | AttentionGraph:
     """Leave tokens out, and renormalize: what the other tokens give each other sums to 1.
 
-    So scores are told with and without the sink and the special tokens. A sink outside of the text
-    is left out as well. A query that gave all to what was left out has no attention then. Where
-    edges were not kept, what they held is taken to have gone to the tokens that stay, so that
-    attention is at least what is given.
+    Use it to compare scores with and without the sink and the special tokens. A sink outside the
+    text is left out as well. A query that attended only to tokens left out has no attention left.
+    Edges that were not kept count as if they had gone to the tokens that stay, so attention is at
+    least what is returned.
 
     Parameters
     ----------

@@ -124,7 +124,7 @@ def _edge_cut(
 
 
 def _numbers(between: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Return each token at each depth that something passes a number, and others -1."""
+    """Give numbers to the tokens at each depth that something passes; others are -1."""
     numbers = np.full(between.shape, -1)
     numbers[between] = np.arange(between.sum())
     return numbers

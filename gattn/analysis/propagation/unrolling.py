@@ -132,4 +132,4 @@ def _check(stack: Stack) -> None:
                 f"and {head.graph.num_keys} keys."
             )
         if bool((head.attention < 0).any()):
-            raise ShapeError("Only non-negative attention unrolls; this trace has negative.")
+            raise ShapeError("unroll needs attention ≥ 0; this trace has negative attention.")

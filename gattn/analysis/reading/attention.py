@@ -50,9 +50,9 @@ _KNOWING = (AttentionTrace, Stack, AttentionGraph, TokenGraph, Named)
 
 
 def named(attention: Held, tokens: Sequence[str]) -> Held | Named:
-    """Return arrays of attention the texts of their tokens, which arrays do not know.
+    """Attach token texts to arrays of attention, which do not know them.
 
-    `gattn.analysis.reading.layers.Layers` refuses texts that are not one per token.
+    `gattn.analysis.reading.layers_of.layers_of` refuses texts that are not one per token.
 
     Raises
     ------

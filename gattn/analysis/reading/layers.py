@@ -212,7 +212,7 @@ def notes_of_mass(mass: Tensor, kept: Tensor, *, has_sink: bool) -> list[str]:
     notes = []
     whole = float(mass.sum())
     if whole and (share := float((mass - kept).clamp_min(0).sum()) / whole) > 1e-6:
-        notes.append(f"{share:.2%} of the attention was not kept")
+        notes.append(f"{share * 100:.2f} % of the attention was not kept")
     if mass.numel() and (most := float(mass.max())) > 1 + _ROUNDING:
         notes.append(f"no distributions: rows sum to up to {most:.3g}")
     if has_sink:

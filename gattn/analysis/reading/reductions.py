@@ -78,7 +78,9 @@ def ways_of(reduce: Reduction, counts: Sequence[int]) -> Sequence[str | Tensor]:
     weights = weights.expand(size)
     whole = weights.sum(1, keepdim=True)
     if bool((weights < 0).any()) or not bool((whole > 0).all() and whole.isfinite().all()):
-        raise SelectionError("Weights of heads are at least 0, and some of each layer above.")
+        raise SelectionError(
+            "Weights of heads must be ≥ 0, with at least one above 0 in each layer."
+        )
     return list(weights / whole)
 
 

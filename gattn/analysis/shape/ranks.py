@@ -83,8 +83,8 @@ def rank_collapse(
     Raises
     ------
     SelectionError
-        If queries and keys are not the same tokens, layers are missing, `residual` is no share,
-        or the residual stream is in the numbers already.
+        If queries and keys are not the same tokens, layers are missing, `residual` is not a
+        share, or the residual stream is in the numbers already.
     ShapeError
         If attention is negative.
 

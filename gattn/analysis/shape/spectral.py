@@ -111,8 +111,8 @@ def spectral_table(
     ShapeError
         If attention is negative, or hidden states have other tokens.
     SelectionError
-        If queries and keys are not the same tokens, `high` is no share, or there are not as many
-        hidden states as layers.
+        If queries and keys are not the same tokens, `high` is not a share, or there are not as
+        many hidden states as layers.
 
     References
     ----------

@@ -81,7 +81,7 @@ def topology_table(
         If attention is negative.
     SelectionError
         If queries and keys are not the same tokens, a threshold is not above 0, or `max_cycles`
-        is no whole number.
+        is not a whole number.
 
     References
     ----------

@@ -145,7 +145,7 @@ class _Found:
         if self.hits and (layers.layers, layers.heads) != (self.layers, self.heads):
             raise SelectionError("The traces have other layers or heads: capture all alike.")
         if ALL in sentence.relations:
-            raise SelectionError(f"A relation is called {ALL!r}, as all together are: rename it.")
+            raise SelectionError(f"The relation name {ALL!r} is reserved for the total: rename it.")
         self.layers, self.heads = layers.layers, layers.heads
         self.edits |= dict.fromkeys(layers.read_from.edits)
         self.source = str(replace(layers.read_from, size=""))
@@ -211,9 +211,11 @@ class _Found:
         notes = []
         if self.is_causal:
             share = np.mean(np.array(self.offsets) < 0)
-            notes.append(f"causal: dependent_to_head can find the {share:.0%} of heads in front")
+            notes.append(
+                f"causal: dependent_to_head can find the {share * 100:.0f} % of heads in front"
+            )
         if self.dropped > 1e-6 * self.mass:
-            notes.append(f"{self.dropped / self.mass:.2%} of the attention was not kept")
+            notes.append(f"{self.dropped / self.mass * 100:.2f} % of the attention was not kept")
         if self.lost:
             notes.append(f"left out, as they lie within a token: {self.lost}")
         return notes

@@ -61,8 +61,8 @@ def routes(
     ----------
     text, model, tokenizer
         As in `gattn.capture`, but one text.
-    position : int
-        The token whose prediction is asked for; negative from the end.
+    position : int or str
+        The token whose prediction is asked for: its position, negative from the end, or its text.
     threshold : float
         The importance that a part must exceed, at least 0 and below 1. With 0 the graph has an edge
         for nearly every pair of tokens and layer; `route_importances` gives these as an array.
@@ -179,7 +179,7 @@ def _speaks(model: PreTrainedModel) -> bool:
 
 
 def _notes(found: Decomposition[Sublayer], threshold: float, norm: Norm) -> list[str]:
-    notes = [*found.notes, f"parts of importance <= {threshold:g} dropped, L{norm} norm"]
+    notes = [*found.notes, f"parts of importance ≤ {threshold:g} dropped, L{norm} norm"]
     if any(sublayer.is_post_norm for sublayer in found.results):
         notes.append("the last norm of a layer counts as its MLP's")
     pairs = zip(found.results, found.results[1:], strict=False)

@@ -35,8 +35,8 @@ def run_effect(options: argparse.Namespace) -> None:
     """Measure how edits change the prediction."""
     if bool(options.edits) == options.each_head:
         raise EditError(
-            "effect takes edits, such as --cut 5.1 or --cut '5.1:9<-4', or --each-head, which cuts "
-            "each head in turn, but not both."
+            "effect needs either edits, such as --cut 5.1 or --cut '5.1:9<-4', or --each-head, "
+            "which cuts each head in turn" + (", not both." if options.edits else ".")
         )
     makes = read_edits(options)
     loaded = load(options)

@@ -46,7 +46,7 @@ class Pen:
         return self.scale.norm
 
     def colours(self, values: ArrayLike) -> NDArray[np.float64]:
-        """Return a colour to each number."""
+        """Return a colour for each number."""
         colours: NDArray[np.float64] = np.asarray(self.cmap(self.norm(np.asarray(values))))
         return colours
 

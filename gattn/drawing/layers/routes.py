@@ -116,11 +116,18 @@ def _tokens_shown(routes: Routes) -> dict[int, str]:
 
 
 def _edges_of_paths(routes: Routes, count: int) -> set[tuple[Node, Node]]:
-    """List the edges of the strongest paths."""
+    """List the edges of the strongest paths, whose ways through MLPs belong to them."""
     if not count:
         return set()
-    found = routes.paths(count, mlp=True)["nodes"]
-    return {edge for nodes in found for edge in itertools.pairwise(nodes)}
+    steps = {step for nodes in routes.paths(count)["nodes"] for step in itertools.pairwise(nodes)}
+    through = {
+        edge
+        for begin, end in steps
+        for node in routes.successors(begin)
+        if node[2] == "mlp" and routes.has_edge(node, end)
+        for edge in ((begin, node), (node, end))
+    }
+    return {step for step in steps if routes.has_edge(*step)} | through
 
 
 def _line(

@@ -8,10 +8,31 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from gattn.errors import GraphError
 from gattn.graph.rules.keys import Keys, Span, run_of
 
 if TYPE_CHECKING:
     from gattn.graph.rules.edges import Edges
+
+
+def check_rule(rule: Rule) -> None:
+    """Refuse a rule written elsewhere that does not tell pairs by a truth each."""
+    if type(rule).__module__.startswith("gattn."):
+        return
+    query, key = torch.arange(2)[:, None], torch.arange(3)[None]
+    found = rule.allowed(query, key)
+    if not isinstance(found, Tensor) or found.dtype != torch.bool or found.shape != (2, 3):
+        got = (
+            f"{str(found.dtype).removeprefix('torch.')} {tuple(found.shape)}"
+            if isinstance(found, Tensor)
+            else type(found).__name__
+        )
+        raise GraphError(
+            f"{type(rule).__name__}.allowed must return booleans (2, 3) for queries (2, 1) and "
+            f"keys (1, 3), not {got}: compare both, as in key <= query, or let one broadcast, as "
+            "in (key < 2) & (query >= 0)."
+        )
+
 
 BLOCK_PAIRS = 1 << 22
 """How many pairs of positions are looked at at once."""

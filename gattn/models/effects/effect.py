@@ -111,7 +111,7 @@ def effect(
     together = _together(edits)
     model, tokenizer = resolved(model, tokenizer)
     measure = Measure(metric, target, other, model, tokenizer)
-    runner = Runner(text, model, tokenizer, None if measure.reads_all else position)
+    runner = Runner(text, model, tokenizer, measure.position(position))
     fewer = "for less time, try fewer edits, or estimate cuts with gattn.estimate"
     plain, edited = measured(runner, measure, together, batch_size, progress, fewer)
     places = {
@@ -282,12 +282,7 @@ class Runner:
 
 
 def _row(position: int, rows: int) -> int:
-    try:
-        number = index(position)
-    except TypeError as error:
-        raise SelectionError(
-            f"position is a whole number or a token's text, not {position!r}."
-        ) from error
+    number = index(position)
     if not -rows <= number < rows:
         raise SelectionError(f"No position {position}: there are {rows}, 0 .. {rows - 1}.")
     return number % rows

@@ -130,7 +130,7 @@ class Backward:
                 "measure cuts one by one with gattn.effect(text, [gattn.Cut(...), ...], model)."
             )
         self.measure = Measure(metric, target, other, model, tokenizer)
-        self.runner = Runner(text, model, tokenizer, None if self.measure.reads_all else position)
+        self.runner = Runner(text, model, tokenizer, self.measure.position(position))
 
     def run(self, outputs: Outputs[L]) -> Tensor:
         """Run the model and compute the metric, ready to differentiate at these outputs."""

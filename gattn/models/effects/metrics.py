@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gattn.errors import ContractError, ModelError, SelectionError
+from gattn.names.choices import is_number
 from gattn.names.tokens import from_shown
 
 if TYPE_CHECKING:
@@ -53,6 +54,9 @@ class Measure:
                     "metric='probability' takes target, metric='logit_difference' target and other."
                 )
 
+        if wanted == ("target", "other") and target == other:
+            raise SelectionError(f"target and other must be two tokens, but both are {target!r}.")
+
     def __str__(self) -> str:
         target, other = (repr(token).replace(" ", "␣") for token in self._tokens.values())
         if callable(self._metric):
@@ -62,6 +66,16 @@ class Measure:
             "probability": f"probability of {target}",
             "logit_difference": f"logit difference ({target} − {other})",
         }[self._metric]
+
+    def position(self, given: int | str) -> int | str | None:
+        """Return the position whose logits it reads, or None if it `reads_all`."""
+        if self.reads_all:
+            return None
+        if not isinstance(given, str) and not is_number(given):
+            raise SelectionError(
+                f"position must be a whole number or a token's text, not {given!r}."
+            )
+        return given
 
     @property
     def reads_all(self) -> bool:

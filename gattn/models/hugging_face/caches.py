@@ -98,7 +98,7 @@ def _layers(cache: Any) -> list[Any]:
 
 
 def _codes(tokens: Tensor, number: int) -> Tensor:
-    """Return each of (sequences, tokens, dim) a number that depends on every bit."""
+    """Hash each vector of (sequences, tokens, dim) to a number that depends on every bit."""
     with torch.inference_mode(False), torch.no_grad():
         bits = tokens.detach().contiguous().view(_KINDS[tokens.element_size()]).long()
         generator = torch.Generator().manual_seed(number)

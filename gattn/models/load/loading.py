@@ -226,7 +226,7 @@ def resolved(
             "model must be a hub name, a folder or a transformers model, not "
             f"{type(model).__name__}."
         )
-    return model, tokenizer or find_tokenizer(model)
+    return model, find_tokenizer(model) if tokenizer is None else tokenizer
 
 
 def as_written(model: nn.Module) -> nn.Module:

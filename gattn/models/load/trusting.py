@@ -99,7 +99,7 @@ def _check_shards(place: str | Path, index: str, content: Any) -> None:
 
 def _refuse_pickle(place: str | Path, file: str, name: Any) -> None:
     raise ModelError(
-        f"The model {str(place)!r} names in {file} the weights {name!r}, which would be unpickled, "
+        f"{file} of the model {str(place)!r} names the weights {name!r}, which would be unpickled, "
         "and pickles can run code. Load a copy that has only safetensors weights; "
         "model.save_pretrained(folder) writes one."
     )
