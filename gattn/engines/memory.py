@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
@@ -12,6 +14,9 @@ from torch.utils.checkpoint import checkpoint
 
 from gattn.engines.call import AttentionCall
 from gattn.weights.base import Tree
+
+_KEPT_BYTES = 30 * 2**20
+"""A block that glibc then keeps; it gives blocks of 32 MiB and more back at once."""
 
 
 def uncompiled(run: Callable[[AttentionCall], Tensor]) -> Callable[[AttentionCall], Tensor]:
@@ -58,7 +63,15 @@ def keep_freed_memory() -> None:
     Otherwise each piece may get its memory from the system again, page by page. glibc keeps blocks
     up to the size of the largest that was freed, so one is freed here; it is never touched.
     """
-    torch.empty(30 << 18, dtype=torch.float32, device="cpu")
+    torch.empty(_KEPT_BYTES, dtype=torch.uint8, device="cpu")
+
+
+def return_freed_memory() -> None:
+    """Make glibc return freed memory, which it otherwise keeps in gaps that add up."""
+    if sys.platform == "linux":
+        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+        if trim is not None:
+            trim(0)
 
 
 class Pasted:

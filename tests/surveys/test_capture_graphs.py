@@ -18,11 +18,11 @@ from hypothesis import strategies as st
 
 import gattn
 from gattn.analysis import head_table, spectral_table
+from gattn.engines.memory import return_freed_memory
 from gattn.errors import CaptureError, ModelError, SelectionError
 from gattn.heads.trace import AttentionTrace
 from gattn.surveys.run import capture_graphs as capture_module
 from gattn.surveys.run.capture_graphs import CaptureGraphs
-from gattn.surveys.run.memory import give_back
 from gattn.surveys.store.rebuilding import trace_of
 from gattn.surveys.store.text_rows import tables_of
 
@@ -411,7 +411,7 @@ def test_batches_hold_no_more_edges_than_fit(loaded, monkeypatch) -> None:
 
 def test_memory_is_given_back_after_each_batch(loaded, monkeypatch) -> None:
     given = []
-    monkeypatch.setattr(capture_module, "give_back", lambda: given.append(1))
+    monkeypatch.setattr(capture_module, "return_freed_memory", lambda: given.append(1))
     capture = CaptureGraphs(loaded[0])
     for texts in (TEXTS[:1], [""], []):
         capture({"text": texts})
@@ -424,5 +424,5 @@ def test_memory_is_given_back_where_that_takes_asking(monkeypatch) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda _: next(libraries))
     for platform in ("linux", "linux", "win32"):  # glibc, another library, another system
         monkeypatch.setattr(sys, "platform", platform)
-        give_back()
+        return_freed_memory()
     assert asked == [0]

@@ -20,7 +20,7 @@ class _Last(NamedTuple):
     stop: int
 
 
-class Layers:
+class LayersOfCall:
     """The layers that one call of a model goes through.
 
     `depth` counts those of each stack so far; `ran` names the modules that ran and should show

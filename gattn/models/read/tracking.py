@@ -12,7 +12,7 @@ from gattn.errors import CaptureError
 from gattn.models.hugging_face.given import Given, arguments, first_tensor, of_choices
 from gattn.models.hugging_face.media import Belonging
 from gattn.models.read.following import Progress, Texts, rows_of
-from gattn.models.read.layers import Layers
+from gattn.models.read.layers import LayersOfCall
 from gattn.models.read.masks import Mask
 from gattn.models.read.modules import Modules
 from gattn.models.read.places import Place, Side
@@ -45,7 +45,7 @@ class Tracker:
         self._take(Given(model, {}))
 
     def _take(self, given: Given) -> None:
-        self.given, self.layers = given, Layers(self.modules)
+        self.given, self.layers = given, LayersOfCall(self.modules)
         self.tokens = Tokens(self.modules, given, self.progress)
         self._masks.clear()
 

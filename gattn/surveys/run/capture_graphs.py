@@ -16,6 +16,7 @@ from pandas.api.types import is_scalar
 
 from gattn.analysis.heads.head_table import head_table
 from gattn.checks import whole
+from gattn.engines.memory import return_freed_memory
 from gattn.errors import CaptureError, GattnError, ModelError, SelectionError
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
@@ -28,7 +29,6 @@ from gattn.models.run.options import Contributions, Options
 from gattn.names.choices import HeadChoice, LayerChoice
 from gattn.progress import silence
 from gattn.surveys.inputs.rows import RowError, row_of
-from gattn.surveys.run.memory import give_back
 from gattn.surveys.store.queue import SCHEMA
 from gattn.surveys.store.scores import scores_of
 from gattn.surveys.store.text_rows import failed_row, joined, text_row
@@ -152,7 +152,7 @@ class CaptureGraphs:
                 found[number] = _failed(row, error)
         for numbers in self._batches(encodings):
             found |= self._captured(numbers, encodings, rows)
-        give_back()
+        return_freed_memory()
         return joined([found[number] for number in range(len(rows))])
 
     def _encoded(self, row: Row) -> Encoding:
