@@ -275,7 +275,7 @@ def test_names_are_exact(number: float) -> None:
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: Threshold(-0.1), "t >= 0, not -0.1"),
+        (lambda: Threshold(-0.1), "t ≥ 0, not -0.1"),
         (lambda: Threshold(float("nan")), "not nan"),
         (lambda: TopK(0), "whole number ≥ 1, not 0"),
         (lambda: TopK(2.0), "not 2.0"),

@@ -353,7 +353,7 @@ def test_what_was_dropped_is_in_the_notes():
     assert head_table(head).notes == []
     kept = head.keep(TopK(2))
     (note,) = head_table(kept).notes
-    assert note.startswith(f"{1 - kept.share_kept:.2%} of the attention was not kept")
+    assert note.startswith(f"{(1 - kept.share_kept) * 100:.2f} % of the attention was not kept")
     assert "kept by TopK(2)" in head_table(kept).computed_from
 
 

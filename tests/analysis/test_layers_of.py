@@ -135,7 +135,7 @@ def test_dropped_mass_is_known_and_whole_rows_keep_their_sums(attention, trace):
             torch.testing.assert_close(mass, torch.ones(4, dtype=torch.float64))
             assert bool((matrix.sum(-1) < 1 + 1e-12).all())
     share = float(expected.sum()) / 24
-    assert layers.mass_notes() == [f"{share:.2%} of the attention was not kept"]
+    assert layers.mass_notes() == [f"{share * 100:.2f} % of the attention was not kept"]
     assert layers_of(trace).mass_notes() == []
 
 

@@ -326,7 +326,7 @@ def test_lengths_have_no_residual_beside_them():
         (PAPER, {"residual": [0.5, 0.5]}, SelectionError, r"\(2, 3\) here"),
         (PAPER, {"heads": 3}, SelectionError, "No head 3"),
         (PAPER, {"reduce": "median"}, SelectionError, "'mean', 'max', 'min'"),
-        (PAPER, {"reduce": [-1.0]}, SelectionError, "at least 0"),
+        (PAPER, {"reduce": [-1.0]}, SelectionError, "must be ≥ 0"),
         (-PAPER, {}, ShapeError, "needs attention >= 0"),
         (PAPER[..., :2], {}, SelectionError, "self-attention"),
     ],

@@ -156,7 +156,7 @@ def test_numbers_of_numpy_are_those_of_python(tmp_path, embedded):
     numpy = {name: np.array(value)[()] for name, value in plain.items()}
     run(TEXTS, embedded, tmp_path, analyses=[], **numpy)
     assert len(run(TEXTS, embedded, tmp_path, analyses=[], **plain)) == 2
-    with pytest.raises(FileError, match=r"seed must be .* >= 0, not 1\.5"):
+    with pytest.raises(FileError, match=r"seed must be .* ≥ 0, not 1\.5"):
         run(TEXTS, embedded, tmp_path / "other", seed=1.5)
 
 
