@@ -3,8 +3,8 @@
 Kinds are named, and a picture's module is loaded when it is first drawn, so that drawing one kind
 loads no other. Subclasses have the picture of their base class, unless they have their own.
 
-A picture is a function ``draw_NAME(shown, *, ax=None, **options)`` that draws on `ax`, or on axes of
-its own from `gattn.drawing.canvas.frame.new_axes`, writes title and caption with `describe` from
+A picture is a function ``draw_NAME(shown, *, ax=None, **options)`` that draws on `ax`, or on axes
+of its own from `gattn.drawing.canvas.frame.new_axes`, writes title and caption with `describe` from
 the same file, and returns the axes. Only gattn's own types are looked up here: a subclass of
 `Table` or `Array` elsewhere overrides `draw`.
 """
