@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from operator import index
 from typing import Any, TypeAlias
@@ -95,7 +95,9 @@ def numbers_of(name: str, chosen: LayerChoice, *, may_repeat: bool = False) -> l
     """
     if chosen is None:
         return None
-    expected = f"{name} takes a whole number, or several such as {name}=[0, 2], not {chosen!r:.80}"
+    expected = (
+        f"{name} takes a whole number, or several such as [0, 2] or '0,2-4', not {chosen!r:.80}"
+    )
     try:
         several: Any = read_numbers(chosen) if isinstance(chosen, str) else chosen
         if isinstance(several, range) and several[MOST:]:
@@ -200,7 +202,9 @@ def _numbers(heads: object, listed: list[Any]) -> list[int]:
 
 
 def _expected(heads: object) -> str:
+    weighs = isinstance(heads, Iterable) and any(isinstance(one, float) for one in heads)
+    hint = "; weights go into reduce=" if weighs else ""
     return (
-        "heads says which heads: a number, several such as [0, 2], or places such as [(2, 0), "
-        f"(2, 1)] or '2.0,2.1', not {heads!r:.80}; weights are given as reduce=[...]"
+        "heads must be a number, several such as [0, 2], or places such as [(2, 0), (2, 1)] or "
+        f"'2.0,2.1', not {heads!r:.80}{hint}"
     )

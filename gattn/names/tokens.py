@@ -131,7 +131,7 @@ def find_tokens(
         return found
     if isinstance(wanted, str):
         raise SelectionError(f"No {name} {wanted!r}; {described(tokens, wanted)}.")
-    raise SelectionError(f"No {name} {wanted!r}: {_no_place(wanted, positions, name)}")
+    raise _no_place(wanted, positions, name)
 
 
 def places_of(
@@ -153,10 +153,10 @@ def places_of(
 
 def _no_place(wanted: object, positions: Sequence[int], name: str) -> SelectionError:
     if not positions:
-        return SelectionError(f"{name} is a token's position, but there are no tokens.")
+        return SelectionError(f"{name} must be a token, but there are no tokens.")
     return SelectionError(
-        f"{name} is a token's position, here {positions[0]} .. {positions[-1]}, from the end "
-        f"-1, -2 ..., or its text, not {wanted!r}."
+        f"{name} must be a token's position, here {positions[0]} .. {positions[-1]} (-1, -2 ... "
+        f"from the end), or its text, not {wanted!r}."
     )
 
 

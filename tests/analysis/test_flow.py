@@ -197,17 +197,17 @@ def test_what_takes_long_is_estimated_first(capsys, monkeypatch):
         (
             {"queries": 3},
             SelectionError,
-            r"query is a token.s position, here 0 .. 2, from the end .*, not 3",
+            r"query must be a token.s position, here 0 .. 2 .*, not 3",
         ),
         (
             {"keys": [-4]},
             SelectionError,
-            "key is a token.s position, here 0 .. 2, .* not -4",
+            "key must be a token.s position, here 0 .. 2 .* not -4",
         ),
         ({"keys": "cat"}, SelectionError, "No key 'cat'"),
         ({"keys": []}, SelectionError, "at least one"),
         ({"queries": [0, -3]}, SelectionError, "query once"),
-        ({"queries": 0.5}, SelectionError, "query is a token.s position"),
+        ({"queries": 0.5}, SelectionError, "query must be a token.s position"),
         ({"residual": 2}, SelectionError, "share"),
     ],
 )

@@ -132,7 +132,7 @@ def test_some_queries():
     np.testing.assert_allclose(found, by_scipy(part, part), atol=2e-8)
     assert found.notes == ["mean over 3 of 9 queries"]
     np.testing.assert_array_equal(found, head_distances(values, queries=[2, 5, 8]))
-    with pytest.raises(SelectionError, match=r"query is a token's position, here 0 \.\. 8"):
+    with pytest.raises(SelectionError, match=r"query must be a token's position, here 0 \.\. 8"):
         head_distances(values, queries=[9])
     with pytest.raises(SelectionError, match="at least one"):
         head_distances(values, queries=[])

@@ -233,7 +233,7 @@ def test_positions_count_from_the_end_where_negative(trace):
         whole = oversquashing(given_, query)
         pd.testing.assert_frame_equal(oversquashing(given_), whole)
         pd.testing.assert_frame_equal(oversquashing(given_, np.int64(-1)), whole)
-        with pytest.raises(SelectionError, match="query is a token's position"):
+        with pytest.raises(SelectionError, match="query must be a token's position"):
             oversquashing(given_, -count - 1)
     with pytest.raises(SelectionError, match="residual stream carries token 2 to itself"):
         bottlenecks(np.eye(3), -1, 2, cut="edges")
@@ -383,8 +383,8 @@ def test_a_list_of_no_layers_is_refused():
         (lambda: reach(TokenGraph.bipartite(3, 3)), "all tokens being queries and keys"),
         (lambda: reach(TokenGraph.causal(1, query_offset=3)), "all tokens being queries and keys"),
         (lambda: reach(np.ones((2, 3))), "self-attention"),
-        (lambda: oversquashing(np.eye(3), 3), "query is a token's position"),
-        (lambda: bottlenecks(np.eye(3), 0, 3, cut="edges"), "query is a token's position"),
+        (lambda: oversquashing(np.eye(3), 3), "query must be a token's position"),
+        (lambda: bottlenecks(np.eye(3), 0, 3, cut="edges"), "query must be a token's position"),
         (lambda: bottlenecks(np.eye(3), 0, 1), "no tokens between"),
         (lambda: bottlenecks(np.eye(3), 1, 1, cut="edges"), "residual stream"),
         (lambda: bottlenecks(np.eye(3), 1, 2, cut="nodes"), '"tokens" or "edges"'),

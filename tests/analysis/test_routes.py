@@ -398,7 +398,7 @@ def test_autocast_does_not_round_importances(models):
 def test_what_cannot_be_is_refused(models):
     model = models["Llama"]
     with pytest.raises(
-        SelectionError, match=r"position is a token.s position, here 0 \.\. 5, .* not 6"
+        SelectionError, match=r"position must be a token.s position, here 0 \.\. 5 .* not 6"
     ):
         routes(IDS, model, position=6)
     with pytest.raises(SelectionError, match=r"No position 'lamp'; the 6 tokens are"):

@@ -179,7 +179,7 @@ def test_rollout_adds_no_residual_stream_to_it():
 
 def test_what_cannot_be_is_refused(models):
     model = models["Llama"][0]
-    with pytest.raises(SelectionError, match=r"zeroed is a token's position, here 0 \.\. 5"):
+    with pytest.raises(SelectionError, match=r"zeroed must be a token's position, here 0 \.\. 5"):
         value_zeroing(IDS, model, zeroed=[6])
     with pytest.raises(SelectionError, match=r"layers has -1"):
         value_zeroing(IDS, model, layers=[-1])

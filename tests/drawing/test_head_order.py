@@ -210,10 +210,10 @@ def test_a_sink_is_named():
     [
         ([(0, 7)], r"No head 0.7; there are layers"),
         ([0, 7], r"No head 0.7"),
-        ([(0,)], "heads says which heads"),
+        ([(0,)], "heads must be a number"),
         ((0, 1), "may be a place or two heads"),
         (7, r"No head 0.7"),
-        (["01"], "heads says which heads"),
+        (["01"], "heads must be a number"),
         ([], "heads is empty"),
     ],
 )

@@ -187,7 +187,7 @@ def test_cross_attention_writes_the_keys_or_for_a_key_the_queries():
 
 def test_queries_of_a_decoding_step_go_by_their_position():
     assert caption(draw_text(decoding_step(), 4)) == "query 4 “e” reads: all 5 edges"
-    with pytest.raises(SelectionError, match=r"query is a token's position, here 4 \.\. 5"):
+    with pytest.raises(SelectionError, match=r"query must be a token's position, here 4 \.\. 5"):
         draw_text(decoding_step(), 3)
 
 
@@ -241,7 +241,7 @@ def test_dropped_edges_count_as_no_attention():
         ((["arcs"],), "Give a head, or several"),
         (([causal_head(3), causal_head(4)],), "of several texts"),
         ((AttentionGraph.from_dense(np.zeros((0, 0))),), "nothing to draw"),
-        ((causal_head(3), 3), "query is a token's position"),
+        ((causal_head(3), 3), "query must be a token's position"),
         ((causal_head(3), "word7"), "No query 'word7'; the"),
     ],
 )

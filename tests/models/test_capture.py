@@ -676,7 +676,7 @@ def test_inputs_of_several_kinds_are_one_after_another(tiny):
 @pytest.mark.parametrize("chosen", [1.5, [1.5], "a", [None], True, []], ids=repr)
 @pytest.mark.parametrize("name", ["layers", "heads"])
 def test_a_choice_is_of_whole_numbers(tiny, name, chosen):
-    expected = f"{name} (takes a whole number|says which heads: a number|is empty)"
+    expected = f"{name} (takes a whole number|must be a number|is empty)"
     with pytest.raises(SelectionError, match=expected):
         capture(IDS, tiny("bert"), **{name: chosen})
 

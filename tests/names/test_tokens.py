@@ -96,7 +96,7 @@ def test_one_token_is_found_by_position_end_or_text():
     with pytest.raises(SelectionError, match="'a' is at the positions 3, 8"):
         find_token("a", positions, tokens)
     for wrong in (0, -4, 1.5, None, True):
-        with pytest.raises(SelectionError, match=r"position, here 3 \.\. 8, from the end"):
+        with pytest.raises(SelectionError, match=r"position, here 3 \.\. 8 .-1, -2"):
             find_token(wrong, positions, tokens)
     with pytest.raises(SelectionError, match="No token 'c'; the 3 tokens are 'a', 'b', 'a'"):
         find_token("c", positions, tokens)
@@ -142,7 +142,7 @@ def test_the_ends_of_a_part_are_its_own(trace):
     assert part.subgraph([-1]).node_positions.tolist() == [4]
     assert rollout(trace)[-1].sel(query=5).shape == (6,)
     assert len(bottlenecks(trace, "dog", -1, cut="edges")) >= 0
-    with pytest.raises(SelectionError, match="No token -7"):
+    with pytest.raises(SelectionError, match=r"token must be .* not -7"):
         trace[0, 0].subgraph([-7])
 
 

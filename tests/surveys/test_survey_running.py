@@ -167,7 +167,7 @@ def test_heads_are_chosen_as_in_capture(tmp_path, embedded):
     assert len(run(TEXTS[:2], embedded, tmp_path, analyses=[], heads="1.2,0.3")) == 2
     with pytest.raises(FileError, match="heads"):
         run(TEXTS[:2], embedded, tmp_path, analyses=[], heads="1.2")
-    with pytest.raises(SelectionError, match="heads says which heads"):
+    with pytest.raises(SelectionError, match="heads must be a number"):
         run(TEXTS, embedded, tmp_path / "none", heads="mean of all")
 
 
