@@ -379,7 +379,7 @@ def test_heads_that_are_near_on_the_map_do_the_same_by_their_scores(ran):
         assert (words[group] == label).all()
     far = places - places.loc[[(0, 0), (0, 1)]].mean()
     assert (np.hypot(far.x, far.y).drop([(0, 0), (0, 1)]) > 0.4).all()
-    assert places.notes[0] in [f"two axes show {n}% of the heads' spread" for n in range(47, 54)]
+    assert places.notes[0] in [f"two axes show {n} % of the heads' spread" for n in range(47, 54)]
 
 
 def test_pictures_are_as_faithful_as_is_told(ran):

@@ -122,7 +122,7 @@ class AttentionTrace(door.Shown):
         --------
         >>> trace = AttentionTrace.from_arrays([[[[1.0, 0.0], [0.3, 0.7]]]], tokens=["the", "dog"])
         >>> trace[0, 0]
-        AttentionGraph(layer 0, head 0, 2 tokens, 3 edges, keep=All(), 100.0% of the attention)
+        AttentionGraph(layer 0, head 0, 2 tokens, 3 edges, keep=All(), 100.0 % of the attention)
         """
         heads = heads_from(
             attention, tokens, query_tokens=query_tokens, graph=graph, keep=keep, model=model
