@@ -176,7 +176,7 @@ class TopK(Keep):
 class TopMass(Keep):
     """Keep each query's strongest edges, as few as hold the share `p` of its mass.
 
-    A row's mass is its sum of |attention| over the edges, without a sink outside the sequence.
+    A row's mass is the sum of `|attention|` over its edges, without a sink outside the sequence.
     """
 
     p: float
