@@ -43,3 +43,18 @@ class Shares(rules.Rule):
 def test_a_rule_that_does_not_answer_for_each_pair_is_refused(rule, got) -> None:
     with pytest.raises(GraphError, match=f"must return booleans .* not {got}"):
         gattn.TokenGraph(rule, 6, 6)
+
+
+class Documents(rules.Rule):
+    """A rule that knows only the tokens that it was made for."""
+
+    ids = torch.tensor([7, 7])
+
+    def allowed(self, query, key):
+        return self.ids[query - 5] == self.ids[key]
+
+
+def test_a_rule_is_asked_only_about_the_tokens_of_its_graph() -> None:
+    graph = gattn.TokenGraph(Documents(), 2, 2, query_offset=5)
+    assert graph.num_edges == 4
+    assert gattn.TokenGraph(Documents(), 0, 2).num_edges == 0

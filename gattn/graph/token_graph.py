@@ -16,7 +16,7 @@ from gattn.errors import GraphError
 from gattn.graph import cycles, drawn, explicit, networks, ordering, structured
 from gattn.graph.counting import count_edges
 from gattn.graph.listing import list_edges
-from gattn.graph.rules.base import BLOCK_PAIRS, Rule, check_rule
+from gattn.graph.rules.base import BLOCK_PAIRS, Rule, check_answer
 from gattn.graph.rules.folding import combined
 from gattn.graph.rules.keys import FARTHEST, Keys, list_keys
 from gattn.graph.rules.neighbourhoods import Neighbourhoods, pointer_of
@@ -87,7 +87,11 @@ class TokenGraph:
                 f"{self.rule!r:.80} and {self.is_bipartite!r:.80}; use the named constructors, "
                 "such as TokenGraph.causal."
             )
-        check_rule(self.rule)
+        rows, columns = min(self.num_queries, 2), min(self.num_keys, 3)
+        # gattn's own rules are tested, and graphs of them are built in every call.
+        if rows and columns and not type(self.rule).__module__.startswith("gattn."):
+            found = self.allowed(slice(0, rows), slice(0, columns))
+            check_answer(self.rule, found, rows, columns)
 
     def __repr__(self) -> str:
         sizes = f"{self.num_queries} x {self.num_keys}"

@@ -15,23 +15,19 @@ if TYPE_CHECKING:
     from gattn.graph.rules.edges import Edges
 
 
-def check_rule(rule: Rule) -> None:
-    """Refuse a rule written elsewhere that does not tell pairs by a truth each."""
-    if type(rule).__module__.startswith("gattn."):
-        return
-    query, key = torch.arange(2)[:, None], torch.arange(3)[None]
-    found = rule.allowed(query, key)
-    if not isinstance(found, Tensor) or found.dtype != torch.bool or found.shape != (2, 3):
-        got = (
-            f"{str(found.dtype).removeprefix('torch.')} {tuple(found.shape)}"
-            if isinstance(found, Tensor)
-            else type(found).__name__
-        )
-        raise GraphError(
-            f"{type(rule).__name__}.allowed must return booleans (2, 3) for queries (2, 1) and "
-            f"keys (1, 3), not {got}: compare both, as in key <= query, or let one broadcast, as "
-            "in (key < 2) & (query >= 0)."
-        )
+def check_answer(rule: Rule, found: object, queries: int, keys: int) -> None:
+    """Refuse what `allowed` returned for a block of pairs, unless it is one boolean per pair."""
+    if isinstance(found, Tensor):
+        if found.dtype == torch.bool and found.shape == (queries, keys):
+            return
+        got = f"{str(found.dtype).removeprefix('torch.')} {tuple(found.shape)}"
+    else:
+        got = type(found).__name__
+    raise GraphError(
+        f"{type(rule).__name__}.allowed must return booleans ({queries}, {keys}) for queries "
+        f"({queries}, 1) and keys (1, {keys}), not {got}: compare both, as in key <= query, or let "
+        "one broadcast, as in (key < 2) & (query >= 0)."
+    )
 
 
 BLOCK_PAIRS = 1 << 22
