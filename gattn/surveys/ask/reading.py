@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
@@ -307,5 +307,5 @@ class Survey:
     def _count(self, table: str) -> int:
         return sum(map(count_rows, files_of(self.folder, [table])[table]))
 
-    def _ask(self, tables: Iterable[str], query: str, values: Sequence[Any] = ()) -> pd.DataFrame:
-        return ask(self.folder, files_of(self.folder, tables), query, values)
+    def _ask(self, tables: Iterable[str], query: str) -> pd.DataFrame:
+        return ask(self.folder, files_of(self.folder, tables), query)

@@ -206,7 +206,7 @@ def _weights_digest(model: PreTrainedModel) -> str:
     return _bits_digest(model.state_dict(), model.config.to_json_string())
 
 
-def _bits_digest(weights: Mapping[str, torch.Tensor], about: str = "") -> str:
+def _bits_digest(weights: Mapping[str, torch.Tensor], about: str) -> str:
     digest = sha256(about.encode())
     for name, weight in sorted(weights.items()):
         bits = weight.detach().contiguous().flatten().view(torch.uint8).cpu().numpy()
