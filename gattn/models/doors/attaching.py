@@ -16,6 +16,7 @@ from torch import nn
 
 from gattn.models.doors import interface, searches
 from gattn.models.doors.attending import attending, routes
+from gattn.models.doors.graphs import segments
 from gattn.models.doors.softmaxes import SoftmaxMode
 from gattn.models.watch.calls import Calls
 from gattn.models.watch.compiling import bypass_compiled, restore_compiled
@@ -51,6 +52,7 @@ def _install(calls: Calls) -> None:
         bypass_compiled(lambda: _number > 0)
         if _number == 0:
             interface.watch()
+            segments.watch()
             searches.watch()
         _number += 1
         count, handles = _hooks.get(calls.model, (0, []))
@@ -64,6 +66,7 @@ def _uninstall(model: nn.Module) -> None:
         _number -= 1
         if _number == 0:
             interface.leave()
+            segments.leave()
             searches.leave()
             restore_compiled()
         count, handles = _hooks.pop(model)
