@@ -16,7 +16,7 @@ from torch import nn
 
 from gattn.models.doors import interface, searches
 from gattn.models.doors.attending import attending, routes
-from gattn.models.doors.graphs import segments
+from gattn.models.doors.graphs import dense_gat, segments
 from gattn.models.doors.softmaxes import SoftmaxMode
 from gattn.models.watch.calls import Calls
 from gattn.models.watch.compiling import bypass_compiled, restore_compiled
@@ -53,6 +53,7 @@ def _install(calls: Calls) -> None:
         if _number == 0:
             interface.watch()
             segments.watch()
+            dense_gat.watch()
             searches.watch()
         _number += 1
         count, handles = _hooks.get(calls.model, (0, []))
@@ -67,6 +68,7 @@ def _uninstall(model: nn.Module) -> None:
         if _number == 0:
             interface.leave()
             segments.leave()
+            dense_gat.leave()
             searches.leave()
             restore_compiled()
         count, handles = _hooks.pop(model)

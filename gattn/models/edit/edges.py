@@ -102,7 +102,8 @@ class _AtTokens(Edit):
     def _times_on_edges(
         self, factor: float, attention: Tensor, query: Tensor, key: Tensor, reading: Reading
     ) -> Tensor:
-        inside = chosen(reading.queries, self.query)[query] & chosen(reading.keys, self.key)[key]
+        rows, keys = chosen(reading.queries, self.query), chosen(reading.keys, self.key)
+        inside = (rows[query.cpu()] & keys[key.cpu()]).to(attention.device)
         return torch.where(inside, attention * factor, attention)
 
 

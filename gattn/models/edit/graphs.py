@@ -145,7 +145,7 @@ class Use(Edit):
     ) -> Tensor:
         """Put the graph's attention in place of the model's; the edges are the graph's own."""
         _, _, value = self._edges(slice(0, len(reading.queries)), reading)
-        return value[edges].to(attention.dtype).expand_as(attention)
+        return value[edges].to(attention).expand_as(attention)
 
     def _edges(self, rows: slice, reading: Reading) -> tuple[Tensor, Tensor, Tensor]:
         """List the edges of some rows of a call: row within these, key, attention."""

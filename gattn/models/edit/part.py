@@ -13,12 +13,14 @@ from gattn.engines import edges, tiles
 from gattn.engines.call import AttentionCall, naming_shapes
 from gattn.engines.choice import choose
 from gattn.engines.edges import EdgeBlock
+from gattn.engines.sparse import neighbour_sums
 from gattn.engines.tiles import RowBlock
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.store.kept_edges import KeptEdges
 from gattn.models.edit.base import Edit
 from gattn.models.edit.graphs import Restrict
 from gattn.models.read.reading import Reading
+from gattn.normalizers.base import widened
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,10 +111,10 @@ class Part:
 
 @dataclass(frozen=True, eq=False)
 class EdgePart(Part):
-    """Heads of a reading whose edges are listed; it has neither rows nor values."""
+    """Heads of a reading whose edges are listed."""
 
     def edge_blocks(self) -> Iterator[EdgeBlock]:
-        """Walk whole neighbourhoods of the part's edited attention: (1, heads, edges)."""
+        """Walk whole neighbourhoods of the part's edited attention: (elements, heads, edges)."""
         key, query = self.graph.edge_index
         for block in edges.edge_blocks(self.attention):
             score, attention = block.scores[:, self.own], block.attention[:, self.own]
@@ -122,7 +124,17 @@ class EdgePart(Part):
             yield EdgeBlock(block.edges, score, attention)
 
     def store(self, stores: Sequence[KeptEdges], *, scores: bool) -> None:
-        """Keep the edges in the one element's store."""
-        (store,) = stores
+        """Keep the edges of each element in its store."""
         for some, score, attention in self.edge_blocks():
-            store.add_edges(some, attention[0], score[0] if scores else None)
+            for element, store in enumerate(stores):
+                store.add_edges(some, attention[element], score[element] if scores else None)
+
+    def output(self) -> Tensor:
+        """Compute the output: (elements, heads, queries, value dim)."""
+        if not self.after:
+            return super().output()
+        attention = torch.cat([block.attention for block in self.edge_blocks()], dim=-1)
+        dropout, value = self.attention.dropout, widened(self.attention.value[:, self.own])
+        attention = torch.dropout(attention, dropout, train=dropout > 0).to(value.dtype)
+        summed = neighbour_sums(attention.flatten(0, 1), value.flatten(0, 1), self.attention.edges)
+        return summed.unflatten(0, value.shape[:2]).to(self.attention.value.dtype)

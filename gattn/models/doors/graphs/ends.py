@@ -8,7 +8,7 @@ or a function that has the edge_index. What is found must fit the softmax, or it
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from gattn.models.read.on_graphs.seen_edges import Ends
+from gattn.models.watch.calls import Calls
 
 _PROPAGATES = ("propagate", "edge_updater")
 _CHOOSE_NODES = ("SelectTopK", "EdgePooling")
@@ -24,6 +25,9 @@ _READ_ONLY = {
     "HypergraphConv": "the layer uses each attention twice, from nodes to hyperedges and back, and "
     "the degrees of both count all edges, so that no edit is the removal of an edge"
 }
+
+
+_SIDES = ("src", "dst")
 
 
 class NotNeighboursError(Exception):
@@ -64,6 +68,15 @@ def find_ends(frame: FrameType | None, index: Tensor, num_nodes: int | None) -> 
             "it takes a softmax over segments, but no edge_index there has these segments as a row"
         )
     return found
+
+
+def owner_of(frame: FrameType | None, running: Sequence[Calls]) -> nn.Module | None:
+    """Find the innermost module that runs and belongs to a watched model."""
+    for one in _frames(frame):
+        module = one.f_locals.get("self")
+        if isinstance(module, nn.Module) and any(calls.owns(module) for calls in running):
+            return module
+    return None
 
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:
@@ -172,11 +185,19 @@ def _frame_of_forward(module: nn.Module, frame: FrameType) -> FrameType | None:
 def _reads_other_nodes(conv: nn.Module, frame: FrameType) -> bool:
     """Return whether keys are other nodes than queries, though there are as many."""
     given = _arguments(conv, frame)
-    if any(isinstance(one, dict) for one in given):
-        # Modules of several types of nodes pass messages between pairs of these.
-        pairs = [one for one in frame.f_locals.values() if _is_pair(one)]
-        return not pairs or any(one[0] is not one[1] for one in pairs)
-    return any(_is_pair(one) and one[0] is not one[1] for one in given)
+    if any(isinstance(one, dict) for one in given):  # of several types of nodes
+        of = _frame_of_forward(conv, frame)
+        source, target = (None if of is None else of.f_locals.get(f"{n}_type") for n in _SIDES)
+        return source is None or source != target
+    return any(_is_pair(one) and not _are_same(*one) for one in given)
+
+
+def _are_same(one: Tensor, other: Tensor | None) -> bool:
+    """Return whether two tensors are the same nodes: one tensor, or views of the same numbers."""
+    if one is other or other is None:
+        return one is other
+    is_alike = one.shape == other.shape and one.stride() == other.stride()
+    return is_alike and one.data_ptr() == other.data_ptr() and one.numel() > 0
 
 
 def _is_pair(value: Any) -> bool:

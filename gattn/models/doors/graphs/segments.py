@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError
-from gattn.models.doors.graphs.ends import NotNeighboursError, find_ends, plain
+from gattn.models.doors.graphs.ends import NotNeighboursError, find_ends, owner_of, plain
 from gattn.models.doors.graphs.putting_back import put_back
 from gattn.models.read.on_graphs.readings import read_edges
 from gattn.models.read.on_graphs.seen_edges import SeenEdges
@@ -82,7 +82,7 @@ def _seen(
 ) -> Tensor:
     """Let the open contexts take part, if a softmax is a model's attention."""
     frame = sys._getframe(2)
-    owner = _owner(frame, running)
+    owner = owner_of(frame, running)
     if owner is None:
         return attention
     if num_nodes is None and ptr is not None:
@@ -100,23 +100,15 @@ def _seen(
     call = take_part(
         module,
         src,
-        lambda name: SeenEdges.of(name, replace(ends, module=module), scores, given),
+        lambda name: SeenEdges.of(
+            name or type(module).__name__, replace(ends, module=module), scores, given
+        ),
         read=lambda call, place, tracker, edits: read_edges(call, place, edits),
         apply=put_back,
     )
     if call is None or call.attention is given:
         return attention
     return call.attention.reshape(attention.movedim(dim, 0).shape).movedim(0, dim)
-
-
-def _owner(frame: FrameType | None, running: Sequence[Calls]) -> nn.Module | None:
-    """Find the innermost module that runs and belongs to a watched model."""
-    while frame is not None:
-        module = frame.f_locals.get("self")
-        if isinstance(module, nn.Module) and any(calls.owns(module) for calls in running):
-            return module
-        frame = frame.f_back
-    return None
 
 
 def _segments(index: Tensor | None, ptr: Tensor | None) -> Tensor:
