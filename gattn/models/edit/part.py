@@ -137,4 +137,5 @@ class EdgePart(Part):
         dropout, value = self.attention.dropout, widened(self.attention.value[:, self.own])
         attention = torch.dropout(attention, dropout, train=dropout > 0).to(value.dtype)
         summed = neighbour_sums(attention.flatten(0, 1), value.flatten(0, 1), self.attention.edges)
-        return summed.unflatten(0, value.shape[:2]).to(self.attention.value.dtype)
+        output: Tensor = summed.unflatten(0, value.shape[:2]).to(self.attention.value.dtype)
+        return output

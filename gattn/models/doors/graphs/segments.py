@@ -7,10 +7,9 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import wraps
-from types import FrameType
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from gattn.errors import CaptureError
 from gattn.models.doors.graphs.ends import NotNeighboursError, find_ends, owner_of, plain
@@ -100,9 +99,7 @@ def _seen(
     call = take_part(
         module,
         src,
-        lambda name: SeenEdges.of(
-            name or type(module).__name__, replace(ends, module=module), scores, given
-        ),
+        lambda name: SeenEdges.of(name, replace(ends, module=module), scores, given),
         read=lambda call, place, tracker, edits: read_edges(call, place, edits),
         apply=put_back,
     )

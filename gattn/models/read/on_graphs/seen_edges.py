@@ -69,8 +69,20 @@ class SeenEdges(SeenCall):
         heads = scores.shape[1]
         query = scores.new_zeros(1, heads, ends.num_queries, 0)
         key = scores.new_zeros(1, heads, ends.num_keys, 0)
-        tensors = query, key, key, query.transpose(1, 2)
-        return cls(name, ends.module, *tensors, ends=ends, scores=scores, attention=attention)
+        kind = ends.kind or _edge_type(name)
+        return cls(
+            name or type(ends.module).__name__,
+            ends.module,
+            query,
+            key,
+            key,
+            query.transpose(1, 2),
+            is_cross=ends.is_bipartite,
+            stack=kind or ("" if ends.is_bipartite else "graph"),
+            ends=ends,
+            scores=scores,
+            attention=attention,
+        )
 
     @cached_property
     def graph(self) -> TokenGraph:
@@ -119,6 +131,13 @@ class SeenEdges(SeenCall):
             return whole
         share = torch.exp(widened(self.scores).cpu() - self.merged_scores[self.places])
         return whole * share.nan_to_num(0.0)  # Edges that score -inf have no share of nothing.
+
+
+def _edge_type(name: str) -> str:
+    """Read the type of edges in a module's name: torch-geometric has a module for each."""
+    last = name.rpartition(".")[2].strip("<>")
+    parts = last.split("___" if "___" in last else "__")
+    return " ".join(parts) if len(parts) == 3 and all(parts) else ""
 
 
 def places_in(graph: TokenGraph, query: Tensor, key: Tensor) -> Tensor:
