@@ -199,7 +199,7 @@ def with_bias(q, k, v):
 
 def in_blocks(q, k, v):
     def is_earlier(b, h, i, j):
-        return (i >= j) & (j != 2 * b + 1)
+        return (i >= j) & ((j != 2 * b + 1) | (i == j))
 
     count = q.shape[2]
     mask = create_block_mask(is_earlier, len(q), None, count, count, device="cpu")
@@ -218,7 +218,8 @@ def test_flex_attention(way):
         scores = scores - 0.3 * torch.arange(HEADS)[:, None, None] * distance
     else:
         batch = torch.arange(2)[:, None, None, None]
-        scores = scores.masked_fill((n[:, None] < n) | (n == 2 * batch + 1), -torch.inf)
+        apart = (n == 2 * batch + 1) & (n[:, None] != n)
+        scores = scores.masked_fill((n[:, None] < n) | apart, -torch.inf)
     wanted = scores.softmax(-1).nan_to_num()
     with torch.no_grad():
         plain = model(x)
