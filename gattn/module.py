@@ -10,10 +10,11 @@ from torch import Tensor, nn
 
 from gattn.attention import attention_graphs
 from gattn.engines import message_passing
-from gattn.engines.call import attention_call, naming_shapes
+from gattn.engines.call import AttentionCall, attention_call, naming_shapes
 from gattn.engines.choice import choose, named
 from gattn.engines.edge_list import EdgeList
 from gattn.engines.message_passing import EdgeAttention
+from gattn.engines.watching import watched
 from gattn.errors import ShapeError
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
@@ -208,12 +209,18 @@ class GraphAttention(EdgeAttention):
                 "Explainers and hooks look at one graph at a time: pass (tokens, channels), "
                 f"not a batch {tuple(x.shape)}; batch graphs as a disjoint union."
             )
-        with naming_shapes(call):
-            if self._is_watched() or self._has_own_steps():
-                engine = message_passing
-            else:
-                engine = choose(call) if self.engine is None else named(self.engine, call)
-            output = self.attend(call) if engine is message_passing else engine.run(call)
+
+        def run(some: AttentionCall) -> Tensor:
+            with naming_shapes(some):
+                if self._is_watched() or self._has_own_steps():
+                    engine = message_passing
+                elif self.engine is None or some is not call:
+                    engine = choose(some)
+                else:
+                    engine = named(self.engine, some)
+                return self.attend(some) if engine is message_passing else engine.run(some)
+
+        output = watched(self, call, run)
         output = output.reshape(*lead, *output.shape[1:])
         projected: Tensor = self.project_output(output.transpose(-3, -2).flatten(-2))
         return projected
