@@ -30,7 +30,7 @@ def recorder(seen):
 
 @pytest.mark.parametrize("engine", [None, *NAMES])
 def test_a_layer_shows_its_call_and_its_output(randn, engine):
-    layer, x = GraphAttention(8, 2, engine=engine).double(), randn(3, 5, 8)
+    layer, x = GraphAttention(8, 4, 2, engine=engine).double(), randn(3, 5, 8)
     plain, seen = layer(x, CAUSAL), []
     with watching(recorder(seen)):
         assert torch.equal(layer(x, CAUSAL), plain)
@@ -39,14 +39,13 @@ def test_a_layer_shows_its_call_and_its_output(randn, engine):
     assert module is layer
     assert call.graph is CAUSAL
     assert call.query.shape == (3, 2, 5, 4)
-    projected = layer.project_output(output.transpose(1, 2).flatten(2))
-    torch.testing.assert_close(projected, plain)
+    assert torch.equal(output.transpose(1, 2).flatten(2), plain)
 
 
 @pytest.mark.parametrize("graph", [CAUSAL, DIAGONAL, INDEX], ids=["causal", "window", "list"])
 @pytest.mark.parametrize("is_hooked", [False, True])
 def test_it_is_shown_on_any_graph_also_under_hooks(randn, graph, is_hooked):
-    layer, x, seen = GraphAttention(8, 2, normalizer=Sparsemax()).double(), randn(5, 8), []
+    layer, x, seen = GraphAttention(8, 4, 2, normalizer=Sparsemax()).double(), randn(5, 8), []
     plain = layer(x, graph)
     if is_hooked:
         layer.register_message_forward_hook(lambda module, arguments, result: result)
@@ -69,8 +68,8 @@ def test_the_function_is_shown_without_a_module(randn, engine):
 
 @pytest.mark.parametrize("engine", [None, *NAMES])
 def test_a_watcher_changes_the_call_whatever_engine_was_asked_for(randn, engine):
-    layer, x = GraphAttention(8, 2, engine=engine).double(), randn(5, 8)
-    plain = GraphAttention(8, 2).double()
+    layer, x = GraphAttention(8, 4, 2, engine=engine).double(), randn(5, 8)
+    plain = GraphAttention(8, 4, 2).double()
     plain.load_state_dict(layer.state_dict())
     with watching(lambda module, call, run: run(replace(call, graph=DIAGONAL))):
         torch.testing.assert_close(layer(x, CAUSAL), plain(x, DIAGONAL))
@@ -80,19 +79,19 @@ def test_a_watcher_changes_the_call_whatever_engine_was_asked_for(randn, engine)
 
 
 def test_a_watcher_gives_the_output(randn):
-    layer, x = GraphAttention(8, 2).double(), randn(5, 8)
+    layer, x = GraphAttention(8, 4, 2).double(), randn(5, 8)
     with watching(lambda module, call, run: torch.zeros_like(call.query)):
         found = layer(x, CAUSAL)
-    assert torch.equal(found, layer.project_output.bias.expand(5, 8))
+    assert torch.equal(found, torch.zeros(5, 8, dtype=torch.float64))
 
 
 def test_the_innermost_watches_and_leaves(randn):
-    layer, x, outer, inner = GraphAttention(8).double(), randn(5, 8), [], []
+    layer, x, outer, inner = GraphAttention(8, 8).double(), randn(5, 8), [], []
     with watching(recorder(outer)):
         with watching(recorder(inner)):
             layer(x, CAUSAL)
             with pytest.raises(ContractError):
-                GraphAttention(8, engine="none").double()(x, CAUSAL)
+                GraphAttention(8, 8, engine="none").double()(x, CAUSAL)
         assert (len(outer), len(inner)) == (0, 1)
         apart = copy_context()
         layer(x, CAUSAL)
@@ -103,14 +102,14 @@ def test_the_innermost_watches_and_leaves(randn):
 
 
 def test_a_refusal_stays_one(randn):
-    layer, seen = GraphAttention(8, engine="fused").double(), []
+    layer, seen = GraphAttention(8, 8, engine="fused").double(), []
     with watching(recorder(seen)), pytest.raises(ContractError, match="fused cannot run this"):
         layer(randn(5, 8), DIAGONAL)
     assert seen == []
 
 
 def test_gradients_flow_through_what_a_watcher_does(randn):
-    layer, x = GraphAttention(4).double(), randn(4, 4).requires_grad_()
+    layer, x = GraphAttention(4, 4).double(), randn(4, 4).requires_grad_()
     graph = TokenGraph.causal(4)
     with watching(lambda module, call, run: 2 * run(replace(call, query=3 * call.query))):
         assert torch.autograd.gradcheck(lambda x: layer(x, graph), x)
