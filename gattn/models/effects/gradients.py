@@ -91,11 +91,13 @@ class Outputs(Context, Generic[L]):
                 f"{call.name} is edited, but gradients are taken of unedited attention: choose "
                 "other layers, or measure further cuts with gattn.effect."
             )
+        # The model goes on with a tensor of ours, whatever the door makes of its own.
         is_attention = not call.output.shape[-1]
-        node = call.weights if is_attention else call.output
-        assert node is not None
-        if not node.requires_grad:
-            node.requires_grad_()
+        if is_attention:
+            assert call.weights is not None
+            node = call.weights = _node(call.weights)
+        else:
+            node = call.output = _node(call.output)
         self._nodes.append((node, is_attention))
         with torch.no_grad():
             self.found[place.stack, place.layer] = self._read(reading, place)
@@ -129,6 +131,11 @@ class Outputs(Context, Generic[L]):
                     "model in float32 or bfloat16."
                 )
         return self.found
+
+
+def _node(values: Tensor) -> Tensor:
+    """Copy a tensor, so that gradients are taken of the copy."""
+    return values.clone() if values.requires_grad else values.detach().clone().requires_grad_()
 
 
 class Backward:

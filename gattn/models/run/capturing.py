@@ -15,7 +15,7 @@ from gattn.heads.trace import AttentionTrace
 from gattn.keep import Keep
 from gattn.models.doors.opening import opened
 from gattn.models.load.encoding import Encoding, Inputs, encode
-from gattn.models.load.loading import resolved
+from gattn.models.load.loading import is_any_model, resolved
 from gattn.models.run.functions import RunFunction, Runnable, prepared
 from gattn.models.run.options import Contributions, Options
 from gattn.models.run.prompt import Prompt
@@ -217,7 +217,8 @@ def capturing(
     >>> run.trace
     """
     options = Options(keep, layers, heads, scores, contributions)
-    model, tokenizer = resolved(model, tokenizer)
+    if not is_any_model(model):
+        model, tokenizer = resolved(model, tokenizer)
     recording = Recording(model, tokenizer, options, keeps_logits=True)
     with opened(model, recording):
         yield recording

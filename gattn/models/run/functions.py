@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from torch import nn
 
@@ -12,7 +12,7 @@ from gattn.errors import CaptureError, ModelError
 from gattn.models.doors.attaching import attached
 from gattn.models.doors.opening import opened
 from gattn.models.load.encoding import Inputs
-from gattn.models.load.loading import resolved
+from gattn.models.load.loading import as_written, check_tokenizer, is_any_model, resolved
 from gattn.models.read.tracking import Tracker
 from gattn.models.run.prompt import Prompt
 from gattn.models.watch.contexts import Context
@@ -45,6 +45,9 @@ def resolved_for(
             raise ModelError(
                 f"A function that runs a model needs model=, the module that it calls; {said}."
             )
+        if is_any_model(model):
+            check_tokenizer(tokenizer)
+            return cast("PreTrainedModel", as_written(model)), tokenizer
     return resolved(model, tokenizer)
 
 

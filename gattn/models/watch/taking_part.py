@@ -16,6 +16,7 @@ from gattn.models.read.reading import read
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.tracking import Tracker
 from gattn.models.watch.contexts import Context, present, settle
+from gattn.models.watch.inside import inside
 
 if TYPE_CHECKING:
     from gattn.models.edit.base import Edit
@@ -33,7 +34,7 @@ def take_part(module: nn.Module, query: Tensor, seen: Callable[[str], SeenCall])
     if query.is_meta:
         raise ModelError(META)
     # What gattn computes is not part of the model's autocast.
-    with torch.autocast(query.device.type, enabled=False):
+    with torch.autocast(query.device.type, enabled=False), inside():
         call = seen(entries[0][0].modules.name(module))
         places: dict[Tracker, Place] = {}
         for tracker, _ in entries:
