@@ -211,13 +211,7 @@ def resolved(
     model: Model, tokenizer: PreTrainedTokenizerBase | None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None]:
     """Load a model and its tokenizer, or take those that were given."""
-    from transformers import PreTrainedTokenizerBase
-
-    if tokenizer is not None and not isinstance(tokenizer, PreTrainedTokenizerBase):
-        raise ModelError(
-            "tokenizer must be a transformers tokenizer, such as "
-            f"AutoTokenizer.from_pretrained(name), not {tokenizer!r:.60}."
-        )
+    check_tokenizer(tokenizer)
     if model is None or isinstance(model, (str, Path)):
         loaded, found = load_model(model)
         return loaded, tokenizer or found
@@ -226,10 +220,22 @@ def resolved(
     if not isinstance(model, nn.Module) or not hasattr(model, "config"):
         raise ModelError(
             "model must be a hub name, a folder or a transformers model, not "
-            f"{type(model).__name__}. For any other PyTorch model, open gattn.capturing(model) and "
+            f"{type(model).__name__}. For any other PyTorch model, pass a function that calls it, "
+            "such as lambda: model(x), in place of the text; or open gattn.capturing(model) and "
             "call the model inside."
         )
     return model, find_tokenizer(model) if tokenizer is None else tokenizer
+
+
+def check_tokenizer(tokenizer: object) -> None:
+    """Refuse what is not a tokenizer of transformers."""
+    from transformers import PreTrainedTokenizerBase
+
+    if tokenizer is not None and not isinstance(tokenizer, PreTrainedTokenizerBase):
+        raise ModelError(
+            "tokenizer must be a transformers tokenizer, such as "
+            f"AutoTokenizer.from_pretrained(name), not {tokenizer!r:.60}."
+        )
 
 
 def is_any_model(model: object) -> bool:
