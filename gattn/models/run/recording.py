@@ -111,6 +111,11 @@ class Recording(Context):
                 f"{call.name} shows only its softmax, not its values, so contributions are not "
                 "known: leave out contributions=."
             )
+        if self._options.contributions and reading.attention.features_to_value is not None:
+            raise CaptureError(
+                f"In {call.name} the features of edges add to their values, so contributions are "
+                "not lengths of values alone: leave out contributions=."
+            )
         layers = [self._layer(place, reading, sequence, tracker) for sequence in reading.sequences]
         for part in parts(reading, heads):
             self._check_size(part, len(layers))
