@@ -21,6 +21,8 @@ picture leaves out, and what to mind. In all pictures attention has one scale, f
 """
 
 from gattn.drawing.canvas import layouts
+from gattn.drawing.located.draw_image import draw_image
+from gattn.drawing.located.draw_images import draw_images
 from gattn.drawing.many_heads.compare import draw_compare
 from gattn.drawing.many_heads.draw_heads import draw_heads
 from gattn.drawing.many_heads.notebook import notebook_svg
@@ -32,6 +34,8 @@ __all__ = [
     "draw_compare",
     "draw_head",
     "draw_heads",
+    "draw_image",
+    "draw_images",
     "draw_text",
     "draw_token_graph",
     "layouts",

@@ -1,0 +1,1 @@
+"""Pictures of where tokens lie: over an image, over seconds, on a layout."""
