@@ -6,7 +6,7 @@ import torch
 from PIL import Image as Pil
 from scenes import landscape
 
-from gattn.drawing.located.images import read_image
+from gattn.drawing.over_image.images import read_image
 from gattn.errors import FileError, ShapeError
 from gattn.heads.geometry import Grid
 

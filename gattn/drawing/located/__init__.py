@@ -1,1 +1,1 @@
-"""Pictures of where tokens lie: over an image, over seconds, on a layout."""
+"""Pictures of where tokens lie: over seconds, and on a layout."""

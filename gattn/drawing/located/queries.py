@@ -7,6 +7,7 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gattn.drawing.canvas.frame import shown_text
 from gattn.errors import SelectionError
@@ -109,7 +110,8 @@ class Tokens:
         if isinstance(self.geometry, Times) and self.geometry.is_somewhere[token]:
             start, stop = self.geometry.stretches[token].tolist()
             return f"{self.name} {start:.6g}–{stop:.6g} s"
-        return f"{self.name} {self.positions[token]} “{self.short(token)}”"
+        position, text = str(self.positions[token]), self.short(token)
+        return f"{self.name} {position}" + f" “{text}”" * (text != position)
 
 
 def _is_float(wanted: Any) -> bool:
@@ -143,3 +145,18 @@ def check_same_tokens(heads: Sequence[AttentionGraph]) -> None:
                 "These heads have different tokens, or tokens that lie elsewhere; a picture shows "
                 "heads of the same tokens."
             )
+
+
+def rows_of(
+    head: AttentionGraph, chosen: Sequence[int], values: str, *, by_key: bool
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Average a head's numbers over some queries, by key, or over some keys, by query.
+
+    An edge that is not there counts as 0; the second array says which tokens have any.
+    """
+    ends = (head.key, head.query) if by_key else (head.query, head.key)
+    size = head.graph.num_queries if by_key else head.graph.num_keys
+    is_asked = np.isin(ends[0], chosen)
+    others, numbers = ends[1][is_asked], head.edge_values[values][is_asked]
+    amounts = np.bincount(others, numbers.astype(np.float64), size) / len(set(chosen))
+    return amounts, np.bincount(others, minlength=size) > 0

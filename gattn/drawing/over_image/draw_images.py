@@ -11,13 +11,13 @@ from matplotlib.figure import Figure, SubFigure
 from gattn.analysis.reading.attention import Heads
 from gattn.analysis.reading.heads import Place, by_place
 from gattn.drawing.canvas.frame import heads_title
-from gattn.drawing.located.draw_image import ImagePen
-from gattn.drawing.located.images import Fit, read_image
-from gattn.drawing.located.panels import IN_A_ROW, Panel, Panels
-from gattn.drawing.located.patches import Patches
 from gattn.drawing.located.queries import sides
-from gattn.drawing.located.shown import patches_of
 from gattn.drawing.many_heads.draw_heads import Chosen
+from gattn.drawing.over_image.draw_image import ImagePen
+from gattn.drawing.over_image.images import Fit, read_image
+from gattn.drawing.over_image.panels import IN_A_ROW, Panel, Panels
+from gattn.drawing.over_image.patches import Patches
+from gattn.drawing.over_image.shown import patches_of
 from gattn.errors import SelectionError
 from gattn.heads.geometry import Grid
 from gattn.heads.head import AttentionGraph

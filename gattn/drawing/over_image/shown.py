@@ -9,9 +9,9 @@ import numpy as np
 import xarray as xr
 from torch import Tensor
 
-from gattn.drawing.located.from_arrays import labelled, of_array
-from gattn.drawing.located.from_heads import of_heads
-from gattn.drawing.located.patches import Patches
+from gattn.drawing.over_image.from_arrays import labelled, of_array
+from gattn.drawing.over_image.from_heads import of_heads
+from gattn.drawing.over_image.patches import Patches
 from gattn.errors import SelectionError
 from gattn.heads.head import AttentionGraph
 

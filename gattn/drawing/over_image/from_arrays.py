@@ -10,8 +10,8 @@ from torch import Tensor
 
 from gattn.analysis.reading.results import geometry_of
 from gattn.drawing.canvas.frame import marked_edited, shown_text
-from gattn.drawing.located.patches import Patches, grid_of
 from gattn.drawing.located.queries import Tokens
+from gattn.drawing.over_image.patches import Patches, grid_of
 from gattn.drawing.results.arrays_and_tables import array_name, array_title
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads.geometry import Grid

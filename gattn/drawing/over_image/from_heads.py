@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from gattn.drawing.canvas.frame import edits_said, heads_title, marked_edited, shown_text
 from gattn.drawing.canvas.shown import kept_by
-from gattn.drawing.located.patches import Patches, grid_of
-from gattn.drawing.located.queries import Tokens, check_same_tokens, sides
+from gattn.drawing.located.queries import Tokens, check_same_tokens, rows_of, sides
 from gattn.drawing.one_head.look import check_values
+from gattn.drawing.over_image.patches import Patches, grid_of
 from gattn.edit_records import union
 from gattn.errors import SelectionError
 from gattn.heads.geometry import Grid
@@ -65,21 +65,6 @@ def of_heads(
         tuple(outlined) if len(outlined) < len(found.cells[found.cells >= 0]) else (),
         shares.get(ON_IMAGE),
     )
-
-
-def rows_of(
-    head: AttentionGraph, chosen: Sequence[int], values: str, *, by_key: bool
-) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """Average a head's numbers over some queries, by key, or over some keys, by query.
-
-    An edge that is not there counts as 0; the second array says which tokens have any.
-    """
-    ends = (head.key, head.query) if by_key else (head.query, head.key)
-    size = head.graph.num_queries if by_key else head.graph.num_keys
-    is_asked = np.isin(ends[0], chosen)
-    others, numbers = ends[1][is_asked], head.edge_values[values][is_asked]
-    amounts = np.bincount(others, numbers.astype(np.float64), size) / len(set(chosen))
-    return amounts, np.bincount(others, minlength=size) > 0
 
 
 def _shares(

@@ -21,9 +21,9 @@ from gattn.drawing.canvas.colours import colour_map, is_dark
 from gattn.drawing.canvas.frame import clear, new_axes, write_texts
 from gattn.drawing.canvas.keys import add_colour_bar
 from gattn.drawing.canvas.labels import in_digits
-from gattn.drawing.located.images import Fit, Image, read_image
-from gattn.drawing.located.patches import Patches
-from gattn.drawing.located.shown import patches_of
+from gattn.drawing.over_image.images import Fit, Image, read_image
+from gattn.drawing.over_image.patches import Patches
+from gattn.drawing.over_image.shown import patches_of
 from gattn.errors import SelectionError
 from gattn.heads.geometry import Grid
 from gattn.heads.head import AttentionGraph

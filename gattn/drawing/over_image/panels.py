@@ -10,9 +10,6 @@ from matplotlib.figure import Figure, SubFigure
 from matplotlib.ticker import MaxNLocator
 
 from gattn.drawing.canvas.labels import font_size, larger, small_size
-from gattn.drawing.located.draw_image import ImagePen, blocks, faded, over_grey
-from gattn.drawing.located.images import Image
-from gattn.drawing.located.patches import Patches
 from gattn.drawing.many_heads.sheet import (
     GridFigure,
     Sheet,
@@ -21,6 +18,9 @@ from gattn.drawing.many_heads.sheet import (
     key_width,
     line_height,
 )
+from gattn.drawing.over_image.draw_image import ImagePen, blocks, faded, over_grey
+from gattn.drawing.over_image.images import Image
+from gattn.drawing.over_image.patches import Patches
 from gattn.errors import ShapeError
 from gattn.names.text import width, wrapped
 
