@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
@@ -10,11 +10,10 @@ from gattn import door
 from gattn.checks import whole
 from gattn.edit_records import Edits, in_words, union
 from gattn.errors import SelectionError, ShapeError
-from gattn.heads.arrays import heads_from
+from gattn.heads import arrays, tables
 from gattn.heads.geometry.located import Located, Make, Side
 from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Reduction, Stack
-from gattn.keep import All, Keep
 from gattn.names.choices import HeadChoice, heads_among, stack_and_heads
 from gattn.names.places import list_places
 
@@ -25,7 +24,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gattn.analysis.propagation.unrolled import Unrolled
-    from gattn.graph.token_graph import TokenGraph
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -71,64 +69,8 @@ class AttentionTrace(Located, door.Shown):
                 f"{tuple(self.logits.shape)}."
             )
 
-    @staticmethod
-    def from_arrays(
-        attention: Any,
-        tokens: Sequence[str] = (),
-        *,
-        query_tokens: Sequence[str] = (),
-        graph: TokenGraph | None = None,
-        keep: Keep = All(),  # noqa: B008
-        stack: str = "attention",
-        model: str = "",
-    ) -> AttentionTrace:
-        """Read arrays of attention, such as a model's own ``attentions``.
-
-        An array cannot tell an edge of attention 0 from a missing edge. Without `graph`, every
-        token may attend to all tokens; or, if no head of any layer attends to a later token, to
-        all up to itself. Zeros among these are edges of attention 0. If that is wrong, as with a
-        sliding window or padding, pass `graph`. It only matters to what counts edges, or compares
-        with even attention.
-
-        Parameters
-        ----------
-        attention : array or Tensor (layers, heads, queries, keys), or list of layers
-            ``attention[l, h, i, j]`` is the attention of query i to key j. Layers in a list are
-            (heads, queries, keys), or (1, heads, queries, keys) as in a model's ``attentions``.
-            Labelled arrays (`xarray.DataArray`) keep their numbers of layers and heads, positions,
-            tokens (``key_token``, ``query_token``) and edits.
-        tokens : sequence of str
-            The tokens' texts (of the keys, if `query_tokens` are given).
-        query_tokens : sequence of str
-            The queries' texts, in cross-attention.
-        graph : TokenGraph, optional
-            Who may attend to whom. Without it, queries and keys are different tokens if their
-            numbers differ or `query_tokens` are given; a decoding step is
-            ``TokenGraph.causal(1, num_keys=n, query_offset=n - 1)``.
-        keep : Keep
-            Which edges to keep; all by default.
-        stack : str
-            The name of the stack of layers.
-        model : str
-            The model's name.
-
-        Raises
-        ------
-        ShapeError
-            If the array has another shape, a number is not finite, or labels cannot be kept.
-        GraphError
-            If there is attention that `graph` does not allow.
-
-        Examples
-        --------
-        >>> trace = AttentionTrace.from_arrays([[[[1.0, 0.0], [0.3, 0.7]]]], tokens=["the", "dog"])
-        >>> trace[0, 0]
-        AttentionGraph(layer 0, head 0, 2 tokens, 3 edges, keep=All(), 100.0 % of the attention)
-        """
-        heads = heads_from(
-            attention, tokens, query_tokens=query_tokens, graph=graph, keep=keep, model=model
-        )
-        return AttentionTrace({stack: Stack(stack, heads)}, model)
+    from_arrays = classmethod(arrays.from_arrays)
+    from_pandas = classmethod(tables.from_pandas)
 
     @overload
     def __getitem__(self, place: str) -> Stack: ...
