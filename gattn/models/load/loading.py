@@ -254,7 +254,8 @@ def as_written(model: nn.Module) -> nn.Module:
     while "_orig_mod" in model._modules:
         model = model.get_submodule("_orig_mod")
     for name, module in model.named_modules():
-        if isinstance(module, (torch.jit.ScriptModule, torch.fx.GraphModule)):
+        is_graph = isinstance(module, torch.fx.GraphModule) and not _runs_modules(module)
+        if is_graph or isinstance(module, torch.jit.ScriptModule):
             what = f"{name} in the model" if name else "The model"
             raise ModelError(
                 f"{what} was scripted, traced or exported: its code is now a graph of operations, "
@@ -270,3 +271,11 @@ def refuse_training(model: nn.Module) -> None:
         raise ModelError(
             "The model is in training mode, where dropout is random: call model.eval()."
         )
+
+
+def _runs_modules(module: nn.Module) -> bool:
+    """Return whether a traced module calls torch-geometric's own ones, as `to_hetero` makes it."""
+    library = sys.modules.get("torch_geometric.nn.conv")
+    return library is not None and any(
+        isinstance(part, library.MessagePassing) for part in module.modules()
+    )
