@@ -245,7 +245,7 @@ def test_a_models_own_attentions_are_its_trace():
         ([softmaxed(2, 2, 3, 3)], "batch of 2 texts: choose one"),
         ([(softmaxed(1, 2, 3, 3),)], "steps of layers"),
         ([softmaxed(2, 3, 3), None], "Layer 1 has no attention"),
-        ([softmaxed(2, 3, 3), softmaxed(2, 4, 4)], "a trace is of one text"),
+        ([softmaxed(2, 3, 3), softmaxed(2, 4, 4)], "stacks of their own"),
         ([], "no layers"),
         (torch.full((1, 1, 2, 2), float("nan")), "Layer 0, head 0 gives query 0 and key 0 nan"),
         (torch.ones(1, 1, 2, 2).bool(), "real numbers"),
