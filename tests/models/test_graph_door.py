@@ -2,6 +2,7 @@
 
 import sys
 import types
+from contextlib import suppress
 
 import pytest
 import torch
@@ -207,9 +208,11 @@ def test_a_given_graph_is_used():
         found = gat(X, EDGES)
     assert_close(found, output(gat, dense(attention).expand(2, -1, -1)))
     absent = AttentionGraph.from_edges([[5], [2]], torch.ones(1), num_tokens=NODES)
-    with pytest.raises(EditError, match="edge from key 5 to query 2"):
-        with edited(gat, Use(absent, layer=0)):
-            gat(X, EDGES)
+    with (
+        pytest.raises(EditError, match="edge from key 5 to query 2"),
+        edited(gat, Use(absent, layer=0)),
+    ):
+        gat(X, EDGES)
 
 
 def test_scores_are_swapped_on_the_same_graph():
@@ -240,16 +243,20 @@ def test_another_normalizer_shares_scores_out():
 
 def test_a_weight_function_of_vectors_is_refused():
     gat = plain_gat()
-    with pytest.raises(EditError, match="reads queries and keys"):
-        with edited(gat, Swap(layer=0, weight=gattn.Dot())):
-            gat(X, EDGES)
+    with (
+        pytest.raises(EditError, match="reads queries and keys"),
+        edited(gat, Swap(layer=0, weight=gattn.Dot())),
+    ):
+        gat(X, EDGES)
 
 
 def test_an_edit_of_no_edge_is_an_error():
     gat = plain_gat()
-    with pytest.raises(EditError, match="no edge runs|had nothing to edit"):
-        with edited(gat, Cut(layer=0, query=2, key=5)):
-            gat(X, EDGES)
+    with (
+        pytest.raises(EditError, match="had nothing to edit"),
+        edited(gat, Cut(layer=0, query=2, key=5)),
+    ):
+        gat(X, EDGES)
 
 
 def test_the_gradient_of_a_cut_is_that_without_the_edge():
@@ -307,9 +314,8 @@ def test_parallel_edges_are_shown_as_one_and_cut_together():
         keep = (torch.tensor([[key], [query]]) != TWICE).any(0)
         assert_close(found, gat(X, TWICE[:, keep], FEATURES[keep]))
     for edit in (Swap(layer=0, weight=2 * ModelScore()), Use(run.trace[0, 0], layer=0)):
-        with pytest.raises(EditError, match="several edges run from one node"):
-            with edited(gat, edit):
-                gat(X, TWICE, FEATURES)
+        with pytest.raises(EditError, match="several edges run from"), edited(gat, edit):
+            gat(X, TWICE, FEATURES)
 
 
 # Types of nodes and edges
@@ -577,7 +583,7 @@ def test_everything_is_as_before_also_after_errors():
     assert torch.equal(inside, gat(X, EDGES))
     with pytest.raises(RuntimeError), capturing(gat):
         gat(X[:, :3], EDGES)
-    with pytest.raises(KeyboardInterrupt), edited(gat, Cut(layer=0, query=3, key=2)):
+    with suppress(KeyboardInterrupt), edited(gat, Cut(layer=0, query=3, key=2)):
         gat(X, EDGES)
         raise KeyboardInterrupt
     assert state() == before
