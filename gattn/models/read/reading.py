@@ -68,6 +68,12 @@ class Reading:
         return self.attention.query.shape[-1] > 0
 
     @property
+    def has_values(self) -> bool:
+        """Whether the values are known."""
+        value = self.attention.value
+        return value is not None and value.shape[-1] > 0
+
+    @property
     def heads(self) -> int:
         """How many heads there are."""
         return int(self.attention.query.shape[1])

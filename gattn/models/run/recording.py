@@ -106,7 +106,7 @@ class Recording(Context):
 
     def _keep_edges(self, call: SeenCall, place: Place, reading: Reading, tracker: Tracker) -> None:
         heads = self._options.chosen.in_layer(place.layer, reading.heads)
-        if self._options.contributions and not reading.has_vectors:
+        if self._options.contributions and not reading.has_values:
             raise CaptureError(
                 f"{call.name} shows only its softmax, not its values, so contributions are not "
                 "known: leave out contributions=."
@@ -118,8 +118,11 @@ class Recording(Context):
             for store in stores:
                 store.begin(part.graph, reading.keys.first)
             part.store(stores, scores=self._options.scores)
-        if self._options.contributions == "value":
-            for layer, norms in zip(layers, value_norms(reading), strict=True):
+        if self._options.contributions == "value" or (
+            self._options.contributions and call.projection is not None
+        ):
+            projection = None if self._options.contributions == "value" else call.projection
+            for layer, norms in zip(layers, value_norms(reading, projection), strict=True):
                 layer.add_norms(norms, reading.keys.first)
         elif self._options.contributions:
             self._projections.expect(tracker, call, reading, layers)
