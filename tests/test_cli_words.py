@@ -10,9 +10,9 @@ EFFECT = ["effect", "The dog chased the", "--cut", "1.1"]
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([*EFFECT, "--metric", "probability"], "--metric 'probability' takes target: pass --target"),
+        ([*EFFECT, "--metric", "probability"], "'probability' takes target: pass --target"),
         ([*EFFECT, "--target", " cat"],
-         "--metric 'kl' does not take target, but got --target ' cat'; --metric 'probability' takes "
+         "got --target ' cat'; --metric 'probability' takes "
          "target, --metric 'logit_difference'"),
         (["compare", "The dog", "--cut", "9.1"], "Cut(layer=9, head=1) had nothing to edit"),
         (["flow", "A dog and a dog", "--query", "dog"], "query is one token, but 'dog' is at the "
