@@ -16,6 +16,9 @@ from gattn.graph.rules.edges import Edges
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads import steps
 from gattn.heads.fields import TEXTS
+from gattn.heads.geometry import Geometry, Layout
+from gattn.heads.geometry.written import axes_of
+from gattn.heads.geometry.written import from_text as geometry_from
 from gattn.heads.merging import unless_counted
 from gattn.heads.networks import SINK
 
@@ -31,7 +34,8 @@ def fields_from(
     """Read the fields of an `AttentionGraph` from a directed graph whose edges run to the query.
 
     Graphs made by `to_networkx` come back complete. In other graphs, nodes that are not whole
-    numbers get positions in the graph's own order, and no edges count as dropped.
+    numbers get positions in the graph's own order, no edges count as dropped, and nodes lie where
+    their attribute ``pos`` says, if all of them have it.
 
     Parameters
     ----------
@@ -62,6 +66,7 @@ def fields_from(
         **values,
         **nodes.masses(graph, tokens, values["attention"]),
         **nodes.texts(graph),
+        **nodes.geometries(graph),
         **{name: graph.graph.get(name) for name in ("layer", "head", "key_value_head")},
         **{name: graph.graph.get(name, "") for name in TEXTS},
         "graph": tokens,
@@ -173,6 +178,32 @@ class _Nodes(NamedTuple):
             "query_positions": _positions(self.queries, True) if self.is_bipartite else None,
             "generated": sum(bool(graph.nodes[node].get("generated")) for node in of_text),
         }
+
+    def geometries(self, graph: nx.DiGraph[Any]) -> dict[str, Geometry | None]:
+        """Read where the nodes lie."""
+        found = {"geometry": _geometry(graph, self.keys, "geometry")}
+        if self.is_bipartite:
+            found["query_geometry"] = _geometry(graph, self.queries, "query_geometry")
+        return found
+
+
+def _geometry(graph: nx.DiGraph[Any], nodes: list[Any], name: str) -> Geometry | None:
+    if name not in graph.graph:
+        places: list[Any] = [graph.nodes[node].get("pos") for node in nodes]
+        if not places or any(np.shape(place) != (2,) for place in places):
+            return None
+        return Layout(np.array(places))
+    try:
+        text = graph.graph[name]
+        return geometry_from(
+            text,
+            {
+                axis: np.array([graph.nodes[node].get(axis, np.nan) for node in nodes], np.float64)
+                for axis in axes_of(text)
+            },
+        )
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise GraphError(f"The graph's attribute {name} is not a geometry: {error}.") from error
 
 
 def _listed(

@@ -12,10 +12,13 @@ from numpy.typing import NDArray
 
 from gattn import door
 from gattn.edit_records import Edits, in_words
+from gattn.errors import SelectionError
 from gattn.graph.rules.edges import Edges
 from gattn.graph.rules.neighbourhoods import padded_rows
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads import fields, frames, from_networks, merging, networks, steps
+from gattn.heads.geometry import Geometry
+from gattn.heads.geometry.located import LocatedHead, Make, Side, located_head
 from gattn.heads.given import edge_lists, matrices
 from gattn.keep import Keep, as_keep
 
@@ -31,7 +34,7 @@ Ints: TypeAlias = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class AttentionGraph(door.Shown):
+class AttentionGraph(LocatedHead, door.Shown):
     """One head's attention on its kept edges.
 
     Parameters
@@ -64,6 +67,10 @@ class AttentionGraph(door.Shown):
     positions : array of int, optional
         The position of each node in the text; by default 0, 1, 2 ...
     query_positions : array of int, optional
+        The same for the queries of a bipartite graph.
+    geometry : Geometry, optional
+        Where the tokens lie (in a bipartite graph, the keys): a `Grid`, `Times` or `Layout`.
+    query_geometry : Geometry, optional
         The same for the queries of a bipartite graph.
     layer, head : int, optional
         Where in the model the graph comes from.
@@ -104,6 +111,8 @@ class AttentionGraph(door.Shown):
     generated: int = 0
     positions: Ints | None = None
     query_positions: Ints | None = None
+    geometry: Geometry | None = None
+    query_geometry: Geometry | None = None
     layer: int | None = None
     head: int | None = None
     key_value_head: int | None = None
@@ -134,6 +143,11 @@ class AttentionGraph(door.Shown):
         numbers = {"layer": self.layer, "head": self.head, "key-value head": self.key_value_head}
         known = [f"{name} {number}" for name, number in numbers.items() if number is not None]
         return ["cross-attention", *known] if known and self.graph.is_bipartite else known
+
+    def _located(self, make: Make, side: Side | None, stack: str | None) -> AttentionGraph:
+        if stack is not None:
+            raise SelectionError(f"A head has no stacks: leave out stack={stack!r:.80}.")
+        return located_head(self, make, side)
 
     @classmethod
     def from_dense(
@@ -269,7 +283,7 @@ class AttentionGraph(door.Shown):
         -----
         Rows that summed to 1 still do. Merged nodes are numbered from 0. Scores and lengths are
         not carried over: a merged edge has no defined score, and the length of a sum is not the
-        sum of the lengths.
+        sum of the lengths. A side with merged tokens no longer knows where they lie.
         """
         return merging.merge(self, spans, query_spans)
 

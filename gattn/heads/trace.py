@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from gattn import door
@@ -11,6 +11,7 @@ from gattn.checks import whole
 from gattn.edit_records import Edits, in_words, union
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads import arrays, tables
+from gattn.heads.geometry.located import Located, Make, Side
 from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Reduction, Stack
 from gattn.names.choices import HeadChoice, heads_among, stack_and_heads
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class AttentionTrace(door.Shown):
+class AttentionTrace(Located, door.Shown):
     """All attention graphs of one run of a model, in named stacks of layers.
 
     ``trace[1, 3]`` is head 3 of layer 1, if there is only one stack; ``trace["cross"][1, 3]``
@@ -137,6 +138,26 @@ class AttentionTrace(door.Shown):
             for place in sorted(stack):
                 yield stack[place]
 
+    def _located(self, make: Make, side: Side | None, stack: str | None) -> AttentionTrace:
+        if stack is not None or len(self.stacks) == 1:
+            chosen = self.only_stack if stack is None else self[stack]
+            found = {stack or next(iter(self.stacks)): chosen._located(make, side, None)}
+        else:
+            found = {}
+            for name, one in self.stacks.items():
+                try:
+                    found[name] = one._located(make, side, None)
+                except ShapeError as error:
+                    why = error
+        if not found:
+            raise ShapeError(f"No stack of {sorted(self.stacks)} fits. {why}")
+        return replace(self, stacks={**self.stacks, **found})
+
+    def _the_stack(self, stack: str | None) -> str | None:
+        if stack is None:
+            self.only_stack  # noqa: B018 - says which stacks there are
+        return stack
+
     def unroll(
         self, *, heads: HeadChoice = None, reduce: Reduction = "mean", residual: float = 0.5
     ) -> Unrolled:
@@ -166,8 +187,26 @@ class AttentionTrace(door.Shown):
 
         See `gattn.drawing.draw_text`.
         """
-        chosen = self.heads() if heads is None else iter(self._heads_at(heads))
-        return door.draw_text(chosen, query, **options)
+        return door.draw_text(self._chosen(heads), query, **options)
+
+    def draw_image(
+        self, image: Any, query: Any = None, *, heads: HeadChoice = None, **options: Any
+    ) -> Figure:
+        """Draw what patches or tokens read in each head; see `gattn.drawing.draw_images`."""
+        return door.draw_images(self, image, query, heads=heads, **options)
+
+    def draw_time(self, query: Any = None, *, heads: HeadChoice = None, **options: Any) -> Axes:
+        """Draw the mean attention of heads over seconds; see `gattn.drawing.draw_time`."""
+        return door.draw_located("draw_time", self._chosen(heads), query, **options)
+
+    def draw_graph(
+        self, query: int | str | None = None, *, heads: HeadChoice = None, **options: Any
+    ) -> Axes:
+        """Draw the mean attention of heads on the layout; see `gattn.drawing.draw_graph`."""
+        return door.draw_located("draw_graph", self._chosen(heads), query, **options)
+
+    def _chosen(self, heads: HeadChoice) -> list[AttentionGraph]:
+        return list(self.heads()) if heads is None else self._heads_at(heads)
 
     def _heads_at(self, heads: HeadChoice) -> list[AttentionGraph]:
         stack, _ = stack_and_heads(heads)

@@ -424,36 +424,31 @@ def test_images_and_texts_of_their_own_number_are_sequences_of_their_own():
     assert vision == [5, 5]
 
 
-def test_parts_that_do_not_route_are_named(tiny):
+def test_parts_that_do_not_route_are_seen_by_other_doors(tiny):
     sizes = {"vocab_size": 99, "hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 37}
     sizes |= {"num_attention_heads": 4}
     encoder, decoder = BertConfig(**sizes), RemBertConfig(**sizes, input_embedding_size=32)
     config = EncoderDecoderConfig.from_encoder_decoder_configs(encoder, decoder)
     model = EncoderDecoderModel(config).eval()
-    with (
-        pytest.warns(UserWarning, match=r"decoder\.rembert.*\(RemBertSelfAttention\)"),
-        torch.no_grad(),
-        capturing(model) as run,
-    ):
+    with torch.no_grad(), capturing(model) as run:
         model(input_ids=IDS, decoder_input_ids=IDS)
-    assert list(run.trace.stacks) == ["encoder"]
+    assert list(run.trace.stacks) == ["encoder", "decoder", "cross"]
     assert unseen(tiny("t5")) == unseen(tiny("llama")) == unseen(tiny("bloom", "eager")) == []
 
 
 @pytest.mark.parametrize(
-    ("family", "module"),
-    [
-        ("siglip", r"vision_model\.head\.attention \(MultiheadAttention\)"),
-        ("bridgetower", r"vision_model.*attn \(MultiheadAttention\)"),
-    ],
+    ("family", "stack", "heads"),
+    [("siglip", "vision_model.head", 4), ("bridgetower", "vision", 1)],
 )
-def test_torchs_own_attention_is_named(family, module):
+def test_torchs_own_attention_in_a_routed_model_is_seen_and_edited(family, stack, heads):
     specimen = zoo.specimen(family)
     assert any(isinstance(m, torch.nn.MultiheadAttention) for m in specimen.model.modules())
-    with pytest.warns(UserWarning, match=module), capturing(specimen.model):
+    with capturing(specimen.model) as run:
         specimen.run()
-    with pytest.warns(UserWarning, match=module), edited(specimen.model, Scale(0.5, stack="text")):
+    assert run.traces[0][stack].head_numbers == list(range(heads))
+    with capturing(specimen.model) as run, edited(specimen.model, Scale(0.5, stack=stack)):
         specimen.run()
+    assert run.traces[0][stack][0, 0].to_dense().sum(1) == pytest.approx(0.5)
 
 
 def test_torchs_own_attention_is_named_where_only_softmaxes_are_seen(tiny):

@@ -15,8 +15,13 @@ from weakref import WeakKeyDictionary
 from torch import nn
 
 from gattn.models.doors import interface, searches
-from gattn.models.doors.attending import attending, routes
+from gattn.models.doors.attending import attending, routes, unseen
+from gattn.models.doors.functions.mode import FunctionMode
+from gattn.models.doors.graphs import own_layers, segments
 from gattn.models.doors.softmaxes import SoftmaxMode
+from gattn.models.load.loading import is_transformers
+from gattn.models.read.any_model import AnyTracker
+from gattn.models.read.tracking import Tracker
 from gattn.models.watch.calls import Calls
 from gattn.models.watch.compiling import bypass_compiled, restore_compiled
 from gattn.models.watch.contexts import Context, close, join, present
@@ -31,16 +36,24 @@ _hooks: WeakKeyDictionary[nn.Module, tuple[int, list[Any]]] = WeakKeyDictionary(
 def attached(model: nn.Module, context: Context) -> Iterator[Calls]:
     """Let a context take part in each call of a model, which runs as written."""
     known = [calls for calls, _ in present() if calls.model is model]
-    mode = None if routes(model) else SoftmaxMode
-    calls = known[0] if known else Calls(model, attending(model), mode)
+    calls = known[0] if known else _calls(model)
     join(calls, context)
     with ExitStack() as stack:
+        stack.enter_context(own_layers.watched())
         stack.callback(close, calls, context)
         _install(calls)
         stack.callback(_uninstall, model)
         if calls.mode is not None:
             stack.enter_context(calls.mode())
         yield calls
+
+
+def _calls(model: nn.Module) -> Calls:
+    if not is_transformers(model):
+        return Calls(model, frozenset(), FunctionMode, AnyTracker)
+    if not routes(model):
+        return Calls(model, attending(model), SoftmaxMode)
+    return Calls(model, attending(model), FunctionMode if unseen(model) else None, Tracker)
 
 
 def _install(calls: Calls) -> None:
@@ -51,10 +64,16 @@ def _install(calls: Calls) -> None:
         bypass_compiled(lambda: _number > 0)
         if _number == 0:
             interface.watch()
+            segments.watch()
             searches.watch()
         _number += 1
         count, handles = _hooks.get(calls.model, (0, []))
-        handles = handles or hooked(calls.model, PreTrainedModel, calls.attending)
+        handles = handles or hooked(
+            calls.model,
+            PreTrainedModel,
+            calls.attending,
+            counts_runs=calls.mode is FunctionMode,
+        )
         _hooks[calls.model] = count + 1, handles
 
 
@@ -64,6 +83,7 @@ def _uninstall(model: nn.Module) -> None:
         _number -= 1
         if _number == 0:
             interface.leave()
+            segments.leave()
             searches.leave()
             restore_compiled()
         count, handles = _hooks.pop(model)

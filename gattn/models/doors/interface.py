@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from gattn.errors import CaptureError
 from gattn.models.read.seen_call import LEAST, SeenCall
 from gattn.models.watch.contexts import present
+from gattn.models.watch.inside import inside
 from gattn.models.watch.taking_part import take_part
 
 _READABLE = ("eager", "sdpa")
@@ -65,7 +66,8 @@ def _wrapped(function: Callable[..., Any], implementation: str) -> Callable[...,
         attention_mask: Any = None,
         **options: Any,
     ) -> Any:
-        result = function(module, query, key, value, attention_mask, **options)
+        with inside():
+            result = function(module, query, key, value, attention_mask, **options)
         routed = RoutedCall(
             module, implementation, query, key, value, attention_mask, options, *result[:2]
         )

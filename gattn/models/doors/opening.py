@@ -11,7 +11,7 @@ from torch import nn
 from gattn.models.doors.attaching import attached
 from gattn.models.doors.attending import routes, unseen
 from gattn.models.doors.preflight import prove
-from gattn.models.load.loading import as_written
+from gattn.models.load.loading import as_written, is_transformers
 from gattn.models.watch.calls import Calls
 from gattn.models.watch.contexts import Context, without_contexts
 
@@ -24,14 +24,14 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
     its context variables. A model that does not route its attention is proved first.
     """
     model = as_written(model)
-    if not routes(model):
+    if is_transformers(model) and not routes(model):
         with without_contexts():
             prove(model)
-    if missed := unseen(model):
-        warnings.warn(
-            f"{len(missed)} modules of {type(model).__name__} do not show their attention, such as "
-            f"{missed[0]}: gattn can neither show nor edit it.",
-            stacklevel=4,
-        )
+        if missed := unseen(model):
+            warnings.warn(
+                f"{len(missed)} modules of {type(model).__name__} do not show their attention, "
+                f"such as {missed[0]}: gattn can neither show nor edit it.",
+                stacklevel=4,
+            )
     with context.watching(model), attached(model, context) as calls:
         yield calls

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Sequence
-from operator import index
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -15,16 +13,14 @@ from torch import Tensor
 
 from gattn.checks import whole
 from gattn.edit_records import identities
-from gattn.errors import CaptureError, EditError, ModelError, SelectionError
+from gattn.errors import EditError, ModelError
 from gattn.models.edit.base import Edit
+from gattn.models.effects.asking import asked
 from gattn.models.effects.effect_tables import Effects
 from gattn.models.effects.metrics import Measure, Metric, Token
-from gattn.models.load.encoding import Inputs
-from gattn.models.load.loading import resolved
+from gattn.models.effects.runner import Runner
 from gattn.models.run.editing import Editing, check_edits, open_edits
-from gattn.models.run.prompt import Prompt
-from gattn.models.watch.contexts import Context
-from gattn.names.tokens import find_token
+from gattn.models.run.functions import Runnable
 from gattn.progress import announce
 
 if TYPE_CHECKING:
@@ -32,19 +28,17 @@ if TYPE_CHECKING:
 
     from gattn.models.load.loading import Model
 
-# A CPU gains nothing from larger batches.
-_MEMORY = 1 << 28
 _FIRST = 4
 """How many edits run first, to estimate the time."""
 
 
 def effect(
-    text: Inputs,
+    text: Runnable,
     edits: Sequence[Edit | Sequence[Edit]],
     model: Model = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
-    metric: Metric = "kl",
+    metric: Metric | None = None,
     position: int | str = -1,
     target: Token = None,
     other: Token = None,
@@ -55,26 +49,34 @@ def effect(
 
     Parameters
     ----------
-    text : str, sequence of int, Tensor, or mapping
-        One text, or what else `capture` takes.
+    text : str, sequence of int, Tensor, mapping, or callable
+        One text, or whatever else `capture` takes; or a function without arguments that calls
+        `model`, on any inputs and as often as it likes, such as ``lambda: model(x)[0]``. It runs
+        without gradients, once for each edit, and each call of the model in it is edited.
     edits : sequence
         What to try, one after another: an `Edit`, or several that are applied together.
     model, tokenizer
-        As in `capture`.
-    metric : str or callable
-        "kl": the divergence :math:`\sum_t p_t \ln (p_t / q_t)` in nats of the edited distribution
-        q of the next token from the plain one p; "logit_difference": the logit of `target` minus
-        the logit of `other`; "probability": that of `target`; or a function of the logits
-        (tokens, vocabulary) that returns a number.
+        As in `capture`; for a function, the PyTorch module that it calls.
+    metric : str or callable, optional
+        "kl", the default: the divergence :math:`\sum_t p_t \ln (p_t / q_t)` in nats of the edited
+        distribution q of the next token from the plain one p; "logit_difference": the logit of
+        `target` minus the logit of `other`; "probability": that of `target`; or a function of the
+        logits (tokens, vocabulary) that returns a number. What a function that runs the model
+        returns may be a number, which is the metric; logits, (classes,) or (tokens, classes),
+        or an output that has such ``logits``, for the named metrics, whose distributions are
+        the softmax over classes; or anything at all, for a function of it.
     position : int or str
         The token whose logits the named metrics read: its position, counting real tokens, from the
         end where negative, or its text. Models that classify texts have a single row of logits.
+        Of logits that a function returns, the row.
     target, other : int or str, optional
-        A token's id; text that is one token, usually with its space, such as " cat"; or a label.
+        The id of a token or a class; text that is one token, usually with its space, such as
+        " cat"; or a label.
     batch_size : int, optional
         How many edits run at once; by default as many as fit in half of a GPU's free memory, or
         in 256 MiB on a CPU, which gains nothing from more. It is halved when memory runs out, and
-        1 if the text comes with a tensor whose first axis is not the batch.
+        1 if the text comes with a tensor whose first axis is not the batch, or a function runs
+        the model.
     progress : bool
         Whether to print an estimate and a progress bar on stderr, if it takes over a second.
 
@@ -93,9 +95,11 @@ def effect(
     SelectionError
         If there is no such metric, position, token, layer or head.
     CaptureError, ModelError
-        As `capture` does; also where the model gives no logits, or a metric that is not finite.
+        As `capture` does; also where the model gives no logits, or a metric that is not finite;
+        where a function does not call the model, or returns something else when it runs again.
     ContractError
-        If a function of the logits returns no number.
+        If a metric returns no number, or a function returns nothing that can be measured, such
+        as probabilities in place of logits.
 
     References
     ----------
@@ -105,13 +109,12 @@ def effect(
     --------
     >>> cuts = [gattn.Cut(layer=n, head=h) for n in range(12) for h in range(12)]
     >>> gattn.effect("The cat sat on the", cuts, "gpt2", metric="probability", target=" mat")
+    >>> gattn.effect(lambda: vit(image)[0], [gattn.Cut(layer=3, head=1)], model=vit)
     """
     import pandas as pd
 
     together = _together(edits)
-    model, tokenizer = resolved(model, tokenizer)
-    measure = Measure(metric, target, other, model, tokenizer)
-    runner = Runner(text, model, tokenizer, measure.position(position))
+    runner, measure = asked(text, model, tokenizer, metric, position, target, other, "kl")
     fewer = "for less time, try fewer edits, or estimate cuts with gattn.estimate"
     plain, edited = measured(runner, measure, together, batch_size, progress, fewer)
     places = {
@@ -126,7 +129,7 @@ def effect(
         "stack": [some[0].stack if len(some) == 1 else None for some in together],
     }
     found = Effects({**named, **places, "plain": plain, "edited": edited, "effect": edited - plain})
-    found.attrs = {"metric": str(measure), "tokens": runner.tokens, **told_edits(model)}
+    found.attrs = {"metric": str(measure), "tokens": runner.tokens, **told_edits(runner.model)}
     return found
 
 
@@ -159,7 +162,7 @@ def measured(
         torch.no_grad(),
         tqdm(total=len(edits), desc="effects", unit="edit", delay=1, disable=not progress) as bar,
     ):
-        (plain,) = runner.run(Context())
+        plain = runner.plain()
         before = _number(measure, plain, plain)
         while len(found) < len(edits):
             count = min(size, _FIRST) if fewer and progress and not found else size
@@ -185,7 +188,8 @@ def measured(
 def _number(measure: Measure, row: Tensor, plain: Tensor, edits: Sequence[Edit] = ()) -> float:
     """Measure a metric; NaN is refused, since it would be a row like any other."""
     number = float(measure(row, plain))
-    advice = f"Expected a number: look for NaN or infinity in the logits {tuple(row.shape)}."
+    shape = f" the logits {tuple(row.shape)}" if isinstance(row, Tensor) and row.dim() else " it"
+    advice = f"Expected a number: look for NaN or infinity in{shape}."
     if not edits and not np.isfinite(number):
         raise ModelError(f"Without edits the {measure} is {number}. {advice}")
     if np.isnan(number):
@@ -203,89 +207,6 @@ def _edited(runner: Runner, edits: Sequence[Sequence[Edit]]) -> list[Tensor]:
 
 def _is_out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-
-
-class Runner:
-    """Runs a model on one sequence, as often as needed, and gives its logits.
-
-    Parameters
-    ----------
-    inputs, model, tokenizer
-        As in `gattn.capture`.
-    position : int or str, optional
-        The token whose logits are wanted; by default all.
-    """
-
-    def __init__(
-        self,
-        inputs: Inputs,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase | None,
-        position: int | str | None,
-    ) -> None:
-        self.model, self.tokenizer = model, tokenizer
-        self.prompt = Prompt.of(inputs, model, tokenizer)
-        self.encoding = self.prompt.encoding
-        self._row: int | None = None
-        self._position = self._found(position)
-        takes = inspect.signature(model.forward).parameters
-        if self._position is not None and self.encoding is not None and "logits_to_keep" in takes:
-            self._row = _row(self._position, len(self.encoding))
-
-    def _found(self, position: int | str | None) -> int | None:
-        """Find the position of a token that may be named by its text."""
-        if not isinstance(position, str):
-            return position
-        if self.encoding is None:
-            raise SelectionError(
-                f"The tokens of these inputs are not known by their texts: give position= as a "
-                f"number, not {position!r:.80}."
-            )
-        tokens = self.encoding.decoder_tokens or self.encoding.tokens
-        return find_token(position, range(len(tokens)), tokens, "position")
-
-    def run(self, context: Context, count: int = 1) -> list[Tensor]:
-        """Run copies of the sequence, and give the logits of each."""
-        fewer = {} if self._row is None else {"logits_to_keep": torch.tensor([self._row])}
-        result, tracker = self.prompt.run(context, count, **fewer)
-        logits = getattr(result, "logits", None)
-        if not isinstance(logits, Tensor):
-            raise ModelError(
-                f"{type(self.model).__name__} gives no logits to measure: load the model with its "
-                "head, such as AutoModelForCausalLM or AutoModelForMaskedLM."
-            )
-        if len(logits) != count:
-            raise CaptureError(f"Expected one sequence, got a batch of {len(logits)}.")
-        return [self._chosen(tracker.tokens.real_rows(x, n)) for n, x in enumerate(logits)]
-
-    def _chosen(self, logits: Tensor) -> Tensor:
-        if self._position is None or logits.dim() < 2:
-            return logits
-        if self._row is not None:
-            return logits[0]
-        return logits[_row(self._position, len(logits))]
-
-    @property
-    def tokens(self) -> list[str]:
-        """The tokens' texts, if they are known and there is only one sequence of them."""
-        if self.encoding is None or self.encoding.decoder_tokens:
-            return []
-        return list(self.encoding.tokens)
-
-    @property
-    def batch_size(self) -> int:
-        """Estimate how many copies fit in memory at once."""
-        if self.encoding is None:
-            return 1
-        tokens = len(self.encoding) + len(self.encoding.decoder_tokens)
-        return self.prompt.most_copies(tokens, tokens if self._row is None else 1, _MEMORY)
-
-
-def _row(position: int, rows: int) -> int:
-    number = index(position)
-    if not -rows <= number < rows:
-        raise SelectionError(f"No position {position}: there are {rows}, 0 .. {rows - 1}.")
-    return number % rows
 
 
 def _together(edits: Sequence[Edit | Sequence[Edit]]) -> list[list[Edit]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -140,7 +141,7 @@ def load_tokenizer(place: str | Path, *, offline: bool = False) -> PreTrainedTok
 
 def find_tokenizer(model: PreTrainedModel) -> PreTrainedTokenizerBase | None:
     """Find the tokenizer in the place the model came from, without network; None if missing."""
-    name = str(getattr(model.config, "_name_or_path", "") or "")
+    name = str(getattr(getattr(model, "config", None), "_name_or_path", "") or "")
     try:
         return load_tokenizer(name, offline=True) if name else None
     except Exception:  # Only a convenience: a text then asks for tokenizer=.
@@ -192,9 +193,10 @@ def input_device(model: nn.Module) -> torch.device:
     raise ModelError(META)
 
 
-def model_name(model: PreTrainedModel) -> str:
+def model_name(model: nn.Module) -> str:
     """Name a model as a trace names it."""
-    return name_of(str(getattr(model.config, "_name_or_path", "") or type(model).__name__))
+    config = getattr(model, "config", None)
+    return name_of(str(getattr(config, "_name_or_path", "") or type(model).__name__))
 
 
 def name_of(place: str) -> str:
@@ -209,13 +211,7 @@ def resolved(
     model: Model, tokenizer: PreTrainedTokenizerBase | None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None]:
     """Load a model and its tokenizer, or take those that were given."""
-    from transformers import PreTrainedTokenizerBase
-
-    if tokenizer is not None and not isinstance(tokenizer, PreTrainedTokenizerBase):
-        raise ModelError(
-            "tokenizer must be a transformers tokenizer, such as "
-            f"AutoTokenizer.from_pretrained(name), not {tokenizer!r:.60}."
-        )
+    check_tokenizer(tokenizer)
     if model is None or isinstance(model, (str, Path)):
         loaded, found = load_model(model)
         return loaded, tokenizer or found
@@ -224,9 +220,33 @@ def resolved(
     if not isinstance(model, nn.Module) or not hasattr(model, "config"):
         raise ModelError(
             "model must be a hub name, a folder or a transformers model, not "
-            f"{type(model).__name__}."
+            f"{type(model).__name__}. For any other PyTorch model, pass a function that calls it, "
+            "such as lambda: model(x), in place of the text; or open gattn.capturing(model) and "
+            "call the model inside."
         )
     return model, find_tokenizer(model) if tokenizer is None else tokenizer
+
+
+def check_tokenizer(tokenizer: object) -> None:
+    """Refuse what is not a tokenizer of transformers."""
+    from transformers import PreTrainedTokenizerBase
+
+    if tokenizer is not None and not isinstance(tokenizer, PreTrainedTokenizerBase):
+        raise ModelError(
+            "tokenizer must be a transformers tokenizer, such as "
+            f"AutoTokenizer.from_pretrained(name), not {tokenizer!r:.60}."
+        )
+
+
+def is_any_model(model: object) -> bool:
+    """Return whether a model is one of PyTorch, but not of transformers."""
+    return isinstance(model, nn.Module) and not is_transformers(as_written(model))
+
+
+def is_transformers(model: nn.Module) -> bool:
+    """Return whether a model is one of transformers."""
+    library = sys.modules.get("transformers.modeling_utils")
+    return library is not None and isinstance(model, library.PreTrainedModel)
 
 
 def as_written(model: nn.Module) -> nn.Module:
@@ -234,7 +254,8 @@ def as_written(model: nn.Module) -> nn.Module:
     while "_orig_mod" in model._modules:
         model = model.get_submodule("_orig_mod")
     for name, module in model.named_modules():
-        if isinstance(module, (torch.jit.ScriptModule, torch.fx.GraphModule)):
+        is_graph = isinstance(module, torch.fx.GraphModule) and not _runs_modules(module)
+        if is_graph or isinstance(module, torch.jit.ScriptModule):
             what = f"{name} in the model" if name else "The model"
             raise ModelError(
                 f"{what} was scripted, traced or exported: its code is now a graph of operations, "
@@ -250,3 +271,11 @@ def refuse_training(model: nn.Module) -> None:
         raise ModelError(
             "The model is in training mode, where dropout is random: call model.eval()."
         )
+
+
+def _runs_modules(module: nn.Module) -> bool:
+    """Return whether a traced module calls torch-geometric's own ones, as `to_hetero` makes it."""
+    library = sys.modules.get("torch_geometric.nn.conv")
+    return library is not None and any(
+        isinstance(part, library.MessagePassing) for part in module.modules()
+    )

@@ -46,6 +46,14 @@ class SeenCall:
         Whether the user wrote the function, which then is proved on all rows.
     unread : str
         The argument by which keys were chosen in a way that gattn does not read.
+    is_cross : bool, optional
+        Whether the keys are other tokens than the queries, where the door knows.
+    projection : Tensor (channels, heads * value dim), optional
+        The weight W_O that the output of all heads is multiplied with next, where the door knows.
+    part : int
+        How many calls of attention came before it, within one run of its module.
+    stack : str
+        The name of its stack, where the door knows.
     options : mapping
         All further arguments, which errors name.
     """
@@ -68,4 +76,8 @@ class SeenCall:
     dropout: float = 0.0
     is_own: bool = False
     unread: str = ""
+    is_cross: bool | None = None
+    projection: Tensor | None = None
+    part: int = 0
+    stack: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from torch import Tensor, nn
@@ -13,6 +13,7 @@ from gattn.models.hugging_face.given import Given, arguments, first_tensor, of_c
 from gattn.models.hugging_face.media import Belonging
 from gattn.models.read.following import Progress, Texts, rows_of
 from gattn.models.read.layers import LayersOfCall
+from gattn.models.read.layouts import Layout
 from gattn.models.read.masks import Mask
 from gattn.models.read.modules import Modules
 from gattn.models.read.places import Place, Side
@@ -36,13 +37,19 @@ class Tracker:
 
     def __init__(self, model: nn.Module, known: Tracker | None = None) -> None:
         self.model = model
-        self.modules: Modules = Modules(model) if known is None else known.modules
+        self.modules: Modules = self._modules_of(model) if known is None else known.modules
         self._texts: Texts = Texts(self.modules.side) if known is None else known._texts
         self.is_calling = False
+        self.needs_tokenizer = False
+        """Whether ids are the tokens' only for a caller who gives a tokenizer."""
         self._masks: dict[Any, tuple[Any, Mask]] = {}
         self._encoded: Tensor | None = None
         self.progress = Progress()
         self._take(Given(model, {}))
+
+    @staticmethod
+    def _modules_of(model: nn.Module) -> Modules:
+        return Modules(model)
 
     def _take(self, given: Given) -> None:
         self.given, self.layers = given, LayersOfCall(self.modules)
@@ -108,7 +115,7 @@ class Tracker:
     def place(self, call: SeenCall) -> Place:
         """Return where a call of the model's attention is."""
         name = self.modules.name(call.module)
-        stack = self.modules.stack(call.module, lambda: self._is_encoder(call))
+        stack = self._stack(call)
         start = self.layers.start_of_split(call) if self.is_calling else 0
         if start:
             layer = self.layers.last(name)
@@ -132,6 +139,16 @@ class Tracker:
             )
         self.layers.note(call, start)
         return Place(stack, layer, is_bipartite, queries, keys, belonging.sequences, is_cross)
+
+    def layout(self, module: nn.Module, part: int, lead: Sequence[int]) -> Layout | None:
+        """Say what the leading dimensions of a call's tensors are, if more than their number tells.
+
+        `part` counts the calls of attention within one run of the module.
+        """
+        return None
+
+    def _stack(self, call: SeenCall) -> str:
+        return self.modules.stack(call.module, lambda: self._is_encoder(call))
 
     def _is_encoder(self, call: SeenCall) -> bool:
         """Tell an encoder by a call in which tokens see those after them."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby, islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -15,20 +15,23 @@ from gattn.heads.trace import AttentionTrace
 from gattn.keep import Keep
 from gattn.models.doors.opening import opened
 from gattn.models.load.encoding import Encoding, Inputs, encode
-from gattn.models.load.loading import resolved
+from gattn.models.load.loading import is_any_model, resolved
+from gattn.models.run.functions import RunFunction, Runnable, prepared
+from gattn.models.run.naming import Naming, Tokens
 from gattn.models.run.options import Contributions, Options
 from gattn.models.run.prompt import Prompt
 from gattn.models.run.recording import Recording
 from gattn.names.choices import HeadChoice, LayerChoice
 
 if TYPE_CHECKING:
+    from torch import nn
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from gattn.models.load.loading import Model
 
 
 def capture(
-    inputs: Inputs,
+    inputs: Runnable,
     model: Model = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
@@ -38,7 +41,7 @@ def capture(
     scores: bool = False,
     contributions: Contributions = False,
 ) -> AttentionTrace:
-    """Run a model on one text and capture the attention graph of every head.
+    """Run a model on one text, or a function that calls it, and capture every head's graph.
 
     The model computes its output with the implementation it was loaded with, on its own masks;
     gattn reads queries and keys on the way and computes the attention from them. On some rows of
@@ -46,12 +49,14 @@ def capture(
 
     Parameters
     ----------
-    inputs : str, sequence of int, Tensor, or mapping
+    inputs : str, sequence of int, Tensor, mapping, or callable
         One text, the token ids of one sequence, or a tokenizer's or processor's output for one
         sequence (with ``decoder_input_ids`` for an encoder-decoder model; with images or sounds
-        for a model that takes them).
+        for a model that takes them); or a function without arguments that calls the model on one
+        sequence, such as ``lambda: model(image)``.
     model : str, Path or PreTrainedModel, optional
-        A hub name, a folder or a transformers model; by default the embedded model.
+        A hub name, a folder or a transformers model; by default the embedded model. For a
+        function, the module that it calls.
     tokenizer : PreTrainedTokenizerBase, optional
         The model's tokenizer; by default found by the model's name.
     keep : Keep, optional
@@ -85,8 +90,14 @@ def capture(
         If `keep` is not a `Keep`.
     """
     options = Options(keep, layers, heads, scores, contributions)
-    prompt = Prompt.of(inputs, *resolved(model, tokenizer))
-    return _captured(prompt, options, keeps_logits=True).trace
+    prompt = prepared(inputs, model, tokenizer)
+    recording = _captured(prompt, options, keeps_logits=True)
+    if isinstance(prompt, RunFunction) and len(recording.traces) > 1:
+        raise CaptureError(
+            f"{prompt} ran {len(recording.traces)} sequences, but capture gives the trace of one: "
+            "run one, or use gattn.capturing, whose run.traces lists them all."
+        )
+    return recording.trace
 
 
 def capture_many(
@@ -156,7 +167,7 @@ def _captured(prompt: Prompt, options: Options, *, keeps_logits: bool = False) -
     if prompt.encodings is not None:
         options.check_size(prompt.model, prompt.encodings)
     recording = Recording(prompt.model, prompt.tokenizer, options, keeps_logits=keeps_logits)
-    recording.reads_one_call = True
+    recording.reads_one_call = not isinstance(prompt, RunFunction)
     with torch.no_grad():
         prompt.run(recording)
     recording.finish()
@@ -165,7 +176,7 @@ def _captured(prompt: Prompt, options: Options, *, keeps_logits: bool = False) -
 
 @contextmanager
 def capturing(
-    model: PreTrainedModel,
+    model: PreTrainedModel | nn.Module,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     keep: Keep | None = None,
@@ -173,6 +184,8 @@ def capturing(
     heads: HeadChoice = None,
     scores: bool = False,
     contributions: Contributions = False,
+    tokens: Tokens | None = None,
+    grid: tuple[int, int] | None = None,
 ) -> Iterator[Recording]:
     """Capture the attention of any call of a model, generation included.
 
@@ -191,10 +204,18 @@ def capturing(
 
     Parameters
     ----------
-    model : PreTrainedModel
-        A transformers model.
+    model : nn.Module
+        A transformers model, or any other PyTorch model that computes attention with torch's
+        functions: `scaled_dot_product_attention`, `nn.MultiheadAttention`, `flex_attention`, or a
+        softmax of scores and its product with values; or with torch-geometric. Its stacks are named
+        by the paths of its modules.
     tokenizer, keep, layers, heads, scores, contributions
-        As in `capture`.
+        As in `capture`. In models of other libraries, a tokenizer names the tokens of an input of
+        integers (batch, tokens).
+    tokens : sequence of str, or mapping of str to sequence of str, optional
+        The tokens' texts: for all stacks that have as many tokens, or by stack.
+    grid : (int, int), optional
+        How many rows and columns of patches an image has; see `AttentionTrace.on_grid`.
 
     Raises
     ------
@@ -206,10 +227,17 @@ def capturing(
     >>> with gattn.capturing(model, keep=gattn.TopK(8)) as run:
     ...     model.generate(**inputs, max_new_tokens=20)
     >>> run.trace
+
+    >>> encoder = torch.nn.TransformerEncoder(layer, 2).eval()
+    >>> with gattn.capturing(encoder, tokens=words) as run:
+    ...     encoder(x)
+    >>> run.trace[1, 3].draw()
     """
     options = Options(keep, layers, heads, scores, contributions)
-    model, tokenizer = resolved(model, tokenizer)
-    recording = Recording(model, tokenizer, options, keeps_logits=True)
+    if not is_any_model(model):
+        model, tokenizer = resolved(cast("PreTrainedModel", model), tokenizer)
+    naming = Naming(tokens, grid)
+    recording = Recording(model, tokenizer, options, keeps_logits=True, naming=naming)
     with opened(model, recording):
         yield recording
     recording.finish()

@@ -29,13 +29,13 @@ from torch import Tensor, nn
 
 from gattn.edit_records import Edits, in_words
 from gattn.errors import CaptureError, SelectionError
-from gattn.models.load.encoding import Inputs
-from gattn.models.load.loading import model_name, resolved
+from gattn.models.load.loading import model_name
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.tracking import Tracker
 from gattn.models.run.editing import open_edits
+from gattn.models.run.functions import Runnable, prepared
 from gattn.models.run.prompt import Prompt
 from gattn.models.stream.streams import RunningLayer
 from gattn.models.stream.sublayers import Sublayer
@@ -96,7 +96,7 @@ class Decomposition(Generic[R]):
 
 
 def decompose(
-    text: Inputs,
+    text: Runnable,
     model: Model = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
@@ -111,7 +111,7 @@ def decompose(
 
     Parameters
     ----------
-    text : str, sequence of int, Tensor, or mapping
+    text : str, sequence of int, Tensor, mapping, or callable
         One text, or whatever else `capture` takes.
     model, tokenizer
         As in `capture`.
@@ -133,7 +133,7 @@ def decompose(
         As `capture` does.
     """
     numbers = numbers_of("layers", layers)
-    prompt = Prompt.of(text, *resolved(model, tokenizer))
+    prompt = prepared(text, model, tokenizer)
     context: _Decomposing[R] = _Decomposing(prompt.model, read, numbers, stack, progress)
     with torch.no_grad():
         prompt.run(context)
@@ -156,12 +156,14 @@ class _Decomposing(Context, Generic[R]):
     ) -> None:
         from tqdm import tqdm
 
-        config = model.config.get_text_config()
-        count = getattr(config, "num_hidden_layers", None) if layers is None else len(layers)
+        config: Any = getattr(model, "config", None)
+        text = config.get_text_config() if hasattr(config, "get_text_config") else None
+        count = getattr(text, "num_hidden_layers", None) if layers is None else len(layers)
         self._bar = tqdm(
             total=count, desc="decomposing", unit="layer", delay=1, disable=not progress
         )
-        self._name, self._is_encoder_decoder = model_name(model), model.config.is_encoder_decoder
+        self._name = model_name(model)
+        self._is_encoder_decoder = bool(getattr(config, "is_encoder_decoder", False))
         self._read, self._layers, self._asked = read, layers, stack
         self._running: list[RunningLayer] = []
         self._found: dict[int, R] = {}

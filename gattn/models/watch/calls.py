@@ -59,6 +59,8 @@ class Calls:
         The names of the modules that are known to attend.
     mode : type, optional
         The mode that each thread needs in order to see the model's attention, if any.
+    tracker : type
+        What follows each call: `Tracker` knows transformers' models, `AnyTracker` no library.
     """
 
     def __init__(
@@ -66,9 +68,10 @@ class Calls:
         model: nn.Module,
         attending: AbstractSet[str] = frozenset(),
         mode: type[TorchFunctionMode] | None = None,
+        tracker: type[Tracker] = Tracker,
     ) -> None:
         self.model, self.attending, self.mode = model, attending, mode
-        self._first = Tracker(model)
+        self._tracker_type, self._first = tracker, tracker(model)
         self._thread = _Thread()
 
     def owns(self, module: nn.Module) -> bool:
@@ -99,7 +102,7 @@ class Calls:
     def _tracker(self, depth: int) -> Tracker:
         trackers = self._thread.trackers
         while len(trackers) <= depth:
-            trackers.append(Tracker(self.model, self._first))
+            trackers.append(self._tracker_type(self.model, self._first))
         return trackers[depth]
 
     def settle(self) -> list[tuple[Tracker, Sequence[object]]]:

@@ -11,6 +11,7 @@ from weakref import ref
 from torch import nn
 
 from gattn.errors import CaptureError
+from gattn.models.read.runs import runs
 from gattn.models.read.tracking import Tracker
 from gattn.models.watch.calls import Calls
 from gattn.models.watch.contexts import Context, present, settle
@@ -20,14 +21,24 @@ _TO_TORCH = 2
 """How many frames the one that runs a hook is from the hook's function."""
 
 
-def hooked(model: nn.Module, kinds: type[nn.Module], attending: Collection[str]) -> list[Any]:
+def hooked(
+    model: nn.Module,
+    kinds: type[nn.Module],
+    attending: Collection[str],
+    *,
+    counts_runs: bool = False,
+) -> list[Any]:
     """Add hooks to a model, and to the modules of some `kinds` in it, which may be called directly.
 
-    The modules in `attending` are hooked too, to notice if one runs and shows no attention.
+    The modules in `attending` are hooked too, to notice if one runs and shows no attention; where
+    `counts_runs`, all that may attend are.
     """
     whole, handles = ref(model), []
+    begins = _Begins(model, kinds)
     for module in model.modules():
-        if module is model or isinstance(module, kinds):
+        if counts_runs and not _is_plain(module):
+            handles.append(module.register_forward_pre_hook(Hook(module, runs.begin)))
+        if begins(module):
             enter = Hook(module, partial(_enter, whole))
             leave = Hook(module, partial(_leave, whole))
             handles.append(module.register_forward_pre_hook(enter, with_kwargs=True))
@@ -36,6 +47,25 @@ def hooked(model: nn.Module, kinds: type[nn.Module], attending: Collection[str])
         module = model.get_submodule(name)
         handles.append(module.register_forward_pre_hook(Hook(module, partial(_ran, whole, name))))
     return handles
+
+
+def _is_plain(module: nn.Module) -> bool:
+    """Return whether a module is one of torch's own without parts, which never attends."""
+    return type(module).__module__.startswith("torch.nn.modules.") and not module._modules
+
+
+class _Begins:
+    """Tells which modules may begin a call: the model, and models inside it.
+
+    If the model is not of these `kinds`, its direct children may, which users call by themselves.
+    """
+
+    def __init__(self, model: nn.Module, kinds: type[nn.Module]) -> None:
+        self._model, self._kinds = model, kinds
+        self._children = set() if isinstance(model, kinds) else set(model.children())
+
+    def __call__(self, module: nn.Module) -> bool:
+        return module is self._model or module in self._children or isinstance(module, self._kinds)
 
 
 def _ran(model: ref[nn.Module], name: str, module: nn.Module, args: tuple[Any, ...]) -> None:

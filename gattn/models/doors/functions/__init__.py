@@ -1,0 +1,1 @@
+"""The doors to attention that a model computes by torch's functions."""

@@ -1,0 +1,195 @@
+"""Follows the result of a softmax through functions that keep its numbers."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+from weakref import ref
+
+import torch
+from torch import Tensor, nn
+
+from gattn.models.doors.functions.multihead import Running
+
+if TYPE_CHECKING:
+    from gattn.models.doors.functions.products import Product
+
+_F = nn.functional
+_SHAPES: frozenset[Any] = frozenset(
+    getattr(of, name)
+    for of in (torch, Tensor)
+    for name in (
+        "transpose",
+        "permute",
+        "swapaxes",
+        "swapdims",
+        "movedim",
+        "moveaxis",
+        "squeeze",
+        "unsqueeze",
+        "flatten",
+        "unflatten",
+        "reshape",
+        "view",
+        "expand",
+        "t",
+        "contiguous",
+        "clone",
+        "to",
+        "type",
+        "type_as",
+        "float",
+        "double",
+        "half",
+        "bfloat16",
+        "detach",
+    )
+    if hasattr(of, name)
+)
+_DROPOUTS = frozenset((_F.dropout, torch.dropout))
+_GETTERS = frozenset((Tensor.mT.__get__, Tensor.T.__get__))  # type: ignore[attr-defined]
+_CASTS = frozenset(
+    getattr(Tensor, name) for name in ("to", "type", "type_as", "float", "double", "half")
+) | {Tensor.bfloat16}
+
+
+@dataclass(eq=False)
+class Source:
+    """A softmax, the module that computed it, and torch's multi-head attention if that runs."""
+
+    module: nn.Module
+    attention: ref[Tensor]
+    running: Running | None = None
+    is_consumed: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Followed:
+    """A tensor with the numbers of a softmax.
+
+    `scores` have its shape; `key` is the dimension of the keys, over which it sums to one.
+    """
+
+    source: Source
+    scores: Tensor
+    key: int
+    dropout: float = 0.0
+    altered: str = ""
+
+    def altered_by(self, what: str) -> Followed:
+        """Note that its numbers were changed."""
+        return replace(self, altered=self.altered or what)
+
+    def write(self, found: Product, weights: Tensor) -> None:
+        """Put edited attention into the tensors that hold it, which the model may return."""
+        with torch.no_grad():
+            weights = found.as_operand(weights)
+            found.operand.data.copy_(weights)
+            whole = self.source.attention()
+            if whole is not None and whole.shape == weights.shape:
+                whole.data.copy_(weights)
+
+
+class _Thread(threading.local):
+    def __init__(self) -> None:
+        self.known: dict[int, tuple[ref[Tensor], Followed]] = {}
+
+
+_thread = _Thread()
+
+
+def known() -> Mapping[int, tuple[ref[Tensor], Followed]]:
+    """Return the tensors that are followed in this thread."""
+    return _thread.known
+
+
+def note(tensor: Tensor, followed: Followed) -> None:
+    """Follow a tensor."""
+    name, where = id(tensor), _thread.known
+
+    def forget(gone: ref[Tensor]) -> None:
+        if name in where and where[name][0] is gone:
+            del where[name]
+
+    where[name] = ref(tensor, forget), followed
+
+
+def found_in(
+    args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> tuple[int, Followed] | tuple[int, None]:
+    """Find the first followed tensor among a function's operands, and its place among them."""
+    for place, one in enumerate(operands(args, kwargs)):
+        entry = _thread.known.get(id(one))
+        if entry is not None and entry[0]() is one:
+            return place, entry[1]
+    return 0, None
+
+
+def operands(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
+    """List a function's operands, those in lists included."""
+    found: list[Any] = []
+    for one in (*args, *kwargs.values()):
+        found += one if isinstance(one, (list, tuple)) else (one,)
+    return found
+
+
+def carried(
+    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], followed: Followed, result: Tensor
+) -> Followed:
+    """Say what a function made of a softmax: the same numbers in another shape, or others."""
+    if func in _DROPOUTS:
+        return replace(followed, dropout=_dropout(*args, **kwargs))
+    scores = followed.scores
+    if func in _CASTS and result.shape == scores.shape:
+        return followed
+    if func not in _SHAPES and func not in _GETTERS:
+        return followed.altered_by(getattr(func, "__name__", str(func)))
+    scores = func(scores, *args[1:], **kwargs)
+    key = _key(func, args, kwargs, followed, result)
+    if key is None or scores.shape != result.shape:
+        return followed.altered_by(getattr(func, "__name__", str(func)))
+    return replace(followed, scores=scores, key=key)
+
+
+def _dropout(
+    input: Tensor,
+    p: float = 0.5,
+    training: bool = True,
+    inplace: bool = False,
+    *,
+    train: bool | None = None,
+) -> float:
+    return p if (training if train is None else train) else 0.0
+
+
+def _key(
+    func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], followed: Followed, result: Tensor
+) -> int | None:
+    """Find the dimension of the keys in what a function of shapes gave, by the way it treats sizes.
+
+    A tensor without memory, in which only the keys' dimension has more than one element, shows it.
+    """
+    before = followed.scores
+    shape = [1] * before.dim()
+    shape[followed.key] = before.shape[followed.key]
+    if before.shape[followed.key] == 1 or func in _RESHAPES:
+        return _last(before, followed.key, result)
+    marked = func(before.new_empty(shape, device="meta"), *args[1:], **kwargs)
+    found = [n for n, size in enumerate(marked.shape) if size > 1]
+    return found[0] if len(found) == 1 else None
+
+
+_RESHAPES = frozenset(
+    getattr(of, name)
+    for of in (torch, Tensor)
+    for name in ("flatten", "unflatten", "reshape", "view", "expand")
+    if hasattr(of, name)
+)
+
+
+def _last(before: Tensor, key: int, result: Tensor) -> int | None:
+    """Return the last dimension, if that is where the keys were and are."""
+    is_last = key == before.dim() - 1 and result.shape[-1] == before.shape[-1]
+    return result.dim() - 1 if is_last else None

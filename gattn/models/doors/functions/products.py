@@ -1,0 +1,142 @@
+"""The products that take attention to its values, in one form: (..., queries, keys) @ values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gattn.models.doors.functions.following import Followed, operands
+
+_MATMULS = frozenset(
+    (
+        torch.matmul,
+        torch.bmm,
+        torch.mm,
+        torch.linalg.matmul,
+        Tensor.matmul,
+        Tensor.bmm,
+        Tensor.mm,
+        Tensor.__matmul__,
+    )
+)
+
+
+@dataclass(eq=False)
+class Product:
+    """A product of attention and values.
+
+    `weights` and `scores` are (..., queries, keys), `value` (..., keys, dim), and `output` (...,
+    queries, dim); `operand` and `other` are the tensors that the function was given.
+    """
+
+    operand: Tensor
+    other: Tensor
+    scores: Tensor
+    weights: Tensor
+    value: Tensor
+    output: Tensor
+    restored: Callable[[Tensor], Tensor]
+    as_operand: Callable[[Tensor], Tensor]
+
+
+def product(
+    func: Any,
+    args: tuple[Any, ...],
+    kwargs: Mapping[str, Any],
+    place: int,
+    followed: Followed,
+    result: Tensor,
+) -> Product | None:
+    """Read a function as the product of attention and values, if it is one."""
+    given = operands(args, kwargs)
+    if func in _MATMULS and len(given) > 1 and min(x.dim() for x in given[:2]) > 1:
+        return _matmul(given[0], given[1], place, followed, result)
+    if func is torch.einsum and isinstance(given[0], str) and len(given) == 3:
+        return _einsum(given[0], given[place], given[3 - place], place, followed, result)
+    return None
+
+
+def _matmul(a: Tensor, b: Tensor, place: int, followed: Followed, result: Tensor) -> Product | None:
+    operand, other = (a, b) if place == 0 else (b, a)
+    last = operand.dim() - 1
+    if followed.key != (last if place == 0 else last - 1):
+        return None
+
+    def turned(x: Tensor) -> Tensor:
+        return x if place == 0 else x.mT
+
+    rank = result.dim()
+    weights, scores, value = (
+        turned(x)[(None,) * (rank - x.dim())] for x in (operand, followed.scores, other)
+    )
+
+    def as_operand(x: Tensor) -> Tensor:
+        return turned(x).reshape(operand.shape)
+
+    return Product(operand, other, scores, weights, value, turned(result), turned, as_operand)
+
+
+def _einsum(
+    equation: str, operand: Tensor, other: Tensor, place: int, followed: Followed, result: Tensor
+) -> Product | None:
+    labels = _labels(equation, *((operand, other) if place == 1 else (other, operand)))
+    if labels is None:
+        return None
+    first, second, out = labels
+    mine, its = (first, second) if place == 1 else (second, first)
+    key = mine[followed.key]
+    summed = (set(mine) | set(its)) - set(out)
+    if key not in its or summed != {key}:
+        return None
+    rows = [n for n in mine if n in out and n not in its]
+    query = rows[-1:]
+    lead = [n for n in mine if n != key and n not in query]
+    columns = [n for n in its if n in out and n not in mine]
+    sizes = dict(zip(mine + its, (*operand.shape, *other.shape), strict=True))
+
+    def arranged(x: Tensor, own: str, last: tuple[list[str], list[str]]) -> Tensor:
+        order = [n for n in (*lead, *last[0], *last[1]) if n in own]
+        x = x.permute(*(own.index(n) for n in order))
+        shape = [sizes[n] if n in own else 1 for n in lead]
+        ends = [torch.Size([sizes[n] for n in some]).numel() for some in last]
+        return x.reshape(*shape, *ends)
+
+    def back(x: Tensor, own: str, last: tuple[list[str], list[str]]) -> Tensor:
+        order = [*lead, *last[0], *last[1]]
+        x = x.reshape(*(sizes[n] for n in order))
+        return x.permute(*(order.index(n) for n in own))
+
+    of_weights, of_output = (query, [key]), (query, columns)
+    return Product(
+        operand,
+        other,
+        arranged(followed.scores, mine, of_weights),
+        arranged(operand, mine, of_weights),
+        arranged(other, its, ([key], columns)),
+        arranged(result, out, of_output),
+        lambda x: back(x, out, of_output),
+        lambda x: back(x, mine, of_weights),
+    )
+
+
+def _labels(equation: str, one: Tensor, other: Tensor) -> tuple[str, str, str] | None:
+    """Give each dimension of an einsum's two operands and its result a letter."""
+    left, arrow, out = equation.replace(" ", "").partition("->")
+    given = left.split(",")
+    if not arrow or len(given) != 2:
+        return None
+    unused = [chr(n) for n in range(0x391, 0x3A9) if n != 0x3A2]
+    most = 0
+    found = []
+    for labels, x in zip(given, (one, other), strict=True):
+        more = x.dim() - len(labels.replace("...", ""))
+        most = max(most, more if "..." in labels else 0)
+        found.append(labels.replace("...", "".join(unused[:more][::-1])))
+    found.append(out.replace("...", "".join(unused[:most][::-1])))
+    if any(len(set(labels)) != len(labels) for labels in found):
+        return None
+    return found[0], found[1], found[2]

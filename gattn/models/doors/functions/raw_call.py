@@ -1,0 +1,199 @@
+"""An attention call as a door to torch's functions sees it, before its dimensions are known."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gattn.errors import CaptureError
+from gattn.models.doors.functions.multihead import Running
+from gattn.models.read.layouts import Layout, usual
+from gattn.models.read.runs import runs
+from gattn.models.read.seen_call import SeenCall
+from gattn.models.watch.contexts import present
+from gattn.models.watch.taking_part import take_part
+
+_NO_OWNERS = (nn.Softmax, nn.Softmax2d, nn.Dropout, nn.Identity)
+
+
+@dataclass(eq=False)
+class RawCall:
+    """One call of attention: tensors with any leading dimensions, the same for all of them or 1.
+
+    Parameters
+    ----------
+    module : nn.Module
+        The innermost module of the model that attends.
+    kind : str
+        The door: "sdpa", "softmax" or "flex".
+    value : Tensor (..., keys, value dim)
+    output : Tensor (..., queries, value dim)
+        The attention times the values.
+    query, key : Tensor (..., tokens, dim), optional
+        None where only scores are known.
+    scores, weights : Tensor (..., queries, keys), optional
+        What went into the softmax, and what came out.
+    mask : Tensor, optional
+        Booleans, or what is added to scores.
+    is_causal, scale, dropout
+        As in `SeenCall`.
+    running : Running, optional
+        The call of torch's multi-head attention that it is a part of.
+    altered : str
+        The function that changed the attention between softmax and values, if one did.
+    """
+
+    module: nn.Module
+    kind: str
+    value: Tensor
+    output: Tensor
+    query: Tensor | None = None
+    key: Tensor | None = None
+    scores: Tensor | None = None
+    weights: Tensor | None = None
+    mask: Tensor | None = None
+    is_causal: bool = False
+    scale: float | None = None
+    dropout: float = 0.0
+    running: Running | None = None
+    altered: str = ""
+
+    def __post_init__(self) -> None:
+        self.ordinal = runs.next(self.module)
+        """How many calls came before it, within one run of the module."""
+
+    @property
+    def lead(self) -> tuple[int, ...]:
+        """The sizes of the leading dimensions."""
+        return tuple(self.output.shape[:-2])
+
+    def seen(self, name: str, layout: Layout) -> SeenCall:
+        """Say it in the words of any library, with the dimensions that it has by a layout."""
+        lead, running = self.lead, self.running
+        is_cross = None if running is None else running.is_cross
+        projection = None if running is None else running.projection
+
+        def folded(x: Tensor) -> Tensor:
+            return layout.fold(x, lead)
+
+        value, output = folded(self.value), folded(self.output).transpose(1, 2)
+        mask = None if self.mask is None else layout.fold(self.mask, lead, is_mask=True)
+        if self.scores is not None:
+            scores = folded(self.scores)
+            weights = None if self.weights is None else folded(self.weights)
+            query = scores.new_zeros(*scores.shape[:3], 0)
+            key = scores.new_zeros(*value.shape[:3], 0)
+            return SeenCall(
+                name,
+                self.module,
+                query,
+                key,
+                value,
+                output,
+                weights,
+                scores,
+                is_scores=True,
+                dropout=self.dropout,
+                is_cross=is_cross,
+                projection=projection,
+                part=self.ordinal,
+            )
+        assert self.query is not None
+        assert self.key is not None
+        return SeenCall(
+            name,
+            self.module,
+            folded(self.query),
+            folded(self.key),
+            value,
+            output,
+            mask=mask,
+            is_causal=self.is_causal,
+            scale=self.scale,
+            dropout=self.dropout,
+            is_cross=is_cross,
+            projection=projection,
+            part=self.ordinal,
+        )
+
+
+Observer = Callable[[RawCall], None]
+_observer: ContextVar[Observer | None] = ContextVar("observer", default=None)
+
+
+@contextmanager
+def observed(observer: Observer) -> Iterator[None]:
+    """Show each call that doors see to a function, and to nobody else."""
+    token = _observer.set(observer)
+    try:
+        yield
+    finally:
+        _observer.reset(token)
+
+
+def handed(call: RawCall) -> SeenCall | None:
+    """Let the open contexts take part in a call; None if nothing of it changes."""
+    observer = _observer.get()
+    if observer is not None:
+        observer(call)
+        return None
+    if call.altered:
+        raise CaptureError(
+            f"In {type(call.module).__name__} the attention is changed by {call.altered} between "
+            "its softmax and its values, so what a head attends to is not the softmax alone. "
+            "Nothing was captured or edited."
+        )
+    if any(torch._C._functorch.is_batchedtensor(x) for x in (call.value, call.output)):
+        raise CaptureError(
+            f"{type(call.module).__name__} attends inside torch.vmap, which hides its batch: run "
+            "the model on a batch instead."
+        )
+    tracker = next(calls.tracker for calls, _ in present() if calls.owns(call.module))
+    layout = tracker.layout(call.module, call.ordinal, call.lead) or usual(
+        call.lead, None if call.running is None else call.running.heads
+    )
+    before: list[SeenCall] = []
+
+    def seen(name: str) -> SeenCall:
+        before.append(call.seen(name, layout))
+        return before[0]
+
+    plain = call.output
+    found = take_part(call.module, call.value, seen)
+    if found is None:
+        return None
+    output = layout.unfold(found.output.transpose(1, 2), call.lead)
+    weights = found.weights
+    if weights is not None and call.weights is not None:
+        weights = layout.unfold(weights, call.weights.shape[:-2])
+    call.output = output if _is_changed(found.output, plain) else plain
+    call.weights = weights
+    return found
+
+
+def _is_changed(now: Tensor, before: Tensor) -> bool:
+    return now.untyped_storage().data_ptr() != before.untyped_storage().data_ptr()
+
+
+def owner() -> nn.Module | None:
+    """Find the module that runs: the innermost of a watched model that is not just a function."""
+    known = [calls for calls, _ in present()]
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        module: Any = frame.f_locals.get("self")
+        if (
+            isinstance(module, nn.Module)
+            and not isinstance(module, _NO_OWNERS)
+            and any(calls.owns(module) for calls in known)
+        ):
+            return module
+        frame = frame.f_back
+    return None

@@ -1,0 +1,63 @@
+"""The door to torch's `scaled_dot_product_attention`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from gattn.models.doors.functions.multihead import running
+from gattn.models.doors.functions.raw_call import RawCall, handed, owner
+from gattn.models.watch.inside import inside
+
+
+def see(
+    mode: TorchFunctionMode, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """Show a call to the open contexts."""
+    module = owner()
+    if module is None:
+        return func(*args, **kwargs)
+    with inside():
+        output = func(*args, **kwargs)
+        call = _call(module, output, *args, **kwargs)
+        return output if handed(call) is None or call.output is output else call.output
+
+
+def _call(
+    module: Any,
+    output: Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> RawCall:
+    query, key, value = (_cast(x) for x in (query, key, value))
+    return RawCall(
+        module,
+        "sdpa",
+        value,
+        output,
+        query,
+        key,
+        mask=attn_mask,
+        is_causal=is_causal,
+        scale=scale,
+        dropout=dropout_p,
+        running=running(),
+    )
+
+
+def _cast(x: Tensor) -> Tensor:
+    """Cast a tensor as autocast does before the kernel."""
+    kind = x.device.type
+    if torch.is_autocast_enabled(kind) and x.dtype == torch.float32:
+        return x.to(torch.get_autocast_dtype(kind))
+    return x

@@ -1,0 +1,88 @@
+"""The door to attention that a model writes out: a softmax of scores, and its product with values.
+
+A softmax is followed through functions that keep its numbers to the product that consumes it. Only
+then is it known to be attention, with its values and its output.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from weakref import ref
+
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from gattn.models.doors.functions.following import Followed, Source, carried, found_in, note
+from gattn.models.doors.functions.multihead import running
+from gattn.models.doors.functions.products import Product, product
+from gattn.models.doors.functions.raw_call import RawCall, handed, owner
+from gattn.models.watch.inside import inside
+
+
+def see(
+    mode: TorchFunctionMode, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Any:
+    """Remember a softmax that a module of a watched model computes."""
+    with inside():
+        attention = func(*args, **kwargs)
+    module = owner()
+    scores = args[0] if args else kwargs.get("input")
+    dim = kwargs.get("dim", args[1] if len(args) > 1 else None)
+    if module is None or not isinstance(scores, Tensor) or not isinstance(dim, int):
+        return attention
+    if scores.dim() < 2 or not isinstance(attention, Tensor):
+        return attention
+    source = Source(module, ref(attention), running())
+    note(attention, Followed(source, scores, dim % scores.dim()))
+    return attention
+
+
+def follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """Run a function, and see whether it takes a softmax's attention to its values."""
+    place, followed = found_in(args, kwargs)
+    if followed is None:
+        return func(*args, **kwargs)
+    with inside():
+        result = func(*args, **kwargs)
+        if not isinstance(result, Tensor):
+            return result
+        found = product(func, args, kwargs, place, followed, result)
+        if found is None:
+            note(result, carried(func, args, kwargs, followed, result))
+            return result
+        return _seen(followed, found, result)
+
+
+def _seen(followed: Followed, found: Product, result: Tensor) -> Tensor:
+    source = followed.source
+    if isinstance(found.other, nn.Parameter):
+        note(result, followed.altered_by("a product with a parameter"))
+        return result
+    if source.is_consumed:
+        return result
+    source.is_consumed = True
+    call = RawCall(
+        source.module,
+        "softmax",
+        found.value,
+        found.output,
+        scores=found.scores,
+        weights=found.weights,
+        dropout=followed.dropout,
+        running=source.running,
+        altered=followed.altered,
+    )
+    plain = found.weights
+    if handed(call) is None or call.output is found.output:
+        return result
+    if call.weights is not None and plain is not None:
+        followed.write(found, call.weights)
+    return found.restored(call.output)
+
+
+def awaits_product() -> bool:
+    """Return whether any softmax has not met its values yet."""
+    from gattn.models.doors.functions.following import known
+
+    return bool(known())

@@ -1,0 +1,127 @@
+"""The door to torch-geometric: its softmax over segments, whoever calls it."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from types import CodeType, FunctionType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gattn.errors import CaptureError
+from gattn.models.doors.graphs.ends import NotNeighboursError, find_ends, owner_of, plain
+from gattn.models.doors.graphs.putting_back import put_back
+from gattn.models.read.on_graphs.readings import read_edges
+from gattn.models.read.on_graphs.seen_edges import SeenEdges
+from gattn.models.read.runs import runs
+from gattn.models.watch.calls import Calls
+from gattn.models.watch.contexts import present
+from gattn.models.watch.taking_part import take_part
+
+_TAKES = ("src", "index", "ptr", "num_nodes", "dim")
+
+_plain: list[FunctionType] = []
+_watched_now: list[tuple[FunctionType, CodeType]] = []
+
+
+def watch() -> None:
+    """Let torch-geometric's softmax run the code of `_softmax`, if it is loaded.
+
+    The function stays the same object: whoever holds it, in a namespace, a closure or a class,
+    calls what is seen.
+    """
+    softmax = getattr(sys.modules.get("torch_geometric.utils"), "softmax", None)
+    if not isinstance(softmax, FunctionType):
+        return
+    code = softmax.__code__
+    if code.co_varnames[: code.co_argcount] == _TAKES and not code.co_freevars:
+        names = softmax.__globals__, softmax.__name__, softmax.__defaults__
+        _plain[:] = [FunctionType(code, *names)]
+        _watched_now.append((softmax, code))
+        softmax.__code__ = _softmax.__code__
+
+
+def leave() -> None:
+    """Put its own code back."""
+    while _watched_now:
+        softmax, code = _watched_now.pop()
+        softmax.__code__ = code
+
+
+def _softmax(
+    src: Tensor, index: Any = None, ptr: Any = None, num_nodes: Any = None, dim: int = 0
+) -> Tensor:
+    # This code runs with the global names of torch-geometric's function.
+    from gattn.models.doors.graphs.segments import shown
+
+    return shown(src, index, ptr, num_nodes, dim)
+
+
+def shown(src: Tensor, *given: Any) -> Tensor:
+    """Compute torch-geometric's softmax, and let the open contexts take part in it."""
+    attention: Tensor = _plain[0](src, *given)
+    running = [calls for calls, _ in present() if calls.depth]
+    return _seen(running, src, attention, *given) if running else attention
+
+
+def _seen(
+    running: Sequence[Calls],
+    src: Tensor,
+    attention: Tensor,
+    index: Tensor | None,
+    ptr: Tensor | None,
+    num_nodes: int | None,
+    dim: int,
+) -> Tensor:
+    """Let the open contexts take part, if a softmax is a model's attention."""
+    frame = sys._getframe(3)
+    owner = owner_of(frame, running)
+    if owner is None:
+        return attention
+    if num_nodes is None and ptr is not None:
+        num_nodes = len(ptr) - 1
+    try:
+        ends = find_ends(frame, _segments(index, ptr), num_nodes)
+        if ends is None:
+            return attention
+        scores, given = _by_edge(src, dim), _by_edge(attention, dim)
+    except NotNeighboursError as error:
+        raise CaptureError(
+            f"The attention of {type(owner).__name__} cannot be read: {error}."
+        ) from error
+    module = ends.module if any(calls.owns(ends.module) for calls in running) else owner
+    part = 0 if ends.kind else runs.next(module)
+    call = take_part(
+        module,
+        src,
+        lambda name: SeenEdges.of(name, replace(ends, module=module), scores, given, part),
+        read=lambda call, place, tracker, edits: read_edges(call, place, edits),
+        apply=put_back,
+    )
+    if call is None or call.attention is given:
+        return attention
+    return call.attention.reshape(attention.movedim(dim, 0).shape).movedim(0, dim)
+
+
+def _segments(index: Tensor | None, ptr: Tensor | None) -> Tensor:
+    """Say which node each score belongs to."""
+    if index is not None:
+        return plain(index)
+    assert ptr is not None  # or the softmax itself would have raised
+    return torch.repeat_interleave(ptr.diff())
+
+
+def _by_edge(values: Tensor, dim: int) -> Tensor:
+    """Bring values to (edges, heads)."""
+    dim = dim % values.dim()
+    if math.prod(values.shape[:dim]) != 1:
+        raise NotNeighboursError(
+            f"its scores {tuple(values.shape)} belong to several graphs with the same edges: call "
+            "the model with one graph at a time, or with a disjoint union"
+        )
+    moved = values.movedim(dim, 0)
+    return moved.flatten(1) if moved.dim() > 1 else moved[:, None]

@@ -1,0 +1,144 @@
+"""Follows the calls of any PyTorch model: stacks by module path, layers by order, no library."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gattn.models.hugging_face.given import Given, arguments
+from gattn.models.hugging_face.media import Belonging
+from gattn.models.read.following import Progress
+from gattn.models.read.modules import Modules
+from gattn.models.read.runs import runs
+from gattn.models.read.seen_call import SeenCall
+from gattn.models.read.tracking import Tracker
+
+
+class AnyModules(Modules):
+    """The modules of a model of any library."""
+
+    def name_stack(self, call: SeenCall) -> str:
+        """Name a call's stack: the path of its list of layers, and within a layer.
+
+        The stack of a module is split where it attends several times in a run, or the heads or the
+        kind of keys change.
+        """
+        name = self.name(call.module)
+        if name not in self._paths:
+            self._paths[name] = self._path(name) or type(call.module).__name__
+        path = self._paths[name]
+        sizes = call.query.shape[1], self._crosses(call), call.part
+        stack = path if not call.part else f"{path} {call.part + 1}"
+        while self._sizes.setdefault(stack, sizes) != sizes:
+            stack = f"{path} {len([n for n in self._sizes if n.startswith(path)]) + 1}"
+        return self.note_stack(call, stack)
+
+    def note_stack(self, call: SeenCall, stack: str) -> str:
+        """Note the stack of a call's module, and whether it is one of cross-attention."""
+        self.stacks[self.name(call.module)] = stack
+        if self._crosses(call):
+            self.crossing.add(stack)
+        return stack
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self._sizes: dict[str, object] = {}
+        self._paths: dict[str, str] = {}
+        self._numbers: dict[object, list[set[str]]] = {}
+        for name, module in model.named_modules():
+            numbers = [part for part in _parts(name) if part.isdigit()]
+            known = self._numbers.setdefault(_kind(name, module), [set() for _ in numbers])
+            for values, number in zip(known, numbers, strict=True):
+                values.add(number)
+
+    def _path(self, name: str) -> str:
+        """Return a module's path without the number of its layer.
+
+        That is the last number in which modules of its type differ, else the first.
+        """
+        parts = _parts(name)
+        places = [n for n, part in enumerate(parts) if part.isdigit()]
+        known = self._numbers[_kind(name, self.model.get_submodule(name))]
+        varying = [n for n, some in zip(places, known, strict=True) if len(some) > 1]
+        layer = [*places[:1], *varying][-1:]
+        return ".".join(part for n, part in enumerate(parts) if n not in layer)
+
+    @staticmethod
+    def _crosses(call: SeenCall) -> bool:
+        if call.is_cross is not None:
+            return call.is_cross
+        return call.query.shape[2] != call.key.shape[2]
+
+    def check_layers(self, seen: Collection[str], calls: Mapping[str, int]) -> None:
+        """Layers are numbered by the calls alone."""
+
+
+def _parts(name: str) -> list[str]:
+    return [part for part in name.split(".") if part and part != "_orig_mod"]
+
+
+def _kind(name: str, module: nn.Module) -> tuple[type[nn.Module], tuple[str, ...]]:
+    """Return what modules have in common that differ only in numbers of their paths."""
+    return type(module), tuple("" if part.isdigit() else part for part in _parts(name))
+
+
+class AnyTracker(Tracker):
+    """What is known of the present call of a model of any library."""
+
+    modules: AnyModules
+
+    def __init__(self, model: nn.Module, known: Tracker | None = None) -> None:
+        super().__init__(model, known)
+        self.needs_tokenizer = True
+
+    @staticmethod
+    def _modules_of(model: nn.Module) -> AnyModules:
+        return AnyModules(model)
+
+    def begin(self, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Note that a call of the model begins."""
+        self.progress = Progress()
+        self._take(Given(self.model, {}))
+        self.inputs = arguments(module, args, kwargs)
+        if (ids := _ids(self.inputs)) is not None:
+            self.progress.note_ids(self.modules.side, ids, 0)
+        self._nodes: dict[str, tuple[int, int]] = {}
+        self.is_calling = True
+
+    def end(self, result: Any) -> None:
+        """Note that the call ended."""
+        self._masks.clear()
+        self.inputs = {}
+        runs.clear()
+
+    def _stack(self, call: SeenCall) -> str:
+        """Name the stack of a call; one that its door names is split where the nodes change."""
+        if not call.stack:
+            return self.modules.name_stack(call)
+        sizes = call.query.shape[2], call.key.shape[2]
+        stack, number = call.stack, 1
+        while self._nodes.setdefault(stack, sizes) != sizes:
+            number += 1
+            stack = f"{call.stack} {number}"
+        return self.modules.note_stack(call, stack)
+
+    def _belonging(self, call: SeenCall, stack: str, start: int) -> Belonging:
+        count = len(call.query)
+        return Belonging(list(range(count)), [0] * count)
+
+    def generates(self, length: int) -> bool:
+        """Return whether a call's tokens were generated: that is not known here."""
+        return False
+
+
+def _ids(inputs: Mapping[str, Any]) -> Tensor | None:
+    """Find the ids of tokens: the only input of integers, (batch, tokens) or (tokens,)."""
+    found = [
+        x
+        for x in inputs.values()
+        if isinstance(x, Tensor) and x.dtype in (torch.int32, torch.int64) and x.dim() in (1, 2)
+    ]
+    return torch.atleast_2d(found[0]) if len(found) == 1 else None

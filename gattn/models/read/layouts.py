@@ -1,0 +1,77 @@
+"""Says what the leading dimensions of an attention call's tensors are: sequences, or heads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How tensors (..., rows, columns) are (elements, heads, rows, columns).
+
+    Parameters
+    ----------
+    split : tuple of int
+        The sizes that the only leading dimension is made of, if it is several folded into one.
+    heads : tuple of int
+        Which of the leading dimensions, once split, are heads; the others are elements.
+    """
+
+    split: tuple[int, ...] = ()
+    heads: tuple[int, ...] = ()
+
+    def fold(self, x: Tensor, lead: Sequence[int], *, is_mask: bool = False) -> Tensor:
+        """View a tensor, whose leading sizes are `lead` or 1, as (elements, heads, ...).
+
+        A mask that all elements share keeps one.
+        """
+        full = self._sizes(lead)
+        x = self._unfolded(x, len(lead))
+        elements = self._elements(len(full))
+        sizes = list(x.shape[:-2])
+        if len(elements) > 1 or not is_mask:
+            for n in elements:
+                sizes[n] = full[n]
+        if len(self.heads) > 1:
+            for n in self.heads:
+                sizes[n] = full[n]
+        x = x.expand(*sizes, *x.shape[-2:]).permute(*elements, *self.heads, -2, -1)
+        first, second = (prod(sizes[n] for n in some) for some in (elements, self.heads))
+        return x.reshape(first, second, *x.shape[-2:])
+
+    def unfold(self, x: Tensor, lead: Sequence[int]) -> Tensor:
+        """Give (elements, heads, rows, columns) the leading sizes `lead` again."""
+        full = self._sizes(lead)
+        order = (*self._elements(len(full)), *self.heads)
+        x = x.reshape(*(full[n] for n in order), *x.shape[-2:])
+        back = [order.index(n) for n in range(len(full))]
+        return x.permute(*back, -2, -1).reshape(*lead, *x.shape[-2:])
+
+    def _sizes(self, lead: Sequence[int]) -> tuple[int, ...]:
+        return self.split or tuple(lead)
+
+    def _elements(self, count: int) -> tuple[int, ...]:
+        return tuple(n for n in range(count) if n not in self.heads)
+
+    def _unfolded(self, x: Tensor, count: int) -> Tensor:
+        x = x[(None,) * (count + 2 - x.dim())] if x.dim() < count + 2 else x
+        if not self.split:
+            return x
+        ones = (1,) * len(self.split)
+        is_whole = x.shape[0] > 1 or prod(self.split) == 1
+        split: Tensor = x.unflatten(0, self.split if is_whole else ones)
+        return split
+
+
+def usual(lead: Sequence[int], heads: int | None = None) -> Layout:
+    """Guess the layout by the number of leading dimensions, the last of which are usually heads.
+
+    Where the number of `heads` is known, a single leading dimension holds elements and heads.
+    """
+    if len(lead) == 1 and heads is not None:
+        return Layout((lead[0] // heads, heads), (1,))
+    return Layout(heads=(len(lead) - 1,) if len(lead) > 1 else ())

@@ -1,0 +1,32 @@
+"""Counts the calls of attention within one run of a module, so that they are told apart."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from torch import nn
+
+
+class Runs(threading.local):
+    """How many calls of attention each module made in its last run, in this thread."""
+
+    def __init__(self) -> None:
+        self._calls: dict[int, int] = {}
+
+    def begin(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        """Note that a module runs."""
+        self._calls.pop(id(module), None)
+
+    def next(self, module: nn.Module) -> int:
+        """Count a further call of attention in the present run; the first is 0."""
+        count = self._calls.get(id(module), 0)
+        self._calls[id(module)] = count + 1
+        return count
+
+    def clear(self) -> None:
+        """Forget all runs: a backward pass may run parts of modules again."""
+        self._calls.clear()
+
+
+runs = Runs()
