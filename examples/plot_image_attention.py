@@ -6,8 +6,8 @@ Attention over the picture itself: which patches does a patch read, in each head
 A vision transformer cuts a picture into patches, and its heads let patches read each other. The
 heads here are simple enough to check by eye: one gives attention to patches of the same colour, one
 to patches nearby, and one to patches that are both. So by colour, a patch of the red roof gives all
-its attention to the nine patches of the roof; by place, a quarter of it goes elsewhere. Rollout says
-what passes through two layers of such heads: the roof still gets 92 %.
+its attention to the nine patches of the roof; by place, a quarter of it goes elsewhere. Rollout
+says what passes through two layers of such heads: the roof still gets 92 %.
 
 For a model of your own, capture its run and say where the patches lie, as in
 ``run.trace.on_grid(14, 14, image_size=(224, 224))``; all pictures below then work as they are.
@@ -32,9 +32,9 @@ def landscape() -> np.ndarray:
         (0.99, 0.86, 0.30): (x - 0.8) ** 2 + (y - 0.2) ** 2 < 0.008,  # the sun
         (0.36, 0.58, 0.22): y > 0.64 - 0.08 * np.sin(5 * x + 0.6),  # the meadow
         (0.92, 0.86, 0.74): (abs(x - 0.32) < 0.13) & (abs(y - 0.66) < 0.1),  # the wall
-        (0.70, 0.18, 0.14): (0.36 < y) & (y < 0.57) & (abs(x - 0.32) < 1.1 * (y - 0.36)),  # roof
-        (0.35, 0.20, 0.10): (abs(x - 0.32) < 0.03) & (0.62 < y) & (y < 0.76),  # the door
-        (0.38, 0.24, 0.12): (abs(x - 0.74) < 0.02) & (0.58 < y) & (y < 0.8),  # the trunk
+        (0.70, 0.18, 0.14): (y > 0.36) & (y < 0.57) & (abs(x - 0.32) < 1.1 * (y - 0.36)),  # roof
+        (0.35, 0.20, 0.10): (abs(x - 0.32) < 0.03) & (y > 0.62) & (y < 0.76),  # the door
+        (0.38, 0.24, 0.12): (abs(x - 0.74) < 0.02) & (y > 0.58) & (y < 0.8),  # the trunk
         (0.10, 0.34, 0.14): (x - 0.74) ** 2 + (y - 0.52) ** 2 < 0.013,  # the crown
     }
     for colour, where in parts.items():
