@@ -37,10 +37,12 @@ class AnyModules(Modules):
         return self.note_stack(call, stack)
 
     def note_stack(self, call: SeenCall, stack: str) -> str:
-        """Note the stack of a call's module, and whether it is one of cross-attention."""
+        """Note the stack of a call's module, and what its tokens are."""
         self.stacks[self.name(call.module)] = stack
         if self._crosses(call):
             self.crossing.add(stack)
+        if call.is_foreign:
+            self.foreign.add(stack)
         return stack
 
     def __init__(self, model: nn.Module) -> None:
