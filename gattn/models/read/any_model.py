@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from gattn.models.hugging_face.given import Given, arguments
 from gattn.models.hugging_face.media import Belonging
@@ -13,7 +14,6 @@ from gattn.models.read.following import Progress
 from gattn.models.read.modules import Modules
 from gattn.models.read.runs import runs
 from gattn.models.read.seen_call import SeenCall
-from gattn.models.read.stacks import kind_of
 from gattn.models.read.tracking import Tracker
 
 
@@ -27,8 +27,9 @@ class AnyModules(Modules):
         kind of keys change.
         """
         name = self.name(call.module)
-        home, inner = kind_of(name)
-        path = ".".join(part for part in (home, inner) if part) or type(call.module).__name__
+        if name not in self._paths:
+            self._paths[name] = self._path(name) or type(call.module).__name__
+        path = self._paths[name]
         sizes = call.query.shape[1], self._crosses(call), call.part
         stack = path if not call.part else f"{path} {call.part + 1}"
         while self._sizes.setdefault(stack, sizes) != sizes:
@@ -45,6 +46,25 @@ class AnyModules(Modules):
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
         self._sizes: dict[str, object] = {}
+        self._paths: dict[str, str] = {}
+        self._numbers: dict[object, list[set[str]]] = {}
+        for name, module in model.named_modules():
+            numbers = [part for part in _parts(name) if part.isdigit()]
+            known = self._numbers.setdefault(_kind(name, module), [set() for _ in numbers])
+            for values, number in zip(known, numbers, strict=True):
+                values.add(number)
+
+    def _path(self, name: str) -> str:
+        """Return a module's path without the number of its layer.
+
+        That is the last number in which modules of its type differ, else the first.
+        """
+        parts = _parts(name)
+        places = [n for n, part in enumerate(parts) if part.isdigit()]
+        known = self._numbers[_kind(name, self.model.get_submodule(name))]
+        varying = [n for n, some in zip(places, known, strict=True) if len(some) > 1]
+        layer = [*places[:1], *varying][-1:]
+        return ".".join(part for n, part in enumerate(parts) if n not in layer)
 
     @staticmethod
     def _crosses(call: SeenCall) -> bool:
@@ -56,10 +76,23 @@ class AnyModules(Modules):
         """Layers are numbered by the calls alone."""
 
 
+def _parts(name: str) -> list[str]:
+    return [part for part in name.split(".") if part and part != "_orig_mod"]
+
+
+def _kind(name: str, module: nn.Module) -> tuple[type[nn.Module], tuple[str, ...]]:
+    """Return what modules have in common that differ only in numbers of their paths."""
+    return type(module), tuple("" if part.isdigit() else part for part in _parts(name))
+
+
 class AnyTracker(Tracker):
     """What is known of the present call of a model of any library."""
 
     modules: AnyModules
+
+    def __init__(self, model: nn.Module, known: Tracker | None = None) -> None:
+        super().__init__(model, known)
+        self.needs_tokenizer = True
 
     @staticmethod
     def _modules_of(model: nn.Module) -> AnyModules:
@@ -70,6 +103,8 @@ class AnyTracker(Tracker):
         self.progress = Progress()
         self._take(Given(self.model, {}))
         self.inputs = arguments(module, args, kwargs)
+        if (ids := _ids(self.inputs)) is not None:
+            self.progress.note_ids(self.modules.side, ids, 0)
         self._nodes: dict[str, tuple[int, int]] = {}
         self.is_calling = True
 
@@ -97,3 +132,13 @@ class AnyTracker(Tracker):
     def generates(self, length: int) -> bool:
         """Return whether a call's tokens were generated: that is not known here."""
         return False
+
+
+def _ids(inputs: Mapping[str, Any]) -> Tensor | None:
+    """Find the ids of tokens: the only input of integers, (batch, tokens) or (tokens,)."""
+    found = [
+        x
+        for x in inputs.values()
+        if isinstance(x, Tensor) and x.dtype in (torch.int32, torch.int64) and x.dim() in (1, 2)
+    ]
+    return torch.atleast_2d(found[0]) if len(found) == 1 else None
