@@ -127,14 +127,14 @@ def layer(side: str, size: int, device: str, *, pair: bool) -> Side:
     if side == "peer":
         edge_index = graph.edge_index.to(device)
         return Side(lambda: theirs(x, edge_index))
-    ours = GraphAttention(
-        HEADS * DIM, HEADS, weight=gatv2(theirs.att.detach()[0]) if pair else None
-    ).to(device)
+    weight = gatv2(theirs.att.detach()[0]) if pair else None
+    ours = GraphAttention(HEADS * DIM, DIM, HEADS, weight=weight, project_output=True).to(device)
     names = ("lin_r", "lin_l", "lin_l") if pair else ("lin_query", "lin_key", "lin_value")
     projections = (ours.project_query, ours.project_key, ours.project_value)
     with torch.no_grad():
         for projection, name in zip(projections, names, strict=True):
             projection.load_state_dict(getattr(theirs, name).state_dict())
+        assert ours.project_output is not None
         nn.init.eye_(ours.project_output.weight)
         nn.init.zeros_(ours.project_output.bias)
     return Side(lambda: ours(x, graph))

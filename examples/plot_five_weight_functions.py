@@ -23,7 +23,7 @@ torch.manual_seed(3)
 words = sorted(set(tokens))
 features = torch.randn(len(words), 16)[[words.index(token) for token in tokens]]
 graph = TokenGraph.causal(len(tokens))
-layer = GraphAttention(16, num_heads=2)
+layer = GraphAttention(16, 8, heads=2)
 
 weights = {
     "scaled dot product": ScaledDotProduct(),
@@ -35,7 +35,7 @@ weights = {
 
 figure, axes = plt.subplots(1, 5, figsize=(21, 4.4), layout="constrained")
 for ax, (name, weight) in zip(axes, weights.items(), strict=True):
-    same = GraphAttention(16, num_heads=2, weight=weight)
+    same = GraphAttention(16, 8, heads=2, weight=weight)
     same.load_state_dict(layer.state_dict(), strict=False)
     head = same.graphs(features, graph, tokens=tokens)[0]
     head.draw("matrix", ax=ax)

@@ -33,7 +33,7 @@ def sequences(batch: int) -> tuple[torch.Tensor, torch.Tensor]:
 # %%
 # One layer with one head. What it attends to before training:
 
-layer = GraphAttention(CHANNELS, num_heads=1)
+layer = GraphAttention(CHANNELS, CHANNELS)
 optimizer = torch.optim.Adam(layer.parameters(), lr=0.02)
 example, _ = sequences(1)
 flag = int(example[0, :, 1].argmax())

@@ -10,6 +10,7 @@ from torch import Tensor
 from gattn.engines import edges, tiles
 from gattn.engines.call import AttentionCall, attention_call, naming_shapes
 from gattn.engines.choice import choose, choose_for_graphs, named
+from gattn.engines.watching import watched
 from gattn.errors import CaptureError
 from gattn.graph.listing import check_edges
 from gattn.graph.token_graph import TokenGraph
@@ -80,9 +81,14 @@ def graph_attention(
     call, lead = attention_call(
         query, key, graph, weight, normalizer, value, edge_features, dropout, compile
     )
-    with naming_shapes(call):
-        chosen = choose(call) if engine is None else named(engine, call)
-        output: Tensor = chosen.run(call)
+
+    def run(some: AttentionCall) -> Tensor:
+        with naming_shapes(some):
+            chosen = choose(some) if engine is None or some is not call else named(engine, some)
+            output: Tensor = chosen.run(some)
+        return output
+
+    output = watched(None, call, run)
     return output.reshape(*lead, *output.shape[1:])
 
 

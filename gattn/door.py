@@ -51,6 +51,18 @@ def draw_text(shown: object, query: int | str | None, **options: Any) -> Axes:
     return axes
 
 
+def draw_located(name: str, *arguments: Any, **options: Any) -> Axes:
+    """Draw where tokens lie: `draw_image`, `draw_time` or `draw_graph` of `gattn.drawing`."""
+    axes: Axes = getattr(import_module("gattn.drawing"), name)(*arguments, **options)
+    return axes
+
+
+def draw_images(trace: AttentionTrace, *arguments: Any, **options: Any) -> Figure:
+    """Draw several heads over a picture; see `gattn.drawing.draw_images`."""
+    figure: Figure = import_module("gattn.drawing").draw_images(trace, *arguments, **options)
+    return figure
+
+
 class Shown:
     """What can be saved to a file, and shown as a page in a browser or notebook."""
 

@@ -25,7 +25,7 @@ TAKE_WEIGHTS = {
     "graph_attention": lambda weight: graph_attention(
         *[torch.ones(1, 4, 2)] * 3, TokenGraph.causal(4), weight=weight
     ),
-    "GraphAttention": lambda weight: GraphAttention(4, weight=weight),
+    "GraphAttention": lambda weight: GraphAttention(4, 4, weight=weight),
     "sum": lambda weight: ScaledDotProduct() + weight,
     "Swap": lambda weight: gattn.Swap(weight=weight),
     "check": check_weight_function,

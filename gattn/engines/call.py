@@ -39,6 +39,7 @@ class AttentionCall:
     `edge_features` (E, F) in the graph's edge order, or (Q, K, F); `dropout` is the share of the
     attention that is dropped at random. `compile` asks for the weight function to be compiled.
     `first_key` is the position of the first key: a sliding cache has dropped those before it.
+    `features_to_value` (H, F, V) turns an edge's features into what it adds to its key's value.
     """
 
     query: Tensor
@@ -51,6 +52,7 @@ class AttentionCall:
     dropout: float = 0.0
     compile: bool = False
     first_key: int = 0
+    features_to_value: Tensor | None = None
 
     def __post_init__(self) -> None:
         queries, keys = self.query.shape[-2], self.key.shape[-2]
@@ -66,7 +68,7 @@ class AttentionCall:
                 f"move them there with .to({str(self.query.device)!r})."
             )
         if self.edge_features is not None:
-            _check_features(self.edge_features, graph)
+            check_features(self.edge_features, graph)
 
     @cached_tensor
     def positions(self) -> Positions:
@@ -117,7 +119,7 @@ class AttentionCall:
     @property
     def wants_gradient(self) -> bool:
         """Whether the output has a gradient, judging by the tensors and parameters."""
-        known = (self.query, self.key, self.value, self.edge_features)
+        known = (self.query, self.key, self.value, self.edge_features, self.features_to_value)
         learned = (*self.weight.parameters(), *self.normalizer.parameters())
         return torch.is_grad_enabled() and any(
             x is not None and x.requires_grad for x in (*known, *learned)
@@ -197,6 +199,7 @@ def attention_call(
     edge_features: Tensor | None = None,
     dropout: float = 0.0,
     compile: bool = False,
+    features_to_value: Tensor | None = None,
 ) -> tuple[AttentionCall, torch.Size]:
     """Check the inputs and flatten their leading dimensions; also give these."""
     if not isinstance(graph, (TokenGraph, EdgeList)):
@@ -222,6 +225,7 @@ def attention_call(
         edge_features,
         dropout,
         compile,
+        features_to_value=features_to_value,
     )
     return call, lead
 
@@ -251,7 +255,7 @@ def _checked_lead(tensors: dict[str, Tensor]) -> torch.Size:
     return lead
 
 
-def _check_features(features: Tensor, graph: TokenGraph | EdgeList) -> None:
+def check_features(features: Tensor, graph: TokenGraph | EdgeList) -> None:
     """Refuse edge features that are neither (edges, F) in the graph's order nor (Q, K, F)."""
     expected: tuple[int, ...] = (graph.num_queries, graph.num_keys)
     if features.dim() == 2:

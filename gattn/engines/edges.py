@@ -10,7 +10,7 @@ from torch import Tensor
 
 from gattn.engines.call import AttentionCall
 from gattn.engines.memory import Pasted, Recomputed, keep_freed_memory, uncompiled
-from gattn.engines.scoring import PIECE_NUMBERS, score_edges
+from gattn.engines.scoring import PIECE_NUMBERS, score_edges, sorted_features
 from gattn.engines.sparse import GROUPED_EDGES, neighbour_sums
 from gattn.graph.rules.neighbourhoods import Neighbourhoods
 from gattn.normalizers.base import widened
@@ -28,13 +28,38 @@ def can_run(call: AttentionCall) -> str | None:
 def run(call: AttentionCall) -> Tensor:
     """Compute the output, (B, H, Q, V)."""
     keep_freed_memory()
-    edges = call.edges
-    attention = _normalized(call, score_edges(call))
+    return times_values(call, attention(call))
+
+
+@uncompiled
+def attention(call: AttentionCall) -> Tensor:
+    """Compute the attention of the sorted edges before dropout, (B, H, E)."""
+    return _normalized(call, score_edges(call))
+
+
+@uncompiled
+def times_values(call: AttentionCall, attention: Tensor) -> Tensor:
+    """Multiply the attention of the sorted edges with the values: (B, H, Q, V)."""
     attention = torch.dropout(attention, call.dropout, train=call.dropout > 0)
     value = widened(call.value)
     attention = attention.to(value.dtype)
-    output = neighbour_sums(attention.flatten(0, 1), value.flatten(0, 1), edges)
-    return output.view(*call.query.shape[:3], value.shape[-1]).to(call.value.dtype)
+    output = neighbour_sums(attention.flatten(0, 1), value.flatten(0, 1), call.edges)
+    output = output.view(*call.query.shape[:3], value.shape[-1])
+    if call.features_to_value is not None:
+        output = output + _times_features(call, attention) @ call.features_to_value.to(value.dtype)
+    return output.to(call.value.dtype)
+
+
+def _times_features(call: AttentionCall, attention: Tensor) -> Tensor:
+    """Multiply the attention of the sorted edges with their features: (B, H, Q, F)."""
+    features = sorted_features(call, slice(None))
+    assert features is not None
+    count = len(features)
+    each_its_own_key = torch.arange(count, device=features.device)
+    edges = Neighbourhoods(call.edges.pointer, each_its_own_key, count)
+    features = features.to(attention.dtype).expand(call.batch_heads, -1, -1)
+    summed: Tensor = neighbour_sums(attention.flatten(0, 1), features, edges)
+    return summed.view(*attention.shape[:2], *summed.shape[1:])
 
 
 def _normalized(call: AttentionCall, scores: Tensor) -> Tensor:

@@ -14,12 +14,17 @@ from gattn.normalizers.base import widened
 _LEAST_SCALE = torch.finfo(torch.float32).tiny
 _VECTOR = 16
 
+VALUES_OF_EDGES = "edges add their features to the values"
+"""Why an engine that never lists edges cannot run a call."""
+
 
 def can_run(call: AttentionCall) -> str | None:
     """Run a softmax of a dot product on a complete or causal graph."""
     graph = call.graph
     if not isinstance(graph, TokenGraph):
         return "a plain edge_index is neither complete nor causal"
+    if call.features_to_value is not None:
+        return VALUES_OF_EDGES
     if not call.is_shared_out_by_softmax:
         return "the normalizer is not a softmax without a sink"
     if isinstance(graph.rule, Causal) and (

@@ -5,23 +5,24 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple, ParamSpec, cast
 
 import torch
 from torch import Tensor
 from torch.autograd import Function
 from torch.utils.checkpoint import checkpoint
 
-from gattn.engines.call import AttentionCall
 from gattn.weights.base import Tree
+
+P = ParamSpec("P")
 
 _KEPT_BYTES = 30 * 2**20
 """A block that glibc then keeps; it gives blocks of 32 MiB and more back at once."""
 
 
-def uncompiled(run: Callable[[AttentionCall], Tensor]) -> Callable[[AttentionCall], Tensor]:
+def uncompiled(run: Callable[P, Tensor]) -> Callable[P, Tensor]:
     """Keep `torch.compile` out of an engine: it would unroll its loops over blocks."""
-    return cast("Callable[[AttentionCall], Tensor]", torch.compiler.disable(run))
+    return cast("Callable[P, Tensor]", torch.compiler.disable(run))
 
 
 class Recomputed:

@@ -56,14 +56,20 @@ def score_edges(call: AttentionCall, rows: slice | None = None) -> Tensor:
 
 def _pairs(call: AttentionCall, edges: slice) -> Pairs:
     """Describe a run of the call's sorted edges."""
-    neighbours, order = call.edges, call.edges.order
-    query, key, features = neighbours.query[edges], neighbours.key[edges], call.edge_features
-    if features is not None and features.dim() == 3:
-        features = features[query, key]
-    elif features is not None:
-        features = features[edges] if order is None else features[order[edges]]
+    features = sorted_features(call, edges)
+    query, key = call.edges.query[edges], call.edges.key[edges]
     query, key = query + (call.graph.query_offset + call.first_key), key + call.first_key
     return Pairs(query[:, None], key[:, None], features)
+
+
+def sorted_features(call: AttentionCall, edges: slice) -> Tensor | None:
+    """Take the features of a run of the call's sorted edges: (edges, F)."""
+    neighbours, order, features = call.edges, call.edges.order, call.edge_features
+    if features is not None and features.dim() == 3:
+        return features[neighbours.query[edges], neighbours.key[edges]]
+    if features is None or order is None:
+        return None if features is None else features[edges]
+    return features[order[edges]]
 
 
 def _in_pieces(call: AttentionCall, edges: slice) -> Tensor:

@@ -12,7 +12,7 @@ from torch import Tensor
 from gattn.engines import blocks
 from gattn.engines.blocks import Tiles
 from gattn.engines.call import AttentionCall
-from gattn.engines.fused import attend
+from gattn.engines.fused import VALUES_OF_EDGES, attend
 from gattn.engines.memory import (
     Pasted,
     Recomputed,
@@ -55,6 +55,8 @@ def can_run(call: AttentionCall) -> str | None:
     """Run on a token graph, unless edge features come as a list of edges."""
     if not isinstance(call.graph, TokenGraph):
         return "a plain edge_index has no tiles"
+    if call.features_to_value is not None:
+        return VALUES_OF_EDGES
     if call.edge_features is not None and call.edge_features.dim() == 2:
         return "edge features are (edges, F): tiles need (queries, keys, F)"
     return None

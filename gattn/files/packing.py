@@ -19,6 +19,8 @@ from gattn.files.plain import to_json
 from gattn.graph import rules
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads import steps
+from gattn.heads.geometry import Geometry
+from gattn.heads.geometry.written import KINDS
 from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
@@ -40,6 +42,7 @@ CLASSES: dict[str, type[Any]] = {
         rules.Prefix,
         rules.Strided,
         rules.Window,
+        *KINDS.values(),
     )
 }
 
@@ -94,12 +97,13 @@ class Packer:
             return to_json(value)
         stored = [one.name for one in fields(value) if one.metadata.get("is_stored", True)]
         parts = {name: getattr(value, name) for name in stored}
-        if not parts.get("edits", True):
-            del parts["edits"]  # So that versions without edits can read the file.
+        for name in ("edits", "geometry", "query_geometry"):
+            if parts.get(name, True) is None or parts.get(name) == ():
+                del parts[name]  # So that versions without it can read the file.
         if isinstance(value, AttentionGraph):
             parts |= {"graph": _readable(value), "kept_by": steps.to_text(value.kept_by)}
         packed = {type(value).__name__: {name: self.pack(part) for name, part in parts.items()}}
-        return self._share(packed) if isinstance(value, TokenGraph) else packed
+        return self._share(packed) if isinstance(value, TokenGraph | Geometry) else packed
 
     def _share(self, packed: dict[str, Any]) -> dict[str, int]:
         place = self._places.setdefault(canonical(packed), len(self.shared))

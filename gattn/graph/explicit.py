@@ -48,11 +48,37 @@ def from_edge_index(
     num_queries: int | None = None,
     num_keys: int | None = None,
 ) -> TokenGraph:
-    """Edges from torch-geometric's ``edge_index = [key; query]``; duplicates merge.
+    """Edges from torch-geometric's ``edge_index = [key; query]``, sorted by query, then key.
 
-    Give `num_tokens`, or for cross-attention `num_queries` and `num_keys`. A token graph sorts
-    its edges by query, then key. `AttentionGraph.from_edges` takes numbers in the given order, and
-    `arrange` brings them into the graph's own.
+    A token graph has an order of its own, and each edge once: duplicates merge. Numbers of the
+    given edges do not follow that order. ``order = graph.permutation(edge_index)`` puts them into
+    it, as ``numbers[order]``; `arrange` does so at once, and `AttentionGraph.from_edges` keeps each
+    number with its edge. A graph whose edges were given in another order refuses numbers until you
+    pass ``graph.sorted()``.
+
+    Parameters
+    ----------
+    edge_index : Tensor, array or lists (2, edges)
+        The source of each edge, the key, and its target, the query.
+    num_tokens : int, optional
+        How many tokens there are.
+    num_queries, num_keys : int, optional
+        In place of `num_tokens` in cross-attention.
+
+    Raises
+    ------
+    GraphError
+        If the edges are not whole numbers (2, edges), name tokens that do not exist, or it is not
+        said how many there are.
+
+    Examples
+    --------
+    >>> edges = torch.tensor([[2, 0, 1], [2, 1, 2]])
+    >>> graph = TokenGraph.from_edge_index(edges, 3)
+    >>> graph.edge_index.tolist()
+    [[0, 1, 2], [1, 2, 2]]
+    >>> torch.equal(edges[:, graph.permutation(edges)], graph.edge_index)
+    True
     """
     edge_index = whole_numbers(edge_index, "edge_index")
     if edge_index.dim() != 2 or edge_index.shape[0] != 2:

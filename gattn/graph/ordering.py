@@ -41,24 +41,39 @@ def refuse_numbers(graph: TokenGraph, name: str, otherwise: str) -> None:
         )
 
 
-def arrange(
-    graph: TokenGraph, edge_index: Tensor | ArrayLike, edge_features: Tensor | ArrayLike
-) -> Tensor:
-    """Bring features of the edges of `edge_index` into the order of ``graph.sorted()``.
+def permutation(graph: TokenGraph, edge_index: Tensor | ArrayLike) -> Tensor:
+    """Find each of the graph's edges in a list of edges.
+
+    With ``order = graph.permutation(edge_index)``, ``edge_index[:, order]`` is the graph's own
+    ``edge_index``, and ``numbers[order]`` are numbers of the given edges in the graph's order. Back
+    go ``numbers[order.argsort()]``.
+
+    Parameters
+    ----------
+    edge_index : Tensor or array (2, edges)
+        The graph's edges ``[key; query]``, each once, in any order.
+
+    Returns
+    -------
+    Tensor
+        The place of each edge of the graph among those given, int64 (edges,).
 
     Raises
     ------
     GraphError
         If `edge_index` does not hold each edge of this graph exactly once: with a duplicate it
-        would be unclear whose feature counts.
+        would be unclear whose number counts.
+
+    Examples
+    --------
+    >>> edges = torch.tensor([[2, 0, 1], [2, 1, 2]])  # keys, and the queries that read them
+    >>> graph = TokenGraph.from_edge_index(edges, 3)
+    >>> graph.permutation(edges).tolist()
+    [1, 2, 0]
     """
     edge_index = whole_numbers(edge_index, "edge_index")
-    features = as_tensor(edge_features, "edge_features")
-    if edge_index.dim() != 2 or len(edge_index) != 2 or not features.dim():
-        raise GraphError(
-            "edge_index must have shape (2, edges), and edge_features a row per edge, not "
-            f"{tuple(edge_index.shape)} and {tuple(features.shape)}."
-        )
+    if edge_index.dim() != 2 or len(edge_index) != 2:
+        raise GraphError(f"edge_index must have shape (2, edges), not {tuple(edge_index.shape)}.")
     order = torch.argsort(edge_index[0], stable=True)
     order = order[torch.argsort(edge_index[1, order], stable=True)]
     found = edge_index[:, order]
@@ -71,6 +86,23 @@ def arrange(
             f"edge_index must hold each of the graph's {graph.num_edges} edges exactly once to "
             f"say which feature belongs to which; {twice or f'it has {found.shape[1]}'}."
         )
+    return order
+
+
+def arrange(
+    graph: TokenGraph, edge_index: Tensor | ArrayLike, edge_features: Tensor | ArrayLike
+) -> Tensor:
+    """Bring features of the edges of `edge_index` into the order of ``graph.sorted()``.
+
+    Raises
+    ------
+    GraphError
+        As `permutation` does, or if there is not one row of features per edge.
+    """
+    features = as_tensor(edge_features, "edge_features")
+    if not features.dim():
+        raise GraphError("edge_features must have a row per edge, not shape ().")
+    order = permutation(graph, edge_index)
     if len(features) != len(order):
         raise GraphError(f"There are {len(order)} edges, but {len(features)} features.")
     return features[order.to(features.device)]

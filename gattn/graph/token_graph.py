@@ -275,7 +275,8 @@ class TokenGraph:
         """Declare that numbers of edges follow the graph's own order, that of ``edge_index``.
 
         A graph whose edges were given in another order refuses such numbers, as they might follow
-        either order. `arrange` brings numbers in the given order into the graph's own.
+        either order. `permutation` says where each of its edges stands in a list of edges, and
+        `arrange` brings numbers in the given order into the graph's own.
         """
         return replace(self, is_reordered=False) if self.is_reordered else self
 
@@ -285,6 +286,7 @@ class TokenGraph:
             return self
         return replace(self, rule=self.rule.to(torch.device(device)))
 
+    permutation = ordering.permutation
     arrange = ordering.arrange
     to_networkx = networks.to_networkx
 

@@ -2,23 +2,155 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from gattn.edit_records import from_identity
-from gattn.errors import GraphError, ShapeError
+from gattn.errors import GattnError, GraphError, SelectionError, ShapeError
 from gattn.graph.token_graph import TokenGraph
-from gattn.heads.edge_lists import as_floats, texts
+from gattn.heads.given.edge_lists import as_floats, texts
+from gattn.heads.given.labelled import Labelled, is_labelled, read_labelled
 from gattn.heads.head import AttentionGraph
-from gattn.heads.labelled import Labelled, is_labelled, read_labelled
 from gattn.heads.merging import unless_counted
+from gattn.heads.stack import Stack
 from gattn.keep import All, Keep, as_keep
 
+if TYPE_CHECKING:
+    from gattn.heads.trace import AttentionTrace
+
+Texts: TypeAlias = Sequence[str] | Mapping[str, Sequence[str]]
+"""The texts of tokens, of all stacks or by stack."""
+
 _SIZES = "(layers, heads, queries, keys)"
+
+
+def from_arrays(
+    cls: type[AttentionTrace],
+    attention: Any,
+    tokens: Texts = (),
+    *,
+    query_tokens: Texts = (),
+    graph: TokenGraph | Mapping[str, TokenGraph] | None = None,
+    keep: Keep = All(),  # noqa: B008
+    stack: str = "attention",
+    model: str = "",
+) -> AttentionTrace:
+    """Read arrays of attention, such as a model's own ``attentions``.
+
+    An array cannot tell an edge of attention 0 from a missing edge. Without `graph`, every
+    token may attend to all tokens; or, if no head of any layer attends to a later token, to
+    all up to itself. Zeros among these are edges of attention 0. If that is wrong, as with a
+    sliding window or padding, pass `graph`. It only matters to what counts edges, or compares
+    with even attention.
+
+    Parameters
+    ----------
+    attention : array or Tensor (layers, heads, queries, keys), list of layers, or mapping
+        ``attention[l, h, i, j]`` is the attention of query i to key j. Layers in a list are
+        (heads, queries, keys), or (1, heads, queries, keys) as in a model's ``attentions``; their
+        numbers of heads may differ. Labelled arrays (`xarray.DataArray`) keep their numbers of
+        layers and heads, positions, tokens (``key_token``, ``query_token``) and edits. Several
+        stacks are a mapping of their names to such arrays, as in ``{"encoder": ..., "cross":
+        ...}``.
+    tokens : sequence of str, or mapping of stack to these
+        The tokens' texts (of the keys, if `query_tokens` are given).
+    query_tokens : sequence of str, or mapping of stack to these
+        The queries' texts, in cross-attention.
+    graph : TokenGraph, or mapping of stack to these, optional
+        Who may attend to whom. Without it, queries and keys are different tokens if their
+        numbers differ or `query_tokens` are given; a decoding step is
+        ``TokenGraph.causal(1, num_keys=n, query_offset=n - 1)``.
+    keep : Keep
+        Which edges to keep; all by default.
+    stack : str
+        The name of the stack of layers, if there is one.
+    model : str
+        The model's name.
+
+    Raises
+    ------
+    ShapeError
+        If the array has another shape or holds a batch, a number is not finite, or labels cannot
+        be kept.
+    GraphError
+        If there is attention that `graph` does not allow.
+    SelectionError
+        If tokens or graphs are given for a stack that is not there.
+
+    Examples
+    --------
+    >>> trace = AttentionTrace.from_arrays([[[[1.0, 0.0], [0.3, 0.7]]]], tokens=["the", "dog"])
+    >>> trace[0, 0]
+    AttentionGraph(layer 0, head 0, 2 tokens, 3 edges, keep=All(), 100.0 % of the attention)
+    """
+    if hint := _of_output(attention):
+        raise ShapeError(hint)
+    keep = as_keep(keep)
+    is_named = isinstance(attention, Mapping)
+    given: Mapping[str, Any] = attention if is_named else {stack: attention}
+    options = {"tokens": tokens, "query_tokens": query_tokens, "graph": graph}
+    by_stack = _by_stack(given, options, shared={"tokens", "graph"} if is_named else set(options))
+    stacks = {}
+    for name, arrays in given.items():
+        try:
+            heads = heads_from(arrays, **by_stack[name], keep=keep, model=model)
+        except GattnError as error:
+            if not is_named:
+                raise
+            raise type(error)(f"Stack {name!r}: {error}") from error
+        stacks[name] = Stack(name, heads)
+    return cls(stacks, model)
+
+
+def _by_stack(
+    given: Mapping[str, Any], options: Mapping[str, Any], shared: set[str]
+) -> dict[str, dict[str, Any]]:
+    """Say what each stack gets of the options: its own, or what all of them share."""
+    if not given or not all(isinstance(name, str) for name in given):
+        raise ShapeError(
+            "Several stacks are a mapping of their names to arrays, as in "
+            f'{{"encoder": arrays, "cross": arrays}}, not of {list(given)!r:.80}.'
+        )
+    found: dict[str, dict[str, Any]] = {name: {} for name in given}
+    for option, value in options.items():
+        if isinstance(value, Mapping):
+            if unknown := sorted(set(value) - set(given)):
+                raise SelectionError(
+                    f"{option} names the stack {unknown[0]!r}; there are {sorted(given)}."
+                )
+            for name in set(value) & set(given):
+                found[name][option] = value[name]
+        elif option in shared:
+            for one in found.values():
+                one[option] = value
+        elif len(value):
+            raise SelectionError(
+                f"Of several stacks, say which has these {option}, as in "
+                f"{option}={{{list(given)[-1]!r}: [...]}}."
+            )
+    return found
+
+
+def _of_output(attention: Any) -> str:
+    """Say what to pass of a model's output."""
+    kind = type(attention).__name__
+    if attention is None:
+        return (
+            "There is no attention. A model returns it with output_attentions=True, loaded with "
+            'attn_implementation="eager"; gattn.capture needs neither.'
+        )
+    if hasattr(attention, "attentions"):
+        return f"Pass the .attentions of the {kind}."
+    if hasattr(attention, "encoder_attentions"):
+        return (
+            f'Pass the stacks of the {kind} output, as in {{"encoder": output.encoder_attentions, '
+            '"decoder": output.decoder_attentions, "cross": output.cross_attentions}.'
+        )
+    return ""
 
 
 def heads_from(
@@ -27,11 +159,10 @@ def heads_from(
     *,
     query_tokens: Sequence[str] = (),
     graph: TokenGraph | None = None,
-    keep: Keep = All(),  # noqa: B008
-    model: str = "",
+    keep: Keep,
+    model: str,
 ) -> dict[tuple[int, int], AttentionGraph]:
-    """Build the heads of a trace, by (layer, head); see `AttentionTrace.from_arrays`."""
-    keep = as_keep(keep)
+    """Build the heads of a stack, by (layer, head); see `from_arrays`."""
     if graph is not None and not isinstance(graph, TokenGraph):
         raise GraphError(
             f"graph must be a TokenGraph, such as TokenGraph.causal(5), not {graph!r}."
@@ -107,20 +238,27 @@ def _layers(attention: Any) -> Iterator[Tensor]:
         for n, part in enumerate(attention):
             yield _one_layer(part, n)
         return
-    if hasattr(attention, "attentions"):
-        raise ShapeError(f"Pass the .attentions of the {type(attention).__name__}.")
     values = as_floats(attention, "attention")
-    if values.dim() != 4:
+    if values.dim() == 5 and values.shape[1] != 1:
+        raise ShapeError(
+            f"Attention {tuple(values.shape)} holds a batch of {values.shape[1]} texts: choose "
+            "one, as in attention[:, 0], and leave out its padding."
+        )
+    if values.dim() not in (4, 5):
         raise ShapeError(
             f"Attention is an array {_SIZES}, or a list of layers (heads, queries, keys), not "
-            f"{tuple(values.shape)}; for one matrix there is AttentionGraph.from_dense."
+            f"{tuple(values.shape)}; a single layer is [attention], and for one matrix there is "
+            "AttentionGraph.from_dense."
         )
-    yield from values
+    yield from values[:, 0] if values.dim() == 5 else values
 
 
 def _one_layer(part: Any, n: int) -> Tensor:
     if part is None:
-        raise ShapeError(f"Layer {n} has no attention: leave such layers out.")
+        raise ShapeError(
+            f"Layer {n} has no attention: leave such layers out. A model returns attention if it "
+            'is loaded with attn_implementation="eager"; gattn.capture needs no such thing.'
+        )
     if isinstance(part, tuple):
         raise ShapeError(
             f"Layer {n} is a tuple of {len(part)}: what generate() gives are steps of layers. Pass "
@@ -144,7 +282,8 @@ def _check_layer(layer: Tensor, n: int, first: Tensor) -> None:
     if layer.shape[1:] != first.shape[1:]:
         raise ShapeError(
             f"Layer {n} has queries and keys {tuple(layer.shape[1:])}, layer 0 has "
-            f"{tuple(first.shape[1:])}: a trace is of one text."
+            f"{tuple(first.shape[1:])}: layers of other tokens are stacks of their own, as in "
+            '{"wide": [...], "narrow": [...]}.'
         )
     if 0 in layer.shape:
         raise ShapeError(f"Layer {n} is empty: {tuple(layer.shape)}.")

@@ -14,6 +14,7 @@ from gattn.errors import CaptureError, ShapeError
 from gattn.graph.ordering import refuse_numbers
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads import steps
+from gattn.heads.geometry import Geometry
 
 if TYPE_CHECKING:
     from gattn.heads.head import AttentionGraph
@@ -38,9 +39,16 @@ def checked(head: AttentionGraph) -> dict[str, Any]:
         "keeps each number with its edge.",
     )
     queries, nodes = head.graph.num_queries, head.graph.num_tokens
-    by_query = ("total_mass", "total_edges", "sink", "query_tokens", "query_positions")
+    by_query = (
+        "total_mass",
+        "total_edges",
+        "sink",
+        "query_tokens",
+        "query_positions",
+        "query_geometry",
+    )
     _check_sizes(head, dict.fromkeys(by_query, queries))
-    _check_sizes(head, dict.fromkeys(("tokens", "words", "positions"), nodes))
+    _check_sizes(head, dict.fromkeys(("tokens", "words", "positions", "geometry"), nodes))
     # Last, because it lists the edges, whose queries are by now as many as the numbers given.
     _check_sizes(head, dict.fromkeys(head.edge_values, head.graph.num_edges))
     found: dict[str, Any] = {
@@ -83,6 +91,13 @@ def _check_types(head: AttentionGraph) -> None:
     for name in TEXTS:
         if not isinstance(getattr(head, name), str):
             raise ShapeError(f"{name} must be a str, not {getattr(head, name)!r:.80}.")
+    for name in ("geometry", "query_geometry"):
+        if not isinstance(getattr(head, name), Geometry | None):
+            raise ShapeError(
+                f"{name} must be a Grid, Times or Layout, not {getattr(head, name)!r:.80}."
+            )
+    if head.query_geometry is not None and not head.graph.is_bipartite:
+        raise ShapeError("query_geometry is for cross-attention; here geometry is of all tokens.")
     steps.check(head.kept_by)
 
 

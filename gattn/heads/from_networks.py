@@ -9,12 +9,16 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from gattn.checks import finite_number
 from gattn.edit_records import EditRecord, from_text
 from gattn.errors import GraphError
 from gattn.graph.rules.edges import Edges
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads import steps
 from gattn.heads.fields import TEXTS
+from gattn.heads.geometry import Geometry, Layout
+from gattn.heads.geometry.written import axes_of
+from gattn.heads.geometry.written import from_text as geometry_from
 from gattn.heads.merging import unless_counted
 from gattn.heads.networks import SINK
 
@@ -24,18 +28,23 @@ if TYPE_CHECKING:
 _Edge: TypeAlias = tuple[int, int, dict[str, Any]]
 
 
-def fields_from(graph: nx.DiGraph[Any], weight: str = "weight") -> dict[str, Any]:
+def fields_from(
+    graph: nx.DiGraph[Any], weight: str = "weight", default: float | None = None
+) -> dict[str, Any]:
     """Read the fields of an `AttentionGraph` from a directed graph whose edges run to the query.
 
     Graphs made by `to_networkx` come back complete. In other graphs, nodes that are not whole
-    numbers get positions in the graph's own order, and no edges count as dropped.
+    numbers get positions in the graph's own order, no edges count as dropped, and nodes lie where
+    their attribute ``pos`` says, if all of them have it.
 
     Parameters
     ----------
     graph : networkx.DiGraph
         The graph.
     weight : str
-        The edge attribute that holds the attention. Every edge must have it.
+        The edge attribute that holds the attention.
+    default : float, optional
+        The attention of edges without it; by default every edge must have it.
 
     Raises
     ------
@@ -46,19 +55,22 @@ def fields_from(graph: nx.DiGraph[Any], weight: str = "weight") -> dict[str, Any
 
     if not isinstance(graph, nx.DiGraph) or graph.is_multigraph():
         raise GraphError(f"An attention graph is read from a nx.DiGraph; {what_else(graph)}")
+    if default is not None:
+        finite_number("default", default)
     nodes = _Nodes.of(graph)
     kind = _kind(graph)
     edges = nodes.edges(graph)
-    values = nodes.edge_values(edges, kind, weight)
+    values = nodes.edge_values(edges, kind, weight, default)
     tokens = nodes.token_graph(graph, edges)
     return {
         **values,
         **nodes.masses(graph, tokens, values["attention"]),
         **nodes.texts(graph),
+        **nodes.geometries(graph),
         **{name: graph.graph.get(name) for name in ("layer", "head", "key_value_head")},
         **{name: graph.graph.get(name, "") for name in TEXTS},
         "graph": tokens,
-        "sink": _sink(graph, nodes.queries, kind, weight),
+        "sink": _sink(graph, nodes.queries, kind, weight, default),
         "kept_by": _kept(graph.graph.get("keep", "All()")),
         "edits": _edits(graph.graph.get("edits", "[]")),
     }
@@ -125,10 +137,12 @@ class _Nodes(NamedTuple):
         rule = Edges.from_pairs(row, key, len(self.queries), self.offset)
         return TokenGraph(rule, len(self.queries), num_keys, self.offset, self.is_bipartite)
 
-    def edge_values(self, edges: list[_Edge], kind: np.dtype[Any], weight: str) -> dict[str, Any]:
+    def edge_values(
+        self, edges: list[_Edge], kind: np.dtype[Any], weight: str, default: float | None
+    ) -> dict[str, Any]:
         """Read the attention, and what else every edge has."""
         named = [(self.keys[key], self.queries[row], found) for row, key, found in edges]
-        values = {"attention": _numbers(_listed(named, weight), kind, weight)}
+        values = {"attention": _numbers(_listed(named, weight, default), kind, weight)}
         for name in ("score", "contribution", "value_norm"):
             if edges and all(name in attributes for *_, attributes in edges):
                 values[name] = _numbers(_listed(named, name), kind, name)
@@ -165,24 +179,55 @@ class _Nodes(NamedTuple):
             "generated": sum(bool(graph.nodes[node].get("generated")) for node in of_text),
         }
 
+    def geometries(self, graph: nx.DiGraph[Any]) -> dict[str, Geometry | None]:
+        """Read where the nodes lie."""
+        found = {"geometry": _geometry(graph, self.keys, "geometry")}
+        if self.is_bipartite:
+            found["query_geometry"] = _geometry(graph, self.queries, "query_geometry")
+        return found
 
-def _listed(edges: list[tuple[Any, Any, dict[str, Any]]], name: str) -> list[Any]:
-    """List an attribute that every edge (key, query, attributes) must have."""
+
+def _geometry(graph: nx.DiGraph[Any], nodes: list[Any], name: str) -> Geometry | None:
+    if name not in graph.graph:
+        places: list[Any] = [graph.nodes[node].get("pos") for node in nodes]
+        if not places or any(np.shape(place) != (2,) for place in places):
+            return None
+        return Layout(np.array(places))
+    try:
+        text = graph.graph[name]
+        return geometry_from(
+            text,
+            {
+                axis: np.array([graph.nodes[node].get(axis, np.nan) for node in nodes], np.float64)
+                for axis in axes_of(text)
+            },
+        )
+    except (ValueError, TypeError, LookupError, RecursionError) as error:
+        raise GraphError(f"The graph's attribute {name} is not a geometry: {error}.") from error
+
+
+def _listed(
+    edges: list[tuple[Any, Any, dict[str, Any]]], name: str, default: float | None = None
+) -> list[Any]:
+    """List an attribute of edges (key, query, attributes); without a default, all must have it."""
+    found = []
     for key, query, attributes in edges:
-        if name not in attributes:
+        value = attributes.get(name, default)
+        if value is None and name not in attributes:
             known = ", ".join(sorted(map(repr, attributes)))
             raise GraphError(
                 f"The edge ({key!r}, {query!r}) has no attribute {name!r}, which would be its "
                 f"attention; it has {known or 'no attributes'}. Set it on every edge, or name "
-                'another attribute, as in from_networkx(graph, weight="attention").'
+                'another attribute, as in from_networkx(graph, weight="attention"). If all such '
+                "edges have the same attention, say which, as in default=1.0."
             )
-        value = attributes[name]
         if isinstance(value, bool) or not isinstance(value, (Real, np.number)):
             raise GraphError(
                 f"The {name} of the edge ({key!r}, {query!r}) must be a real number, not "
                 f"{value!r:.60}."
             )
-    return [attributes[name] for *_, attributes in edges]
+        found.append(value)
+    return found
 
 
 def _kept(text: Any) -> Any:
@@ -217,7 +262,13 @@ def _positions(nodes: list[Any], bipartite: bool) -> Any:
     return unless_counted(np.array(ids, dtype=np.int64)) if is_position else None
 
 
-def _sink(graph: nx.DiGraph[Any], queries: list[Any], kind: np.dtype[Any], weight: str) -> Any:
+def _sink(
+    graph: nx.DiGraph[Any],
+    queries: list[Any],
+    kind: np.dtype[Any],
+    weight: str,
+    default: float | None,
+) -> Any:
     if SINK not in graph or not graph.nodes[SINK].get("virtual"):
         return None
     edges = [(SINK, query, graph.get_edge_data(SINK, query)) for query in queries]
@@ -226,4 +277,4 @@ def _sink(graph: nx.DiGraph[Any], queries: list[Any], kind: np.dtype[Any], weigh
             f"The sink, node {SINK}, has no edge to query {missing[0]!r}: give it one of weight 0, "
             "or remove the sink."
         )
-    return _numbers(_listed(edges, weight), kind, weight)
+    return _numbers(_listed(edges, weight, default), kind, weight)

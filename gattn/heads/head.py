@@ -11,16 +11,19 @@ import torch
 from numpy.typing import NDArray
 
 from gattn import door
-from gattn.edit_records import Edits, identities, in_words
+from gattn.edit_records import Edits, in_words
+from gattn.errors import SelectionError
 from gattn.graph.rules.edges import Edges
 from gattn.graph.rules.neighbourhoods import padded_rows
 from gattn.graph.token_graph import TokenGraph
-from gattn.heads import edge_lists, fields, from_networks, merging, networks, steps
+from gattn.heads import fields, frames, from_networks, merging, networks, steps
+from gattn.heads.geometry import Geometry
+from gattn.heads.geometry.located import LocatedHead, Make, Side, located_head
+from gattn.heads.given import edge_lists, matrices
 from gattn.keep import Keep, as_keep
 
 if TYPE_CHECKING:
     import networkx as nx
-    import pandas as pd
     from matplotlib.axes import Axes
     from scipy.sparse import csr_array
 
@@ -31,7 +34,7 @@ Ints: TypeAlias = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class AttentionGraph(door.Shown):
+class AttentionGraph(LocatedHead, door.Shown):
     """One head's attention on its kept edges.
 
     Parameters
@@ -64,6 +67,10 @@ class AttentionGraph(door.Shown):
     positions : array of int, optional
         The position of each node in the text; by default 0, 1, 2 ...
     query_positions : array of int, optional
+        The same for the queries of a bipartite graph.
+    geometry : Geometry, optional
+        Where the tokens lie (in a bipartite graph, the keys): a `Grid`, `Times` or `Layout`.
+    query_geometry : Geometry, optional
         The same for the queries of a bipartite graph.
     layer, head : int, optional
         Where in the model the graph comes from.
@@ -104,6 +111,8 @@ class AttentionGraph(door.Shown):
     generated: int = 0
     positions: Ints | None = None
     query_positions: Ints | None = None
+    geometry: Geometry | None = None
+    query_geometry: Geometry | None = None
     layer: int | None = None
     head: int | None = None
     key_value_head: int | None = None
@@ -135,6 +144,11 @@ class AttentionGraph(door.Shown):
         known = [f"{name} {number}" for name, number in numbers.items() if number is not None]
         return ["cross-attention", *known] if known and self.graph.is_bipartite else known
 
+    def _located(self, make: Make, side: Side | None, stack: str | None) -> AttentionGraph:
+        if stack is not None:
+            raise SelectionError(f"A head has no stacks: leave out stack={stack!r:.80}.")
+        return located_head(self, make, side)
+
     @classmethod
     def from_dense(
         cls,
@@ -160,41 +174,9 @@ class AttentionGraph(door.Shown):
         read = fields.of_matrix(attention, graph)
         return cls(**read, tokens=tuple(tokens), **edge_lists.with_arrays(attributes))
 
-    @staticmethod
-    def from_edges(
-        edge_index: Any, attention: Any, tokens: Sequence[str] = (), **attributes: Any
-    ) -> AttentionGraph:
-        """Read edges and their attention, in any order.
-
-        Parameters
-        ----------
-        edge_index : array, Tensor or lists (2, edges)
-            torch-geometric's ``[key; query]``, each edge once.
-        attention : array, Tensor or list (edges,)
-            The attention of each edge, in the order of `edge_index`.
-        tokens : sequence of str
-            The tokens' texts (of the keys, if `query_tokens` are given). Without them pass
-            ``num_tokens``, or for cross-attention ``num_queries`` and ``num_keys``.
-        **attributes
-            Further fields of `AttentionGraph`: ``score``, ``contribution`` and ``value_norm`` are
-            also (edges,) in the order of `edge_index`; ``query_tokens`` makes cross-attention.
-
-        Raises
-        ------
-        GraphError
-            If an edge is given twice, or has a token that does not exist.
-        ShapeError
-            If there is not one number per edge.
-        CaptureError
-            If a number is not finite.
-
-        Examples
-        --------
-        >>> edges = [[1, 0, 0], [1, 1, 0]]  # keys, and the queries that read them
-        >>> AttentionGraph.from_edges(edges, [0.7, 0.3, 1.0], ["the", "dog"]).to_dense().tolist()
-        [[1.0, 0.0], [0.3, 0.7]]
-        """
-        return AttentionGraph(**edge_lists.fields_of(edge_index, attention, tokens, **attributes))
+    from_edges = classmethod(edge_lists.from_edges)
+    from_scipy = classmethod(matrices.from_scipy)
+    from_pandas = classmethod(frames.from_pandas)
 
     # Edges
 
@@ -301,7 +283,7 @@ class AttentionGraph(door.Shown):
         -----
         Rows that summed to 1 still do. Merged nodes are numbered from 0. Scores and lengths are
         not carried over: a merged edge has no defined score, and the length of a sum is not the
-        sum of the lengths.
+        sum of the lengths. A side with merged tokens no longer knows where they lie.
         """
         return merging.merge(self, spans, query_spans)
 
@@ -324,30 +306,7 @@ class AttentionGraph(door.Shown):
         shape = (self.graph.num_queries, self.graph.num_keys)
         return csr_array((self.attention, self.key, self.graph.pointer.numpy()), shape=shape)
 
-    def to_pandas(self) -> pd.DataFrame:
-        """List the edges: positions and tokens of query and key, and their `edge_values`.
-
-        The model's edits are in ``attrs["edits"]``, which CSV cannot hold.
-        """
-        import pandas as pd
-
-        keys, queries = self.node_ids()
-        key_tokens, query_tokens = self.labels(), self.query_labels()
-        tokens = {
-            "query_token": [query_tokens[i] for i in self.query],
-            "key_token": [key_tokens[i] for i in self.key],
-        }
-        table = {
-            "query": [queries[i] for i in self.query],
-            "key": [keys[i] for i in self.key],
-            # Arrow, in which pandas stores text, refuses lone surrogates.
-            **{name: pd.Series(texts, dtype=object) for name, texts in tokens.items()},
-            **self.edge_values,
-        }
-        made = pd.DataFrame(table)
-        if self.edits:
-            made.attrs["edits"] = identities(self.edits)
-        return made
+    to_pandas = frames.to_pandas
 
     def node_ids(self) -> tuple[list[int], list[int]]:
         """List the positions of keys and of queries."""
@@ -368,12 +327,27 @@ class AttentionGraph(door.Shown):
         return networks.to_networkx(self, self_loops=self_loops, distance=distance)
 
     @staticmethod
-    def from_networkx(graph: nx.DiGraph[Any], weight: str = "weight") -> AttentionGraph:
+    def from_networkx(
+        graph: nx.DiGraph[Any], weight: str = "weight", *, default: float | None = None
+    ) -> AttentionGraph:
         """Read a graph that `to_networkx` built, or any directed graph with edge weights.
 
-        `weight` is the name of the attribute that holds the attention.
+        Parameters
+        ----------
+        graph : networkx.DiGraph
+            Its edges run from key to query.
+        weight : str
+            The edge attribute that holds the attention.
+        default : float, optional
+            The attention of edges without that attribute. By default such edges are an error: a
+            weight is never made up.
+
+        Raises
+        ------
+        GraphError
+            If the graph is undirected or a multigraph, or an edge has no `weight`.
         """
-        return AttentionGraph(**from_networks.fields_from(graph, weight))
+        return AttentionGraph(**from_networks.fields_from(graph, weight, default))
 
     def draw(self, layout: Layout = "arcs", *, ax: Axes | None = None, **options: Any) -> Axes:
         """Draw the graph on Axes; see `gattn.drawing.draw_head`."""

@@ -71,6 +71,8 @@ def selected(head: AttentionGraph, rows: Ints, columns: Ints) -> AttentionGraph:
         generated=int((nodes >= size - head.generated).sum()),
         positions=unless_counted(head.node_positions[columns]),
         query_positions=unless_counted(np.array(queries)[rows]) if bipartite else None,
+        geometry=None if head.geometry is None else head.geometry[columns],
+        query_geometry=None if head.query_geometry is None else head.query_geometry[rows],
         **kept,
     )
 
@@ -145,6 +147,8 @@ def merge(
         generated=int(starts[len(starts) - head.generated :].sum()),
         positions=None,
         query_positions=None,
+        geometry=head.geometry if column_starts.all() else None,
+        query_geometry=head.query_geometry if row_starts.all() else None,
         kept_by=head.kept_by if head.kept_by == steps.ALL else (*head.kept_by, steps.Merged()),
     )
 

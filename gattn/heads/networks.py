@@ -10,6 +10,8 @@ from gattn.edit_records import to_text
 from gattn.errors import GraphError
 from gattn.heads import steps
 from gattn.heads.fields import TEXTS
+from gattn.heads.geometry import Geometry, Grid
+from gattn.heads.geometry.written import to_text as geometry_text
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -52,12 +54,14 @@ def to_networkx(
         - of edges, ``weight`` (the attention), ``score``, ``contribution``, ``value_norm`` and
           ``distance``;
         - of nodes, ``token``, ``position``, ``word`` (the number of the token's word),
-          ``generated`` (True if the model generated it) and ``bipartite`` (0 for keys, 1 for
-          queries); of queries also ``kept_mass``, and ``total_mass`` and ``total_edges`` before
-          edges were dropped;
+          ``generated`` (True if the model generated it), ``bipartite`` (0 for keys, 1 for
+          queries), and where it lies: ``row`` and ``column``, ``start`` and ``stop`` in seconds, or
+          ``x`` and ``y``; of queries also ``kept_mass``, and ``total_mass`` and ``total_edges``
+          before edges were dropped;
         - of the graph, ``layer``, ``head``, ``key_value_head``, ``model``, ``weight_function``,
-          ``normalizer``, ``keep``, ``edits`` (a JSON list), ``dtype`` (of the attention) and
-          ``num_keys`` (if not every token is a key).
+          ``normalizer``, ``keep``, ``edits`` (a JSON list), ``geometry`` and ``query_geometry``
+          (JSON, where tokens lie), ``dtype`` (of the attention) and ``num_keys`` (if not every
+          token is a key).
 
         A sink is node -1, ``virtual``.
     """
@@ -108,6 +112,10 @@ def _graph_attributes(head: AttentionGraph) -> dict[str, Any]:
         **{name: getattr(head, name) or None for name in TEXTS},
         "keep": steps.to_text(head.kept_by),
         "edits": to_text(head.edits) if head.edits else None,
+        "geometry": None if head.geometry is None else geometry_text(head.geometry),
+        "query_geometry": None
+        if head.query_geometry is None
+        else geometry_text(head.query_geometry),
         "dtype": head.attention.dtype.name,
         "num_keys": None if head.graph.num_keys == head.graph.num_tokens else head.graph.num_keys,
     }
@@ -143,9 +151,21 @@ def _nodes(head: AttentionGraph) -> list[tuple[Any, dict[str, Any]]]:
         attributes = nodes.setdefault(node, {"token": token})
         attributes.setdefault("position", node[1] if bipartite else node)
         attributes |= {"kept_mass": kept, "total_mass": mass, "total_edges": edges}
+    _place(nodes, list(nodes)[: head.graph.num_tokens], head.geometry)
+    _place(nodes, queries, head.query_geometry)
     if bipartite:
         for node, attributes in nodes.items():
             attributes["bipartite"] = int(node[0] == "query")
     for node in list(nodes)[len(nodes) - head.generated :]:
         nodes[node]["generated"] = True
     return list(nodes.items())
+
+
+def _place(nodes: dict[Any, dict[str, Any]], some: list[Any], geometry: Geometry | None) -> None:
+    """Tell nodes where they lie, those that do."""
+    if geometry is None:
+        return
+    for axis, values in geometry.coordinates().items():
+        for node, value in zip(some, values.tolist(), strict=True):
+            if not math.isnan(value):
+                nodes[node][axis] = int(value) if isinstance(geometry, Grid) else value

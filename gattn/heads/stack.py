@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 from gattn import door
 from gattn.edit_records import Edits, in_words, union
 from gattn.errors import SelectionError
+from gattn.heads.geometry.located import Located, Make, Side, located_head
 from gattn.heads.head import AttentionGraph
 from gattn.names.choices import HeadChoice
 
@@ -21,7 +22,7 @@ Reduction: TypeAlias = Literal["mean", "max", "min"]
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class Stack(Mapping[tuple[int, int], AttentionGraph]):
+class Stack(Located, Mapping[tuple[int, int], AttentionGraph]):
     """The heads of one stack of layers, by (layer, head).
 
     Parameters
@@ -74,6 +75,12 @@ class Stack(Mapping[tuple[int, int], AttentionGraph]):
     def tokens(self) -> list[str]:
         """The tokens' texts (of the keys, in cross-attention)."""
         return next(iter(self.heads.values())).labels() if self.heads else []
+
+    def _located(self, make: Make, side: Side | None, stack: str | None) -> Stack:
+        if stack not in (None, self.name):
+            raise SelectionError(f"This is the stack {self.name!r}: leave out stack={stack!r:.80}.")
+        heads = {place: located_head(head, make, side) for place, head in self.heads.items()}
+        return Stack(self.name, heads)
 
     def draw(self, *, other: Stack | None = None, **options: Any) -> Figure:
         """Draw all heads, as `AttentionTrace.draw` does."""

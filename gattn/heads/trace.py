@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn, overload
 
 from gattn import door
 from gattn.checks import whole
 from gattn.edit_records import Edits, in_words, union
 from gattn.errors import SelectionError, ShapeError
-from gattn.heads.arrays import heads_from
+from gattn.heads import arrays, tables
+from gattn.heads.geometry.located import Located, Make, Side
 from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Reduction, Stack
-from gattn.keep import All, Keep
 from gattn.names.choices import HeadChoice, heads_among, stack_and_heads
 from gattn.names.places import list_places
 
@@ -24,11 +24,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gattn.analysis.propagation.unrolled import Unrolled
-    from gattn.graph.token_graph import TokenGraph
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class AttentionTrace(door.Shown):
+class AttentionTrace(Located, door.Shown):
     """All attention graphs of one run of a model, in named stacks of layers.
 
     ``trace[1, 3]`` is head 3 of layer 1, if there is only one stack; ``trace["cross"][1, 3]``
@@ -70,64 +69,8 @@ class AttentionTrace(door.Shown):
                 f"{tuple(self.logits.shape)}."
             )
 
-    @staticmethod
-    def from_arrays(
-        attention: Any,
-        tokens: Sequence[str] = (),
-        *,
-        query_tokens: Sequence[str] = (),
-        graph: TokenGraph | None = None,
-        keep: Keep = All(),  # noqa: B008
-        stack: str = "attention",
-        model: str = "",
-    ) -> AttentionTrace:
-        """Read arrays of attention, such as a model's own ``attentions``.
-
-        An array cannot tell an edge of attention 0 from a missing edge. Without `graph`, every
-        token may attend to all tokens; or, if no head of any layer attends to a later token, to
-        all up to itself. Zeros among these are edges of attention 0. If that is wrong, as with a
-        sliding window or padding, pass `graph`. It only matters to what counts edges, or compares
-        with even attention.
-
-        Parameters
-        ----------
-        attention : array or Tensor (layers, heads, queries, keys), or list of layers
-            ``attention[l, h, i, j]`` is the attention of query i to key j. Layers in a list are
-            (heads, queries, keys), or (1, heads, queries, keys) as in a model's ``attentions``.
-            Labelled arrays (`xarray.DataArray`) keep their numbers of layers and heads, positions,
-            tokens (``key_token``, ``query_token``) and edits.
-        tokens : sequence of str
-            The tokens' texts (of the keys, if `query_tokens` are given).
-        query_tokens : sequence of str
-            The queries' texts, in cross-attention.
-        graph : TokenGraph, optional
-            Who may attend to whom. Without it, queries and keys are different tokens if their
-            numbers differ or `query_tokens` are given; a decoding step is
-            ``TokenGraph.causal(1, num_keys=n, query_offset=n - 1)``.
-        keep : Keep
-            Which edges to keep; all by default.
-        stack : str
-            The name of the stack of layers.
-        model : str
-            The model's name.
-
-        Raises
-        ------
-        ShapeError
-            If the array has another shape, a number is not finite, or labels cannot be kept.
-        GraphError
-            If there is attention that `graph` does not allow.
-
-        Examples
-        --------
-        >>> trace = AttentionTrace.from_arrays([[[[1.0, 0.0], [0.3, 0.7]]]], tokens=["the", "dog"])
-        >>> trace[0, 0]
-        AttentionGraph(layer 0, head 0, 2 tokens, 3 edges, keep=All(), 100.0 % of the attention)
-        """
-        heads = heads_from(
-            attention, tokens, query_tokens=query_tokens, graph=graph, keep=keep, model=model
-        )
-        return AttentionTrace({stack: Stack(stack, heads)}, model)
+    from_arrays = classmethod(arrays.from_arrays)
+    from_pandas = classmethod(tables.from_pandas)
 
     @overload
     def __getitem__(self, place: str) -> Stack: ...
@@ -195,6 +138,26 @@ class AttentionTrace(door.Shown):
             for place in sorted(stack):
                 yield stack[place]
 
+    def _located(self, make: Make, side: Side | None, stack: str | None) -> AttentionTrace:
+        if stack is not None or len(self.stacks) == 1:
+            chosen = self.only_stack if stack is None else self[stack]
+            found = {stack or next(iter(self.stacks)): chosen._located(make, side, None)}
+        else:
+            found = {}
+            for name, one in self.stacks.items():
+                try:
+                    found[name] = one._located(make, side, None)
+                except ShapeError as error:
+                    why = error
+        if not found:
+            raise ShapeError(f"No stack of {sorted(self.stacks)} fits. {why}")
+        return replace(self, stacks={**self.stacks, **found})
+
+    def _the_stack(self, stack: str | None) -> str | None:
+        if stack is None:
+            self.only_stack  # noqa: B018 - says which stacks there are
+        return stack
+
     def unroll(
         self, *, heads: HeadChoice = None, reduce: Reduction = "mean", residual: float = 0.5
     ) -> Unrolled:
@@ -224,8 +187,26 @@ class AttentionTrace(door.Shown):
 
         See `gattn.drawing.draw_text`.
         """
-        chosen = self.heads() if heads is None else iter(self._heads_at(heads))
-        return door.draw_text(chosen, query, **options)
+        return door.draw_text(self._chosen(heads), query, **options)
+
+    def draw_image(
+        self, image: Any, query: Any = None, *, heads: HeadChoice = None, **options: Any
+    ) -> Figure:
+        """Draw what patches or tokens read in each head; see `gattn.drawing.draw_images`."""
+        return door.draw_images(self, image, query, heads=heads, **options)
+
+    def draw_time(self, query: Any = None, *, heads: HeadChoice = None, **options: Any) -> Axes:
+        """Draw the mean attention of heads over seconds; see `gattn.drawing.draw_time`."""
+        return door.draw_located("draw_time", self._chosen(heads), query, **options)
+
+    def draw_graph(
+        self, query: int | str | None = None, *, heads: HeadChoice = None, **options: Any
+    ) -> Axes:
+        """Draw the mean attention of heads on the layout; see `gattn.drawing.draw_graph`."""
+        return door.draw_located("draw_graph", self._chosen(heads), query, **options)
+
+    def _chosen(self, heads: HeadChoice) -> list[AttentionGraph]:
+        return list(self.heads()) if heads is None else self._heads_at(heads)
 
     def _heads_at(self, heads: HeadChoice) -> list[AttentionGraph]:
         stack, _ = stack_and_heads(heads)

@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from gattn.errors import ShapeError
-from gattn.weights.base import Pairs, Positions, PositionWeight, Tree, WeightFunction
+from gattn.weights.base import (
+    Pairs,
+    Positions,
+    PositionWeight,
+    Tree,
+    WeightFunction,
+    map_tree,
+)
 from gattn.weights.parameters import expect_features, learned
 
 
@@ -76,6 +84,45 @@ class EdgeProduct(WeightFunction):
         """Show the sizes."""
         features, heads, dim = self.matrix.shape
         return f"{heads}, {dim}, {features}"
+
+
+class WithEdges(WeightFunction):
+    r"""The score of a key that its edge is added to, :math:`w(q_i, k_j + W e_{ij})`.
+
+    Parameters
+    ----------
+    weight : WeightFunction
+        w, which also reads the edges' features themselves.
+    project : nn.Module
+        W, from an edge's features to the dims of all heads, one after another.
+    """
+
+    def __init__(self, weight: WeightFunction, project: nn.Module) -> None:
+        super().__init__()
+        self.weight, self.project = weight, project
+
+    def forward(self, query: Tensor, key: Tensor, pairs: Pairs) -> Tensor:
+        """Score pairs: each has a key of its own, so `prepare` gets a token for each."""
+        assert pairs.features is not None
+        edge: Tensor = self.project(pairs.features)
+        key = key + edge.unflatten(-1, key.shape[-2:])
+        lead = torch.broadcast_shapes(query.shape[:-2], key.shape[:-2])
+
+        def one_by_one(x: Tensor, ends: int) -> Tensor:
+            kept = x.shape[x.dim() - ends :]
+            return x.expand(*lead, *kept).reshape(-1, *kept)
+
+        positions = Positions(one_by_one(pairs.query[..., 0], 0), one_by_one(pairs.key[..., 0], 0))
+        query, key = (one_by_one(side, 2).transpose(0, 1)[None] for side in (query, key))
+        prepared = self.weight.prepare(query, key, positions)
+        ends = (map_tree(lambda x: x[0].transpose(0, 1), side) for side in prepared)
+        features = one_by_one(pairs.features, 1)
+        each = Pairs(positions.query[:, None], positions.key[:, None], features)
+        scores: Tensor = self.weight(*ends, each).unflatten(0, lead)
+        return scores
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.weight!r})"
 
 
 def _features(weight: WeightFunction, pairs: Pairs, matrix: Tensor) -> Tensor:

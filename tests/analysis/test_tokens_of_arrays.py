@@ -1,13 +1,17 @@
 """Analyses of arrays take the tokens' texts, and then say what they say of a trace."""
 
+from inspect import signature
+
 import networkx as nx
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 import xarray as xr
+from matplotlib.text import Text
 
 from gattn import AttentionTrace, TokenGraph, analysis
+from gattn.drawing import draw_compare, draw_heads
 from gattn.errors import SelectionError, ShapeError
 
 WORDS = ["a", "b", ",", "a", "b"]
@@ -36,7 +40,18 @@ ANALYSES = {
     "walks": QUIET,
     "oversquashing": {},
     "bottlenecks": {"key": 0, "query": 4},
+    "head_distances": {"queries": [",", 0], **QUIET},
 }
+PER_HEAD = {
+    "barcode": QUIET,
+    "effective_rank": QUIET,
+    "graph_frequencies": QUIET,
+    "mixing": QUIET,
+    "rank_collapse": {},
+    "spectral_table": QUIET,
+    "topology_table": QUIET,
+}
+"""Analyses whose results have no axis of tokens."""
 
 
 def same(found, expected):
@@ -63,6 +78,62 @@ def test_arrays_with_tokens_are_read_as_their_trace(name, form):
     if name == "head_table":  # an array's zeros are no edges
         assert np.isfinite(found["induction"]).all()
     same(found, expected)
+
+
+def test_every_analysis_of_arrays_takes_tokens():
+    takes = {
+        name
+        for name in analysis.__all__
+        if {"attention", "given", "before"} & set(signature(getattr(analysis, name)).parameters)
+    }
+    assert takes == {*ANALYSES, *PER_HEAD, "arborescence", "compare", "without_tokens"}
+    for name in takes:
+        assert "tokens" in signature(getattr(analysis, name)).parameters, name
+
+
+@pytest.mark.parametrize("name", PER_HEAD)
+def test_tokens_change_nothing_where_none_are_named(name):
+    function = getattr(analysis, name)
+    same(function(LAYERS, tokens=WORDS, **PER_HEAD[name]), function(LAYERS, **PER_HEAD[name]))
+    with pytest.raises(ShapeError, match="tokens has 4 texts, but there are 5 tokens"):
+        function(LAYERS, tokens=WORDS[:4], **PER_HEAD[name])
+
+
+DRAWN = [
+    "rollout",
+    "flow",
+    "pagerank",
+    "stationary",
+    "bounces",
+    "centrality",
+    "communities",
+    "reach",
+]
+DRAWN += ["walks", "oversquashing", "bottlenecks", "best_edges"]
+LONG = ["first", "second", "third", "fourth", "fifth"]
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_pictures_of_arrays_name_tokens(name):
+    drawn = getattr(analysis, name)(LAYERS, tokens=LONG, **ANALYSES[name]).draw()
+    seen = " ".join(text.get_text() for text in drawn.get_figure().findobj(Text))
+    assert {"second", "fourth"} <= set(seen.replace("␣", " ").split()), seen
+
+
+def test_heads_of_arrays_are_drawn_with_their_tokens():
+    changed = LAYERS.flip(0)
+    for figure in (
+        draw_heads(LAYERS.numpy(), tokens=LONG, heads=[(1, 2)]),
+        draw_compare(LAYERS, changed, tokens=LONG, heads=[(1, 2)]),
+    ):
+        seen = [text.get_text() for text in figure.findobj(Text)]
+        assert set(LONG) <= set(seen)
+    for draw in (
+        lambda: draw_heads(AttentionTrace.from_arrays(LAYERS), tokens=LONG),
+        lambda: draw_compare(LAYERS, AttentionTrace.from_arrays(changed), tokens=LONG),
+    ):
+        with pytest.raises(SelectionError, match="out with AttentionTrace"):
+            draw()
 
 
 def test_trees_comparisons_and_omissions_of_arrays_name_tokens():

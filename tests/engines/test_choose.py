@@ -119,7 +119,7 @@ def test_an_engine_that_is_none_is_an_error_with_the_choices(randn):
     for choices in (
         lambda: graph_attention(x, x, x, CAUSAL, engine="nonsense"),
         lambda: attention_graphs(x, x, CAUSAL, engine="nonsense"),
-        lambda: GraphAttention(4, engine="nonsense").double()(x[0], CAUSAL),
+        lambda: GraphAttention(4, 4, engine="nonsense").double()(x[0], CAUSAL),
     ):
         with pytest.raises(ContractError) as caught:
             choices()
@@ -143,7 +143,7 @@ def test_an_engine_that_cannot_run_the_call_is_an_error_that_says_why(randn, eng
 
 
 def test_a_layer_may_name_its_engine(randn):
-    layer, x = GraphAttention(4, num_heads=2, engine="fused").double(), randn(6, 4)
+    layer, x = GraphAttention(4, 2, heads=2, engine="fused").double(), randn(6, 4)
     with pytest.raises(ContractError, match="fused cannot run this"):
         layer(x, TokenGraph.window(6, 2))
     for name in NAMES:

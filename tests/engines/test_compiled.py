@@ -49,7 +49,7 @@ class Block(nn.Module):
 
     def __init__(self, **options):
         super().__init__()
-        self.norm, self.attention = nn.LayerNorm(8), GraphAttention(8, num_heads=2, **options)
+        self.norm, self.attention = nn.LayerNorm(8), GraphAttention(8, 4, heads=2, **options)
 
     def forward(self, x, graph):
         return x + self.attention(self.norm(x), graph).tanh()

@@ -79,8 +79,8 @@ def test_the_gradient_is_that_of_what_was_drawn(engine, weight, name):
 
 
 def test_evaluation_drops_nothing():
-    layer = GraphAttention(8, num_heads=2, dropout=0.9).double().eval()
-    whole = GraphAttention(8, num_heads=2).double()
+    layer = GraphAttention(8, 4, heads=2, dropout=0.9).double().eval()
+    whole = GraphAttention(8, 4, heads=2).double()
     whole.load_state_dict(layer.state_dict())
     x = torch.randn(6, 8, dtype=torch.float64)
     for name in ("causal", "strided"):

@@ -83,7 +83,7 @@ def test_random_weight_functions_are_drawn_alike_for_the_gradient(monkeypatch, e
 
 def test_an_edge_index_may_change_before_the_gradient():
     index = torch.tensor([[0, 1, 2], [1, 2, 2]])
-    layer = GraphAttention(4)
+    layer = GraphAttention(4, 4)
     x = torch.randn(3, 4)
     gradients = []
     for change in (False, True):
@@ -145,7 +145,7 @@ def test_errors_of_the_user_are_their_own():
         graph_attention(query, query, query, TokenGraph.causal(5), weight=broken)
     with pytest.raises(ContractError, match="return"):
         graph_attention(query, query, query, TokenGraph.causal(5), weight=lambda q, k, pairs: 1.0)
-    layer = GraphAttention(8, num_heads=4, weight=nn.Parameter(torch.ones(3)) * ScaledDotProduct())
+    layer = GraphAttention(8, 2, 4, weight=nn.Parameter(torch.ones(3)) * ScaledDotProduct())
     with pytest.raises(ValueError, match="do not fit"):
         layer(torch.randn(6, 8), TokenGraph.causal(6))
 

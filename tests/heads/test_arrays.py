@@ -126,26 +126,26 @@ def test_numbers_never_meet_a_reordered_graph():
 
 def test_edge_features_never_meet_a_reordered_graph():
     torch.manual_seed(0)
-    layer = GraphAttention(8, 2, weight=ScaledDotProduct() + EdgeBias(2, 3)).double()
+    layer = GraphAttention(8, 4, 2, weight=ScaledDotProduct() + EdgeBias(2, 3)).double()
     x, features = torch.randn(3, 8).double(), torch.randn(4, 3).double()
     index = torch.tensor(UNSORTED)
     graph = TokenGraph.from_edge_index(index, 3)
-    expected = layer(x, index, edge_features=features)
+    expected = layer(x, index, features)
     others = [graph & TokenGraph.complete(3), TokenGraph.complete(3) & graph, graph.to("cpu"),
               TokenGraph.from_edges(list(zip(*UNSORTED, strict=True)), 3),
               TokenGraph.disjoint_union([graph])]  # fmt: skip
     for one in [graph, *others]:
         with pytest.raises(GraphError, match=r"graph\.sorted\(\)"):
-            layer(x, one, edge_features=features)
+            layer(x, one, features)
         with pytest.raises(GraphError, match=r"graph\.sorted\(\)"):
-            layer.graphs(x, one, edge_features=features)
-        found = layer(x, one.sorted(), edge_features=one.arrange(index, features))
+            layer.graphs(x, one, features)
+        found = layer(x, one.sorted(), one.arrange(index, features))
         torch.testing.assert_close(found, expected)
-        plain = GraphAttention(8, 2).double()  # without numbers of edges, no order matters
+        plain = GraphAttention(8, 4, 2).double()  # without numbers of edges, no order matters
         torch.testing.assert_close(plain(x, one), plain(x, index))
     dense = torch.zeros(3, 3, 3).double()
     dense[index[1], index[0]] = features
-    torch.testing.assert_close(layer(x, graph, edge_features=dense), expected)
+    torch.testing.assert_close(layer(x, graph, dense), expected)
     assert graph.is_reordered
     assert not TokenGraph.from_edge_index(graph.edge_index, 3).is_reordered
 
@@ -245,7 +245,7 @@ def test_a_models_own_attentions_are_its_trace():
         ([softmaxed(2, 2, 3, 3)], "batch of 2 texts: choose one"),
         ([(softmaxed(1, 2, 3, 3),)], "steps of layers"),
         ([softmaxed(2, 3, 3), None], "Layer 1 has no attention"),
-        ([softmaxed(2, 3, 3), softmaxed(2, 4, 4)], "a trace is of one text"),
+        ([softmaxed(2, 3, 3), softmaxed(2, 4, 4)], "stacks of their own"),
         ([], "no layers"),
         (torch.full((1, 1, 2, 2), float("nan")), "Layer 0, head 0 gives query 0 and key 0 nan"),
         (torch.ones(1, 1, 2, 2).bool(), "real numbers"),

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional as F  # noqa: N812
+from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from gattn import Cut, Scale, capturing, edited
 
@@ -190,3 +191,44 @@ def test_checkpointed_layers_keep_their_edits_in_the_backward_pass():
     with edited(model, cut):
         model(x).square().sum().backward()
     torch.testing.assert_close(x.grad, found, rtol=1e-12, atol=1e-12)
+
+
+def with_bias(q, k, v):
+    return flex_attention(q, k, v, score_mod=lambda s, b, h, i, j: s - 0.3 * h * (i - j).abs())
+
+
+def in_blocks(q, k, v):
+    def is_earlier(b, h, i, j):
+        return (i >= j) & ((j != 2 * b + 1) | (i == j))
+
+    count = q.shape[2]
+    mask = create_block_mask(is_earlier, len(q), None, count, count, device="cpu")
+    return flex_attention(q, k, v, block_mask=mask)
+
+
+@pytest.mark.parametrize("way", [with_bias, in_blocks])
+@pytest.mark.filterwarnings("ignore:flex_attention called without torch.compile")
+def test_flex_attention(way):
+    model, x = made(way, layers=1)
+    model, x = model.float(), x.float()
+    q, k, _ = model.blocks[0].parts(x)
+    scores, n = q @ k.mT / DIM**0.5, torch.arange(6)
+    if way is with_bias:
+        distance = (n[:, None] - n).abs()
+        scores = scores - 0.3 * torch.arange(HEADS)[:, None, None] * distance
+    else:
+        batch = torch.arange(2)[:, None, None, None]
+        apart = (n == 2 * batch + 1) & (n[:, None] != n)
+        scores = scores.masked_fill((n[:, None] < n) | apart, -torch.inf)
+    wanted = scores.softmax(-1).nan_to_num()
+    with torch.no_grad():
+        plain = model(x)
+        with capturing(model) as run:
+            assert torch.equal(model(x), plain)
+        with capturing(model) as cut, edited(model, Cut(layer=0, key=3)):
+            assert not torch.equal(model(x), plain)
+    for row, trace in enumerate(run.traces):
+        for (_, head), graph in trace.only_stack.items():
+            close = pytest.approx(wanted[row, head].detach().numpy(), abs=1e-6)
+            assert graph.to_dense() == close
+    assert cut.traces[0][0, 1].to_dense()[:, 3].max() == 0

@@ -13,7 +13,8 @@ from torch.nn.functional import kl_div
 import gattn
 from gattn import Cut, Scale, Swap, TokenGraph, TopK
 from gattn.errors import CaptureError, ContractError, EditError, ModelError, SelectionError
-from gattn.models.effects.effect import Runner
+from gattn.models.effects.runner import Runner
+from gattn.models.run.functions import prepared
 
 IDS = [5, 17, 42, 17, 8, 33]
 OTHERS = [44, 2, 9, 30]
@@ -227,13 +228,13 @@ def test_memory_that_runs_out_makes_batches_smaller(llama):
 
 
 def test_a_longer_text_runs_in_smaller_batches(llama):
-    sizes = [Runner([5] * n, llama, None, None).batch_size for n in (4, 40, 64)]
+    sizes = [Runner(prepared([5] * n, llama), None).batch_size for n in (4, 40, 64)]
     assert sizes[0] >= sizes[1] >= sizes[2] >= 1
     llama.config.vocab_size, before = 1 << 17, llama.config.vocab_size
     try:
-        sizes = [Runner([5] * n, llama, None, None).batch_size for n in (2, 40, 64)]
+        sizes = [Runner(prepared([5] * n, llama), None).batch_size for n in (2, 40, 64)]
         assert all(one > other for one, other in pairwise(sizes))
-        assert Runner([5] * 64, llama, None, -1).batch_size > sizes[-1]
+        assert Runner(prepared([5] * 64, llama), -1).batch_size > sizes[-1]
     finally:
         llama.config.vocab_size = before
 

@@ -127,6 +127,16 @@ def test_stacks_of_an_encoder_and_a_decoder_come_back(tmp_path, tiny, name):
     listed = survey.trace(0)["cross"][1, 2].to_pandas()
     for column in listed.columns:
         assert edges[column].tolist() == listed[column].tolist(), column
+    whole = survey.trace(0)
+    named = {name: [f"{name} {n}" for n in range(7)] for name in whole.stacks}
+    named["decoder"], answer = named["decoder"][:4], ["w", "x", "y", "z"]
+    read = gattn.AttentionTrace.from_pandas(
+        survey.edges(text_id=0), named, query_tokens={"cross": answer}
+    )
+    for name, stack in whole.stacks.items():
+        assert sorted(read[name]) == sorted(stack)
+        for place, head in stack.items():
+            np.testing.assert_array_equal(read[name][place].to_dense(), head.to_dense())
 
 
 def test_words_and_special_tokens_come_back(tmp_path, tiny, tokenizer):

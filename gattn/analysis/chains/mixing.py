@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from gattn.analysis.chains.chain import Chain, chain_notes, second_eigenvalue
@@ -11,13 +13,15 @@ from gattn.analysis.reading.results import Table
 from gattn.progress import walk
 
 
-def mixing(attention: Attention, *, progress: bool = True) -> Table:
+def mixing(attention: Attention, *, tokens: Sequence[str] = (), progress: bool = True) -> Table:
     r"""Return how fast a walker along each head's attention forgets where it started.
 
     Parameters
     ----------
     attention : Attention
         Self-attention.
+    tokens : sequence of str
+        The texts of an array's tokens; the result names no tokens.
     progress : bool
         Whether to show a progress bar.
 
@@ -44,7 +48,7 @@ def mixing(attention: Attention, *, progress: bool = True) -> Table:
     Levin, Peres and Wilmer (2009), Markov chains and mixing times. Erel et al. (2025), Attention
     (as Discrete-Time Markov) Chains.
     """
-    layers = layers_of(attention).square()
+    layers = layers_of(attention, tokens).square()
     rows, empty, causal, thinned = [], 0, 0, False
     for n in walk(range(len(layers)), "mixing", "layer", progress=progress):
         chain = Chain.of(layers, n)

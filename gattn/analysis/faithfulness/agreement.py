@@ -18,7 +18,7 @@ from gattn.analysis.reading.results import Table
 from gattn.checks import whole
 from gattn.errors import SelectionError
 from gattn.heads.head import Ints
-from gattn.models.load.encoding import Inputs
+from gattn.models.run.functions import Runnable
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -37,7 +37,7 @@ class Agreement(Table):
 
 def rank_agreement(
     rankings: Ranking | Mapping[str, Ranking],
-    text: Inputs,
+    text: Runnable,
     model: Model = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,

@@ -20,7 +20,7 @@ from gattn.checks import whole
 from gattn.errors import SelectionError
 from gattn.heads.head import Ints
 from gattn.models.edit.base import Edit
-from gattn.models.load.encoding import Inputs
+from gattn.models.run.functions import Runnable
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -40,7 +40,7 @@ class Curves(Table):
 
 def deletion_curve(
     rankings: Ranking | Mapping[str, Ranking],
-    text: Inputs,
+    text: Runnable,
     model: Model = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
@@ -105,7 +105,7 @@ def deletion_curve(
 
 def insertion_curve(
     rankings: Ranking | Mapping[str, Ranking],
-    text: Inputs,
+    text: Runnable,
     model: Model = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,

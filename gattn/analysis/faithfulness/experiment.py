@@ -16,12 +16,12 @@ from gattn.edit_records import identities, in_words
 from gattn.errors import SelectionError
 from gattn.keep import All
 from gattn.models.edit.base import Edit
-from gattn.models.effects.effect import Runner, measured
-from gattn.models.effects.metrics import Measure, Metric, Token
-from gattn.models.load.encoding import Inputs
-from gattn.models.load.loading import resolved
+from gattn.models.effects.asking import asked
+from gattn.models.effects.effect import measured
+from gattn.models.effects.metrics import Metric, Token
 from gattn.models.run.capturing import capture
 from gattn.models.run.editing import open_edits
+from gattn.models.run.functions import Runnable
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class CutOptions(TypedDict, total=False):
     """How edges or tokens are cut, and what is measured; `deletion_curve` explains each option."""
 
-    metric: Metric
+    metric: Metric | None
     position: int | str
     target: Token
     other: Token
@@ -43,7 +43,7 @@ class CutOptions(TypedDict, total=False):
     progress: bool
 
 
-ANY_ANSWER: CutOptions = {"metric": "kl", "position": -1, "target": None, "other": None}
+ANY_ANSWER: CutOptions = {"metric": None, "position": -1, "target": None, "other": None}
 """The default answer that is measured."""
 
 _DEFAULTS: CutOptions = ANY_ANSWER | {
@@ -61,7 +61,7 @@ class Experiment:
     def __init__(
         self,
         rankings: Ranking | Mapping[str, Ranking],
-        text: Inputs,
+        text: Runnable,
         model: Model,
         tokenizer: PreTrainedTokenizerBase | None,
         **options: Unpack[CutOptions],
@@ -73,11 +73,18 @@ class Experiment:
             )
         how = self._how = _DEFAULTS | options
         whole("seed", how["seed"], 0, SelectionError)
-        model, tokenizer = resolved(model, tokenizer)
-        self._measure = Measure(how["metric"], how["target"], how["other"], model, tokenizer)
-        position = self._measure.position(how["position"])
-        self._runner = Runner(text, model, tokenizer, position)
-        trace = capture(text, model, tokenizer, keep=All())
+        self._runner, self._measure = asked(
+            text,
+            model,
+            tokenizer,
+            how["metric"],
+            how["position"],
+            how["target"],
+            how["other"],
+            "kl",
+        )
+        model = self._runner.model
+        trace = capture(text, model, self._runner.tokenizer, keep=All())
         edits = open_edits(model)
         self.edits = identities(edits)
         self._source = ", ".join(filter(None, [trace.model, in_words(edits)]))

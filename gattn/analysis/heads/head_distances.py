@@ -13,7 +13,7 @@ from torch import Tensor
 from gattn.analysis.heads.divergences import ROUNDING, check_same, distance_notes, dropped_distance
 from gattn.analysis.heads.head_scores import refuse_negative
 from gattn.analysis.reading.arguments import Tokens, rows_of_tokens
-from gattn.analysis.reading.attention import Heads
+from gattn.analysis.reading.attention import Heads, named
 from gattn.analysis.reading.heads import are_graphs, by_place, described
 from gattn.analysis.reading.layers_of import layers_of
 from gattn.analysis.reading.results import Array, array
@@ -42,6 +42,7 @@ def head_distances(
     attention: Heads,
     other: Heads | None = None,
     *,
+    tokens: Sequence[str] = (),
     queries: Tokens = None,
     progress: bool = True,
 ) -> Array:
@@ -63,6 +64,8 @@ def head_distances(
     other : Heads, optional
         The heads to compare with, on the same tokens, such as those of another model; by default
         the same ones. ``distances.idxmin("other")`` is then each head's match.
+    tokens : sequence of str
+        The texts of an array's tokens (of both, with `other`), by which `queries` may name them.
     queries : int, str, or sequence of these, optional
         The queries whose mean is taken: positions, negative from the end, or texts; all by default.
         A sample says nearly as much in less time.
@@ -87,8 +90,8 @@ def head_distances(
     Clark et al. (2019), What does BERT look at?; Lin (1991), Divergence measures based on the
     Shannon entropy.
     """
-    one = _Side.of(attention)
-    two = one if other is None else _Side.of(other)
+    one = _Side.of(named(attention, tokens))
+    two = one if other is None else _Side.of(named(other, tokens))
     for what, some, others in zip(("keys", "queries"), one.tokens, two.tokens, strict=True):
         check_same(what, *some, *others)
     rows = rows_of_tokens(queries, *one.tokens[1], "query")

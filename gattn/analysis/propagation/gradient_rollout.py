@@ -19,10 +19,9 @@ from gattn.keep import TopK
 from gattn.models.edit.applying import parts
 from gattn.models.effects.gradients import Backward, LayerOutput, Outputs
 from gattn.models.effects.metrics import Metric, Token
-from gattn.models.load.encoding import Inputs
-from gattn.models.load.loading import resolved
 from gattn.models.read.reading import Reading
 from gattn.models.run.capturing import capturing
+from gattn.models.run.functions import Runnable
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -34,11 +33,11 @@ _FEWEST = TopK(1)
 
 
 def gradient_rollout(
-    text: Inputs,
+    text: Runnable,
     model: Model = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
-    metric: Metric = "logit_difference",
+    metric: Metric | None = None,
     position: int | str = -1,
     target: Token = None,
     other: Token = None,
@@ -84,12 +83,11 @@ def gradient_rollout(
     Chefer, Gur and Wolf (2021), Generic attention-model explainability for interpreting bi-modal
     and encoder-decoder transformers.
     """
-    model, tokenizer = resolved(model, tokenizer)
     backward = Backward(text, model, tokenizer, metric, position, target, other)
     outputs = Outputs(
         lambda reading, _: _Layer.read(reading), lambda place: stack is None or place.stack == stack
     )
-    with capturing(model, tokenizer, keep=_FEWEST) as run:
+    with capturing(backward.model, backward.tokenizer, keep=_FEWEST) as run:
         run.encodings = backward.runner.prompt.encodings
         number = backward.run(outputs)
     chosen = run.trace.only_stack if stack is None else run.trace[stack]
@@ -116,7 +114,7 @@ def gradient_rollout(
         tokens={"query": layers.tokens, "key": layers.tokens},
         is_rolled_out=True,
         holds_residual=True,
-        metric=metric if isinstance(metric, str) else getattr(metric, "__name__", repr(metric)),
+        metric=backward.measure.name,
         **{name: value for name, value in known.items() if value is not None},
     )
 
@@ -131,7 +129,8 @@ class _Layer(LayerOutput):
     def read(cls, reading: Reading) -> _Layer:
         """Read a call."""
         heads = list(range(reading.heads))
-        return cls(heads, reading.queries.slots, parts(reading, heads)[0].attention)
+        call = parts(reading, heads)[0].attention
+        return cls(heads, reading.queries.slots, reading.keys.slots, call)
 
     @torch.no_grad()
     def relevance(self) -> Tensor:
@@ -143,6 +142,9 @@ class _Layer(LayerOutput):
         relevance = value.new_zeros(gradient.shape[1], value.shape[1])
         for block in tiles.row_blocks(self.call, scores=False):
             keys = list_keys(block.columns, value.device)
-            slope = gradient[:, block.rows] @ value[:, keys].transpose(1, 2)
+            slope = gradient[:, block.rows]
+            # Without values it is the gradient at the attention itself.
+            is_seen = value.shape[-1] > 0
+            slope = slope @ value[:, keys].transpose(1, 2) if is_seen else slope[..., keys]
             relevance[block.rows, keys] = (slope * block.attention[0]).clamp_min(0).mean(0)
         return relevance

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from gattn.errors import SelectionError
 from gattn.graph.token_graph import TokenGraph
-from gattn.heads.edge_lists import texts
+from gattn.heads.given.edge_lists import texts
 from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace

@@ -17,8 +17,8 @@ from gattn.analysis.reading.layers import Layers
 from gattn.analysis.reading.sources import Source, counted, is_square, size_of
 from gattn.edit_records import from_identity
 from gattn.errors import SelectionError, ShapeError
+from gattn.heads.given.labelled import is_labelled, read_labelled
 from gattn.heads.head import AttentionGraph
-from gattn.heads.labelled import is_labelled, read_labelled
 from gattn.heads.stack import Stack
 from gattn.heads.trace import AttentionTrace
 

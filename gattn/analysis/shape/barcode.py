@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -60,7 +61,9 @@ class Barcode(Table):
         )
 
 
-def barcode(attention: Attention, *, dimension: int = 0, progress: bool = True) -> Barcode:
+def barcode(
+    attention: Attention, *, tokens: Sequence[str] = (), dimension: int = 0, progress: bool = True
+) -> Barcode:
     r"""Compute the barcodes of each head.
 
     Tokens i and j lie at the distance :math:`1 - \max(A_{ij}, A_{ji})` of each other, and are
@@ -72,6 +75,8 @@ def barcode(attention: Attention, *, dimension: int = 0, progress: bool = True) 
     ----------
     attention : Attention
         Self-attention.
+    tokens : sequence of str
+        The texts of an array's tokens; the result names no tokens.
     dimension : int
         0, or 1 to have loops too. These need the package ripser, and time: seconds for a causal
         head of 512 tokens, and minutes for one that sees ahead.
@@ -103,7 +108,7 @@ def barcode(attention: Attention, *, dimension: int = 0, progress: bool = True) 
         raise SelectionError(f"Barcodes have the dimensions 0 and 1, not {dimension!r}.")
     if dimension:
         _ripser()
-    layers = layers_of(attention).square()
+    layers = layers_of(attention, tokens).square()
     rows: list[tuple[int, int, int, float, float]] = []
     places = [(n, row) for n in range(len(layers)) for row in range(len(layers.heads))]
     fewer = "take fewer tokens or heads, as in trace[1, 3]"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -16,7 +18,9 @@ from gattn.names.choices import HeadChoice
 from gattn.progress import walk
 
 
-def effective_rank(attention: Attention, *, progress: bool = True) -> Array:
+def effective_rank(
+    attention: Attention, *, tokens: Sequence[str] = (), progress: bool = True
+) -> Array:
     r"""Compute the effective rank of each head's attention matrix.
 
     With the singular values' shares :math:`p_k = \sigma_k / \sum_l \sigma_l` it is
@@ -30,6 +34,8 @@ def effective_rank(attention: Attention, *, progress: bool = True) -> Array:
     ----------
     attention : Attention
         Any attention, negative attention included.
+    tokens : sequence of str
+        The texts of an array's tokens; the result names no tokens.
     progress : bool
         Whether to show a progress bar.
 
@@ -42,7 +48,7 @@ def effective_rank(attention: Attention, *, progress: bool = True) -> Array:
     ----------
     Roy and Vetterli (2007), The effective rank: a measure of effective dimensionality.
     """
-    layers = layers_of(attention, signed=True)
+    layers = layers_of(attention, tokens, signed=True)
     fewer = "take fewer layers or heads, as in capture(text, layers=[0, 1])"
     steps = walk(range(len(layers)), "effective rank", "layer", progress=progress, fewer=fewer)
     values = torch.stack([_effective_rank(layers.read(n)) for n in steps])
@@ -52,6 +58,7 @@ def effective_rank(attention: Attention, *, progress: bool = True) -> Array:
 def rank_collapse(
     attention: Attention,
     *,
+    tokens: Sequence[str] = (),
     heads: HeadChoice = None,
     reduce: Reduction = "mean",
     residual: float = 0.0,
@@ -70,6 +77,8 @@ def rank_collapse(
     ----------
     attention : Attention
         Self-attention of consecutive layers.
+    tokens : sequence of str
+        The texts of an array's tokens; the result names no tokens.
     heads, reduce : optional
         Which heads of a layer become one A, and how, as in `gattn.analysis.rollout`.
     residual : float
@@ -94,7 +103,7 @@ def rank_collapse(
     exponentially with depth, which takes the norm :math:`\sqrt{\|\cdot\|_1 \|\cdot\|_\infty}`.
     """
     residual = share(residual, "residual")
-    layers = layers_of(attention).square().consecutive()
+    layers = layers_of(attention, tokens).square().consecutive()
     if residual and layers.holds_residual:
         raise SelectionError("These numbers hold the residual stream already: take residual=0.")
     product, left = None, []

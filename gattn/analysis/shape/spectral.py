@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -18,7 +18,11 @@ from gattn.progress import walk
 
 
 def graph_frequencies(
-    attention: Attention, *, self_loops: bool = False, progress: bool = True
+    attention: Attention,
+    *,
+    tokens: Sequence[str] = (),
+    self_loops: bool = False,
+    progress: bool = True,
 ) -> Array:
     r"""Compute the eigenvalues of each head's normalized Laplacian, its frequencies.
 
@@ -33,6 +37,8 @@ def graph_frequencies(
     ----------
     attention : Attention
         Self-attention.
+    tokens : sequence of str
+        The texts of an array's tokens; the result names no tokens.
     self_loops : bool
         Whether tokens' attention to themselves counts in their degrees. Self-loops pull all
         frequencies towards 0.
@@ -51,7 +57,7 @@ def graph_frequencies(
     SelectionError
         If queries and keys are not the same tokens.
     """
-    layers = layers_of(attention).square()
+    layers = layers_of(attention, tokens).square()
     rows = [
         torch.linalg.eigvalsh(laplacian).clamp_min(0)
         for laplacian in _laplacians(layers, self_loops, progress)
@@ -65,6 +71,7 @@ def spectral_table(
     attention: Attention,
     hidden: Hidden | None = None,
     *,
+    tokens: Sequence[str] = (),
     self_loops: bool = False,
     high: float = 0.5,
     progress: bool = True,
@@ -81,6 +88,8 @@ def spectral_table(
         ``hidden_states``, one more than it has layers, of which layer l reads state l. Layers of a
         trace count calls: if some layers have no attention, or only some were captured, take the
         states that those layers read, as in ``[hidden_states[n] for n in which]``.
+    tokens : sequence of str
+        The texts of an array's tokens; the result names no tokens.
     self_loops : bool
         As in `graph_frequencies`.
     high : float
@@ -123,7 +132,7 @@ def spectral_table(
     high = share(high, "high")
     if high in (0, 1):
         raise SelectionError(f"high is a share between 0 and 1, not {high}.")
-    layers = layers_of(attention).square()
+    layers = layers_of(attention, tokens).square()
     states = None if hidden is None else _states(hidden, layers)
     rows: list[dict[str, float]] = []
     for n, laplacian in enumerate(_laplacians(layers, self_loops, progress)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice, pairwise
 from typing import Any
@@ -35,6 +35,7 @@ def topology_table(
     attention: Attention,
     thresholds: Iterable[float] = THRESHOLDS,
     *,
+    tokens: Sequence[str] = (),
     self_loops: bool = False,
     max_cycles: int | None = None,
     progress: bool = True,
@@ -51,6 +52,8 @@ def topology_table(
         Self-attention.
     thresholds : iterable of float
         The thresholds, compared in double precision: .7 in single precision is below 0.7.
+    tokens : sequence of str
+        The texts of an array's tokens; the result names no tokens.
     self_loops : bool
         Whether edges from a token to itself count: as edges, twice in the degree, as cycles of one
         token, and in :math:`\beta_1`. The original counts them.
@@ -91,7 +94,7 @@ def topology_table(
     least = _rising(thresholds)
     if max_cycles is not None:
         max_cycles = whole("max_cycles", max_cycles, 1, SelectionError)
-    layers = layers_of(attention).square()
+    layers = layers_of(attention, tokens).square()
     bound = largest_dropped(layers, self_loops=self_loops)
     rows = []
     unknown = 0

@@ -16,8 +16,8 @@ from gattn.names.choices import LayerChoice
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from gattn.models.load.encoding import Inputs
     from gattn.models.load.loading import Model
+    from gattn.models.run.functions import Runnable
     from gattn.models.stream.sublayers import Sublayer
 
 _ROWS = 64  # of queries whose vectors are made at once
@@ -26,7 +26,7 @@ _MOVED = 1 << 26  # of what the heads make of keys
 
 
 def alti(
-    text: Inputs,
+    text: Runnable,
     model: Model = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,

@@ -16,8 +16,8 @@ from gattn.names.choices import LayerChoice
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from gattn.models.load.encoding import Inputs
     from gattn.models.load.loading import Model
+    from gattn.models.run.functions import Runnable
     from gattn.models.stream.sublayers import Sublayer
 
 Of = Literal["head", "attention", "residual", "norm"]
@@ -25,7 +25,7 @@ _NUMBERS = 1 << 24  # of the vectors that are in memory at once
 
 
 def contributions(
-    text: Inputs,
+    text: Runnable,
     model: Model = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
@@ -41,7 +41,7 @@ def contributions(
     Parameters
     ----------
     text, model, tokenizer
-        As in `gattn.capture`, but one text.
+        As in `gattn.capture`, but one text, or a function that runs one.
     of : {"head", "attention", "residual", "norm"}
         Which vectors, each of query i and key j:
 
@@ -99,7 +99,7 @@ def contributions(
 
 
 def residual_shares(
-    text: Inputs,
+    text: Runnable,
     model: Model = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,

@@ -18,8 +18,8 @@ from gattn.names.choices import LayerChoice
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
-    from gattn.models.load.encoding import Inputs
     from gattn.models.load.loading import Model
+    from gattn.models.run.functions import Runnable
 
 Norm: TypeAlias = Literal[1, 2]
 
@@ -31,7 +31,7 @@ _NUMBERS = 1 << 20
 
 
 def route_importances(
-    text: Inputs,
+    text: Runnable,
     model: Model = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,

@@ -15,8 +15,8 @@ from gattn.analysis.vectors.route_building import Builder, add_layer
 from gattn.analysis.vectors.route_graphs import Routes
 from gattn.errors import SelectionError
 from gattn.models.doors.opening import opened
-from gattn.models.load.encoding import Inputs
 from gattn.models.load.token_texts import names_of
+from gattn.models.run.functions import Runnable, resolved_for
 from gattn.models.stream.decomposing import Decomposition, decompose
 from gattn.models.stream.sublayers import Sublayer
 from gattn.models.watch.contexts import Context
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def routes(
-    text: Inputs,
+    text: Runnable,
     model: Model = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
@@ -146,16 +146,14 @@ class _Prediction(Context):
 
 
 def _decomposed(
-    text: Inputs,
+    text: Runnable,
     model: Model,
     tokenizer: PreTrainedTokenizerBase | None,
     stack: str | None,
     progress: bool,
 ) -> tuple[Decomposition[Sublayer], Any]:
     """Take all layers apart; give a function, too, that names the prediction at a position."""
-    from gattn.models.load.loading import resolved
-
-    model, tokenizer = resolved(model, tokenizer)
+    model, tokenizer = resolved_for(text, model, tokenizer)
     prediction = _Prediction()
     with opened(model, prediction):
         found = decompose(text, model, tokenizer, read=_itself, stack=stack, progress=progress)

@@ -16,9 +16,9 @@ from gattn.checks import whole
 from gattn.errors import CaptureError, SelectionError
 from gattn.models.edit.edges import Cut
 from gattn.models.effects.copying import LayerCopies
-from gattn.models.load.encoding import Inputs
-from gattn.models.load.loading import model_name, resolved
+from gattn.models.load.loading import model_name
 from gattn.models.run.editing import open_edits
+from gattn.models.run.functions import Runnable, resolved_for
 from gattn.names.choices import LayerChoice, numbers_of
 from gattn.names.tokens import find_tokens
 from gattn.progress import walk
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def value_zeroing(
-    text: Inputs,
+    text: Runnable,
     model: Model = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
@@ -56,7 +56,7 @@ def value_zeroing(
     Parameters
     ----------
     text, model, tokenizer
-        As in `gattn.capture`, but one text.
+        As in `gattn.capture`, but one text, or a function that runs one.
     zeroed : int, str, or sequence of these, optional
         The tokens whose values are zeroed, one after another: positions, negative from the end, or
         texts, which name every token of that text; by default all. If only some are, rows are not
@@ -67,7 +67,7 @@ def value_zeroing(
         Which stack, such as "encoder", if the model has several.
     batch_size : int, optional
         How many tokens run at once; by default as many as fit in 1 GiB, or in half of a GPU's
-        free memory.
+        free memory. One if a function runs the model.
     progress : bool
         Whether to show a progress bar.
 
@@ -95,12 +95,12 @@ def value_zeroing(
     >>> mixing = gattn.analysis.value_zeroing("The keys to the cabinet", "bert-base-uncased")
     >>> gattn.analysis.rollout(mixing).draw()
     """
-    model, tokenizer = resolved(model, tokenizer)
+    model, tokenizer = resolved_for(text, model, tokenizer)
     copies = LayerCopies(text, model, tokenizer, stack)
     keys = _tokens(zeroed, copies.tokens)
     depth = _chosen("layers", layers, copies.num_layers)
     size = copies.batch_size if batch_size is None else batch_size
-    size = whole("batch_size", size, 1, CaptureError)
+    size = whole("batch_size", size, 1, CaptureError) if copies.repeats else 1
     scores = _scores(copies, keys, depth, size, progress)
     edits, notes = open_edits(model), []
     count = counted(len(copies), "token")

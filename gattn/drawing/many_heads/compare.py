@@ -10,7 +10,7 @@ from matplotlib.figure import Figure, SubFigure
 
 from gattn.analysis.heads.compare import columns_of, compare_head, difference, mean_distance, pairs
 from gattn.analysis.heads.divergences import FARTHEST
-from gattn.analysis.reading.attention import Heads
+from gattn.analysis.reading.attention import Heads, named
 from gattn.drawing.canvas.colours import Scale, colour_map
 from gattn.drawing.canvas.frame import edits_between, shown_text
 from gattn.drawing.canvas.pen import Pen
@@ -30,6 +30,7 @@ def draw_compare(
     before: Heads,
     after: Heads,
     *,
+    tokens: Sequence[str] = (),
     edits: str = "",
     heads: HeadChoice = None,
     stack: str | None = None,
@@ -55,6 +56,8 @@ def draw_compare(
     before, after : Heads
         Two traces with the same tokens, stacks and heads; or anything else that holds attention,
         such as what two weight functions make of the same queries and keys.
+    tokens : sequence of str
+        The texts of the tokens, if both are arrays.
     edits : str
         What was edited between the two, in your words, for the caption; by default it names the
         edits recorded in the runs.
@@ -76,6 +79,7 @@ def draw_compare(
     ShapeError
         If attention is negative, or the given figure is too small.
     """
+    before, after = named(before, tokens), named(after, tokens)
     found = {place: both for place, *both in pairs(before, after)}
     chosen = Chosen.of(before, {place: one for place, (one, _) in found.items()}, heads, stack)
     afters = {place: found[place][1] for place in chosen.graphs}

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from matplotlib.colors import Colormap
 from matplotlib.figure import Figure, SubFigure
 
-from gattn.analysis.reading.attention import Heads
+from gattn.analysis.reading.attention import Heads, named
 from gattn.analysis.reading.heads import Place, by_place
 from gattn.drawing.canvas.colours import Scale, colour_map
 from gattn.drawing.canvas.frame import edits_said, shown_text
@@ -32,6 +32,7 @@ Groups: TypeAlias = "tuple[tuple[int, int, int], ...]"
 def draw_heads(
     attention: Heads,
     *,
+    tokens: Sequence[str] = (),
     heads: HeadChoice = None,
     stack: str | None = None,
     sort: HeadScore | None = None,
@@ -52,6 +53,8 @@ def draw_heads(
     ----------
     attention : Heads
         A trace, a stack, or anything else that holds attention, as in `gattn.analysis.head_table`.
+    tokens : sequence of str
+        The texts of an array's tokens, which traces know.
     heads : int, sequence of int, or sequence of (layer, head), optional
         Which heads: some of each layer, or single ones, also as text such as ``"1.1,2.0"``. They
         are drawn as a strip of larger matrices with their tokens.
@@ -75,11 +78,11 @@ def draw_heads(
     Raises
     ------
     SelectionError
-        If there is no such stack, head or score, or nothing to draw.
+        If there is no such stack, head or score, or nothing to draw, or a trace is given tokens.
     ShapeError
-        If the given figure is too small.
+        If the given figure is too small, or there is not one text per token.
     """
-    chosen = Chosen.of(attention, by_place(attention), heads, stack)
+    chosen = Chosen.of(attention, by_place(named(attention, tokens)), heads, stack)
     order = Order.of(chosen.graphs, sort, label, within_layers=within_layers)
     scale = Scale.of(*chosen.graphs.values())
     pen = Pen(scale, colour_map(cmap, is_signed=scale.is_signed, is_area=True))

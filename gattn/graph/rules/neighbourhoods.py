@@ -115,6 +115,12 @@ class Neighbourhoods:
         order = None if self.order is None else self.order[edges]
         return Neighbourhoods(pointer - pointer[0], self.key[edges], self.num_keys, order)
 
+    def as_given(self, numbers: Tensor) -> Tensor:
+        """Bring numbers of the sorted edges, (..., E), into the order in which these were given."""
+        if self.order is None:
+            return numbers
+        return numbers.index_select(-1, torch.argsort(self.order))
+
     def among(self, num_keys: int) -> Neighbourhoods:
         """Set the number of keys."""
         return self if num_keys == self.num_keys else replace(self, num_keys=num_keys)

@@ -17,6 +17,7 @@ from torch import nn
 from gattn.models.doors import interface, searches
 from gattn.models.doors.attending import attending, routes, unseen
 from gattn.models.doors.functions.mode import FunctionMode
+from gattn.models.doors.graphs import segments
 from gattn.models.doors.softmaxes import SoftmaxMode
 from gattn.models.load.loading import is_transformers
 from gattn.models.read.any_model import AnyTracker
@@ -62,6 +63,7 @@ def _install(calls: Calls) -> None:
         bypass_compiled(lambda: _number > 0)
         if _number == 0:
             interface.watch()
+            segments.watch()
             searches.watch()
         _number += 1
         count, handles = _hooks.get(calls.model, (0, []))
@@ -80,6 +82,7 @@ def _uninstall(model: nn.Module) -> None:
         _number -= 1
         if _number == 0:
             interface.leave()
+            segments.leave()
             searches.leave()
             restore_compiled()
         count, handles = _hooks.pop(model)

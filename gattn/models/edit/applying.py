@@ -2,99 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from gattn.engines import tiles
-from gattn.engines.call import AttentionCall, naming_shapes
-from gattn.engines.choice import choose
-from gattn.engines.tiles import RowBlock
+from gattn.engines.call import AttentionCall
 from gattn.errors import EditError
 from gattn.graph.rules.keys import list_keys
-from gattn.graph.token_graph import TokenGraph
 from gattn.models.edit.base import Edit
-from gattn.models.edit.graphs import Restrict, Use
+from gattn.models.edit.graphs import Use
+from gattn.models.edit.part import EdgePart, Part
 from gattn.models.edit.swap import Swap
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
 from gattn.normalizers import Normalizer, Softmax
-
-
-@dataclass(frozen=True, eq=False)
-class Part:
-    """Heads of a reading with the same edits.
-
-    `attention` computes them except for the edits `after`; `own` are their numbers in it.
-    """
-
-    reading: Reading
-    heads: list[int]
-    attention: AttentionCall
-    own: list[int]
-    after: tuple[Edit, ...]
-    is_edited: bool
-
-    @property
-    def graph(self) -> TokenGraph:
-        """Who may attend to whom, edited."""
-        assert isinstance(self.attention.graph, TokenGraph)
-        return self.attention.graph
-
-    @cached_property
-    def changed(self) -> Tensor:
-        """Which queries the edits change, as booleans."""
-        changed = torch.zeros(len(self.reading.queries), dtype=torch.bool)
-        for edit in self.edits:
-            if isinstance(edit, Restrict):
-                some: Tensor | None = edit.loses(self.graph, self.reading.graph)
-            else:
-                some = edit.changes(self.reading)
-            changed |= torch.ones_like(changed) if some is None else some
-        return changed
-
-    @property
-    def edits(self) -> list[Edit]:
-        """The edits of these heads."""
-        heads = self.reading.heads
-        return [edit for edit in self.reading.edits if self.heads[0] in edit.heads(heads)]
-
-    def blocks(self, *, scores: bool = True) -> Iterator[RowBlock]:
-        """Walk whole rows of the part's edited attention.
-
-        Without scores it has no gradient; see `tiles.row_blocks`.
-        """
-        is_whole = len(self.own) == self.attention.query.shape[1]
-        for block in tiles.row_blocks(self.attention, scores=scores):
-            score, attention = block.scores, block.attention
-            if not is_whole:
-                score = None if score is None else score[:, self.own]
-                attention = attention[:, self.own]
-            for edit in self.after:
-                attention = edit.shared(attention, block, self.reading)
-            yield block._replace(scores=score, attention=attention)
-
-    def output(self) -> Tensor:
-        """Compute the output: (elements, heads, queries, value dim)."""
-        if not self.after:
-            with naming_shapes(self.attention):
-                whole: Tensor = choose(self.attention).run(self.attention)
-            return whole[:, self.own] if len(self.own) < whole.shape[1] else whole
-        return torch.cat([self.times_values(block) for block in self.blocks()], dim=2)
-
-    def times_values(self, block: RowBlock) -> Tensor:
-        """Multiply a block's attention with the values."""
-        value, dropout = self.attention.value, self.attention.dropout
-        assert value is not None
-        if len(self.own) < value.shape[1]:
-            value = value[:, self.own]
-        columns = block.columns
-        value = value[:, :, columns if isinstance(columns, slice) else columns.to(value.device)]
-        attention = torch.dropout(block.attention, dropout, train=dropout > 0)
-        return attention @ value
 
 
 def parts(reading: Reading, heads: Sequence[int] | None = None) -> list[Part]:
@@ -125,8 +48,12 @@ def _part(reading: Reading, heads: list[int], edits: tuple[Edit, ...]) -> Part:
         weight = swap.scored_by(weight, reading.has_vectors)
         normalizer = swap.normalizer or normalizer
     if graph is not reading.graph or swaps:
-        call = replace(call, graph=graph, weight=weight, normalizer=normalizer)
-    return Part(reading, heads, call, own, after, bool(edits))
+        features = reading.features_on(call.edge_features, graph)
+        call = replace(
+            call, graph=graph, weight=weight, normalizer=normalizer, edge_features=features
+        )
+    kind = EdgePart if reading.lists_edges else Part
+    return kind(reading, heads, call, own, after, bool(edits))
 
 
 def _check_uses(edits: Sequence[Edit]) -> None:

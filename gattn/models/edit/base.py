@@ -149,6 +149,12 @@ class Edit(Described):
         """Change the attention of some rows, (elements, heads, rows, columns)."""
         return attention
 
+    def shared_on_edges(
+        self, attention: Tensor, edges: slice, query: Tensor, key: Tensor, reading: Reading
+    ) -> Tensor:
+        """Change the attention of some listed edges, (elements, heads, edges), given their ends."""
+        return attention
+
 
 def _shown(value: object) -> str:
     if isinstance(value, slice) and value.step is None:

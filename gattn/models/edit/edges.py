@@ -99,6 +99,13 @@ class _AtTokens(Edit):
         inside = (rows[:, None] & keys).to(attention.device)
         return torch.where(inside, attention * factor, attention)
 
+    def _times_on_edges(
+        self, factor: float, attention: Tensor, query: Tensor, key: Tensor, reading: Reading
+    ) -> Tensor:
+        rows, keys = chosen(reading.queries, self.query), chosen(reading.keys, self.key)
+        inside = (rows[query.cpu()] & keys[key.cpu()]).to(attention.device)
+        return torch.where(inside, attention * factor, attention)
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Cut(_AtTokens):
@@ -157,6 +164,14 @@ class Cut(_AtTokens):
         """Cut edges after normalizing."""
         return attention if self.renormalize else self._times(0.0, attention, block, reading)
 
+    def shared_on_edges(
+        self, attention: Tensor, edges: slice, query: Tensor, key: Tensor, reading: Reading
+    ) -> Tensor:
+        """Cut listed edges after normalizing."""
+        if self.renormalize:
+            return attention
+        return self._times_on_edges(0.0, attention, query, key, reading)
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Scale(_AtTokens):
@@ -190,3 +205,9 @@ class Scale(_AtTokens):
     def shared(self, attention: Tensor, block: RowBlock, reading: Reading) -> Tensor:
         """Multiply."""
         return self._times(self.factor, attention, block, reading)
+
+    def shared_on_edges(
+        self, attention: Tensor, edges: slice, query: Tensor, key: Tensor, reading: Reading
+    ) -> Tensor:
+        """Multiply the attention of listed edges."""
+        return self._times_on_edges(self.factor, attention, query, key, reading)

@@ -140,6 +140,13 @@ class Use(Edit):
         given[row, column] = value.to(attention.dtype)
         return given.to(attention.device).expand_as(attention)
 
+    def shared_on_edges(
+        self, attention: Tensor, edges: slice, query: Tensor, key: Tensor, reading: Reading
+    ) -> Tensor:
+        """Put the graph's attention in place of the model's; the edges are the graph's own."""
+        _, _, value = self._edges(slice(0, len(reading.queries)), reading)
+        return value[edges].to(attention).expand_as(attention)
+
     def _edges(self, rows: slice, reading: Reading) -> tuple[Tensor, Tensor, Tensor]:
         """List the edges of some rows of a call: row within these, key, attention."""
         first = reading.queries.first

@@ -5,19 +5,18 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError, ModelError, SelectionError
 from gattn.models.edit.base import Edit
-from gattn.models.load.encoding import Inputs
 from gattn.models.read.places import Place
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.tracking import Tracker
 from gattn.models.run.editing import Editing
-from gattn.models.run.prompt import Prompt
+from gattn.models.run.functions import Runnable, prepared
 from gattn.models.watch.contexts import Context, takes_part
 from gattn.models.watch.hooks import hooks_on
 
@@ -52,7 +51,8 @@ class LayerCopies:
 
     Each layer starts from the hidden states of the first copy, which is not edited, whatever
     earlier layers made of the others. So copies differ after a layer by the edits of that layer
-    alone, and one run covers all layers.
+    alone, and one run covers all layers. A function's runs come one after another instead: each
+    layer starts from what it was given in a first run without edits.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class LayerCopies:
 
     def __init__(
         self,
-        inputs: Inputs,
+        inputs: Runnable,
         model: PreTrainedModel,
         tokenizer: PreTrainedTokenizerBase | None,
         stack: str | None = None,
@@ -73,7 +73,7 @@ class LayerCopies:
         takes = inspect.signature(model.forward).parameters
         # All logits would take as long as some layers.
         self._settings = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
-        self._prompt = Prompt.of(inputs, model, tokenizer)
+        self._prompt = prepared(inputs, model, tokenizer)
         found = _Places()
         with torch.no_grad():
             self._prompt.run(found, **self._settings)
@@ -84,6 +84,9 @@ class LayerCopies:
         self._slots = place.queries[0].slots
         self.tokens = self._prompt.texts(self.stack, found.ids[self.stack], len(self))
         self._modules = [_layer(model, name) for name in found.names[self.stack]]
+        # Where copies do not run side by side: what each layer is given and gives without edits.
+        self._plain: list[Tensor] = []
+        self._outputs: list[Tensor] = []
 
     def __len__(self) -> int:
         return len(self._slots)
@@ -92,6 +95,11 @@ class LayerCopies:
     def num_layers(self) -> int:
         """How many layers the stack has."""
         return len(self._modules)
+
+    @property
+    def repeats(self) -> bool:
+        """Whether copies run side by side, rather than one after another."""
+        return self._prompt.repeats
 
     @property
     def batch_size(self) -> int:
@@ -104,17 +112,46 @@ class LayerCopies:
 
         `see` is given each layer's number and output, (1 + copies, tokens, features).
         """
-        editing = Editing([[], *edits], self._tokenizer)
-        copies = 1 + len(edits)
-        with torch.no_grad(), self._aligned(copies, see, editing):
+        if self.repeats:
+            copies = 1 + len(edits)
+            self._run([[], *edits], lambda _, given: _first_of(given, copies), see, copies)
+            return
+        if not self._plain:
+            self._run([], self._keep, lambda _, output: self._outputs.append(output))
+        for some in edits:
+            self._run(
+                [some],
+                lambda layer, _: self._plain[layer],
+                lambda layer, output: see(layer, torch.cat([self._outputs[layer], output])),
+            )
+
+    def _keep(self, layer: int, given: Tensor) -> Tensor:
+        self._plain.append(given.clone())
+        return given
+
+    def _run(
+        self,
+        edits: Sequence[Sequence[Edit]],
+        start: Callable[[int, Tensor], Tensor],
+        see: Callable[[int, Tensor], None],
+        copies: int = 1,
+    ) -> None:
+        """Run copies with edits; each layer starts from what `start` makes of what it is given."""
+        editing = Editing(edits, self._tokenizer) if edits else _Plain()
+        with torch.no_grad(), self._aligned(start, copies, see, editing):
             self._prompt.run(editing, copies, **self._settings)
-        editing.check()
+        if isinstance(editing, Editing):
+            editing.check()
 
     @contextmanager
     def _aligned(
-        self, count: int, see: Callable[[int, Tensor], None], context: Context
+        self,
+        start: Callable[[int, Tensor], Tensor],
+        count: int,
+        see: Callable[[int, Tensor], None],
+        context: Context,
     ) -> Iterator[None]:
-        """Start each layer from the first copy's hidden states, in the context's thread."""
+        """Start each layer from what `start` makes of its input, in the context's thread."""
         layer = 0
 
         def begin(
@@ -125,7 +162,8 @@ class LayerCopies:
             if layer >= self.num_layers or module is not self._modules[layer]:
                 raise _unknown(self.model)
             given = args[0] if args else kwargs.get("hidden_states")
-            first = self._hidden(given, count)[:1].expand(count, -1, -1)
+            self._hidden(given, count)
+            first = start(layer, cast("Tensor", given))
             return ((first, *args[1:]), kwargs) if args else ((), kwargs | {"hidden_states": first})
 
         def end(module: nn.Module, args: Any, kwargs: Any, result: Any) -> None:
@@ -142,11 +180,32 @@ class LayerCopies:
             raise _unknown(self.model)
 
     def _hidden(self, found: Any, count: int) -> Tensor:
+        """Read hidden states as (copies, tokens, features)."""
+        if isinstance(found, Tensor) and count == 1:
+            found = _as_one(found)
         if not isinstance(found, Tensor) or found.dim() != 3 or len(found) != count:
             raise _unknown(self.model)
         if found.shape[1] <= int(self._slots[-1]):
             raise _unknown(self.model)
         return found
+
+
+class _Plain(Context):
+    """Takes part in a run without edits."""
+
+    reads_one_call = True
+
+
+def _first_of(given: Tensor, copies: int) -> Tensor:
+    return given[:1].expand(copies, -1, -1)
+
+
+def _as_one(hidden: Tensor) -> Tensor:
+    """Read the hidden states of one sequence as (1, tokens, features)."""
+    if hidden.dim() == 2:
+        return hidden[None]
+    is_second = hidden.dim() == 3 and len(hidden) > 1 and hidden.shape[1] == 1
+    return hidden.transpose(0, 1) if is_second else hidden
 
 
 def _stack(known: Sequence[str], wanted: str | None) -> str:

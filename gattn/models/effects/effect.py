@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
 import time
 from collections.abc import Sequence
-from operator import index
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -15,16 +13,14 @@ from torch import Tensor
 
 from gattn.checks import whole
 from gattn.edit_records import identities
-from gattn.errors import CaptureError, EditError, ModelError, SelectionError
+from gattn.errors import EditError, ModelError
 from gattn.models.edit.base import Edit
+from gattn.models.effects.asking import asked
 from gattn.models.effects.effect_tables import Effects
 from gattn.models.effects.metrics import Measure, Metric, Token
-from gattn.models.load.encoding import Inputs
-from gattn.models.load.loading import resolved
+from gattn.models.effects.runner import Runner
 from gattn.models.run.editing import Editing, check_edits, open_edits
-from gattn.models.run.prompt import Prompt
-from gattn.models.watch.contexts import Context
-from gattn.names.tokens import find_token
+from gattn.models.run.functions import Runnable
 from gattn.progress import announce
 
 if TYPE_CHECKING:
@@ -32,19 +28,17 @@ if TYPE_CHECKING:
 
     from gattn.models.load.loading import Model
 
-# A CPU gains nothing from larger batches.
-_MEMORY = 1 << 28
 _FIRST = 4
 """How many edits run first, to estimate the time."""
 
 
 def effect(
-    text: Inputs,
+    text: Runnable,
     edits: Sequence[Edit | Sequence[Edit]],
     model: Model = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
-    metric: Metric = "kl",
+    metric: Metric | None = None,
     position: int | str = -1,
     target: Token = None,
     other: Token = None,
@@ -109,9 +103,7 @@ def effect(
     import pandas as pd
 
     together = _together(edits)
-    model, tokenizer = resolved(model, tokenizer)
-    measure = Measure(metric, target, other, model, tokenizer)
-    runner = Runner(text, model, tokenizer, measure.position(position))
+    runner, measure = asked(text, model, tokenizer, metric, position, target, other, "kl")
     fewer = "for less time, try fewer edits, or estimate cuts with gattn.estimate"
     plain, edited = measured(runner, measure, together, batch_size, progress, fewer)
     places = {
@@ -126,7 +118,7 @@ def effect(
         "stack": [some[0].stack if len(some) == 1 else None for some in together],
     }
     found = Effects({**named, **places, "plain": plain, "edited": edited, "effect": edited - plain})
-    found.attrs = {"metric": str(measure), "tokens": runner.tokens, **told_edits(model)}
+    found.attrs = {"metric": str(measure), "tokens": runner.tokens, **told_edits(runner.model)}
     return found
 
 
@@ -159,7 +151,7 @@ def measured(
         torch.no_grad(),
         tqdm(total=len(edits), desc="effects", unit="edit", delay=1, disable=not progress) as bar,
     ):
-        (plain,) = runner.run(Context())
+        plain = runner.plain()
         before = _number(measure, plain, plain)
         while len(found) < len(edits):
             count = min(size, _FIRST) if fewer and progress and not found else size
@@ -185,7 +177,8 @@ def measured(
 def _number(measure: Measure, row: Tensor, plain: Tensor, edits: Sequence[Edit] = ()) -> float:
     """Measure a metric; NaN is refused, since it would be a row like any other."""
     number = float(measure(row, plain))
-    advice = f"Expected a number: look for NaN or infinity in the logits {tuple(row.shape)}."
+    shape = f" the logits {tuple(row.shape)}" if isinstance(row, Tensor) and row.dim() else " it"
+    advice = f"Expected a number: look for NaN or infinity in{shape}."
     if not edits and not np.isfinite(number):
         raise ModelError(f"Without edits the {measure} is {number}. {advice}")
     if np.isnan(number):
@@ -203,89 +196,6 @@ def _edited(runner: Runner, edits: Sequence[Sequence[Edit]]) -> list[Tensor]:
 
 def _is_out_of_memory(error: RuntimeError) -> bool:
     return isinstance(error, torch.OutOfMemoryError) or "can't allocate memory" in str(error)
-
-
-class Runner:
-    """Runs a model on one sequence, as often as needed, and gives its logits.
-
-    Parameters
-    ----------
-    inputs, model, tokenizer
-        As in `gattn.capture`.
-    position : int or str, optional
-        The token whose logits are wanted; by default all.
-    """
-
-    def __init__(
-        self,
-        inputs: Inputs,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerBase | None,
-        position: int | str | None,
-    ) -> None:
-        self.model, self.tokenizer = model, tokenizer
-        self.prompt = Prompt.of(inputs, model, tokenizer)
-        self.encoding = self.prompt.encoding
-        self._row: int | None = None
-        self._position = self._found(position)
-        takes = inspect.signature(model.forward).parameters
-        if self._position is not None and self.encoding is not None and "logits_to_keep" in takes:
-            self._row = _row(self._position, len(self.encoding))
-
-    def _found(self, position: int | str | None) -> int | None:
-        """Find the position of a token that may be named by its text."""
-        if not isinstance(position, str):
-            return position
-        if self.encoding is None:
-            raise SelectionError(
-                f"The tokens of these inputs are not known by their texts: give position= as a "
-                f"number, not {position!r:.80}."
-            )
-        tokens = self.encoding.decoder_tokens or self.encoding.tokens
-        return find_token(position, range(len(tokens)), tokens, "position")
-
-    def run(self, context: Context, count: int = 1) -> list[Tensor]:
-        """Run copies of the sequence, and give the logits of each."""
-        fewer = {} if self._row is None else {"logits_to_keep": torch.tensor([self._row])}
-        result, tracker = self.prompt.run(context, count, **fewer)
-        logits = getattr(result, "logits", None)
-        if not isinstance(logits, Tensor):
-            raise ModelError(
-                f"{type(self.model).__name__} gives no logits to measure: load the model with its "
-                "head, such as AutoModelForCausalLM or AutoModelForMaskedLM."
-            )
-        if len(logits) != count:
-            raise CaptureError(f"Expected one sequence, got a batch of {len(logits)}.")
-        return [self._chosen(tracker.tokens.real_rows(x, n)) for n, x in enumerate(logits)]
-
-    def _chosen(self, logits: Tensor) -> Tensor:
-        if self._position is None or logits.dim() < 2:
-            return logits
-        if self._row is not None:
-            return logits[0]
-        return logits[_row(self._position, len(logits))]
-
-    @property
-    def tokens(self) -> list[str]:
-        """The tokens' texts, if they are known and there is only one sequence of them."""
-        if self.encoding is None or self.encoding.decoder_tokens:
-            return []
-        return list(self.encoding.tokens)
-
-    @property
-    def batch_size(self) -> int:
-        """Estimate how many copies fit in memory at once."""
-        if self.encoding is None:
-            return 1
-        tokens = len(self.encoding) + len(self.encoding.decoder_tokens)
-        return self.prompt.most_copies(tokens, tokens if self._row is None else 1, _MEMORY)
-
-
-def _row(position: int, rows: int) -> int:
-    number = index(position)
-    if not -rows <= number < rows:
-        raise SelectionError(f"No position {position}: there are {rows}, 0 .. {rows - 1}.")
-    return number % rows
 
 
 def _together(edits: Sequence[Edit | Sequence[Edit]]) -> list[list[Edit]]:

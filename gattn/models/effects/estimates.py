@@ -23,15 +23,15 @@ from gattn.heads.trace import AttentionTrace
 from gattn.keep import Keep
 from gattn.models.edit.applying import parts
 from gattn.models.edit.edges import Cut
-from gattn.models.effects.effect import Runner, measured, told_edits
+from gattn.models.effects.effect import measured, told_edits
 from gattn.models.effects.effect_tables import Effects
 from gattn.models.effects.gradients import Backward, LayerOutput, Outputs
 from gattn.models.effects.metrics import Measure, Metric, Token
-from gattn.models.load.encoding import Inputs
-from gattn.models.load.loading import resolved
+from gattn.models.effects.runner import Runner
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.run.capturing import capturing
+from gattn.models.run.functions import Runnable
 from gattn.names.choices import Chosen, HeadChoice, LayerChoice
 
 if TYPE_CHECKING:
@@ -44,11 +44,11 @@ _ONLY = "is_only"
 
 
 def estimate(
-    text: Inputs,
+    text: Runnable,
     model: Model = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
-    metric: Metric = "logit_difference",
+    metric: Metric | None = None,
     position: int | str = -1,
     target: Token = None,
     other: Token = None,
@@ -121,7 +121,6 @@ def estimate(
     """
     sample = whole("sample, a number of edges,", sample, 0, SelectionError)
     chosen = Chosen.of(layers, heads)
-    model, tokenizer = resolved(model, tokenizer)
     backward = Backward(text, model, tokenizer, metric, position, target, other)
     runner = backward.runner
 
@@ -129,12 +128,12 @@ def estimate(
         return _Layer.read(reading, chosen.in_layer(place.layer, reading.heads), renormalize)
 
     outputs = Outputs(read, lambda place: chosen.has_layer(place.layer))
-    with capturing(model, tokenizer, keep=keep, layers=layers, heads=heads) as run:
+    with capturing(runner.model, runner.tokenizer, keep=keep, layers=layers, heads=heads) as run:
         run.encodings = runner.prompt.encodings
         number = backward.run(outputs)
     table = Effects(_table(run.trace, outputs.differentiate(number)))
     facts = {"metric": str(backward.measure), "tokens": runner.tokens}
-    table.attrs = facts | told_edits(model)
+    table.attrs = facts | told_edits(runner.model)
     _add_effects(table, runner, backward.measure, renormalize, sample, seed, batch_size, progress)
     return table
 
@@ -143,11 +142,12 @@ def estimate(
 class _Layer(LayerOutput):
     """Heads of a layer: their values, and the effect of cutting each query's strongest edge.
 
-    `value` is (heads, keys, dim), `output` and, without the strongest edges, `rest` are (heads,
-    queries, dim), `strongest` is the key of that edge, (heads, queries).
+    `value` is (heads, keys, dim), or None where values are not seen; `output` and, without the
+    strongest edges, `rest` are (heads, queries, dim), `strongest` is the key of that edge, (heads,
+    queries).
     """
 
-    value: Tensor
+    value: Tensor | None
     output: Tensor | None = None
     rest: Tensor | None = None
     strongest: Tensor | None = None
@@ -157,7 +157,8 @@ class _Layer(LayerOutput):
         """Read a call; without renormalizing its values suffice."""
         call = parts(reading, heads)[0].attention
         assert call.value is not None
-        layer = cls(heads, reading.queries.slots, call.value[0].detach().cpu())
+        value = call.value[0].detach().cpu() if call.value.shape[-1] else None
+        layer = cls(heads, reading.queries.slots, reading.keys.slots, value)
         if not renormalize:
             return layer
         found = [_without_strongest(call, block) for block in tiles.row_blocks(call)]
@@ -170,10 +171,13 @@ class _Layer(LayerOutput):
         """Estimate the effect of cutting each edge of a head."""
         assert self.gradient is not None
         row = self.heads.index(graph.head or 0)
-        gradient, value = self.gradient[row].cpu(), self.value[row]
+        gradient = self.gradient[row].cpu()
         key, query = graph.graph.edge_index
-        edges = graph.graph.neighbourhoods
-        of_value = edge_products(gradient[None], value[None], edges)[0]
+        if self.value is None:
+            of_value = gradient[query, key]
+        else:
+            edges = graph.graph.neighbourhoods
+            of_value = edge_products(gradient[None], self.value[row][None], edges)[0]
         attention = torch.from_numpy(graph.attention)
         if self.output is None or self.rest is None or self.strongest is None:
             return -attention * of_value
@@ -191,10 +195,15 @@ def _without_strongest(call: AttentionCall, block: RowBlock) -> tuple[Tensor, Te
     assert call.value is not None
     assert block.scores is not None
     keys = list_keys(block.columns, call.value.device)
-    value = call.value[:, :, keys]
     strongest = block.attention.argmax(-1, keepdim=True)
     rest = call.normalizer(block.scores.scatter(-1, strongest, -torch.inf))
-    return block.attention @ value, rest @ value, keys[strongest[..., 0]]
+    if call.value.shape[-1]:
+        value = call.value[:, :, keys]
+        output, fewer = block.attention @ value, rest @ value
+    else:
+        whole = rest.new_zeros(*rest.shape[:-1], call.value.shape[2])
+        output, fewer = (whole.index_copy(-1, keys, x.to(whole)) for x in (block.attention, rest))
+    return output, fewer, keys[strongest[..., 0]]
 
 
 def _table(trace: AttentionTrace, layers: Mapping[tuple[str, int], _Layer]) -> pd.DataFrame:

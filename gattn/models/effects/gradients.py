@@ -1,4 +1,4 @@
-"""Gradients of a metric at the outputs of all heads, from one backward pass."""
+"""Gradients of a metric at the outputs or the attention of all heads, from one backward pass."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from gattn.errors import CaptureError, ContractError, EditError, ModelError, SelectionError
-from gattn.models.doors.attending import routes
-from gattn.models.effects.effect import Runner
-from gattn.models.effects.metrics import Measure, Metric, Token
-from gattn.models.load.encoding import Inputs
+from gattn.errors import CaptureError, ContractError, EditError, SelectionError
+from gattn.models.effects.asking import asked
+from gattn.models.effects.metrics import Metric, Token
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
+from gattn.models.run.functions import Runnable
 from gattn.models.watch.contexts import Context
 from gattn.normalizers.base import widened
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
+
+    from gattn.models.load.loading import Model
 
 # Gradients of less than 6e-8 are zero in float16.
 _HALF_SCALE = 1024.0
@@ -29,16 +30,23 @@ _HALF_SCALE = 1024.0
 
 @dataclass(eq=False)
 class LayerOutput:
-    """Heads of a layer, and the gradient at their output, (heads, queries, dim)."""
+    """Heads of a layer, and the gradient at their output, (heads, queries, dim).
+
+    Where only the attention is seen, it stands for the output, and each key's value is a unit
+    vector: the gradient is that at the attention, (heads, queries, keys).
+    """
 
     heads: list[int]
-    slots: Tensor
+    queries: Tensor
+    keys: Tensor
     gradient: Tensor | None = field(default=None, init=False)
 
-    def rows(self, output: Tensor) -> Tensor:
-        """Take the real rows of a call's output, as (heads, queries, dim)."""
-        some = output[0, self.slots.to(output.device)][:, self.heads]
-        return widened(some).transpose(0, 1)
+    def rows(self, node: Tensor, *, is_attention: bool) -> Tensor:
+        """Take the real rows of a call's output or attention, as (heads, queries, ...)."""
+        queries, keys = (slots.to(node.device) for slots in (self.queries, self.keys))
+        if is_attention:
+            return widened(node[0, self.heads][:, queries][:, :, keys])
+        return widened(node[0, queries][:, self.heads]).transpose(0, 1)
 
 
 L = TypeVar("L", bound=LayerOutput)
@@ -56,7 +64,7 @@ class Outputs(Context, Generic[L]):
         self, read: Callable[[Reading, Place], L], wanted: Callable[[Place], bool]
     ) -> None:
         self._read, self._wanted = read, wanted
-        self._nodes: list[Tensor] = []
+        self._nodes: list[tuple[Tensor, bool]] = []
         self.found: dict[tuple[str, int], L] = {}
 
     def wants(self, place: Place) -> bool:
@@ -65,20 +73,32 @@ class Outputs(Context, Generic[L]):
 
     def see(self, call: SeenCall, place: Place, readings: list[Reading]) -> None:
         """Keep the output, and read the layer."""
-        if len(readings) > 1:
+        reading = readings[0]
+        if len(readings) > 1 or len(reading.elements) > 1:
+            count = sum(len(one.elements) for one in readings)
             raise CaptureError(
-                f"{call.name} attends within {len(readings)} windows; gradients are taken of "
-                "attention over whole sequences. Measure cuts one by one with gattn.effect."
+                f"{call.name} attends in {count} sequences or windows at once; gradients are taken "
+                "of attention over one whole sequence. Run one sequence, or measure cuts one by "
+                "one with gattn.effect."
             )
-        (reading,) = readings
+        if (place.stack, place.layer) in self.found:
+            raise CaptureError(
+                f"{call.name} attends in several calls of the model, but gradients are taken of "
+                "one: run the model once, or measure cuts one by one with gattn.effect."
+            )
         if reading.edits:
             raise EditError(
                 f"{call.name} is edited, but gradients are taken of unedited attention: choose "
                 "other layers, or measure further cuts with gattn.effect."
             )
-        if not call.output.requires_grad:
-            call.output.requires_grad_()
-        self._nodes.append(call.output)
+        # The model goes on with a tensor of ours, whatever the door makes of its own.
+        is_attention = not call.output.shape[-1]
+        if is_attention:
+            assert call.weights is not None
+            node = call.weights = _node(call.weights)
+        else:
+            node = call.output = _node(call.output)
+        self._nodes.append((node, is_attention))
         with torch.no_grad():
             self.found[place.stack, place.layer] = self._read(reading, place)
 
@@ -86,16 +106,25 @@ class Outputs(Context, Generic[L]):
         """Take the gradient of a number at all outputs; returns the layers by (stack, layer)."""
         if not number.requires_grad:
             raise ContractError(
-                "metric returned a number without a gradient: compute it from the logits by "
-                "torch's operations, without .item(), .detach() or NumPy."
+                "The metric is a number without a gradient: compute it by torch's operations, "
+                "without .item(), .detach(), NumPy or torch.no_grad()."
             )
         nodes, self._nodes = self._nodes, []
-        scale = _HALF_SCALE if any(x.dtype == torch.float16 for x in nodes) else 1.0
+        scale = _HALF_SCALE if any(x.dtype == torch.float16 for x, _ in nodes) else 1.0
         with torch.inference_mode(False), torch.enable_grad():
-            gradients = torch.autograd.grad(number * scale, nodes, allow_unused=True)
-        for node, gradient, layer in zip(nodes, gradients, self.found.values(), strict=True):
+            gradients = torch.autograd.grad(
+                number * scale, [x for x, _ in nodes], allow_unused=True
+            )
+        if nodes and all(gradient is None for gradient in gradients):
+            raise CaptureError(
+                "The metric does not depend on any attention that was seen, so there is nothing "
+                "to estimate: measure the answer of the model that was run."
+            )
+        for (node, is_attention), gradient, layer in zip(
+            nodes, gradients, self.found.values(), strict=True
+        ):
             whole = torch.zeros_like(node) if gradient is None else gradient
-            layer.gradient = layer.rows(whole) / scale
+            layer.gradient = layer.rows(whole, is_attention=is_attention) / scale
             if not bool(layer.gradient.isfinite().all()):
                 raise CaptureError(
                     f"The gradient of the metric is infinite or NaN in {whole.dtype}: load the "
@@ -104,15 +133,20 @@ class Outputs(Context, Generic[L]):
         return self.found
 
 
+def _node(values: Tensor) -> Tensor:
+    """Copy a tensor, so that gradients are taken of the copy."""
+    return values.clone() if values.requires_grad else values.detach().clone().requires_grad_()
+
+
 class Backward:
-    """A text, a model and a metric to differentiate, as `gattn.estimate` takes them."""
+    """A run and a metric to differentiate, as `gattn.estimate` takes them."""
 
     def __init__(
         self,
-        text: Inputs,
-        model: PreTrainedModel,
+        text: Runnable,
+        model: Model,
         tokenizer: PreTrainedTokenizerBase | None,
-        metric: Metric,
+        metric: Metric | None,
         position: int | str,
         target: Token,
         other: Token,
@@ -123,18 +157,14 @@ class Backward:
                 "its gradient there is zero: use metric='logit_difference' or 'probability', or "
                 "measure single edits with gattn.effect(..., metric='kl')."
             )
-        if not routes(model):
-            raise ModelError(
-                f"{type(model).__name__} does not route its attention through transformers' "
-                "interface and shows only its scores, but gradients need values and outputs too: "
-                "measure cuts one by one with gattn.effect(text, [gattn.Cut(...), ...], model)."
-            )
-        self.measure = Measure(metric, target, other, model, tokenizer)
-        self.runner = Runner(text, model, tokenizer, self.measure.position(position))
+        self.runner, self.measure = asked(
+            text, model, tokenizer, metric, position, target, other, "logit_difference"
+        )
+        self.model, self.tokenizer = self.runner.model, self.runner.tokenizer
 
     def run(self, outputs: Outputs[L]) -> Tensor:
         """Run the model and compute the metric, ready to differentiate at these outputs."""
         # Inference mode, which may be on outside, has no gradients.
         with torch.inference_mode(False), torch.enable_grad():
-            (logits,) = self.runner.run(outputs)
-            return self.measure(logits, logits)
+            (answer,) = self.runner.run(outputs)
+            return self.measure(answer, answer)

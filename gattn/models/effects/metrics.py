@@ -39,7 +39,7 @@ class Measure:
         self._tokens = {"target": target, "other": other}
         if not callable(metric) and metric not in get_args(Named):
             raise SelectionError(
-                f"metric is one of {get_args(Named)} or a function of the logits, not {metric!r}."
+                f"metric is one of {get_args(Named)} or a function of the answer, not {metric!r}."
             )
         wanted = () if callable(metric) else _TOKENS_OF[metric]
         for name, token in self._tokens.items():
@@ -56,6 +56,12 @@ class Measure:
 
         if wanted == ("target", "other") and target == other:
             raise SelectionError(f"target and other must be two tokens, but both are {target!r}.")
+
+    @property
+    def name(self) -> str:
+        """The metric's name, or that of a function."""
+        metric = self._metric
+        return metric if isinstance(metric, str) else getattr(metric, "__name__", repr(metric))
 
     def __str__(self) -> str:
         target, other = (repr(token).replace(" ", "␣") for token in self._tokens.values())
@@ -98,7 +104,9 @@ class Measure:
         """Find the index of a token's or label's logit."""
         token = self._tokens[name]
         if isinstance(token, str):
-            labels: dict[str, int] = getattr(self._model.config, "label2id", None) or {}
+            labels: dict[str, int] = (
+                getattr(getattr(self._model, "config", None), "label2id", None) or {}
+            )
             is_label = size == len(labels) and token in labels
             return labels[token] if is_label else self._id(name, token)
         is_bool = isinstance(token, (bool, np.bool_))
@@ -141,15 +149,17 @@ def _divergence(plain: Tensor, edited: Tensor) -> Tensor:
     log_plain, log_edited = plain.log_softmax(-1), edited.log_softmax(-1)
     share = log_plain.exp()
     terms = share * (log_plain - log_edited)
-    return torch.where(share > 0, terms, 0.0).sum()
+    return torch.where(share == 0, 0.0, terms).sum()
 
 
 def _one_number(found: Tensor | float) -> Tensor:
     try:
-        number = found if isinstance(found, Tensor) else torch.tensor(float(found))
+        number = (
+            found if isinstance(found, Tensor) else torch.tensor(float(found), dtype=torch.float64)
+        )
         return number.double().reshape(())
     except (TypeError, ValueError, RuntimeError) as error:
         shown = tuple(found.shape) if isinstance(found, Tensor) else repr(found)[:60]
         raise ContractError(
-            f"metric must return one number for logits (tokens, vocabulary), not {shown}."
+            f"metric must return one number for the answer that it is given, not {shown}."
         ) from error

@@ -211,13 +211,7 @@ def resolved(
     model: Model, tokenizer: PreTrainedTokenizerBase | None
 ) -> tuple[PreTrainedModel, PreTrainedTokenizerBase | None]:
     """Load a model and its tokenizer, or take those that were given."""
-    from transformers import PreTrainedTokenizerBase
-
-    if tokenizer is not None and not isinstance(tokenizer, PreTrainedTokenizerBase):
-        raise ModelError(
-            "tokenizer must be a transformers tokenizer, such as "
-            f"AutoTokenizer.from_pretrained(name), not {tokenizer!r:.60}."
-        )
+    check_tokenizer(tokenizer)
     if model is None or isinstance(model, (str, Path)):
         loaded, found = load_model(model)
         return loaded, tokenizer or found
@@ -226,10 +220,22 @@ def resolved(
     if not isinstance(model, nn.Module) or not hasattr(model, "config"):
         raise ModelError(
             "model must be a hub name, a folder or a transformers model, not "
-            f"{type(model).__name__}. For any other PyTorch model, open gattn.capturing(model) and "
+            f"{type(model).__name__}. For any other PyTorch model, pass a function that calls it, "
+            "such as lambda: model(x), in place of the text; or open gattn.capturing(model) and "
             "call the model inside."
         )
     return model, find_tokenizer(model) if tokenizer is None else tokenizer
+
+
+def check_tokenizer(tokenizer: object) -> None:
+    """Refuse what is not a tokenizer of transformers."""
+    from transformers import PreTrainedTokenizerBase
+
+    if tokenizer is not None and not isinstance(tokenizer, PreTrainedTokenizerBase):
+        raise ModelError(
+            "tokenizer must be a transformers tokenizer, such as "
+            f"AutoTokenizer.from_pretrained(name), not {tokenizer!r:.60}."
+        )
 
 
 def is_any_model(model: object) -> bool:
@@ -248,7 +254,8 @@ def as_written(model: nn.Module) -> nn.Module:
     while "_orig_mod" in model._modules:
         model = model.get_submodule("_orig_mod")
     for name, module in model.named_modules():
-        if isinstance(module, (torch.jit.ScriptModule, torch.fx.GraphModule)):
+        is_graph = isinstance(module, torch.fx.GraphModule) and not _runs_modules(module)
+        if is_graph or isinstance(module, torch.jit.ScriptModule):
             what = f"{name} in the model" if name else "The model"
             raise ModelError(
                 f"{what} was scripted, traced or exported: its code is now a graph of operations, "
@@ -264,3 +271,11 @@ def refuse_training(model: nn.Module) -> None:
         raise ModelError(
             "The model is in training mode, where dropout is random: call model.eval()."
         )
+
+
+def _runs_modules(module: nn.Module) -> bool:
+    """Return whether a traced module calls torch-geometric's own ones, as `to_hetero` makes it."""
+    library = sys.modules.get("torch_geometric.nn.conv")
+    return library is not None and any(
+        isinstance(part, library.MessagePassing) for part in module.modules()
+    )

@@ -33,7 +33,11 @@ class AnyModules(Modules):
         stack = path if not call.part else f"{path} {call.part + 1}"
         while self._sizes.setdefault(stack, sizes) != sizes:
             stack = f"{path} {len([n for n in self._sizes if n.startswith(path)]) + 1}"
-        self.stacks[name] = stack
+        return self.note_stack(call, stack)
+
+    def note_stack(self, call: SeenCall, stack: str) -> str:
+        """Note the stack of a call's module, and whether it is one of cross-attention."""
+        self.stacks[self.name(call.module)] = stack
         if self._crosses(call):
             self.crossing.add(stack)
         return stack
@@ -66,6 +70,7 @@ class AnyTracker(Tracker):
         self.progress = Progress()
         self._take(Given(self.model, {}))
         self.inputs = arguments(module, args, kwargs)
+        self._nodes: dict[str, tuple[int, int]] = {}
         self.is_calling = True
 
     def end(self, result: Any) -> None:
@@ -75,7 +80,15 @@ class AnyTracker(Tracker):
         runs.clear()
 
     def _stack(self, call: SeenCall) -> str:
-        return self.modules.name_stack(call)
+        """Name the stack of a call; one that its door names is split where the nodes change."""
+        if not call.stack:
+            return self.modules.name_stack(call)
+        sizes = call.query.shape[2], call.key.shape[2]
+        stack, number = call.stack, 1
+        while self._nodes.setdefault(stack, sizes) != sizes:
+            number += 1
+            stack = f"{call.stack} {number}"
+        return self.modules.note_stack(call, stack)
 
     def _belonging(self, call: SeenCall, stack: str, start: int) -> Belonging:
         count = len(call.query)

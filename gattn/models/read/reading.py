@@ -72,6 +72,15 @@ class Reading:
         """How many heads there are."""
         return int(self.attention.query.shape[1])
 
+    @property
+    def lists_edges(self) -> bool:
+        """Whether edges are listed, rather than tokens paired."""
+        return False
+
+    def features_on(self, features: Tensor | None, graph: TokenGraph) -> Tensor | None:
+        """Take the edge features that an edited graph needs."""
+        return features
+
 
 def read(
     call: SeenCall, place: Place, mask: Mask, edits: Sequence[Sequence[Edit]]

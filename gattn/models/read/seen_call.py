@@ -50,6 +50,8 @@ class SeenCall:
         Whether the keys are other tokens than the queries, where the door knows.
     part : int
         How many calls of attention came before it, within one run of its module.
+    stack : str
+        The name of its stack, where the door knows.
     options : mapping
         All further arguments, which errors name.
     """
@@ -74,4 +76,5 @@ class SeenCall:
     unread: str = ""
     is_cross: bool | None = None
     part: int = 0
+    stack: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)

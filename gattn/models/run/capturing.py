@@ -16,6 +16,7 @@ from gattn.keep import Keep
 from gattn.models.doors.opening import opened
 from gattn.models.load.encoding import Encoding, Inputs, encode
 from gattn.models.load.loading import is_any_model, resolved
+from gattn.models.run.functions import RunFunction, Runnable, prepared
 from gattn.models.run.options import Contributions, Options
 from gattn.models.run.prompt import Prompt
 from gattn.models.run.recording import Recording
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 def capture(
-    inputs: Inputs,
+    inputs: Runnable,
     model: Model = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
@@ -38,7 +39,7 @@ def capture(
     scores: bool = False,
     contributions: Contributions = False,
 ) -> AttentionTrace:
-    """Run a model on one text and capture the attention graph of every head.
+    """Run a model on one text, or a function that calls it, and capture every head's graph.
 
     The model computes its output with the implementation it was loaded with, on its own masks;
     gattn reads queries and keys on the way and computes the attention from them. On some rows of
@@ -46,12 +47,14 @@ def capture(
 
     Parameters
     ----------
-    inputs : str, sequence of int, Tensor, or mapping
+    inputs : str, sequence of int, Tensor, mapping, or callable
         One text, the token ids of one sequence, or a tokenizer's or processor's output for one
         sequence (with ``decoder_input_ids`` for an encoder-decoder model; with images or sounds
-        for a model that takes them).
+        for a model that takes them); or a function without arguments that calls the model on one
+        sequence, such as ``lambda: model(image)``.
     model : str, Path or PreTrainedModel, optional
-        A hub name, a folder or a transformers model; by default the embedded model.
+        A hub name, a folder or a transformers model; by default the embedded model. For a
+        function, the module that it calls.
     tokenizer : PreTrainedTokenizerBase, optional
         The model's tokenizer; by default found by the model's name.
     keep : Keep, optional
@@ -85,8 +88,14 @@ def capture(
         If `keep` is not a `Keep`.
     """
     options = Options(keep, layers, heads, scores, contributions)
-    prompt = Prompt.of(inputs, *resolved(model, tokenizer))
-    return _captured(prompt, options, keeps_logits=True).trace
+    prompt = prepared(inputs, model, tokenizer)
+    recording = _captured(prompt, options, keeps_logits=True)
+    if isinstance(prompt, RunFunction) and len(recording.traces) > 1:
+        raise CaptureError(
+            f"{prompt} ran {len(recording.traces)} sequences, but capture gives the trace of one: "
+            "run one, or use gattn.capturing, whose run.traces lists them all."
+        )
+    return recording.trace
 
 
 def capture_many(
@@ -156,7 +165,7 @@ def _captured(prompt: Prompt, options: Options, *, keeps_logits: bool = False) -
     if prompt.encodings is not None:
         options.check_size(prompt.model, prompt.encodings)
     recording = Recording(prompt.model, prompt.tokenizer, options, keeps_logits=keeps_logits)
-    recording.reads_one_call = True
+    recording.reads_one_call = not isinstance(prompt, RunFunction)
     with torch.no_grad():
         prompt.run(recording)
     recording.finish()

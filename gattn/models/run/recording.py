@@ -14,7 +14,8 @@ from gattn.errors import CaptureError, SelectionError
 from gattn.heads.store.kept_edges import KeptEdges
 from gattn.heads.trace import AttentionTrace
 from gattn.keep import All
-from gattn.models.edit.applying import Part, parts
+from gattn.models.edit.applying import parts
+from gattn.models.edit.part import Part
 from gattn.models.load.loading import model_name, refuse_training
 from gattn.models.read.following import Progress
 from gattn.models.read.places import Place
@@ -116,16 +117,7 @@ class Recording(Context):
             stores = [self._store(layer, part, place) for layer in layers]
             for store in stores:
                 store.begin(part.graph, reading.keys.first)
-            for block in part.blocks(scores=self._options.scores):
-                score = block.scores
-                for element, store in enumerate(stores):
-                    store.add_rows(
-                        block.rows,
-                        block.columns,
-                        block.allowed,
-                        block.attention[element],
-                        None if score is None else score[element],
-                    )
+            part.store(stores, scores=self._options.scores)
         if self._options.contributions == "value":
             for layer, norms in zip(layers, value_norms(reading), strict=True):
                 layer.add_norms(norms, reading.keys.first)

@@ -29,13 +29,13 @@ from torch import Tensor, nn
 
 from gattn.edit_records import Edits, in_words
 from gattn.errors import CaptureError, SelectionError
-from gattn.models.load.encoding import Inputs
-from gattn.models.load.loading import model_name, resolved
+from gattn.models.load.loading import model_name
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.tracking import Tracker
 from gattn.models.run.editing import open_edits
+from gattn.models.run.functions import Runnable, prepared
 from gattn.models.run.prompt import Prompt
 from gattn.models.stream.streams import RunningLayer
 from gattn.models.stream.sublayers import Sublayer
@@ -96,7 +96,7 @@ class Decomposition(Generic[R]):
 
 
 def decompose(
-    text: Inputs,
+    text: Runnable,
     model: Model = None,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
@@ -111,7 +111,7 @@ def decompose(
 
     Parameters
     ----------
-    text : str, sequence of int, Tensor, or mapping
+    text : str, sequence of int, Tensor, mapping, or callable
         One text, or whatever else `capture` takes.
     model, tokenizer
         As in `capture`.
@@ -133,7 +133,7 @@ def decompose(
         As `capture` does.
     """
     numbers = numbers_of("layers", layers)
-    prompt = Prompt.of(text, *resolved(model, tokenizer))
+    prompt = prepared(text, model, tokenizer)
     context: _Decomposing[R] = _Decomposing(prompt.model, read, numbers, stack, progress)
     with torch.no_grad():
         prompt.run(context)

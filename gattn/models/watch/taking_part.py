@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -12,7 +12,7 @@ from gattn.errors import ModelError
 from gattn.models.edit.applying import apply
 from gattn.models.load.loading import META
 from gattn.models.read.places import Place
-from gattn.models.read.reading import read
+from gattn.models.read.reading import Reading, read
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.tracking import Tracker
 from gattn.models.watch.contexts import Context, present, settle
@@ -21,26 +21,42 @@ from gattn.models.watch.inside import inside
 if TYPE_CHECKING:
     from gattn.models.edit.base import Edit
 
+Edits: TypeAlias = "Sequence[Sequence[Edit]]"
 
-def take_part(module: nn.Module, query: Tensor, seen: Callable[[str], SeenCall]) -> SeenCall | None:
+
+Seen = TypeVar("Seen", bound=SeenCall)
+
+
+def _read(call: SeenCall, place: Place, tracker: Tracker, edits: Edits) -> list[Reading]:
+    return read(call, place, tracker.mask(call), edits)
+
+
+def take_part(
+    module: nn.Module,
+    given: Tensor,
+    seen: Callable[[str], Seen],
+    read: Callable[[Seen, Place, Tracker, Edits], list[Reading]] = _read,
+    apply: Callable[[Seen, Sequence[Reading]], None] = apply,
+) -> Seen | None:
     """Let all open contexts edit a call's output, then look at it.
 
     `seen` makes the call, given the module's qualified name; it is returned with the output and
-    attention that the model continues with, or None if no context takes part.
+    attention that the model continues with, or None if no context takes part. `read` reads it with
+    the edits of each element, and `apply` puts edited attention into it.
     """
     entries = _entries(module)
     if not entries:
         return None
-    if query.is_meta:
+    if given.is_meta:
         raise ModelError(META)
     # What gattn computes is not part of the model's autocast.
-    with torch.autocast(query.device.type, enabled=False), inside():
+    with torch.autocast(given.device.type, enabled=False), inside():
         call = seen(entries[0][0].modules.name(module))
         places: dict[Tracker, Place] = {}
         for tracker, _ in entries:
             if tracker not in places:
                 places[tracker] = tracker.place(call)
-        each: list[list[Edit]] = [[] for _ in range(len(call.query))]
+        each: list[list[Edit]] = [[] for _ in places[entries[0][0]].sequences]
         for tracker, context in entries:
             edits = context.edits(call, places[tracker], tracker)
             for known, more in zip(each, edits, strict=False):
@@ -53,7 +69,7 @@ def take_part(module: nn.Module, query: Tensor, seen: Callable[[str], SeenCall])
         if not watching and not any(each):
             return call
         tracker = entries[0][0]
-        readings = read(call, places[tracker], tracker.mask(call), each)
+        readings = read(call, places[tracker], tracker, each)
         for _, context in entries:
             context.met(readings)
         apply(call, readings)

@@ -7,9 +7,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._higher_order_ops.flex_attention import flex_attention
 from torch.overrides import TorchFunctionMode
 
-from gattn.models.doors.functions import multihead, reopened, scaled_dot_product, softmax
+from gattn.models.doors.functions import flex, multihead, reopened, scaled_dot_product, softmax
 from gattn.models.watch.inside import is_inside
 
 Door = Callable[[TorchFunctionMode, Any, tuple[Any, ...], Mapping[str, Any]], Any]
@@ -18,6 +19,7 @@ _F = nn.functional
 _DOORS: dict[Any, Door] = {
     _F.scaled_dot_product_attention: scaled_dot_product.see,
     _F.multi_head_attention_forward: multihead.see,
+    flex_attention: flex.see,
     torch.softmax: softmax.see,
     _F.softmax: softmax.see,
     Tensor.softmax: softmax.see,

@@ -1,0 +1,289 @@
+"""Finds the edges that a softmax over segments shares attention out over: the frames tell.
+
+torch-geometric's softmax is given scores and the node that each belongs to. The other end of each
+edge is known to whoever called it: message passing (after self-loops were added), an aggregation,
+or a function that has the edge_index. What is found must fit the softmax, or it is refused.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from gattn.models.read.on_graphs.seen_edges import Ends
+from gattn.models.watch.calls import Calls
+
+_PROPAGATES = ("propagate", "edge_updater")
+_CHOOSE_NODES = ("SelectTopK", "EdgePooling")
+"""Their softmax makes scores by which nodes are chosen, not attention."""
+_READ_ONLY = {
+    "HypergraphConv": "the layer uses each attention twice, from nodes to hyperedges and back, and "
+    "the degrees of both count all edges, so that no edit is the removal of an edge"
+}
+
+
+_SIDES = ("src", "dst")
+
+
+class NotNeighboursError(Exception):
+    """Why a softmax is not attention over known edges."""
+
+
+def find_ends(frame: FrameType | None, index: Tensor, num_nodes: int | None) -> Ends | None:
+    """Find the edges of a softmax, called from a frame, whose scores belong to nodes `index`.
+
+    Returns
+    -------
+    Ends or None
+        None if it is no attention.
+
+    Raises
+    ------
+    NotNeighboursError
+        If it may be attention, but its edges are not known.
+    """
+    called = None
+    for one in _frames(frame):
+        module = one.f_locals.get("self")
+        name = one.f_code.co_name
+        if called is None and isinstance(module, nn.Module):
+            called = one
+        if name in _PROPAGATES and _is_a(module, "MessagePassing") and "edge_index" in one.f_locals:
+            return _of_message_passing(one, frame, index)
+    if called is None:
+        return None
+    module = called.f_locals["self"]
+    if type(module).__name__ in _CHOOSE_NODES:
+        return None
+    found = _of_listed_edges(frame, called, index, num_nodes)
+    if found is None and (_is_a(module, "Aggregation") or _is_same(called, "batch", index)):
+        found = _of_readout(module, index, num_nodes)
+    if found is None:
+        raise NotNeighboursError(
+            "it takes a softmax over segments, but no edge_index there has these segments as a row"
+        )
+    return found
+
+
+def owner_of(frame: FrameType | None, running: Sequence[Calls]) -> nn.Module | None:
+    """Find the innermost module that runs and belongs to a watched model."""
+    for one in _frames(frame):
+        module = one.f_locals.get("self")
+        if isinstance(module, nn.Module) and any(calls.owns(module) for calls in running):
+            return module
+    return None
+
+
+def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+def _is_a(module: object, name: str) -> bool:
+    """Return whether an object is of a class of torch-geometric, which may not be loaded."""
+    kinds = (getattr(sys.modules.get(f"torch_geometric.nn.{of}"), name, None) for of in _HOMES)
+    return any(kind is not None and isinstance(module, kind) for kind in kinds)
+
+
+_HOMES = ("conv", "aggr")
+
+
+def plain(index: Any) -> Tensor:
+    """Give torch-geometric's own classes of indices as plain tensors."""
+    given: Tensor = index.as_tensor() if hasattr(index, "as_tensor") else index
+    return given.detach()
+
+
+# Message passing
+
+
+def _of_message_passing(frame: FrameType, caller: FrameType | None, index: Tensor) -> Ends:
+    known = frame.f_locals
+    conv, edge_index, size = known["self"], known["edge_index"], known.get("mutable_size")
+    if getattr(conv, "decomposed_layers", 1) > 1:
+        raise NotNeighboursError(
+            "it attends in several parts (decomposed_layers), which gattn does not read: leave out "
+            "decomposed_layers"
+        )
+    i, j = (1, 0) if conv.flow == "source_to_target" else (0, 1)
+    key, query = _rows(edge_index, i, j)
+    kind = _edge_type(conv, frame)
+    if not _are_equal(query, index):
+        relation = _relation(frame, caller, query, index)
+        if relation is None:
+            raise NotNeighboursError(
+                "the softmax is not over the edges of each node: its segments are not the "
+                f"{'targets' if i else 'sources'} of the edges along which messages pass"
+            )
+        mask, kind = relation
+        key, query = key[mask], query[mask]
+    size = list(size) if size is not None else [None, None]
+    num_queries = _first(size[i], size[j])
+    num_keys = _first(size[j], size[i])
+    if num_queries is None or num_keys is None:
+        num_queries = num_keys = _count(query, key)
+    _check_inside(query, num_queries)
+    _check_inside(key, num_keys)
+    is_bipartite = num_queries != num_keys or _reads_other_nodes(conv, frame)
+    return Ends(conv, key, query, num_keys, num_queries, is_bipartite, kind)
+
+
+def _rows(edge_index: Any, i: int, j: int) -> tuple[Tensor, Tensor]:
+    """Take the keys and queries of edges, in any of torch-geometric's forms."""
+    utils = sys.modules["torch_geometric.utils"]
+    if not isinstance(edge_index, Tensor):  # a SparseTensor of torch_sparse
+        row, column, _ = edge_index.coo()
+        return column, row
+    if utils.is_torch_sparse_tensor(edge_index):
+        rows, _ = utils.to_edge_index(edge_index)
+        return rows[1], rows[0]
+    rows = plain(edge_index)
+    return rows[j], rows[i]
+
+
+def _relation(
+    frame: FrameType, caller: FrameType | None, query: Tensor, index: Tensor
+) -> tuple[Tensor, str] | None:
+    """Find the edges of one relation, where a module attends within each."""
+    for one in _frames(caller):
+        if one is frame:
+            return None
+        for value in one.f_locals.values():
+            if not isinstance(value, Tensor) or value.dtype != torch.bool:
+                continue
+            if value.shape == query.shape and _are_equal(query[value], index):
+                number = one.f_locals.get("r")
+                return value, f"relation {number}" if isinstance(number, int) else "relation"
+    return None
+
+
+def _edge_type(conv: nn.Module, frame: FrameType) -> str:
+    """Name the type of edges that a module with several of them attends over."""
+    of = _frame_of_forward(conv, frame)
+    found = None if of is None else of.f_locals.get("edge_type")
+    if isinstance(found, tuple) and all(isinstance(part, str) for part in found):
+        return " ".join(found)
+    return found.replace("__", " ") if isinstance(found, str) else ""
+
+
+def _frame_of_forward(module: nn.Module, frame: FrameType) -> FrameType | None:
+    for one in _frames(frame.f_back):
+        if one.f_locals.get("self") is module:
+            if one.f_code.co_name == "forward":
+                return one
+            if one.f_code.co_name not in _PROPAGATES:
+                return None
+    return None
+
+
+def _reads_other_nodes(conv: nn.Module, frame: FrameType) -> bool:
+    """Return whether keys are other nodes than queries, though there are as many."""
+    given = _arguments(conv, frame)
+    if any(isinstance(one, dict) for one in given):  # of several types of nodes
+        of = _frame_of_forward(conv, frame)
+        source, target = (None if of is None else of.f_locals.get(f"{n}_type") for n in _SIDES)
+        return source is None or source != target
+    return any(_is_pair(one) and not _are_same(*one) for one in given)
+
+
+def _are_same(one: Tensor, other: Tensor | None) -> bool:
+    """Return whether two tensors are the same nodes: one tensor, or views of the same numbers."""
+    if one is other or other is None:
+        return one is other
+    is_alike = one.shape == other.shape and one.stride() == other.stride()
+    return is_alike and one.data_ptr() == other.data_ptr() and one.numel() > 0
+
+
+def _is_pair(value: Any) -> bool:
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        return False
+    return isinstance(value[0], Tensor) and (value[1] is None or isinstance(value[1], Tensor))
+
+
+def _arguments(module: nn.Module, frame: FrameType) -> list[Any]:
+    """List what a module was called with."""
+    for one in _frames(frame.f_back):
+        if one.f_code.co_name == "_call_impl" and one.f_locals.get("self") is module:
+            return [*one.f_locals["args"], *one.f_locals["kwargs"].values()]
+    forward = _frame_of_forward(module, frame)
+    if forward is None:
+        return []
+    code = forward.f_code
+    names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+    return [forward.f_locals.get(name) for name in names]
+
+
+# Without message passing
+
+
+def _of_listed_edges(
+    frame: FrameType | None, called: FrameType, index: Tensor, num_nodes: int | None
+) -> Ends | None:
+    """Find an edge_index whose row the segments are, in functions up to the module that attends."""
+    found: list[tuple[Tensor, Tensor]] = []
+    for one in _frames(frame):
+        for value in one.f_locals.values():
+            for key, query in _both_ways(value, index):
+                if not any(torch.equal(key, known) for known, _ in found):
+                    found.append((key, query))
+        if one is called:
+            break
+    if len(found) > 1:
+        raise NotNeighboursError("several lists of edges fit its softmax over segments")
+    if not found:
+        return None
+    (key, query) = found[0]
+    module = called.f_locals["self"]
+    read_only = _READ_ONLY.get(type(module).__name__, "")
+    num_queries = _first(num_nodes, _count(query))
+    _check_inside(query, num_queries)
+    if read_only or (_count(key) > num_queries and num_nodes is not None):
+        return Ends(module, key, query, _count(key), num_queries, True, read_only=read_only)
+    num_queries = max(num_queries, _count(key))
+    return Ends(module, key, query, num_queries, num_queries)
+
+
+def _both_ways(value: Any, index: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    if not isinstance(value, Tensor) or value.is_floating_point() or value.is_complex():
+        return
+    if value.dim() != 2 or len(value) != 2 or value.layout != torch.strided:
+        return
+    rows = plain(value)
+    for query, key in ((1, 0), (0, 1)):
+        if _are_equal(rows[query], index):
+            yield rows[key], rows[query]
+
+
+def _of_readout(module: nn.Module, index: Tensor, num_nodes: int | None) -> Ends:
+    """Let each graph of a batch read its nodes."""
+    key = torch.arange(len(index), device=index.device)
+    count = _first(num_nodes, _count(index))
+    return Ends(module, key, index, len(key), count, True)
+
+
+def _is_same(frame: FrameType, name: str, index: Tensor) -> bool:
+    value = frame.f_locals.get(name)
+    return isinstance(value, Tensor) and _are_equal(plain(value), index)
+
+
+def _are_equal(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and bool((one == other).all())
+
+
+def _first(*numbers: int | None) -> Any:
+    return next((int(number) for number in numbers if number is not None), None)
+
+
+def _count(*indices: Tensor) -> int:
+    return max((int(index.max()) + 1 for index in indices if index.numel()), default=0)
+
+
+def _check_inside(index: Tensor, count: int) -> None:
+    if index.numel() and not 0 <= int(index.min()) <= int(index.max()) < count:
+        raise NotNeighboursError(f"its edges name nodes outside of 0 .. {count - 1}")

@@ -1,0 +1,141 @@
+"""Heads of a reading with the same edits, computed a few rows or edges at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor
+
+from gattn.engines import edges, tiles
+from gattn.engines.call import AttentionCall, naming_shapes
+from gattn.engines.choice import choose
+from gattn.engines.edges import EdgeBlock
+from gattn.engines.sparse import neighbour_sums
+from gattn.engines.tiles import RowBlock
+from gattn.graph.token_graph import TokenGraph
+from gattn.heads.store.kept_edges import KeptEdges
+from gattn.models.edit.base import Edit
+from gattn.models.edit.graphs import Restrict
+from gattn.models.read.reading import Reading
+from gattn.normalizers.base import widened
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """Heads of a reading with the same edits.
+
+    `attention` computes them except for the edits `after`; `own` are their numbers in it.
+    """
+
+    reading: Reading
+    heads: list[int]
+    attention: AttentionCall
+    own: list[int]
+    after: tuple[Edit, ...]
+    is_edited: bool
+
+    @property
+    def graph(self) -> TokenGraph:
+        """Who may attend to whom, edited."""
+        assert isinstance(self.attention.graph, TokenGraph)
+        return self.attention.graph
+
+    @cached_property
+    def changed(self) -> Tensor:
+        """Which queries the edits change, as booleans."""
+        changed = torch.zeros(len(self.reading.queries), dtype=torch.bool)
+        for edit in self.edits:
+            if isinstance(edit, Restrict):
+                some: Tensor | None = edit.loses(self.graph, self.reading.graph)
+            else:
+                some = edit.changes(self.reading)
+            changed |= torch.ones_like(changed) if some is None else some
+        return changed
+
+    @property
+    def edits(self) -> list[Edit]:
+        """The edits of these heads."""
+        heads = self.reading.heads
+        return [edit for edit in self.reading.edits if self.heads[0] in edit.heads(heads)]
+
+    def blocks(self, *, scores: bool = True) -> Iterator[RowBlock]:
+        """Walk whole rows of the part's edited attention.
+
+        Without scores it has no gradient; see `tiles.row_blocks`.
+        """
+        is_whole = len(self.own) == self.attention.query.shape[1]
+        for block in tiles.row_blocks(self.attention, scores=scores):
+            score, attention = block.scores, block.attention
+            if not is_whole:
+                score = None if score is None else score[:, self.own]
+                attention = attention[:, self.own]
+            for edit in self.after:
+                attention = edit.shared(attention, block, self.reading)
+            yield block._replace(scores=score, attention=attention)
+
+    def store(self, stores: Sequence[KeptEdges], *, scores: bool) -> None:
+        """Keep the edges of each element in its store."""
+        for block in self.blocks(scores=scores):
+            score = block.scores
+            for element, store in enumerate(stores):
+                store.add_rows(
+                    block.rows,
+                    block.columns,
+                    block.allowed,
+                    block.attention[element],
+                    None if score is None else score[element],
+                )
+
+    def output(self) -> Tensor:
+        """Compute the output: (elements, heads, queries, value dim)."""
+        if not self.after:
+            with naming_shapes(self.attention):
+                whole: Tensor = choose(self.attention).run(self.attention)
+            return whole[:, self.own] if len(self.own) < whole.shape[1] else whole
+        return torch.cat([self.times_values(block) for block in self.blocks()], dim=2)
+
+    def times_values(self, block: RowBlock) -> Tensor:
+        """Multiply a block's attention with the values."""
+        value, dropout = self.attention.value, self.attention.dropout
+        assert value is not None
+        if len(self.own) < value.shape[1]:
+            value = value[:, self.own]
+        columns = block.columns
+        value = value[:, :, columns if isinstance(columns, slice) else columns.to(value.device)]
+        attention = torch.dropout(block.attention, dropout, train=dropout > 0)
+        return attention @ value
+
+
+@dataclass(frozen=True, eq=False)
+class EdgePart(Part):
+    """Heads of a reading whose edges are listed."""
+
+    def edge_blocks(self) -> Iterator[EdgeBlock]:
+        """Walk whole neighbourhoods of the part's edited attention: (elements, heads, edges)."""
+        key, query = self.graph.edge_index
+        for block in edges.edge_blocks(self.attention):
+            score, attention = block.scores[:, self.own], block.attention[:, self.own]
+            for edit in self.after:
+                ends = query[block.edges], key[block.edges]
+                attention = edit.shared_on_edges(attention, block.edges, *ends, self.reading)
+            yield EdgeBlock(block.edges, score, attention)
+
+    def store(self, stores: Sequence[KeptEdges], *, scores: bool) -> None:
+        """Keep the edges of each element in its store."""
+        for some, score, attention in self.edge_blocks():
+            for element, store in enumerate(stores):
+                store.add_edges(some, attention[element], score[element] if scores else None)
+
+    def output(self) -> Tensor:
+        """Compute the output: (elements, heads, queries, value dim)."""
+        if not self.after:
+            return super().output()
+        attention = torch.cat([block.attention for block in self.edge_blocks()], dim=-1)
+        dropout, value = self.attention.dropout, widened(self.attention.value[:, self.own])
+        attention = torch.dropout(attention, dropout, train=dropout > 0).to(value.dtype)
+        summed = neighbour_sums(attention.flatten(0, 1), value.flatten(0, 1), self.attention.edges)
+        output: Tensor = summed.unflatten(0, value.shape[:2]).to(self.attention.value.dtype)
+        return output

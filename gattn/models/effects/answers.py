@@ -1,0 +1,214 @@
+"""The answer of a function that runs a model: a number, logits, or whatever a metric reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from numbers import Real
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gattn.errors import ContractError, ModelError, SelectionError
+from gattn.models.edit.base import Edit
+from gattn.models.effects.metrics import Measure, Metric, Named
+from gattn.models.effects.runner import Runner, row_of
+from gattn.models.load.token_texts import names_of
+from gattn.models.read.places import Place
+from gattn.models.read.seen_call import SeenCall
+from gattn.models.read.tracking import Tracker
+from gattn.models.run.functions import RunFunction
+from gattn.models.watch.contexts import Context
+
+_STEADY = 1e-4
+"""By how much two runs may differ, relative to the largest number: sums in parallel do."""
+_SUM = 1e-3
+"""How near to 1 the sum of probabilities is."""
+
+
+class FunctionRunner(Runner):
+    """Runs a function of the user's as often as needed, and reads what it returns.
+
+    It runs once to see what it returns, and once more to see whether it returns the same.
+    """
+
+    prompt: RunFunction
+
+    def __init__(self, prompt: RunFunction) -> None:
+        super().__init__(prompt, None)
+        self._seen = _Seen()
+        with torch.no_grad():
+            self._first = prompt.run(self._seen)
+        self._reads_all = True
+        self._plain: Any = None
+
+    def metric(self, given: Metric | None, default: Named) -> Metric:
+        """Return the metric: by default the number that is returned, otherwise the default."""
+        result, _ = self._first
+        is_number = _is_number(result)
+        if is_number and given is None:
+            return _itself(self.prompt)
+        if is_number and not callable(given):
+            raise SelectionError(
+                f"metric={given!r} reads logits, but {self.prompt} returns one number, which is "
+                "the metric itself: leave out metric=, or return logits."
+            )
+        return default if given is None else given
+
+    def read(self, measure: Measure, position: int | str) -> None:
+        """Choose what is read of each answer, and check that the function returns it again."""
+        self._position = self._found(measure.position(position))
+        self._reads_all = measure.reads_all
+        result, tracker = self._first
+        self._first = None, tracker
+        self._plain = self._answer(result, tracker)
+        with torch.no_grad():
+            (again,) = self.run(Context())
+            self._check_steady(measure, again)
+
+    def plain(self) -> Any:
+        """Return what the first run gave."""
+        return self._plain
+
+    def run(self, context: Context, count: int = 1) -> list[Any]:
+        """Run the function once, and read its answer."""
+        assert count == 1
+        return [self._answer(*self.prompt.run(context))]
+
+    @property
+    def tokens(self) -> list[str]:
+        """The texts of the tokens, if they are known and there is only one sequence of them."""
+        return list(names_of(self._seen.ids or (), self.tokenizer))
+
+    @property
+    def batch_size(self) -> int:
+        """How many copies run at once: one."""
+        return 1
+
+    def _answer(self, result: Any, tracker: Tracker) -> Any:
+        if self._reads_all:
+            # What the function writes into again would change later.
+            return result.clone() if isinstance(result, Tensor) else result
+        logits = self._logits(result, tracker)
+        assert self._position is not None
+        row = logits if logits.dim() == 1 else logits[row_of(self._position, len(logits))]
+        _check_logits(row, str(self.prompt))
+        return row.clone()
+
+    def _logits(self, result: Any, tracker: Tracker) -> Tensor:
+        """Read logits as (classes,) or (tokens, classes)."""
+        logits: Any = getattr(result, "logits", result)
+        what = _described(result)
+        if not isinstance(logits, Tensor):
+            raise ContractError(
+                f"{self.prompt} returned {what}: expected a number, logits (classes,) or (tokens, "
+                "classes), or an output with logits; or pass metric=, a function of what it "
+                "returns."
+            )
+        sequences = self._seen.sequences
+        if logits is not result and logits.dim() in (2, 3) and len(logits) == 1:
+            rows = logits[0]
+            is_one = self._seen.calls == sequences == 1
+            return tracker.tokens.real_rows(rows, 0) if is_one else rows
+        if logits.dim() == 3 and len(logits) == 1:
+            return logits[0]
+        is_batch = logits.dim() == 2 and len(logits) == sequences > 1
+        if logits.dim() not in (1, 2) or is_batch or (logits is not result and logits.dim() > 1):
+            raise ContractError(
+                f"{self.prompt} returned {what}"
+                + (f", and the model ran {sequences} sequences" if is_batch else "")
+                + ": expected the logits of one of them, (classes,) or (tokens, classes), as in "
+                "lambda: model(x)[0]; or pass metric=, a function of all."
+            )
+        return logits
+
+    def _check_steady(self, measure: Measure, again: Any) -> None:
+        """Refuse a function that returns something else when it runs again."""
+        pair = [self._plain, again]
+        if measure.reads_all:
+            pair = [measure(x, x) for x in pair]
+        one, other = (x.detach().double().cpu() for x in pair)
+        dtype = again.dtype if isinstance(again, Tensor) else torch.float32
+        eps = torch.finfo(dtype).eps if dtype.is_floating_point else 0.0
+        is_alike = one.shape == other.shape and torch.allclose(
+            one, other, rtol=0, atol=max(_STEADY, 8 * eps) * _largest(one), equal_nan=True
+        )
+        if not is_alike:
+            shown = "" if one.dim() else f" ({float(one):.6g}, then {float(other):.6g})"
+            raise ModelError(
+                f"{self.prompt} returns something else when it runs again, without any "
+                f"edit{shown}: an effect would be mixed with that. Draw random numbers and make "
+                "caches outside of it, and turn dropout off with model.eval()."
+            )
+
+
+class _Seen(Context):
+    """Notes how many sequences run, and the token ids of the only one."""
+
+    def __init__(self) -> None:
+        self.calls = self.sequences = 0
+        self.ids: list[int] | None = None
+        self._stacks: set[str] = set()
+
+    def begin(self, tracker: Tracker) -> None:
+        """Count the calls: several may be of several texts."""
+        self.calls += 1
+
+    def edits(self, call: SeenCall, place: Place, tracker: Tracker) -> list[Sequence[Edit]]:
+        """Note a call, and edit nothing."""
+        self.sequences = max(self.sequences, len(set(place.sequences)))
+        self._stacks.add(place.stack)
+        return []
+
+    def end(self, tracker: Tracker, result: Any) -> None:
+        """Note the tokens."""
+        is_one = self.calls == self.sequences == len(self._stacks) == 1
+        self.ids = tracker.tokens.ids(min(self._stacks), 0) if is_one else None
+
+
+def _is_number(result: Any) -> bool:
+    """Return whether a result is one number; logits of a single class are one, too."""
+    if isinstance(result, Tensor):
+        return result.numel() == 1 and result.dtype != torch.bool and not result.is_complex()
+    is_array = isinstance(result, np.ndarray) and not result.ndim and result.dtype.kind in "iuf"
+    return is_array or (isinstance(result, Real) and not isinstance(result, bool))
+
+
+def _itself(prompt: RunFunction) -> Metric:
+    """Make the metric that is the number itself."""
+
+    def number(result: Any) -> Any:
+        return result
+
+    number.__name__ = prompt.name or "the number returned"
+    return number
+
+
+def _check_logits(row: Tensor, name: str) -> None:
+    """Refuse what is no logits; their softmax would mean nothing."""
+    if not row.is_floating_point():
+        raise ContractError(
+            f"{name} returned {_described(row)}: expected logits, which are floating-point numbers."
+        )
+    total = float(row.detach().double().sum())
+    if len(row) > 1 and bool((row >= 0).all()) and abs(total - 1) < _SUM:
+        raise ContractError(
+            f"{name} returned numbers ≥ 0 that sum to {total:.4f}, which looks like probabilities, "
+            "but metrics take logits: return what the softmax is taken of, or the logarithm, as "
+            "in .log(); or pass metric=, a function of what it returns."
+        )
+
+
+def _described(result: Any) -> str:
+    kind = type(result).__name__
+    if isinstance(result, Tensor):
+        return f"{kind} {tuple(result.shape)} of {result.dtype}"
+    if isinstance(result, (tuple, list)):
+        return f"{kind} of {', '.join(type(x).__name__ for x in result[:5])}"
+    return kind
+
+
+def _largest(values: Tensor) -> float:
+    some = values[values.isfinite()]
+    return float(some.abs().max()) if some.numel() else 0.0

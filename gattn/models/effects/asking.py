@@ -1,0 +1,41 @@
+"""What is asked of a model: a metric of its answer, and how to run it for that."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gattn.models.effects.answers import FunctionRunner
+from gattn.models.effects.metrics import Measure, Metric, Named, Token
+from gattn.models.effects.runner import Runner
+from gattn.models.run.functions import RunFunction, Runnable, prepared
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
+
+    from gattn.models.load.loading import Model
+
+
+def asked(
+    inputs: Runnable,
+    model: Model,
+    tokenizer: PreTrainedTokenizerBase | None,
+    metric: Metric | None,
+    position: int | str,
+    target: Token,
+    other: Token,
+    default: Named,
+) -> tuple[Runner, Measure]:
+    """Prepare a model's runs, and what is measured of their answers, as in `gattn.effect`.
+
+    Without a metric it is `default`, or the number itself that a function returns.
+    """
+    prompt = prepared(inputs, model, tokenizer)
+    known = prompt.model, prompt.tokenizer
+    if isinstance(prompt, RunFunction):
+        of_function = FunctionRunner(prompt)
+        metric = of_function.metric(metric, default)
+        measure = Measure(metric, target, other, *known)
+        of_function.read(measure, position)
+        return of_function, measure
+    measure = Measure(default if metric is None else metric, target, other, *known)
+    return Runner(prompt, measure.position(position)), measure

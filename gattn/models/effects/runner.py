@@ -1,0 +1,100 @@
+"""Runs a model for its answer, once or in copies."""
+
+from __future__ import annotations
+
+import inspect
+from operator import index
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gattn.errors import CaptureError, ModelError, SelectionError
+from gattn.models.run.prompt import Prompt
+from gattn.models.watch.contexts import Context
+from gattn.names.tokens import find_token
+
+# A CPU gains nothing from larger batches.
+_MEMORY = 1 << 28
+
+
+class Runner:
+    """Runs a model on one sequence, as often as needed, and gives its logits.
+
+    Parameters
+    ----------
+    prompt : Prompt
+        What the model is run on.
+    position : int or str, optional
+        The token whose logits are wanted; by default all.
+    """
+
+    def __init__(self, prompt: Prompt, position: int | str | None) -> None:
+        self.prompt, self.encoding = prompt, prompt.encoding
+        self.model, self.tokenizer = prompt.model, prompt.tokenizer
+        self._row: int | None = None
+        self._position = self._found(position)
+        takes = inspect.signature(self.model.forward).parameters
+        if self._position is not None and self.encoding is not None and "logits_to_keep" in takes:
+            self._row = row_of(self._position, len(self.encoding))
+
+    def _found(self, position: int | str | None) -> int | None:
+        """Find the position of a token that may be named by its text."""
+        if not isinstance(position, str):
+            return position
+        if self.encoding is None:
+            raise SelectionError(
+                f"The tokens of these inputs are not known by their texts: give position= as a "
+                f"number, not {position!r:.80}."
+            )
+        tokens = self.encoding.decoder_tokens or self.encoding.tokens
+        return find_token(position, range(len(tokens)), tokens, "position")
+
+    def run(self, context: Context, count: int = 1) -> list[Any]:
+        """Run copies of the sequence, and give the logits of each."""
+        fewer = {} if self._row is None else {"logits_to_keep": torch.tensor([self._row])}
+        result, tracker = self.prompt.run(context, count, **fewer)
+        logits = getattr(result, "logits", None)
+        if not isinstance(logits, Tensor):
+            raise ModelError(
+                f"{type(self.model).__name__} gives no logits to measure: load the model with its "
+                "head, such as AutoModelForCausalLM or AutoModelForMaskedLM."
+            )
+        if len(logits) != count:
+            raise CaptureError(f"Expected one sequence, got a batch of {len(logits)}.")
+        return [self._chosen(tracker.tokens.real_rows(x, n)) for n, x in enumerate(logits)]
+
+    def _chosen(self, logits: Tensor) -> Tensor:
+        if self._position is None or logits.dim() < 2:
+            return logits
+        if self._row is not None:
+            return logits[0]
+        return logits[row_of(self._position, len(logits))]
+
+    def plain(self) -> Any:
+        """Run the model without further edits."""
+        (found,) = self.run(Context())
+        return found
+
+    @property
+    def tokens(self) -> list[str]:
+        """The tokens' texts, if they are known and there is only one sequence of them."""
+        if self.encoding is None or self.encoding.decoder_tokens:
+            return []
+        return list(self.encoding.tokens)
+
+    @property
+    def batch_size(self) -> int:
+        """Estimate how many copies fit in memory at once."""
+        if self.encoding is None:
+            return 1
+        tokens = len(self.encoding) + len(self.encoding.decoder_tokens)
+        return self.prompt.most_copies(tokens, tokens if self._row is None else 1, _MEMORY)
+
+
+def row_of(position: int, rows: int) -> int:
+    """Count a position from 0, among so many rows."""
+    number = index(position)
+    if not -rows <= number < rows:
+        raise SelectionError(f"No position {position}: there are {rows}, 0 .. {rows - 1}.")
+    return number % rows

@@ -1,0 +1,1 @@
+"""Reads attention over the edges of a graph."""

@@ -1,0 +1,110 @@
+"""Reads a call over listed edges as graph attention, and proves that it is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from gattn.engines.call import AttentionCall
+from gattn.errors import CaptureError, EditError
+from gattn.graph.token_graph import TokenGraph
+from gattn.models.read.on_graphs.seen_edges import SeenEdges, places_in
+from gattn.models.read.places import Place
+from gattn.models.read.reading import GivenBias, Reading
+from gattn.normalizers import Softmax
+from gattn.normalizers.base import widened
+
+if TYPE_CHECKING:
+    from gattn.models.edit.base import Edit
+
+
+@dataclass(frozen=True, eq=False)
+class EdgeReading(Reading):
+    """A call over listed edges, read as graph attention on the CPU.
+
+    Its edge features are the model's own scores, (edges, heads).
+    """
+
+    has_parallel_edges: bool = False
+
+    @property
+    def lists_edges(self) -> bool:
+        """Whether edges are listed, rather than tokens paired."""
+        return True
+
+    def features_on(self, features: Tensor | None, graph: TokenGraph) -> Tensor | None:
+        """Take the features of the edges that an edited graph keeps."""
+        if graph is self.graph or features is None:
+            return features
+        key, query = graph.edge_index
+        places = places_in(self.graph, query, key)
+        if bool((places < 0).any()):
+            lost = int((places < 0).nonzero()[0])
+            raise EditError(
+                f"The given graph has an edge from key {int(key[lost])} to query "
+                f"{int(query[lost])}, which the model's graph does not have: the model computes no "
+                "message along it. Add the edge to the edge_index that the model is called with."
+            )
+        return features[places]
+
+
+def read_edges(call: SeenEdges, place: Place, edits: Sequence[Sequence[Edit]]) -> list[Reading]:
+    """Read a call, and prove that attention computed from its scores is the model's own."""
+    some = tuple(edits[0])
+    if some and call.ends.read_only:
+        raise EditError(f"{some[0]} cannot be applied in {call.name}: {call.ends.read_only}.")
+    queries, keys = call.ends.num_queries, call.ends.num_keys
+    scores = call.merged_scores
+    heads = scores.shape[1]
+    key = scores.new_zeros(1, heads, keys, 0)
+    attention = AttentionCall(
+        scores.new_zeros(1, heads, queries, 0),
+        key,
+        call.graph,
+        GivenBias(),
+        Softmax(),
+        key,
+        scores,
+    )
+    reading = EdgeReading(
+        [0],
+        place.sequences[:1],
+        place.queries[0],
+        place.keys[0],
+        attention,
+        some,
+        groups=1,
+        has_parallel_edges=call.has_parallel_edges,
+    )
+    with torch.no_grad():
+        _verify(call)
+    return [reading]
+
+
+def _verify(call: SeenEdges) -> None:
+    """Prove that the softmax of the scores over each query's edges is the model's attention."""
+    if not len(call.scores):
+        return
+    query = call.graph.edge_index[1]
+    found = Softmax().on_edges(call.merged_scores.T, query, call.ends.num_queries)
+    computed, given = call.spread(found.T), widened(call.attention).cpu()
+    broken = ~torch.isfinite(given) | ~torch.isfinite(computed)
+    if bool(broken.any()):
+        edge, head = broken.nonzero()[0].tolist()
+        raise CaptureError(
+            f"The attention in {call.name} is NaN or infinite at head {head}, query "
+            f"{int(call.ends.query[edge])}; expected numbers. Look for NaN or infinity in the "
+            "weights and inputs."
+        )
+    is_half = call.attention.dtype in (torch.float16, torch.bfloat16)
+    error = float((computed - given).abs().max())
+    if not error < (3e-2 if is_half else 1e-4):
+        raise CaptureError(
+            f"{call.name} ({type(call.module).__name__}) does not share attention out over each "
+            f"node's edges as gattn reads it: it differs by up to {error:.1e}. Nothing was "
+            "captured or edited."
+        )

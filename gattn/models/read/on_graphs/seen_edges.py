@@ -1,0 +1,150 @@
+"""A call of attention over listed edges, as a door has seen it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import torch
+from torch import Tensor, nn
+
+from gattn.graph.rules.edges import Edges
+from gattn.graph.token_graph import TokenGraph
+from gattn.models.read.seen_call import SeenCall
+from gattn.normalizers.base import neighbourhood_maxima, neighbourhood_sums, on_each_edge, widened
+
+
+@dataclass(frozen=True, eq=False)
+class Ends:
+    """The two ends of the edges that a softmax shares attention out over, in the model's order.
+
+    Parameters
+    ----------
+    module : nn.Module
+        The module that attends.
+    key, query : Tensor
+        The nodes at both ends of each edge, shape (E,).
+    num_keys, num_queries : int
+        How many nodes there are.
+    is_bipartite : bool
+        Whether keys and queries are different nodes.
+    kind : str
+        The type of the edges, where a module attends over several types one after another.
+    read_only : str
+        Why their attention must not be edited, if so.
+    """
+
+    module: nn.Module
+    key: Tensor
+    query: Tensor
+    num_keys: int
+    num_queries: int
+    is_bipartite: bool = False
+    kind: str = ""
+    read_only: str = ""
+
+
+@dataclass(kw_only=True)
+class SeenEdges(SeenCall):
+    """One call of softmax attention over listed edges.
+
+    The tensors of `SeenCall` have no dims: what is known are scores. Parallel edges (the same key
+    and query) count as one edge, whose attention is the sum of theirs.
+
+    Parameters
+    ----------
+    ends : Ends
+        The edges.
+    scores, attention : Tensor (E, heads)
+        Each edge's score and attention, in the model's order; edits replace the attention.
+    """
+
+    ends: Ends
+    scores: Tensor
+    attention: Tensor
+
+    @classmethod
+    def of(cls, name: str, ends: Ends, scores: Tensor, attention: Tensor) -> SeenEdges:
+        """Describe a call by its edges, scores and attention."""
+        heads = scores.shape[1]
+        query = scores.new_zeros(1, heads, ends.num_queries, 0)
+        key = scores.new_zeros(1, heads, ends.num_keys, 0)
+        kind = ends.kind or _edge_type(name)
+        return cls(
+            name or type(ends.module).__name__,
+            ends.module,
+            query,
+            key,
+            key,
+            query.transpose(1, 2),
+            is_cross=ends.is_bipartite,
+            stack=kind or ("" if ends.is_bipartite else "graph"),
+            ends=ends,
+            scores=scores,
+            attention=attention,
+        )
+
+    @cached_property
+    def graph(self) -> TokenGraph:
+        """The edges, without duplicates."""
+        ends = self.ends
+        rule = Edges.from_pairs(ends.query.cpu(), ends.key.cpu(), ends.num_queries)
+        return TokenGraph(rule, ends.num_queries, ends.num_keys, 0, ends.is_bipartite)
+
+    @cached_property
+    def places(self) -> Tensor:
+        """Which edge of the graph each edge of the model is, shape (E,)."""
+        return places_in(self.graph, self.ends.query.cpu(), self.ends.key.cpu())
+
+    @property
+    def has_parallel_edges(self) -> bool:
+        """Whether several edges run from one node to another."""
+        return self.graph.num_edges < len(self.scores)
+
+    @cached_property
+    def merged_scores(self) -> Tensor:
+        """The score of each edge of the graph, (edges, heads): log-sum-exp of parallel edges."""
+        scores = widened(self.scores).cpu()
+        if not self.has_parallel_edges:
+            return scores[torch.argsort(self.places)]
+        count, scores = self.graph.num_edges, scores.T
+        top = neighbourhood_maxima(scores.detach(), self.places, count)
+        top = top.masked_fill(top == -torch.inf, 0.0)
+        powers = torch.exp(scores - on_each_edge(top, self.places))
+        return (neighbourhood_sums(powers, self.places, count).log() + top).T
+
+    def spread(self, attention: Tensor) -> Tensor:
+        """Give each edge of the model its share of the attention of the graph's edges.
+
+        Parameters
+        ----------
+        attention : Tensor
+            Shape (edges of the graph, heads).
+
+        Returns
+        -------
+        Tensor
+            Shape (E, heads), on the CPU.
+        """
+        whole = attention[self.places]
+        if not self.has_parallel_edges:
+            return whole
+        share = torch.exp(widened(self.scores).cpu() - self.merged_scores[self.places])
+        return whole * share.nan_to_num(0.0)  # Edges that score -inf have no share of nothing.
+
+
+def _edge_type(name: str) -> str:
+    """Read the type of edges in a module's name: torch-geometric has a module for each."""
+    last = name.rpartition(".")[2].strip("<>")
+    parts = last.split("___" if "___" in last else "__")
+    return " ".join(parts) if len(parts) == 3 and all(parts) else ""
+
+
+def places_in(graph: TokenGraph, query: Tensor, key: Tensor) -> Tensor:
+    """Find edges among those of a graph; -1 where it does not have one."""
+    known_key, known_query = graph.edge_index
+    codes, wanted = known_query * graph.num_keys + known_key, query * graph.num_keys + key
+    if not len(codes):
+        return torch.full_like(wanted, -1)
+    places = torch.searchsorted(codes, wanted).clamp_max(len(codes) - 1)
+    return torch.where(codes[places] == wanted, places, -1)

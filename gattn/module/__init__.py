@@ -1,0 +1,5 @@
+"""Graph attention as a torch-geometric layer."""
+
+from gattn.module.graph_attention import GraphAttention
+
+__all__ = ["GraphAttention"]
