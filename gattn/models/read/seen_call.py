@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from gattn.models.read.token_maps import TokenMap
+
 LEAST = -9e3
 """An edge is absent where less than this is added to its score, since some mask by -10,000."""
 
@@ -52,6 +54,8 @@ class SeenCall:
         How many calls of attention came before it, within one run of its module.
     stack : str
         The name of its stack, where the door knows.
+    tokens : TokenMap, optional
+        Which tokens its slots are, where that was proved.
     options : mapping
         All further arguments, which errors name.
     """
@@ -76,5 +80,6 @@ class SeenCall:
     unread: str = ""
     is_cross: bool | None = None
     part: int = 0
+    tokens: TokenMap | None = None
     stack: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 NO_TOKEN = -1
@@ -36,3 +38,21 @@ class TokenMap:
     num_keys: int
     is_cross: bool = False
     grid: tuple[int, ...] = ()
+
+    @property
+    def is_told(self) -> bool:
+        """Whether some slots are other tokens than the order of slots says."""
+        return self.queries is not None or self.keys is not None
+
+    @property
+    def query_positions(self) -> Iterable[Tensor]:
+        """The positions of each element's queries."""
+        return self._positions(self.queries, self.num_queries)
+
+    @property
+    def key_positions(self) -> Iterable[Tensor]:
+        """The positions of each element's keys."""
+        return self._positions(self.keys, self.num_keys)
+
+    def _positions(self, told: Tensor | None, count: int) -> Iterable[Tensor]:
+        return [torch.arange(count)] * len(self.sequences) if told is None else told

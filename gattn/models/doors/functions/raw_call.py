@@ -102,8 +102,9 @@ class RawCall:
                 scores,
                 is_scores=True,
                 dropout=self.dropout,
-                is_cross=self.is_cross,
+                is_cross=self.is_cross if layout.tokens is None else layout.tokens.is_cross,
                 part=self.ordinal,
+                tokens=layout.tokens,
             )
         assert self.query is not None
         assert self.key is not None
@@ -118,8 +119,9 @@ class RawCall:
             is_causal=self.is_causal,
             scale=self.scale,
             dropout=self.dropout,
-            is_cross=self.is_cross,
+            is_cross=self.is_cross if layout.tokens is None else layout.tokens.is_cross,
             part=self.ordinal,
+            tokens=layout.tokens,
         )
 
 

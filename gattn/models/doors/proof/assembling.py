@@ -127,16 +127,41 @@ def assembled(lead: tuple[int, ...], queries: Tokens, keys: Tokens, *, is_cross:
     layout, first = _folded(lead, element)
     sequences = _of(first, queries.sequences, keys.sequences)
     of_queries, of_keys = (_in_order(side, first, sequences) for side in (queries, keys))
+    counts = [queries.count, keys.count]
+    if is_cross or of_queries is None or of_keys is None:
+        for n, of_side in enumerate((of_queries, of_keys)):
+            if of_side is not None:
+                counts[n] = _without_token((of_side,), sequences, counts[n])
+    else:
+        counts = [_without_token((of_queries, of_keys), sequences, keys.count)] * 2
     known = TokenMap(
         tuple(int(n) for n in sequences),
         of_queries,
         of_keys,
-        queries.count,
-        keys.count,
+        counts[0],
+        counts[1],
         is_cross,
         queries.grid or keys.grid,
     )
     return replace(layout, tokens=known)
+
+
+def _without_token(sides: tuple[Tensor, ...], sequences: Tensor, count: int) -> int:
+    """Count all tokens of a sequence, and after them the slots that stand for none.
+
+    The queries and keys of an element that stand for none are the same if there are as many.
+    """
+    most = count
+    for one in sequences.unique().tolist():
+        number = count
+        for element in (sequences == one).nonzero()[:, 0].tolist():
+            of = [side[element] for side in sides]
+            sizes = [int((slots < 0).sum()) for slots in of]
+            for slots, size in zip(of, sizes, strict=True):
+                slots[slots < 0] = torch.arange(number, number + size)
+            number += max(sizes)
+        most = max(most, number)
+    return most
 
 
 def _of(first: Tensor, queries: Tensor | None, keys: Tensor | None) -> Tensor:

@@ -14,6 +14,7 @@ from gattn.models.doors.proof.codes import decoded, words
 from gattn.models.doors.proof.replaying import Stop
 from gattn.models.doors.proof.taints import replaced, sources, with_nan
 from gattn.models.doors.proof.walking import Given, Run, Walk
+from gattn.models.watch.inside import inside
 
 Places = Mapping[tuple[str, int], Given]
 
@@ -82,7 +83,7 @@ class Batches:
                     raise Stop
 
         args, kwargs = given
-        with torch.no_grad(), self._walk.following(entered), suppress(Stop):
+        with torch.no_grad(), self._walk.following(entered), inside(), suppress(Stop):
             self._model(*args, **kwargs)
         return found
 

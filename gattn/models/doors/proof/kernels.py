@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -40,7 +41,7 @@ class Kernels(TorchDispatchMode):
 
     def __init__(self, model: nn.Module, where: Callable[[], str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.seen: list[str] = []
+        self.events: list[Event] = []
         self._where = where
         self._parameters = {x.untyped_storage().data_ptr() for x in model.parameters()}
         self._softmaxes: Any = WeakTensorKeyDictionary()
@@ -57,17 +58,28 @@ class Kernels(TorchDispatchMode):
         result = func(*args, **given)
         name = getattr(getattr(func, "overloadpacket", func), "__name__", str(func))
         if name.startswith(_WHOLES):
-            self.seen.append(self._where())
+            self.events.append(Event(self._where()))
         elif name in _SOFTMAXES:
             self._begin(args[0], args[1:], given, result)
         elif self._softmaxes:
             self._follow(name, tree_leaves((args, given)), result)
         return result
 
+    def claim(self) -> None:
+        """Note that a door saw the kernel that ran last."""
+        if self.events:
+            self.events[-1].is_seen = True
+
+    @property
+    def missed(self) -> list[str]:
+        """The modules in which kernels ran that no door saw."""
+        return [one.where for one in self.events if one.is_attention and not one.is_seen]
+
     def _begin(self, scores: Tensor, rest: Any, given: Mapping[str, Any], result: Tensor) -> None:
-        dim = rest[0] if rest else given.get("dim", -1)
-        if scores.dim() > 1 and dim in (-1, scores.dim() - 1):
-            self._softmaxes[result] = _Softmax(self._where(), result.numel())
+        if scores.dim() > 1:
+            dim = rest[0] if rest else given.get("dim", -1)
+            event = Event(self._where(), dim % scores.dim() == scores.dim() - 1)
+            self._softmaxes[result] = _Softmax(event, result.numel())
 
     def _follow(self, name: str, given: Iterable[Any], result: Any) -> None:
         tensors = [x for x in given if isinstance(x, Tensor)]
@@ -78,7 +90,7 @@ class Kernels(TorchDispatchMode):
             others = [x for x in tensors if x not in self._softmaxes]
             if all(x.untyped_storage().data_ptr() not in self._parameters for x in others):
                 if not softmax.is_counted:
-                    self.seen.append(softmax.where)
+                    self.events.append(softmax.event)
                 softmax.is_counted = True
                 return
         for x in tree_leaves(result):
@@ -87,8 +99,22 @@ class Kernels(TorchDispatchMode):
                 self._softmaxes[x] = softmax
 
 
+@dataclass(eq=False)
+class Event:
+    """A kernel that ran in a module.
+
+    A softmax over another dimension than the last one may be something else than attention.
+    """
+
+    where: str
+    is_attention: bool = True
+    is_seen: bool = False
+
+
+@dataclass(eq=False)
 class _Softmax:
     """A softmax that is followed to the product that takes it."""
 
-    def __init__(self, where: str, size: int) -> None:
-        self.where, self.size, self.is_counted = where, size, False
+    event: Event
+    size: int
+    is_counted: bool = False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from gattn.errors import CaptureError
 from gattn.models.doors.attaching import attached
-from gattn.models.doors.functions.raw_call import observed
+from gattn.models.doors.functions.raw_call import RawCall, observed
 from gattn.models.doors.preflight import _like, _random_numbers_kept
 from gattn.models.doors.proof.alike import Alike, shapes
 from gattn.models.doors.proof.assembling import AcrossBatchError, UnprovedError
@@ -178,13 +179,23 @@ class _Proof:
         self._plan.has_fast_path = fast and any(
             isinstance(one, nn.MultiheadAttention) for one in self._model.modules()
         )
-        with _without_fast_path(), self._walk.following(entered), observed(sites), kernels:
-            args, kwargs = kept(self._given)
-            output = self._called(*args, **kwargs)
-        seen = sites.where
-        if len(kernels.seen) != len(seen):
-            self._plan.refused = _unseen(self._model, kernels.seen, seen)
+
+        def see(call: RawCall) -> None:
+            kernels.claim()
+            sites(call)
+
+        with _without_fast_path(), self._walk.following(entered), observed(see), kernels:
+            output = self._run()
+        if kernels.missed:
+            self._plan.refused = _unseen(self._model, kernels.missed)
         return sites.found, output
+
+    def _run(self) -> Any:
+        """Run the model on copies of its inputs, with the same random numbers each time."""
+        random.seed(0)
+        torch.manual_seed(0)
+        args, kwargs = kept(self._given)
+        return self._called(*args, **kwargs)
 
     def _plain(self, needed: Mapping[Place, Run]) -> tuple[dict[Place, Given], Any]:
         """Run the model as it is, and keep what some of its modules are given."""
@@ -195,8 +206,7 @@ class _Proof:
                 places[run.place] = kept(given)
 
         with _without_fast_path(), self._walk.following(entered), inside():
-            args, kwargs = kept(self._given)
-            return places, self._called(*args, **kwargs)
+            return places, self._run()
 
     def _solve(self, sites: list[Site], solver: Solver, places: dict[Place, Given]) -> None:
         tried: list[tuple[bool, dict[Place, list[Any]], dict[Place, str]]] = []
@@ -243,22 +253,13 @@ def _without_fast_path() -> Iterator[None]:
         torch.backends.mha.set_fastpath_enabled(before)
 
 
-def _unseen(model: nn.Module, kernels: list[str], seen: list[str]) -> str:
-    """Name a module in which more attention ran than was seen."""
-    left = list(seen)
-    missed = []
-    for name in kernels:
-        if name in left:
-            left.remove(name)
-        else:
-            missed.append(name)
-    if not missed:
-        return f"{len(seen)} attention calls were seen, and only {len(kernels)} ran"
-    module = model.get_submodule(missed[0])
+def _unseen(model: nn.Module, missed: list[str]) -> str:
+    """Name a module in which attention ran that was not seen."""
+    kind = type(model.get_submodule(missed[0])).__name__
+    where = f"{missed[0]} ({kind})" if missed[0] else kind
     return (
-        f"{missed[0] or 'it'} ({type(module).__name__}) computes attention that cannot be seen: "
-        f"{len(kernels)} attention kernels ran, and {len(seen)} were seen. Code that is scripted, "
-        "traced or inside a custom autograd function hides it"
+        f"{where} computes attention that cannot be seen, in {len(missed)} places: code that is "
+        "scripted, traced or inside a custom autograd function hides it"
     )
 
 

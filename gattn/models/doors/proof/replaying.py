@@ -74,12 +74,10 @@ class Sites:
     def __init__(self, walk: Walk) -> None:
         self._walk = walk
         self.found: list[Site] = []
-        self.where: list[str] = []
         self._counts: dict[tuple[nn.Module, Run], int] = {}
 
     def __call__(self, call: RawCall) -> None:
         """Note a call."""
-        self.where.append(self._walk.innermost)
         chain = self._walk.chain(call.module)
         counts = [self._counts.get((call.module, run), 0) for run in chain]
         for run, count in zip(chain, counts, strict=True):
@@ -130,19 +128,20 @@ class Replays:
     def reached(self, site: Site, level: int, inject: Run, source: int, marks: Tensor) -> Reached:
         """Run the module at a level of a site's chain, with NaN in a source of an inner run.
 
-        The run ends as soon as the site was reached.
+        The run ends as soon as the site was reached. Attention before it gives zero, so that what
+        comes from other tokens does not hide what a token brings itself.
         """
         outer = site.chain[level]
         found: list[RawCall] = []
         before = [site.counts[level]]
 
         def see(call: RawCall) -> None:
-            if call.module is not site.module:
-                return
-            if before[0] == 0:
-                found.append(call)
-                raise Stop
-            before[0] -= 1
+            if call.module is site.module:
+                if before[0] == 0:
+                    found.append(call)
+                    raise Stop
+                before[0] -= 1
+            call.output.zero_()
 
         begins = _numbers(outer)
 
