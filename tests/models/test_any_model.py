@@ -9,6 +9,7 @@ from torch.nn import functional as F  # noqa: N812
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from gattn import Cut, Scale, capturing, edited
+from gattn.errors import CaptureError
 
 HEADS, DIM = 4, 8
 WIDTH = HEADS * DIM
@@ -232,3 +233,69 @@ def test_flex_attention(way):
             close = pytest.approx(wanted[row, head].detach().numpy(), abs=1e-6)
             assert graph.to_dense() == close
     assert cut.traces[0][0, 1].to_dense()[:, 3].max() == 0
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_contributions(way):
+    model, x = made(way, layers=1)
+    layer = model.blocks[0]
+    with torch.no_grad(), capturing(model, contributions=True) as run:
+        model(x)
+    with torch.no_grad():
+        attention, value = model.dense(x)[0][0], layer.parts(x)[2]
+        parts = layer.out.weight.unflatten(1, (HEADS, DIM))
+        lengths = torch.einsum("chd,bhjd->bhjc", parts, value).norm(dim=-1)
+    for row, trace in enumerate(run.traces):
+        for (_, head), graph in trace.only_stack.items():
+            wanted = attention[row, head] * lengths[row, head]
+            assert graph.contribution == pytest.approx(wanted.numpy().ravel(), rel=1e-9)
+
+
+@pytest.mark.parametrize("needs_weights", [True, False])
+def test_contributions_of_torchs_multihead_attention(needs_weights):
+    torch.manual_seed(0)
+    module = nn.MultiheadAttention(16, 4, batch_first=True).double().eval()
+    x = torch.randn(1, 5, 16).double()
+    with torch.no_grad(), capturing(module, contributions=True) as run:
+        output, _ = module(x, x, x, need_weights=needs_weights)
+    value = F.linear(x[0], module.in_proj_weight[32:], module.in_proj_bias[32:])
+    total = torch.zeros(5, 16).double()
+    for (_, head), graph in run.trace.only_stack.items():
+        some = slice(4 * head, 4 * head + 4)
+        sent = value[:, some] @ module.out_proj.weight[:, some].T
+        attention = torch.as_tensor(graph.to_dense())
+        total += attention @ sent
+        wanted = attention * sent.norm(dim=-1)
+        assert graph.contribution == pytest.approx(wanted.detach().numpy().ravel(), rel=1e-9)
+    torch.testing.assert_close(total + module.out_proj.bias, output[0])
+
+
+def test_tokens_are_named_by_the_caller_and_put_on_a_grid():
+    model, x = made(kernel)
+    words = ["the", "dog", "saw", "the", "old", "cat"]
+    with torch.no_grad(), capturing(model, tokens=words, grid=(2, 3)) as run:
+        model(x[:1])
+    head = run.trace[1, 2]
+    assert head.labels() == words
+    assert (head.geometry.rows, head.geometry.columns) == (2, 3)
+    with torch.no_grad(), capturing(model, tokens=words[1:]) as run:
+        model(x[:1])
+    with pytest.raises(CaptureError, match="gives 5 texts, but the stack 'blocks' has 6 tokens"):
+        _ = run.trace
+    with torch.no_grad(), capturing(model, tokens={"layers": words}) as run:
+        model(x[:1])
+    with pytest.raises(CaptureError, match=r"the stack 'layers'; the stacks are \['blocks'\]"):
+        _ = run.trace
+    with pytest.raises(CaptureError, match="one text per token"), capturing(model, tokens="the"):
+        pass
+
+
+def test_ids_are_named_by_a_tokenizer_only(tokenizer):
+    text = "the dog saw the cat"
+    ids = torch.tensor([tokenizer(text)["input_ids"]])
+    model = nn.Sequential(nn.Embedding(len(tokenizer), WIDTH), Model(kernel)).eval()
+    with torch.no_grad(), capturing(model, tokenizer) as named, capturing(model) as plain:
+        model(ids)
+    count = ids.shape[1]
+    assert "dog" in named.trace[0, 0].labels()
+    assert plain.trace[0, 0].labels() == [str(n) for n in range(count)]

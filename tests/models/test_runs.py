@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from torch.nn.functional import cross_entropy, kl_div
+from torch import nn
+from torch.nn.functional import cross_entropy, kl_div, scaled_dot_product_attention
 
 import gattn
 from gattn import Cut, Scale, analysis
@@ -268,7 +269,7 @@ def test_overwhelming_edges_of_a_softmax_alone_are_as_precise():
     model = transformers_model("OpenAIGPT", "LMHeadModel", **sizes, initializer_range=0.3)
     with torch.no_grad():
         for block in model.transformer.h:
-            block.attn.c_attn.weight[:, :64] *= 12
+            block.attn.c_attn.weight[:, :64] *= 30
     found = estimate(IDS, model, target=7, other=11, sample=0)
     strongest = found[(found["attention"] > 1 - 1e-4) & (found["attention"] < 1)]
     assert len(strongest) > 5
@@ -312,6 +313,173 @@ def test_frozen_models_have_estimates(tiny):
     found = estimate(lambda: model(BATCH), model, target=7, other=11, sample=0)
     np.testing.assert_array_equal(found["estimate"], expected["estimate"])
     assert found["estimate"].abs().max() > 0.1
+
+
+# Models of any library
+
+WIDTH = 16
+
+
+class Block(nn.Module):
+    """A layer of a transformer, causal by torch's kernel, or with its softmax written out."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way, self.norm = way, nn.LayerNorm(WIDTH)
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.mlp = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 32), nn.GELU())
+        self.back = nn.Linear(32, WIDTH)
+
+    def forward(self, x):
+        q, k, v = self.qkv(self.norm(x)).unflatten(-1, (3, 4, -1)).permute(2, 0, 3, 1, 4) * 2
+        if self.way == "kernel":
+            mixed = scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            mixed = (q @ k.mT / 2).softmax(-1) @ v
+        x = x + self.out(mixed.transpose(1, 2).flatten(2))
+        return x + self.back(self.mlp(x))
+
+
+class Stacked(nn.Module):
+    def __init__(self, way):
+        super().__init__()
+        self.embed = nn.Embedding(20, WIDTH) if way == "kernel" else nn.Conv2d(3, WIDTH, 4, 4)
+        self.blocks = nn.ModuleList(Block(way) for _ in range(2))
+        self.head = nn.Linear(WIDTH, 7)
+
+    def forward(self, x):
+        x = self.embed(x)
+        x = x if x.dim() == 3 else x.flatten(2).mT
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(WIDTH, 4, 32, batch_first=True)
+        self.whole, self.head = nn.TransformerEncoder(layer, 2), nn.Linear(WIDTH, 7)
+
+    def forward(self, x):
+        return self.head(self.whole(x))
+
+
+class Translator(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.whole = nn.Transformer(WIDTH, 4, 1, 2, 32, batch_first=True)
+        self.head = nn.Linear(WIDTH, 7)
+
+    def forward(self, source, target):
+        mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1]).to(target)
+        return self.head(self.whole(source, target, tgt_mask=mask))
+
+
+def built(kind):
+    """Build a model, and a function that runs it."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        if kind == "encoder":
+            model = Encoder()
+            inputs = (torch.randn(1, 6, WIDTH).double() * 2,)
+        elif kind == "translator":
+            model, inputs = Translator(), tuple(torch.randn(1, n, WIDTH).double() for n in (6, 4))
+        elif kind == "gpt":
+            model, inputs = Stacked("kernel"), (torch.tensor([[3, 7, 1, 7, 12, 5]]),)
+        else:
+            model, inputs = Stacked("written"), (torch.randn(1, 3, 8, 12).double(),)
+    model = model.double().eval()
+    return model, lambda: model(*inputs)[0]
+
+
+KINDS = ["encoder", "translator", "gpt", "vit"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_effects_in_any_model_are_those_of_editing_it(kind):
+    model, run = built(kind)
+    trace = gattn.capture(run, model)
+    for name, stack in trace.stacks.items():
+        edges = [list(stack[place].graph.edge_index[:, 2].tolist()) for place in ((0, 1), (0, 3))]
+        cuts = [Cut(0, h, i, j, stack=name) for h, (j, i) in zip((1, 3), edges, strict=True)]
+        cuts += [Cut(layer=0, head=2, stack=name)]
+        found = effect(run, cuts, model, metric="logit_difference", target=1, other=4, position=0)
+        for cut, edited in zip(cuts, found["edited"], strict=True):
+            with torch.no_grad(), gattn.edited(model, cut):
+                row = run()[0]
+            assert edited == pytest.approx(float(row[1] - row[4]), abs=1e-13)
+        assert found["effect"].abs().max() > 1e-4
+    tokens = [str(n) for n in range(6)] if kind != "translator" else []
+    assert found.attrs["tokens"] == tokens
+
+
+@pytest.mark.parametrize("renormalize", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_estimates_in_any_model_are_its_slopes(kind, renormalize):
+    model, run = built(kind)
+
+    def number():
+        return run().square().log().mean()
+
+    found = estimate(number, model=model, sample=4, renormalize=renormalize)
+    for _, edges in found.groupby("stack"):
+        some = edges[edges["attention"] < 0.999].sample(6, random_state=0)
+        expected = slopes(model, number, some, renormalize)
+        np.testing.assert_allclose(some["estimate"], expected, rtol=1e-5, atol=1e-8)
+        assert np.abs(expected).max() > 1e-4
+    exact = found[found["effect"].notna()]
+    assert len(exact) >= 4
+    assert found["stack"].nunique() == (3 if kind == "translator" else 1)
+
+
+@pytest.mark.parametrize("kind", ["encoder", "gpt", "vit"])
+def test_value_zeroing_in_any_model_is_that_of_its_layers(kind):
+    """Each layer is run by itself, on its own input, with one token's value zeroed."""
+    model, run = built(kind)
+    layers = model.whole.layers if kind == "encoder" else model.blocks
+    given = []
+    hooks = [x.register_forward_pre_hook(lambda m, args: given.append(args[0])) for x in layers]
+    with torch.no_grad():
+        run()
+        for hook in hooks:
+            hook.remove()
+        found = analysis.value_zeroing(run, model, progress=False)
+        wanted = torch.zeros(2, 6, 6, dtype=torch.float64)
+        for n, (layer, x) in enumerate(zip(layers, given, strict=True)):
+            for key in range(6):
+                with gattn.edited(layer, Cut(key=key, renormalize=False)):
+                    changed = layer(x)[0]
+                wanted[n, :, key] = 1 - torch.cosine_similarity(layer(x)[0], changed, dim=-1)
+    wanted = wanted / wanted.sum(-1, keepdim=True)
+    np.testing.assert_allclose(found, wanted, atol=1e-9)
+
+
+def test_vectors_in_any_model_are_its_own():
+    """The lengths ||A_ij W_O v_j|| of a layer, by its own formula."""
+    model, run = built("gpt")
+    found = analysis.contributions(run, model, of="head", layers=0, progress=False)
+    block = model.blocks[0]
+    with torch.no_grad():
+        x = model.embed(torch.tensor([[3, 7, 1, 7, 12, 5]]))
+        q, k, v = block.qkv(block.norm(x))[0].unflatten(-1, (3, 4, -1)).permute(1, 2, 0, 3) * 2
+        scores = (q @ k.mT / 2).masked_fill(torch.ones(6, 6).triu(1).bool(), -torch.inf)
+        weight = block.out.weight.unflatten(1, (4, 4))
+        projected = torch.einsum("hjd,ohd->hjo", v, weight)
+        wanted = scores.softmax(-1) * projected.norm(dim=-1)[:, None]
+    np.testing.assert_allclose(found[0], wanted, atol=1e-12)
+    assert analysis.routes(run, model, progress=False).number_of_nodes() > 1
+
+
+def test_a_text_in_place_of_a_function_says_what_to_pass():
+    model, run = built("gpt")
+    for ask in (lambda: effect("a text", CUTS, model), lambda: gattn.capture([3, 4], model)):
+        with pytest.raises(ModelError, match=r"pass a function that calls it.*in place of the tex"):
+            ask()
+    with pytest.raises(ModelError, match="tokenizer must be a transformers tokenizer"):
+        effect(run, CUTS, model, "gpt2")
+    with pytest.raises(ModelError, match="target='cat' needs a tokenizer"):
+        effect(run, CUTS[:1], model, metric="probability", target="cat")
 
 
 # Captures and analyses

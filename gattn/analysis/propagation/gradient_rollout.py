@@ -112,6 +112,7 @@ def gradient_rollout(
         edits=layers.read_from.edits,
         notes=["not renormalized: rows do not sum to 1"],
         tokens={"query": layers.tokens, "key": layers.tokens},
+        geometry=layers.places(("query", "key")),
         is_rolled_out=True,
         holds_residual=True,
         metric=backward.measure.name,

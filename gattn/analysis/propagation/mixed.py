@@ -127,6 +127,10 @@ class Mixed:
             computed_from=f"{layers.read_from}; {self._described()}",
             notes=[*layers.mass_notes(), *notes],
             tokens={axis: [layers.tokens[row] for row in some] for axis, some in rows.items()},
+            geometry={
+                axis: None if places is None else places[np.asarray(rows[axis])]
+                for axis, places in layers.places(rows).items()
+            },
             edits=layers.read_from.edits,
             **self.facts,
         )

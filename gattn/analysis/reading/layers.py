@@ -18,6 +18,7 @@ from gattn.analysis.reading.reductions import (
 from gattn.analysis.reading.results import Array, SomeTable, array
 from gattn.analysis.reading.sources import Source
 from gattn.errors import SelectionError
+from gattn.heads.geometry import Geometry
 from gattn.heads.head import AttentionGraph
 from gattn.names.choices import HeadChoice
 from gattn.names.tokens import find_token
@@ -50,6 +51,8 @@ class Layers:
         What it was read from.
     key_texts, query_texts : tuple of str
         The tokens' texts; empty if they are not known.
+    geometry, query_geometry : Geometry or None
+        Where keys and queries lie, if that is known.
     graphs : tuple of tuple of AttentionGraph
         The heads of each layer, if they are graphs.
     is_square : bool
@@ -77,6 +80,8 @@ class Layers:
     is_length: bool = False
     is_rolled_out: bool = False
     is_signed: bool = False
+    geometry: Geometry | None = None
+    query_geometry: Geometry | None = None
 
     def __len__(self) -> int:
         return len(self.layers)
@@ -176,7 +181,13 @@ class Layers:
         """
         texts = {"query": self.query_tokens, "key": self.tokens, "token": self.tokens}
         tokens = {axis: texts[axis] for axis in axes if axis in texts}
-        return array(values, axes, name=name, tokens=tokens, **self._told(notes), **facts)
+        told = {"tokens": tokens, "geometry": self.places(axes), **self._told(notes), **facts}
+        return array(values, axes, name=name, **told)
+
+    def places(self, axes: Iterable[str]) -> dict[str, Geometry | None]:
+        """Return where tokens lie along some axes of query, key and token."""
+        known = {"query": self.query_geometry, "key": self.geometry, "token": self.geometry}
+        return {axis: known[axis] for axis in axes if axis in known}
 
     def table(
         self,

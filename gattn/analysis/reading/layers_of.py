@@ -14,9 +14,11 @@ from torch import Tensor
 from gattn.analysis.reading.arrays import dense
 from gattn.analysis.reading.attention import Attention, Named, named
 from gattn.analysis.reading.layers import Layers
+from gattn.analysis.reading.results import geometry_of
 from gattn.analysis.reading.sources import Source, counted, is_square, size_of
 from gattn.edit_records import from_identity
 from gattn.errors import SelectionError, ShapeError
+from gattn.heads.geometry import Geometry
 from gattn.heads.given.labelled import is_labelled, read_labelled
 from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack
@@ -79,6 +81,7 @@ def _of_stack(stack: Stack) -> Layers:
     masses = np.array([[_masses(head) for head in some] for some in graphs])
     total, held = torch.from_numpy(masses).unbind(2)
     is_self = is_square(first.graph)
+    key_places, query_places = _places(first)
     size = size_of(len(queries), len(keys), is_square=is_self)
     return Layers(
         read,
@@ -94,7 +97,17 @@ def _of_stack(stack: Stack) -> Layers:
         graphs,
         is_square=is_self,
         is_signed=any(bool((head.attention < 0).any()) for some in graphs for head in some),
+        geometry=key_places,
+        query_geometry=query_places,
     )
+
+
+def _places(head: AttentionGraph) -> tuple[Geometry | None, Geometry | None]:
+    """Return where the keys and the queries of a head lie."""
+    if head.geometry is None or head.graph.is_bipartite:
+        return head.geometry, head.query_geometry
+    first, rows = head.graph.query_offset, head.graph.num_queries
+    return head.geometry[slice(head.graph.num_keys)], head.geometry[slice(first, first + rows)]
 
 
 def _check_whole(stack: Stack) -> None:
@@ -141,6 +154,8 @@ def _of_labelled(values: Any) -> Layers:
         holds_residual=read.holds_residual,
         is_length=any(part.attrs.get("is_length") for part in parts),
         is_rolled_out=any(part.attrs.get("is_rolled_out") for part in parts),
+        geometry=geometry_of(parts[0], "key"),
+        query_geometry=geometry_of(parts[0], "query"),
     )
 
 

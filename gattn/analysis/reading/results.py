@@ -11,8 +11,13 @@ import pandas as pd
 import xarray as xr
 from torch import Tensor
 
-from gattn.door import draw
+from gattn.door import draw, draw_located
 from gattn.edit_records import Described, Edits, from_text, identities, to_text
+from gattn.errors import ShapeError
+from gattn.heads.geometry import Geometry
+from gattn.heads.geometry.written import axes_of
+from gattn.heads.geometry.written import from_text as from_written
+from gattn.heads.geometry.written import to_text as geometry_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -55,6 +60,10 @@ class Array(_Told, xr.DataArray):  # type: ignore[no-untyped-call]
     """
 
     __slots__ = ()
+
+    def draw_image(self, image: Any, query: Any = None, **options: Any) -> Axes:
+        """Draw one number per patch over the picture; see `gattn.drawing.draw_image`."""
+        return draw_located("draw_image", self, image, query, **options)
 
     def _facts(self) -> Mapping[Any, Any]:
         return self.attrs
@@ -115,6 +124,7 @@ def array(
     computed_from: str,
     notes: Iterable[str] = (),
     tokens: Mapping[str, Sequence[str]] | None = None,
+    geometry: Mapping[str, Geometry | None] | None = None,
     edits: Iterable[Described | str] = (),
     **facts: Any,
 ) -> Array:
@@ -130,6 +140,8 @@ def array(
         What the numbers are, what they were computed from, and what to mind.
     tokens : mapping of str to sequence of str
         The tokens' texts along the axes of tokens.
+    geometry : mapping of str to Geometry or None
+        Where the tokens lie along these axes; coordinates such as ``key_row`` and ``key_column``.
     edits : iterable of Edit or str
         The edits that the model ran with, or their texts.
     **facts
@@ -143,7 +155,29 @@ def array(
         for axis, texts in (tokens or {}).items()  # without fastpath they go through Arrow
     }
     attrs = {"computed_from": computed_from, "notes": list(notes), **facts, **told(edits)}
+    for axis, places in (geometry or {}).items():
+        if places is not None:
+            attrs[f"{axis}_geometry"] = geometry_text(places)
+            coords |= {f"{axis}_{n}": (axis, one) for n, one in places.coordinates().items()}
     return Array(values, coords=coords, dims=list(axes), name=name, attrs=attrs)
+
+
+def geometry_of(result: xr.DataArray, axis: str) -> Geometry | None:
+    """Return where the tokens along an axis lie, if that is known.
+
+    Raises
+    ------
+    ShapeError
+        If the array's coordinates are not those of `array`.
+    """
+    text = result.attrs.get(f"{axis}_geometry")
+    if text is None:
+        return None
+    try:
+        places = {name: result[f"{axis}_{name}"].to_numpy() for name in axes_of(text)}
+        return from_written(text, places)
+    except (ValueError, TypeError, LookupError) as error:
+        raise ShapeError(f"The array's {axis}_geometry cannot be read: {error}.") from error
 
 
 def column(texts: Iterable[str | None]) -> pd.Series[Any]:

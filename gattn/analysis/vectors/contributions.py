@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -154,7 +154,7 @@ def labelled(
     values: Tensor,
     name: str,
     axes: Mapping[str, Sequence[int] | None],
-    **facts: object,
+    **facts: Any,
 ) -> Array:
     """Name the axes of results, one per layer; None stands for the tokens."""
     positions = range(len(found.tokens))

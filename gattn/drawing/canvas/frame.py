@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -167,6 +167,18 @@ def marked_edited(title: str, edits: object) -> str:
 def head_title(head: AttentionGraph) -> str:
     """Name a head: "layer 1 · head 3", and say whether the model was edited."""
     return marked_edited(" · ".join(head.place()), head.edits)
+
+
+def heads_title(heads: Sequence[AttentionGraph]) -> str:
+    """Name a head, or several whose mean is shown: "layer 1 · mean of heads 0, 2"."""
+    if len(heads) == 1:
+        return " · ".join(heads[0].place())
+    layers = {head.layer for head in heads}
+    if len(layers) > 1 or None in layers:
+        return f"mean of {len(heads)} heads"
+    numbers = [str(head.head) for head in heads]
+    which = f"heads {', '.join(numbers)}" if len(numbers) <= 8 else f"{len(numbers)} heads"
+    return f"layer {layers.pop()} · mean of {which}"
 
 
 def edits_said(edits: Iterable[object]) -> str:

@@ -12,6 +12,7 @@ from matplotlib.collections import LineCollection
 from matplotlib.figure import Figure, SubFigure
 from matplotlib.image import AxesImage
 from matplotlib.transforms import Affine2D
+from numpy.typing import NDArray
 
 from gattn.drawing.canvas.frame import POINTS_PER_INCH
 from gattn.drawing.canvas.keys import add_colour_bar
@@ -80,6 +81,14 @@ class Sheet:
         image.set_data(found.values)
         self._axes.add_image(image)
 
+    def add_pixels(self, box: Sequence[float], pixels: NDArray[Any], **style: Any) -> None:
+        """Draw pixels, (height, width, 3 or 4), in a box."""
+        x, y, wide, tall = box
+        found = AxesImage(self._axes, extent=(x, x + wide, -y - tall, -y), origin="upper", **style)
+        found.set_data(pixels)
+        found.set_clip_path(self._axes.patch)
+        self._axes.add_image(found)
+
     def add_lines(
         self, lines: Iterable[Sequence[tuple[float, float]]], gid: str, **style: Any
     ) -> None:
@@ -90,12 +99,23 @@ class Sheet:
             collection = LineCollection(found, gid=gid, **plain | style)
             self._axes.add_collection(collection, autolim=False)
 
+    def add_outline(self, corners: Sequence[tuple[float, float]]) -> None:
+        """Draw a line, white and black, that shows on any image."""
+        for colour, wide in (("white", 1.8), ("black", 0.8)):
+            style = {"colors": colour, "linewidths": wide, "zorder": 3}
+            self.add_lines([corners], "gattn-outline", **style)
+
     def add_key(self, x: float, y: float, long: float, pen: Pen) -> None:
         """Show what colours mean."""
+        self.add_bar(x, y, long, ScalarMappable(pen.norm, pen.cmap), pen.name, pen.scale.ticks)
+
+    def add_bar(
+        self, x: float, y: float, long: float, mappable: ScalarMappable, name: str, ticks: Any
+    ) -> None:
+        """Show what any colours mean."""
         place = (x, -y - long, 0.09, long)
         bar = self._axes.inset_axes(place, transform=self._axes.transData)
-        mappable = ScalarMappable(pen.norm, pen.cmap)
-        add_colour_bar(mappable, pen.name, bar, ticks=pen.scale.ticks, inside=True)
+        add_colour_bar(mappable, name, bar, ticks=ticks, inside=True)
 
 
 def inches_of(figure: Figure | SubFigure) -> tuple[float, float]:

@@ -22,6 +22,7 @@ from gattn.drawing.canvas.frame import (
 from gattn.drawing.canvas.keys import add_line_key
 from gattn.drawing.canvas.labels import Labels, fit, font_size, numbered, text_style
 from gattn.drawing.canvas.layouts import Node, Positions
+from gattn.drawing.canvas.pen import Pen
 from gattn.drawing.canvas.shown import Shown
 from gattn.drawing.one_head.look import Look
 from gattn.drawing.one_head.marks import mark_circle, mark_columns, mark_nodes
@@ -163,7 +164,7 @@ def _radial(x: float, y: float) -> dict[str, Any]:
 
 def given_positions(head: AttentionGraph, layout: Mapping[Any, Any]) -> Positions:
     """Read the positions of a head's nodes, in their order, from a dict like those of NetworkX."""
-    nodes = _free_labels(head, split=_is_split(layout))
+    nodes = free_labels(head, split=_is_split(layout))
     if missing := [node for node in nodes if node not in layout]:
         raise SelectionError(
             f"The layout gives no position for the node {missing[0]!r}; it needs "
@@ -186,7 +187,8 @@ def _is_split(positions: Mapping[Any, Any]) -> bool:
     return any(isinstance(node, tuple) and node[:1] == ("query",) for node in positions)
 
 
-def _free_labels(head: AttentionGraph, *, split: bool) -> dict[Node, str]:
+def free_labels(head: AttentionGraph, *, split: bool) -> dict[Node, str]:
+    """Map each node to its token's text, the sink among them."""
     sink = {} if head.sink is None else {SINK: "<sink>"}
     return layouts.node_labels(head, split=split) | sink
 
@@ -197,50 +199,77 @@ def draw_free(
     """Draw tokens where `positions` says, edges bent to the left with an arrowhead."""
     split = _is_split(positions)
     found = PlacedEdges.of(head, shown, positions, split=split)
-    labels = fit(_free_labels(head, split=split), math.inf, rotations=(0,))
-    unit = _set_free_limits(ax, np.array(list(positions.values())).reshape(-1, 2))
-    rest, loops = found[~found.is_loop], found[found.is_loop]
-    look.pen.draw(ax, curves.bows(rest.start, rest.end), rest.attention)
-    up = np.tile([0.0, 1.0], (len(loops.start), 1))
-    paths = curves.loops(loops.start, up, (0.6 * _LOOP * unit, _LOOP * unit))
-    look.pen.draw(ax, paths, loops.attention)
-    arrivals = curves.bow_arrivals(rest.start, rest.end)
-    look.pen.draw_arrowheads(ax, rest.end, arrivals, rest.attention)
+    labels = fit(free_labels(head, split=split), math.inf, rotations=(0,))
+    unit = set_free_limits(ax, np.array(list(positions.values())).reshape(-1, 2))
+    draw_free_edges(ax, found, look.pen, unit)
     mark_nodes(ax, head, positions, split=split)
     if look.labels:
-        style = text_style(labels.texts) | {"bbox": _ground(ax)}
-        at_loops = {(float(x), float(y)) for x, y in loops.start}
-        middle = float(np.mean(ax.get_ylim()))
-        above = [place[1] > middle and place not in at_loops for place in positions.values()]
-        texts = _with_room(ax, positions, labels, above)
-        for place, text, is_above in zip(positions.values(), texts, above, strict=True):
-            if not text:
-                continue
-            ax.annotate(
-                text,
-                place,
-                (0, 4 if is_above else -4),
-                textcoords="offset points",
-                ha="center",
-                va="bottom" if is_above else "top",
-                size=labels.size,
-                annotation_clip=False,
-                gid="gattn-label",
-                **style,
-            )
+        write_at_nodes(ax, positions, labels, found)
     if look.legend:
         add_line_key(ax, look.pen)
 
 
-def _with_room(ax: Axes, positions: Positions, labels: Labels, above: Sequence[bool]) -> list[str]:
+def draw_free_edges(
+    ax: Axes, found: PlacedEdges, pen: Pen, unit: float, radius: float = 0.0
+) -> None:
+    """Draw edges bent to the left, with an arrowhead `radius` points before the query's place."""
+    rest, loops = found[~found.is_loop], found[found.is_loop]
+    pen.draw(ax, curves.bows(rest.start, rest.end), rest.attention)
+    up = np.tile([0.0, 1.0], (len(loops.start), 1))
+    paths = curves.loops(loops.start, up, (0.6 * _LOOP * unit, (_LOOP + radius) * unit))
+    pen.draw(ax, paths, loops.attention)
+    arrivals = curves.bow_arrivals(rest.start, rest.end)
+    length = np.maximum(np.hypot(*arrivals.T), 1e-12)[:, None]
+    tips = rest.end - arrivals / length * radius * unit
+    pen.draw_arrowheads(ax, tips, arrivals, rest.attention)
+
+
+def write_at_nodes(
+    ax: Axes,
+    positions: Positions,
+    labels: Labels,
+    found: PlacedEdges,
+    gap: float = 4.0,
+    *,
+    few: int = _FEW,
+) -> None:
+    """Write labels above nodes in the upper half, below others and below loops.
+
+    All of them if there are few nodes; of more, those that do not meet one before.
+    """
+    style = text_style(labels.texts) | {"bbox": _ground(ax)}
+    at_loops = {(float(x), float(y)) for x, y in found.start[found.is_loop]}
+    middle = float(np.mean(ax.get_ylim()))
+    above = [place[1] > middle and place not in at_loops for place in positions.values()]
+    texts = labels.texts
+    if len(positions) > few:
+        texts = _with_room(ax, positions, labels, above, gap)
+    for place, text, is_above in zip(positions.values(), texts, above, strict=True):
+        if not text:
+            continue
+        ax.annotate(
+            text,
+            place,
+            (0, gap if is_above else -gap),
+            textcoords="offset points",
+            ha="center",
+            va="bottom" if is_above else "top",
+            size=labels.size,
+            annotation_clip=False,
+            gid="gattn-label",
+            **style,
+        )
+
+
+def _with_room(
+    ax: Axes, positions: Positions, labels: Labels, above: Sequence[bool], gap: float
+) -> list[str]:
     """Thin out the labels of many nodes: those that would lie on one before go without."""
-    if len(positions) <= _FEW:
-        return labels.texts
     named = zip(positions, labels.texts, strict=True)
     texts = [text if node == SINK else numbered(node, text) for node, text in named]
     places = ax.transData.transform(np.array(list(positions.values())))
     places *= POINTS_PER_INCH / ax.figure.dpi
-    places[:, 1] += (4 + labels.size / 2) * np.where(above, 1, -1)
+    places[:, 1] += (gap + labels.size / 2) * np.where(above, 1, -1)
     half = np.array([[width_of(text) / 2, 0.65] for text in texts]) * labels.size
     written: list[int] = []
     for i, place in enumerate(places):
@@ -258,7 +287,7 @@ def _ground(ax: Axes) -> dict[str, Any]:
     return {"boxstyle": "square,pad=0.04", "facecolor": face, "alpha": 0.75, "linewidth": 0}
 
 
-def _set_free_limits(ax: Axes, places: Points) -> float:
+def set_free_limits(ax: Axes, places: Points) -> float:
     """Leave room around the nodes at equal scales; tell how many data units a point is."""
     width, height = points(ax)
     places = places if len(places) else np.zeros((1, 2))

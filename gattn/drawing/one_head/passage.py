@@ -21,6 +21,7 @@ from gattn.drawing.canvas.frame import (
     add_axes,
     clear,
     edits_said,
+    heads_title,
     make_room,
     marked_edited,
     points,
@@ -100,7 +101,7 @@ def draw_text(
     _write(ax, shade, words, width, colours, norm)
     edits = union(head.edits for head in chosen)
     caption = "; ".join(filter(None, [shade.caption, edits_said(edits)]))
-    write_texts(ax, marked_edited(_heads_title(chosen), edits), caption)
+    write_texts(ax, marked_edited(heads_title(chosen), edits), caption)
     if is_own:
         make_room(ax)
     if legend:
@@ -207,17 +208,6 @@ def _who_reads(heads: Sequence[AttentionGraph], column: int) -> str:
     if all(head.graph.num_edges == int(head.total_edges.sum()) for head in heads):
         return all_of(count)
     return ", ".join(filter(None, [kept_by(heads), f"{count:,} edges were kept"]))
-
-
-def _heads_title(heads: Sequence[AttentionGraph]) -> str:
-    if len(heads) == 1:
-        return " · ".join(heads[0].place())
-    layers = {head.layer for head in heads}
-    if len(layers) > 1 or None in layers:
-        return f"mean of {len(heads)} heads"
-    numbers = [str(head.head) for head in heads]
-    which = f"heads {', '.join(numbers)}" if len(numbers) <= 8 else f"{len(numbers)} heads"
-    return f"layer {layers.pop()} · mean of {which}"
 
 
 def _fitting_axes(words: Words, key_lines: int) -> Axes:

@@ -59,7 +59,7 @@ def draw_array(
     array = _selected(array, chosen)
     if array.size == 0 or array.ndim == 0:
         raise SelectionError(f"There is nothing to draw in an array of shape {array.shape}.")
-    array = _last_places(array)
+    array = last_places(array)
     notes = []
     if array.attrs.get("are_kinds"):
         array = array.expand_dims("head") if array.ndim == 1 else array
@@ -72,13 +72,13 @@ def draw_array(
     else:
         ax = _draw_array_heatmap(array, ax, cmap, options)
     if title is None:
-        describe(ax, array.attrs, _array_title(array), notes)
+        describe(ax, array.attrs, array_title(array), notes)
     else:
         describe(ax, {}, title)
     return ax
 
 
-def _last_places(array: xr.DataArray) -> xr.DataArray:
+def last_places(array: xr.DataArray) -> xr.DataArray:
     """Reduce an array to two axes, or to layer, head and one more; drop axes of one place."""
     for axis in [axis for axis in array.dims if array.sizes[axis] == 1]:
         if array.ndim > 1:
@@ -103,7 +103,7 @@ def _draw_points(array: xr.DataArray, ax: Axes | None, options: Mapping[str, Any
     else:
         ax.plot(np.arange(array.size), values, **style)
     _label_axis(ax, array, axis, "x", array.size)
-    ax.set_ylabel(_array_name(array))
+    ax.set_ylabel(array_name(array))
     ax.spines[["top", "right"]].set_visible(False)
     return ax
 
@@ -121,7 +121,7 @@ def _draw_spectra(
     for layer, some in zip(layers, heads.to_numpy(), strict=True):
         style: dict[str, Any] = {"color": colours(norm(layer)), "lw": 1, "marker": ".", "ms": 4}
         ax.plot(index, some.T, **(style | dict(options)))
-    ax.set(xlabel="index", ylabel=_array_name(array))
+    ax.set(xlabel="index", ylabel=array_name(array))
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
     ax.spines[["top", "right"]].set_visible(False)
     if len(layers) > 1:
@@ -139,7 +139,7 @@ def _draw_array_heatmap(
     if array.attrs.get("are_kinds"):
         draw_kinds(ax, values)
     else:
-        draw_heatmap(ax, values, _array_name(array), cmap, **options)
+        draw_heatmap(ax, values, array_name(array), cmap, **options)
     if "head" in array.dims and not any(f"{axis}_token" in array.coords for axis in array.dims):
         write_cells(ax, values, ax.images[-1].to_rgba(np.ma.masked_invalid(values)))
     _label_axis(ax, array, across, "x", array.shape[-1])
@@ -247,17 +247,19 @@ def _label_axis(ax: Axes, array: xr.DataArray, axis: str, side: str, count: int)
     ax.set(**{f"{side}label": name})
 
 
-def _array_name(array: xr.DataArray) -> str:
+def array_name(array: xr.DataArray) -> str:
+    """Return what an array's numbers are."""
     return str(array.name or "").replace("_", " ")
 
 
-def _array_title(array: xr.DataArray) -> str:
+def array_title(array: xr.DataArray) -> str:
+    """Name an array, and the places at which it was selected."""
     chosen = [
         f"{axis} {array[axis].item()}"
         for axis in map(str, array.coords)
         if array[axis].ndim == 0 and array[axis].dtype.kind in "iu"
     ]
-    return " · ".join(filter(None, [_array_name(array), *chosen]))
+    return " · ".join(filter(None, [array_name(array), *chosen]))
 
 
 def _numeric(table: pd.DataFrame) -> list[str]:

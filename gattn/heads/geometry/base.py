@@ -30,8 +30,8 @@ class Geometry:
         """Count the tokens."""
         return len(getattr(self, self.PER_TOKEN))
 
-    def __getitem__(self, chosen: NDArray[Any]) -> Self:
-        """Take some of the tokens, by their indices or by a mask."""
+    def __getitem__(self, chosen: NDArray[Any] | slice) -> Self:
+        """Take some of the tokens, by their indices, by a mask or by a slice."""
         parts: dict[str, Any] = {self.PER_TOKEN: getattr(self, self.PER_TOKEN)[chosen]}
         return replace(self, **parts)  # type: ignore[type-var]
 

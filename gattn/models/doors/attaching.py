@@ -18,7 +18,7 @@ from torch import nn
 from gattn.models.doors import interface, searches
 from gattn.models.doors.attending import attending, routes, unseen
 from gattn.models.doors.functions.mode import FunctionMode
-from gattn.models.doors.graphs import segments
+from gattn.models.doors.graphs import own_layers, segments
 from gattn.models.doors.softmaxes import SoftmaxMode
 from gattn.models.load.loading import is_transformers
 from gattn.models.read.any_model import AnyTracker, Proved
@@ -45,6 +45,7 @@ def attached(
     calls = known[0] if known else _calls(model, prove)
     join(calls, context)
     with ExitStack() as stack:
+        stack.enter_context(own_layers.watched())
         stack.callback(close, calls, context)
         _install(calls)
         stack.callback(_uninstall, model)

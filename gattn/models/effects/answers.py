@@ -78,8 +78,10 @@ class FunctionRunner(Runner):
 
     @property
     def tokens(self) -> list[str]:
-        """The texts of the tokens, if they are known and there is only one sequence of them."""
-        return list(names_of(self._seen.ids or (), self.tokenizer))
+        """The texts of the tokens, or their positions, if there is only one sequence of them."""
+        if self._seen.ids is not None:
+            return list(names_of(self._seen.ids, self.tokenizer))
+        return [str(n) for n in range(self._seen.count)]
 
     @property
     def batch_size(self) -> int:
@@ -144,12 +146,13 @@ class FunctionRunner(Runner):
 
 
 class _Seen(Context):
-    """Notes how many sequences run, and the token ids of the only one."""
+    """Notes how many sequences run, and the token ids of the only one, or their number."""
 
     def __init__(self) -> None:
-        self.calls = self.sequences = 0
+        self.calls = self.sequences = self.count = 0
         self.ids: list[int] | None = None
         self._stacks: set[str] = set()
+        self._longest = 0
 
     def begin(self, tracker: Tracker) -> None:
         """Count the calls: several may be of several texts."""
@@ -159,12 +162,14 @@ class _Seen(Context):
         """Note a call, and edit nothing."""
         self.sequences = max(self.sequences, len(set(place.sequences)))
         self._stacks.add(place.stack)
+        self._longest = max((key.first + len(key) for key in place.keys), default=0)
         return []
 
     def end(self, tracker: Tracker, result: Any) -> None:
         """Note the tokens."""
         is_one = self.calls == self.sequences == len(self._stacks) == 1
         self.ids = tracker.tokens.ids(min(self._stacks), 0) if is_one else None
+        self.count = self._longest if is_one else 0
 
 
 def _is_number(result: Any) -> bool:

@@ -68,15 +68,17 @@ def estimate(
     :math:`\Delta o_i = \frac{A_{ij}}{1 - A_{ij}} (o_i - v_j)` is the exact change of the output,
     with a sink too, or :math:`-A_{ij} v_j` if the other edges do not share out what the cut edge
     had. Cutting a query's only edge leaves zero: :math:`\Delta o_i = -o_i`. Only the effect on
-    later layers is approximated, to first order.
+    later layers is approximated, to first order. Where a model shows its attention, but not its
+    values, :math:`\langle g_i, v_j \rangle` is the gradient at the attention :math:`A_{ij}`.
 
     Parameters
     ----------
     text, model, tokenizer
-        As in `capture`.
+        As in `effect`; a function must call the model once, on one sequence, with gradients.
     metric, position, target, other
-        As in `effect`, but for "kl": at the plain model its gradient is zero. A function of the
-        logits must be made of torch's operations.
+        As in `effect`, but for "kl": at the plain model its gradient is zero. The default is
+        "logit_difference", or the number that a function returns. Functions must be made of
+        torch's operations.
     keep, layers, heads
         Which edges, as in `capture`.
     renormalize : bool
@@ -106,7 +108,7 @@ def estimate(
     SelectionError
         If the metric is "kl", or there is no such metric, position, token, layer or head.
     ModelError
-        If the model shows only its softmax, or gives no logits; as `capture` does.
+        If the model gives no logits; as `capture` and `effect` do.
     EditError
         Within `edited`, where a layer is edited itself.
     CaptureError

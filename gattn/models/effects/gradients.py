@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from gattn.engines import tiles
 from gattn.errors import CaptureError, ContractError, EditError, SelectionError
 from gattn.models.effects.asking import asked
 from gattn.models.effects.metrics import Metric, Token
@@ -85,6 +86,11 @@ class Outputs(Context, Generic[L]):
             raise CaptureError(
                 f"{call.name} attends in several calls of the model, but gradients are taken of "
                 "one: run the model once, or measure cuts one by one with gattn.effect."
+            )
+        if reason := tiles.can_run(reading.attention):
+            raise CaptureError(
+                f"{call.name} attends over listed edges, of which no gradients are taken "
+                f"({reason}): measure cuts one by one with gattn.effect."
             )
         if reading.edits:
             raise EditError(

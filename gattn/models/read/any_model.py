@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from gattn.errors import CaptureError
 from gattn.models.hugging_face.given import Given, arguments
@@ -17,7 +17,6 @@ from gattn.models.read.modules import Modules
 from gattn.models.read.places import Place, Side
 from gattn.models.read.runs import runs
 from gattn.models.read.seen_call import SeenCall
-from gattn.models.read.stacks import kind_of
 from gattn.models.read.tracking import Tracker
 
 
@@ -37,9 +36,7 @@ class AnyModules(Modules):
         The stack of a module is split where it attends several times in a run, or the heads or the
         kind of keys change.
         """
-        name = self.name(call.module)
-        home, inner = kind_of(name)
-        path = ".".join(part for part in (home, inner) if part) or type(call.module).__name__
+        path = self._path(self.name(call.module)) or type(call.module).__name__
         sizes = call.query.shape[1], self._crosses(call), call.part
         stack = path if not call.part else f"{path} {call.part + 1}"
         while self._sizes.setdefault(stack, sizes) != sizes:
@@ -56,6 +53,24 @@ class AnyModules(Modules):
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
         self._sizes: dict[str, object] = {}
+        self._numbers: dict[object, list[set[str]]] = {}
+        for name, module in model.named_modules():
+            numbers = [part for part in _parts(name) if part.isdigit()]
+            known = self._numbers.setdefault(_kind(name, module), [set() for _ in numbers])
+            for values, number in zip(known, numbers, strict=True):
+                values.add(number)
+
+    def _path(self, name: str) -> str:
+        """Return a module's path without the number of its layer.
+
+        That is the last number in which modules of its type differ, else the first.
+        """
+        parts = _parts(name)
+        places = [n for n, part in enumerate(parts) if part.isdigit()]
+        known = self._numbers[_kind(name, self.model.get_submodule(name))]
+        varying = [n for n, some in zip(places, known, strict=True) if len(some) > 1]
+        layer = [*places[:1], *varying][-1:]
+        return ".".join(part for n, part in enumerate(parts) if n not in layer)
 
     @staticmethod
     def _crosses(call: SeenCall) -> bool:
@@ -65,6 +80,15 @@ class AnyModules(Modules):
 
     def check_layers(self, seen: Collection[str], calls: Mapping[str, int]) -> None:
         """Layers are numbered by the calls alone."""
+
+
+def _parts(name: str) -> list[str]:
+    return [part for part in name.split(".") if part and part != "_orig_mod"]
+
+
+def _kind(name: str, module: nn.Module) -> tuple[type[nn.Module], tuple[str, ...]]:
+    """Return what modules have in common that differ only in numbers of their paths."""
+    return type(module), tuple("" if part.isdigit() else part for part in _parts(name))
 
 
 class AnyTracker(Tracker):
@@ -83,6 +107,7 @@ class AnyTracker(Tracker):
     ) -> None:
         self._prove = prove
         super().__init__(model, known)
+        self.needs_tokenizer = True
 
     @staticmethod
     def _modules_of(model: nn.Module) -> AnyModules:
@@ -93,6 +118,8 @@ class AnyTracker(Tracker):
         self.progress = Progress()
         self._take(Given(self.model, {}))
         self.inputs = arguments(module, args, kwargs)
+        if (ids := _ids(self.inputs)) is not None:
+            self.progress.note_ids(self.modules.side, ids, 0)
         self._nodes: dict[str, tuple[int, int]] = {}
         self.plan = None
         if self._prove is not None:
@@ -158,3 +185,13 @@ class AnyTracker(Tracker):
     def generates(self, length: int) -> bool:
         """Return whether a call's tokens were generated: that is not known here."""
         return False
+
+
+def _ids(inputs: Mapping[str, Any]) -> Tensor | None:
+    """Find the ids of tokens: the only input of integers, (batch, tokens) or (tokens,)."""
+    found = [
+        x
+        for x in inputs.values()
+        if isinstance(x, Tensor) and x.dtype in (torch.int32, torch.int64) and x.dim() in (1, 2)
+    ]
+    return torch.atleast_2d(found[0]) if len(found) == 1 else None

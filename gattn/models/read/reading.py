@@ -68,9 +68,20 @@ class Reading:
         return self.attention.query.shape[-1] > 0
 
     @property
+    def has_values(self) -> bool:
+        """Whether the values are known."""
+        value = self.attention.value
+        return value is not None and value.shape[-1] > 0
+
+    @property
     def heads(self) -> int:
         """How many heads there are."""
         return int(self.attention.query.shape[1])
+
+    @property
+    def splits_heads(self) -> bool:
+        """Whether some heads can be computed without the others."""
+        return True
 
     @property
     def lists_edges(self) -> bool:

@@ -50,6 +50,8 @@ class SeenCall:
         The argument by which keys were chosen in a way that gattn does not read.
     is_cross : bool, optional
         Whether the keys are other tokens than the queries, where the door knows.
+    projection : Tensor (channels, heads * value dim), optional
+        The weight W_O that the output of all heads is multiplied with next, where the door knows.
     part : int
         How many calls of attention came before it, within one run of its module.
     stack : str
@@ -79,6 +81,7 @@ class SeenCall:
     is_own: bool = False
     unread: str = ""
     is_cross: bool | None = None
+    projection: Tensor | None = None
     part: int = 0
     tokens: TokenMap | None = None
     stack: str = ""

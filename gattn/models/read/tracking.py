@@ -40,6 +40,8 @@ class Tracker:
         self.modules: Modules = self._modules_of(model) if known is None else known.modules
         self._texts: Texts = Texts(self.modules.side) if known is None else known._texts
         self.is_calling = False
+        self.needs_tokenizer = False
+        """Whether ids are the tokens' only for a caller who gives a tokenizer."""
         self._masks: dict[Any, tuple[Any, Mask]] = {}
         self._encoded: Tensor | None = None
         self.progress = Progress()

@@ -196,10 +196,7 @@ class Projections:
             self._forget(now)
             now.done = waiting[0][0].name, rows
             for _, reading, layers in waiting:
-                value = reading.attention.value
-                assert value is not None
-                squares = ((value @ found.to(value.dtype)) * value).sum(-1)
-                for layer, norms in zip(layers, squares.clamp_min(0).sqrt(), strict=True):
+                for layer, norms in zip(layers, _lengths(reading, found), strict=True):
                     layer.add_norms(norms, reading.keys.first)
 
     def _product(
@@ -248,8 +245,22 @@ def tensors_of(args: tuple[Any, ...], *named: Mapping[str, Any]) -> list[Tensor]
     return [x for x in some if isinstance(x, Tensor) and x.is_floating_point()]
 
 
-def value_norms(reading: Reading) -> Tensor:
-    """Return the lengths of the values: (elements, heads, keys)."""
+def value_norms(reading: Reading, projection: Tensor | None = None) -> Tensor:
+    """Return the lengths of the values, or of W_O v_j: (elements, heads, keys).
+
+    `projection` is W_O, (channels, heads * value dim).
+    """
     assert reading.attention.value is not None
+    if projection is not None:
+        bias = projection.new_zeros(len(projection))
+        return _lengths(reading, LinearMap(projection.detach(), bias).products(reading.heads))
     norms: Tensor = torch.linalg.vector_norm(reading.attention.value, dim=-1)
     return norms
+
+
+def _lengths(reading: Reading, products: Tensor) -> Tensor:
+    """Return the lengths of W_O v_j, from W_O^T W_O of each head."""
+    value = reading.attention.value
+    assert value is not None
+    squares = ((value @ products.to(value.dtype)) * value).sum(-1)
+    return squares.clamp_min(0).sqrt()

@@ -23,6 +23,7 @@ from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.tracking import Tracker
 from gattn.models.run.editing import open_edits
+from gattn.models.run.naming import Naming
 from gattn.models.run.options import Options
 from gattn.models.run.projections import Projections, value_norms
 from gattn.models.run.recorded import RecordedLayer, RecordedSequence, trace_of
@@ -33,7 +34,7 @@ from gattn.models.watch.contexts import Context, takes_part, tracker_of
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
 
 class Recording(Context):
@@ -41,15 +42,17 @@ class Recording(Context):
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        model: nn.Module,
         tokenizer: PreTrainedTokenizerBase | None,
         options: Options,
         *,
         keeps_logits: bool = False,
+        naming: Naming | None = None,
     ) -> None:
         # The model itself may go when the context closes.
         self._kind, self._name, self._tokenizer = type(model).__name__, model_name(model), tokenizer
         self._options, self._keeps_logits = options, keeps_logits
+        self._naming = naming or Naming()
         self._projections = Projections(self)
         self._sequences = Sequences()
         self._lock = Lock()
@@ -107,10 +110,15 @@ class Recording(Context):
 
     def _keep_edges(self, call: SeenCall, place: Place, reading: Reading, tracker: Tracker) -> None:
         heads = self._options.chosen.in_layer(place.layer, reading.heads)
-        if self._options.contributions and not reading.has_vectors:
+        if self._options.contributions and not reading.has_values:
             raise CaptureError(
                 f"{call.name} shows only its softmax, not its values, so contributions are not "
                 "known: leave out contributions=."
+            )
+        if self._options.contributions and reading.attention.features_to_value is not None:
+            raise CaptureError(
+                f"In {call.name} the features of edges add to their values, so contributions are "
+                "not lengths of values alone: leave out contributions=."
             )
         layers = [self._layer(place, reading, sequence, tracker) for sequence in reading.sequences]
         for part in parts(reading, heads):
@@ -119,8 +127,11 @@ class Recording(Context):
             for store in stores:
                 store.begin(part.graph, reading.keys.first)
             part.store(stores, scores=self._options.scores)
-        if self._options.contributions == "value":
-            for layer, norms in zip(layers, value_norms(reading), strict=True):
+        if self._options.contributions == "value" or (
+            self._options.contributions and call.projection is not None
+        ):
+            projection = None if self._options.contributions == "value" else call.projection
+            for layer, norms in zip(layers, value_norms(reading, projection), strict=True):
                 layer.add_norms(norms, reading.keys.first)
         elif self._options.contributions:
             self._projections.expect(tracker, call, reading, layers)
@@ -210,7 +221,8 @@ class Recording(Context):
         # Multiple choice models give one row for all choices of a text.
         logits = None if logits is None or len(logits) != tracker.given.batch.size else logits
         for number, sequence in enumerate(now.run):
-            for stack in tracker.layers.depth:
+            is_named = self._tokenizer is not None or not tracker.needs_tokenizer
+            for stack in tracker.layers.depth if is_named else ():
                 sequence.ids[stack, False] = tracker.tokens.ids(stack, number)
                 if stack == "cross":
                     sequence.ids[stack, True] = tracker.tokens.ids(stack, number, is_query=True)
@@ -257,7 +269,9 @@ class Recording(Context):
         sequences = self._sequences.whole
         encodings = self.encodings
         return [
-            trace_of(one, self._name, encodings[n] if encodings else None, self._tokenizer)
+            self._naming.applied(
+                trace_of(one, self._name, encodings[n] if encodings else None, self._tokenizer)
+            )
             for n, one in enumerate(sequences)
         ]
 

@@ -11,6 +11,8 @@ from weakref import ref
 import torch
 from torch import Tensor, nn
 
+from gattn.models.doors.functions.multihead import Running
+
 if TYPE_CHECKING:
     from gattn.models.doors.functions.products import Product
 
@@ -55,12 +57,11 @@ _CASTS = frozenset(
 
 @dataclass(eq=False)
 class Source:
-    """A softmax, the module that computed it, and the heads folded into its first dimension."""
+    """A softmax, the module that computed it, and torch's multi-head attention if that runs."""
 
     module: nn.Module
     attention: ref[Tensor]
-    heads: int | None = None
-    is_cross: bool | None = None
+    running: Running | None = None
     is_consumed: bool = False
 
 

@@ -5,11 +5,13 @@ The attention itself is seen by the doors of the functions that it calls.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
+from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from gattn.models.doors.functions import reopened
@@ -17,10 +19,11 @@ from gattn.models.doors.functions import reopened
 
 @dataclass(frozen=True)
 class Running:
-    """A call that runs: its number of heads, and whether its keys are other tokens."""
+    """A call that runs: its heads, its output projection, and whether its keys are other tokens."""
 
     heads: int
     is_cross: bool
+    projection: Tensor
 
 
 _running: ContextVar[Running | None] = ContextVar("running", default=None)
@@ -35,8 +38,9 @@ def see(
     mode: TorchFunctionMode, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
 ) -> Any:
     """Run torch's function so that the other doors see what it calls."""
-    query, key, heads = args[0], args[1], args[4]
-    token = _running.set(Running(heads, key is not query))
+    named = inspect.signature(func).bind(*args, **kwargs).arguments
+    is_cross = named["key"] is not named["query"]
+    token = _running.set(Running(named["num_heads"], is_cross, named["out_proj_weight"]))
     try:
         return reopened.see(mode, func, args, kwargs)
     finally:

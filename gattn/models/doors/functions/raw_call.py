@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError
+from gattn.models.doors.functions.multihead import Running
 from gattn.models.read.layouts import Layout, usual
 from gattn.models.read.runs import runs
 from gattn.models.read.seen_call import SeenCall
@@ -44,10 +45,8 @@ class RawCall:
         Booleans, or what is added to scores.
     is_causal, scale, dropout
         As in `SeenCall`.
-    heads : int, optional
-        How many heads are folded into the only leading dimension, where the door knows.
-    is_cross : bool, optional
-        Whether the keys are other tokens than the queries, where the door knows.
+    running : Running, optional
+        The call of torch's multi-head attention that it is a part of.
     altered : str
         The function that changed the attention between softmax and values, if one did.
     """
@@ -64,8 +63,7 @@ class RawCall:
     is_causal: bool = False
     scale: float | None = None
     dropout: float = 0.0
-    heads: int | None = None
-    is_cross: bool | None = None
+    running: Running | None = None
     altered: str = ""
 
     def __post_init__(self) -> None:
@@ -79,7 +77,11 @@ class RawCall:
 
     def seen(self, name: str, layout: Layout) -> SeenCall:
         """Say it in the words of any library, with the dimensions that it has by a layout."""
-        lead = self.lead
+        lead, running = self.lead, self.running
+        is_cross = None if running is None else running.is_cross
+        if layout.tokens is not None:
+            is_cross = layout.tokens.is_cross
+        projection = None if running is None else running.projection
 
         def folded(x: Tensor) -> Tensor:
             return layout.fold(x, lead)
@@ -102,7 +104,8 @@ class RawCall:
                 scores,
                 is_scores=True,
                 dropout=self.dropout,
-                is_cross=self.is_cross if layout.tokens is None else layout.tokens.is_cross,
+                is_cross=is_cross,
+                projection=projection,
                 part=self.ordinal,
                 tokens=layout.tokens,
             )
@@ -119,7 +122,8 @@ class RawCall:
             is_causal=self.is_causal,
             scale=self.scale,
             dropout=self.dropout,
-            is_cross=self.is_cross if layout.tokens is None else layout.tokens.is_cross,
+            is_cross=is_cross,
+            projection=projection,
             part=self.ordinal,
             tokens=layout.tokens,
         )
@@ -157,7 +161,9 @@ def handed(call: RawCall) -> SeenCall | None:
             "the model on a batch instead."
         )
     tracker = next(calls.tracker for calls, _ in present() if calls.owns(call.module))
-    layout = tracker.layout(call.module, call.ordinal, call.lead) or usual(call.lead, call.heads)
+    layout = tracker.layout(call.module, call.ordinal, call.lead) or usual(
+        call.lead, None if call.running is None else call.running.heads
+    )
     before: list[SeenCall] = []
 
     def seen(name: str) -> SeenCall:

@@ -39,7 +39,6 @@ def _call(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> RawCall:
-    known = running()
     query, key, value = (_cast(x) for x in (query, key, value))
     return RawCall(
         module,
@@ -52,8 +51,7 @@ def _call(
         is_causal=is_causal,
         scale=scale,
         dropout=dropout_p,
-        heads=None if known is None else known.heads,
-        is_cross=None if known is None else known.is_cross,
+        running=running(),
     )
 
 

@@ -33,9 +33,7 @@ def see(
         return attention
     if scores.dim() < 2 or not isinstance(attention, Tensor):
         return attention
-    known = running()
-    heads, is_cross = (None, None) if known is None else (known.heads, known.is_cross)
-    source = Source(module, ref(attention), heads, is_cross)
+    source = Source(module, ref(attention), running())
     note(attention, Followed(source, scores, dim % scores.dim()))
     return attention
 
@@ -72,8 +70,7 @@ def _seen(followed: Followed, found: Product, result: Tensor) -> Tensor:
         scores=found.scores,
         weights=found.weights,
         dropout=followed.dropout,
-        heads=source.heads,
-        is_cross=source.is_cross,
+        running=source.running,
         altered=followed.altered,
     )
     plain = found.weights

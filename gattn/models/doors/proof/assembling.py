@@ -8,14 +8,11 @@ from math import prod
 import torch
 from torch import Tensor
 
-from gattn.models.doors.proof.codes import NONE, SEVERAL
-from gattn.models.doors.proof.dependence import Side
+from gattn.models.doors.proof.probing import UnprovedError
+from gattn.models.doors.proof.probing.codes import NONE, SEVERAL
+from gattn.models.doors.proof.probing.dependence import Side
 from gattn.models.read.layouts import Layout
 from gattn.models.read.token_maps import TokenMap
-
-
-class UnprovedError(Exception):
-    """Says why a call's layout could not be proved."""
 
 
 class AcrossBatchError(UnprovedError):

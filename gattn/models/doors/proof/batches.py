@@ -10,10 +10,10 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from gattn.models.doors.proof.assembling import Owner
-from gattn.models.doors.proof.codes import decoded, words
-from gattn.models.doors.proof.replaying import Stop
-from gattn.models.doors.proof.taints import replaced, sources, with_nan
-from gattn.models.doors.proof.walking import Given, Run, Walk
+from gattn.models.doors.proof.probing.codes import decoded, words
+from gattn.models.doors.proof.probing.replaying import Stop
+from gattn.models.doors.proof.probing.taints import replaced, sources, with_nan
+from gattn.models.doors.proof.probing.walking import Given, Run, Walk
 from gattn.models.watch.inside import inside
 
 Places = Mapping[tuple[str, int], Given]

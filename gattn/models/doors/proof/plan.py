@@ -18,16 +18,17 @@ from gattn.errors import CaptureError
 from gattn.models.doors.attaching import attached
 from gattn.models.doors.functions.raw_call import RawCall, observed
 from gattn.models.doors.preflight import _like, _random_numbers_kept
-from gattn.models.doors.proof.alike import Alike, shapes
-from gattn.models.doors.proof.assembling import AcrossBatchError, UnprovedError
+from gattn.models.doors.proof.assembling import AcrossBatchError
 from gattn.models.doors.proof.batches import Batches
 from gattn.models.doors.proof.kernels import Kernels
-from gattn.models.doors.proof.replaying import Replays, Site, Sites, kept
+from gattn.models.doors.proof.probing import UnprovedError
+from gattn.models.doors.proof.probing.alike import Alike, shapes
+from gattn.models.doors.proof.probing.replaying import Replays, Site, Sites, kept
+from gattn.models.doors.proof.probing.walking import Given, Run, Walk
 from gattn.models.doors.proof.solving import Solver, wanted
-from gattn.models.doors.proof.walking import Given, Run, Walk
 from gattn.models.read.layouts import Layout
 from gattn.models.watch.contexts import Context, without_contexts
-from gattn.models.watch.inside import inside
+from gattn.models.watch.inside import inside, outside
 
 Place = tuple[str, int]
 
@@ -130,7 +131,7 @@ def _proved(model: nn.Module, name: str, given: Given) -> Plan:
     if any(isinstance(x, Tensor) and x.is_meta for x in tree_leaves(given)):
         return Plan(refused="it runs without numbers, on the meta device")
     try:
-        with without_contexts(), _random_numbers_kept(model), torch.no_grad():
+        with without_contexts(), outside(), _random_numbers_kept(model), torch.no_grad():
             twin = _like(model)
             with attached(twin, Context()):
                 return _Proof(twin, name, given).plan()

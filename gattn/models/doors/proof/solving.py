@@ -9,21 +9,21 @@ from functools import partial
 import torch
 from torch import nn
 
-from gattn.models.doors.proof.alike import Alike
 from gattn.models.doors.proof.assembling import (
     AcrossBatchError,
     Source,
     Tokens,
-    UnprovedError,
     assembled,
     is_settled,
     learned,
     tokens_of,
 )
 from gattn.models.doors.proof.batches import Batches
-from gattn.models.doors.proof.dependence import Dependence, Probe, Side, outlined, plainly
-from gattn.models.doors.proof.replaying import Replays, Site
-from gattn.models.doors.proof.walking import Run
+from gattn.models.doors.proof.probing import UnprovedError
+from gattn.models.doors.proof.probing.alike import Alike
+from gattn.models.doors.proof.probing.dependence import Dependence, Probe, Side, outlined, plainly
+from gattn.models.doors.proof.probing.replaying import Replays, Site
+from gattn.models.doors.proof.probing.walking import Run
 from gattn.models.read.layouts import Layout
 
 _BEFORE = 3

@@ -64,12 +64,14 @@ class SeenEdges(SeenCall):
     attention: Tensor
 
     @classmethod
-    def of(cls, name: str, ends: Ends, scores: Tensor, attention: Tensor) -> SeenEdges:
+    def of(
+        cls, name: str, ends: Ends, scores: Tensor, attention: Tensor, part: int = 0
+    ) -> SeenEdges:
         """Describe a call by its edges, scores and attention."""
         heads = scores.shape[1]
         query = scores.new_zeros(1, heads, ends.num_queries, 0)
         key = scores.new_zeros(1, heads, ends.num_keys, 0)
-        kind = ends.kind or _edge_type(name)
+        stack = ends.kind or _edge_type(name) or ("" if ends.is_bipartite else "graph")
         return cls(
             name or type(ends.module).__name__,
             ends.module,
@@ -78,7 +80,8 @@ class SeenEdges(SeenCall):
             key,
             query.transpose(1, 2),
             is_cross=ends.is_bipartite,
-            stack=kind or ("" if ends.is_bipartite else "graph"),
+            part=part,
+            stack=f"{stack}, part {part + 1}" if stack and part else stack,
             ends=ends,
             scores=scores,
             attention=attention,

@@ -12,7 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from gattn.models.doors.functions.raw_call import RawCall
-from gattn.models.doors.proof.walking import Given
+from gattn.models.doors.proof.probing.walking import Given
 from gattn.models.read.seen_call import LEAST
 
 _F = nn.functional

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from gattn.models.doors.functions.raw_call import RawCall, observed
-from gattn.models.doors.proof.assembling import UnprovedError
-from gattn.models.doors.proof.taints import (
+from gattn.models.doors.proof.probing import UnprovedError
+from gattn.models.doors.proof.probing.taints import (
     Pointwise,
     Reached,
     live_scores,
@@ -23,7 +23,7 @@ from gattn.models.doors.proof.taints import (
     sources,
     with_nan,
 )
-from gattn.models.doors.proof.walking import Given, Run, Walk
+from gattn.models.doors.proof.probing.walking import Given, Run, Walk
 
 
 class Stop(BaseException):

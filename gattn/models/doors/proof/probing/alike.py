@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_flatten
 
 _IGNORED = frozenset(vars(nn.Module()))
 _PLAIN = (int, float, bool, str, type(None))
@@ -52,7 +52,7 @@ def _described(value: Any) -> object:
 
 def shapes(given: Any) -> object:
     """Describe what a module is given: the shapes and types of tensors, and plain values."""
-    return tuple(
-        (tuple(x.shape), x.dtype) if isinstance(x, Tensor) else _described(x)
-        for x in tree_leaves(given)
+    leaves, form = tree_flatten(given)
+    return str(form), tuple(
+        (tuple(x.shape), x.dtype) if isinstance(x, Tensor) else _described(x) for x in leaves
     )

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from gattn.models.doors.proof.codes import NONE, decoded, words
-from gattn.models.doors.proof.taints import Reached
+from gattn.models.doors.proof.probing.codes import NONE, decoded, words
+from gattn.models.doors.proof.probing.taints import Reached
 
 Probe = Callable[[Tensor], Reached]
 """Runs a module with NaN where booleans, which broadcast to its input, are true."""

@@ -1,0 +1,1 @@
+"""Pictures of where tokens lie: over seconds, and on a layout."""

@@ -1,0 +1,270 @@
+"""Attention on the layout that a graph brings with it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+import matplotlib as mpl
+import matplotlib.pyplot as plt
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.collections import LineCollection
+from matplotlib.colors import Colormap
+from numpy.typing import NDArray
+from scipy.spatial import cKDTree
+
+from gattn.drawing.canvas import layouts
+from gattn.drawing.canvas.colours import Scale, colour_map
+from gattn.drawing.canvas.frame import (
+    add_axes,
+    edits_said,
+    heads_title,
+    make_room,
+    marked_edited,
+    write_texts,
+)
+from gattn.drawing.canvas.keys import add_line_key
+from gattn.drawing.canvas.labels import fit, larger
+from gattn.drawing.canvas.layouts import Positions
+from gattn.drawing.canvas.pen import Pen
+from gattn.drawing.canvas.shown import Shown, edges_from, readable_edges, share_of
+from gattn.drawing.located.queries import check_same_tokens, sides
+from gattn.drawing.one_head import marks
+from gattn.drawing.one_head.node_link import (
+    draw_free_edges,
+    free_labels,
+    set_free_limits,
+    write_at_nodes,
+)
+from gattn.drawing.one_head.placed_edges import PlacedEdges
+from gattn.edit_records import union
+from gattn.errors import SelectionError, ShapeError
+from gattn.graph.rules.edges import Edges
+from gattn.heads.geometry import Geometry, Layout
+from gattn.heads.head import AttentionGraph
+from gattn.heads.networks import SINK
+
+_SMALLEST, _LARGEST = 1.5, 6.0
+"""The radius of nodes in points."""
+
+
+def draw_graph(
+    heads: AttentionGraph | Iterable[AttentionGraph],
+    query: int | str | None = None,
+    *,
+    self_loops: bool = True,
+    threshold: float | None = None,
+    ax: Axes | None = None,
+    cmap: str | Colormap | None = None,
+    labels: bool = True,
+    legend: bool = True,
+) -> Axes:
+    """Draw attention on the layout of the tokens: nodes where they lie, edges as in other pictures.
+
+    Edges run from key to query, with widths and colours on the one scale of all pictures. With a
+    query, all edges that it reads are drawn, the others as faint lines, the query is ringed, and
+    nodes are shaded by what it gives them. The caption says which edges are shown. `ax`, `cmap`,
+    `labels` and `legend`: see `gattn.drawing`.
+
+    Parameters
+    ----------
+    heads : AttentionGraph or iterable of them
+        A head, or several of the same tokens, whose mean is shown; an edge that a head lacks counts
+        as no attention. See `AttentionTrace.with_layout`.
+    query : int, str, or list of these, optional
+        Whose edges to show, by position or text; of several, the edges of each.
+    self_loops : bool
+        Whether to draw the edges from a token to itself.
+    threshold : float, optional
+        Show the edges of at least this attention; by default as many as stay readable, or all that
+        the query reads.
+
+    Raises
+    ------
+    SelectionError
+        If there is no such query, threshold or colour map.
+    ShapeError
+        If it is not known where the tokens lie.
+    """
+    several = [heads] if isinstance(heads, AttentionGraph) else list(heads)
+    if not several or not all(isinstance(head, AttentionGraph) for head in several):
+        raise SelectionError("A graph is drawn of a head, or of several of the same tokens.")
+    check_same_tokens(several)
+    positions = _positions(several[0])
+    head = _mean(several if self_loops else [one.without_self_loops() for one in several])
+    asked = sides(head)[0]
+    rows = [] if query is None else sorted(set(asked.find(query)))
+    shown = _shown(head, rows, threshold)
+    scale = Scale.of(head)
+    pen = Pen(scale, colour_map(cmap, is_signed=scale.is_signed))
+    is_own = ax is None
+    if ax is None:
+        side = larger() * min(max(4.4, 2.6 + 0.45 * len(positions) ** 0.6), 9.0)
+        figure = plt.figure(figsize=(side + 0.6, side), layout="none")
+        ax = add_axes(figure, legend=legend)
+    _draw(ax, head, positions, shown, rows, pen, labels=labels)
+    if legend:
+        add_line_key(ax, pen)
+    edits = union(one.edits for one in several)
+    what = f"what {asked.called(rows)} {'reads' if len(rows) == 1 else 'read'}: " if rows else ""
+    arrows = "; arrows run from keys to queries" * head.graph.is_bipartite
+    said = [what + shown.caption + arrows + marks.said(head), edits_said(edits)]
+    write_texts(ax, marked_edited(heads_title(several), edits), "; ".join(filter(None, said)))
+    if is_own:
+        make_room(ax)
+    return ax
+
+
+def _positions(head: AttentionGraph) -> Positions:
+    """Return where the nodes of a head lie, a sink below on the left."""
+    if head.graph.is_bipartite:
+        keys, queries = layouts.ends(head)
+        placed = _placed(keys, head.geometry) | _placed(queries, head.query_geometry)
+    else:
+        placed = _placed(list(layouts.node_labels(head)), head.geometry)
+    if head.sink is not None:
+        places = np.array(list(placed.values())).reshape(-1, 2)
+        low, high = places.min(0), places.max(0)
+        x, y = (low - 0.12 * np.maximum(high - low, 1e-9)).tolist()
+        placed[SINK] = (x, y)
+    return placed
+
+
+def _placed(nodes: list[Any], geometry: Geometry | None) -> Positions:
+    if not isinstance(geometry, Layout):
+        known = "" if geometry is None else f"; they have {geometry}"
+        raise ShapeError(
+            "It is not known where the nodes of this graph lie: say so, as in "
+            f"head.with_layout(data.pos) or head.with_layout(networkx.spring_layout(graph)){known}."
+        )
+    if not geometry.is_somewhere.all():
+        node = nodes[int(np.argmin(geometry.is_somewhere))]
+        raise ShapeError(f"The node {node!r} lies nowhere: leave it out, as in head.subgraph(...).")
+    return dict(zip(nodes, map(tuple, geometry.places.tolist()), strict=True))
+
+
+def _mean(heads: list[AttentionGraph]) -> AttentionGraph:
+    """Average heads of the same tokens; an edge that some lack counts as no attention."""
+    first = heads[0]
+    if len(heads) == 1:
+        return first
+    keys = first.graph.num_keys
+    codes = np.concatenate([head.query * keys + head.key for head in heads])
+    edges, place = np.unique(codes, return_inverse=True)
+    numbers = np.concatenate([head.attention.astype(np.float64) for head in heads])
+    query, key = np.divmod(edges, max(keys, 1))
+    size, offset = first.graph.num_queries, first.graph.query_offset
+    rule = Edges.from_pairs(torch.from_numpy(query), torch.from_numpy(key), size, offset)
+    dropped = np.max([head.dropped_edges for head in heads], axis=0)
+    sinks = [np.zeros(size) if head.sink is None else head.sink for head in heads]
+    return replace(
+        first,
+        graph=replace(first.graph, rule=rule),
+        attention=np.bincount(place, numbers, len(edges)) / len(heads),
+        total_mass=np.mean([head.total_mass for head in heads], axis=0, dtype=np.float64),
+        total_edges=np.bincount(query, minlength=size) + dropped,
+        sink=None if all(head.sink is None for head in heads) else np.mean(sinks, axis=0),
+        score=None,
+        contribution=None,
+        value_norm=None,
+        layer=None,
+        head=None,
+    )
+
+
+def _shown(head: AttentionGraph, rows: list[int], threshold: float | None) -> Shown:
+    """Choose the edges: those of some queries, or as many as stay readable."""
+    if not rows:
+        return readable_edges(head) if threshold is None else edges_from(head, threshold)
+    every = edges_from(head, threshold or 0.0)
+    edges = every.edges[np.isin(head.query[every.edges], rows)]
+    sinks = every.sinks[np.isin(every.sinks, rows)]
+    total, mass = int(head.total_edges[rows].sum()), float(head.total_mass[rows].sum())
+    shown = float(np.abs(head.attention[edges]).sum())
+    caption = f"{len(edges):,} of {total:,} edges{share_of(shown, mass)}"
+    if threshold:
+        caption = f"attention ≥ {threshold:g}: {caption}"
+    return Shown(edges, sinks, caption)
+
+
+def _draw(
+    ax: Axes,
+    head: AttentionGraph,
+    positions: Positions,
+    shown: Shown,
+    rows: list[int],
+    pen: Pen,
+    *,
+    labels: bool,
+) -> None:
+    places = np.array(list(positions.values())).reshape(-1, 2)
+    unit = set_free_limits(ax, places)
+    radius = _radius(places / unit)
+    found = PlacedEdges.of(head, shown, positions)
+    if rows:
+        _draw_faint(ax, head, positions)
+    draw_free_edges(ax, found, pen, unit, radius)
+    ink = mpl.rcParams["text.color"]
+    ax.scatter(
+        places[:, 0],
+        places[:, 1],
+        s=(2 * radius) ** 2,
+        c=_fills(head, positions, rows, pen),
+        edgecolors=ink,
+        linewidths=0.5,
+        zorder=2.5,
+        clip_on=False,
+        gid="gattn-nodes",
+    )
+    if rows:
+        nodes = layouts.ends(head)[1]
+        ringed = np.array([positions[nodes[row]] for row in rows])
+        ax.scatter(
+            ringed[:, 0], ringed[:, 1], s=(2 * radius + 6) ** 2, facecolors="none",
+            edgecolors=ink, linewidths=1.4, zorder=2.6, clip_on=False, gid="gattn-outline",
+        )  # fmt: skip
+    marks.mark_nodes(ax, head, positions, split=False)
+    if labels:
+        named = free_labels(head, split=False)
+        first = [layouts.ends(head)[1][row] for row in rows]
+        positions = {node: positions[node] for node in (*first, *positions)}
+        texts = {node: named[node] for node in positions}
+        gap = radius + 2.5 + 3 * bool(rows)
+        write_at_nodes(ax, positions, fit(texts, math.inf, rotations=(0,)), found, gap, few=0)
+
+
+def _radius(places: NDArray[np.float64]) -> float:
+    """Choose the radius of nodes in points, so that few of them touch."""
+    if len(places) < 2:
+        return _LARGEST
+    nearest = np.asarray(cKDTree(places).query(places, k=2)[0])[:, 1]
+    return float(np.clip(0.3 * np.quantile(nearest, 0.3), _SMALLEST, _LARGEST))
+
+
+def _fills(
+    head: AttentionGraph, positions: Positions, rows: list[int], pen: Pen
+) -> NDArray[np.float64]:
+    """Shade nodes by what the queries give them, on average; without queries all alike."""
+    weights = dict.fromkeys(positions, 0.0)
+    keys, _ = layouts.ends(head)
+    if rows:
+        chosen = np.isin(head.query, rows)
+        amounts = np.bincount(head.key[chosen], head.attention[chosen], head.graph.num_keys)
+        weights |= dict(zip(keys, (amounts / len(rows)).tolist(), strict=True))
+    return pen.colours(list(weights.values()))
+
+
+def _draw_faint(ax: Axes, head: AttentionGraph, positions: Positions) -> None:
+    """Draw all edges as thin lines, for the shape of the graph."""
+    keys, queries = layouts.ends(head)
+    starts = np.array([positions[node] for node in keys])[head.key]
+    ends = np.array([positions[node] for node in queries])[head.query]
+    lines = LineCollection(
+        list(np.stack([starts, ends], axis=1)), colors=mpl.rcParams["text.color"], linewidths=0.4,
+        alpha=0.18, clip_on=False, gid="gattn-faint",
+    )  # fmt: skip
+    ax.add_collection(lines, autolim=False)

@@ -1,0 +1,93 @@
+"""Stretches of time in order, as they are drawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gattn.drawing.located.queries import Tokens
+from gattn.errors import ShapeError
+from gattn.heads.geometry import Times
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The stretches of tokens in the order of time, those that overlap cut in the middle.
+
+    Parameters
+    ----------
+    tokens : array of int
+        The tokens, in the order of time.
+    starts, stops : array
+        When the stretch that is drawn of each begins and ends.
+    overlap : bool
+        Whether stretches overlap.
+    """
+
+    tokens: NDArray[np.int64]
+    starts: NDArray[np.float64]
+    stops: NDArray[np.float64]
+    overlap: bool
+
+    @classmethod
+    def of(cls, timed: Tokens) -> Steps:
+        """Order the stretches of tokens.
+
+        Raises
+        ------
+        ShapeError
+            If it is not known when they are.
+        """
+        if not isinstance(timed.geometry, Times):
+            raise ShapeError(
+                f"It is not known when the {timed.plural} are: say so, as in "
+                f'head.at_times(0.02, side="{timed.name}"), the seconds per token.'
+            )
+        stretches = timed.geometry.stretches
+        tokens = np.flatnonzero(timed.geometry.is_somewhere)
+        if not len(tokens):
+            raise ShapeError(f"None of the {timed.plural} is a stretch of time.")
+        tokens = tokens[np.argsort(stretches[tokens].sum(1), kind="stable")]
+        starts, stops = stretches[tokens].T.copy()
+        over = stops[:-1] - starts[1:] > 1e-9 * np.maximum(np.abs(stops[:-1]), 1)
+        middle = (stops[:-1] + starts[1:]) / 2
+        stops[:-1][over] = middle[over]
+        starts[1:][over] = middle[over]
+        return cls(tokens, starts, stops, bool(over.any()))
+
+    @property
+    def start(self) -> float:
+        """When the first begins."""
+        return float(self.starts.min())
+
+    @property
+    def stop(self) -> float:
+        """When the last ends."""
+        return float(self.stops.max())
+
+    def with_gaps(self, values: NDArray[np.float64]) -> tuple[NDArray[Any], NDArray[np.float64]]:
+        """Return numbers (rows, steps), NaN where no stretch is, and the edges of the steps."""
+        edges, columns = [float(self.starts[0])], []
+        for n, (start, stop) in enumerate(zip(self.starts, self.stops, strict=True)):
+            if start > edges[-1] + 1e-9 * max(abs(start), 1):
+                edges.append(float(start))
+                columns.append(-1)
+            edges.append(float(max(stop, edges[-1])))
+            columns.append(n)
+        chosen = np.array(columns)
+        laid = np.where(chosen >= 0, values[:, self.tokens][:, chosen], np.nan)
+        return laid, np.array(edges)
+
+
+def pooled(values: NDArray[np.float64], block: int, axis: int) -> NDArray[np.float64]:
+    """Let the largest number of several rows or columns stand for them."""
+    if block <= 1:
+        return values
+    values = np.moveaxis(values, axis, -1)
+    padded = np.pad(values, [(0, 0), (0, -values.shape[1] % block)], constant_values=np.nan)
+    parts = padded.reshape(len(values), -1, block)
+    place = np.argmax(np.nan_to_num(np.abs(parts), nan=-1.0), axis=-1, keepdims=True)
+    return np.moveaxis(np.take_along_axis(parts, place, axis=-1)[..., 0], -1, axis)

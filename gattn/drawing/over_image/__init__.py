@@ -1,0 +1,1 @@
+"""Pictures over an image: what patches read, and one number per patch."""

@@ -1,0 +1,246 @@
+"""Attention, or one number per token, over the image that a model read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import xarray as xr
+from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
+from matplotlib.colors import Colormap, ListedColormap, Normalize
+from matplotlib.patches import Rectangle
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import NDArray
+from torch import Tensor
+
+from gattn.drawing.canvas.colours import colour_map, is_dark
+from gattn.drawing.canvas.frame import clear, new_axes, write_texts
+from gattn.drawing.canvas.keys import add_colour_bar
+from gattn.drawing.canvas.labels import in_digits
+from gattn.drawing.over_image.images import Fit, Image, read_image
+from gattn.drawing.over_image.patches import Patches
+from gattn.drawing.over_image.shown import patches_of
+from gattn.errors import SelectionError
+from gattn.heads.geometry import Grid
+from gattn.heads.head import AttentionGraph
+
+_FADED = {"light": (0.45, 1.0), "dark": (0.0, 0.5)}
+"""How dark and how light the image is under the colours."""
+_ALPHA = (0.25, 0.9)
+"""How opaque the weakest and the strongest colours are."""
+_SHARP = 256
+"""About how many pixels the patches of a side have."""
+OUTLINES = (("white", 2.6), ("black", 1.2))
+"""The lines of an outline, which together show on any image."""
+_LONGEST = 1024
+"""The most pixels along a side that are drawn."""
+
+
+def draw_image(
+    shown: AttentionGraph | Iterable[AttentionGraph] | xr.DataArray | NDArray[Any] | Tensor,
+    image: Any,
+    query: Any = None,
+    *,
+    key: Any = None,
+    grid: Grid | tuple[int, int] | None = None,
+    values: str = "attention",
+    fit: Fit | None = None,
+    smooth: bool = False,
+    top: float | None = None,
+    ax: Axes | None = None,
+    cmap: str | Colormap | None = None,
+    legend: bool = True,
+) -> Axes:
+    """Draw what a patch reads, or one number per patch, over the image.
+
+    The image is shown in grey, and lighter (on a dark background, darker) than it is, so that the
+    colours over it can be read; they run from 0 to the largest number shown, since attention on
+    hundreds of patches would be pale on the scale of other pictures. Patches without a number, such
+    as an edge that was not kept, have no colour. The patches asked about are outlined. The caption
+    says what is shown, and how much of the attention lies on the image, on class and register
+    tokens, and on edges that were not kept. `ax`, `cmap` and `legend`: see `gattn.drawing`.
+
+    Parameters
+    ----------
+    shown : AttentionGraph, heads, or array
+        A head; several heads of one run, whose mean is shown; or a result with one number per
+        token, such as `gattn.analysis.rollout`, at the last place of its first axes. Tensors and
+        NumPy arrays are (tokens,), (queries, keys), or (rows, columns).
+    image : PIL image, array (height, width, 3), Tensor (3, height, width), or path
+        The image as the model read it. Numbers outside of 0 .. 1 that are not whole, as after
+        normalizing, are shown from their least as black to their largest as white.
+    query : (row, column), int, str, or list of these, optional
+        Which patch; or a token by position or text, such as "class". Of several the mean is shown.
+        By default the class token, or the mean of all if there is none.
+    key : as query, optional
+        Instead of a query: shade each patch by what it gives to this key.
+    grid : Grid or (rows, columns), optional
+        Where the tokens lie, if they do not say so themselves; see `AttentionTrace.on_grid`.
+    values : {"attention", "score", "contribution", "value_norm"}
+        Which number of a head's edges.
+    fit : {"stretch", "crop"}, optional
+        How the image became what the model read, if their shapes differ: resized as a whole, or its
+        middle cut out.
+    smooth : bool
+        Whether to interpolate between the middles of patches; the caption says so.
+    top : float, optional
+        The end of the colours, to compare pictures; by default the largest number.
+
+    Raises
+    ------
+    SelectionError
+        If there is no such query, key, number or colour map.
+    ShapeError
+        If it is not known where tokens lie, or the image does not fit, or is none.
+    """
+    found = patches_of(shown, query, key=key, grid=grid, values=values)
+    read = read_image(image).no_larger(_LONGEST).fitted(found.grid, fit)
+    pen = ImagePen.of([found], top=top, cmap=cmap)
+    if ax is None:
+        height, width = read.size
+        ratio = min(max(height / width, 0.3), 3.0)
+        ax = new_axes(4.6 + legend * 0.8, 4.6 * ratio + 1.0)
+    draw_patches(ax, found, read, pen, smooth=smooth)
+    if legend:
+        pen.add_bar(ax, found.name)
+    said = [*found.said, pen.beyond([found]), "smoothed" * smooth, read.said]
+    write_texts(ax, found.title, "; ".join(filter(None, said)))
+    return ax
+
+
+@dataclass(frozen=True)
+class ImagePen:
+    """The colours over an image: the more, the more opaque.
+
+    Parameters
+    ----------
+    top : float
+        The end of the scale.
+    is_signed : bool
+        Whether it begins at -top.
+    plain : Colormap
+        The colours.
+    """
+
+    top: float
+    is_signed: bool
+    plain: Colormap
+
+    @classmethod
+    def of(
+        cls, some: Iterable[Patches], *, top: float | None, cmap: str | Colormap | None
+    ) -> ImagePen:
+        """Choose the colours of some pictures, which they share."""
+        some = list(some)
+        is_signed = any(one.is_signed for one in some)
+        if top is not None and not (isinstance(top, int | float) and 0 < top < np.inf):
+            raise SelectionError(f"top is the end of the colours, a number above 0, not {top!r}.")
+        end = max(one.top for one in some) if top is None else float(top)
+        return cls(end, is_signed, colour_map(cmap, is_signed=is_signed, is_area=True))
+
+    @cached_property
+    def norm(self) -> Normalize:
+        """The scale, in even steps."""
+        return Normalize(-self.top if self.is_signed else 0.0, self.top, clip=True)
+
+    @cached_property
+    def cmap(self) -> Colormap:
+        """The colours, see-through where they are weak."""
+        places = np.linspace(0, 1, 256)
+        strength = np.abs(2 * places - 1) if self.is_signed else places
+        colours = self.plain(places)
+        colours[:, 3] = _ALPHA[0] + (_ALPHA[1] - _ALPHA[0]) * strength
+        return ListedColormap(colours).with_extremes(bad=(0, 0, 0, 0))
+
+    def colours(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return red, green, blue and opacity of numbers."""
+        painted: NDArray[np.float64] = np.asarray(
+            self.cmap(self.norm(np.ma.masked_invalid(values)))
+        )
+        return painted
+
+    def beyond(self, some: Iterable[Patches]) -> str:
+        """Say how many patches have numbers beyond the end of the colours; "" if none."""
+        count = sum(int((np.abs(one.values) > self.top).sum()) for one in some)
+        are = "patch is" if count == 1 else "patches are"
+        return f"{count} {are} above {in_digits(self.top)}, where colours end" if count else ""
+
+    def add_bar(self, ax: Axes, name: str) -> None:
+        """Explain the colours, on the mean lightness of images."""
+        mappable = ScalarMappable(self.norm, over_grey(self.cmap))
+        add_colour_bar(mappable, name, ax, ticks=MaxNLocator(5))
+
+
+def over_grey(cmap: Colormap) -> Colormap:
+    """Return colours as they look over a grey image of medium lightness."""
+    colours = cmap(np.linspace(0, 1, 256))
+    ground = float(np.mean(_FADED["dark" if is_dark() else "light"]))
+    opacity = colours[:, 3:]
+    return ListedColormap(colours[:, :3] * opacity + ground * (1 - opacity))
+
+
+def faded(image: Image) -> NDArray[np.float64]:
+    """Return the image in grey, lighter or darker than it is, so that colours stand out."""
+    low, high = _FADED["dark" if is_dark() else "light"]
+    grey = low + (high - low) * image.grey
+    return np.repeat(grey[..., None], 3, axis=-1)
+
+
+def draw_patches(
+    ax: Axes, found: Patches, image: Image, pen: ImagePen, *, smooth: bool = False
+) -> None:
+    """Draw an image with the colours of its patches; a unit of the axes is a patch."""
+    down, across = found.grid.covered
+    rows, columns = found.grid.rows, found.grid.columns
+    tall, wide = rows / down, columns / across
+    height, width = image.size
+    extent = (0.0, wide, tall, 0.0)
+    ax.imshow(faded(image), extent=extent, interpolation="antialiased", zorder=1)
+    ax.imshow(
+        _smoothed(found.values, pen) if smooth else blocks(found.values, pen),
+        extent=(0.0, columns, rows, 0.0),
+        interpolation="nearest",
+        zorder=2,
+        gid="gattn-patches",
+    )
+    ax.set(xlim=(0, wide), ylim=(tall, 0))
+    ax.set_aspect((height / tall) / (width / wide))
+    clear(ax)
+    for row, column in found.outlined:
+        outline(ax, (column, row, 1, 1))
+
+
+def outline(ax: Axes, box: tuple[float, float, float, float], **style: Any) -> None:
+    """Draw a box in two colours, so that it shows on any image."""
+    x, y, width, height = box
+    for colour, line in OUTLINES:
+        ax.add_patch(
+            Rectangle(
+                (x, y), width, height, fill=False, edgecolor=colour, linewidth=line,
+                zorder=3, gid="gattn-outline", **style,
+            )
+        )  # fmt: skip
+
+
+def blocks(values: NDArray[np.float64], pen: ImagePen) -> NDArray[np.float64]:
+    """Paint each patch in pixels enough to stay sharp where a viewer blurs them."""
+    times = max(1, _SHARP // max(values.shape))
+    return pen.colours(values).repeat(times, 0).repeat(times, 1)
+
+
+def _smoothed(values: NDArray[np.float64], pen: ImagePen) -> NDArray[np.float64]:
+    """Interpolate linearly between the middles of patches; those without a number count as 0."""
+    factor = max(1, 512 // max(values.shape))
+    filled = np.nan_to_num(values)
+    for axis, count in enumerate(values.shape):
+        places = (np.arange(count * factor) + 0.5) / factor - 0.5
+        low = np.clip(np.floor(places).astype(int), 0, count - 1)
+        high = np.minimum(low + 1, count - 1)
+        share = np.clip(places - low, 0, 1)
+        share = share[:, None] if axis == 0 else share[None]
+        filled = filled.take(low, axis) * (1 - share) + filled.take(high, axis) * share
+    return pen.colours(filled)

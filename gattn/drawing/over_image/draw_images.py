@@ -1,0 +1,173 @@
+"""Several heads, or several queries of each, over the image that a model read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.colors import Colormap
+from matplotlib.figure import Figure, SubFigure
+
+from gattn.analysis.reading.attention import Heads
+from gattn.analysis.reading.heads import Place, by_place
+from gattn.drawing.canvas.frame import heads_title
+from gattn.drawing.located.queries import sides
+from gattn.drawing.many_heads.draw_heads import Chosen
+from gattn.drawing.over_image.draw_image import ImagePen
+from gattn.drawing.over_image.images import Fit, read_image
+from gattn.drawing.over_image.panels import IN_A_ROW, Panel, Panels
+from gattn.drawing.over_image.patches import Patches
+from gattn.drawing.over_image.shown import patches_of
+from gattn.errors import SelectionError
+from gattn.heads.geometry import Grid
+from gattn.heads.head import AttentionGraph
+from gattn.names.choices import HeadChoice
+
+_MOST = 600
+"""The most panels of one figure."""
+
+
+def draw_images(
+    attention: Heads,
+    image: Any,
+    query: Any = None,
+    *,
+    key: Any = None,
+    heads: HeadChoice = None,
+    stack: str | None = None,
+    grid: Grid | tuple[int, int] | None = None,
+    values: str = "attention",
+    fit: Fit | None = None,
+    top: float | None = None,
+    cmap: str | Colormap | None = None,
+    figure: Figure | SubFigure | None = None,
+) -> Figure:
+    """Draw what patches read in several heads, each over the image, in colours that all share.
+
+    By default layers are rows and heads columns. Chosen heads stand side by side after the image
+    itself. With a list of queries, each query is a column and each head a row. The rest is as in
+    `gattn.drawing.draw_image`.
+
+    Parameters
+    ----------
+    attention : Heads
+        A trace, a stack, or anything else that holds attention.
+    image : PIL image, array (height, width, 3), Tensor (3, height, width), or path
+        The image as the model read it.
+    query, key : (row, column), int, str, or list of these, optional
+        Which patch or token reads, or is read; each of a list has panels of its own. By default the
+        class token reads, or if there is none, the mean of all is shown.
+    heads : int, sequence of int, or sequence of (layer, head), optional
+        Which heads, as in `gattn.drawing.draw_heads`.
+    stack : str, optional
+        Which stack; by default the only one whose tokens lie on a grid.
+    grid, values, fit, top, cmap
+        As in `gattn.drawing.draw_image`.
+    figure : Figure or SubFigure, optional
+        Where to draw; by default a new figure that pyplot does not know.
+
+    Raises
+    ------
+    SelectionError
+        If there is no such stack, head, query or key, or there are too many to draw.
+    ShapeError
+        If the image does not fit, or the figure is too small.
+    """
+    graphs = by_place(attention)
+    stack = _with_grid(graphs) if stack is None and grid is None and heads is None else stack
+    chosen = Chosen.of(attention, graphs, heads, stack)
+    stacks = chosen.stacks()
+    if len(stacks) > 1:
+        names = sorted({place[0] for place in chosen.graphs})
+        raise SelectionError(f"An image is of one stack: pass stack=, one of {names}.")
+    asked = query if key is None else key
+    several = list(asked) if isinstance(asked, list) else [asked]
+    if not several:
+        raise SelectionError("No query is given: the list is empty.")
+    if len(several) * len(stacks[0]) > _MOST:
+        raise SelectionError(
+            f"{len(several) * len(stacks[0])} panels are too many for one figure: choose heads, as "
+            "in heads=[(0, 1), (11, 2)]."
+        )
+    options: dict[str, Any] = {"grid": grid, "values": values}
+    side = "query" if key is None else "key"
+    found = {
+        (place, n): patches_of(head, **{side: one}, **options)
+        for place, head in stacks[0].items()
+        for n, one in enumerate(several)
+    }
+    first = next(iter(found.values()))
+    read = read_image(image).fitted(first.grid, fit)
+    pen = ImagePen.of(found.values(), top=top, cmap=cmap)
+    panels = _arranged(found, stacks[0], several, side, is_strip=chosen.is_strip)
+    said = [_said(list(found.values()), several), pen.beyond(found.values()), read.said]
+    title = chosen.title(stacks[0])
+    if len(stacks[0]) == 1:
+        title = f"{title} · {heads_title(list(stacks[0].values()))}".strip(" ·")
+    return Panels(panels, read, pen, title, "; ".join(filter(None, said))).drawn(figure)
+
+
+def _with_grid(graphs: Mapping[Place, AttentionGraph]) -> str | None:
+    """Name the stack whose tokens lie on a grid, if there is one such stack."""
+    names = {
+        place[0]
+        for place, head in graphs.items()
+        if isinstance(head.geometry, Grid) or isinstance(head.query_geometry, Grid)
+    }
+    return names.pop() if len(names) == 1 else None
+
+
+def _arranged(
+    found: Mapping[tuple[Place, int], Patches],
+    graphs: Mapping[Place, AttentionGraph],
+    several: Sequence[Any],
+    side: str,
+    *,
+    is_strip: bool,
+) -> list[Panel]:
+    """Lay the panels out."""
+    places = list(graphs)
+    if len(several) > 1:
+        names = _names(next(iter(graphs.values())), several, side)
+        rows = {place: row for row, place in enumerate(places)}
+        return [
+            Panel(
+                rows[place], n, names[n] * (rows[place] == 0), one, one.outlined,
+                f"{place[1]}.{place[2]}" if len(places) > 1 else "",
+            )
+            for (place, n), one in found.items()
+        ]  # fmt: skip
+    if is_strip:
+        shown: list[tuple[str, Patches | None]] = [("image", None)]
+        shown += [(f"layer {p[1]} · head {p[2]}", one) for (p, _), one in found.items()]
+        outlined = next(iter(found.values())).outlined
+        across = min(len(shown), IN_A_ROW)
+        return [
+            Panel(*divmod(n, across), name, one, outlined) for n, (name, one) in enumerate(shown)
+        ]
+    layers = sorted({place[1] for place in places})
+    heads = sorted({place[2] for place in places})
+    return [
+        Panel(
+            layers.index(place[1]), heads.index(place[2]),
+            f"head {place[2]}" * (place[1] == layers[0]), one, one.outlined, f"layer {place[1]}",
+        )
+        for (place, _), one in found.items()
+    ]  # fmt: skip
+
+
+def _names(head: AttentionGraph, several: Sequence[Any], side: str) -> list[str]:
+    tokens = sides(head)[side == "key"]
+    return [tokens.short(tokens.find(one)[0]) for one in several]
+
+
+def _said(found: Sequence[Patches], several: Sequence[Any]) -> str:
+    """Say what all panels show: the one query, and how much of the attention is on the image."""
+    shares = [one.on_image for one in found if one.on_image is not None]
+    text = found[0].said[0].partition(":")[0] if len(several) == 1 else ""
+    if shares:
+        least, most = (f"{100 * share:.1f} %" for share in (min(shares), max(shares)))
+        span = least if least == most else f"{least} to {most}"
+        text = "; ".join(filter(None, [text, f"{span} of the attention lies on the image"]))
+    dropped = [part for part in found[0].said[1:] if part]
+    return "; ".join(filter(None, [text, *dropped]))

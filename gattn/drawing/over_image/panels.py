@@ -1,0 +1,150 @@
+"""Small images in rows and columns, with what stands around them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from matplotlib.cm import ScalarMappable
+from matplotlib.figure import Figure, SubFigure
+from matplotlib.ticker import MaxNLocator
+
+from gattn.drawing.canvas.labels import font_size, larger, small_size
+from gattn.drawing.many_heads.sheet import (
+    GridFigure,
+    Sheet,
+    as_inches,
+    inches_of,
+    key_width,
+    line_height,
+)
+from gattn.drawing.over_image.draw_image import ImagePen, blocks, faded, over_grey
+from gattn.drawing.over_image.images import Image
+from gattn.drawing.over_image.patches import Patches
+from gattn.errors import ShapeError
+from gattn.names.text import width, wrapped
+
+IN_A_ROW = 6
+"""The most panels of the usual size side by side."""
+_LARGE, _SMALL = 1.7, 1.05
+"""The longer side of a panel in inches, of a few and of many."""
+_GAP, _MARGIN = 0.06, 0.12
+_LEAST = 0.25
+
+
+@dataclass(frozen=True, eq=False)
+class Panel:
+    """One small image: its place, its names, and its colours, or none for the image itself."""
+
+    row: int
+    column: int
+    name: str
+    found: Patches | None
+    outlined: tuple[tuple[int, int], ...] = ()
+    aside: str = ""
+
+
+class Panels:
+    """Small images in rows and columns on a sheet, measured in inches."""
+
+    def __init__(
+        self, panels: Sequence[Panel], image: Image, pen: ImagePen, title: str, caption: str
+    ) -> None:
+        self._panels, self._image, self._pen = panels, image, pen
+        self._title, self._caption = title, caption
+        self._rows = 1 + max(panel.row for panel in panels)
+        self._columns = 1 + max(panel.column for panel in panels)
+        grid = next(panel.found for panel in panels if panel.found).grid
+        self._covered, self._cells = grid.covered, (grid.rows, grid.columns)
+        self._ratio = min(max(image.size[0] / image.size[1], 1 / 3), 3.0)
+
+    def drawn(self, figure: Figure | SubFigure | None) -> Figure:
+        """Draw on a figure, or on a new one of fitting size."""
+        large = _LARGE if self._columns <= IN_A_ROW else _SMALL
+        side = larger() * large / max(self._ratio, 1.0)
+        asides = [panel.aside for panel in self._panels]
+        self._left = _MARGIN + as_inches(max(map(width, asides)) * small_size() + 5)
+        around = self._left + key_width() + _MARGIN
+        if figure is None:
+            wide = max(around + self._columns * (side + _GAP), 3.0 * larger())
+        else:
+            wide, tall = inches_of(figure)
+            side = min((wide - around) / self._columns - _GAP, large * 2)
+        self._measure(wide, side)
+        if figure is None:
+            figure = GridFigure(figsize=(wide, self._height))
+        elif self._height > tall:
+            side -= (self._height - tall) / self._rows / self._ratio
+            self._measure(wide, side)
+        if side < _LEAST:
+            raise ShapeError(
+                f"{self._rows} × {self._columns} images have no room on a figure of "
+                f"{wide:.1f} × {self._height:.1f} inches: give a larger one, or fewer heads."
+            )
+        self._draw(Sheet(figure))
+        return figure.figure
+
+    def _measure(self, wide: float, side: float) -> None:
+        """Find where all parts stand, on a figure of a width."""
+        room = (wide - self._left - _MARGIN) / as_inches(1)
+        self._texts = (
+            wrapped(self._title, room / font_size()),
+            wrapped(self._caption, room / small_size()),
+        )
+        self._side, self._tall = side, side * self._ratio
+        self._names = {panel: self._fitting(panel.name) for panel in self._panels}
+        lines = [
+            max((1 + n.count("\n")) * bool(n) for p, n in self._names.items() if p.row == row)
+            for row in range(self._rows)
+        ]
+        y = _MARGIN + line_height(font_size()) * (1 + self._texts[0].count("\n")) + 0.03
+        self._tops = []
+        for count in lines:
+            y += count * line_height(small_size()) + 0.03 * bool(count)
+            self._tops.append(y)
+            y += self._tall + _GAP
+        self._under = y + 0.04
+        said = 1 + self._texts[1].count("\n") if self._texts[1] else 0
+        self._height = self._under + said * line_height(small_size()) + _MARGIN
+
+    def _fitting(self, name: str) -> str:
+        return wrapped(name, max(self._side / as_inches(1) / small_size(), 3)) if name else ""
+
+    def _draw(self, sheet: Sheet) -> None:
+        style = {"va": "top", "linespacing": 1.25}
+        sheet.write(self._left, _MARGIN, self._texts[0], size=font_size(), **style)
+        sheet.write(self._left, self._under, self._texts[1], alpha=0.75, **style)
+        small = self._image.no_larger(max(64, int(self._side * 200)))
+        ground = faded(small)
+        for panel in self._panels:
+            x = self._left + panel.column * (self._side + _GAP)
+            y = self._tops[panel.row]
+            box = (x, y, self._side, self._tall)
+            sheet.add_pixels(box, small.pixels if panel.found is None else ground)
+            if panel.found is not None:
+                sheet.add_pixels(self._patch_box(x, y), blocks(panel.found.values, self._pen))
+            self._outline(sheet, panel, x, y)
+            name = self._names[panel]
+            middle = x + self._side / 2
+            sheet.write(middle, y - 0.04, name, ha="center", va="bottom", linespacing=1.2)
+            if panel.aside and panel.column == 0:
+                aside = self._left - as_inches(4), y + self._tall / 2
+                sheet.write(*aside, panel.aside, ha="right", va="center")
+        x = self._left + self._columns * (self._side + _GAP) + 0.06
+        long = min(self._tops[-1] + self._tall - self._tops[0], 2.4 * larger())
+        bar = ScalarMappable(self._pen.norm, over_grey(self._pen.cmap))
+        name = next(panel.found for panel in self._panels if panel.found).name
+        sheet.add_bar(x, self._tops[0], long, bar, name, MaxNLocator(5))
+
+    def _patch_box(self, x: float, y: float) -> tuple[float, float, float, float]:
+        down, across = self._covered
+        return x, y, self._side * across, self._tall * down
+
+    def _outline(self, sheet: Sheet, panel: Panel, x: float, y: float) -> None:
+        _, _, wide, tall = self._patch_box(0, 0)
+        for row, column in panel.outlined:
+            across, down = wide / self._cells[1], tall / self._cells[0]
+            left, upper = x + column * across, y + row * down
+            corners = [(left, upper), (left + across, upper), (left + across, upper + down)]
+            corners += [(left, upper + down), (left, upper)]
+            sheet.add_outline(corners)

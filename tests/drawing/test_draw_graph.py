@@ -1,0 +1,166 @@
+"""Attention on the layout that a graph brings with it."""
+
+from dataclasses import replace
+
+import networkx as nx
+import numpy as np
+import pytest
+from matplotlib.colors import to_rgba
+from scenes import attention
+from seen import axes, caption, drawn_edges, texts
+
+from gattn import AttentionGraph, AttentionTrace, TokenGraph
+from gattn.drawing import draw_graph
+from gattn.errors import SelectionError, ShapeError
+from gattn.heads.stack import Stack
+
+
+def network(seed=0):
+    """The karate club, each member reading its friends and itself."""
+    generator = np.random.default_rng(seed)
+    graph = nx.DiGraph(nx.karate_club_graph().to_directed())
+    graph.add_edges_from((node, node) for node in graph)
+    for node in graph:
+        friends = list(graph.predecessors(node))
+        for friend, share in zip(friends, generator.dirichlet(np.ones(len(friends))), strict=True):
+            graph.edges[friend, node]["weight"] = float(share)
+    return graph
+
+
+GRAPH = network()
+PLACES = nx.circular_layout(GRAPH)
+HEAD = replace(AttentionGraph.from_networkx(GRAPH), layer=0, head=1).with_layout(PLACES)
+
+
+def nodes(ax, gid="gattn-nodes"):
+    (found,) = [dots for dots in ax.collections if dots.get_gid() == gid]
+    return found
+
+
+def faint(ax):
+    return sum(len(c.get_segments()) for c in ax.collections if c.get_gid() == "gattn-faint")
+
+
+def test_nodes_stand_where_the_data_says():
+    ax = HEAD.draw_graph()
+    np.testing.assert_allclose(nodes(ax).get_offsets(), [PLACES[node] for node in range(34)])
+    assert ax.get_title() == "layer 0 · head 1"
+    assert f"{drawn_edges(ax)} of {len(GRAPH.edges)} edges" in caption(ax)
+    assert not faint(ax)
+    assert ax.get_aspect() == 1
+
+
+def test_edges_run_from_key_to_query_as_wide_as_their_attention():
+    ax = HEAD.draw_graph(threshold=0.3, self_loops=False)
+    strong = [(a, b) for a, b, w in GRAPH.edges.data("weight") if w >= 0.3 and a != b]
+    assert drawn_edges(ax) == len(strong)
+    lines = next(c for c in ax.collections if c.get_gid() == "gattn-edges")
+    ends = {
+        (tuple(path.vertices[0].round(6)), tuple(path.vertices[-1].round(6)))
+        for path in lines.get_paths()
+    }
+    assert ends == {(tuple(PLACES[a].round(6)), tuple(PLACES[b].round(6))) for a, b in strong}
+    weights = sorted(GRAPH.edges[edge]["weight"] for edge in strong)
+    slope = np.polyfit(weights, lines.get_linewidths(), 1)
+    np.testing.assert_allclose(np.polyval(slope, weights), lines.get_linewidths(), rtol=1e-6)
+
+
+def test_a_query_is_ringed_and_shows_all_that_it_reads():
+    ax = HEAD.draw_graph(5)
+    friends = list(GRAPH.predecessors(5))
+    assert drawn_edges(ax) == len(friends)
+    assert faint(ax) == len(GRAPH.edges)
+    np.testing.assert_allclose(nodes(ax, "gattn-outline").get_offsets(), [PLACES[5]])
+    said = f"what query 5 reads: {len(friends)} of {len(friends)} edges, 100 % of the attention"
+    assert caption(ax) == said
+    fills = nodes(ax).get_facecolors()
+    others = [node for node in GRAPH if node not in friends]
+    assert (fills[others] == fills[others[0]]).all()
+    darkness = fills[friends][:, :3].sum(1)
+    shares = [GRAPH.edges[friend, 5]["weight"] for friend in friends]
+    assert (np.argsort(-darkness) == np.argsort(shares)).all()
+
+
+def test_self_loops_can_be_left_out_and_are_said():
+    head = HEAD.without_self_loops()
+    for ax in (HEAD.draw_graph(5, self_loops=False), head.draw_graph(5)):
+        assert drawn_edges(ax) == GRAPH.in_degree(5) - 1
+        own = 1 - GRAPH.edges[5, 5]["weight"]
+        assert f"{GRAPH.in_degree(5) - 1} of {GRAPH.in_degree(5)} edges, {100 * own:.0f} %" in (
+            caption(ax)
+        )
+
+
+def test_several_queries_and_heads():
+    other = AttentionGraph.from_networkx(network(seed=1)).with_layout(PLACES)
+    ax = draw_graph([HEAD, other], [5, 6], threshold=0.01)
+    assert nodes(ax, "gattn-outline").get_offsets().shape == (2, 2)
+    mean = (HEAD.to_dense() + other.to_dense()) / 2
+    shown = int((mean[[5, 6]] >= 0.01).sum())
+    assert drawn_edges(ax) == shown
+    assert ax.get_title() == "mean of 2 heads"
+    trace = AttentionTrace({"gat": Stack("gat", {(0, 0): HEAD, (0, 1): other})})
+    assert drawn_edges(trace.draw_graph(5, heads="0.1")) == GRAPH.in_degree(5)
+
+
+def test_heads_of_other_edges_are_averaged_over_both():
+    one = AttentionGraph.from_edges([[0, 1], [0, 0]], [0.4, 0.6], num_tokens=2)
+    two = AttentionGraph.from_edges([[0, 1], [0, 1]], [1.0, 1.0], num_tokens=2)
+    places = [[0, 0], [1, 0]]
+    ax = draw_graph([one.with_layout(places), two.with_layout(places)], [0, 1])
+    lines = [c for c in ax.collections if c.get_gid() == "gattn-edges"]
+    widths = sorted(np.concatenate([line.get_linewidths() for line in lines]))
+    scale = [0.3, 0.5, 0.7]  # of (1 <- 0), (1 <- 1), (0 <- 0)
+    np.testing.assert_allclose(np.diff(widths) / np.diff(scale), np.diff(widths)[0] / 0.2)
+
+
+def test_names_are_written_and_the_query_first():
+    named = replace(HEAD, tokens=tuple(f"member {n}" for n in range(34)))
+    assert "member 33" in " ".join(texts(named.draw_graph("member 33"), "gattn-label"))
+    assert not texts(named.draw_graph(labels=False), "gattn-label")
+
+
+def test_keys_and_queries_have_their_own_places_and_a_sink_one_below():
+    head = AttentionGraph.from_dense(
+        attention(2, 3), TokenGraph.bipartite(2, 3), tokens=list("abc"), query_tokens=list("xy")
+    )
+    with pytest.raises(ShapeError, match="not known where the nodes"):
+        head.with_layout([[0, 0], [1, 0], [2, 0]]).draw_graph()
+    placed = head.with_layout([[0, 0], [1, 0], [2, 0]]).with_layout([[0, 1], [2, 1]])
+    ax = placed.draw_graph("y")
+    assert nodes(ax).get_offsets().tolist() == [[0, 0], [1, 0], [2, 0], [0, 1], [2, 1]]
+    assert drawn_edges(ax) == 3
+    assert "arrows run from keys to queries" in caption(ax)
+    ax = replace(placed, sink=np.array([0.1, 0.2])).draw_graph()
+    np.testing.assert_allclose(nodes(ax).get_offsets()[-1], [-0.24, -0.12])
+
+
+def test_what_cannot_be_drawn_is_refused():
+    with pytest.raises(ShapeError, match=r"head.with_layout\(data.pos\)"):
+        AttentionGraph.from_networkx(GRAPH).draw_graph()
+    with pytest.raises(ShapeError, match="they have Grid"):
+        AttentionGraph.from_dense(attention(4, 4)).on_grid(2, 2).draw_graph()
+    with pytest.raises(SelectionError, match=r"0 \.\. 33"):
+        HEAD.draw_graph(34)
+    with pytest.raises(SelectionError, match="threshold is a number"):
+        HEAD.draw_graph(threshold="high")
+    with pytest.raises(SelectionError, match="a head, or of several"):
+        draw_graph([])
+    nowhere = AttentionGraph.from_dense(attention(2, 2)).with_layout([[0, 0], [np.nan, np.nan]])
+    with pytest.raises(ShapeError, match="node 1 lies nowhere"):
+        nowhere.draw_graph()
+
+
+def test_it_is_drawn_on_axes_of_ones_own():
+    ax = axes()
+    assert HEAD.draw_graph(ax=ax, legend=False) is ax
+    assert ax.get_legend() is None
+    assert to_rgba(nodes(ax).get_edgecolors()[0]) == to_rgba("black")
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 400])
+def test_any_number_of_nodes_can_be_drawn(count):
+    matrix = np.eye(count) if count < 3 else attention(count, count)
+    places = np.random.default_rng(0).normal(size=(count, 2))
+    head = AttentionGraph.from_dense(matrix).with_layout(places)
+    assert len(nodes(head.draw_graph()).get_offsets()) == count

@@ -1,0 +1,341 @@
+"""Attention over the image that a model read."""
+
+from dataclasses import replace
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+from matplotlib.figure import Figure
+from scenes import attention, cross_head, landscape, picture_trace
+from seen import axes, caption
+
+import gattn
+from gattn import AttentionGraph, AttentionTrace
+from gattn.analysis import rollout
+from gattn.drawing import draw_image
+from gattn.errors import SelectionError, ShapeError
+from gattn.heads.stack import Stack
+
+HEAD = picture_trace()[1, 2]
+DENSE = HEAD.to_dense()
+
+
+def painted(ax, rows=4, columns=6):
+    """The numbers of the patches, as far as their opacity tells them, and where they are seen."""
+    (image,) = [one for one in ax.images if one.get_gid() == "gattn-patches"]
+    pixels = np.asarray(image.get_array())
+    step = pixels.shape[0] // rows
+    opacity = pixels[step // 2 :: step, step // 2 :: step, 3]
+    top = float(ax.figure.axes[-1].get_ylim()[1])
+    assert opacity.shape == (rows, columns)
+    return np.where(opacity == 0, np.nan, (opacity - 0.25) / 0.65 * top)
+
+
+def boxes(ax):
+    return [patch.get_xy() for patch in ax.patches if patch.get_gid() == "gattn-outline"]
+
+
+def assert_shows(ax, numbers, **shape):
+    numbers = np.asarray(numbers)
+    atol = np.nanmax(np.abs(numbers)) / 250
+    np.testing.assert_allclose(painted(ax, **shape), numbers, atol=atol)
+
+
+@pytest.mark.parametrize(
+    ("query", "row", "box"),
+    [
+        ((2, 4), 1 + 2 * 6 + 4, [(4, 2)]),
+        ([2, 4], None, [(3, 0), (1, 0)]),
+        (7, 7, [(0, 1)]),
+        (-1, 24, [(5, 3)]),
+        ("class", 0, []),
+        ("3,5", 24, [(5, 3)]),
+        (None, 0, []),
+    ],
+)
+def test_each_patch_has_the_attention_that_the_query_gives_it(query, row, box):
+    ax = HEAD.draw_image(landscape(), query)
+    expected = DENSE[[2, 4]].mean(0) if row is None else DENSE[row]
+    assert_shows(ax, expected[1:].reshape(4, 6))
+    assert set(boxes(ax)) == set(box)
+
+
+def test_the_caption_says_which_query_and_how_much_lies_on_the_image():
+    ax = HEAD.draw_image(landscape(), (2, 4))
+    row = DENSE[17]
+    assert ax.get_title() == "layer 1 · head 2"
+    expected = f"{100 * row[1:].sum():.1f} % on the image, {100 * row[0]:.1f} % on “class”"
+    assert caption(ax) == f"what patch (2, 4) reads: {expected}"
+
+
+def test_edges_that_were_not_kept_have_no_colour_and_are_counted():
+    head = HEAD.keep(gattn.TopK(5))
+    ax = head.draw_image(landscape(), (2, 4))
+    dense = head.to_dense()[17]
+    assert_shows(ax, np.where(dense > 0, dense, np.nan)[1:].reshape(4, 6))
+    missing = 100 * (1 - dense.sum())
+    assert f"{missing:.1f} % on edges not kept; TopK(5)" in caption(ax)
+
+
+def test_what_a_sink_takes_is_said():
+    rows = len(HEAD.total_mass)
+    head = replace(HEAD, sink=np.full(rows, 1.0))
+    assert "50.0 % on the sink" in caption(head.draw_image(landscape(), 3))
+
+
+def test_by_key_each_patch_has_what_it_gives():
+    ax = HEAD.draw_image(landscape(), key=(2, 4))
+    assert_shows(ax, DENSE[1:, 17].reshape(4, 6))
+    assert caption(ax) == "who reads patch (2, 4)"
+    ax = HEAD.draw_image(landscape(), key=0)
+    assert_shows(ax, DENSE[1:, 0].reshape(4, 6))
+
+
+def test_of_several_heads_the_mean_is_shown():
+    trace = picture_trace()
+    ax = draw_image([trace[0, 1], trace[1, 2]], landscape(), (0, 0))
+    mean = (trace[0, 1].to_dense() + trace[1, 2].to_dense())[1] / 2
+    assert_shows(ax, mean[1:].reshape(4, 6))
+    assert ax.get_title() == "mean of 2 heads"
+
+
+def test_without_a_class_token_the_mean_of_all_queries_is_shown():
+    head = AttentionGraph.from_dense(attention(24, 24)).on_grid(4, 6)
+    ax = head.draw_image(landscape())
+    assert_shows(ax, head.to_dense().mean(0).reshape(4, 6))
+    assert caption(ax).startswith("what all 24 queries read, on average")
+    assert not boxes(ax)
+
+
+def test_text_reads_patches_and_patches_read_text():
+    head = cross_head(5, 24).on_grid(4, 6)
+    ax = head.draw_image(landscape(), "house")
+    assert_shows(ax, head.to_dense()[2].reshape(4, 6))
+    assert caption(ax) == "what query 2 “house” reads: 100.0 % on the image"
+    with pytest.raises(SelectionError, match="queries are not patches of a picture"):
+        head.draw_image(landscape(), (2, 3))
+    turned = AttentionGraph.from_dense(
+        attention(24, 5), gattn.TokenGraph.bipartite(24, 5), tokens=list("abcde")
+    ).on_grid(4, 6)
+    assert_shows(turned.draw_image(landscape(), key="c"), turned.to_dense()[:, 2].reshape(4, 6))
+    with pytest.raises(ShapeError, match=r"keys are not patches here, .*draw_image\(image, key="):
+        turned.draw_image(landscape(), (2, 3))
+
+
+def test_windows_lie_where_their_cells_say():
+    cells = np.random.default_rng(3).permutation(24)
+    head = AttentionGraph.from_dense(attention(24, 24)).on_grid(4, 6, cells=cells)
+    expected = np.empty(24)
+    expected[cells] = head.to_dense()[int(np.flatnonzero(cells == 8)[0])]
+    ax = head.draw_image(landscape(), (1, 2))
+    assert_shows(ax, expected.reshape(4, 6))
+    assert set(boxes(ax)) == {(2, 1)}
+
+
+def test_patches_lie_where_the_image_has_them():
+    head = AttentionGraph.from_dense(attention(6, 6)).on_grid(
+        2, 3, image_size=(32, 48), patch_size=(12, 15)
+    )
+    ax = head.draw_image(landscape(), 0)
+    ground, patches = ax.images
+    # In units of patches, the image is 48 / 15 wide and 32 / 12 high; a pixel is square.
+    np.testing.assert_allclose(ground.get_extent(), [0, 48 / 15, 32 / 12, 0])
+    np.testing.assert_allclose(patches.get_extent(), [0, 3, 2, 0])
+    assert ax.get_aspect() == pytest.approx(12 / 15)
+
+
+def test_rollouts_and_other_results_know_the_grid():
+    rolled = rollout(picture_trace())
+    ax = rolled.draw_image(landscape(), (1, 3))
+    assert_shows(ax, rolled.sel(layer=1, query=10).to_numpy()[1:].reshape(4, 6))
+    assert set(boxes(ax)) == {(3, 1)}
+    assert caption(ax).startswith("of patch (1, 3); attention stack")
+    ax = rolled.sel(layer=0, query=5).draw_image(landscape())
+    assert_shows(ax, rolled.sel(layer=0, query=5).to_numpy()[1:].reshape(4, 6))
+    some = rolled.isel(key=slice(3, 15))
+    expected = np.full(24, np.nan)
+    expected[2:14] = some.sel(layer=1, query=0).to_numpy()
+    assert_shows(some.draw_image(landscape()), expected.reshape(4, 6))
+    ranks = gattn.analysis.pagerank(picture_trace())
+    assert_shows(ranks.draw_image(landscape()), ranks.to_numpy()[1, 2, 1:].reshape(4, 6))
+
+
+def test_results_of_results_know_the_grid():
+    rolled = rollout(picture_trace(layers=1), residual=0)
+    again = rollout(np.asarray(rolled))
+    with pytest.raises(ShapeError, match="does not say which patches"):
+        again.draw_image(landscape())
+    again = gattn.analysis.pagerank(rolled)
+    assert_shows(again.draw_image(landscape()), again.to_numpy()[0, 0, 1:].reshape(4, 6))
+
+
+@pytest.mark.parametrize("kind", [np.asarray, torch.tensor])
+def test_arrays_take_a_grid(kind):
+    numbers = np.arange(24.0).reshape(4, 6)
+    assert_shows(draw_image(kind(numbers), landscape()), numbers)
+    tokens = np.concatenate([[9.0], numbers.ravel()])
+    assert_shows(draw_image(kind(tokens), landscape(), grid=(4, 6)), numbers)
+    matrix = attention(25, 25)
+    ax = draw_image(kind(matrix), landscape(), (0, 2), grid=(4, 6))
+    assert_shows(ax, matrix[3, 1:].reshape(4, 6))
+
+
+def test_negative_numbers_have_colours_around_zero():
+    numbers = np.linspace(-2, 1, 24).reshape(4, 6)
+    ax = draw_image(numbers, landscape())
+    assert ax.figure.axes[-1].get_ylim() == (-2, 2)
+    np.testing.assert_allclose(painted(ax), np.abs(numbers), atol=2 / 120)
+
+
+def test_colours_end_where_told_and_the_caption_counts_what_is_beyond():
+    ax = HEAD.draw_image(landscape(), 3, top=float(np.sort(DENSE[3, 1:])[-3]))
+    assert "2 patches are above" in caption(ax)
+    with pytest.raises(SelectionError, match="top is the end of the colours"):
+        HEAD.draw_image(landscape(), 3, top=0)
+
+
+def test_smoothing_keeps_the_numbers_in_the_middle_of_patches_and_is_said():
+    ax = HEAD.draw_image(landscape(), 3, smooth=True)
+    assert caption(ax).endswith("smoothed")
+    assert_shows(ax, DENSE[3, 1:].reshape(4, 6))
+
+
+def test_other_numbers_of_edges_are_drawn():
+    head = AttentionGraph.from_dense(attention(24, 24)).on_grid(4, 6)
+    head = replace(head, score=np.log(head.attention) + 20)
+    ax = head.draw_image(landscape(), 3, values="score")
+    assert_shows(ax, np.log(head.to_dense()[3]).reshape(4, 6) + 20)
+    assert caption(ax) == "what patch (0, 3) reads"
+    with pytest.raises(SelectionError, match="no contribution"):
+        head.draw_image(landscape(), 3, values="contribution")
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"query": (4, 0)}, SelectionError, "rows are 0 .. 3, columns 0 .. 5"),
+        ({"query": (0, -1)}, SelectionError, "is no patch"),
+        ({"query": 25}, SelectionError, "0 .. 24"),
+        ({"query": "sky"}, SelectionError, "No query 'sky'"),
+        ({"query": []}, SelectionError, "list is empty"),
+        ({"query": 0, "key": 0}, SelectionError, "not both"),
+        ({"query": 1.5}, SelectionError, "position"),
+        ({"grid": (3, 3)}, ShapeError, "9 or 10 tokens, but there are 25"),
+        ({"grid": 5}, ShapeError, "grid is .rows, columns."),
+        ({"cmap": "nice"}, SelectionError, "No colours 'nice'"),
+        ({"fit": "squeeze"}, ShapeError, "fit is 'stretch' or 'crop'"),
+        ({"values": "weight"}, SelectionError, "values is one of"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(options, error, said):
+    with pytest.raises(error, match=said):
+        HEAD.draw_image(landscape(), **options)
+
+
+def test_heads_that_do_not_know_their_patches_say_how_to_tell_them():
+    head = AttentionGraph.from_dense(attention(25, 25))
+    with pytest.raises(ShapeError, match=r"head.on_grid\(14, 14, prefix=1\)"):
+        head.draw_image(landscape())
+    assert_shows(
+        head.draw_image(landscape(), (0, 0), grid=(4, 6)), head.to_dense()[1, 1:].reshape(4, 6)
+    )
+    with pytest.raises(SelectionError, match="different tokens"):
+        draw_image([head, HEAD], landscape(), grid=(4, 6))
+    with pytest.raises(SelectionError, match="one number per token"):
+        draw_image("head", landscape())
+
+
+def panels(figure):
+    """The painted parts of a sheet, by their place."""
+    (sheet,) = [ax for ax in figure.axes if ax.get_gid() == "gattn-sheet"]
+    shown = [image for image in sheet.images if np.asarray(image.get_array()).shape[-1] == 4]
+    return [(image.get_extent(), np.asarray(image.get_array())) for image in shown]
+
+
+def numbers_of(pixels, top):
+    step = pixels.shape[0] // 4
+    opacity = pixels[step // 2 :: step, step // 2 :: step, 3]
+    return (opacity - 0.25) / 0.65 * top
+
+
+def words_of(figure):
+    return [text.get_text() for ax in figure.axes for text in ax.texts]
+
+
+def test_all_heads_stand_in_layers_and_share_their_colours():
+    trace = picture_trace()
+    figure = trace.draw_image(landscape(), (2, 4))
+    found = panels(figure)
+    dense = np.array([[trace[n, h].to_dense()[17, 1:] for h in range(3)] for n in range(2)])
+    for (_, pixels), expected in zip(found, dense.reshape(6, 4, 6), strict=True):
+        np.testing.assert_allclose(
+            numbers_of(pixels, dense.max()), expected, atol=dense.max() / 250
+        )
+    assert {extent[0] for extent, _ in found} == {extent[0] for extent, _ in found[:3]}
+    said = words_of(figure)
+    assert {"head 0", "head 2", "layer 0", "layer 1"} <= set(said)
+    shares = 100 * dense.sum(-1)
+    expected = f"what patch (2, 4) reads; {shares.min():.1f} % to {shares.max():.1f} %"
+    assert any(text.replace("\n", " ").startswith(expected) for text in said)
+
+
+def test_chosen_heads_stand_after_the_image():
+    figure = picture_trace().draw_image(landscape(), heads="1.2,0.1")
+    (sheet,) = [ax for ax in figure.axes if ax.get_gid() == "gattn-sheet"]
+    np.testing.assert_allclose(sheet.images[0].get_array(), landscape())
+    assert {"image", "layer 1 · head 2", "layer 0 · head 1"} <= {
+        text.replace("\n", " ") for text in words_of(figure)
+    }
+
+
+def test_several_queries_have_a_column_each():
+    trace = picture_trace()
+    figure = trace.draw_image(landscape(), [(2, 4), "class", 3], heads="1.2,0.1")
+    found = panels(figure)
+    assert len(found) == 6
+    rows = [trace[place].to_dense()[q, 1:] for place in ((1, 2), (0, 1)) for q in (17, 0, 3)]
+    for (_, pixels), row in zip(found, rows, strict=True):
+        expected = row.reshape(4, 6)
+        np.testing.assert_allclose(
+            numbers_of(pixels, np.max(rows)), expected, atol=np.max(rows) / 250
+        )
+    assert {"(2, 4)", "class", "(0, 2)", "1.2", "0.1"} <= set(words_of(figure))
+
+
+def test_of_a_trace_with_several_stacks_the_one_on_a_grid_is_drawn():
+    trace = picture_trace()
+    other = Stack("text", {(0, 0): AttentionGraph.from_dense(attention(3, 3))})
+    both = AttentionTrace({"text": other, "vision": trace.only_stack})
+    assert len(panels(both.draw_image(landscape()))) == 6
+    with pytest.raises(ShapeError, match="not known which patches"):
+        both.draw_image(landscape(), stack="text")
+
+
+def test_too_many_panels_or_too_small_a_figure_are_refused():
+    trace = picture_trace()
+    with pytest.raises(SelectionError, match="612 panels are too many"):
+        trace.draw_image(landscape(), [0] * 102)
+    with pytest.raises(ShapeError, match="no room"):
+        trace.draw_image(landscape(), figure=Figure(figsize=(1.2, 1)))
+    with pytest.raises(SelectionError, match="list is empty"):
+        trace.draw_image(landscape(), [])
+
+
+def test_texts_stay_on_small_figures():
+    with plt.rc_context({"font.size": 7}):
+        figure = Figure(figsize=(3.3, 2.6))
+        picture_trace().draw_image(landscape(), (2, 4), figure=figure)
+        figure.draw_without_rendering()
+        page = figure.bbox
+        for ax in figure.axes:
+            for text in ax.texts:
+                box = text.get_window_extent()
+                assert page.x0 <= box.x0 <= box.x1 <= page.x1, text.get_text()
+                assert page.y0 <= box.y0 <= box.y1 <= page.y1, text.get_text()
+
+
+def test_it_is_drawn_on_axes_of_ones_own():
+    ax = axes()
+    assert HEAD.draw_image(landscape(), ax=ax, legend=False) is ax
+    assert len(ax.figure.axes) == 1

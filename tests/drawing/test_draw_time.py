@@ -1,0 +1,176 @@
+"""Attention over seconds."""
+
+from dataclasses import replace
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pytest
+import torch
+from scenes import attention, cross_head
+from seen import axes, caption
+
+import gattn
+from gattn import AttentionGraph, AttentionTrace
+from gattn.drawing import draw_time
+from gattn.errors import SelectionError, ShapeError
+from gattn.heads.stack import Stack
+
+HEAD = replace(cross_head(5, 40), layer=2, head=1).at_times(0.5)
+DENSE = HEAD.to_dense()
+FRAMES = AttentionGraph.from_dense(attention(20, 20)).at_times(0.25, start=1.0)
+SOUND = np.sin(np.arange(8000) / 20)
+
+
+def curve(ax):
+    (found,) = [patch for patch in ax.patches if patch.get_gid() == "gattn-curve"]
+    return found.get_data()
+
+
+def cells(ax):
+    (found,) = [mesh for mesh in ax.collections if mesh.get_gid() == "gattn-cells"]
+    return found
+
+
+def marked(ax):
+    return [patch.get_extents() for patch in ax.patches if patch.get_gid() == "gattn-outline"]
+
+
+def test_a_word_reads_frames_when_they_are():
+    ax = HEAD.draw_time("house")
+    values, edges, _ = curve(ax)
+    np.testing.assert_allclose(values, DENSE[2])
+    np.testing.assert_allclose(edges, np.arange(41) / 2)
+    assert ax.get_xlim() == (0, 20)
+    assert ax.get_ylim()[1] > DENSE[2].max()
+    assert (ax.get_title(), caption(ax)) == (
+        "cross-attention · layer 2 · head 1",
+        "what query 2 “house” reads",
+    )
+
+
+def test_without_a_query_rows_are_words_and_columns_lie_in_time():
+    ax = HEAD.draw_time()
+    mesh = cells(ax)
+    np.testing.assert_allclose(mesh.get_array(), DENSE)
+    np.testing.assert_allclose(mesh.get_coordinates()[0, :, 0], np.arange(41) / 2)
+    assert [text.get_text() for text in ax.get_yticklabels()] == ["a", "red", "house", "by", "the"]
+    assert mesh.norm.vmax == DENSE.max()
+    assert ax.yaxis_inverted()
+
+
+def test_frames_read_frames_by_the_second():
+    ax = FRAMES.draw_time(2.3)
+    values, edges, _ = curve(ax)
+    np.testing.assert_allclose(values, FRAMES.to_dense()[5])
+    assert edges[0] == 1.0
+    assert caption(ax) == "what query 2.25–2.5 s reads"
+    (own,) = [p for p in ax.patches if p.get_gid() == "gattn-outline"]
+    assert (own.get_x(), own.get_x() + own.get_width()) == (2.25, 2.5)
+    both = FRAMES.draw_time([2.3, 0])
+    np.testing.assert_allclose(curve(both)[0], FRAMES.to_dense()[[0, 5]].mean(0))
+    assert FRAMES.draw_time().get_ylabel() == "query, seconds"
+
+
+def test_by_key_the_queries_are_in_time():
+    ax = FRAMES.draw_time(key=2.3)
+    np.testing.assert_allclose(curve(ax)[0], FRAMES.to_dense()[:, 5])
+    assert caption(ax) == "who reads key 2.25–2.5 s"
+
+
+def test_of_several_heads_the_mean_is_shown():
+    other = AttentionGraph.from_dense(attention(20, 20, seed=1)).at_times(0.25, start=1.0)
+    ax = draw_time([FRAMES, other], 3)
+    np.testing.assert_allclose(curve(ax)[0], (FRAMES.to_dense() + other.to_dense())[3] / 2)
+    heads = {(0, 0): FRAMES, (0, 1): other, (1, 0): FRAMES}
+    trace = AttentionTrace({"encoder": Stack("encoder", heads)})
+    np.testing.assert_allclose(curve(trace.draw_time(3, heads="0.1"))[0], other.to_dense()[3])
+
+
+def test_tokens_without_a_time_and_gaps_are_left_out_and_said():
+    stretches = [[np.nan, np.nan], [0, 1], [2, 3], [1, 1.5]]
+    head = AttentionGraph.from_dense(attention(4, 4)).at_times(stretches)
+    ax = head.draw_time(1)
+    dense = head.to_dense()[1]
+    values, edges, _ = curve(ax)
+    np.testing.assert_allclose(edges, [0, 1, 1.5, 2, 3])
+    np.testing.assert_allclose(values, [dense[1], dense[3], np.nan, dense[2]])
+    assert f"{100 * dense[0]:.1f} % of the attention lies on tokens without a time" in caption(ax)
+
+
+def test_stretches_that_overlap_are_cut_in_the_middle():
+    head = AttentionGraph.from_dense(attention(3, 3)).at_times([[0, 2], [1, 3], [2, 4]])
+    ax = head.draw_time(0)
+    np.testing.assert_allclose(curve(ax)[1], [0, 1.5, 2.5, 4])
+    assert "stretches that overlap are drawn to their middle" in caption(ax)
+
+
+def test_a_sound_stands_above_and_ends_the_seconds():
+    for ax in (
+        HEAD.draw_time(2, waveform=SOUND, rate=1000),
+        HEAD.draw_time(2, waveform=torch.tensor(SOUND)[None], rate=1000),
+        HEAD.draw_time(waveform=SOUND, rate=1000),
+    ):
+        assert ax.get_xlim() == (0, 8)
+        (wave,) = [c for c in ax.collections if c.get_gid() == "gattn-waveform"]
+        places = wave.get_paths()[0].vertices
+        assert 0.8 < places[:, 1].min() < places[:, 1].max() < 1
+        assert places[:, 0].max() == pytest.approx(8, abs=0.02)
+    after = 100 * DENSE[2, 16:].sum()
+    said = caption(HEAD.draw_time(2, waveform=SOUND, rate=1000))
+    assert f"{after:.1f} % of the attention lies after the sound" in said
+
+
+def test_columns_too_thin_show_the_largest_of_several():
+    head = AttentionGraph.from_dense(attention(3, 2000), gattn.TokenGraph.bipartite(3, 2000))
+    ax = head.at_times(0.02).draw_time()
+    shown = cells(ax).get_array()
+    block = -(-2000 // shown.shape[1])
+    expected = np.pad(head.to_dense(), [(0, 0), (0, -2000 % block)])
+    np.testing.assert_allclose(shown, expected.reshape(3, -1, block).max(-1))
+    assert f"a cell is the largest of 1 × {block}" in caption(ax)
+
+
+def test_dropped_edges_are_said():
+    assert "TopK(3)" in caption(HEAD.keep(gattn.TopK(3)).draw_time(2))
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "said"),
+    [
+        ({"query": 7.5}, SelectionError, "position"),
+        ({"query": (1, 2)}, SelectionError, "not patches"),
+        ({"query": 1, "key": 2}, SelectionError, "not both"),
+        ({"key": 3.0}, ShapeError, "not known when the queries are"),
+        ({"top": -1}, SelectionError, "end of the scale"),
+        ({"rate": 16000}, ShapeError, "pass waveform="),
+        ({"waveform": SOUND}, ShapeError, "samples per second"),
+        ({"waveform": SOUND, "rate": 0}, ShapeError, "rate must be above 0"),
+        ({"waveform": np.zeros((2, 9)), "rate": 8}, ShapeError, "one channel"),
+        ({"waveform": [np.nan, 0], "rate": 8}, ShapeError, "1 samples that are not finite"),
+        ({"waveform": "a.wav", "rate": 8}, ShapeError, "must hold samples"),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused(options, error, said):
+    with pytest.raises(error, match=said):
+        HEAD.draw_time(**options)
+
+
+def test_heads_without_times_say_how_to_tell_them():
+    with pytest.raises(ShapeError, match=r'at_times\(0.02, side="key"\)'):
+        cross_head(2, 3).draw_time(0)
+    with pytest.raises(SelectionError, match="No token holds the query at 30 s"):
+        FRAMES.draw_time(30.0)
+    with pytest.raises(SelectionError, match="a head, or several"):
+        draw_time([])
+
+
+def test_it_is_drawn_on_axes_of_ones_own_and_texts_stay_on_small_figures():
+    ax = axes()
+    assert HEAD.draw_time(ax=ax, legend=False, labels=False) is ax
+    with plt.rc_context({"font.size": 7}):
+        figure = plt.figure(figsize=(3.3, 2.4), layout="constrained")
+        HEAD.draw_time(waveform=SOUND, rate=1000, ax=figure.add_subplot())
+        figure.draw_without_rendering()
+        for text in figure.axes[0].get_yticklabels() + figure.axes[0].texts:
+            box = text.get_window_extent()
+            assert 0 <= box.x0 <= box.x1 <= figure.bbox.x1, text.get_text()
