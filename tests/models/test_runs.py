@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy, kl_div, scaled_dot_product_attent
 from torch_geometric.nn import GATConv
 
 import gattn
-from gattn import Cut, Scale, analysis
+from gattn import Cut, Scale, Softmax, analysis
 from gattn.errors import CaptureError, ContractError, EditError, ModelError, SelectionError
 
 IDS = [5, 17, 42, 17, 8, 33]
@@ -395,6 +395,24 @@ class Graphs(nn.Module):
         return x[None]
 
 
+class Own(nn.Module):
+    """Two layers of gattn, with features of edges in scores and values."""
+
+    def __init__(self):
+        super().__init__()
+        sink = Softmax(sink=torch.tensor([0.5, -0.5]).double())
+        self.layers = nn.ModuleList(
+            gattn.GraphAttention(WIDTH, 8, 2, edge_dim=3, normalizer=normalizer)
+            for normalizer in (None, sink)
+        )
+        self.head = nn.Linear(WIDTH, 7)
+
+    def forward(self, x, edge_index, edge_attr):
+        for layer in self.layers:
+            x = layer(x, edge_index, edge_attr).tanh()
+        return self.head(x)[None]
+
+
 EDGES = torch.tensor([[0, 1, 2, 3, 4, 5, 0, 2, 4, 1, 2], [1, 2, 3, 4, 5, 0, 2, 4, 0, 4, 4]])
 
 
@@ -409,6 +427,9 @@ def built(kind):
             model, inputs = Translator(), tuple(torch.randn(1, n, WIDTH).double() for n in (6, 4))
         elif kind == "gat":
             model, inputs = Graphs(), (torch.randn(6, WIDTH).double() * 2, EDGES)
+        elif kind == "own":
+            edges = torch.randn(EDGES.shape[1] - 1, 3).double()
+            model, inputs = Own(), (torch.randn(6, WIDTH).double() * 2, EDGES[:, :-1], edges)
         elif kind == "gpt":
             model, inputs = Stacked("kernel"), (torch.tensor([[3, 7, 1, 7, 12, 5]]),)
         else:
@@ -417,7 +438,7 @@ def built(kind):
     return model, lambda: model(*inputs)[0]
 
 
-KINDS = ["encoder", "translator", "gpt", "vit", "gat"]
+KINDS = ["encoder", "translator", "gpt", "vit", "gat", "own"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -494,6 +515,37 @@ def test_vectors_in_any_model_are_its_own():
         wanted = scores.softmax(-1) * projected.norm(dim=-1)[:, None]
     np.testing.assert_allclose(found[0], wanted, atol=1e-12)
     assert analysis.routes(run, model, progress=False).number_of_nodes() > 1
+
+
+@pytest.mark.parametrize("kind", ["gat", "own"])
+def test_gradient_rollout_over_graphs_is_of_the_slopes_of_edges(kind):
+    """An edge's share in the estimate of zeroing it is the gradient times its attention."""
+    model, run = built(kind)
+
+    def number():
+        return run().square().log().mean()
+
+    found = estimate(number, model, sample=0, renormalize=False)
+    state = torch.eye(6, dtype=torch.float64)
+    rolled = analysis.gradient_rollout(number, model)
+    for layer in range(2):
+        matrix = torch.zeros(2, 6, 6, dtype=torch.float64)
+        for edge in found[found["layer"] == layer].to_dict("records"):
+            matrix[edge["head"], edge["query"], edge["key"]] = max(-edge["estimate"], 0)
+        state = state + matrix.mean(0) @ state
+        np.testing.assert_allclose(rolled[layer], state, atol=1e-12)
+    assert (state > 0).sum() > 12
+
+
+def test_other_normalizers_have_estimates_of_zeroing_alone():
+    model, run = built("own")
+    model.layers[1].normalizer = gattn.Sparsemax()
+    with pytest.raises(CaptureError, match=r"normalizes by Sparsemax.*renormalize=False"):
+        estimate(lambda: run().sum(), model, sample=0)
+    found = estimate(lambda: run().sum(), model, sample=0, renormalize=False)
+    some = found[found["attention"] > 0].sample(8, random_state=0)
+    expected = slopes(model, lambda: run().sum(), some, False)
+    np.testing.assert_allclose(some["estimate"], expected, rtol=1e-5, atol=1e-8)
 
 
 def test_a_text_in_place_of_a_function_says_what_to_pass():

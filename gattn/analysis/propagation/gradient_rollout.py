@@ -19,11 +19,11 @@ from gattn.keep import TopK
 from gattn.models.edit.applying import parts
 from gattn.models.effects.gradients import (
     Backward,
-    LayerEdges,
     LayerOutput,
     Outputs,
     shows_values,
 )
+from gattn.models.effects.layer_edges import LayerEdges
 from gattn.models.effects.metrics import Metric, Token
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
@@ -127,17 +127,19 @@ def gradient_rollout(
 
 def _read(reading: Reading, place: Place) -> _Layer | _Edges:
     heads = list(range(reading.heads))
-    return _Layer.read(reading) if shows_values(reading) else _Edges.read(reading, heads)
+    if shows_values(reading) and not reading.lists_edges:
+        return _Layer.read(reading)
+    return _Edges.read(reading, heads)
 
 
 class _Edges(LayerEdges):
-    """A layer whose values are not seen."""
+    """A layer that lists its edges, or whose values are not seen."""
 
     def relevance(self) -> Tensor:
         """Average over heads what of each edge raises the metric, (queries, keys)."""
         assert self.gradient is not None
         key, query = self.graph.edge_index
-        found = (self.gradient * self.attention).clamp_min(0).mean(0)
+        found = (self.gradient * self.attention).clamp_min(0).mean(0).cpu()
         whole = found.new_zeros(self.graph.num_queries, self.graph.num_keys)
         return whole.index_put((query, key), found)
 

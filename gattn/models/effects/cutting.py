@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -11,14 +13,32 @@ from gattn.engines import tiles
 from gattn.engines.call import AttentionCall
 from gattn.engines.sparse import edge_products
 from gattn.engines.tiles import RowBlock
+from gattn.errors import CaptureError
 from gattn.graph.rules.keys import list_keys
 from gattn.heads.head import AttentionGraph
 from gattn.models.edit.applying import parts
-from gattn.models.effects.gradients import LayerEdges, LayerOutput
+from gattn.models.effects.gradients import LayerOutput, shows_values
+from gattn.models.effects.layer_edges import LayerEdges
 from gattn.models.read.on_graphs.seen_edges import places_in
 from gattn.models.read.reading import Reading
-from gattn.normalizers import Softmax
+from gattn.normalizers import Normalizer, Softmax
 from gattn.normalizers.base import neighbourhood_maxima, neighbourhood_sums
+
+
+def read_cuts(
+    reading: Reading, heads: list[int], renormalize: bool, name: str
+) -> CutOutputs | CutEdges:
+    """Read a call, to estimate cuts of the edges of some heads."""
+    normalizer = reading.attention.normalizer
+    if renormalize and not isinstance(normalizer, Softmax):
+        raise CaptureError(
+            f"{name} normalizes by {normalizer!r}, but how the other edges share out what a cut "
+            "edge had is known of a softmax: pass renormalize=False, or measure cuts with "
+            "gattn.effect."
+        )
+    if shows_values(reading) and not reading.lists_edges:
+        return CutOutputs.read(reading, heads, renormalize)
+    return CutEdges.of(reading, heads, renormalize)
 
 
 @dataclass(eq=False)
@@ -37,14 +57,14 @@ class CutOutputs(LayerOutput):
     @classmethod
     def read(cls, reading: Reading, heads: list[int], renormalize: bool) -> CutOutputs:
         """Read a call; without renormalizing its values suffice."""
-        call = parts(reading, heads)[0].attention
-        assert call.value is not None
-        layer = cls(heads, reading.queries.slots, call.value[0].detach().cpu())
+        (part,) = parts(reading, heads)
+        call, own = part.attention, part.own
+        layer = cls(heads, reading.queries.slots, call.value[0].detach().cpu()[own])
         if not renormalize:
             return layer
         found = [_without_strongest(call, block) for block in tiles.row_blocks(call)]
         output, rest, strongest = (
-            torch.cat([x[0].cpu() for x in some], 1) for some in zip(*found, strict=True)
+            torch.cat([x[0].cpu()[own] for x in some], 1) for some in zip(*found, strict=True)
         )
         return replace(layer, output=output, rest=rest, strongest=strongest)
 
@@ -67,7 +87,6 @@ class CutOutputs(LayerOutput):
 
 def _without_strongest(call: AttentionCall, block: RowBlock) -> tuple[Tensor, Tensor, Tensor]:
     """Return the output of some rows, that without each row's strongest edge, and its key."""
-    assert call.value is not None
     assert block.scores is not None
     keys = list_keys(block.columns, call.value.device)
     value = call.value[:, :, keys]
@@ -78,30 +97,41 @@ def _without_strongest(call: AttentionCall, block: RowBlock) -> tuple[Tensor, Te
 
 @dataclass(eq=False)
 class CutEdges(LayerEdges):
-    """Heads of a layer whose values are not seen: the gradient at attention takes their place."""
+    """A layer whose estimates are made of the gradient at the attention of each edge."""
 
+    normalizer: Normalizer = field(default_factory=Softmax)
     renormalize: bool = True
+
+    @classmethod
+    def of(cls, reading: Reading, heads: list[int], renormalize: bool) -> Self:
+        """Read a call."""
+        normalizer = reading.attention.normalizer
+        return replace(cls.read(reading, heads), normalizer=normalizer, renormalize=renormalize)
 
     def estimates(self, graph: AttentionGraph) -> Tensor:
         """Estimate the effect of cutting each edge of a head."""
-        assert self.gradient is not None
-        row = self.heads.index(graph.head or 0)
-        slope, attention, query = self.gradient[row], self.attention[row], self.graph.edge_index[1]
         some = places_in(self.graph, *graph.graph.edge_index.flip(0))
+        return self._cuts[graph.head or 0].cpu()[some]
+
+    @cached_property
+    def _cuts(self) -> Tensor:
+        """The estimate for each edge, (heads, edges)."""
+        slope, attention = self.gradient, self.attention
+        assert slope is not None
+        slope = slope.to(attention)
         if not self.renormalize:
-            return (-attention * slope)[some]
-        count = self.graph.num_queries
-        top = neighbourhood_maxima(attention, query, count)
-        is_strongest = attention == top[query]
+            return -attention * slope
+        query, count = self.graph.edge_index[1].to(slope.device), self.graph.num_queries
+        is_strongest = attention == neighbourhood_maxima(attention, query, count)[:, query]
         # Of several that are as strong, the first is taken: it holds at most half.
-        places = torch.arange(len(query)).masked_fill(~is_strongest, len(query))
-        first = places.new_full((count,), len(query)).scatter_reduce(0, query, places, "amin")
-        is_strongest &= places == first[query]
-        left = self.scores[row].masked_fill(is_strongest, -torch.inf)
-        rest = Softmax().on_edges(left, query, count)
-        of_output = neighbourhood_sums(attention * slope, query, count)[query]
-        of_cut = neighbourhood_sums((rest - attention) * slope, query, count)[query]
-        return _shared(attention, slope, of_output, of_cut, is_strongest)[some]
+        places = torch.arange(len(query), dtype=torch.float64, device=slope.device)
+        places = places.masked_fill(~is_strongest, len(query))
+        is_strongest &= places == -neighbourhood_maxima(-places, query, count)[:, query]
+        left = self.scores.masked_fill(is_strongest, -torch.inf)
+        rest = self.normalizer.on_edges(left, query, count)
+        of_output = neighbourhood_sums(attention * slope, query, count)[:, query]
+        of_cut = neighbourhood_sums((rest - attention) * slope, query, count)[:, query]
+        return _shared(attention, slope, of_output, of_cut, is_strongest)
 
 
 def _shared(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,14 +14,10 @@ from gattn.heads.head import AttentionGraph
 from gattn.heads.trace import AttentionTrace
 from gattn.keep import Keep
 from gattn.models.edit.edges import Cut
-from gattn.models.effects.cutting import CutEdges, CutOutputs
+from gattn.models.effects.cutting import CutEdges, CutOutputs, read_cuts
 from gattn.models.effects.effect import measured, told_edits
 from gattn.models.effects.effect_tables import Effects
-from gattn.models.effects.gradients import (
-    Backward,
-    Outputs,
-    shows_values,
-)
+from gattn.models.effects.gradients import Backward, Outputs
 from gattn.models.effects.metrics import Measure, Metric, Token
 from gattn.models.effects.runner import Runner
 from gattn.models.read.places import Place
@@ -125,9 +120,7 @@ def estimate(
 
     def read(reading: Reading, place: Place) -> CutOutputs | CutEdges:
         some = chosen.in_layer(place.layer, reading.heads)
-        if shows_values(reading):
-            return CutOutputs.read(reading, some, renormalize)
-        return replace(CutEdges.read(reading, some), renormalize=renormalize)
+        return read_cuts(reading, some, renormalize, f"Layer {place.layer} of {place.stack!r}")
 
     outputs = Outputs(read, lambda place: chosen.has_layer(place.layer))
     with capturing(runner.model, runner.tokenizer, keep=keep, layers=layers, heads=heads) as run:

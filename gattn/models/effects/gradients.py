@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from gattn.engines import tiles
 from gattn.errors import CaptureError, ContractError, EditError, SelectionError
-from gattn.graph.token_graph import TokenGraph
 from gattn.models.effects.asking import asked
 from gattn.models.effects.metrics import Metric, Token
 from gattn.models.read.on_graphs.seen_edges import SeenEdges
@@ -21,7 +18,6 @@ from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.run.functions import Runnable
 from gattn.models.watch.contexts import Context
-from gattn.normalizers import Softmax
 from gattn.normalizers.base import widened
 
 if TYPE_CHECKING:
@@ -45,44 +41,6 @@ class LayerOutput:
         """Take the gradient of the real rows from that of a call's output."""
         some = gradient[0, self.queries.to(gradient.device)][:, self.heads]
         return widened(some).transpose(0, 1)
-
-
-@dataclass(eq=False)
-class LayerEdges(LayerOutput):
-    """Heads of a layer that shows its attention, but not its values, on the CPU.
-
-    `scores` are (heads, edges), and so is the gradient at the attention of the edges of `graph`.
-    """
-
-    keys: Tensor
-    graph: TokenGraph
-    scores: Tensor
-
-    @classmethod
-    def read(cls, reading: Reading, heads: list[int]) -> LayerEdges:
-        """Read a call."""
-        key, query = reading.graph.edge_index
-        features = reading.attention.edge_features
-        assert features is not None
-        if not reading.lists_edges:
-            features = features[query.to(features.device), key.to(features.device)]
-        scores = features.detach().cpu().T[heads]
-        return cls(heads, reading.queries.slots, reading.keys.slots, reading.graph, scores)
-
-    @cached_property
-    def attention(self) -> Tensor:
-        """The attention (heads, edges)."""
-        return Softmax().on_edges(self.scores, self.graph.edge_index[1], self.graph.num_queries)
-
-    def take(self, gradient: Tensor, call: SeenEdges | None) -> Tensor:
-        """Take the gradient at each edge from that of a call's attention."""
-        if call is not None:
-            return call.on_graph(gradient).T[self.heads]
-        key, query = (
-            slots[ends].to(gradient.device)
-            for slots, ends in zip((self.keys, self.queries), self.graph.edge_index, strict=True)
-        )
-        return widened(gradient[0][:, query, key][self.heads]).cpu()
 
 
 def shows_values(reading: Reading) -> bool:
@@ -127,11 +85,6 @@ class Outputs(Context, Generic[L]):
             raise CaptureError(
                 f"{call.name} attends in several calls of the model, but gradients are taken of "
                 "one: run the model once, or measure cuts one by one with gattn.effect."
-            )
-        if reason := tiles.can_run(reading.attention):
-            raise CaptureError(
-                f"{call.name} attends over listed edges, of which no gradients are taken "
-                f"({reason}): measure cuts one by one with gattn.effect."
             )
         if reading.edits:
             raise EditError(

@@ -142,9 +142,8 @@ class SeenEdges(SeenCall):
         if not self.has_parallel_edges:
             return whole
         share = torch.exp(widened(self.scores).cpu() - self.merged_scores[self.places])
-        return whole * share[:, heads].nan_to_num(
-            0.0
-        )  # Edges that score -inf have no share of nothing.
+        # Edges that score -inf have no share of nothing.
+        return whole * share[:, heads].nan_to_num(0.0)
 
     def on_graph(self, gradient: Tensor) -> Tensor:
         """Give each edge of the graph the gradient at its attention, shared as parallel edges do.
