@@ -54,6 +54,10 @@ class SeenCall:
         How many calls of attention came before it, within one run of its module.
     stack : str
         The name of its stack, where the door knows.
+    is_foreign : bool
+        Whether its tokens are nodes of a graph, and no tokens whose ids the model is given.
+    token_names : mapping
+        The texts of its `tokens` and `query_tokens`, where the door knows.
     options : mapping
         All further arguments, which errors name.
     """
@@ -80,4 +84,6 @@ class SeenCall:
     projection: Tensor | None = None
     part: int = 0
     stack: str = ""
+    is_foreign: bool = False
+    token_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -33,6 +33,9 @@ class Ends:
         The type of the edges, where a module attends over several types one after another.
     read_only : str
         Why their attention must not be edited, if so.
+    names : mapping
+        The names of keys (`tokens`) and of queries (`query_tokens`), where several types of nodes
+        lie side by side.
     """
 
     module: nn.Module
@@ -43,6 +46,7 @@ class Ends:
     is_bipartite: bool = False
     kind: str = ""
     read_only: str = ""
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
@@ -82,6 +86,8 @@ class SeenEdges(SeenCall):
             query.transpose(1, 2),
             is_cross=ends.is_bipartite,
             part=part,
+            is_foreign=True,
+            token_names=ends.names,
             stack=f"{stack}, part {part + 1}" if stack and part else stack,
             ends=ends,
             scores=scores,
