@@ -3,33 +3,66 @@
 import argparse
 import json
 import os
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 from benchmarks import coverage, zoo
-from benchmarks.coverage.page import page
-from benchmarks.coverage.verdicts import WRONG, judge_all
+from benchmarks.coverage import verdicts as of_transformers
+from benchmarks.coverage.libraries import judging, results
+from benchmarks.coverage.libraries.verdict import WRONG
+from benchmarks.coverage.page import page, with_libraries
+from benchmarks.zoo.libraries import FILES
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=(coverage.__doc__ or "").splitlines()[0])
-    parser.add_argument("--models", nargs="+", default=list(zoo.MODEL_TYPES), metavar="NAME")
-    parser.add_argument("--json", metavar="PATH")
-    parser.add_argument("--markdown", metavar="PATH")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.coverage",
+        description=(coverage.__doc__ or "").splitlines()[0],
+    )
+    parser.add_argument(
+        "--library", choices=["transformers", *FILES], default="transformers", metavar="NAME"
+    )
+    parser.add_argument("--models", nargs="+", metavar="NAME", help="all by default")
+    parser.add_argument("--list", action="store_true", help="list the models, try none")
+    parser.add_argument("--json", type=Path, metavar="PATH", help="write what was found")
+    parser.add_argument(
+        "--markdown", type=Path, metavar="PATH", help="write the page, or this library's part of it"
+    )
     options = parser.parse_args()
     os.environ["HF_HUB_OFFLINE"] = "1"
-    verdicts = []
-    for verdict in judge_all(options.models):
-        verdicts.append(verdict)
-        if len(options.models) < 50 or verdict.verdict == WRONG:
-            print(f"{verdict.model_type}: {verdict.verdict} {verdict.reason}", flush=True)
-    counts = {v.verdict: sum(w.verdict == v.verdict for w in verdicts) for v in verdicts}
-    print(", ".join(f"{count} {name}" for name, count in sorted(counts.items())))
+    is_transformers = options.library == "transformers"
+    known = list(zoo.MODEL_TYPES) if is_transformers else judging.models(options.library).names()
+    names = options.models or known
+    if options.list:
+        print("\n".join(names))
+        return
+    if is_transformers:
+        found = _told(of_transformers.judge_all(names), len(names) < 50)
+    else:
+        found = _told(judging.judge_all(options.library, names), True)
     if options.json:
-        with open(options.json, "w") as file:
-            json.dump([asdict(verdict) for verdict in verdicts], file, indent=1)
-    if options.markdown:
-        with open(options.markdown, "w") as file:
-            file.write(page(verdicts))
+        options.json.write_text(json.dumps([asdict(one) for one in found], indent=1) + "\n")
+    if options.markdown and is_transformers:
+        options.markdown.write_text(with_libraries(page(found)))
+    elif options.markdown:
+        results.put(options.library, found)
+        options.markdown.write_text(with_libraries(options.markdown.read_text()))
+
+
+def _told(verdicts: Iterable[Any], tells_all: bool) -> list[Any]:
+    """Print each verdict, or only those that are wrong, and how many there are of each."""
+    found = []
+    for one in verdicts:
+        found.append(one)
+        if tells_all or one.verdict == WRONG:
+            name = getattr(one, "model_type", None) or one.name
+            print(f"{name}: {one.verdict} {one.reason}", flush=True)
+    counts = Counter(one.verdict for one in found)
+    print(", ".join(f"{count} {name}" for name, count in sorted(counts.items())))
+    return found
 
 
 if __name__ == "__main__":

@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import resource
-import time
-import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
-from typing import Any
-
-import torch
+from dataclasses import dataclass, replace
 
 from benchmarks import zoo
+from benchmarks.coverage.apart import each_apart
 from benchmarks.coverage.checks import check_capture, check_edits, difference
 from benchmarks.coverage.compared import WrongError
 from benchmarks.coverage.oracle import own_attention
 from gattn.errors import GattnError
 
-SECONDS, BYTES = 60, 12 << 30
+SECONDS = 60
 COMPLETE, CAPTURED, REFUSED, WRONG = "captured and edited", "captured", "refused", "WRONG"
 NOT_BUILT, NO_ATTENTION = "not built", "no attention"
 
@@ -98,29 +91,5 @@ def _reason(error: Exception) -> str:
 
 def judge_all(names: Sequence[str], workers: int = 2) -> Iterator[Verdict]:
     """Judge model types, each in a process that may not take too long or too much memory."""
-    context = multiprocessing.get_context("fork")
-    waiting, running = list(names), {}
-    while waiting or running:
-        while waiting and len(running) < workers:
-            name, queue = waiting.pop(0), context.SimpleQueue()
-            process = context.Process(target=_work, args=(name, queue))
-            process.start()
-            running[name] = process, queue, time.monotonic()
-        time.sleep(0.01)
-        for name, (process, queue, start) in list(running.items()):
-            late = time.monotonic() - start > SECONDS
-            if queue.empty() and process.is_alive() and not late:
-                continue
-            reason = "took too long" if late else "the process ended"
-            yield Verdict(name, NOT_BUILT, reason) if queue.empty() else Verdict(**queue.get())
-            process.kill()
-            process.join()
-            del running[name]
-
-
-def _work(name: str, queue: Any) -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (BYTES, BYTES))
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-    torch.set_num_threads(1)
-    warnings.simplefilter("ignore")
-    queue.put(asdict(judge(name)))
+    for name, verdict in each_apart(names, judge, workers=workers, seconds=SECONDS):
+        yield Verdict(name, NOT_BUILT, verdict) if isinstance(verdict, str) else verdict

@@ -35,6 +35,16 @@ def watching(watcher: Watcher) -> Iterator[None]:
         _WATCHER.reset(token)
 
 
+def watcher() -> Watcher | None:
+    """Return who watches in this context, if anyone."""
+    return _WATCHER.get()
+
+
+def set_watcher(watcher: Watcher | None) -> None:
+    """Show calls to a watcher from now on, where watchers come and go in any order."""
+    _WATCHER.set(watcher)
+
+
 def watched(module: nn.Module | None, call: AttentionCall, run: Run) -> Tensor:
     """Compute the output of a call: by the watcher if there is one, else by `run`."""
     if torch.compiler.is_compiling():  # Contexts of gattn run models uncompiled.

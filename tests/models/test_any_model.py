@@ -9,6 +9,7 @@ from torch.nn import functional as F  # noqa: N812
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from gattn import Cut, Scale, capturing, edited
+from gattn.errors import CaptureError
 
 HEADS, DIM = 4, 8
 WIDTH = HEADS * DIM
@@ -267,3 +268,68 @@ def test_contributions_of_torchs_multihead_attention(needs_weights):
         wanted = attention * sent.norm(dim=-1)
         assert graph.contribution == pytest.approx(wanted.detach().numpy().ravel(), rel=1e-9)
     torch.testing.assert_close(total + module.out_proj.bias, output[0])
+
+
+def test_tokens_are_named_by_the_caller_and_put_on_a_grid():
+    model, x = made(kernel)
+    words = ["the", "dog", "saw", "the", "old", "cat"]
+    with torch.no_grad(), capturing(model, tokens=words, grid=(2, 3)) as run:
+        model(x[:1])
+    head = run.trace[1, 2]
+    assert head.labels() == words
+    assert (head.geometry.rows, head.geometry.columns) == (2, 3)
+    with torch.no_grad(), capturing(model, tokens=words[1:]) as run:
+        model(x[:1])
+    with pytest.raises(CaptureError, match="gives 5 texts, but the stack 'blocks' has 6 tokens"):
+        _ = run.trace
+    with torch.no_grad(), capturing(model, tokens={"layers": words}) as run:
+        model(x[:1])
+    with pytest.raises(CaptureError, match=r"the stack 'layers'; the stacks are \['blocks'\]"):
+        _ = run.trace
+    with pytest.raises(CaptureError, match="one text per token"), capturing(model, tokens="the"):
+        pass
+
+
+def test_ids_are_named_by_a_tokenizer_only(tokenizer):
+    text = "the dog saw the cat"
+    ids = torch.tensor([tokenizer(text)["input_ids"]])
+    model = nn.Sequential(nn.Embedding(len(tokenizer), WIDTH), Model(kernel)).eval()
+    with torch.no_grad(), capturing(model, tokenizer) as named, capturing(model) as plain:
+        model(ids)
+    count = ids.shape[1]
+    assert "dog" in named.trace[0, 0].labels()
+    assert plain.trace[0, 0].labels() == [str(n) for n in range(count)]
+
+
+class Nested(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in "qkv")
+
+    def forward(self, x):
+        q, k, v = (part(x).unflatten(-1, (HEADS, DIM)).transpose(1, 2) for part in self.parts)
+        return F.scaled_dot_product_attention(q, k, v)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_are_read_sequence_by_sequence():
+    torch.manual_seed(0)
+    model, texts = Nested().eval(), [torch.randn(n, WIDTH) for n in (3, 5)]
+    with torch.no_grad():
+        x = torch.nested.nested_tensor(texts, layout=torch.jagged)
+        plain = model(x)
+        with capturing(model) as run:
+            watched = model(x)
+        with edited(model, Cut(head=1, query=2, key=0)):
+            cut = model(x)
+        for n, text in enumerate(texts):
+            assert torch.equal(plain.unbind()[n], watched.unbind()[n])
+            with capturing(model) as alone, edited(model, Cut(head=1, query=2, key=0)):
+                wanted = model(text[None])[0]
+            torch.testing.assert_close(cut.unbind()[n], wanted, rtol=1e-5, atol=1e-6)
+            assert len(alone.trace[0, 0].labels()) == len(text)
+            with capturing(model) as alone:
+                model(text[None])
+            for place, graph in run.traces[n].only_stack.items():
+                close = pytest.approx(alone.trace[place].to_dense(), abs=1e-6)
+                assert graph.to_dense() == close

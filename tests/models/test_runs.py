@@ -8,10 +8,12 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from torch.nn.functional import cross_entropy, kl_div
+from torch import nn
+from torch.nn.functional import cross_entropy, kl_div, scaled_dot_product_attention
+from torch_geometric.nn import GATConv
 
 import gattn
-from gattn import Cut, Scale, analysis
+from gattn import Cut, Scale, Softmax, analysis
 from gattn.errors import CaptureError, ContractError, EditError, ModelError, SelectionError
 
 IDS = [5, 17, 42, 17, 8, 33]
@@ -268,7 +270,7 @@ def test_overwhelming_edges_of_a_softmax_alone_are_as_precise():
     model = transformers_model("OpenAIGPT", "LMHeadModel", **sizes, initializer_range=0.3)
     with torch.no_grad():
         for block in model.transformer.h:
-            block.attn.c_attn.weight[:, :64] *= 12
+            block.attn.c_attn.weight[:, :64] *= 30
     found = estimate(IDS, model, target=7, other=11, sample=0)
     strongest = found[(found["attention"] > 1 - 1e-4) & (found["attention"] < 1)]
     assert len(strongest) > 5
@@ -312,6 +314,249 @@ def test_frozen_models_have_estimates(tiny):
     found = estimate(lambda: model(BATCH), model, target=7, other=11, sample=0)
     np.testing.assert_array_equal(found["estimate"], expected["estimate"])
     assert found["estimate"].abs().max() > 0.1
+
+
+# Models of any library
+
+WIDTH = 16
+
+
+class Block(nn.Module):
+    """A layer of a transformer, causal by torch's kernel, or with its softmax written out."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.way, self.norm = way, nn.LayerNorm(WIDTH)
+        self.qkv, self.out = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.mlp = nn.Sequential(nn.LayerNorm(WIDTH), nn.Linear(WIDTH, 32), nn.GELU())
+        self.back = nn.Linear(32, WIDTH)
+
+    def forward(self, x):
+        q, k, v = self.qkv(self.norm(x)).unflatten(-1, (3, 4, -1)).permute(2, 0, 3, 1, 4) * 2
+        if self.way == "kernel":
+            mixed = scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            mixed = (q @ k.mT / 2).softmax(-1) @ v
+        x = x + self.out(mixed.transpose(1, 2).flatten(2))
+        return x + self.back(self.mlp(x))
+
+
+class Stacked(nn.Module):
+    def __init__(self, way):
+        super().__init__()
+        self.embed = nn.Embedding(20, WIDTH) if way == "kernel" else nn.Conv2d(3, WIDTH, 4, 4)
+        self.blocks = nn.ModuleList(Block(way) for _ in range(2))
+        self.head = nn.Linear(WIDTH, 7)
+
+    def forward(self, x):
+        x = self.embed(x)
+        x = x if x.dim() == 3 else x.flatten(2).mT
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+class Encoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(WIDTH, 4, 32, batch_first=True)
+        self.whole, self.head = nn.TransformerEncoder(layer, 2), nn.Linear(WIDTH, 7)
+
+    def forward(self, x):
+        return self.head(self.whole(x))
+
+
+class Translator(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.whole = nn.Transformer(WIDTH, 4, 1, 2, 32, batch_first=True)
+        self.head = nn.Linear(WIDTH, 7)
+
+    def forward(self, source, target):
+        mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1]).to(target)
+        return self.head(self.whole(source, target, tgt_mask=mask))
+
+
+class Graphs(nn.Module):
+    """Two layers over a graph; two of its edges are parallel, and loops are added."""
+
+    def __init__(self):
+        super().__init__()
+        sizes = (WIDTH, 8), (16, 7)
+        self.convs = nn.ModuleList(
+            GATConv(*size, heads=2, concat=n == 0) for n, size in enumerate(sizes)
+        )
+        for conv in self.convs:
+            nn.init.normal_(conv.att_src, std=2)
+
+    def forward(self, x, edge_index):
+        for conv in self.convs:
+            x = conv(x, edge_index).tanh()
+        return x[None]
+
+
+class Own(nn.Module):
+    """Two layers of gattn, with features of edges in scores and values."""
+
+    def __init__(self):
+        super().__init__()
+        sink = Softmax(sink=torch.tensor([0.5, -0.5]).double())
+        self.layers = nn.ModuleList(
+            gattn.GraphAttention(WIDTH, 8, 2, edge_dim=3, normalizer=normalizer)
+            for normalizer in (None, sink)
+        )
+        self.head = nn.Linear(WIDTH, 7)
+
+    def forward(self, x, edge_index, edge_attr):
+        for layer in self.layers:
+            x = layer(x, edge_index, edge_attr).tanh()
+        return self.head(x)[None]
+
+
+EDGES = torch.tensor([[0, 1, 2, 3, 4, 5, 0, 2, 4, 1, 2], [1, 2, 3, 4, 5, 0, 2, 4, 0, 4, 4]])
+
+
+def built(kind):
+    """Build a model, and a function that runs it."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        if kind == "encoder":
+            model = Encoder()
+            inputs = (torch.randn(1, 6, WIDTH).double() * 2,)
+        elif kind == "translator":
+            model, inputs = Translator(), tuple(torch.randn(1, n, WIDTH).double() for n in (6, 4))
+        elif kind == "gat":
+            model, inputs = Graphs(), (torch.randn(6, WIDTH).double() * 2, EDGES)
+        elif kind == "own":
+            edges = torch.randn(EDGES.shape[1] - 1, 3).double()
+            model, inputs = Own(), (torch.randn(6, WIDTH).double() * 2, EDGES[:, :-1], edges)
+        elif kind == "gpt":
+            model, inputs = Stacked("kernel"), (torch.tensor([[3, 7, 1, 7, 12, 5]]),)
+        else:
+            model, inputs = Stacked("written"), (torch.randn(1, 3, 8, 12).double(),)
+    model = model.double().eval()
+    return model, lambda: model(*inputs)[0]
+
+
+KINDS = ["encoder", "translator", "gpt", "vit", "gat", "own"]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_effects_in_any_model_are_those_of_editing_it(kind):
+    model, run = built(kind)
+    trace = gattn.capture(run, model)
+    for name, stack in trace.stacks.items():
+        edges = [stack[0, head].graph.edge_index[:, 2].tolist() for head in (0, 1)]
+        cuts = [Cut(0, h, i, j, stack=name) for h, (j, i) in enumerate(edges)]
+        cuts += [Cut(layer=0, head=1, stack=name)]
+        found = effect(run, cuts, model, metric="logit_difference", target=1, other=4, position=0)
+        for cut, edited in zip(cuts, found["edited"], strict=True):
+            with torch.no_grad(), gattn.edited(model, cut):
+                row = run()[0]
+            assert edited == pytest.approx(float(row[1] - row[4]), abs=1e-13)
+        assert found["effect"].abs().max() > 1e-4
+    tokens = [str(n) for n in range(6)] if kind != "translator" else []
+    assert found.attrs["tokens"] == tokens
+
+
+@pytest.mark.parametrize("renormalize", [True, False])
+@pytest.mark.parametrize("kind", KINDS)
+def test_estimates_in_any_model_are_its_slopes(kind, renormalize):
+    model, run = built(kind)
+
+    def number():
+        return run().square().log().mean()
+
+    found = estimate(number, model=model, sample=4, renormalize=renormalize)
+    for _, edges in found.groupby("stack"):
+        some = edges[edges["attention"] < 0.999].sample(6, random_state=0)
+        expected = slopes(model, number, some, renormalize)
+        np.testing.assert_allclose(some["estimate"], expected, rtol=1e-5, atol=1e-8)
+        assert np.abs(expected).max() > 1e-4
+    exact = found[found["effect"].notna()]
+    assert len(exact) >= 4
+    assert found["stack"].nunique() == (3 if kind == "translator" else 1)
+
+
+@pytest.mark.parametrize("kind", ["encoder", "gpt", "vit", "gat"])
+def test_value_zeroing_in_any_model_is_that_of_its_layers(kind):
+    """Each layer is run by itself, on its own input, with one token's value zeroed."""
+    model, run = built(kind)
+    layers = {"encoder": "whole.layers", "gat": "convs"}.get(kind, "blocks")
+    layers, given = model.get_submodule(layers), []
+    hooks = [x.register_forward_pre_hook(lambda m, args: given.append(args)) for x in layers]
+    with torch.no_grad():
+        run()
+        for hook in hooks:
+            hook.remove()
+        found = analysis.value_zeroing(run, model, progress=False)
+        wanted = torch.zeros(2, 6, 6, dtype=torch.float64)
+        for n, (layer, args) in enumerate(zip(layers, given, strict=True)):
+            for key in range(6):
+                with gattn.edited(layer, Cut(key=key, renormalize=False)):
+                    changed = layer(*args).reshape(6, -1)
+                plain = layer(*args).reshape(6, -1)
+                wanted[n, :, key] = 1 - torch.cosine_similarity(plain, changed, dim=-1)
+    wanted = wanted / wanted.sum(-1, keepdim=True)
+    np.testing.assert_allclose(found, wanted, atol=1e-9)
+
+
+def test_vectors_in_any_model_are_its_own():
+    """The lengths ||A_ij W_O v_j|| of a layer, by its own formula."""
+    model, run = built("gpt")
+    found = analysis.contributions(run, model, of="head", layers=0, progress=False)
+    block = model.blocks[0]
+    with torch.no_grad():
+        x = model.embed(torch.tensor([[3, 7, 1, 7, 12, 5]]))
+        q, k, v = block.qkv(block.norm(x))[0].unflatten(-1, (3, 4, -1)).permute(1, 2, 0, 3) * 2
+        scores = (q @ k.mT / 2).masked_fill(torch.ones(6, 6).triu(1).bool(), -torch.inf)
+        weight = block.out.weight.unflatten(1, (4, 4))
+        projected = torch.einsum("hjd,ohd->hjo", v, weight)
+        wanted = scores.softmax(-1) * projected.norm(dim=-1)[:, None]
+    np.testing.assert_allclose(found[0], wanted, atol=1e-12)
+    assert analysis.routes(run, model, progress=False).number_of_nodes() > 1
+
+
+@pytest.mark.parametrize("kind", ["gat", "own"])
+def test_gradient_rollout_over_graphs_is_of_the_slopes_of_edges(kind):
+    """An edge's share in the estimate of zeroing it is the gradient times its attention."""
+    model, run = built(kind)
+
+    def number():
+        return run().square().log().mean()
+
+    found = estimate(number, model, sample=0, renormalize=False)
+    state = torch.eye(6, dtype=torch.float64)
+    rolled = analysis.gradient_rollout(number, model)
+    for layer in range(2):
+        matrix = torch.zeros(2, 6, 6, dtype=torch.float64)
+        for edge in found[found["layer"] == layer].to_dict("records"):
+            matrix[edge["head"], edge["query"], edge["key"]] = max(-edge["estimate"], 0)
+        state = state + matrix.mean(0) @ state
+        np.testing.assert_allclose(rolled[layer], state, atol=1e-12)
+    assert (state > 0).sum() > 12
+
+
+def test_other_normalizers_have_estimates_of_zeroing_alone():
+    model, run = built("own")
+    model.layers[1].normalizer = gattn.Sparsemax()
+    with pytest.raises(CaptureError, match=r"normalizes by Sparsemax.*renormalize=False"):
+        estimate(lambda: run().sum(), model, sample=0)
+    found = estimate(lambda: run().sum(), model, sample=0, renormalize=False)
+    some = found[found["attention"] > 0].sample(8, random_state=0)
+    expected = slopes(model, lambda: run().sum(), some, False)
+    np.testing.assert_allclose(some["estimate"], expected, rtol=1e-5, atol=1e-8)
+
+
+def test_a_text_in_place_of_a_function_says_what_to_pass():
+    model, run = built("gpt")
+    for ask in (lambda: effect("a text", CUTS, model), lambda: gattn.capture([3, 4], model)):
+        with pytest.raises(ModelError, match=r"pass a function that calls it.*in place of the tex"):
+            ask()
+    with pytest.raises(ModelError, match="tokenizer must be a transformers tokenizer"):
+        effect(run, CUTS, model, "gpt2")
+    with pytest.raises(ModelError, match="target='cat' needs a tokenizer"):
+        effect(run, CUTS[:1], model, metric="probability", target="cat")
 
 
 # Captures and analyses

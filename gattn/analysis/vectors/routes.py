@@ -14,7 +14,7 @@ from gattn.analysis.vectors.importances import Norm, check_norm
 from gattn.analysis.vectors.route_building import Builder, add_layer
 from gattn.analysis.vectors.route_graphs import Routes
 from gattn.errors import SelectionError
-from gattn.models.doors.opening import opened
+from gattn.models.doors.proof.opening import opened
 from gattn.models.load.token_texts import names_of
 from gattn.models.run.functions import Runnable, resolved_for
 from gattn.models.stream.decomposing import Decomposition, decompose
@@ -159,7 +159,8 @@ def _decomposed(
         found = decompose(text, model, tokenizer, read=_itself, stack=stack, progress=progress)
 
     def predicted(position: int) -> str:
-        is_read = found.stack == "decoder" or not model.config.is_encoder_decoder
+        config = getattr(model, "config", None)
+        is_read = found.stack == "decoder" or not getattr(config, "is_encoder_decoder", False)
         if not is_read or len(prediction.ids) != len(found.tokens) or not _speaks(model):
             return ""
         return names_of([prediction.ids[position]], tokenizer)[0]
@@ -173,7 +174,8 @@ def _itself(sublayer: Sublayer) -> Sublayer:
 
 def _speaks(model: PreTrainedModel) -> bool:
     """Return whether a model's logits are of tokens."""
-    return bool(model.get_output_embeddings() is not None)
+    find = getattr(model, "get_output_embeddings", None)
+    return find is not None and find() is not None
 
 
 def _notes(found: Decomposition[Sublayer], threshold: float, norm: Norm) -> list[str]:

@@ -41,7 +41,7 @@ def _part(reading: Reading, heads: list[int], edits: tuple[Edit, ...]) -> Part:
     for edit in edits:
         graph = edit.allowed(graph, reading)
     call, own = reading.attention, heads
-    if not swaps and heads != list(range(reading.heads)):
+    if reading.splits_heads and not swaps and heads != list(range(reading.heads)):
         call, own = _of_heads(call, heads), list(range(len(heads)))
     weight, normalizer = call.weight, call.normalizer
     for swap in swaps:

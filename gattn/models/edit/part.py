@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import torch
@@ -13,14 +13,12 @@ from gattn.engines import edges, tiles
 from gattn.engines.call import AttentionCall, naming_shapes
 from gattn.engines.choice import choose
 from gattn.engines.edges import EdgeBlock
-from gattn.engines.sparse import neighbour_sums
 from gattn.engines.tiles import RowBlock
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads.store.kept_edges import KeptEdges
 from gattn.models.edit.base import Edit
 from gattn.models.edit.graphs import Restrict
 from gattn.models.read.reading import Reading
-from gattn.normalizers.base import widened
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,8 +132,13 @@ class EdgePart(Part):
         if not self.after:
             return super().output()
         attention = torch.cat([block.attention for block in self.edge_blocks()], dim=-1)
-        dropout, value = self.attention.dropout, widened(self.attention.value[:, self.own])
-        attention = torch.dropout(attention, dropout, train=dropout > 0).to(value.dtype)
-        summed = neighbour_sums(attention.flatten(0, 1), value.flatten(0, 1), self.attention.edges)
-        output: Tensor = summed.unflatten(0, value.shape[:2]).to(self.attention.value.dtype)
+        call, own, matrix = self.attention, self.own, self.attention.features_to_value
+        some = replace(
+            call,
+            query=call.query[:, own],
+            key=call.key[:, own],
+            value=call.value[:, own],
+            features_to_value=None if matrix is None else matrix[own],
+        )
+        output: Tensor = edges.times_values(some, attention)
         return output

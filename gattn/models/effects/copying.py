@@ -83,7 +83,8 @@ class LayerCopies:
             raise CaptureError(f"Expected one sequence, got a batch of {len(place.queries)}.")
         self._slots = place.queries[0].slots
         self.tokens = self._prompt.texts(self.stack, found.ids[self.stack], len(self))
-        self._modules = [_layer(model, name) for name in found.names[self.stack]]
+        names = found.names[self.stack]
+        self._modules = [_layer(model, name, names) for name in names]
         # Where copies do not run side by side: what each layer is given and gives without edits.
         self._plain: list[Tensor] = []
         self._outputs: list[Tensor] = []
@@ -219,13 +220,18 @@ def _stack(known: Sequence[str], wanted: str | None) -> str:
     return wanted
 
 
-def _layer(model: nn.Module, name: str) -> nn.Module:
-    """Find the layer that an attention module is in: the member of a list in the model."""
+def _layer(model: nn.Module, name: str, names: Sequence[str]) -> nn.Module:
+    """Find the layer that an attention module is in.
+
+    That is the outermost member of a list in the model that holds no other of these modules.
+    """
     parts = name.split(".")
-    number = next((n for n, part in enumerate(parts) if part.isdigit()), None)
-    if number is None:
-        raise _unknown(model)
-    return model.get_submodule(".".join(parts[: number + 1]))
+    for number, part in enumerate(parts):
+        path = ".".join(parts[: number + 1])
+        others = [one for one in names if one != name and f"{one}.".startswith(f"{path}.")]
+        if part.isdigit() and not others:
+            return model.get_submodule(path)
+    raise _unknown(model)
 
 
 def _unknown(model: nn.Module) -> ModelError:

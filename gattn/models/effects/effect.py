@@ -49,26 +49,34 @@ def effect(
 
     Parameters
     ----------
-    text : str, sequence of int, Tensor, or mapping
-        One text, or what else `capture` takes.
+    text : str, sequence of int, Tensor, mapping, or callable
+        One text, or whatever else `capture` takes; or a function without arguments that calls
+        `model`, on any inputs and as often as it likes, such as ``lambda: model(x)[0]``. It runs
+        without gradients, once for each edit, and each call of the model in it is edited.
     edits : sequence
         What to try, one after another: an `Edit`, or several that are applied together.
     model, tokenizer
-        As in `capture`.
-    metric : str or callable
-        "kl": the divergence :math:`\sum_t p_t \ln (p_t / q_t)` in nats of the edited distribution
-        q of the next token from the plain one p; "logit_difference": the logit of `target` minus
-        the logit of `other`; "probability": that of `target`; or a function of the logits
-        (tokens, vocabulary) that returns a number.
+        As in `capture`; for a function, the PyTorch module that it calls.
+    metric : str or callable, optional
+        "kl", the default: the divergence :math:`\sum_t p_t \ln (p_t / q_t)` in nats of the edited
+        distribution q of the next token from the plain one p; "logit_difference": the logit of
+        `target` minus the logit of `other`; "probability": that of `target`; or a function of the
+        logits (tokens, vocabulary) that returns a number. What a function that runs the model
+        returns may be a number, which is the metric; logits, (classes,) or (tokens, classes),
+        or an output that has such ``logits``, for the named metrics, whose distributions are
+        the softmax over classes; or anything at all, for a function of it.
     position : int or str
         The token whose logits the named metrics read: its position, counting real tokens, from the
         end where negative, or its text. Models that classify texts have a single row of logits.
+        Of logits that a function returns, the row.
     target, other : int or str, optional
-        A token's id; text that is one token, usually with its space, such as " cat"; or a label.
+        The id of a token or a class; text that is one token, usually with its space, such as
+        " cat"; or a label.
     batch_size : int, optional
         How many edits run at once; by default as many as fit in half of a GPU's free memory, or
         in 256 MiB on a CPU, which gains nothing from more. It is halved when memory runs out, and
-        1 if the text comes with a tensor whose first axis is not the batch.
+        1 if the text comes with a tensor whose first axis is not the batch, or a function runs
+        the model.
     progress : bool
         Whether to print an estimate and a progress bar on stderr, if it takes over a second.
 
@@ -87,9 +95,11 @@ def effect(
     SelectionError
         If there is no such metric, position, token, layer or head.
     CaptureError, ModelError
-        As `capture` does; also where the model gives no logits, or a metric that is not finite.
+        As `capture` does; also where the model gives no logits, or a metric that is not finite;
+        where a function does not call the model, or returns something else when it runs again.
     ContractError
-        If a function of the logits returns no number.
+        If a metric returns no number, or a function returns nothing that can be measured, such
+        as probabilities in place of logits.
 
     References
     ----------
@@ -99,6 +109,7 @@ def effect(
     --------
     >>> cuts = [gattn.Cut(layer=n, head=h) for n in range(12) for h in range(12)]
     >>> gattn.effect("The cat sat on the", cuts, "gpt2", metric="probability", target=" mat")
+    >>> gattn.effect(lambda: vit(image)[0], [gattn.Cut(layer=3, head=1)], model=vit)
     """
     import pandas as pd
 

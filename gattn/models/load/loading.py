@@ -193,7 +193,7 @@ def input_device(model: nn.Module) -> torch.device:
     raise ModelError(META)
 
 
-def model_name(model: PreTrainedModel) -> str:
+def model_name(model: nn.Module) -> str:
     """Name a model as a trace names it."""
     config = getattr(model, "config", None)
     return name_of(str(getattr(config, "_name_or_path", "") or type(model).__name__))

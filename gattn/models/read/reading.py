@@ -79,6 +79,11 @@ class Reading:
         return int(self.attention.query.shape[1])
 
     @property
+    def splits_heads(self) -> bool:
+        """Whether some heads can be computed without the others."""
+        return True
+
+    @property
     def lists_edges(self) -> bool:
         """Whether edges are listed, rather than tokens paired."""
         return False

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import groupby, islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -13,16 +13,18 @@ from gattn.checks import whole
 from gattn.errors import CaptureError, ModelError
 from gattn.heads.trace import AttentionTrace
 from gattn.keep import Keep
-from gattn.models.doors.opening import opened
+from gattn.models.doors.proof.opening import opened
 from gattn.models.load.encoding import Encoding, Inputs, encode
 from gattn.models.load.loading import is_any_model, resolved
 from gattn.models.run.functions import RunFunction, Runnable, prepared
+from gattn.models.run.naming import Naming, Tokens
 from gattn.models.run.options import Contributions, Options
 from gattn.models.run.prompt import Prompt
 from gattn.models.run.recording import Recording
 from gattn.names.choices import HeadChoice, LayerChoice
 
 if TYPE_CHECKING:
+    from torch import nn
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from gattn.models.load.loading import Model
@@ -174,7 +176,7 @@ def _captured(prompt: Prompt, options: Options, *, keeps_logits: bool = False) -
 
 @contextmanager
 def capturing(
-    model: PreTrainedModel,
+    model: PreTrainedModel | nn.Module,
     tokenizer: PreTrainedTokenizerBase | None = None,
     *,
     keep: Keep | None = None,
@@ -182,6 +184,8 @@ def capturing(
     heads: HeadChoice = None,
     scores: bool = False,
     contributions: Contributions = False,
+    tokens: Tokens | None = None,
+    grid: tuple[int, int] | None = None,
 ) -> Iterator[Recording]:
     """Capture the attention of any call of a model, generation included.
 
@@ -200,10 +204,18 @@ def capturing(
 
     Parameters
     ----------
-    model : PreTrainedModel
-        A transformers model.
+    model : nn.Module
+        A transformers model, or any other PyTorch model that computes attention with torch's
+        functions: `scaled_dot_product_attention`, `nn.MultiheadAttention`, `flex_attention`, or a
+        softmax of scores and its product with values; or with torch-geometric. Its stacks are named
+        by the paths of its modules.
     tokenizer, keep, layers, heads, scores, contributions
-        As in `capture`.
+        As in `capture`. In models of other libraries, a tokenizer names the tokens of an input of
+        integers (batch, tokens).
+    tokens : sequence of str, or mapping of str to sequence of str, optional
+        The tokens' texts: for all stacks that have as many tokens, or by stack.
+    grid : (int, int), optional
+        How many rows and columns of patches an image has; see `AttentionTrace.on_grid`.
 
     Raises
     ------
@@ -215,11 +227,17 @@ def capturing(
     >>> with gattn.capturing(model, keep=gattn.TopK(8)) as run:
     ...     model.generate(**inputs, max_new_tokens=20)
     >>> run.trace
+
+    >>> encoder = torch.nn.TransformerEncoder(layer, 2).eval()
+    >>> with gattn.capturing(encoder, tokens=words) as run:
+    ...     encoder(x)
+    >>> run.trace[1, 3].draw()
     """
     options = Options(keep, layers, heads, scores, contributions)
     if not is_any_model(model):
-        model, tokenizer = resolved(model, tokenizer)
-    recording = Recording(model, tokenizer, options, keeps_logits=True)
+        model, tokenizer = resolved(cast("PreTrainedModel", model), tokenizer)
+    naming = Naming(tokens, grid)
+    recording = Recording(model, tokenizer, options, keeps_logits=True, naming=naming)
     with opened(model, recording):
         yield recording
     recording.finish()

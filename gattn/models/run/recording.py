@@ -23,16 +23,18 @@ from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.tracking import Tracker
 from gattn.models.run.editing import open_edits
+from gattn.models.run.naming import Naming
 from gattn.models.run.options import Options
 from gattn.models.run.projections import Projections, value_norms
 from gattn.models.run.recorded import RecordedLayer, RecordedSequence, trace_of
+from gattn.models.run.relabelling import Positions
 from gattn.models.run.sequences import Sequences
 from gattn.models.watch.contexts import Context, takes_part, tracker_of
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
 
 class Recording(Context):
@@ -40,15 +42,17 @@ class Recording(Context):
 
     def __init__(
         self,
-        model: PreTrainedModel,
+        model: nn.Module,
         tokenizer: PreTrainedTokenizerBase | None,
         options: Options,
         *,
         keeps_logits: bool = False,
+        naming: Naming | None = None,
     ) -> None:
         # The model itself may go when the context closes.
         self._kind, self._name, self._tokenizer = type(model).__name__, model_name(model), tokenizer
         self._options, self._keeps_logits = options, keeps_logits
+        self._naming = naming or Naming()
         self._projections = Projections(self)
         self._sequences = Sequences()
         self._lock = Lock()
@@ -111,10 +115,15 @@ class Recording(Context):
                 f"{call.name} shows only its softmax, not its values, so contributions are not "
                 "known: leave out contributions=."
             )
+        if self._options.contributions and reading.attention.features_to_value is not None:
+            raise CaptureError(
+                f"In {call.name} the features of edges add to their values, so contributions are "
+                "not lengths of values alone: leave out contributions=."
+            )
         layers = [self._layer(place, reading, sequence, tracker) for sequence in reading.sequences]
         for part in parts(reading, heads):
             self._check_size(part, len(layers))
-            stores = [self._store(layer, part, place) for layer in layers]
+            stores = [self._store(layer, part, place, call) for layer in layers]
             for store in stores:
                 store.begin(part.graph, reading.keys.first)
             part.store(stores, scores=self._options.scores)
@@ -160,6 +169,10 @@ class Recording(Context):
                 "separate context, prompt included."
             )
         layer.queries = queries.first + len(queries)
+        if place.sizes is not None:
+            layer.positions = layer.positions or Positions(*place.sizes, place.is_bipartite)
+            layer.positions.queries.append(queries.at)
+            layer.positions.keys.append(reading.keys.at)
         return layer
 
     def _check_size(self, part: Part, sequences: int) -> None:
@@ -170,7 +183,7 @@ class Recording(Context):
             self._size += self._options.bytes_of(edges)
         self._options.check_bytes(self._size)
 
-    def _store(self, layer: RecordedLayer, part: Part, place: Place) -> KeptEdges:
+    def _store(self, layer: RecordedLayer, part: Part, place: Place, call: SeenCall) -> KeptEdges:
         heads = tuple(part.heads)
         if heads not in layer.stores:
             if any(set(heads) & set(others) for others in layer.stores):
@@ -188,6 +201,7 @@ class Recording(Context):
             "model": self._name,
             "weight_function": repr(part.attention.weight),
             "normalizer": repr(part.attention.normalizer),
+            **call.token_names,
         }
         return layer.stores[heads]
 
@@ -208,7 +222,8 @@ class Recording(Context):
         # Multiple choice models give one row for all choices of a text.
         logits = None if logits is None or len(logits) != tracker.given.batch.size else logits
         for number, sequence in enumerate(now.run):
-            for stack in tracker.layers.depth:
+            is_named = self._tokenizer is not None or not tracker.needs_tokenizer
+            for stack in tracker.layers.depth if is_named else ():
                 sequence.ids[stack, False] = tracker.tokens.ids(stack, number)
                 if stack == "cross":
                     sequence.ids[stack, True] = tracker.tokens.ids(stack, number, is_query=True)
@@ -255,7 +270,9 @@ class Recording(Context):
         sequences = self._sequences.whole
         encodings = self.encodings
         return [
-            trace_of(one, self._name, encodings[n] if encodings else None, self._tokenizer)
+            self._naming.applied(
+                trace_of(one, self._name, encodings[n] if encodings else None, self._tokenizer)
+            )
             for n, one in enumerate(sequences)
         ]
 

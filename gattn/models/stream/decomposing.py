@@ -156,12 +156,14 @@ class _Decomposing(Context, Generic[R]):
     ) -> None:
         from tqdm import tqdm
 
-        config = model.config.get_text_config()
-        count = getattr(config, "num_hidden_layers", None) if layers is None else len(layers)
+        config: Any = getattr(model, "config", None)
+        text = config.get_text_config() if hasattr(config, "get_text_config") else None
+        count = getattr(text, "num_hidden_layers", None) if layers is None else len(layers)
         self._bar = tqdm(
             total=count, desc="decomposing", unit="layer", delay=1, disable=not progress
         )
-        self._name, self._is_encoder_decoder = model_name(model), model.config.is_encoder_decoder
+        self._name = model_name(model)
+        self._is_encoder_decoder = bool(getattr(config, "is_encoder_decoder", False))
         self._read, self._layers, self._asked = read, layers, stack
         self._running: list[RunningLayer] = []
         self._found: dict[int, R] = {}

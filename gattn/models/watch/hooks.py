@@ -9,6 +9,8 @@ from weakref import ref
 
 from torch import nn
 
+from gattn.models.watch.inside import inside
+
 
 class Hook:
     """Calls a function when a module runs, but not when a copy of it runs; keeps neither alive.
@@ -21,7 +23,10 @@ class Hook:
 
     def __call__(self, module: nn.Module, *args: Any) -> Any:
         """Call the function, if the module is the one that the hook was made for."""
-        return self._function(module, *args) if self._module() is module else None
+        if self._module() is not module:
+            return None
+        with inside():  # What it computes is not the model's.
+            return self._function(module, *args)
 
     def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
         """Make its copies do nothing."""

@@ -1,12 +1,13 @@
-"""The door to torch-geometric: its softmax over segments, wherever a module has imported it."""
+"""The door to torch-geometric: its softmax over segments, whoever calls it."""
 
 from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from functools import wraps
+from types import CodeType, FunctionType
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,58 +17,55 @@ from gattn.models.doors.graphs.ends import NotNeighboursError, find_ends, owner_
 from gattn.models.doors.graphs.putting_back import put_back
 from gattn.models.read.on_graphs.readings import read_edges
 from gattn.models.read.on_graphs.seen_edges import SeenEdges
+from gattn.models.read.runs import runs
 from gattn.models.watch.calls import Calls
 from gattn.models.watch.contexts import present
 from gattn.models.watch.taking_part import take_part
 
-_HOME = "torch_geometric.utils._softmax"
+_TAKES = ("src", "index", "ptr", "num_nodes", "dim")
 
-_wrapped: list[tuple[Callable[..., Tensor], Callable[..., Tensor]]] = []
+_plain: list[FunctionType] = []
+_watched_now: list[tuple[FunctionType, CodeType]] = []
 
 
 def watch() -> None:
-    """Wrap the softmax in every module that has it, if torch-geometric is loaded."""
-    home = sys.modules.get(_HOME)
-    if home is None:
+    """Let torch-geometric's softmax run the code of `_softmax`, if it is loaded.
+
+    The function stays the same object: whoever holds it, in a namespace, a closure or a class,
+    calls what is seen.
+    """
+    softmax = getattr(sys.modules.get("torch_geometric.utils"), "softmax", None)
+    if not isinstance(softmax, FunctionType):
         return
-    original: Callable[..., Tensor] = home.softmax
-    wrapper = _watched(original)
-    _wrapped.append((original, wrapper))
-    _replace(original, wrapper)
+    code = softmax.__code__
+    if code.co_varnames[: code.co_argcount] == _TAKES and not code.co_freevars:
+        names = softmax.__globals__, softmax.__name__, softmax.__defaults__
+        _plain[:] = [FunctionType(code, *names)]
+        _watched_now.append((softmax, code))
+        softmax.__code__ = _softmax.__code__
 
 
 def leave() -> None:
-    """Put it back, also in modules that were imported meanwhile."""
-    while _wrapped:
-        original, wrapper = _wrapped.pop()
-        _replace(wrapper, original)
+    """Put its own code back."""
+    while _watched_now:
+        softmax, code = _watched_now.pop()
+        softmax.__code__ = code
 
 
-def _replace(old: object, new: object) -> None:
-    for module in list(sys.modules.values()):
-        names = getattr(module, "__dict__", None)
-        if isinstance(names, dict):
-            for name, value in list(names.items()):
-                if value is old:
-                    names[name] = new
+def _softmax(
+    src: Tensor, index: Any = None, ptr: Any = None, num_nodes: Any = None, dim: int = 0
+) -> Tensor:
+    # This code runs with the global names of torch-geometric's function.
+    from gattn.models.doors.graphs.segments import shown
+
+    return shown(src, index, ptr, num_nodes, dim)
 
 
-def _watched(softmax: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    @wraps(softmax)
-    def watched(
-        src: Tensor,
-        index: Tensor | None = None,
-        ptr: Tensor | None = None,
-        num_nodes: int | None = None,
-        dim: int = 0,
-    ) -> Tensor:
-        attention = softmax(src, index, ptr, num_nodes, dim)
-        running = [calls for calls, _ in present() if calls.depth]
-        if not running:
-            return attention
-        return _seen(running, src, attention, index, ptr, num_nodes, dim)
-
-    return watched
+def shown(src: Tensor, *given: Any) -> Tensor:
+    """Compute torch-geometric's softmax, and let the open contexts take part in it."""
+    attention: Tensor = _plain[0](src, *given)
+    running = [calls for calls, _ in present() if calls.depth]
+    return _seen(running, src, attention, *given) if running else attention
 
 
 def _seen(
@@ -80,7 +78,7 @@ def _seen(
     dim: int,
 ) -> Tensor:
     """Let the open contexts take part, if a softmax is a model's attention."""
-    frame = sys._getframe(2)
+    frame = sys._getframe(3)
     owner = owner_of(frame, running)
     if owner is None:
         return attention
@@ -96,10 +94,11 @@ def _seen(
             f"The attention of {type(owner).__name__} cannot be read: {error}."
         ) from error
     module = ends.module if any(calls.owns(ends.module) for calls in running) else owner
+    part = 0 if ends.kind else runs.next(module)
     call = take_part(
         module,
         src,
-        lambda name: SeenEdges.of(name, replace(ends, module=module), scores, given),
+        lambda name: SeenEdges.of(name, replace(ends, module=module), scores, given, part),
         read=lambda call, place, tracker, edits: read_edges(call, place, edits),
         apply=put_back,
     )

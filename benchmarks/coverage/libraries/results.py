@@ -1,0 +1,97 @@
+"""What was found in each library, kept as JSON, and its part of the page."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from benchmarks.coverage.libraries.verdict import (
+    ALL,
+    CAPTURED,
+    EXACT,
+    LEFT_OUT,
+    NO_ATTENTION,
+    NOT_RUN,
+    REFUSED,
+    WRONG,
+    Verdict,
+)
+from benchmarks.zoo.libraries import FILES, NOTES, PACKAGES
+
+PATH = Path(__file__).with_name("results.json")
+
+
+def put(library: str, verdicts: Sequence[Verdict]) -> None:
+    """Keep a library's verdicts in place of earlier ones."""
+    kept = read()
+    packages = {name: _version(name) for name in ("torch", *PACKAGES[library])}
+    found = [{key: value for key, value in asdict(one).items() if value} for one in verdicts]
+    kept[library] = {"versions": packages, "verdicts": found}
+    text = json.dumps({name: kept[name] for name in FILES if name in kept}, indent=1)
+    PATH.write_text(text + "\n")
+
+
+def read() -> dict[str, Any]:
+    return json.loads(PATH.read_text()) if PATH.exists() else {}
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package).split("+")[0]
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def summary() -> str:
+    """Write a table of all libraries: how many models are exact, refused and so on."""
+    lines = ["| library | " + " | ".join(ALL) + " |", "|---" * (len(ALL) + 1) + "|"]
+    for library, found in read().items():
+        verdicts = [one["verdict"] for one in found["verdicts"]]
+        lines.append(f"| {library} | " + " | ".join(str(verdicts.count(one)) for one in ALL) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def parts() -> str:
+    """Write each library's part of the page."""
+    return "\n".join(_part(library, found) for library, found in read().items())
+
+
+def _part(library: str, found: dict[str, Any]) -> str:
+    verdicts = [Verdict(**one) for one in found["verdicts"]]
+    groups = {name: [one for one in verdicts if one.verdict == name] for name in ALL}
+    versions = ", ".join(f"{name} {number}" for name, number in found["versions"].items())
+    lines = [f"## {library}\n", f"{NOTES[library]} Measured with {versions}.\n"]
+    if groups[EXACT]:
+        layers = sum(one.attentions for one in groups[EXACT])
+        edits = sum(one.edits for one in groups[EXACT])
+        lines += [
+            f"Exact ({len(groups[EXACT])} models, {layers:,} layers, {edits:,} edits):\n",
+            _names(groups[EXACT]),
+        ]
+    for name in (CAPTURED, REFUSED, WRONG):
+        if groups[name]:
+            lines += [
+                f"{name[0].upper()}{name[1:]} ({len(groups[name])}):\n",
+                _reasons(groups[name]),
+            ]
+    for name in (NO_ATTENTION, LEFT_OUT, NOT_RUN):
+        if groups[name]:
+            lines += [f"{name[0].upper()}{name[1:]} ({len(groups[name])}): {_names(groups[name])}"]
+    return "\n".join(lines)
+
+
+def _names(verdicts: Sequence[Verdict]) -> str:
+    return (
+        textwrap.fill(", ".join(one.name for one in verdicts), 110, break_on_hyphens=False) + "\n"
+    )
+
+
+def _reasons(verdicts: Sequence[Verdict]) -> str:
+    lines = ["| model | reason |", "|---|---|"]
+    lines += [f"| {one.name} | {one.reason.replace('|', '/')} |" for one in verdicts]
+    return "\n".join(lines) + "\n"

@@ -1,0 +1,107 @@
+"""timm: one model of each architecture, the smallest of those made of the same attention classes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from benchmarks.coverage.libraries.case import Case, LeftOutError
+from benchmarks.zoo.libraries.randomizing import randomized
+
+NOT_TOKENS = {
+    "XCA": "channels",
+    "ChannelAttention": "channels",
+    "ChannelAttentionV2": "channels",
+    "CrossCovarianceAttn": "channels",
+    "LambdaLayer": "keys, for linear attention",
+    "LinearSelfAttention": "tokens, for one sum of all keys",
+}
+_ATTENTION = re.compile("attn|atten|transformer|block|MSA|mixer", re.I)
+_MOST_PARAMETERS = 140_000_000
+
+
+def names() -> list[str]:
+    """List the smallest model for each file and each set of classes that may hold attention."""
+    import timm
+
+    smallest: dict[tuple[str, frozenset[str]], tuple[int, str]] = {}
+    for file in timm.list_modules():
+        for name in timm.list_models(module=file):
+            with torch.device("meta"):
+                model = timm.create_model(name)
+            kinds = {type(module).__name__ for module in model.modules()}
+            key = file, frozenset(kind for kind in kinds if _ATTENTION.search(kind))
+            size = sum(p.numel() for p in model.parameters())
+            smallest[key] = min(smallest.get(key, (size, name)), (size, name))
+    return sorted(name for _, name in smallest.values())
+
+
+def build(name: str) -> Case:
+    import timm
+
+    options = {}
+    with torch.device("meta"):
+        model = timm.create_model(name)
+        if sum(p.numel() for p in model.parameters()) > _MOST_PARAMETERS:
+            options = {"depth": 2}
+            model = _shorter(name)
+    torch.manual_seed(0)
+    image = torch.randn(2, *model.default_cfg["input_size"])
+    model = randomized(lambda: timm.create_model(name, **options).eval(), image)
+    return Case(name, model, (image,), own=dropped, not_tokens=NOT_TOKENS)
+
+
+def _shorter(name: str) -> nn.Module:
+    import timm
+
+    try:
+        model = timm.create_model(name, depth=2)
+    except TypeError:
+        raise LeftOutError(f"{name} has too many parameters") from None
+    if sum(p.numel() for p in model.parameters()) > _MOST_PARAMETERS:
+        raise LeftOutError(f"{name} has too many parameters, even with two layers")
+    return model
+
+
+def dropped(case: Case) -> list[Tensor]:
+    """Return what enters the dropouts of attention when no kernel is fused."""
+    found: list[Tensor] = []
+
+    def note(module: nn.Module, args: Any) -> None:
+        found.append(args[0].detach())
+
+    drops = [
+        module
+        for name, module in case.model.named_modules()
+        if name.endswith("attn_drop") and not _is_other(case, name)
+    ]
+    with unfused(case.model):
+        handles = [drop.register_forward_pre_hook(note) for drop in drops]
+        try:
+            case.run()
+        finally:
+            for handle in handles:
+                handle.remove()
+    return found
+
+
+def _is_other(case: Case, name: str) -> bool:
+    parent = case.model.get_submodule(name.rpartition(".")[0])
+    return type(parent).__name__ in case.not_tokens
+
+
+@contextmanager
+def unfused(model: nn.Module) -> Iterator[None]:
+    fused = [module for module in model.modules() if getattr(module, "fused_attn", False)]
+    for module in fused:
+        module.fused_attn = False  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        for module in fused:
+            module.fused_attn = True  # type: ignore[assignment]

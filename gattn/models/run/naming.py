@@ -1,0 +1,84 @@
+"""Names the tokens of traces, and says where they lie, as a caller asks for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from gattn.errors import CaptureError, GattnError
+from gattn.heads.head import AttentionGraph
+from gattn.heads.stack import Stack
+from gattn.heads.trace import AttentionTrace
+
+Tokens: TypeAlias = Sequence[str] | Mapping[str, Sequence[str]]
+
+
+@dataclass(frozen=True)
+class Naming:
+    """The tokens' texts, for all stacks that have as many or by stack, and the grid of patches."""
+
+    tokens: Tokens | None = None
+    grid: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        if isinstance(self.tokens, str):
+            raise CaptureError(
+                f"tokens= takes one text per token, such as a list of words, not {self.tokens!r}."
+            )
+
+    def applied(self, trace: AttentionTrace) -> AttentionTrace:
+        """Name the tokens of a trace, and put them on the grid."""
+        if self.tokens is not None:
+            trace = self._named(trace)
+        return trace if self.grid is None else self._on_grid(trace, self.grid)
+
+    def _named(self, trace: AttentionTrace) -> AttentionTrace:
+        given = self.tokens
+        assert given is not None
+        if isinstance(given, Mapping):
+            if missing := sorted(set(given) - set(trace.stacks)):
+                raise CaptureError(
+                    f"tokens= names the stack {missing[0]!r}; the stacks are "
+                    f"{sorted(trace.stacks)}."
+                )
+            names = {stack: [str(one) for one in some] for stack, some in given.items()}
+        else:
+            names = {stack: [str(one) for one in given] for stack in trace.stacks}
+        stacks = dict(trace.stacks)
+        for stack, some in names.items():
+            heads = {place: _with_names(head, some) for place, head in stacks[stack].items()}
+            stacks[stack] = Stack(stack, heads)
+        left = [stack for stack in names if _are_same(stacks[stack], trace.stacks[stack])]
+        if left and (isinstance(given, Mapping) or len(left) == len(names)):
+            stack = left[0]
+            sizes = {head.graph.num_keys for head in trace.stacks[stack].values()}
+            raise CaptureError(
+                f"tokens= gives {len(names[stack])} texts, but the stack {stack!r} has "
+                f"{', '.join(map(str, sorted(sizes)))} tokens: give one text per token."
+            )
+        return replace(trace, stacks=stacks)
+
+    def _on_grid(self, trace: AttentionTrace, grid: tuple[int, int]) -> AttentionTrace:
+        found, error = trace, None
+        for stack in trace.stacks:
+            try:
+                found = found.on_grid(*grid, stack=stack)
+            except GattnError as wrong:
+                error = wrong
+        if found is trace and error is not None:
+            raise error
+        return found
+
+
+def _are_same(one: Stack, other: Stack) -> bool:
+    return all(one[place] is other[place] for place in one)
+
+
+def _with_names(head: AttentionGraph, names: Sequence[str]) -> AttentionGraph:
+    graph = head.graph
+    if len(names) == graph.num_tokens:
+        head = replace(head, tokens=tuple(names))
+    if graph.is_bipartite and len(names) == graph.num_queries:
+        head = replace(head, query_tokens=tuple(names))
+    return head
