@@ -219,6 +219,27 @@ def test_gradients_go_through_edits_and_estimates():
     (expected,) = torch.autograd.grad(own(x, cut).square().sum(), x)
     assert_close(found, expected)
     effect = float((own(X, cut) - own(X, graph))[4].sum().detach())
-    table = gattn.estimate(lambda: own(X, graph)[4].sum(), model=own, heads=[0, 1])
-    some = table[(table["query"] == 4) & (table["key"] == 3)]
-    assert float(some["estimate"].sum()) == pytest.approx(effect, abs=1e-5)  # heads add up
+    total = 0.0
+    for head in range(2):  # heads add up
+        table = gattn.estimate(lambda: own(X, graph)[4].sum(), model=own, heads=head)
+        some = table[(table["query"] == 4) & (table["key"] == 3)]
+        total += float(some["estimate"].sum())
+    assert total == pytest.approx(effect, abs=1e-5)
+
+
+def test_estimates_read_features_of_listed_edges():
+    own = layer(weight=Dot() + gattn.EdgeBias(2, 3))
+
+    def answer():
+        return own(X, EDGES, FEATURES)[[3, 5]].sum()
+
+    plain = answer()
+    table = gattn.estimate(answer, model=own)
+    for row in table.itertuples():
+        with edited(own, Cut(layer=0, head=row.head, query=row.query, key=row.key)):
+            effect = float((answer() - plain).detach())
+        assert row.estimate == pytest.approx(effect, abs=1e-5)
+    with pytest.raises(CaptureError, match="features of edges add to their values"):
+        gattn.estimate(
+            lambda: featured(X, EDGES, FEATURES).sum(), model=(featured := layer(edge_dim=3))
+        )

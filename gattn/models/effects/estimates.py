@@ -157,15 +157,16 @@ class _Layer(LayerOutput):
     @classmethod
     def read(cls, reading: Reading, heads: list[int], renormalize: bool) -> _Layer:
         """Read a call; without renormalizing its values suffice."""
-        call = parts(reading, heads)[0].attention
+        part = parts(reading, heads)[0]
+        call, own = part.attention, part.own
         assert call.value is not None
-        value = call.value[0].detach().cpu() if call.value.shape[-1] else None
+        value = call.value[0, own].detach().cpu() if call.value.shape[-1] else None
         layer = cls(heads, reading.queries.slots, reading.keys.slots, value)
         if not renormalize:
             return layer
         found = [_without_strongest(call, block) for block in tiles.row_blocks(call)]
         output, rest, strongest = (
-            torch.cat([x[0].cpu() for x in some], 1) for some in zip(*found, strict=True)
+            torch.cat([x[0, own].cpu() for x in some], 1) for some in zip(*found, strict=True)
         )
         return replace(layer, output=output, rest=rest, strongest=strongest)
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from gattn.engines import tiles
 from gattn.errors import CaptureError, ContractError, EditError, SelectionError
 from gattn.models.effects.asking import asked
 from gattn.models.effects.metrics import Metric, Token
@@ -87,21 +86,16 @@ class Outputs(Context, Generic[L]):
                 f"{call.name} attends in several calls of the model, but gradients are taken of "
                 "one: run the model once, or measure cuts one by one with gattn.effect."
             )
-        if reason := tiles.can_run(reading.attention):
-            raise CaptureError(
-                f"{call.name} attends over listed edges, of which no gradients are taken "
-                f"({reason}): measure cuts one by one with gattn.effect."
-            )
         if reading.edits:
             raise EditError(
                 f"{call.name} is edited, but gradients are taken of unedited attention: choose "
                 "other layers, or measure further cuts with gattn.effect."
             )
+        reading = reading.paired(call.name)
         # The model goes on with a tensor of ours, whatever the door makes of its own.
         is_attention = not call.output.shape[-1]
         if is_attention:
-            assert call.weights is not None
-            node = call.weights = _node(call.weights)
+            node = call.weights = _node(call.attention_of_pairs())
         else:
             node = call.output = _node(call.output)
         self._nodes.append((node, is_attention))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -123,13 +123,15 @@ class SeenEdges(SeenCall):
         powers = torch.exp(scores - on_each_edge(top, self.places))
         return (neighbourhood_sums(powers, self.places, count).log() + top).T
 
-    def spread(self, attention: Tensor) -> Tensor:
+    def spread(self, attention: Tensor, heads: Sequence[int] | slice = slice(None)) -> Tensor:
         """Give each edge of the model its share of the attention of the graph's edges.
 
         Parameters
         ----------
         attention : Tensor
             Shape (edges of the graph, heads).
+        heads : sequence of int, optional
+            Which heads these are, by default all.
 
         Returns
         -------
@@ -139,8 +141,23 @@ class SeenEdges(SeenCall):
         whole = attention[self.places]
         if not self.has_parallel_edges:
             return whole
-        share = torch.exp(widened(self.scores).cpu() - self.merged_scores[self.places])
+        share = torch.exp(widened(self.scores).cpu() - self.merged_scores[self.places])[:, heads]
         return whole * share.nan_to_num(0.0)  # Edges that score -inf have no share of nothing.
+
+    def attention_of_pairs(self) -> Tensor:
+        """Return its attention, (1, heads, queries, keys), 0 where no edge is."""
+        ends, heads = self.ends, self.attention.shape[1]
+        whole = self.attention.new_zeros(heads, ends.num_queries, ends.num_keys)
+        place = ends.query.to(whole.device), ends.key.to(whole.device)
+        heads_first = torch.arange(heads, device=whole.device)[:, None], *place
+        return whole.index_put(heads_first, self.attention.T, accumulate=True)[None]
+
+    def take_pairs(self) -> None:
+        """Take the edges' attention from that of pairs, if someone replaced it."""
+        if self.weights is not None:
+            known_key, known_query = self.graph.edge_index.to(self.weights.device)
+            attention = self.weights[0][:, known_query, known_key].T
+            self.attention = self.spread(attention.cpu()).to(self.attention)
 
 
 def _edge_type(name: str) -> str:
