@@ -227,19 +227,15 @@ def test_gradients_go_through_edits_and_estimates():
     assert total == pytest.approx(effect, abs=1e-5)
 
 
-def test_estimates_read_features_of_listed_edges():
-    own = layer(weight=Dot() + gattn.EdgeBias(2, 3))
+@pytest.mark.parametrize("adds_to_values", [False, True])
+def test_estimates_read_features_of_listed_edges(adds_to_values):
+    own = layer(edge_dim=3) if adds_to_values else layer(weight=Dot() + gattn.EdgeBias(2, 3))
 
     def answer():
         return own(X, EDGES, FEATURES)[[3, 5]].sum()
 
     plain = answer()
-    table = gattn.estimate(answer, model=own)
-    for row in table.itertuples():
+    for row in gattn.estimate(answer, model=own).itertuples():
         with edited(own, Cut(layer=0, head=row.head, query=row.query, key=row.key)):
             effect = float((answer() - plain).detach())
         assert row.estimate == pytest.approx(effect, abs=1e-5)
-    with pytest.raises(CaptureError, match="features of edges add to their values"):
-        gattn.estimate(
-            lambda: featured(X, EDGES, FEATURES).sum(), model=(featured := layer(edge_dim=3))
-        )

@@ -92,10 +92,6 @@ class Reading:
         """Take the edge features that an edited graph needs."""
         return features
 
-    def paired(self, name: str) -> Reading:
-        """Return it with edge features of all pairs, for those that compute whole rows."""
-        return self
-
 
 def read(
     call: SeenCall, place: Place, mask: Mask, edits: Sequence[Sequence[Edit]]

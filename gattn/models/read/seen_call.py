@@ -87,8 +87,3 @@ class SeenCall:
     is_foreign: bool = False
     token_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
-
-    def attention_of_pairs(self) -> Tensor:
-        """Return its attention, (batch, heads, queries, keys), where that is seen."""
-        assert self.weights is not None
-        return self.weights

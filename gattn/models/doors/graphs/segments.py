@@ -102,10 +102,7 @@ def _seen(
         read=lambda call, place, tracker, edits: read_edges(call, place, edits),
         apply=put_back,
     )
-    if call is None:
-        return attention
-    call.take_pairs()
-    if call.attention is given:
+    if call is None or call.attention is given:
         return attention
     return call.attention.reshape(attention.movedim(dim, 0).shape).movedim(0, dim)
 

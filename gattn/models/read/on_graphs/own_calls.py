@@ -17,7 +17,6 @@ from gattn.engines.edge_list import EdgeList
 from gattn.errors import CaptureError, EditError
 from gattn.graph.rules.edges import Edges
 from gattn.graph.token_graph import TokenGraph
-from gattn.models.read.on_graphs.readings import with_pairs
 from gattn.models.read.on_graphs.seen_edges import places_in
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
@@ -96,10 +95,6 @@ class OwnReading(Reading):
                 f"{int(query[lost])}, which has no edge features in the model: leave it out."
             )
         return features[places.to(features.device)]
-
-    def paired(self, name: str) -> Reading:
-        """Return it with edge features of all pairs, for those that compute whole rows."""
-        return with_pairs(self, name)
 
 
 def read_own(call: OwnCall, place: Place, edits: Sequence[Sequence[Edit]]) -> list[Reading]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
@@ -20,8 +20,6 @@ from gattn.normalizers.base import widened
 
 if TYPE_CHECKING:
     from gattn.models.edit.base import Edit
-
-_MOST_NUMBERS = 1 << 27
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,42 +50,6 @@ class EdgeReading(Reading):
                 "message along it. Add the edge to the edge_index that the model is called with."
             )
         return features[places]
-
-    def paired(self, name: str) -> Reading:
-        """Return it with edge features of all pairs, for those that compute whole rows."""
-        return with_pairs(self, name)
-
-
-def with_pairs(reading: Reading, name: str) -> Reading:
-    """Spread the features of listed edges over all pairs of tokens."""
-    call = reading.attention
-    features = call.edge_features
-    if call.features_to_value is not None:
-        raise CaptureError(
-            f"In {name} the features of edges add to their values, of which no gradients are "
-            "taken: measure cuts one by one with gattn.effect."
-        )
-    if features is None or features.dim() == 3:
-        return reading
-    graph = reading.graph
-    numbers = graph.num_queries * graph.num_keys * max(features.shape[1], reading.heads)
-    if numbers > _MOST_NUMBERS:
-        raise CaptureError(
-            f"{name} attends from {graph.num_queries:,} queries to {graph.num_keys:,} keys, too "
-            "many pairs to take gradients of: measure cuts one by one with gattn.effect."
-        )
-    key, query = call.edge_index
-    whole = features.new_zeros(graph.num_queries, graph.num_keys, features.shape[1])
-    whole = whole.index_put((query, key), features)
-    return Reading(
-        reading.elements,
-        reading.sequences,
-        reading.queries,
-        reading.keys,
-        replace(call, edge_features=whole),
-        reading.edits,
-        reading.groups,
-    )
 
 
 def read_edges(call: SeenEdges, place: Place, edits: Sequence[Sequence[Edit]]) -> list[Reading]:

@@ -131,7 +131,7 @@ class SeenEdges(SeenCall):
         attention : Tensor
             Shape (edges of the graph, heads).
         heads : sequence of int, optional
-            Which heads these are, by default all.
+            Which heads these are; all by default.
 
         Returns
         -------
@@ -141,23 +141,26 @@ class SeenEdges(SeenCall):
         whole = attention[self.places]
         if not self.has_parallel_edges:
             return whole
-        share = torch.exp(widened(self.scores).cpu() - self.merged_scores[self.places])[:, heads]
-        return whole * share.nan_to_num(0.0)  # Edges that score -inf have no share of nothing.
+        share = torch.exp(widened(self.scores).cpu() - self.merged_scores[self.places])
+        # Edges that score -inf have no share of nothing.
+        return whole * share[:, heads].nan_to_num(0.0)
 
-    def attention_of_pairs(self) -> Tensor:
-        """Return its attention, (1, heads, queries, keys), 0 where no edge is."""
-        ends, heads = self.ends, self.attention.shape[1]
-        whole = self.attention.new_zeros(heads, ends.num_queries, ends.num_keys)
-        place = ends.query.to(whole.device), ends.key.to(whole.device)
-        heads_first = torch.arange(heads, device=whole.device)[:, None], *place
-        return whole.index_put(heads_first, self.attention.T, accumulate=True)[None]
+    def on_graph(self, gradient: Tensor) -> Tensor:
+        """Give each edge of the graph the gradient at its attention, shared as parallel edges do.
 
-    def take_pairs(self) -> None:
-        """Take the edges' attention from that of pairs, if someone replaced it."""
-        if self.weights is not None:
-            known_key, known_query = self.graph.edge_index.to(self.weights.device)
-            attention = self.weights[0][:, known_query, known_key].T
-            self.attention = self.spread(attention.cpu()).to(self.attention)
+        Parameters
+        ----------
+        gradient : Tensor
+            That at the attention of the model's edges, shape (E, heads).
+
+        Returns
+        -------
+        Tensor
+            Shape (edges of the graph, heads), on the CPU.
+        """
+        gradient = widened(gradient).cpu()
+        whole = gradient.new_zeros(self.graph.num_edges, gradient.shape[1])
+        return whole.index_add(0, self.places, gradient * self.spread(torch.ones_like(whole)))
 
 
 def _edge_type(name: str) -> str:
