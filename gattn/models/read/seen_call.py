@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from gattn.models.read.token_maps import TokenMap
+
 LEAST = -9e3
 """An edge is absent where less than this is added to its score, since some mask by -10,000."""
 
@@ -58,6 +60,8 @@ class SeenCall:
         Whether its tokens are nodes of a graph, and no tokens whose ids the model is given.
     token_names : mapping
         The texts of its `tokens` and `query_tokens`, where the door knows.
+    tokens : TokenMap, optional
+        Which tokens its slots are, where that was proved.
     options : mapping
         All further arguments, which errors name.
     """
@@ -83,6 +87,7 @@ class SeenCall:
     is_cross: bool | None = None
     projection: Tensor | None = None
     part: int = 0
+    tokens: TokenMap | None = None
     stack: str = ""
     is_foreign: bool = False
     token_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)

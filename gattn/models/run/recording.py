@@ -27,6 +27,7 @@ from gattn.models.run.naming import Naming
 from gattn.models.run.options import Options
 from gattn.models.run.projections import Projections, value_norms
 from gattn.models.run.recorded import RecordedLayer, RecordedSequence, trace_of
+from gattn.models.run.relabelling import Positions
 from gattn.models.run.sequences import Sequences
 from gattn.models.watch.contexts import Context, takes_part, tracker_of
 
@@ -168,6 +169,10 @@ class Recording(Context):
                 "separate context, prompt included."
             )
         layer.queries = queries.first + len(queries)
+        if place.sizes is not None:
+            layer.positions = layer.positions or Positions(*place.sizes, place.is_bipartite)
+            layer.positions.queries.append(queries.at)
+            layer.positions.keys.append(reading.keys.at)
         return layer
 
     def _check_size(self, part: Part, sequences: int) -> None:
