@@ -20,18 +20,21 @@ from gattn.models.watch.inside import inside
 from gattn.models.watch.taking_part import take_part
 
 _before: ContextVar[Watcher | None] = ContextVar("watcher_before", default=None)
+_open: ContextVar[int] = ContextVar("own_layers_open", default=0)
 
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """Watch gattn's own layers until the last context of this thread or task closes."""
-    if watching.watcher() is not _seen:
+    """Watch gattn's own layers until the last of the contexts, which close in any order."""
+    if not _open.get():
         _before.set(watching.watcher())
         watching.set_watcher(_seen)
+    _open.set(_open.get() + 1)
     try:
         yield
     finally:
-        if not present() and watching.watcher() is _seen:
+        _open.set(_open.get() - 1)
+        if not _open.get():
             watching.set_watcher(_before.get())
 
 
