@@ -100,7 +100,10 @@ def page(verdicts: Sequence[Verdict]) -> str:
         _names(one for one in complete if not one.routed),
     ]
     if groups.get(CAPTURED):
-        parts += ["### Captured, but not fully compared or not edited\n", _reasons(groups[CAPTURED])]
+        parts += [
+            "### Captured, but not fully compared or not edited\n",
+            _reasons(groups[CAPTURED]),
+        ]
     if groups.get(WRONG):
         parts += ["### Wrong\n", _reasons(groups[WRONG])]
     parts += ["### Refused\n", _reasons(groups.get(REFUSED, []))]

@@ -302,12 +302,9 @@ def test_ids_are_named_by_a_tokenizer_only(tokenizer):
 
 
 class Nested(nn.Module):
-    def __init__(self, is_causal):
+    def __init__(self):
         super().__init__()
-        self.parts, self.is_causal = (
-            nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in "qkv"),
-            is_causal,
-        )
+        self.parts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in "qkv")
 
     def forward(self, x):
         q, k, v = (part(x).unflatten(-1, (HEADS, DIM)).transpose(1, 2) for part in self.parts)

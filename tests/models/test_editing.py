@@ -22,7 +22,7 @@ from gattn import (
     edited,
 )
 from gattn.errors import EditError, SelectionError
-from gattn.models.doors.opening import opened
+from gattn.models.doors.proof.opening import opened
 from gattn.models.run.editing import Editing
 
 IDS = [5, 17, 42, 17, 8, 33, 59, 3, 21]

@@ -19,7 +19,7 @@ from transformers import (
 from benchmarks import zoo
 from gattn.errors import CaptureError, EditError, ModelError
 from gattn.models.doors.attending import routes, unseen
-from gattn.models.doors.opening import opened
+from gattn.models.doors.proof.opening import opened
 from gattn.models.edit.edges import Cut, Scale
 from gattn.models.edit.swap import Swap
 from gattn.models.run.capturing import capture, capturing

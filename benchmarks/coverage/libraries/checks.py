@@ -153,7 +153,9 @@ def _found(
     best = min(errors, key=lambda pair: pair[1].error, default=None)
     if best is None or not best[1].error < TOLERANCE:
         size = tuple(shown.shape) if shown is not None else [one.shape for one in heads[:2]]
-        nearest = "none has this size" if best is None else f"the nearest is off by {best[1].error:.1e}"
+        nearest = (
+            "none has this size" if best is None else f"the nearest is off by {best[1].error:.1e}"
+        )
         which = "the library shows" if shown is not None else "gattn shows"
         other = "gattn does not" if shown is not None else "the model does not compute"
         raise WrongError(f"{which} an attention, {place}, {size}, that {other}: {nearest}")

@@ -30,7 +30,9 @@ def judge(library: str, name: str) -> Verdict:
     except LeftOutError as error:
         return Verdict(name, LEFT_OUT, str(error))
     except Exception as error:
-        return Verdict(name, NOT_RUN, f"{type(error).__name__}: {' '.join(str(error).split())[:200]}")
+        return Verdict(
+            name, NOT_RUN, f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
+        )
     return getattr(built, "examine", examine)(case)
 
 

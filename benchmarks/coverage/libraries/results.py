@@ -31,9 +31,7 @@ def put(library: str, verdicts: Sequence[Verdict]) -> None:
     """Keep a library's verdicts in place of earlier ones."""
     kept = read()
     packages = {name: _version(name) for name in ("torch", *PACKAGES[library])}
-    found = [
-        {key: value for key, value in asdict(one).items() if value} for one in verdicts
-    ]
+    found = [{key: value for key, value in asdict(one).items() if value} for one in verdicts]
     kept[library] = {"versions": packages, "verdicts": found}
     text = json.dumps({name: kept[name] for name in FILES if name in kept}, indent=1)
     PATH.write_text(text + "\n")
@@ -78,7 +76,10 @@ def _part(library: str, found: dict[str, Any]) -> str:
         ]
     for name in (CAPTURED, REFUSED, WRONG):
         if groups[name]:
-            lines += [f"{name[0].upper()}{name[1:]} ({len(groups[name])}):\n", _reasons(groups[name])]
+            lines += [
+                f"{name[0].upper()}{name[1:]} ({len(groups[name])}):\n",
+                _reasons(groups[name]),
+            ]
     for name in (NO_ATTENTION, LEFT_OUT, NOT_RUN):
         if groups[name]:
             lines += [f"{name[0].upper()}{name[1:]} ({len(groups[name])}): {_names(groups[name])}"]

@@ -6,8 +6,9 @@ compiled code is bypassed meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from threading import Lock
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -20,7 +21,7 @@ from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.graphs import own_layers, segments
 from gattn.models.doors.softmaxes import SoftmaxMode
 from gattn.models.load.loading import is_transformers
-from gattn.models.read.any_model import AnyTracker
+from gattn.models.read.any_model import AnyTracker, Proved
 from gattn.models.read.tracking import Tracker
 from gattn.models.watch.calls import Calls
 from gattn.models.watch.compiling import bypass_compiled, restore_compiled
@@ -33,10 +34,15 @@ _hooks: WeakKeyDictionary[nn.Module, tuple[int, list[Any]]] = WeakKeyDictionary(
 
 
 @contextmanager
-def attached(model: nn.Module, context: Context) -> Iterator[Calls]:
-    """Let a context take part in each call of a model, which runs as written."""
+def attached(
+    model: nn.Module, context: Context, prove: Callable[..., Proved] | None = None
+) -> Iterator[Calls]:
+    """Let a context take part in each call of a model, which runs as written.
+
+    `prove` proves what the attention of a model means that is not one of transformers.
+    """
     known = [calls for calls, _ in present() if calls.model is model]
-    calls = known[0] if known else _calls(model)
+    calls = known[0] if known else _calls(model, prove)
     join(calls, context)
     with ExitStack() as stack:
         stack.enter_context(own_layers.watched())
@@ -48,9 +54,9 @@ def attached(model: nn.Module, context: Context) -> Iterator[Calls]:
         yield calls
 
 
-def _calls(model: nn.Module) -> Calls:
+def _calls(model: nn.Module, prove: Callable[..., Proved] | None) -> Calls:
     if not is_transformers(model):
-        return Calls(model, frozenset(), FunctionMode, AnyTracker)
+        return Calls(model, frozenset(), FunctionMode, partial(AnyTracker, prove=prove))
     if not routes(model):
         return Calls(model, attending(model), SoftmaxMode)
     return Calls(model, attending(model), FunctionMode if unseen(model) else None, Tracker)

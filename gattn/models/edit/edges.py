@@ -23,8 +23,8 @@ from gattn.models.edit.tokens import (
     chosen,
     is_relative,
     listed,
+    numbers_in,
     one_by_one,
-    places_in,
 )
 
 if TYPE_CHECKING:
@@ -153,11 +153,9 @@ class Cut(_AtTokens):
         """Cut edges before normalizing."""
         if not self.renormalize:
             return graph
-        shift = reading.queries.first if graph.is_bipartite else reading.keys.first
-        rows = None if self.query is None else places_in(reading.queries, self.query) - shift
-        keys = None
-        if self.key is not None:
-            keys = places_in(reading.keys, self.key) - reading.keys.first
+        shift = 0 if graph.is_bipartite else reading.queries.first - reading.keys.first
+        rows = None if self.query is None else numbers_in(reading.queries, self.query) + shift
+        keys = None if self.key is None else numbers_in(reading.keys, self.key)
         return graph - replace(graph, rule=Crossing(rows, keys))
 
     def shared(self, attention: Tensor, block: RowBlock, reading: Reading) -> Tensor:

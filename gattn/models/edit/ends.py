@@ -78,13 +78,13 @@ class Ends:
             )
         counts = self._counts.setdefault(tracker.progress, {})
         known = counts.setdefault((place.stack, side), {})
-        begins = all(one.first == 0 for one in place.queries)
+        begins = all(not one.first or one.positions is not None for one in place.queries)
         is_step = all(len(one) <= 1 for one in place.queries)
         if begins and (place.stack, side) not in self._now:
             known.clear()
             for n, one in enumerate(place.queries if side == "query" else place.keys):
                 at = place.sequences[n]
-                known[at] = max(known.get(at, 0), one.first + len(one))
+                known[at] = max(known.get(at, 0), one.end)
             self._now.add((place.stack, side))
         elif not begins and (not is_step or (place.stack, side) in self._now):
             known.clear()

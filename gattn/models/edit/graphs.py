@@ -68,11 +68,14 @@ class Restrict(Edit):
             kind = "bipartite" if graph.is_bipartite else "a graph on one sequence"
             raise EditError(f"{self}: the model's graph is {kind}, but the given one is not.")
         _check_fits(self, given.num_queries, given.num_keys, reading)
+        is_told = queries.positions is not None or keys.positions is not None
         follows = given.rule.device is None and (not graph.is_bipartite or not queries.first)
-        if follows and not keys.first:
+        if follows and not keys.first and not is_told:
             return graph & replace(graph, rule=given.rule)
         rows = slice(queries.first, queries.first + len(queries))
-        if given.rule.device is None:
+        if is_told:
+            row, key = given.allowed(queries.at, keys.at).cpu().nonzero(as_tuple=True)
+        elif given.rule.device is None:
             positions = torch.arange(rows.start, rows.stop)
             inside = given.rule.allowed(positions[:, None], keys.first + torch.arange(len(keys)))
             row, key = inside.nonzero(as_tuple=True)
@@ -149,9 +152,20 @@ class Use(Edit):
 
     def _edges(self, rows: slice, reading: Reading) -> tuple[Tensor, Tensor, Tensor]:
         """List the edges of some rows of a call: row within these, key, attention."""
-        first = reading.queries.first
-        row, key, edges = _edges(self.graph.graph, slice(first + rows.start, first + rows.stop))
-        return row, key - reading.keys.first, torch.as_tensor(self.graph.attention[edges])
+        queries, keys, graph = reading.queries, reading.keys, self.graph.graph
+        attention = torch.as_tensor(self.graph.attention)
+        if queries.positions is None and keys.positions is None:
+            first = queries.first
+            row, key, edges = _edges(graph, slice(first + rows.start, first + rows.stop))
+            return row, key - keys.first, attention[edges]
+        number = torch.full((graph.num_keys,), -1)
+        number[keys.at] = torch.arange(len(keys))
+        found = [_edges(graph, slice(at, at + 1)) for at in queries.at[rows].tolist()]
+        row = torch.repeat_interleave(
+            torch.arange(len(found)), torch.tensor([len(key) for _, key, _ in found])
+        )
+        key = torch.cat([key for _, key, _ in found])
+        return row, number[key], torch.cat([attention[edges] for _, _, edges in found])
 
 
 def _check_begins(edit: Edit, graph: TokenGraph) -> None:
@@ -163,7 +177,7 @@ def _check_begins(edit: Edit, graph: TokenGraph) -> None:
 
 
 def _check_fits(edit: Edit, num_queries: int, num_keys: int, reading: Reading) -> None:
-    needed = [side.first + len(side) for side in (reading.queries, reading.keys)]
+    needed = [side.end for side in (reading.queries, reading.keys)]
     if num_queries < needed[0] or num_keys < needed[1]:
         raise EditError(
             f"{edit}: the graph has {num_queries} queries and {num_keys} keys, but the sequence "

@@ -106,22 +106,22 @@ def check_tokens(name: str, where: Tokens) -> None:
 
 def chosen(side: Side, where: Tokens) -> Tensor:
     """Return which of a side's tokens are meant, as booleans."""
-    end = side.first + len(side)  # numbers beyond may be too large for a tensor
-    positions = torch.arange(side.first, end)
+    end = side.end  # numbers beyond may be too large for a tensor
+    positions = side.at
     if where is None:
         return torch.ones(len(side), dtype=torch.bool)
     if isinstance(where, slice):
         start, stop = (end if n is None else min(n, end) for n in (where.start or 0, where.stop))
         return (positions >= start) & (positions < stop)
     if isinstance(where, range):
-        return torch.tensor([n in where for n in range(side.first, end)], dtype=torch.bool)
+        return torch.tensor([n in where for n in positions.tolist()], dtype=torch.bool)
     there = [n for n in listed(where) if n < end]
     return torch.isin(positions, torch.tensor(there, dtype=torch.long))
 
 
-def places_in(side: Side, where: Tokens) -> Tensor:
-    """Return the positions of a side's tokens that are meant."""
-    return chosen(side, where).nonzero()[:, 0] + side.first
+def numbers_in(side: Side, where: Tokens) -> Tensor:
+    """Return which of a side's tokens are meant, counted from its first."""
+    return chosen(side, where).nonzero()[:, 0]
 
 
 def one_by_one(where: Tokens) -> set[int | str]:

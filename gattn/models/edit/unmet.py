@@ -29,7 +29,7 @@ class Seen:
         """Note a call."""
         self.layers[place.stack] = max(self.layers.get(place.stack, 0), place.layer + 1)
         for name, sides in (("query", place.queries), ("key", place.keys)):
-            most = max((side.first + len(side) for side in sides), default=0)
+            most = max((side.end for side in sides), default=0)
             known = self.counts.get((place.stack, name), 0)
             self.counts[place.stack, name] = max(known, most)
 
@@ -63,8 +63,7 @@ class Unmet:
     def meet(self, edit: Edit, layer: int, reading: Reading) -> None:
         """Note what a call of a layer has; the edit's tokens are located."""
         for name, side in (("query", reading.queries), ("key", reading.keys)):
-            tokens = range(side.first, side.first + len(side))
-            self._named.get(name, set()).difference_update(tokens)
+            self._named.get(name, set()).difference_update(side.at.tolist())
         layers = self._named["layer"]
         if (layer in layers or not self._is_met) and edit.meets(reading):
             self._is_met = True

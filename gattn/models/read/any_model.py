@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from typing import Any
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from gattn.errors import CaptureError
 from gattn.models.hugging_face.given import Given, arguments
 from gattn.models.hugging_face.media import Belonging
 from gattn.models.read.following import Progress
+from gattn.models.read.layouts import Layout
 from gattn.models.read.modules import Modules
+from gattn.models.read.places import Place, Side
 from gattn.models.read.runs import runs
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.tracking import Tracker
+
+
+class Proved(Protocol):
+    """What was proved of a model with some kind of inputs."""
+
+    def layout(self, name: str, ordinal: int, lead: tuple[int, ...]) -> Layout | None:
+        """Return the layout of a call of attention, or refuse it with the reason."""
 
 
 class AnyModules(Modules):
@@ -37,10 +47,12 @@ class AnyModules(Modules):
         return self.note_stack(call, stack)
 
     def note_stack(self, call: SeenCall, stack: str) -> str:
-        """Note the stack of a call's module, and whether it is one of cross-attention."""
+        """Note the stack of a call's module, and what its tokens are."""
         self.stacks[self.name(call.module)] = stack
         if self._crosses(call):
             self.crossing.add(stack)
+        if call.is_foreign:
+            self.foreign.add(stack)
         return stack
 
     def __init__(self, model: nn.Module) -> None:
@@ -90,7 +102,16 @@ class AnyTracker(Tracker):
 
     modules: AnyModules
 
-    def __init__(self, model: nn.Module, known: Tracker | None = None) -> None:
+    plan: Proved | None = None
+    """What was proved of the calls of attention in the present call."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        known: Tracker | None = None,
+        prove: Callable[..., Proved] | None = None,
+    ) -> None:
+        self._prove = prove
         super().__init__(model, known)
         self.needs_tokenizer = True
 
@@ -106,6 +127,9 @@ class AnyTracker(Tracker):
         if (ids := _ids(self.inputs)) is not None:
             self.progress.note_ids(self.modules.side, ids, 0)
         self._nodes: dict[str, tuple[int, int]] = {}
+        self.plan = None
+        if self._prove is not None:
+            self.plan = self._prove(self.model, module, args, kwargs)
         self.is_calling = True
 
     def end(self, result: Any) -> None:
@@ -125,9 +149,44 @@ class AnyTracker(Tracker):
             stack = f"{call.stack} {number}"
         return self.modules.note_stack(call, stack)
 
+    def layout(self, module: nn.Module, part: int, lead: Sequence[int]) -> Layout | None:
+        """Return the layout that was proved of a call of attention."""
+        if self.plan is None:
+            return None
+        return self.plan.layout(self.modules.name(module), part, tuple(lead))
+
+    def place(self, call: SeenCall) -> Place:
+        """Return where a call of the model's attention is."""
+        tokens = call.tokens
+        if tokens is None or not tokens.is_told:
+            return super().place(call)
+        stack, layer, _ = self._numbered(call)
+        belonging = self._belonging(call, stack, 0)
+        length, slots = call.query.shape[2], call.key.shape[2]
+        if tokens.is_cross and not belonging.is_alone:
+            raise CaptureError(
+                f"{call.name} attends from groups of queries to groups of other tokens, several in "
+                "one sequence, which is not read here."
+            )
+        queries, keys = (
+            [
+                Side(torch.arange(size), n * length, at)
+                for n, at in zip(belonging.ranks, of, strict=True)
+            ]
+            for size, of in ((length, tokens.query_positions), (slots, tokens.key_positions))
+        )
+        sizes = tokens.num_queries, tokens.num_keys
+        sequences = belonging.sequences
+        return Place(
+            stack, layer, tokens.is_cross, queries, keys, sequences, tokens.is_cross, sizes
+        )
+
     def _belonging(self, call: SeenCall, stack: str, start: int) -> Belonging:
-        count = len(call.query)
-        return Belonging(list(range(count)), [0] * count)
+        if call.tokens is None:
+            count = len(call.query)
+            return Belonging(list(range(count)), [0] * count)
+        sequences = list(call.tokens.sequences)
+        return Belonging(sequences, [sequences[:n].count(one) for n, one in enumerate(sequences)])
 
     def generates(self, length: int) -> bool:
         """Return whether a call's tokens were generated: that is not known here."""

@@ -8,6 +8,8 @@ from math import prod
 
 from torch import Tensor
 
+from gattn.models.read.token_maps import TokenMap
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -19,10 +21,13 @@ class Layout:
         The sizes that the only leading dimension is made of, if it is several folded into one.
     heads : tuple of int
         Which of the leading dimensions, once split, are heads; the others are elements.
+    tokens : TokenMap, optional
+        Which tokens the slots are, where that was proved.
     """
 
     split: tuple[int, ...] = ()
     heads: tuple[int, ...] = ()
+    tokens: TokenMap | None = None
 
     def fold(self, x: Tensor, lead: Sequence[int], *, is_mask: bool = False) -> Tensor:
         """View a tensor, whose leading sizes are `lead` or 1, as (elements, heads, ...).

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 
@@ -16,14 +17,30 @@ class Side:
     """The real tokens of one sequence on one side of a call.
 
     `slots` are their places in the call's tensor; they stand at the positions `first`,
-    `first` + 1, and so on.
+    `first` + 1, and so on, unless other `positions` are told. Then they are recorded as if they
+    stood at these.
     """
 
     slots: Tensor
     first: int
+    positions: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.slots)
+
+    @property
+    def at(self) -> Tensor:
+        """The positions of its tokens."""
+        if self.positions is not None:
+            return self.positions
+        return torch.arange(self.first, self.first + len(self))
+
+    @property
+    def end(self) -> int:
+        """The position after the last one."""
+        if self.positions is None:
+            return self.first + len(self)
+        return int(self.positions.max()) + 1 if len(self.positions) else 0
 
 
 @dataclass(frozen=True)
@@ -31,7 +48,8 @@ class Place:
     """Where in the model an attention call is, and for each element of its batch, its tokens.
 
     Any call whose keys are other tokens than its queries `is_bipartite`; only where its stack is
-    one of cross-attention do the keys stay the same from step to step.
+    one of cross-attention do the keys stay the same from step to step. `sizes` are the numbers of
+    queries and keys of a sequence, where its tokens have told positions.
     """
 
     stack: str
@@ -41,6 +59,7 @@ class Place:
     keys: list[Side]
     sequences: list[int]
     is_cross: bool = False
+    sizes: tuple[int, int] | None = None
 
 
 def sides(real: Tensor, start: int, length: int) -> list[Side]:

@@ -8,6 +8,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from gattn.models.read.token_maps import TokenMap
+
 LEAST = -9e3
 """An edge is absent where less than this is added to its score, since some mask by -10,000."""
 
@@ -54,6 +56,12 @@ class SeenCall:
         How many calls of attention came before it, within one run of its module.
     stack : str
         The name of its stack, where the door knows.
+    is_foreign : bool
+        Whether its tokens are nodes of a graph, and no tokens whose ids the model is given.
+    token_names : mapping
+        The texts of its `tokens` and `query_tokens`, where the door knows.
+    tokens : TokenMap, optional
+        Which tokens its slots are, where that was proved.
     options : mapping
         All further arguments, which errors name.
     """
@@ -79,5 +87,8 @@ class SeenCall:
     is_cross: bool | None = None
     projection: Tensor | None = None
     part: int = 0
+    tokens: TokenMap | None = None
     stack: str = ""
+    is_foreign: bool = False
+    token_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)

@@ -114,15 +114,7 @@ class Tracker:
 
     def place(self, call: SeenCall) -> Place:
         """Return where a call of the model's attention is."""
-        name = self.modules.name(call.module)
-        stack = self._stack(call)
-        start = self.layers.start_of_split(call) if self.is_calling else 0
-        if start:
-            layer = self.layers.last(name)
-        elif self.is_calling:
-            layer = self.layers.next(name, stack)
-        else:
-            layer = self.layers.again(name)
+        stack, layer, start = self._numbered(call)
         is_cross = stack in self.modules.crossing
         has_other_keys = self.given.cache is None and call.query.shape[2] != call.key.shape[2]
         is_bipartite = is_cross or has_other_keys
@@ -139,6 +131,16 @@ class Tracker:
             )
         self.layers.note(call, start)
         return Place(stack, layer, is_bipartite, queries, keys, belonging.sequences, is_cross)
+
+    def _numbered(self, call: SeenCall) -> tuple[str, int, int]:
+        """Return a call's stack and layer, and where its tokens begin if it continues the last."""
+        name, stack = self.modules.name(call.module), self._stack(call)
+        start = self.layers.start_of_split(call) if self.is_calling else 0
+        if start:
+            return stack, self.layers.last(name), start
+        if self.is_calling:
+            return stack, self.layers.next(name, stack), 0
+        return stack, self.layers.again(name), 0
 
     def layout(self, module: nn.Module, part: int, lead: Sequence[int]) -> Layout | None:
         """Say what the leading dimensions of a call's tensors are, if more than their number tells.

@@ -13,7 +13,7 @@ from gattn.checks import whole
 from gattn.errors import CaptureError, ModelError
 from gattn.heads.trace import AttentionTrace
 from gattn.keep import Keep
-from gattn.models.doors.opening import opened
+from gattn.models.doors.proof.opening import opened
 from gattn.models.load.encoding import Encoding, Inputs, encode
 from gattn.models.load.loading import is_any_model, resolved
 from gattn.models.run.functions import RunFunction, Runnable, prepared

@@ -12,7 +12,7 @@ from torch import nn
 
 from gattn.edit_records import EditRecord
 from gattn.errors import EditError, ModelError
-from gattn.models.doors.opening import opened
+from gattn.models.doors.proof.opening import opened
 from gattn.models.edit.base import Edit
 from gattn.models.edit.ends import Ends
 from gattn.models.edit.tokens import KnownTokens

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from gattn.errors import CaptureError
-from gattn.models.doors.opening import opened
+from gattn.models.doors.proof.opening import opened
 from gattn.models.load.encoding import Encoding, Inputs, encode, is_text, pad
 from gattn.models.load.loading import input_device, refuse_training
 from gattn.models.load.token_texts import names_of

@@ -17,6 +17,7 @@ from gattn.heads.trace import AttentionTrace
 from gattn.models.load.encoding import Encoding
 from gattn.models.load.token_texts import names_of, words_of_run
 from gattn.models.read.following import Progress
+from gattn.models.run.relabelling import Positions
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -38,6 +39,7 @@ class RecordedLayer:
     norms: Tensor | None = None
     queries: int = 0
     generated: int = 0
+    positions: Positions | None = None
 
     def going_back(self) -> Callable[[], None]:
         """Return a function that undoes whatever is added from now on."""
@@ -183,7 +185,7 @@ def _graphs(layer: RecordedLayer, names: dict[str, Any]) -> list[AttentionGraph]
     found = []
     for heads, store in layer.stores.items():
         for graph in store.graphs(**layer.attributes[heads]):
-            fields = _fitting(graph, names) | {"generated": layer.generated}
+            fields: dict[str, Any] = {"generated": layer.generated}
             if layer.groups > 1:
                 fields["key_value_head"] = (graph.head or 0) // layer.groups
             if layer.norms is not None:
@@ -191,7 +193,10 @@ def _graphs(layer: RecordedLayer, names: dict[str, Any]) -> list[AttentionGraph]
                 norms = layer.norms[graph.head or 0].numpy()
                 name = "contribution" if layer.is_projected else "value_norm"
                 fields[name] = abs(graph.attention) * norms[key]
-            found.append(replace(graph, **fields))
+            if layer.positions is not None:
+                lengths = {n: fields.pop(n) for n in ("contribution", "value_norm") if n in fields}
+                graph = layer.positions.of(replace(graph, **lengths))
+            found.append(replace(graph, **_fitting(graph, names), **fields))
     return found
 
 

@@ -27,6 +27,7 @@ from gattn.models.run.naming import Naming
 from gattn.models.run.options import Options
 from gattn.models.run.projections import Projections, value_norms
 from gattn.models.run.recorded import RecordedLayer, RecordedSequence, trace_of
+from gattn.models.run.relabelling import Positions
 from gattn.models.run.sequences import Sequences
 from gattn.models.watch.contexts import Context, takes_part, tracker_of
 
@@ -122,7 +123,7 @@ class Recording(Context):
         layers = [self._layer(place, reading, sequence, tracker) for sequence in reading.sequences]
         for part in parts(reading, heads):
             self._check_size(part, len(layers))
-            stores = [self._store(layer, part, place) for layer in layers]
+            stores = [self._store(layer, part, place, call) for layer in layers]
             for store in stores:
                 store.begin(part.graph, reading.keys.first)
             part.store(stores, scores=self._options.scores)
@@ -168,6 +169,10 @@ class Recording(Context):
                 "separate context, prompt included."
             )
         layer.queries = queries.first + len(queries)
+        if place.sizes is not None:
+            layer.positions = layer.positions or Positions(*place.sizes, place.is_bipartite)
+            layer.positions.queries.append(queries.at)
+            layer.positions.keys.append(reading.keys.at)
         return layer
 
     def _check_size(self, part: Part, sequences: int) -> None:
@@ -178,7 +183,7 @@ class Recording(Context):
             self._size += self._options.bytes_of(edges)
         self._options.check_bytes(self._size)
 
-    def _store(self, layer: RecordedLayer, part: Part, place: Place) -> KeptEdges:
+    def _store(self, layer: RecordedLayer, part: Part, place: Place, call: SeenCall) -> KeptEdges:
         heads = tuple(part.heads)
         if heads not in layer.stores:
             if any(set(heads) & set(others) for others in layer.stores):
@@ -196,6 +201,7 @@ class Recording(Context):
             "model": self._name,
             "weight_function": repr(part.attention.weight),
             "normalizer": repr(part.attention.normalizer),
+            **call.token_names,
         }
         return layer.stores[heads]
 

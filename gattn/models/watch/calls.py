@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from types import FrameType
@@ -59,8 +59,8 @@ class Calls:
         The names of the modules that are known to attend.
     mode : type, optional
         The mode that each thread needs in order to see the model's attention, if any.
-    tracker : type
-        What follows each call: `Tracker` knows transformers' models, `AnyTracker` no library.
+    tracker : callable
+        Makes what follows each call: `Tracker` knows transformers' models, `AnyTracker` no library.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Calls:
         model: nn.Module,
         attending: AbstractSet[str] = frozenset(),
         mode: type[TorchFunctionMode] | None = None,
-        tracker: type[Tracker] = Tracker,
+        tracker: Callable[..., Tracker] = Tracker,
     ) -> None:
         self.model, self.attending, self.mode = model, attending, mode
         self._tracker_type, self._first = tracker, tracker(model)

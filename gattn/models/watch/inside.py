@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 
 _is_inside: ContextVar[bool] = ContextVar("is_inside", default=False)
@@ -14,10 +14,19 @@ def is_inside() -> bool:
     return _is_inside.get()
 
 
-@contextmanager
-def inside() -> Iterator[None]:
+def inside() -> AbstractContextManager[None]:
     """Let no door see the functions that are called."""
-    token = _is_inside.set(True)
+    return _marked(True)
+
+
+def outside() -> AbstractContextManager[None]:
+    """Let doors see them again."""
+    return _marked(False)
+
+
+@contextmanager
+def _marked(is_inside: bool) -> Iterator[None]:
+    token = _is_inside.set(is_inside)
     try:
         yield
     finally:

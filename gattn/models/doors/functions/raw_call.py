@@ -79,6 +79,8 @@ class RawCall:
         """Say it in the words of any library, with the dimensions that it has by a layout."""
         lead, running = self.lead, self.running
         is_cross = None if running is None else running.is_cross
+        if layout.tokens is not None:
+            is_cross = layout.tokens.is_cross
         projection = None if running is None else running.projection
 
         def folded(x: Tensor) -> Tensor:
@@ -105,6 +107,7 @@ class RawCall:
                 is_cross=is_cross,
                 projection=projection,
                 part=self.ordinal,
+                tokens=layout.tokens,
             )
         assert self.query is not None
         assert self.key is not None
@@ -122,6 +125,7 @@ class RawCall:
             is_cross=is_cross,
             projection=projection,
             part=self.ordinal,
+            tokens=layout.tokens,
         )
 
 

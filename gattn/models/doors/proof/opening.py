@@ -11,6 +11,7 @@ from torch import nn
 from gattn.models.doors.attaching import attached
 from gattn.models.doors.attending import routes, unseen
 from gattn.models.doors.preflight import prove
+from gattn.models.doors.proof.plan import plan_of
 from gattn.models.load.loading import as_written, is_transformers
 from gattn.models.watch.calls import Calls
 from gattn.models.watch.contexts import Context, without_contexts
@@ -33,5 +34,5 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
                 f"such as {missed[0]}: gattn can neither show nor edit it.",
                 stacklevel=4,
             )
-    with context.watching(model), attached(model, context) as calls:
+    with context.watching(model), attached(model, context, plan_of) as calls:
         yield calls

@@ -1,0 +1,1 @@
+"""Proves what each attention call of a model means, before any is trusted."""

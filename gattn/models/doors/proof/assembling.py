@@ -1,0 +1,222 @@
+"""Makes a layout of what a call's slots depend on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+import torch
+from torch import Tensor
+
+from gattn.models.doors.proof.probing import UnprovedError
+from gattn.models.doors.proof.probing.codes import NONE, SEVERAL
+from gattn.models.doors.proof.probing.dependence import Side
+from gattn.models.read.layouts import Layout
+from gattn.models.read.token_maps import TokenMap
+
+
+class AcrossBatchError(UnprovedError):
+    """Says that tokens of different elements of the supposed batch attend to each other."""
+
+
+@dataclass(frozen=True, eq=False)
+class Owner:
+    """Which element of the model's batch each index of one dimension of an input belongs to."""
+
+    dim: int | None
+    elements: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """The shape of an input that a call depends on, and its batch; None if that is not known."""
+
+    shape: tuple[int, ...]
+    owner: Owner | None
+
+
+@dataclass(frozen=True, eq=False)
+class Tokens:
+    """For one side of a call: (lead, slots) positions or None, sequences (lead,), and sizes.
+
+    `names` (lead, ...) differ between leading indices with different tokens.
+    """
+
+    names: list[Tensor]
+    positions: Tensor | None
+    sequences: Tensor | None
+    count: int
+    grid: tuple[int, ...]
+
+
+def is_settled(side: Side, source: Source) -> bool:
+    """Return whether an input has the model's batch as one dimension, and else only tokens."""
+    owner = source.owner
+    if owner is None:
+        return False
+    if not side.is_exact:
+        return True
+    if owner.dim is not None and len(owner.elements.unique()) < len(owner.elements):
+        return False
+    if side.depends.shape[1] == 1:
+        return True
+    return all(dim == owner.dim or not side.is_batch(dim) for dim in side.index)
+
+
+def tokens_of(side: Side, source: Source, slots: int) -> Tokens:
+    """Say which tokens a side's slots are."""
+    owner = source.owner
+    if owner is None:
+        raise UnprovedError("which of its tokens belong to which element of the batch is not known")
+    dims = [dim for dim in sorted(side.index) if dim != owner.dim]
+    sequences = _sequences(side, owner)
+    if not side.is_exact:
+        return Tokens([x.flatten(1).long() for x in side.marks], None, sequences, slots, ())
+    if owner.dim is not None and not side.is_batch(owner.dim):
+        raise AcrossBatchError("it attends from one element of the batch to another")
+    shape = source.shape
+    count, positions = 1, torch.zeros_like(side.depends, dtype=torch.long)
+    if owner.dim is not None:
+        ranks = _ranks(owner.elements)
+        count = int(ranks.max()) + 1
+        positions = ranks[side.index[owner.dim].clamp(min=0)]
+    for dim in dims:
+        positions = positions * shape[dim] + side.index[dim].clamp(min=0)
+        count *= shape[dim]
+    positions = torch.where(side.depends, positions, NONE)
+    folded = [] if owner.dim is None or count == prod(shape[d] for d in dims) else [count]
+    grid = tuple(shape[dim] for dim in dims) if len(dims) > 1 and not folded else ()
+    return Tokens([positions], positions, sequences, count, grid)
+
+
+def learned(slots: int) -> Tokens:
+    """Return the tokens of a side that depends on no input: learned queries, say."""
+    return Tokens([], None, None, slots, ())
+
+
+def _sequences(side: Side, owner: Owner) -> Tensor:
+    """Return the sequence of each of the leading indices."""
+    lead = len(side.depends)
+    if owner.dim is None:
+        return torch.zeros(lead, dtype=torch.long)
+    if owner.dim not in side.index:
+        raise UnprovedError("it mixes the elements of the batch before it attends")
+    index = side.index[owner.dim]
+    if bool((index == SEVERAL).any()):
+        raise UnprovedError("a slot depends on several elements of the batch")
+    return torch.where(index.amax(1) >= 0, owner.elements[index.amax(1).clamp(min=0)], NONE)
+
+
+def _ranks(elements: Tensor) -> Tensor:
+    """Count the indices that belong to the same element."""
+    ranks = torch.zeros_like(elements)
+    for one in elements.unique():
+        own = elements == one
+        ranks[own] = torch.arange(int(own.sum()))
+    return ranks
+
+
+def assembled(lead: tuple[int, ...], queries: Tokens, keys: Tokens, *, is_cross: bool) -> Layout:
+    """Make the layout of a call from the tokens on both sides."""
+    names = [*queries.names, *keys.names]
+    names += [x.sequences[:, None] for x in (queries, keys) if x.sequences is not None]
+    _, element = torch.unique(torch.cat(names, 1), dim=0, return_inverse=True)
+    layout, first = _folded(lead, element)
+    sequences = _of(first, queries.sequences, keys.sequences)
+    of_queries, of_keys = (_in_order(side, first, sequences) for side in (queries, keys))
+    counts = [queries.count, keys.count]
+    if is_cross or of_queries is None or of_keys is None:
+        for n, of_side in enumerate((of_queries, of_keys)):
+            if of_side is not None:
+                counts[n] = _without_token((of_side,), sequences, counts[n])
+    else:
+        counts = [_without_token((of_queries, of_keys), sequences, keys.count)] * 2
+    known = TokenMap(
+        tuple(int(n) for n in sequences),
+        of_queries,
+        of_keys,
+        counts[0],
+        counts[1],
+        is_cross,
+        queries.grid or keys.grid,
+    )
+    return replace(layout, tokens=known)
+
+
+def _without_token(sides: tuple[Tensor, ...], sequences: Tensor, count: int) -> int:
+    """Count all tokens of a sequence, and after them the slots that stand for none.
+
+    The queries and keys of an element that stand for none are the same if there are as many.
+    """
+    most = count
+    for one in sequences.unique().tolist():
+        number = count
+        for element in (sequences == one).nonzero()[:, 0].tolist():
+            of = [side[element] for side in sides]
+            sizes = [int((slots < 0).sum()) for slots in of]
+            for slots, size in zip(of, sizes, strict=True):
+                slots[slots < 0] = torch.arange(number, number + size)
+            number += max(sizes)
+        most = max(most, number)
+    return most
+
+
+def _of(first: Tensor, queries: Tensor | None, keys: Tensor | None) -> Tensor:
+    own = [side[first] for side in (queries, keys) if side is not None]
+    found = own[0]
+    for other in own[1:]:
+        if bool(((found != other) & (found != NONE) & (other != NONE)).any()):
+            raise UnprovedError("queries of one sequence attend to keys of another")
+        found = torch.where(found == NONE, other, found)
+    if bool((found == NONE).any()):
+        raise UnprovedError("an element has no tokens of any sequence")
+    return found
+
+
+def _in_order(side: Tokens, first: Tensor, sequences: Tensor) -> Tensor | None:
+    """Return the positions of each element's slots; None if these are its sequence in order."""
+    has_own = len(first) == len(sequences.unique())
+    if side.positions is None:
+        if not has_own:
+            raise UnprovedError(
+                "several groups of its slots belong to one sequence, and each slot mixes several "
+                "tokens, so that they cannot be told apart"
+            )
+        return None
+    positions = side.positions[first]
+    is_all = has_own and positions.shape[1] == side.count
+    if is_all and bool((positions == torch.arange(side.count)).all()):
+        return None
+    return positions
+
+
+def _folded(lead: tuple[int, ...], element: Tensor) -> tuple[Layout, Tensor]:
+    """Find which leading dimensions are heads, given each index's element."""
+    count = len(element.unique())
+    shaped = element.reshape(lead)
+    heads = tuple(
+        n
+        for n, size in enumerate(lead)
+        if size > 1 and bool((shaped == shaped.narrow(n, 0, 1)).all())
+    )
+    others = prod(size for n, size in enumerate(lead) if n not in heads)
+    split: tuple[int, ...] = ()
+    if others != count and len(lead) == 1 and lead[0] % count == 0:
+        for split, heads in (((count, lead[0] // count), (1,)), ((lead[0] // count, count), (0,))):
+            shaped = element.reshape(split)
+            if bool((shaped == shaped.narrow(heads[0], 0, 1)).all()):
+                others = count
+                break
+    if others != count:
+        raise UnprovedError(
+            f"its leading dimensions {lead} hold {count} groups of tokens in an order that is "
+            "neither elements by heads nor heads by elements"
+        )
+    for n in heads:
+        shaped = shaped.narrow(n, 0, 1)
+    numbers = torch.arange(len(element)).reshape(split or lead)
+    for n in heads:
+        numbers = numbers.narrow(n, 0, 1)
+    if len(shaped.unique()) != count:
+        raise UnprovedError("its elements are not told apart")
+    return Layout(split, heads), numbers.flatten()

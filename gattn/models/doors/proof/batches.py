@@ -1,0 +1,110 @@
+"""Finds which elements of a model's batch the inputs of its modules belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from gattn.models.doors.proof.assembling import Owner
+from gattn.models.doors.proof.probing.codes import decoded, words
+from gattn.models.doors.proof.probing.replaying import Stop
+from gattn.models.doors.proof.probing.taints import replaced, sources, with_nan
+from gattn.models.doors.proof.probing.walking import Given, Run, Walk
+from gattn.models.watch.inside import inside
+
+Places = Mapping[tuple[str, int], Given]
+
+
+class Batches:
+    """The model's batch, if it is one dimension of what the model is given.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The copy of the module that the user calls.
+    walk : Walk
+        Its runs.
+    given : tuple
+        What the user gives it.
+    places : mapping
+        What some runs of its modules were given.
+    dim : int
+        The dimension that may be the batch.
+    """
+
+    def __init__(
+        self, model: nn.Module, walk: Walk, given: Given, places: Places, dim: int
+    ) -> None:
+        self._model, self._walk, self._given, self._places = model, walk, given, places
+        self.dim = dim
+        self._own = _batched(given)
+        sizes = [x.shape[dim] for x in self._own if x.dim() > dim]
+        self.size = sizes[0] if sizes else 1
+        self._own = [x for x in self._own if x.dim() > dim and x.shape[dim] == self.size]
+        self._code = words(self.size)
+        self._marks: list[dict[tuple[str, int], list[Tensor]]] | None = None
+
+    def owner(self, run: Run, source: int) -> Owner | None:
+        """Return the dimension of an input of a run that is the batch; None if there is none."""
+        if self.size == 1:
+            return Owner(None, torch.zeros(1, dtype=torch.long))
+        if self._marks is None:
+            self._marks = [self._marked(row) for row in self._code]
+        if any(run.place not in marks for marks in self._marks):
+            return None
+        marks = torch.stack([marks[run.place][source] for marks in self._marks])
+        for dim in range(marks.dim() - 1):
+            if marks.shape[dim + 1] < self.size:
+                continue
+            others = [n + 1 for n in range(marks.dim() - 1) if n != dim]
+            own = marks.any(others) if others else marks
+            elements = decoded(own, torch.ones_like(own), self._code)
+            if bool((elements >= 0).all()) and len(elements.unique()) == self.size:
+                return Owner(dim, elements)
+        return None
+
+    def _marked(self, row: Tensor) -> dict[tuple[str, int], list[Tensor]]:
+        """Change some elements of the batch; say which numbers of each input change."""
+        given = self._given
+        for x in self._own:
+            given = replaced(given, x, _changed(x, _along(x, self.dim, row)))
+        found: dict[tuple[str, int], list[Tensor]] = {}
+
+        def entered(run: Run, module: nn.Module, now: Given) -> None:
+            if run.place in self._places:
+                before = sources(self._places[run.place])
+                pairs = zip(sources(now), before, strict=True)
+                found[run.place] = [~(x == y) for x, y in pairs]
+                if len(found) == len(self._places):
+                    raise Stop
+
+        args, kwargs = given
+        with torch.no_grad(), self._walk.following(entered), inside(), suppress(Stop):
+            self._model(*args, **kwargs)
+        return found
+
+
+def _batched(given: Given) -> list[Tensor]:
+    """List the floating-point inputs, or else the first one of integers."""
+    found = sources(given)
+    if found:
+        return found
+    leaves = [x for x in tree_leaves(given) if isinstance(x, Tensor) and x.dim() > 0]
+    return [x for x in leaves if not x.is_floating_point() and x.dtype != torch.bool][:1]
+
+
+def _changed(x: Tensor, marks: Tensor) -> Tensor:
+    """Change marked numbers: to NaN, or to other integers that the tensor holds."""
+    if x.is_floating_point():
+        return with_nan(x, marks)
+    values, place = x.unique(return_inverse=True)
+    other = values[(place + 1) % len(values)] if len(values) > 1 else (x == 0).to(x.dtype)
+    return torch.where(marks.to(x.device), other, x)
+
+
+def _along(x: Tensor, dim: int, marked: Tensor) -> Tensor:
+    return marked.reshape([-1 if n == dim else 1 for n in range(x.dim())])

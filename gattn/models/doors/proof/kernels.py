@@ -1,0 +1,120 @@
+"""Counts the attention kernels of a model below all doors, to prove that these missed none."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakTensorKeyDictionary
+
+_WHOLES = (
+    "_scaled_dot_product_",
+    "_flash_attention_forward",
+    "_efficient_attention_forward",
+    "_native_multi_head_attention",
+    "_transformer_encoder_layer_fwd",
+    "flex_attention",
+)
+_SOFTMAXES = frozenset(("_softmax", "_safe_softmax", "_masked_softmax"))
+_PARTS = frozenset(("slice", "select", "split", "split_with_sizes", "unbind", "narrow"))
+_PRODUCTS = frozenset(("mm", "bmm", "addmm", "baddbmm", "addbmm", "mv", "addmv", "dot"))
+
+
+class Kernels(TorchDispatchMode):
+    """Notes in which module each attention kernel runs.
+
+    A softmax over the last dimension is one if a product takes its numbers and no parameter.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The model, whose parameters are known.
+    where : callable
+        Returns the name of the module that runs.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self, model: nn.Module, where: Callable[[], str]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.events: list[Event] = []
+        self._where = where
+        self._parameters = {x.untyped_storage().data_ptr() for x in model.parameters()}
+        self._softmaxes: Any = WeakTensorKeyDictionary()
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run a kernel, and note it if it is attention."""
+        given = dict(kwargs or {})
+        result = func(*args, **given)
+        name = getattr(getattr(func, "overloadpacket", func), "__name__", str(func))
+        if name.startswith(_WHOLES):
+            self.events.append(Event(self._where()))
+        elif name in _SOFTMAXES:
+            self._begin(args[0], args[1:], given, result)
+        elif self._softmaxes:
+            self._follow(name, tree_leaves((args, given)), result)
+        return result
+
+    def claim(self) -> None:
+        """Note that a door saw the kernel that ran last."""
+        if self.events:
+            self.events[-1].is_seen = True
+
+    @property
+    def missed(self) -> list[str]:
+        """The modules in which kernels ran that no door saw."""
+        return [one.where for one in self.events if one.is_attention and not one.is_seen]
+
+    def _begin(self, scores: Tensor, rest: Any, given: Mapping[str, Any], result: Tensor) -> None:
+        if scores.dim() > 1:
+            dim = rest[0] if rest else given.get("dim", -1)
+            event = Event(self._where(), dim % scores.dim() == scores.dim() - 1)
+            self._softmaxes[result] = _Softmax(event, result.numel())
+
+    def _follow(self, name: str, given: Iterable[Any], result: Any) -> None:
+        tensors = [x for x in given if isinstance(x, Tensor)]
+        softmax = next((self._softmaxes[x] for x in tensors if x in self._softmaxes), None)
+        if softmax is None:
+            return
+        if name in _PRODUCTS:
+            others = [x for x in tensors if x not in self._softmaxes]
+            if all(x.untyped_storage().data_ptr() not in self._parameters for x in others):
+                if not softmax.is_counted:
+                    self.events.append(softmax.event)
+                softmax.is_counted = True
+                return
+        for x in tree_leaves(result):
+            size = x.numel() if isinstance(x, Tensor) and x.is_floating_point() else 0
+            if size == softmax.size or (name in _PARTS and 0 < size < softmax.size):
+                self._softmaxes[x] = softmax
+
+
+@dataclass(eq=False)
+class Event:
+    """A kernel that ran in a module.
+
+    A softmax over another dimension than the last one may be something else than attention.
+    """
+
+    where: str
+    is_attention: bool = True
+    is_seen: bool = False
+
+
+@dataclass(eq=False)
+class _Softmax:
+    """A softmax that is followed to the product that takes it."""
+
+    event: Event
+    size: int
+    is_counted: bool = False

@@ -1,0 +1,272 @@
+"""What was proved of a model: the layout of each of its attention calls, or why it is refused."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import RLock
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from gattn.errors import CaptureError
+from gattn.models.doors.attaching import attached
+from gattn.models.doors.functions.raw_call import RawCall, observed
+from gattn.models.doors.preflight import _like, _random_numbers_kept
+from gattn.models.doors.proof.assembling import AcrossBatchError
+from gattn.models.doors.proof.batches import Batches
+from gattn.models.doors.proof.kernels import Kernels
+from gattn.models.doors.proof.probing import UnprovedError
+from gattn.models.doors.proof.probing.alike import Alike, shapes
+from gattn.models.doors.proof.probing.replaying import Replays, Site, Sites, kept
+from gattn.models.doors.proof.probing.walking import Given, Run, Walk
+from gattn.models.doors.proof.solving import Solver, wanted
+from gattn.models.read.layouts import Layout
+from gattn.models.watch.contexts import Context, without_contexts
+from gattn.models.watch.inside import inside, outside
+
+Place = tuple[str, int]
+
+
+@dataclass(eq=False)
+class Plan:
+    """What was proved of a model with one kind of inputs.
+
+    Parameters
+    ----------
+    sites : list of (str, int)
+        The attention calls in order: the module's name, and how many calls came before within one
+        run of it.
+    layouts : dict
+        The layouts that each of them has.
+    reasons : dict
+        Why the layout of a call could not be proved.
+    refused : str
+        Why nothing of the model can be trusted; empty if there is no such reason.
+    has_fast_path : bool
+        Whether torch's own fast path would compute some of its attention, which shows nothing.
+    """
+
+    sites: list[Place] = field(default_factory=list)
+    layouts: dict[Place, list[tuple[tuple[int, ...], Layout]]] = field(default_factory=dict)
+    reasons: dict[Place, str] = field(default_factory=dict)
+    refused: str = ""
+    has_fast_path: bool = False
+    replays: int = 0
+
+    def layout(self, name: str, ordinal: int, lead: tuple[int, ...]) -> Layout:
+        """Return the layout of an attention call.
+
+        Parameters
+        ----------
+        name, ordinal : str, int
+            The module's name, and how many calls came before within this run of it.
+        lead : tuple of int
+            The sizes of the leading dimensions of its tensors.
+
+        Raises
+        ------
+        CaptureError
+            If it was not proved.
+        """
+        if self.refused:
+            raise CaptureError(f"{_REFUSED}: {self.refused}.")
+        place = name, ordinal
+        if place in self.reasons:
+            raise CaptureError(f"The attention of {name} cannot be read: {self.reasons[place]}.")
+        found = [layout for sizes, layout in self.layouts.get(place, ()) if sizes == lead]
+        if not found:
+            raise CaptureError(
+                f"{name} attends in another way than when the model was proved on the same kind of "
+                f"inputs: a call with the leading sizes {lead} did not run then."
+            )
+        if any(not _is_same(layout, found[0]) for layout in found[1:]):
+            raise CaptureError(
+                f"{name} runs several times, and attends to other tokens each time, which is not "
+                "read here."
+            )
+        return found[0]
+
+
+_REFUSED = "What this model attends to cannot be proved, and is not shown on a guess"
+_lock = RLock()
+_plans: WeakKeyDictionary[nn.Module, dict[object, Plan]] = WeakKeyDictionary()
+
+
+def plan_of(
+    model: nn.Module, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+) -> Plan:
+    """Prove what the attention calls of a model mean, once for each kind of inputs.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The model.
+    module : nn.Module
+        The model, or the part of it that is called.
+    args, kwargs
+        What it is called with.
+
+    Notes
+    -----
+    A copy of the model, which shares its parameters, runs twice on these inputs, and parts of it
+    run again, with NaN in chosen tokens, up to their first attention.
+    """
+    given: Given = args, dict(kwargs)
+    with _lock:
+        name = next(name for name, part in model.named_modules() if part is module)
+        kind = name, model.training, shapes(given)
+        known = _plans.setdefault(model, {})
+        if kind not in known:
+            known[kind] = _proved(model, name, given)
+        return known[kind]
+
+
+def _proved(model: nn.Module, name: str, given: Given) -> Plan:
+    if any(isinstance(x, Tensor) and x.is_meta for x in tree_leaves(given)):
+        return Plan(refused="it runs without numbers, on the meta device")
+    try:
+        with without_contexts(), outside(), _random_numbers_kept(model), torch.no_grad():
+            twin = _like(model)
+            with attached(twin, Context()):
+                return _Proof(twin, name, given).plan()
+    except (MemoryError, torch.OutOfMemoryError):
+        raise
+    except CaptureError as error:
+        return Plan(refused=str(error).rstrip("."))
+    except Exception as error:
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
+        return Plan(refused=f"a copy of it, run to prove what its attention means, failed ({said})")
+
+
+class _Proof:
+    def __init__(self, model: nn.Module, name: str, given: Given) -> None:
+        self._model, self._called, self._given = model, model.get_submodule(name), kept(given)
+        self._walk = Walk(model)
+        self._alike = Alike()
+        self._plan = Plan()
+
+    def plan(self) -> Plan:
+        plan = self._plan
+        sites, watched = self._watched()
+        if plan.refused:
+            return plan
+        needed = wanted(sites, self._model, self._alike)
+        places, plain = self._plain(needed)
+        if not _are_same(watched, plain):
+            plan.refused = "its output changes while its attention is watched"
+            return plan
+        plan.sites = [site.place for site in sites]
+        replays = Replays(self._model, self._walk, places)
+        solver = Solver(self._model, replays, self._alike)
+        self._solve(sites, solver, places)
+        plan.replays = replays.count
+        return plan
+
+    def _watched(self) -> tuple[list[Site], Any]:
+        """Run the model once with its attention seen, and compare that with its kernels."""
+        sites = Sites(self._walk)
+        kernels = Kernels(self._model, lambda: self._walk.innermost)
+
+        def entered(run: Run, module: nn.Module, given: Given) -> None:
+            run.shapes = shapes(given)
+
+        fast = torch.backends.mha.get_fastpath_enabled()
+        self._plan.has_fast_path = fast and any(
+            isinstance(one, nn.MultiheadAttention) for one in self._model.modules()
+        )
+
+        def see(call: RawCall) -> None:
+            kernels.claim()
+            sites(call)
+
+        with _without_fast_path(), self._walk.following(entered), observed(see), kernels:
+            output = self._run()
+        if kernels.missed:
+            self._plan.refused = _unseen(self._model, kernels.missed)
+        return sites.found, output
+
+    def _run(self) -> Any:
+        """Run the model on copies of its inputs, with the same random numbers each time."""
+        random.seed(0)
+        torch.manual_seed(0)
+        args, kwargs = kept(self._given)
+        return self._called(*args, **kwargs)
+
+    def _plain(self, needed: Mapping[Place, Run]) -> tuple[dict[Place, Given], Any]:
+        """Run the model as it is, and keep what some of its modules are given."""
+        places: dict[Place, Given] = {}
+
+        def entered(run: Run, module: nn.Module, given: Given) -> None:
+            if run.place in needed:
+                places[run.place] = kept(given)
+
+        with _without_fast_path(), self._walk.following(entered), inside():
+            return places, self._run()
+
+    def _solve(self, sites: list[Site], solver: Solver, places: dict[Place, Given]) -> None:
+        tried: list[tuple[bool, dict[Place, list[Any]], dict[Place, str]]] = []
+        for dim in (0, 1):
+            batches = Batches(self._called, self._walk, self._given, places, dim)
+            layouts: dict[Place, list[Any]] = {}
+            reasons: dict[Place, str] = {}
+            is_good = True
+            for site in sites:
+                try:
+                    layout, is_settled = solver.layout(site, batches)
+                except UnprovedError as error:
+                    reasons[site.place] = str(error)
+                    is_good = False
+                    if isinstance(error, AcrossBatchError):
+                        break
+                else:
+                    layouts.setdefault(site.place, []).append((site.lead, layout))
+                    is_good &= is_settled
+            tried.append((is_good, layouts, reasons))
+            if is_good:
+                break
+        best = max(tried, key=lambda one: (one[0], len(one[1]), -len(one[2])))
+        self._plan.layouts, self._plan.reasons = best[1], best[2]
+
+
+def _is_same(one: Layout, other: Layout) -> bool:
+    first, second = one.tokens, other.tokens
+    if (one.split, one.heads) != (other.split, other.heads) or first is None or second is None:
+        return False
+    pairs = ((first.queries, second.queries), (first.keys, second.keys))
+    return (first.sequences, first.is_cross) == (second.sequences, second.is_cross) and all(
+        x is y or (x is not None and y is not None and torch.equal(x, y)) for x, y in pairs
+    )
+
+
+@contextmanager
+def _without_fast_path() -> Iterator[None]:
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    try:
+        yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
+
+
+def _unseen(model: nn.Module, missed: list[str]) -> str:
+    """Name a module in which attention ran that was not seen."""
+    kind = type(model.get_submodule(missed[0])).__name__
+    where = f"{missed[0]} ({kind})" if missed[0] else kind
+    return (
+        f"{where} computes attention that cannot be seen, in {len(missed)} places: code that is "
+        "scripted, traced or inside a custom autograd function hides it"
+    )
+
+
+def _are_same(one: Any, other: Any) -> bool:
+    first, second = ([x for x in tree_leaves(y) if isinstance(x, Tensor)] for y in (one, other))
+    return len(first) == len(second) and all(
+        x.shape == y.shape and bool(((x == y) | ((x != x) & (y != y))).all())
+        for x, y in zip(first, second, strict=True)
+    )

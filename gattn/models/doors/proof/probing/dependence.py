@@ -1,0 +1,140 @@
+"""Finds on which positions of a module's input the slots of an attention call depend."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from gattn.models.doors.proof.probing.codes import NONE, decoded, words
+from gattn.models.doors.proof.probing.taints import Reached
+
+Probe = Callable[[Tensor], Reached]
+"""Runs a module with NaN where booleans, which broadcast to its input, are true."""
+
+
+@dataclass(eq=False)
+class Side:
+    """How the queries or the keys of a call depend on one input.
+
+    Parameters
+    ----------
+    depends : Tensor (lead, slots)
+        Which slots depend on it at all.
+    apart, batch : set of int
+        The dimensions whose indices reach different slots, and those of them whose indices reach
+        all slots of an element or none.
+    index : dict
+        For a dimension, the index that each slot (lead, slots) depends on.
+    marks : list of Tensor (lead, runs, slots)
+        The slots that were marked in the runs of a code.
+    """
+
+    depends: Tensor
+    apart: set[int] = field(default_factory=set)
+    batch: set[int] = field(default_factory=set)
+    index: dict[int, Tensor] = field(default_factory=dict)
+    marks: list[Tensor] = field(default_factory=list)
+
+    @property
+    def tells_tokens(self) -> bool:
+        """Whether slots of one element depend on different positions."""
+        has_one = self.depends.shape[1] == 1
+        return bool(self.apart if has_one else self.apart - self.batch)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether each slot depends on one position or none."""
+        return bool(self.index) and all(bool((x >= NONE).all()) for x in self.index.values())
+
+    def is_batch(self, dim: int) -> bool:
+        """Whether the slots of each element have one index along a dimension."""
+        index = self.index[dim]
+        most = index.amax(1, keepdim=True)
+        return bool((index >= NONE).all()) and bool((index == most)[index != NONE].all())
+
+    def note(self, dim: int, seen: Tensor, known: Tensor) -> None:
+        """Learn from a run in which one index of a dimension was marked."""
+        sure = self.depends & known
+        if bool((sure & ~seen).any()):
+            self.apart.add(dim)
+            if bool(((seen | ~sure).all(1) | (~seen | ~sure).all(1)).all()):
+                self.batch.add(dim)
+
+    def learn(self, dim: int, seen: Tensor, known: Tensor, code: Tensor) -> None:
+        """Learn from the runs of a code over a dimension, (runs, lead, slots)."""
+        self.index[dim] = decoded(seen, known, code)
+        self.marks.append((seen & known).movedim(0, 1))
+
+
+@dataclass(eq=False)
+class Dependence:
+    """How a call depends on one input of some shape."""
+
+    shape: tuple[int, ...]
+    queries: Side
+    keys: Side
+
+    @property
+    def sides(self) -> tuple[Side, Side]:
+        """Both sides."""
+        return self.queries, self.keys
+
+    def complete(self, probe: Probe) -> None:
+        """Find the index that each slot depends on, dimension by dimension."""
+        for dim, size in enumerate(self.shape):
+            if not any(dim in side.apart and dim not in side.index for side in self.sides):
+                continue
+            code = words(size)
+            runs = [_both(probe(self.along(dim, row))) for row in code]
+            for n, side in enumerate(self.sides):
+                if dim in side.apart:
+                    seen, known = (torch.stack([run[n][m] for run in runs]) for m in (0, 1))
+                    side.learn(dim, seen, known, code)
+        for side in self.sides:
+            if side.index:
+                side.depends = torch.stack([x != NONE for x in side.index.values()]).any(0)
+
+    def along(self, dim: int, marked: Tensor) -> Tensor:
+        """Shape marks of one dimension's indices so that they broadcast to the input."""
+        return marked.reshape([-1 if n == dim else 1 for n in range(len(self.shape))])
+
+
+def outlined(shape: tuple[int, ...], probe: Probe) -> Dependence:
+    """Find which dimensions of an input tell slots apart, with one run for each."""
+    whole = probe(torch.ones((), dtype=torch.bool))
+    found = Dependence(shape, *(Side(seen | ~known) for seen, known in _both(whole)))
+    for dim, size in enumerate(shape):
+        if size > 1 and any(bool(side.depends.any()) for side in found.sides):
+            one = found.along(dim, torch.arange(size) == size // 2)
+            for side, (seen, known) in zip(found.sides, _both(probe(one)), strict=True):
+                side.note(dim, seen, known)
+    return found
+
+
+def plainly(shape: tuple[int, ...], lead: tuple[int, ...], probe: Probe) -> Dependence | None:
+    """Prove by two runs that (batch, tokens, channels) is attended to as (batch, heads, tokens, .).
+
+    In each of them another half of the tokens is marked. Returns None if that is not so.
+    """
+    batch, tokens, _ = shape
+    order = torch.randperm(batch * tokens, generator=torch.Generator().manual_seed(0))
+    half = (order < batch * tokens // 2).reshape(batch, tokens)
+    for marks in (half, ~half):
+        wanted = marks[:, None].expand(batch, lead[1], tokens).reshape(-1, tokens)
+        for seen, known in _both(probe(marks[..., None])):
+            if seen.shape != wanted.shape or bool(((seen != wanted) & known).any()):
+                return None
+    element = torch.arange(batch).repeat_interleave(lead[1])[:, None].expand(-1, tokens)
+    index = {1: torch.arange(tokens).expand(len(element), -1)} if tokens > 1 else {}
+    if batch > 1:
+        index[0] = element
+    batched = {0} & set(index)
+    depends = torch.ones_like(element, dtype=torch.bool)
+    return Dependence(shape, *(Side(depends, set(index), batched, dict(index)) for _ in range(2)))
+
+
+def _both(reached: Reached) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
+    return (reached.queries, reached.queries_known), (reached.keys, reached.keys_known)

@@ -1,0 +1,202 @@
+"""Runs parts of a model again, with NaN at chosen places of what a module is given."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from gattn.models.doors.functions.raw_call import RawCall, observed
+from gattn.models.doors.proof.probing import UnprovedError
+from gattn.models.doors.proof.probing.taints import (
+    Pointwise,
+    Reached,
+    live_scores,
+    reached,
+    replaced,
+    sources,
+    with_nan,
+)
+from gattn.models.doors.proof.probing.walking import Given, Run, Walk
+
+
+class Stop(BaseException):
+    """Ends a run once what it was for was seen; no model catches it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """A call of attention in the plain run of a model.
+
+    Parameters
+    ----------
+    module : nn.Module
+        The module that attends.
+    ordinal : int
+        How many calls of attention came before it in this run of the module.
+    chain : list of Run
+        The run of the module and those around it, the innermost first.
+    counts : list of int
+        For each of these runs, how many calls of the module's attention came before it.
+    lead, queries, keys : tuple of int, int, int
+        The sizes of its tensors.
+    kind : str
+        The door that saw it.
+    live : Tensor (lead, queries, keys), optional
+        Which scores no mask takes away, if only these are known.
+    """
+
+    module: nn.Module
+    ordinal: int
+    chain: list[Run]
+    counts: list[int]
+    lead: tuple[int, ...]
+    queries: int
+    keys: int
+    kind: str
+    live: Tensor | None
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """The name of its module, and its number within a run of it."""
+        return self.chain[0].name, self.ordinal
+
+
+class Sites:
+    """Collects the calls of attention of one run."""
+
+    def __init__(self, walk: Walk) -> None:
+        self._walk = walk
+        self.found: list[Site] = []
+        self._counts: dict[tuple[nn.Module, Run], int] = {}
+
+    def __call__(self, call: RawCall) -> None:
+        """Note a call."""
+        chain = self._walk.chain(call.module)
+        counts = [self._counts.get((call.module, run), 0) for run in chain]
+        for run, count in zip(chain, counts, strict=True):
+            self._counts[call.module, run] = count + 1
+        self.found.append(
+            Site(
+                call.module,
+                call.ordinal,
+                chain,
+                counts,
+                call.lead,
+                call.output.shape[-2],
+                call.value.shape[-2],
+                call.kind,
+                live_scores(call),
+            )
+        )
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Run without gradients and without normalization over tokens."""
+    with torch.no_grad(), Pointwise():
+        yield
+
+
+class Replays:
+    """Runs modules again on what they were given in the plain run.
+
+    Parameters
+    ----------
+    model : nn.Module
+        A copy of the user's model, attached to the doors.
+    walk : Walk
+        Its runs.
+    given : dict
+        What modules were given, by the place of their run.
+    """
+
+    def __init__(self, model: nn.Module, walk: Walk, given: dict[tuple[str, int], Given]) -> None:
+        self._model, self._walk, self._given = model, walk, given
+        self.count = 0
+
+    def sources(self, run: Run) -> list[Tensor]:
+        """Return the floating-point tensors that a run was given."""
+        return sources(self._given[run.place])
+
+    def reached(self, site: Site, level: int, inject: Run, source: int, marks: Tensor) -> Reached:
+        """Run the module at a level of a site's chain, with NaN in a source of an inner run.
+
+        The run ends as soon as the site was reached. Attention before it gives zero, so that what
+        comes from other tokens does not hide what a token brings itself.
+        """
+        outer = site.chain[level]
+        found: list[RawCall] = []
+        before = [site.counts[level]]
+
+        def see(call: RawCall) -> None:
+            if call.module is site.module:
+                if before[0] == 0:
+                    found.append(call)
+                    raise Stop
+                before[0] -= 1
+            call.output.zero_()
+
+        begins = _numbers(outer)
+
+        def entered(run: Run, module: nn.Module, given: Given) -> Given | None:
+            number = run.number + begins.get(run.name, 0)
+            if (run.name, number) != inject.place:
+                return None
+            some = sources(given)
+            return replaced(given, some[source], with_nan(some[source], marks))
+
+        args, kwargs = _fresh(self._given[outer.place])
+        self.count += 1
+        try:
+            with suppress(Stop), _quietly(), self._walk.following(entered), observed(see):
+                self._model.get_submodule(outer.name)(*args, **kwargs)
+        except Exception as error:
+            said = " ".join(str(error).split())[:100]
+            raise UnprovedError(f"it does not run with NaN in its input ({said})") from error
+        if not found:
+            raise UnprovedError("it takes another way with NaN in its input")
+        return reached(found[0], site.live)
+
+
+def _numbers(outer: Run) -> dict[str, int]:
+    """Return the number of each module's first run within a run."""
+    found = {outer.name: outer.number}
+    waiting = [outer]
+    while waiting:
+        for run in waiting.pop().inner:
+            found[run.name] = min(run.number, found.get(run.name, run.number))
+            waiting.append(run)
+    return found
+
+
+def _fresh(given: Given) -> Given:
+    """Copy what a run was given, but for tensors: a run may change caches."""
+
+    def copied(x: Any) -> Any:
+        if isinstance(x, (Tensor, nn.Module, int, float, str, bool, type(None))):
+            return x
+        try:
+            return copy.deepcopy(x)
+        except Exception:
+            return x
+
+    args, kwargs = tree_map(copied, given)
+    return args, kwargs
+
+
+def kept(given: Given) -> Given:
+    """Copy what a run is given, so that it stays as it is."""
+
+    def copied(x: Any) -> Any:
+        return x.detach().clone() if isinstance(x, Tensor) else x
+
+    same: dict[int, Any] = {}
+    args, kwargs = tree_map(lambda x: same.setdefault(id(x), copied(x)), given)
+    return args, kwargs

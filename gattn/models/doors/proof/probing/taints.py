@@ -1,0 +1,128 @@
+"""Marks inputs by NaN, and reads which slots of an attention call it reached."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from gattn.models.doors.functions.raw_call import RawCall
+from gattn.models.doors.proof.probing.walking import Given
+from gattn.models.read.seen_call import LEAST
+
+_F = nn.functional
+
+
+class Pointwise(TorchFunctionMode):
+    """Leaves out normalization over tokens: its statistics move nothing from token to token."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        """Run a function, or return its input if it normalizes over tokens."""
+        given = kwargs or {}
+        if func in _NORMS and _mixes(func, args, given):
+            return (args[0] if args else given["input"]) * 1.0
+        return func(*args, **given)
+
+
+_NORMS = frozenset((_F.group_norm, _F.instance_norm, _F.batch_norm, _F.layer_norm))
+
+
+def _mixes(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    if func is _F.layer_norm:
+        return len(kwargs.get("normalized_shape", args[1] if len(args) > 1 else ())) > 1
+    if func is _F.batch_norm:
+        return bool(kwargs.get("training", args[5] if len(args) > 5 else False))
+    return True
+
+
+def sources(given: Given) -> list[Tensor]:
+    """List the different floating-point tensors that a module is given."""
+    found: dict[object, Tensor] = {}
+    for x in tree_flatten(given)[0]:
+        if isinstance(x, Tensor) and x.is_floating_point() and x.numel():
+            found.setdefault(_identity(x), x)
+    return list(found.values())
+
+
+def _identity(x: Tensor) -> object:
+    return x.data_ptr(), tuple(x.shape), x.stride()
+
+
+def replaced(given: Given, old: Tensor, new: Tensor) -> Given:
+    """Replace a tensor, wherever it is among the inputs."""
+    leaves, form = tree_flatten(given)
+    name = _identity(old)
+    same = [
+        isinstance(x, Tensor) and x.is_floating_point() and _identity(x) == name for x in leaves
+    ]
+    leaves = [new if is_same else x for x, is_same in zip(leaves, same, strict=True)]
+    args, kwargs = tree_unflatten(leaves, form)
+    return args, kwargs
+
+
+def with_nan(x: Tensor, marks: Tensor) -> Tensor:
+    """Put NaN where booleans that broadcast to a tensor say so."""
+    return torch.where(marks.to(x.device), torch.nan, x.detach())
+
+
+@dataclass(frozen=True, eq=False)
+class Reached:
+    """Which slots of a call NaN reached, and where that is known.
+
+    All are booleans: (lead, queries) and (lead, keys), the leading dimensions flattened.
+    """
+
+    queries: Tensor
+    keys: Tensor
+    queries_known: Tensor
+    keys_known: Tensor
+
+
+def reached(call: RawCall, live: Tensor | None) -> Reached:
+    """Read which slots are NaN; `live` are the scores that no mask replaces (lead, rows, keys)."""
+    lead = call.lead
+    if call.scores is None:
+        assert call.query is not None
+        assert call.key is not None
+        rows, columns = (_flat(_nan(x), lead) for x in (call.query, call.key))
+        return Reached(rows, columns, torch.ones_like(rows), torch.ones_like(columns))
+    assert live is not None
+    nan = scores_of(call).isnan().cpu()
+    clean = ~nan & live
+    columns = (nan & live & clean.any(2, keepdim=True)).any(1)
+    told = _flat(_nan(call.value), lead)
+    known = columns | clean.any(1) | told
+    columns |= told & ~clean.any(1)
+    usable = live & (known & ~columns)[:, None]
+    return Reached((nan & usable).any(2), columns, usable.any(2), known)
+
+
+def live_scores(call: RawCall) -> Tensor | None:
+    """Return which scores of a plain run no mask takes away."""
+    return None if call.scores is None else (scores_of(call) > LEAST).cpu()
+
+
+def scores_of(call: RawCall) -> Tensor:
+    """Return the scores as (lead, queries, keys)."""
+    assert call.scores is not None
+    shape = torch.broadcast_shapes(call.scores.shape[:-2], call.lead)
+    return call.scores.detach().expand(*shape, *call.scores.shape[-2:]).flatten(0, -3)
+
+
+def _nan(x: Tensor) -> Tensor:
+    return x.detach().isnan().any(-1).cpu()
+
+
+def _flat(marks: Tensor, lead: tuple[int, ...]) -> Tensor:
+    """Flatten the leading dimensions of marks (..., slots); keys may have fewer heads."""
+    own = marks.shape[:-1]
+    if lead and own and own[-1] not in (1, lead[-1]) and lead[-1] % own[-1] == 0:
+        marks = marks.repeat_interleave(lead[-1] // own[-1], dim=-2)
+    return marks.expand(*lead, marks.shape[-1]).reshape(-1, marks.shape[-1])

@@ -1,0 +1,98 @@
+"""Follows which modules of a model run, each within another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import nn
+
+Given = tuple[tuple[Any, ...], dict[str, Any]]
+
+
+@dataclass(eq=False)
+class Run:
+    """One run of a module: the how many-th of this module it is, and the run around it."""
+
+    name: str
+    number: int
+    around: Run | None
+    inner: list[Run] = field(default_factory=list)
+    shapes: object = None
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """What tells it apart from all others in one run of the model."""
+        return self.name, self.number
+
+    @property
+    def chain(self) -> list[Run]:
+        """The run, and those around it, the innermost first."""
+        return [self] if self.around is None else [self, *self.around.chain]
+
+    @property
+    def before(self) -> list[Run]:
+        """The runs just before it within the run around it, the latest first."""
+        if self.around is None:
+            return []
+        runs = self.around.inner
+        return runs[: runs.index(self)][::-1]
+
+
+Entered = Callable[[Run, nn.Module, Given], Given | None]
+
+
+class Walk:
+    """The runs of a model's modules.
+
+    Parameters
+    ----------
+    model : nn.Module
+        A copy of the user's model, which is hooked.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._names = {module: name for name, module in model.named_modules()}
+        self.entered: Entered | None = None
+        self.running: list[Run] = []
+        self._counts: dict[str, int] = {}
+        for module in self._names:
+            module.register_forward_pre_hook(self._enter, with_kwargs=True)
+            module.register_forward_hook(self._leave, always_call=True)
+
+    @contextmanager
+    def following(self, entered: Entered | None = None) -> Iterator[None]:
+        """Call a function as each module begins to run; it may return other inputs."""
+        self.running, self._counts, self.entered = [], {}, entered
+        try:
+            yield
+        finally:
+            self.running, self.entered = [], None
+
+    @property
+    def innermost(self) -> str:
+        """The name of the innermost module that runs."""
+        return self.running[-1].name if self.running else ""
+
+    def chain(self, module: nn.Module) -> list[Run]:
+        """Return the run of a module and those around it; the innermost run if none is its own."""
+        name = self._names.get(module)
+        own = next((one for one in self.running[::-1] if one.name == name), self.running[-1])
+        return own.chain
+
+    def _enter(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        name = self._names[module]
+        number = self._counts.get(name, 0)
+        self._counts[name] = number + 1
+        run = Run(name, number, self.running[-1] if self.running else None)
+        if run.around is not None:
+            run.around.inner.append(run)
+        self.running.append(run)
+        return None if self.entered is None else self.entered(run, module, (args, kwargs))
+
+    def _leave(self, module: nn.Module, args: tuple[Any, ...], output: Any) -> None:
+        name = self._names[module]
+        while self.running and self.running.pop().name != name:
+            pass

@@ -1,0 +1,58 @@
+"""Says which token of which sequence each slot of a call's tensors is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+NO_TOKEN = -1
+"""A slot that stands for no token of the model's input, such as the padding of a window."""
+
+
+@dataclass(frozen=True, eq=False)
+class TokenMap:
+    """The tokens of a call's elements, as they were proved.
+
+    Parameters
+    ----------
+    sequences : tuple of int
+        For each element of the call, its sequence in the model's batch.
+    queries, keys : Tensor (elements, slots), optional
+        The position in its sequence of each slot, or `NO_TOKEN`; None where slots are tokens in
+        order.
+    num_queries, num_keys : int
+        How many tokens a sequence has on each side.
+    is_cross : bool
+        Whether the keys are other tokens than the queries.
+    grid : tuple of int
+        The sizes of the grid that the tokens form, row by row, where the input has one.
+    """
+
+    sequences: tuple[int, ...]
+    queries: Tensor | None
+    keys: Tensor | None
+    num_queries: int
+    num_keys: int
+    is_cross: bool = False
+    grid: tuple[int, ...] = ()
+
+    @property
+    def is_told(self) -> bool:
+        """Whether some slots are other tokens than the order of slots says."""
+        return self.queries is not None or self.keys is not None
+
+    @property
+    def query_positions(self) -> Iterable[Tensor]:
+        """The positions of each element's queries."""
+        return self._positions(self.queries, self.num_queries)
+
+    @property
+    def key_positions(self) -> Iterable[Tensor]:
+        """The positions of each element's keys."""
+        return self._positions(self.keys, self.num_keys)
+
+    def _positions(self, told: Tensor | None, count: int) -> Iterable[Tensor]:
+        return [torch.arange(count)] * len(self.sequences) if told is None else told

@@ -1,0 +1,69 @@
+"""Gives the nodes of a recorded graph the positions of the tokens that their slots stand for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from gattn.graph.rules.edges import Edges
+from gattn.graph.token_graph import TokenGraph
+from gattn.heads.head import AttentionGraph
+
+_OF_EDGES = ("attention", "score", "contribution", "value_norm")
+_OF_QUERIES = ("total_mass", "total_edges", "sink")
+
+
+@dataclass(eq=False)
+class Positions:
+    """The tokens of the elements that one sequence was recorded in, one after another.
+
+    Row r of element e was recorded as query e * rows + r, its keys from e * rows on.
+
+    Parameters
+    ----------
+    num_queries, num_keys : int
+        How many tokens there are.
+    is_bipartite : bool
+        Whether the keys are other tokens than the queries.
+    """
+
+    num_queries: int
+    num_keys: int
+    is_bipartite: bool
+    queries: list[Tensor] = field(default_factory=list)
+    keys: list[Tensor] = field(default_factory=list)
+    _known: dict[int, tuple[TokenGraph, TokenGraph, Tensor]] = field(default_factory=dict)
+
+    def of(self, graph: AttentionGraph) -> AttentionGraph:
+        """Return a recorded graph on the tokens."""
+        rows = torch.cat(self.queries)
+        found, order = self._of(graph.graph, rows)
+        fields: dict[str, Any] = {}
+        for name in _OF_EDGES:
+            values = getattr(graph, name)
+            fields[name] = None if values is None else values[order.numpy()]
+        for name in _OF_QUERIES:
+            values = getattr(graph, name)
+            if values is not None:
+                whole = torch.zeros(self.num_queries, dtype=torch.as_tensor(values).dtype)
+                whole[rows] = torch.as_tensor(values)
+                fields[name] = whole.numpy()
+        return replace(graph, graph=found, **fields)
+
+    def _of(self, graph: TokenGraph, rows: Tensor) -> tuple[TokenGraph, Tensor]:
+        known = self._known.get(id(graph))
+        if known is not None:
+            return known[1], known[2]
+        key, query = graph.edge_index.cpu()
+        height = len(self.queries[0])
+        element = query // height
+        query, key = rows[query], torch.stack(self.keys)[element, key - element * height]
+        order = torch.argsort(query * self.num_keys + key)
+        rule = Edges.from_pairs(query, key, self.num_queries)
+        sizes = self.num_queries, self.num_keys
+        found = TokenGraph(rule, *sizes, 0, self.is_bipartite)
+        self._known[id(graph)] = graph, found, order
+        return found, order
