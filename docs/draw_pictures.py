@@ -18,6 +18,7 @@ EXAMPLES = {
     "plot_dog_and_cat": ["all_heads", "induction_head"],
     "plot_cutting_an_induction_head": ["cutting_an_induction_head"],
     "plot_token_graphs": ["token_graphs"],
+    "plot_image_attention": ["image"],
 }
 TEXT = "The river tall green lamp river tall green lamp river tall green"
 

@@ -15,7 +15,7 @@ LISTS = {
     "concepts/index": "token_graphs\nweight_functions\nnormalizers\ngraphs\nedits\nengines",
     "coming_from/index": "bertviz\ncircuitsvis\ntransformer_lens\ntorch_geometric",
     "analyses": "analyses/*",
-    "drawing": "drawing/one_head\ndrawing/all_heads\ndrawing/flow\ndrawing/page",
+    "drawing": "drawing/one_head\ndrawing/all_heads\ndrawing/where\ndrawing/flow\ndrawing/page",
 }
 """Pages that link to all pages of a folder in their text; the sidebar needs a list of them."""
 

@@ -14,6 +14,7 @@ ORDER = [
     "plot_gaussian_attention",
     "plot_head_map",
     "plot_rollout",
+    "plot_image_attention",
     "plot_attention_flow",
     "plot_contributions",
     "plot_value_zeroing",

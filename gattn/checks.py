@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from difflib import get_close_matches
+from inspect import Parameter, signature
 from math import isfinite
 from numbers import Real
 from operator import index
@@ -14,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gattn.errors import ContractError, GattnError, GraphError
+from gattn.errors import ContractError, GattnError, GraphError, OptionError
 
 
 def whole(
@@ -58,6 +60,35 @@ def finite_number(name: str, given: float) -> float:
     if number is None or isinstance(number, Tensor):
         raise ContractError(f"{name} must be a plain number, not a tensor: {given!r:.60}.")
     return number
+
+
+def check_options(function: Callable[..., Any], options: Mapping[str, Any], said: str) -> None:
+    """Refuse options that a function does not have, unless it passes unknown ones on.
+
+    Parameters
+    ----------
+    function : callable
+        What will be called.
+    options : mapping
+        By name.
+    said : str
+        What the user called, such as ``draw()``.
+
+    Raises
+    ------
+    OptionError
+        With the options that there are.
+    """
+    parameters = signature(function).parameters.values()
+    if any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters):
+        return
+    known = [one.name for one in parameters if one.kind is not Parameter.POSITIONAL_ONLY]
+    for name in options:
+        if name not in known:
+            named = [one.name for one in parameters if one.kind is Parameter.KEYWORD_ONLY]
+            alike = get_close_matches(name, named, 1)
+            guess = f"; did you mean {alike[0]}=?" if alike else f": it has {', '.join(named)}."
+            raise OptionError(f"{said} has no option {name}={guess}")
 
 
 def refuse_hidden(name: str, values: Any, error: type[GattnError] = ContractError) -> None:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, overload
 
+from gattn.checks import check_options
+
 if TYPE_CHECKING:
     from os import PathLike
 
@@ -37,17 +39,17 @@ def draw(shown: object, *arguments: Any, **options: Any) -> Axes:
 def draw_heads(shown: AttentionTrace | Stack, other: object = None, **options: Any) -> Figure:
     """Draw all heads of one run, or of two side by side; see `gattn.drawing.draw_heads`."""
     drawing = import_module("gattn.drawing")
-    figure: Figure = (
-        drawing.draw_heads(shown, **options)
-        if other is None
-        else drawing.draw_compare(shown, other, **options)
-    )
+    picture = drawing.draw_heads if other is None else drawing.draw_compare
+    check_options(picture, options, f"{type(shown).__name__}.draw()")
+    figure: Figure = picture(*(one for one in (shown, other) if one is not None), **options)
     return figure
 
 
 def draw_text(shown: object, query: int | str | None, **options: Any) -> Axes:
     """Draw the text, shaded by attention; see `gattn.drawing.draw_text`."""
-    axes: Axes = import_module("gattn.drawing").draw_text(shown, query, **options)
+    draw_text = import_module("gattn.drawing").draw_text
+    check_options(draw_text, options, "draw_text()")
+    axes: Axes = draw_text(shown, query, **options)
     return axes
 
 
@@ -76,7 +78,9 @@ class Shown:
     def to_html(self, path: str | PathLike[str], **options: Any) -> None: ...
     def to_html(self, path: str | PathLike[str] | None = None, **options: Any) -> str | None:
         """Write an interactive page, one HTML file; see `gattn.drawing.page.to_html`."""
-        page: str | None = import_module("gattn.drawing.page").to_html(self, path, **options)
+        to_html = import_module("gattn.drawing.page").to_html
+        check_options(to_html, options, "to_html()")
+        page: str | None = to_html(self, path, **options)
         return page
 
     def _repr_html_(self) -> str | None:

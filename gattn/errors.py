@@ -32,6 +32,10 @@ class CaptureError(GattnError, ValueError):
     """Attention cannot be captured, or cannot be trusted."""
 
 
+class OptionError(GattnError, TypeError):
+    """A function does not have such an option."""
+
+
 class DependencyError(GattnError, ImportError):
     """An optional package is missing."""
 

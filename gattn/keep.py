@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any
@@ -76,12 +77,18 @@ class Keep(ABC):
         return None
 
 
-def as_keep(keep: Any) -> Keep:
-    """Check that `keep` is one."""
+def as_keep(keep: object) -> Keep:
+    """Check that `keep` is one, and warn of one that keeps nothing of a softmax."""
     if not isinstance(keep, Keep):
         raise GraphError(
             "A keep says which edges stay: All(), Threshold(t), TopK(k) or TopMass(p), as in "
             f"keep=TopK(8); not {keep!r}."
+        )
+    if isinstance(keep, Threshold) and keep.t > 1:
+        warnings.warn(
+            f"{keep} keeps no edge of a softmax, whose attention is at most 1. For {keep.t:g} % "
+            f"write Threshold({keep.t / 100:g}).",
+            stacklevel=3,
         )
     return keep
 
@@ -106,13 +113,13 @@ class All(Keep):
 class Threshold(Keep):
     """Keep the edges with attention of at least `t`, in absolute value.
 
-    A softmax head keeps at most 1 / t edges per query.
+    A softmax head keeps at most 1 / t edges per query; a threshold above 1 brings a warning.
     """
 
     t: float
 
     def __post_init__(self) -> None:
-        if not 0 <= self.t < float("inf"):
+        if not _is_number(self.t) or not 0 <= self.t < float("inf"):
             raise GraphError(f"Threshold(t) takes a number t ≥ 0, not {self.t!r}.")
 
     def select(self, attention: Tensor, present: Tensor) -> Tensor:
@@ -182,7 +189,7 @@ class TopMass(Keep):
     p: float
 
     def __post_init__(self) -> None:
-        if not 0 < self.p <= 1:
+        if not _is_number(self.p) or not 0 < self.p <= 1:
             raise GraphError(f"TopMass(p) takes a share 0 < p <= 1, not {self.p!r}.")
 
     def select(self, attention: Tensor, present: Tensor) -> Tensor:
@@ -203,6 +210,14 @@ class TopMass(Keep):
 
     def __str__(self) -> str:
         return f"TopMass({float(self.p)!r})"
+
+
+def _is_number(given: Any) -> bool:
+    try:
+        float(given)
+    except (TypeError, ValueError, RuntimeError):
+        return False
+    return not isinstance(given, (str, bytes))
 
 
 def sizes_of(attention: Tensor) -> Tensor:

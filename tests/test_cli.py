@@ -427,7 +427,7 @@ def test_a_model_that_does_not_go_on_with_texts_has_no_next_token(
     ("options", "query", "heads"),
     [
         ([], 11, "mean"),
-        (["--query", "cat"], 9, "mean"),
+        (["--query", "and"], 7, "mean"),
         (["--query", "-2", "--heads", "2"], 10, 2),
     ],
 )

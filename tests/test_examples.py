@@ -68,6 +68,13 @@ def test_weight_functions_differ_on_the_same_layer(ran):
     assert len(names["weights"]) == 5
 
 
+def test_the_roof_reads_the_roof(ran):
+    names, _ = ran["image_attention"]
+    assert names["is_red"].sum() == 9
+    shares = {name: round(100 * share) for name, share in names["shares"].items()}
+    assert shares == {"colour": 100, "place": 77, "rollout": 92}
+
+
 def test_grouped_heads_are_those_of_the_model_with_each_key_value_head_twice(ran):
     names, _ = ran["grouped_query_heads"]
     model, size = names["model"], names["config"].head_dim

@@ -1,15 +1,21 @@
 """Slips that everybody makes end in errors that say what to write instead."""
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
 
 import gattn
 from gattn import GraphAttention, ScaledDotProduct, TokenGraph, graph_attention
-from gattn.errors import CaptureError, ContractError, SelectionError
+from gattn.errors import CaptureError, ContractError, GraphError, OptionError, SelectionError
 from gattn.heads.head import AttentionGraph
 from gattn.testing import check_weight_function
 from gattn.weights.base import WeightFunction
+
+
+@pytest.fixture(scope="module")
+def trace():
+    return gattn.capture("The dog chased the cat")
 
 
 def two(query, key):
@@ -83,3 +89,68 @@ def test_spans_that_are_no_pairs_are_refused(spans):
     cross = AttentionGraph.from_dense(torch.ones(4, 4), TokenGraph.bipartite(4, 4))
     with pytest.raises(SelectionError, match=r"as in merge\(\[\(1, 3\)\]\)"):
         cross.merge([(0, 2)], spans)
+
+
+# Tokens, options and keeps
+
+
+def test_one_token_is_left_out_as_several_are(trace):
+    for one in (3, np.int64(3), -2):
+        expected = gattn.analysis.without_tokens(trace, [int(one)])
+        left = gattn.analysis.without_tokens(trace, one)
+        assert left.tokens == expected.tokens
+        np.testing.assert_array_equal(left[1, 0].to_dense(), expected[1, 0].to_dense())
+    for wrong in (None, 2.5, {1: 2}):
+        with pytest.raises(SelectionError, match=r"which names tokens .* as in 6 or \[0, ','\]"):
+            gattn.analysis.without_tokens(trace, wrong)
+    with pytest.raises(SelectionError, match="or its text, not True"):
+        gattn.analysis.without_tokens(trace, True)
+
+
+def test_zeroed_names_tokens():
+    for wrong in (2.5, {1: 2}):
+        with pytest.raises(SelectionError, match="zeroed names tokens by position or text"):
+            gattn.analysis.value_zeroing("The dog", zeroed=wrong, progress=False)
+
+
+def test_an_option_that_a_picture_does_not_have_is_named_with_those_it_has(trace):
+    head = trace[0, 1]
+    for call, message in (
+        (
+            lambda: head.draw(foo=2),
+            r"AttentionGraph.draw\(\) has no option foo=: it has ax, thresh",
+        ),
+        (lambda: head.draw("matrix", treshold=2), r"treshold=; did you mean threshold=\?"),
+        (lambda: trace.draw(foo=2), r"AttentionTrace.draw\(\) has no option foo=.* heads, stack"),
+        (lambda: trace.draw(other=trace, label_=2), r"label_=; did you mean label=\?"),
+        (lambda: trace.only_stack.draw(foo=2), r"Stack.draw\(\) has no option foo="),
+        (lambda: head.graph.draw(foo=2), r"TokenGraph.draw\(\) has no option foo="),
+        (lambda: trace.unroll().draw(foo=2), r"Unrolled.draw\(\) has no option foo="),
+        (lambda: head.draw_text(foo=2), r"draw_text\(\) has no option foo=: it has key"),
+        (lambda: trace.to_html(keeps=2), r"to_html\(\) has no option keeps=; did you mean keep=\?"),
+    ):
+        with pytest.raises(OptionError, match=message) as raised:
+            call()
+        assert isinstance(raised.value, TypeError)
+
+
+def test_a_threshold_that_keeps_nothing_of_a_softmax_warns(trace):
+    said = r"Threshold\(2.0\) keeps no edge of a softmax.* For 2 % write Threshold\(0.02\)"
+    with pytest.warns(UserWarning, match=said):
+        assert trace[0, 0].keep(gattn.Threshold(2)).graph.num_edges == 0
+    with pytest.warns(UserWarning, match=said):
+        gattn.capture("The dog", keep=gattn.Threshold(2))
+    assert trace[0, 0].keep(gattn.Threshold(1)).graph.num_edges >= 1  # the first token
+    for wrong in ("2", None, [1]):
+        with pytest.raises(GraphError, match=r"Threshold\(t\) takes a number"):
+            gattn.Threshold(wrong)
+        with pytest.raises(GraphError, match=r"TopMass\(p\) takes a share"):
+            gattn.TopMass(wrong)
+
+
+def test_several_texts_go_to_capture_many():
+    for several in (["a", "b"], ("a", "b"), np.array(["a", "b"]), [[1, 2], [3, 4]]):
+        with pytest.raises(CaptureError, match=r"gattn\.capture_many takes several texts"):
+            gattn.capture(several)
+    with pytest.raises(CaptureError, match=r"not list \[None\]\.$"):
+        gattn.capture([None])

@@ -6,8 +6,9 @@ import argparse
 import re
 import sys
 import traceback
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gattn.cli.parser import make_parser
@@ -16,6 +17,8 @@ from gattn.cli.terminal.output import check_output, say
 from gattn.errors import GattnError, SelectionError
 
 _LONG_WORD = re.compile(r"(\S{100})\S{150,}(\S{50})")
+_NO_OPTIONS = ("command", "folder", "inputs", "run", "score", "suffixes", "text")
+"""What a command knows besides its options."""
 _FIRST, _LAST = 600, 300
 """How many characters of a long message to show; it is long because it quotes an argument."""
 
@@ -25,7 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     The status is 0 for success, 2 for a bad request, 1 for a failure, 130 if interrupted.
     """
-    with any_console():
+    with any_console(), _short_warnings():
         try:
             _run(arguments)
             sys.stdout.flush()
@@ -60,7 +63,35 @@ def _run(arguments: Sequence[str] | None) -> None:
     if options.output is not None:
         check_output(options.output, options.suffixes)
     run: Callable[[argparse.Namespace], None] = options.run
-    run(options)
+    try:
+        run(options)
+    except GattnError as error:
+        raise type(error)(_in_options(str(error), vars(options))) from error
+
+
+def _in_options(message: str, options: Mapping[str, object]) -> str:
+    """Write arguments of Python, as in "pass target=", as options of the command line."""
+    names = "|".join(re.escape(name) for name in options if name not in _NO_OPTIONS)
+    # Calls such as Cut(layer=1) stay as they are.
+    argument = rf"\w\([^()]*\)|(?<![\w.])({names})=(?:(?=['\"])|(?![\w\[(]))"
+
+    def option(found: re.Match[str]) -> str:
+        if not found[1]:
+            return found[0]
+        is_followed = message[found.end() : found.end() + 1] in ("'", '"')
+        return f"--{found[1].replace('_', '-')}{' ' * is_followed}"
+
+    return re.sub(argument, option, message)
+
+
+@contextmanager
+def _short_warnings() -> Iterator[None]:
+    """Print warnings in one line, without the place in the code."""
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_, **__: print(
+            f"gattn: warning: {_one_line(str(message))}", file=sys.stderr
+        )
+        yield
 
 
 def _check_unicode(options: argparse.Namespace) -> None:

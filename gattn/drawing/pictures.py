@@ -14,6 +14,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from gattn.checks import check_options
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
@@ -48,11 +50,14 @@ def draw(shown: object, *arguments: Any, **options: Any) -> Axes:
     ------
     TypeError
         If it has no picture.
+    OptionError
+        If the picture has no such option.
     """
     for kind in type(shown).__mro__:
         if kind.__module__.startswith("gattn.") and kind.__name__ in PICTURES:
             module, _, name = PICTURES[kind.__name__].rpartition(".")
             picture = getattr(import_module(f"gattn.drawing.{module}"), name)
+            check_options(picture, options, f"{type(shown).__name__}.draw()")
             axes: Axes = picture(shown, *arguments, **options)
             return axes
     raise TypeError(f"{type(shown).__name__} has no picture.")

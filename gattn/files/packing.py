@@ -123,11 +123,25 @@ class Packer:
 
 
 def _readable(head: AttentionGraph) -> TokenGraph:
-    """Return a head's token graph, with its edges listed if `read` would refuse the rule."""
+    """Return a head's token graph, with its edges listed if `read` would refuse the rule.
+
+    A rule of one's own is code, which no file holds.
+    """
     try:
+        if not _is_known(head.graph.rule):
+            raise GraphError(f"{head.graph.rule} is not one of gattn's rules.")
         check_graph(head.graph, head.attention.nbytes)
     except GraphError:
         key, query = head.graph.edge_index
         rule = rules.Edges.from_pairs(query, key, head.graph.num_queries, head.graph.query_offset)
         return replace(head.graph, rule=rule)
     return head.graph
+
+
+def _is_known(rule: Any) -> bool:
+    """Return whether a rule, and all rules in it, are gattn's own."""
+    if CLASSES.get(type(rule).__name__) is not type(rule):
+        return False
+    parts = (getattr(rule, one.name) for one in fields(rule))
+    inner = (one for part in parts for one in (part if isinstance(part, tuple) else (part,)))
+    return all(_is_known(one) for one in inner if isinstance(one, rules.Rule))

@@ -15,6 +15,7 @@ from gattn.errors import GraphError
 from gattn.graph.rules.edges import Edges
 from gattn.graph.token_graph import TokenGraph
 from gattn.heads import steps
+from gattn.heads.geometry import Geometry, written
 from gattn.heads.given.columns import Nodes, check_columns, numbers_in
 from gattn.heads.given.edge_lists import (
     Duplicates,
@@ -36,6 +37,7 @@ _PLAIN = (
     *("tokens", "query_tokens", "words", "generated", "layer", "head", "key_value_head"),
     *("model", "weight_function", "normalizer"),
 )
+_GEOMETRIES = ("geometry", "query_geometry")
 _GRAPH = ("num_queries", "num_keys", "query_offset", "is_bipartite")
 
 
@@ -73,6 +75,10 @@ def _facts(head: AttentionGraph) -> str:
     arrays = {name: getattr(head, name) for name in _ARRAYS}
     facts = {name: values.tolist() for name, values in arrays.items() if values is not None}
     facts |= {name: getattr(head, name) for name in _PLAIN}
+    for name in _GEOMETRIES:
+        if (places := getattr(head, name)) is not None:
+            axes = {axis: values.tolist() for axis, values in places.coordinates().items()}
+            facts[name] = [written.to_text(places), axes]
     graph = {name: getattr(head.graph, name) for name in _GRAPH}
     return json.dumps(facts | {"graph": graph, "kept_by": steps.to_text(head.kept_by)})
 
@@ -164,6 +170,7 @@ def from_pandas(
             is_mass = name in ("total_mass", "sink")
             read[name] = np.array(facts[name], dtype=kind if is_mass else np.int64)
     read |= {name: _plain(facts[name]) for name in _PLAIN if name in facts}
+    read |= {name: _geometry(*facts[name]) for name in _GEOMETRIES if name in facts}
     return cls(**(read | {"kept_by": steps.from_text(facts["kept_by"])} | attributes))
 
 
@@ -236,6 +243,13 @@ def _known_edges(
     rule = Edges.from_pairs(*pairs, graph["num_queries"], offset)
     made = TokenGraph(rule, graph["num_queries"], graph["num_keys"], offset, is_bipartite)
     return np.stack([key, query]), made
+
+
+def _geometry(text: str, axes: Mapping[str, Any]) -> Geometry:
+    try:
+        return written.from_text(text, {name: np.array(some) for name, some in axes.items()})
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise GraphError(f"The frame's attrs['gattn'] holds no geometry: {error}.") from error
 
 
 def _plain(value: Any) -> Any:

@@ -14,6 +14,7 @@ from safetensors.numpy import load_file, save_file
 from same import assert_same_head
 from saved import HEADS, attention, small_trace, whole_head
 
+import gattn
 from gattn.errors import FileError
 from gattn.files import load, packing
 from gattn.graph import rules
@@ -46,6 +47,36 @@ def test_traces_come_back_whole(path: Path) -> None:
         assert list(again[name]) == list(stack)
         for place in stack:
             assert_same_head(stack[place], again[name][place])
+
+
+class Triangle(rules.Rule):
+    """A rule of one's own, which is no dataclass."""
+
+    def allowed(self, query, key):
+        return (key <= query) & (query - key != 2)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: TokenGraph(Triangle(), 5, 5),
+        lambda: TokenGraph.causal(5) - TokenGraph(Triangle(), 5, 5),
+        lambda: TokenGraph.disjoint_union([TokenGraph(Triangle(), 3, 3), TokenGraph.causal(2)]),
+    ],
+)
+def test_edges_under_a_rule_of_ones_own_are_saved_as_edges(make, path: Path) -> None:
+    graph = make()
+    query, key = torch.randn(2, 2, 5, 4, generator=torch.Generator().manual_seed(0))
+    heads = gattn.attention_graphs(query, key, graph)
+    stack = Stack("mine", {(0, n): replace(head, layer=0) for n, head in enumerate(heads)})
+    AttentionTrace({"mine": stack}).save(path)
+    again = load(path)
+    for place, head in stack.items():
+        read = again[place]
+        assert isinstance(read.graph.rule, rules.Edges)
+        assert read.graph.edge_index.equal(head.graph.edge_index)
+        assert read.graph.mask().equal(graph.mask())
+        np.testing.assert_array_equal(read.to_dense(), head.to_dense())
 
 
 def test_files_of_the_first_version_are_read() -> None:

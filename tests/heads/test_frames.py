@@ -57,13 +57,14 @@ def heads():
     sink = gattn.Softmax(sink=0.5)
     yield gattn.attention_graphs(query, key, TokenGraph.causal(5), normalizer=sink)[0]
     yield AttentionGraph.from_edges([[], []], [], ["lone \ud800", "nul \x00"])
+    yield AttentionTrace.from_arrays(attention(1, 1, 5, 5)).on_grid(2, 2)[0, 0]
     model, tokenizer = gattn.load_model()
     with gattn.edited(model, gattn.Cut(layer=1, head=1)):
         cut = gattn.capture("The dog chased", model, tokenizer, scores=True, keep=TopK(3))
     yield cut[1, 0]
 
 
-@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize("number", range(9))
 def test_a_heads_table_is_the_head(number, tmp_path):
     head = list(heads())[number]
     frame = head.to_pandas()

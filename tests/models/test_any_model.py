@@ -299,3 +299,37 @@ def test_ids_are_named_by_a_tokenizer_only(tokenizer):
     count = ids.shape[1]
     assert "dog" in named.trace[0, 0].labels()
     assert plain.trace[0, 0].labels() == [str(n) for n in range(count)]
+
+
+class Nested(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.parts = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in "qkv")
+
+    def forward(self, x):
+        q, k, v = (part(x).unflatten(-1, (HEADS, DIM)).transpose(1, 2) for part in self.parts)
+        return F.scaled_dot_product_attention(q, k, v)
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_are_read_sequence_by_sequence():
+    torch.manual_seed(0)
+    model, texts = Nested().eval(), [torch.randn(n, WIDTH) for n in (3, 5)]
+    with torch.no_grad():
+        x = torch.nested.nested_tensor(texts, layout=torch.jagged)
+        plain = model(x)
+        with capturing(model) as run:
+            watched = model(x)
+        with edited(model, Cut(head=1, query=2, key=0)):
+            cut = model(x)
+        for n, text in enumerate(texts):
+            assert torch.equal(plain.unbind()[n], watched.unbind()[n])
+            with capturing(model) as alone, edited(model, Cut(head=1, query=2, key=0)):
+                wanted = model(text[None])[0]
+            torch.testing.assert_close(cut.unbind()[n], wanted, rtol=1e-5, atol=1e-6)
+            assert len(alone.trace[0, 0].labels()) == len(text)
+            with capturing(model) as alone:
+                model(text[None])
+            for place, graph in run.traces[n].only_stack.items():
+                close = pytest.approx(alone.trace[place].to_dense(), abs=1e-6)
+                assert graph.to_dense() == close

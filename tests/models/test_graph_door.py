@@ -106,6 +106,20 @@ def test_a_model_of_torch_geometric_unrolls():
     assert_close(torch.from_numpy(rollout.values[-1]).float(), expected)
 
 
+def test_nodes_are_named_by_position_or_as_told():
+    gat, square = plain_gat(), EDGES[:, :NODES]  # as many edges as nodes
+    with capturing(gat) as run:
+        gat(X, square)
+    assert run.trace[0, 0].tokens == ()
+    with capturing(gat, tokens=list("abcdef")) as run:
+        gat(X, square)
+    assert run.trace[0, 0].to_networkx().nodes[2]["token"] == "c"
+    own = gattn.GraphAttention(8, 4).eval()
+    with capturing(own) as run:
+        own(X, square)
+    assert run.trace[0, 0].tokens == ()
+
+
 def test_a_batch_of_graphs_is_one_disjoint_graph():
     both = torch.cat([EDGES, EDGES + NODES], dim=1)
     gat = plain_gat()
@@ -388,6 +402,8 @@ def test_attention_across_types_is_one_bipartite_graph():
     head = run.trace[0, 0]
     assert head.graph.is_bipartite
     assert (head.graph.num_queries, head.graph.num_keys) == (9, 14)
+    assert head.tokens[4] == "p 0 r"
+    assert head.query_tokens[5] == "p 1"
     key_of = dict(zip(TYPED, (0, 4, 9), strict=True))  # the keys of each type, one after another
     query_of = {"a": 0, "p": 4}
     for kind, edges in TYPED.items():

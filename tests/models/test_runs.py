@@ -10,9 +10,10 @@ import torch
 import transformers
 from torch import nn
 from torch.nn.functional import cross_entropy, kl_div, scaled_dot_product_attention
+from torch_geometric.nn import GATConv
 
 import gattn
-from gattn import Cut, Scale, analysis
+from gattn import Cut, Scale, Softmax, analysis
 from gattn.errors import CaptureError, ContractError, EditError, ModelError, SelectionError
 
 IDS = [5, 17, 42, 17, 8, 33]
@@ -376,6 +377,45 @@ class Translator(nn.Module):
         return self.head(self.whole(source, target, tgt_mask=mask))
 
 
+class Graphs(nn.Module):
+    """Two layers over a graph; two of its edges are parallel, and loops are added."""
+
+    def __init__(self):
+        super().__init__()
+        sizes = (WIDTH, 8), (16, 7)
+        self.convs = nn.ModuleList(
+            GATConv(*size, heads=2, concat=n == 0) for n, size in enumerate(sizes)
+        )
+        for conv in self.convs:
+            nn.init.normal_(conv.att_src, std=2)
+
+    def forward(self, x, edge_index):
+        for conv in self.convs:
+            x = conv(x, edge_index).tanh()
+        return x[None]
+
+
+class Own(nn.Module):
+    """Two layers of gattn, with features of edges in scores and values."""
+
+    def __init__(self):
+        super().__init__()
+        sink = Softmax(sink=torch.tensor([0.5, -0.5]).double())
+        self.layers = nn.ModuleList(
+            gattn.GraphAttention(WIDTH, 8, 2, edge_dim=3, normalizer=normalizer)
+            for normalizer in (None, sink)
+        )
+        self.head = nn.Linear(WIDTH, 7)
+
+    def forward(self, x, edge_index, edge_attr):
+        for layer in self.layers:
+            x = layer(x, edge_index, edge_attr).tanh()
+        return self.head(x)[None]
+
+
+EDGES = torch.tensor([[0, 1, 2, 3, 4, 5, 0, 2, 4, 1, 2], [1, 2, 3, 4, 5, 0, 2, 4, 0, 4, 4]])
+
+
 def built(kind):
     """Build a model, and a function that runs it."""
     with torch.random.fork_rng():
@@ -385,6 +425,11 @@ def built(kind):
             inputs = (torch.randn(1, 6, WIDTH).double() * 2,)
         elif kind == "translator":
             model, inputs = Translator(), tuple(torch.randn(1, n, WIDTH).double() for n in (6, 4))
+        elif kind == "gat":
+            model, inputs = Graphs(), (torch.randn(6, WIDTH).double() * 2, EDGES)
+        elif kind == "own":
+            edges = torch.randn(EDGES.shape[1] - 1, 3).double()
+            model, inputs = Own(), (torch.randn(6, WIDTH).double() * 2, EDGES[:, :-1], edges)
         elif kind == "gpt":
             model, inputs = Stacked("kernel"), (torch.tensor([[3, 7, 1, 7, 12, 5]]),)
         else:
@@ -393,7 +438,7 @@ def built(kind):
     return model, lambda: model(*inputs)[0]
 
 
-KINDS = ["encoder", "translator", "gpt", "vit"]
+KINDS = ["encoder", "translator", "gpt", "vit", "gat", "own"]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -401,9 +446,9 @@ def test_effects_in_any_model_are_those_of_editing_it(kind):
     model, run = built(kind)
     trace = gattn.capture(run, model)
     for name, stack in trace.stacks.items():
-        edges = [list(stack[place].graph.edge_index[:, 2].tolist()) for place in ((0, 1), (0, 3))]
-        cuts = [Cut(0, h, i, j, stack=name) for h, (j, i) in zip((1, 3), edges, strict=True)]
-        cuts += [Cut(layer=0, head=2, stack=name)]
+        edges = [stack[0, head].graph.edge_index[:, 2].tolist() for head in (0, 1)]
+        cuts = [Cut(0, h, i, j, stack=name) for h, (j, i) in enumerate(edges)]
+        cuts += [Cut(layer=0, head=1, stack=name)]
         found = effect(run, cuts, model, metric="logit_difference", target=1, other=4, position=0)
         for cut, edited in zip(cuts, found["edited"], strict=True):
             with torch.no_grad(), gattn.edited(model, cut):
@@ -433,24 +478,25 @@ def test_estimates_in_any_model_are_its_slopes(kind, renormalize):
     assert found["stack"].nunique() == (3 if kind == "translator" else 1)
 
 
-@pytest.mark.parametrize("kind", ["encoder", "gpt", "vit"])
+@pytest.mark.parametrize("kind", ["encoder", "gpt", "vit", "gat"])
 def test_value_zeroing_in_any_model_is_that_of_its_layers(kind):
     """Each layer is run by itself, on its own input, with one token's value zeroed."""
     model, run = built(kind)
-    layers = model.whole.layers if kind == "encoder" else model.blocks
-    given = []
-    hooks = [x.register_forward_pre_hook(lambda m, args: given.append(args[0])) for x in layers]
+    layers = {"encoder": "whole.layers", "gat": "convs"}.get(kind, "blocks")
+    layers, given = model.get_submodule(layers), []
+    hooks = [x.register_forward_pre_hook(lambda m, args: given.append(args)) for x in layers]
     with torch.no_grad():
         run()
         for hook in hooks:
             hook.remove()
         found = analysis.value_zeroing(run, model, progress=False)
         wanted = torch.zeros(2, 6, 6, dtype=torch.float64)
-        for n, (layer, x) in enumerate(zip(layers, given, strict=True)):
+        for n, (layer, args) in enumerate(zip(layers, given, strict=True)):
             for key in range(6):
                 with gattn.edited(layer, Cut(key=key, renormalize=False)):
-                    changed = layer(x)[0]
-                wanted[n, :, key] = 1 - torch.cosine_similarity(layer(x)[0], changed, dim=-1)
+                    changed = layer(*args).reshape(6, -1)
+                plain = layer(*args).reshape(6, -1)
+                wanted[n, :, key] = 1 - torch.cosine_similarity(plain, changed, dim=-1)
     wanted = wanted / wanted.sum(-1, keepdim=True)
     np.testing.assert_allclose(found, wanted, atol=1e-9)
 
@@ -469,6 +515,37 @@ def test_vectors_in_any_model_are_its_own():
         wanted = scores.softmax(-1) * projected.norm(dim=-1)[:, None]
     np.testing.assert_allclose(found[0], wanted, atol=1e-12)
     assert analysis.routes(run, model, progress=False).number_of_nodes() > 1
+
+
+@pytest.mark.parametrize("kind", ["gat", "own"])
+def test_gradient_rollout_over_graphs_is_of_the_slopes_of_edges(kind):
+    """An edge's share in the estimate of zeroing it is the gradient times its attention."""
+    model, run = built(kind)
+
+    def number():
+        return run().square().log().mean()
+
+    found = estimate(number, model, sample=0, renormalize=False)
+    state = torch.eye(6, dtype=torch.float64)
+    rolled = analysis.gradient_rollout(number, model)
+    for layer in range(2):
+        matrix = torch.zeros(2, 6, 6, dtype=torch.float64)
+        for edge in found[found["layer"] == layer].to_dict("records"):
+            matrix[edge["head"], edge["query"], edge["key"]] = max(-edge["estimate"], 0)
+        state = state + matrix.mean(0) @ state
+        np.testing.assert_allclose(rolled[layer], state, atol=1e-12)
+    assert (state > 0).sum() > 12
+
+
+def test_other_normalizers_have_estimates_of_zeroing_alone():
+    model, run = built("own")
+    model.layers[1].normalizer = gattn.Sparsemax()
+    with pytest.raises(CaptureError, match=r"normalizes by Sparsemax.*renormalize=False"):
+        estimate(lambda: run().sum(), model, sample=0)
+    found = estimate(lambda: run().sum(), model, sample=0, renormalize=False)
+    some = found[found["attention"] > 0].sample(8, random_state=0)
+    expected = slopes(model, lambda: run().sum(), some, False)
+    np.testing.assert_allclose(some["estimate"], expected, rtol=1e-5, atol=1e-8)
 
 
 def test_a_text_in_place_of_a_function_says_what_to_pass():

@@ -330,6 +330,16 @@ def test_adjacencies_that_do_not_fit(randn):
         layer(x, torch.ones(5, 4, 3).to_sparse(2))
 
 
+@pytest.mark.filterwarnings("ignore:Sparse (invariant checks|CSR):UserWarning")
+def test_an_adjacency_has_each_edge_once(randn):
+    layer, x = GraphAttention(8, 4).double(), randn(5, 8)
+    doubled = torch.sparse_coo_tensor(DOUBLED.flip(0), torch.ones(8), (5, 5))
+    out, (edges, alpha) = layer(x, doubled, return_attention_weights=True)
+    assert not doubled.is_coalesced()
+    assert edges.indices().shape[1] == len(alpha) == 7
+    close(out, layer(x, INDEX))
+
+
 @pytest.mark.parametrize("fill_value", ["median", None, float("nan"), [1.0]])
 def test_what_added_self_loops_have_as_features(fill_value):
     with pytest.raises(ContractError, match="fill_value"):

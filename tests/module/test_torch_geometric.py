@@ -138,10 +138,10 @@ def test_hetero_conv(randn):
 
 
 class TwoLayers(nn.Module):
-    def __init__(self):
+    def __init__(self, kind=GraphAttention, **options):
         super().__init__()
-        self.first = GraphAttention((-1, -1), 4, 2)
-        self.second = GraphAttention((-1, -1), 3, 2, concat=False, residual=True)
+        self.first = kind((-1, -1), 4, 2, **options)
+        self.second = kind((-1, -1), 3, 2, concat=False, **options)
 
     def forward(self, x, edge_index):
         return self.second(self.first(x, edge_index).relu(), edge_index)
@@ -149,7 +149,7 @@ class TwoLayers(nn.Module):
 
 def test_to_hetero(randn):
     data = hetero(randn)
-    model = to_hetero(TwoLayers().double(), data.metadata(), aggr="sum")
+    model = to_hetero(TwoLayers(residual=True).double(), data.metadata(), aggr="sum")
     found = model(data.x_dict, data.edge_index_dict)
     x = data.x_dict
     for step in (model.first, model.second):
@@ -246,6 +246,40 @@ def test_explainers_say_what_they_say_of_transformer_conv(randn, algorithm):
     assert len(found.edge_mask.unique()) > 3
     if "node_mask" in expected:
         torch.testing.assert_close(found.node_mask, expected.node_mask)
+
+
+class Papers(nn.Module):
+    def __init__(self, model, data):
+        super().__init__()
+        self.model = to_hetero(model.double(), data.metadata(), aggr="sum")
+        self(data.x_dict, data.edge_index_dict)
+
+    def forward(self, x, edge_index):
+        return self.model(x, edge_index)["paper"]
+
+
+@pytest.mark.parametrize("algorithm", [AttentionExplainer, lambda: GNNExplainer(epochs=4)])
+def test_explainers_say_the_same_on_several_types_of_edges(randn, algorithm):
+    data = hetero(randn)
+    theirs = Papers(TwoLayers(TransformerConv), data)
+    ours = Papers(TwoLayers(residual=True), data)
+    for name, module in theirs.named_modules():
+        if isinstance(module, TransformerConv):
+            copied(ours.get_submodule(name), module)
+    masks = []
+    for model in (ours, theirs):
+        explainer = Explainer(
+            model,
+            algorithm(),
+            explanation_type="model",
+            edge_mask_type="object",
+            model_config={"mode": "regression", "task_level": "node", "return_type": "raw"},
+        )
+        torch.manual_seed(7)
+        masks.append(explainer(data.x_dict, data.edge_index_dict).edge_mask_dict)
+    assert masks[0].keys() == masks[1].keys() == set(data.edge_types)
+    for kind, found in masks[0].items():
+        torch.testing.assert_close(found, masks[1][kind])
 
 
 def test_explainers_follow_self_loops_that_the_layer_adds(randn):

@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import termios
+from typing import ClassVar
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -206,6 +207,8 @@ def test_analyses_by_name_have_different_columns(tmp_path, embedded):
 
 def test_reasons_that_are_not_listed_are_counted(tmp_path, capsys):
     class Stub:
+        manifest: ClassVar = {"num_texts": 17}
+
         def __len__(self):
             return 2
 
@@ -214,7 +217,30 @@ def test_reasons_that_are_not_listed_are_counted(tmp_path, capsys):
                 return pd.DataFrame({"edges": [9]})
             return pd.DataFrame({"reason": list("abcde"), "failed": [5, 4, 3, 2, 1]})
 
-    surveying._print_survey(Stub(), tmp_path, 1.0)
+    surveying._print_survey(Stub(), tmp_path, 0, 1.0)
     printed = capsys.readouterr().out
     assert "15 texts failed" in printed
     assert "3 x c\n  and 2 more reasons, in the table failures\n" in printed
+
+
+def test_a_survey_that_is_complete_does_not_say_that_it_ran(corpus, tmp_path, capsys):
+    out = tmp_path / "survey"
+    for limit, said in ((4, r"4 texts, .* MB, \d+ s$"), (4, "nothing was run$")):
+        assert run(corpus, "-o", out, "--limit", limit, "--keep", "topk:1") == 0
+        first = capsys.readouterr().out.splitlines()[0]
+        assert re.search(said, first), first
+        assert first.startswith(f"{out}: 4 texts, ")
+
+
+def test_a_survey_that_was_resumed_says_how_many_texts_it_ran(tmp_path, capsys):
+    class Stub:
+        manifest: ClassVar = {"num_texts": 10}
+
+        def __len__(self):
+            return 10
+
+        def sql(self, query):
+            return pd.DataFrame({"edges": [9]}) if "edges" in query else pd.DataFrame()
+
+    surveying._print_survey(Stub(), tmp_path, 8, 3.0)
+    assert "10 texts, 9 edges, 0.0 MB, 2 of them in 3 s now" in capsys.readouterr().out

@@ -66,6 +66,7 @@ def survey(tmp_path_factory):
     [gattn.All(), gattn.Threshold(0.05), gattn.TopK(2), gattn.TopMass(0.9), gattn.Threshold(2.0)],
     ids=str,
 )
+@pytest.mark.filterwarnings("ignore:Threshold.2.0. keeps no edge")
 def test_traces_are_those_that_were_captured(tmp_path, loaded, keep):
     survey = write(tmp_path / "survey", keep=keep, scores=True, contributions=True, analyses=[])
     assert len(survey) == len(TEXTS)

@@ -34,22 +34,21 @@ from gattn.errors import GattnError
 Place = tuple[str, int]
 Placed = dict[Place, tuple[Softmax, Layout]]
 TOLERANCE, PRECISE, EDITED, FAST_PATH = 1e-5, 1e-9, 2e-5, 1e-6
-MOST_PLACES = 4
+MOST_PLACES = 3
 
 
 def examine(case: Case) -> Verdict:
     """Compare gattn with the softmaxes of a model, and with what its library shows."""
     with softmaxes(case.model) as kernels:
         case.run()
-    wide = [one for one in kernels.softmaxes if one.is_over_last and one.attention.shape[-1] > 1]
-    own = [one for one in wide if one.weighs or one.is_mixed]
+    own = kernels.softmaxes
     told = Verdict(case.name, EXACT)
     try:
         captured, notes = capture(case)
         told = replace(told, fast_path=notes)
         placed, told = compare(case, own, captured, told)
     except GattnError as error:
-        verdict = REFUSED if any(_is_wanted(one, case) for one in wide) else NO_ATTENTION
+        verdict = REFUSED if any(_is_wanted(one, case) for one in own) else NO_ATTENTION
         return replace(told, verdict=verdict, reason=_line(error))
     except Exception as error:
         return replace(told, verdict=WRONG, reason=_reason(error))
@@ -109,9 +108,10 @@ def compare(
     for place, heads in captured.items():
         placed[place] = softmax, _ = _found(place, heads, left)
         left.remove(softmax)
-    if channels := [one for one, _ in placed.values() if not _is_wanted(one, case)]:
-        raise WrongError(f"{channels[0].path} attends over {case.not_tokens[channels[0].kind]}")
-    if missed := [one for one in left if _is_wanted(one, case)]:
+    if others := [one for one, _ in placed.values() if one.kind in case.not_tokens]:
+        raise WrongError(f"{others[0].path} attends over {case.not_tokens[others[0].kind]}")
+    weighing = [one for one in left if one.weighs or one.is_mixed]
+    if missed := [one for one in weighing if _is_wanted(one, case)]:
         raise WrongError(
             f"{len(missed)} of {len(missed) + len(placed)} attentions were not captured: "
             + ", ".join(f"{one.path} {tuple(one.attention.shape)}" for one in missed[:3])
@@ -128,7 +128,8 @@ def compare(
 
 
 def _is_wanted(softmax: Softmax, case: Case) -> bool:
-    return softmax.kind not in case.not_tokens
+    """Return whether a softmax is over several tokens, as far as is known."""
+    return softmax.kind not in case.not_tokens and softmax.attention.shape[-1] > 1
 
 
 def _found(
@@ -140,7 +141,7 @@ def _found(
 ) -> tuple[Softmax, Layout]:
     """Find the softmax that a captured layer is, or the captured layer that is shown."""
     if shown is not None:
-        softmax = Softmax(0, "", "", shown.detach(), shown.dim() - 1)
+        softmax = Softmax(0, "", "", shown.detach())
         pairs = [(softmax, layout(softmax, one)) for one in (captured or {}).values()]
     else:
         pairs = []
@@ -202,7 +203,7 @@ def _chosen(places: list[Place], most: int) -> list[Place]:
 
 
 def _cuts(place: Place, softmax: Softmax, where: Layout) -> list[tuple[gattn.Cut, Change]]:
-    """Pair edits with the changes of the softmax that do the same: a head, and two edges."""
+    """Pair edits with the changes of the softmax that do the same: a head, and an edge."""
     stack, layer = place
     head = where.dims[2] - 1
     found = [(gattn.Cut(layer=layer, head=head, stack=stack), where.without_head(head))]
@@ -214,10 +215,10 @@ def _cuts(place: Place, softmax: Softmax, where: Layout) -> list[tuple[gattn.Cut
 
 
 def _edges(windows: torch.Tensor, where: Layout) -> list[tuple[int, int]]:
-    """Find edges from different rows that matter but do not hold all attention of their row."""
+    """Find an edge that matters but does not hold all attention of its row."""
     best = torch.where(windows < 0.9, windows, 0).flatten(0, 1).max(1)
     found = []
-    for row in best.values.argsort(descending=True)[:2].tolist():
+    for row in best.values.argsort(descending=True)[:1].tolist():
         window, slot = divmod(row, windows.shape[1])
         query = int(where.queries[0][window, slot])
         key = int(where.keys[0][window, best.indices[row]])

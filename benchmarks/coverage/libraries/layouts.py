@@ -70,9 +70,11 @@ def split(attention: Tensor, dims: Dims, order: tuple[int, int, int]) -> Tensor:
 
 def layout(softmax: Softmax, captured: Sequence[Heads]) -> Layout | None:
     """Find how a softmax holds what was captured of each sequence, if their sizes agree."""
-    if not softmax.is_over_last or softmax.attention.dim() < 2 or not captured:
+    if softmax.attention.dim() < 2 or not captured:
         return None
     own = softmax.attention.double().nan_to_num()
+    if own[..., 0].numel() == sum(len(one) for one in captured):  # One query, without a dimension.
+        own = own.unsqueeze(-2)
     groups, (queries, keys) = own[..., 0, 0].numel(), own.shape[-2:]
     heads = captured[0].shape[0]
     windows, rest = divmod(groups, len(captured) * heads)

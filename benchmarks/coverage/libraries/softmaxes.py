@@ -43,22 +43,16 @@ Change = Callable[[Tensor], Tensor]
 
 @dataclass
 class Softmax:
-    """One softmax of a run: its module, and over which of its dimensions it is."""
+    """One softmax of a run, with the dimension that sums to one as its last."""
 
     number: int
     path: str
     kind: str
     attention: Tensor
-    axis: int
     weighs: bool = False
     """Whether a product of two matrices that both depend on the input takes it."""
     is_mixed: bool = False
     """Whether its heads are mixed before that."""
-
-    @property
-    def is_over_last(self) -> bool:
-        return self.axis == self.attention.dim() - 1
-
 
 class SoftmaxKernels(TorchDispatchMode):
     """Records each softmax kernel of a run, and changes those in `changes`, by their number."""
@@ -83,7 +77,7 @@ class SoftmaxKernels(TorchDispatchMode):
         if func is aten._scaled_dot_product_flash_attention_for_cpu.default:
             with self:
                 return _written_out(*args, **(kwargs or {}))
-        if func in _COMPOSED:
+        if func in _COMPOSED and not args[0].is_nested:
             with self:
                 return func.decompose(*args, **(kwargs or {}))
         result = func(*args, **(kwargs or {}))
@@ -102,12 +96,13 @@ class SoftmaxKernels(TorchDispatchMode):
         axis = args[1] % max(1, result.dim())
         number = len(self.softmaxes)
         attention = result.to_padded_tensor(0.0) if result.is_nested else result
+        attention = attention.movedim(axis, -1).contiguous() if attention.dim() else attention
         if number in self._changes:
             attention = self._changes[number](attention)
-            result = _like(result, attention)
+            result = _like(result, attention.movedim(-1, axis))
         open_ones = [(n, m) for n, m in self.modules if not isinstance(m, nn.Softmax)]
         path, module = open_ones[-1] if open_ones else ("", None)
-        found = Softmax(number, path, type(module).__name__, attention.detach().clone(), axis)
+        found = Softmax(number, path, type(module).__name__, attention.detach().clone())
         found.weighs = result.is_nested
         self.softmaxes.append(found)
         self._follow(found, result)

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from gattn.analysis.heads.head_scores import special_tokens
+from gattn.analysis.reading.arguments import several_tokens
 from gattn.analysis.reading.attention import Heads, named
 from gattn.analysis.reading.heads import by_place
 from gattn.errors import SelectionError
@@ -29,18 +30,18 @@ Arrays: TypeAlias = Union[  # noqa: UP007 - names of classes alone
 
 @overload
 def without_tokens(
-    attention: AttentionTrace, which: str | Iterable[int | str]
+    attention: AttentionTrace, which: str | int | Iterable[int | str]
 ) -> AttentionTrace: ...
 @overload
 def without_tokens(
-    attention: AttentionGraph, which: str | Iterable[int | str]
+    attention: AttentionGraph, which: str | int | Iterable[int | str]
 ) -> AttentionGraph: ...
 @overload
 def without_tokens(
-    attention: Arrays, which: str | Iterable[int | str], *, tokens: Sequence[str] = ()
+    attention: Arrays, which: str | int | Iterable[int | str], *, tokens: Sequence[str] = ()
 ) -> Stack: ...
 def without_tokens(
-    attention: Heads, which: str | Iterable[int | str], *, tokens: Sequence[str] = ()
+    attention: Heads, which: str | int | Iterable[int | str], *, tokens: Sequence[str] = ()
 ) -> AttentionTrace | Stack | AttentionGraph:
     """Leave tokens out, and renormalize: what the other tokens give each other sums to 1.
 
@@ -53,9 +54,9 @@ def without_tokens(
     ----------
     attention : Heads
         A trace, a stack, a head, or arrays.
-    which : "special", "first", or positions and texts
+    which : "special", "first", int, or sequence of positions and texts
         The tokenizer's special tokens; position 0; or some tokens, such as padding, by position or
-        text, as in [0, 7] or [","]. In cross-attention keys are left out, and all queries stay.
+        text, as in 6, [0, 7] or [","]. In cross-attention keys are left out, and all queries stay.
     tokens : sequence of str
         The texts of an array's tokens.
 
@@ -70,7 +71,7 @@ def without_tokens(
         If there is no such token, or it is not known which are special.
     """
     attention = named(attention, tokens)
-    chosen = which if isinstance(which, str) else list(which)
+    chosen = which if isinstance(which, str) else several_tokens("which", which)
     if isinstance(attention, AttentionGraph):
         return _without(attention, chosen)
     if isinstance(attention, AttentionTrace):

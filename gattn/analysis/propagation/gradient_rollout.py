@@ -17,8 +17,15 @@ from gattn.graph.rules.keys import list_keys
 from gattn.heads import steps
 from gattn.keep import TopK
 from gattn.models.edit.applying import parts
-from gattn.models.effects.gradients import Backward, LayerOutput, Outputs
+from gattn.models.effects.gradients import (
+    Backward,
+    LayerOutput,
+    Outputs,
+    shows_values,
+)
+from gattn.models.effects.layer_edges import LayerEdges
 from gattn.models.effects.metrics import Metric, Token
+from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.run.capturing import capturing
 from gattn.models.run.functions import Runnable
@@ -84,9 +91,7 @@ def gradient_rollout(
     and encoder-decoder transformers.
     """
     backward = Backward(text, model, tokenizer, metric, position, target, other)
-    outputs = Outputs(
-        lambda reading, _: _Layer.read(reading), lambda place: stack is None or place.stack == stack
-    )
+    outputs = Outputs(_read, lambda place: stack is None or place.stack == stack)
     with capturing(backward.model, backward.tokenizer, keep=_FEWEST) as run:
         run.encodings = backward.runner.prompt.encodings
         number = backward.run(outputs)
@@ -120,6 +125,25 @@ def gradient_rollout(
     )
 
 
+def _read(reading: Reading, place: Place) -> _Layer | _Edges:
+    heads = list(range(reading.heads))
+    if shows_values(reading) and not reading.lists_edges:
+        return _Layer.read(reading)
+    return _Edges.read(reading, heads)
+
+
+class _Edges(LayerEdges):
+    """A layer that lists its edges, or whose values are not seen."""
+
+    def relevance(self) -> Tensor:
+        """Average over heads what of each edge raises the metric, (queries, keys)."""
+        assert self.gradient is not None
+        key, query = self.graph.edge_index
+        found = (self.gradient * self.attention).clamp_min(0).mean(0).cpu()
+        whole = found.new_zeros(self.graph.num_queries, self.graph.num_keys)
+        return whole.index_put((query, key), found)
+
+
 @dataclass(eq=False)
 class _Layer(LayerOutput):
     """A layer's attention, to be computed once more, a block at a time."""
@@ -131,7 +155,7 @@ class _Layer(LayerOutput):
         """Read a call."""
         heads = list(range(reading.heads))
         call = parts(reading, heads)[0].attention
-        return cls(heads, reading.queries.slots, reading.keys.slots, call)
+        return cls(heads, reading.queries.slots, call)
 
     @torch.no_grad()
     def relevance(self) -> Tensor:
@@ -143,9 +167,6 @@ class _Layer(LayerOutput):
         relevance = value.new_zeros(gradient.shape[1], value.shape[1])
         for block in tiles.row_blocks(self.call, scores=False):
             keys = list_keys(block.columns, value.device)
-            slope = gradient[:, block.rows]
-            # Without values it is the gradient at the attention itself.
-            is_seen = value.shape[-1] > 0
-            slope = slope @ value[:, keys].transpose(1, 2) if is_seen else slope[..., keys]
+            slope = gradient[:, block.rows] @ value[:, keys].transpose(1, 2)
             relevance[block.rows, keys] = (slope * block.attention[0]).clamp_min(0).mean(0)
         return relevance

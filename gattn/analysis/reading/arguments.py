@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -23,6 +23,19 @@ def share(value: Any, name: str) -> float:
     if not 0 <= number <= 1:
         raise SelectionError(f"{name} is a share from 0 to 1, not {value!r:.80}.")
     return number
+
+
+def several_tokens(name: str, chosen: Any) -> list[int | str]:
+    """Take one token or several, by position or text."""
+    if isinstance(chosen, (int, str)):
+        return [chosen]
+    if isinstance(chosen, np.integer):
+        return [int(chosen)]
+    if not isinstance(chosen, Iterable) or isinstance(chosen, Mapping):
+        raise SelectionError(
+            f"{name} names tokens by position or text, as in 6 or [0, ','], not {chosen!r:.80}."
+        )
+    return list(chosen)
 
 
 def rows_of_tokens(

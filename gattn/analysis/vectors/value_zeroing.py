@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from gattn.analysis.reading.arguments import several_tokens
 from gattn.analysis.reading.results import Array, array
 from gattn.analysis.reading.sources import Source, counted
 from gattn.checks import whole
@@ -151,7 +152,7 @@ def _tokens(chosen: int | str | Sequence[int | str] | None, tokens: Sequence[str
     places = range(len(tokens))
     if chosen is None:
         return list(places)
-    several = [chosen] if isinstance(chosen, (int, np.integer, str)) else chosen
+    several = several_tokens("zeroed", chosen)
     found = [place for one in several for place in find_tokens(one, places, tokens, "zeroed")]
     if not found or len(set(found)) < len(found):
         raise SelectionError(f"zeroed names at least one, and each once, not {chosen!r:.80}.")

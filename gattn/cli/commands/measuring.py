@@ -159,10 +159,10 @@ def run_flow(options: argparse.Namespace) -> None:
 
 def _position(written: str, tokens: Sequence[str]) -> int:
     """Find a token by its position or text."""
-    from gattn.names.tokens import find_tokens
+    from gattn.names.tokens import find_token
 
     try:
-        return find_tokens(written_token(written), range(len(tokens)), tokens, "query")[-1]
+        return find_token(written_token(written), range(len(tokens)), tokens, "query")
     except SelectionError as error:
         raise SelectionError(f"{error} `gattn tokens TEXT` lists all tokens.") from error
 

@@ -50,13 +50,14 @@ def run_survey(options: argparse.Namespace) -> None:
     chosen |= {"edits": _made_edits(options), "ray": _pool(options)}
     inputs = read_files(options.inputs, options.column)
     say("")
+    held = _held(options.out)
     plain = ("out", "scores", "analyse", "most_tokens", "column", "limit", "sample", "seed")
     chosen |= {name: getattr(options, name) for name in plain}
     try:
         made = survey(inputs, options.model, **chosen, progress=sys.stderr.isatty())
     except KeyboardInterrupt as stop:
         raise KeyboardInterrupt(_stopped(options.out)) from stop
-    _print_survey(made, options.out, time.monotonic() - begun)
+    _print_survey(made, options.out, held, time.monotonic() - begun)
 
 
 def _read_heads(text: str | None) -> list[int] | list[tuple[int, int]] | None:
@@ -132,13 +133,23 @@ def _stopped(folder: Path) -> str:
     return f"stopped; {folder} holds {count:,} of {total:,} texts; run the same command to resume"
 
 
-def _print_survey(survey: Survey, folder: Path, seconds: float) -> None:
+def _held(folder: Path) -> int:
+    """Count the texts, failed ones too, that a folder holds before the survey goes on."""
+    from gattn.surveys.store.parts import count_texts
+
+    return count_texts(folder) if folder.is_dir() else 0
+
+
+def _print_survey(survey: Survey, folder: Path, held: int, seconds: float) -> None:
     edges = survey.sql("select coalesce(sum(num_edges), 0) as edges from texts")["edges"].item()
     size = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-    note(
-        f"{folder}: {_counted(len(survey))}, {int(edges):,} edges, {size / 1e6:,.1f} MB, "
-        f"{seconds:,.0f} s"
-    )
+    total = int(survey.manifest["num_texts"])
+    ran = f"{seconds:,.0f} s"
+    if held == total:
+        ran = "complete before, so nothing was run"
+    elif held:
+        ran = f"{total - held:,} of them in {ran} now"
+    note(f"{folder}: {_counted(len(survey))}, {int(edges):,} edges, {size / 1e6:,.1f} MB, {ran}")
     reasons = survey.sql(_REASONS)
     if len(reasons):
         print(f"{_counted(int(reasons['failed'].sum()))} failed:")

@@ -37,7 +37,7 @@ class FunctionRunner(Runner):
 
     def __init__(self, prompt: RunFunction) -> None:
         super().__init__(prompt, None)
-        self._seen = _Seen()
+        self._seen = _Seen(self.tokenizer is not None)
         with torch.no_grad():
             self._first = prompt.run(self._seen)
         self._reads_all = True
@@ -79,7 +79,7 @@ class FunctionRunner(Runner):
     @property
     def tokens(self) -> list[str]:
         """The texts of the tokens, or their positions, if there is only one sequence of them."""
-        if self._seen.ids is not None:
+        if self._seen.ids is not None and len(self._seen.ids) == self._seen.count:
             return list(names_of(self._seen.ids, self.tokenizer))
         return [str(n) for n in range(self._seen.count)]
 
@@ -148,7 +148,8 @@ class FunctionRunner(Runner):
 class _Seen(Context):
     """Notes how many sequences run, and the token ids of the only one, or their number."""
 
-    def __init__(self) -> None:
+    def __init__(self, has_tokenizer: bool) -> None:
+        self._has_tokenizer = has_tokenizer
         self.calls = self.sequences = self.count = 0
         self.ids: list[int] | None = None
         self._stacks: set[str] = set()
@@ -168,7 +169,8 @@ class _Seen(Context):
     def end(self, tracker: Tracker, result: Any) -> None:
         """Note the tokens."""
         is_one = self.calls == self.sequences == len(self._stacks) == 1
-        self.ids = tracker.tokens.ids(min(self._stacks), 0) if is_one else None
+        is_named = is_one and (self._has_tokenizer or not tracker.needs_tokenizer)
+        self.ids = tracker.tokens.ids(min(self._stacks), 0) if is_named else None
         self.count = self._longest if is_one else 0
 
 

@@ -3,29 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from gattn.checks import whole
-from gattn.engines import tiles
-from gattn.engines.call import AttentionCall
-from gattn.engines.sparse import edge_products
-from gattn.engines.tiles import RowBlock
 from gattn.errors import SelectionError
-from gattn.graph.rules.keys import list_keys
 from gattn.heads.head import AttentionGraph
 from gattn.heads.trace import AttentionTrace
 from gattn.keep import Keep
-from gattn.models.edit.applying import parts
 from gattn.models.edit.edges import Cut
+from gattn.models.effects.cutting import CutEdges, CutOutputs, read_cuts
 from gattn.models.effects.effect import measured, told_edits
 from gattn.models.effects.effect_tables import Effects
-from gattn.models.effects.gradients import Backward, LayerOutput, Outputs
+from gattn.models.effects.gradients import Backward, Outputs
 from gattn.models.effects.metrics import Measure, Metric, Token
 from gattn.models.effects.runner import Runner
 from gattn.models.read.places import Place
@@ -126,8 +118,9 @@ def estimate(
     backward = Backward(text, model, tokenizer, metric, position, target, other)
     runner = backward.runner
 
-    def read(reading: Reading, place: Place) -> _Layer:
-        return _Layer.read(reading, chosen.in_layer(place.layer, reading.heads), renormalize)
+    def read(reading: Reading, place: Place) -> CutOutputs | CutEdges:
+        some = chosen.in_layer(place.layer, reading.heads)
+        return read_cuts(reading, some, renormalize, f"Layer {place.layer} of {place.stack!r}")
 
     outputs = Outputs(read, lambda place: chosen.has_layer(place.layer))
     with capturing(runner.model, runner.tokenizer, keep=keep, layers=layers, heads=heads) as run:
@@ -140,75 +133,9 @@ def estimate(
     return table
 
 
-@dataclass(eq=False)
-class _Layer(LayerOutput):
-    """Heads of a layer: their values, and the effect of cutting each query's strongest edge.
-
-    `value` is (heads, keys, dim), or None where values are not seen; `output` and, without the
-    strongest edges, `rest` are (heads, queries, dim), `strongest` is the key of that edge, (heads,
-    queries).
-    """
-
-    value: Tensor | None
-    output: Tensor | None = None
-    rest: Tensor | None = None
-    strongest: Tensor | None = None
-
-    @classmethod
-    def read(cls, reading: Reading, heads: list[int], renormalize: bool) -> _Layer:
-        """Read a call; without renormalizing its values suffice."""
-        call = parts(reading, heads)[0].attention
-        assert call.value is not None
-        value = call.value[0].detach().cpu() if call.value.shape[-1] else None
-        layer = cls(heads, reading.queries.slots, reading.keys.slots, value)
-        if not renormalize:
-            return layer
-        found = [_without_strongest(call, block) for block in tiles.row_blocks(call)]
-        output, rest, strongest = (
-            torch.cat([x[0].cpu() for x in some], 1) for some in zip(*found, strict=True)
-        )
-        return replace(layer, output=output, rest=rest, strongest=strongest)
-
-    def estimates(self, graph: AttentionGraph) -> Tensor:
-        """Estimate the effect of cutting each edge of a head."""
-        assert self.gradient is not None
-        row = self.heads.index(graph.head or 0)
-        gradient = self.gradient[row].cpu()
-        key, query = graph.graph.edge_index
-        if self.value is None:
-            of_value = gradient[query, key]
-        else:
-            edges = graph.graph.neighbourhoods
-            of_value = edge_products(gradient[None], self.value[row][None], edges)[0]
-        attention = torch.from_numpy(graph.attention)
-        if self.output is None or self.rest is None or self.strongest is None:
-            return -attention * of_value
-        # Only the strongest edge may hold so much that 1 - A is too little to divide by.
-        is_strongest = key == self.strongest[row, query]
-        weak = attention.masked_fill(is_strongest, 0.0)
-        of_output = (gradient * self.output[row]).sum(-1)
-        of_cut = (gradient * (self.rest[row] - self.output[row])).sum(-1)
-        shared = weak / (1 - weak) * (of_output[query] - of_value)
-        return torch.where(is_strongest, of_cut[query], shared)
-
-
-def _without_strongest(call: AttentionCall, block: RowBlock) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the output of some rows, that without each row's strongest edge, and its key."""
-    assert call.value is not None
-    assert block.scores is not None
-    keys = list_keys(block.columns, call.value.device)
-    strongest = block.attention.argmax(-1, keepdim=True)
-    rest = call.normalizer(block.scores.scatter(-1, strongest, -torch.inf))
-    if call.value.shape[-1]:
-        value = call.value[:, :, keys]
-        output, fewer = block.attention @ value, rest @ value
-    else:
-        whole = rest.new_zeros(*rest.shape[:-1], call.value.shape[2])
-        output, fewer = (whole.index_copy(-1, keys, x.to(whole)) for x in (block.attention, rest))
-    return output, fewer, keys[strongest[..., 0]]
-
-
-def _table(trace: AttentionTrace, layers: Mapping[tuple[str, int], _Layer]) -> pd.DataFrame:
+def _table(
+    trace: AttentionTrace, layers: Mapping[tuple[str, int], CutOutputs | CutEdges]
+) -> pd.DataFrame:
     """Make one row per kept edge."""
     import pandas as pd
 
@@ -220,7 +147,7 @@ def _table(trace: AttentionTrace, layers: Mapping[tuple[str, int], _Layer]) -> p
     return pd.concat(tables, ignore_index=True)
 
 
-def _rows(stack: str, graph: AttentionGraph, layer: _Layer) -> pd.DataFrame:
+def _rows(stack: str, graph: AttentionGraph, layer: CutOutputs | CutEdges) -> pd.DataFrame:
     import pandas as pd
 
     offset = 0 if graph.graph.is_bipartite else graph.graph.query_offset

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from gattn.engines import tiles
 from gattn.errors import CaptureError, ContractError, EditError, SelectionError
 from gattn.models.effects.asking import asked
 from gattn.models.effects.metrics import Metric, Token
+from gattn.models.read.on_graphs.seen_edges import SeenEdges
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
@@ -31,23 +31,22 @@ _HALF_SCALE = 1024.0
 
 @dataclass(eq=False)
 class LayerOutput:
-    """Heads of a layer, and the gradient at their output, (heads, queries, dim).
-
-    Where only the attention is seen, it stands for the output, and each key's value is a unit
-    vector: the gradient is that at the attention, (heads, queries, keys).
-    """
+    """Heads of a layer, and the gradient at their output, (heads, queries, dim)."""
 
     heads: list[int]
     queries: Tensor
-    keys: Tensor
     gradient: Tensor | None = field(default=None, init=False)
 
-    def rows(self, node: Tensor, *, is_attention: bool) -> Tensor:
-        """Take the real rows of a call's output or attention, as (heads, queries, ...)."""
-        queries, keys = (slots.to(node.device) for slots in (self.queries, self.keys))
-        if is_attention:
-            return widened(node[0, self.heads][:, queries][:, :, keys])
-        return widened(node[0, queries][:, self.heads]).transpose(0, 1)
+    def take(self, gradient: Tensor, call: SeenEdges | None) -> Tensor:
+        """Take the gradient of the real rows from that of a call's output."""
+        some = gradient[0, self.queries.to(gradient.device)][:, self.heads]
+        return widened(some).transpose(0, 1)
+
+
+def shows_values(reading: Reading) -> bool:
+    """Return whether a call's values are known, and so its output."""
+    value = reading.attention.value
+    return value is not None and value.shape[-1] > 0
 
 
 L = TypeVar("L", bound=LayerOutput)
@@ -65,7 +64,7 @@ class Outputs(Context, Generic[L]):
         self, read: Callable[[Reading, Place], L], wanted: Callable[[Place], bool]
     ) -> None:
         self._read, self._wanted = read, wanted
-        self._nodes: list[tuple[Tensor, bool]] = []
+        self._nodes: list[tuple[Tensor, SeenEdges | None]] = []
         self.found: dict[tuple[str, int], L] = {}
 
     def wants(self, place: Place) -> bool:
@@ -87,24 +86,21 @@ class Outputs(Context, Generic[L]):
                 f"{call.name} attends in several calls of the model, but gradients are taken of "
                 "one: run the model once, or measure cuts one by one with gattn.effect."
             )
-        if reason := tiles.can_run(reading.attention):
-            raise CaptureError(
-                f"{call.name} attends over listed edges, of which no gradients are taken "
-                f"({reason}): measure cuts one by one with gattn.effect."
-            )
         if reading.edits:
             raise EditError(
                 f"{call.name} is edited, but gradients are taken of unedited attention: choose "
                 "other layers, or measure further cuts with gattn.effect."
             )
         # The model goes on with a tensor of ours, whatever the door makes of its own.
-        is_attention = not call.output.shape[-1]
-        if is_attention:
+        edges = call if isinstance(call, SeenEdges) else None
+        if shows_values(reading):
+            node = call.output = _node(call.output)
+        elif edges is not None:
+            node = edges.attention = _node(edges.attention)
+        else:
             assert call.weights is not None
             node = call.weights = _node(call.weights)
-        else:
-            node = call.output = _node(call.output)
-        self._nodes.append((node, is_attention))
+        self._nodes.append((node, edges))
         with torch.no_grad():
             self.found[place.stack, place.layer] = self._read(reading, place)
 
@@ -126,11 +122,12 @@ class Outputs(Context, Generic[L]):
                 "The metric does not depend on any attention that was seen, so there is nothing "
                 "to estimate: measure the answer of the model that was run."
             )
-        for (node, is_attention), gradient, layer in zip(
+        for (node, edges), gradient, layer in zip(
             nodes, gradients, self.found.values(), strict=True
         ):
             whole = torch.zeros_like(node) if gradient is None else gradient
-            layer.gradient = layer.rows(whole, is_attention=is_attention) / scale
+            with torch.no_grad():
+                layer.gradient = layer.take(whole, edges) / scale
             if not bool(layer.gradient.isfinite().all()):
                 raise CaptureError(
                     f"The gradient of the metric is infinite or NaN in {whole.dtype}: load the "

@@ -176,6 +176,7 @@ def _check_length(text: str, tokenizer: PreTrainedTokenizerBase, limit: int) -> 
 
 
 _FIRST_CHARACTERS = 16
+_MANY = "; gattn.capture_many takes several texts"
 
 
 def _slices(text: str, spans: Sequence[tuple[int, int]], names: Sequence[str]) -> tuple[str, ...]:
@@ -237,9 +238,15 @@ def _as_ids(values: Any) -> Tensor:
     except (TypeError, ValueError, RuntimeError) as error:
         raise CaptureError(
             "Expected a text, token ids or a mapping of numbers, one per token, not "
-            f"{type(values).__name__} {values!r:.60}."
+            f"{type(values).__name__} {values!r:.60}{_several(values)}."
         ) from error
     return ids if ids.numel() else ids.long()
+
+
+def _several(values: Any) -> str:
+    """Say what takes several texts, if that is what was given."""
+    is_list = isinstance(values, (list, tuple)) or hasattr(values, "tolist")
+    return _MANY if is_list and any(isinstance(one, str) for one in values) else ""
 
 
 def _real_tokens(ids: Tensor, mask: Tensor | None) -> Tensor:
@@ -259,7 +266,8 @@ def _encode_ids(
     ids = ids[0] if ids.dim() == 2 and len(ids) == 1 else ids
     if ids.dim() != 1 or ids.is_floating_point() or ids.dtype == torch.bool:
         raise CaptureError(
-            f"Expected one sequence of whole token ids, got {ids.dtype} {tuple(ids.shape)}."
+            f"Expected one sequence of whole token ids, got {ids.dtype} {tuple(ids.shape)}"
+            f"{_MANY if ids.dim() == 2 else ''}."
         )
     real = _real_tokens(ids, rest.pop("attention_mask", None))
     tensors = {

@@ -36,7 +36,10 @@ class AnyModules(Modules):
         The stack of a module is split where it attends several times in a run, or the heads or the
         kind of keys change.
         """
-        path = self._path(self.name(call.module)) or type(call.module).__name__
+        name = self.name(call.module)
+        if name not in self._paths:
+            self._paths[name] = self._path(name) or type(call.module).__name__
+        path = self._paths[name]
         sizes = call.query.shape[1], self._crosses(call), call.part
         stack = path if not call.part else f"{path} {call.part + 1}"
         while self._sizes.setdefault(stack, sizes) != sizes:
@@ -44,15 +47,18 @@ class AnyModules(Modules):
         return self.note_stack(call, stack)
 
     def note_stack(self, call: SeenCall, stack: str) -> str:
-        """Note the stack of a call's module, and whether it is one of cross-attention."""
+        """Note the stack of a call's module, and what its tokens are."""
         self.stacks[self.name(call.module)] = stack
         if self._crosses(call):
             self.crossing.add(stack)
+        if call.is_foreign:
+            self.foreign.add(stack)
         return stack
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__(model)
         self._sizes: dict[str, object] = {}
+        self._paths: dict[str, str] = {}
         self._numbers: dict[object, list[set[str]]] = {}
         for name, module in model.named_modules():
             numbers = [part for part in _parts(name) if part.isdigit()]

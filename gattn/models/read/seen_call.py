@@ -58,6 +58,10 @@ class SeenCall:
         The name of its stack, where the door knows.
     tokens : TokenMap, optional
         Which tokens its slots are, where that was proved.
+    is_foreign : bool
+        Whether its tokens are nodes of a graph, and no tokens whose ids the model is given.
+    token_names : mapping
+        The texts of its `tokens` and `query_tokens`, where the door knows.
     options : mapping
         All further arguments, which errors name.
     """
@@ -85,4 +89,6 @@ class SeenCall:
     part: int = 0
     tokens: TokenMap | None = None
     stack: str = ""
+    is_foreign: bool = False
+    token_names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)

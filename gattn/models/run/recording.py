@@ -123,7 +123,7 @@ class Recording(Context):
         layers = [self._layer(place, reading, sequence, tracker) for sequence in reading.sequences]
         for part in parts(reading, heads):
             self._check_size(part, len(layers))
-            stores = [self._store(layer, part, place) for layer in layers]
+            stores = [self._store(layer, part, place, call) for layer in layers]
             for store in stores:
                 store.begin(part.graph, reading.keys.first)
             part.store(stores, scores=self._options.scores)
@@ -183,7 +183,7 @@ class Recording(Context):
             self._size += self._options.bytes_of(edges)
         self._options.check_bytes(self._size)
 
-    def _store(self, layer: RecordedLayer, part: Part, place: Place) -> KeptEdges:
+    def _store(self, layer: RecordedLayer, part: Part, place: Place, call: SeenCall) -> KeptEdges:
         heads = tuple(part.heads)
         if heads not in layer.stores:
             if any(set(heads) & set(others) for others in layer.stores):
@@ -201,6 +201,7 @@ class Recording(Context):
             "model": self._name,
             "weight_function": repr(part.attention.weight),
             "normalizer": repr(part.attention.normalizer),
+            **call.token_names,
         }
         return layer.stores[heads]
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import index
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
+import numpy as np
+
+from gattn.checks import check_options
 from gattn.edit_records import in_words
 from gattn.errors import FileError, SelectionError
 from gattn.heads.head import AttentionGraph
@@ -26,6 +30,9 @@ if TYPE_CHECKING:
     import polars as pl
 
     from gattn.surveys.ask.comparison import HeadComparison
+
+_LARGEST = {"text_id": 2**63 - 1, "layer": 2**31 - 1, "head": 2**31 - 1}
+"""The largest numbers that the columns hold."""
 
 _WITH_TOKENS = """
 SELECT edges.*, queries.token AS query_token, keys.token AS key_token
@@ -131,7 +138,8 @@ class Survey:
         FileError
             If a file is damaged.
         """
-        return trace_of(rows_of(self.folder, text_id), self.manifest["model"])
+        number = _whole("text_id", text_id)
+        return trace_of(rows_of(self.folder, number), self.manifest["model"])
 
     def graph(
         self, text_id: int, layer: int, head: int, *, stack: str | None = None
@@ -150,9 +158,11 @@ class Survey:
         SelectionError, FileError
             As `trace` does.
         """
-        place: dict[str, Any] = {"layer": layer, "head": head}
+        text_id = _whole("text_id", text_id)
+        chosen = {"layer": layer, "head": head}
+        place: dict[str, Any] = {name: _in_column(name, one) for name, one in chosen.items()}
         if stack is not None:
-            place["stack"] = stack
+            place["stack"] = _stack(stack)
         tables = rows_of(self.folder, text_id, place)
         if not len(tables["heads"]):
             raise SelectionError(
@@ -214,13 +224,25 @@ class Survey:
         -------
         DataFrame
             Sorted by text, stack, layer, head, query and key.
+
+        Raises
+        ------
+        SelectionError
+            If a number is not whole, or a stack not a name. No edges match what is not there.
+        FileError
+            If a file is missing or damaged.
         """
         asked = {"text_id": text_id, "stack": stack, "layer": layer, "head": head}
-        chosen = {name: value for name, value in asked.items() if value is not None}
+        chosen = {
+            name: _stack(value) if name == "stack" else _in_column(name, value)
+            for name, value in asked.items()
+            if value is not None
+        }
+        text = None if text_id is None else _whole("text_id", text_id)
         where = " AND ".join(f"edges.{name} = ?" for name in chosen) or "true"
         values = list(chosen.values())
         query = _WITH_TOKENS.format(where) if tokens else f"SELECT * FROM edges WHERE {where}"
-        files = files_of(self.folder, ["edges", "tokens"], text_id)
+        files = files_of(self.folder, ["edges", "tokens"], text)
         return ask(self.folder, files, query, values)
 
     def sql(self, query: str) -> pd.DataFrame:
@@ -243,6 +265,8 @@ class Survey:
         --------
         >>> survey.sql("select layer, head, avg(induction) from heads group by all")
         """
+        if not isinstance(query, str):
+            raise SelectionError(f"sql takes a query as text, not {query!r:.80}.")
         return self._ask(named_in(query), query)
 
     def polars(self, table: str) -> pl.LazyFrame:
@@ -260,7 +284,7 @@ class Survey:
         DependencyError
             If polars is not installed.
         """
-        if table not in TABLES:
+        if not isinstance(table, str) or table not in TABLES:
             raise SelectionError(f"No table {table!r}; a survey has {', '.join(TABLES)}.")
         return scan(table, files_of(self.folder, [table])[table])
 
@@ -268,6 +292,7 @@ class Survey:
 
     def statistics(self, score: str, **options: Any) -> HeadStatistics:
         """Take the mean of a score over all texts; see `gattn.surveys.head_statistics`."""
+        check_options(head_statistics, options, "statistics()")
         return head_statistics(self._scores(score), score, **options)
 
     def compare(self, other: Survey, score: str, **options: Any) -> HeadComparison:
@@ -276,11 +301,19 @@ class Survey:
         Raises
         ------
         SelectionError
-            If texts with the same number differ, or the two surveys define the score differently.
+            If `other` is not a survey, texts with the same number differ, or the two surveys define
+            the score differently.
+        OptionError
+            If there is no such option.
         """
         from gattn.surveys.ask.comparison import compare_heads
         from gattn.surveys.ask.pairing import check_same_scores, check_same_texts
 
+        if not isinstance(other, Survey):
+            raise SelectionError(
+                f"other must be a Survey, as gattn.open_survey(folder) opens it, not {other!r:.80}."
+            )
+        check_options(compare_heads, options, "compare()")
         check_same_scores(self, other, score)
         check_same_texts(self, other)
         return compare_heads(self._scores(score), other._scores(score), score, **options)
@@ -309,3 +342,23 @@ class Survey:
 
     def _ask(self, tables: Iterable[str], query: str) -> pd.DataFrame:
         return ask(self.folder, files_of(self.folder, tables), query)
+
+
+def _whole(name: str, given: Any) -> int:
+    """Take the number of a text, layer or head."""
+    if isinstance(given, (bool, np.bool_)) or not isinstance(given, SupportsIndex):
+        raise SelectionError(f"{name} must be a whole number, not {given!r:.80}.")
+    return index(given)
+
+
+def _in_column(name: str, given: Any) -> int:
+    """Take a number as a column holds it; -1 and the largest match no row."""
+    return max(-1, min(_whole(name, given), _LARGEST[name]))
+
+
+def _stack(given: Any) -> str:
+    if not isinstance(given, str):
+        raise SelectionError(
+            f"stack must be the name of one, such as 'decoder', not {given!r:.80}."
+        )
+    return given

@@ -139,6 +139,8 @@ def carried(
     func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], followed: Followed, result: Tensor
 ) -> Followed:
     """Say what a function made of a softmax: the same numbers in another shape, or others."""
+    if followed.altered:
+        return followed
     if func in _DROPOUTS:
         return replace(followed, dropout=_dropout(*args, **kwargs))
     scores = followed.scores

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -53,6 +53,9 @@ def product(
 ) -> Product | None:
     """Read a function as the product of attention and values, if it is one."""
     given = operands(args, kwargs)
+    if followed.altered:  # Its scores may have another shape, and nobody reads them.
+        last = given[place].dim() - 1
+        followed = replace(followed, scores=given[place], key=min(followed.key, last))
     if func in _MATMULS and len(given) > 1 and min(x.dim() for x in given[:2]) > 1:
         return _matmul(given[0], given[1], place, followed, result)
     if func is torch.einsum and isinstance(given[0], str) and len(given) == 3:

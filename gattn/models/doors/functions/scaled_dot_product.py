@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from gattn.models.doors.functions import nested
 from gattn.models.doors.functions.multihead import running
 from gattn.models.doors.functions.raw_call import RawCall, handed, owner
 from gattn.models.watch.inside import inside
@@ -23,8 +24,15 @@ def see(
         return func(*args, **kwargs)
     with inside():
         output = func(*args, **kwargs)
-        call = _call(module, output, *args, **kwargs)
-        return output if handed(call) is None or call.output is output else call.output
+        if output.is_nested:
+            plain = nested.padded(output)
+            call = _call(module, plain, **nested.padded_arguments(*args, **kwargs))
+        else:
+            plain = output
+            call = _call(module, output, *args, **kwargs)
+        if handed(call) is None or call.output is plain:
+            return output
+        return nested.filled(output, call.output) if output.is_nested else call.output
 
 
 def _call(

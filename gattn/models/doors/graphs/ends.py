@@ -131,7 +131,8 @@ def _of_message_passing(frame: FrameType, caller: FrameType | None, index: Tenso
     _check_inside(query, num_queries)
     _check_inside(key, num_keys)
     is_bipartite = num_queries != num_keys or _reads_other_nodes(conv, frame)
-    return Ends(conv, key, query, num_keys, num_queries, is_bipartite, kind)
+    names = _names(conv, frame, num_keys, num_queries) if is_bipartite else {}
+    return Ends(conv, key, query, num_keys, num_queries, is_bipartite, kind, names=names)
 
 
 def _rows(edge_index: Any, i: int, j: int) -> tuple[Tensor, Tensor]:
@@ -170,6 +171,30 @@ def _edge_type(conv: nn.Module, frame: FrameType) -> str:
     if isinstance(found, tuple) and all(isinstance(part, str) for part in found):
         return " ".join(found)
     return found.replace("__", " ") if isinstance(found, str) else ""
+
+
+def _names(
+    conv: nn.Module, frame: FrameType, num_keys: int, num_queries: int
+) -> dict[str, tuple[str, ...]]:
+    """Name nodes of several types that a module lays side by side: keys by type of edge, too."""
+    of = _frame_of_forward(conv, frame)
+    keys, queries = (None if of is None else of.f_locals.get(f"{n}_offset") for n in _SIDES)
+    if not isinstance(keys, dict) or not isinstance(queries, dict):
+        return {}
+    key_kinds = [(kind[0], f" {kind[1]}") for kind in keys]
+    query_kinds = [(kind, "") for kind in queries]
+    return {
+        "tokens": _numbered(key_kinds, [*keys.values(), num_keys]),
+        "query_tokens": _numbered(query_kinds, [*queries.values(), num_queries]),
+    }
+
+
+def _numbered(kinds: list[tuple[str, str]], starts: list[int]) -> tuple[str, ...]:
+    return tuple(
+        f"{before} {n}{after}"
+        for (before, after), start, stop in zip(kinds, starts[:-1], starts[1:], strict=True)
+        for n in range(stop - start)
+    )
 
 
 def _frame_of_forward(module: nn.Module, frame: FrameType) -> FrameType | None:

@@ -26,7 +26,7 @@ def put_back(call: SeenEdges, readings: Sequence[Reading]) -> None:
             changed = part.changed
             if not part.is_edited or not bool(changed.any()):
                 continue
-            edited = call.spread(_on_all_edges(cast("EdgePart", part)))
+            edited = call.spread(_on_all_edges(cast("EdgePart", part)), part.heads)
             edited = edited.to(attention.device, attention.dtype)
             rows = changed[call.ends.query.cpu()].to(attention.device)
             columns = torch.zeros(attention.shape[1], dtype=torch.bool, device=attention.device)

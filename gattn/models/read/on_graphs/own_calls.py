@@ -61,6 +61,7 @@ class OwnCall(SeenCall):
             is_cross=is_bipartite,
             part=part,
             stack="graph" if is_graph else "",
+            is_foreign=isinstance(call.graph, EdgeList),
             attention=on_token_graph(call, name, is_bipartite),
         )
 

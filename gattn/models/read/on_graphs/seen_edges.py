@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import torch
@@ -32,6 +33,9 @@ class Ends:
         The type of the edges, where a module attends over several types one after another.
     read_only : str
         Why their attention must not be edited, if so.
+    names : mapping
+        The names of keys (`tokens`) and of queries (`query_tokens`), where several types of nodes
+        lie side by side.
     """
 
     module: nn.Module
@@ -42,6 +46,7 @@ class Ends:
     is_bipartite: bool = False
     kind: str = ""
     read_only: str = ""
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 @dataclass(kw_only=True)
@@ -81,6 +86,8 @@ class SeenEdges(SeenCall):
             query.transpose(1, 2),
             is_cross=ends.is_bipartite,
             part=part,
+            is_foreign=True,
+            token_names=ends.names,
             stack=f"{stack}, part {part + 1}" if stack and part else stack,
             ends=ends,
             scores=scores,
@@ -116,13 +123,15 @@ class SeenEdges(SeenCall):
         powers = torch.exp(scores - on_each_edge(top, self.places))
         return (neighbourhood_sums(powers, self.places, count).log() + top).T
 
-    def spread(self, attention: Tensor) -> Tensor:
+    def spread(self, attention: Tensor, heads: Sequence[int] | slice = slice(None)) -> Tensor:
         """Give each edge of the model its share of the attention of the graph's edges.
 
         Parameters
         ----------
         attention : Tensor
             Shape (edges of the graph, heads).
+        heads : sequence of int, optional
+            Which heads these are; all by default.
 
         Returns
         -------
@@ -133,7 +142,25 @@ class SeenEdges(SeenCall):
         if not self.has_parallel_edges:
             return whole
         share = torch.exp(widened(self.scores).cpu() - self.merged_scores[self.places])
-        return whole * share.nan_to_num(0.0)  # Edges that score -inf have no share of nothing.
+        # Edges that score -inf have no share of nothing.
+        return whole * share[:, heads].nan_to_num(0.0)
+
+    def on_graph(self, gradient: Tensor) -> Tensor:
+        """Give each edge of the graph the gradient at its attention, shared as parallel edges do.
+
+        Parameters
+        ----------
+        gradient : Tensor
+            That at the attention of the model's edges, shape (E, heads).
+
+        Returns
+        -------
+        Tensor
+            Shape (edges of the graph, heads), on the CPU.
+        """
+        gradient = widened(gradient).cpu()
+        whole = gradient.new_zeros(self.graph.num_edges, gradient.shape[1])
+        return whole.index_add(0, self.places, gradient * self.spread(torch.ones_like(whole)))
 
 
 def _edge_type(name: str) -> str:
