@@ -233,6 +233,14 @@ def test_what_cannot_be_drawn_is_refused(options, error, said):
         HEAD.draw_image(landscape(), **options)
 
 
+def test_large_images_are_refused_by_their_own_size_and_drawn_with_fewer_pixels():
+    with pytest.raises(ShapeError, match="1500 × 3000 pixels"):
+        HEAD.draw_image(np.zeros((1500, 3000)), 3)
+    ax = HEAD.draw_image(np.zeros((1500, 2250)), 3)
+    assert max(ax.images[0].get_array().shape) <= 1024
+    assert_shows(ax, DENSE[3, 1:].reshape(4, 6))
+
+
 def test_heads_that_do_not_know_their_patches_say_how_to_tell_them():
     head = AttentionGraph.from_dense(attention(25, 25))
     with pytest.raises(ShapeError, match=r"head.on_grid\(14, 14, prefix=1\)"):

@@ -98,7 +98,7 @@ def draw_image(
         If it is not known where tokens lie, or the image does not fit, or is none.
     """
     found = patches_of(shown, query, key=key, grid=grid, values=values)
-    read = read_image(image).no_larger(_LONGEST).fitted(found.grid, fit)
+    read = read_image(image).fitted(found.grid, fit).no_larger(_LONGEST)
     pen = ImagePen.of([found], top=top, cmap=cmap)
     if ax is None:
         height, width = read.size
