@@ -267,13 +267,8 @@ def test_parallel_edges_are_shown_as_one_and_cut_together(options):
 def test_parallel_edges_are_what_they_are_in_torch_geometric():
     own = layer(residual=True)
     theirs = TransformerConv(8, 4, heads=2).eval()
-    for name, other in {
-        "query": "query",
-        "key": "key",
-        "value": "value",
-        "residual": "skip",
-    }.items():
-        projection = getattr(theirs, f"lin_{other}")
+    for name, same in (("query",) * 2, ("key",) * 2, ("value",) * 2, ("residual", "skip")):
+        projection = getattr(theirs, f"lin_{same}")
         projection.load_state_dict(getattr(own, f"project_{name}").state_dict())
     edits = [
         Cut(layer=0, head=1, query=3, key=0),
