@@ -125,6 +125,14 @@ def read_own(call: OwnCall, place: Place, edits: Sequence[Sequence[Edit]]) -> li
     return list(readings)
 
 
+def has_parallel_edges(call: AttentionCall) -> bool:
+    """Return whether edges of a softmax are parallel, which `SeenEdges` shows as one."""
+    if not isinstance(call.graph, EdgeList) or not call.is_shared_out_by_softmax:
+        return False
+    index = call.graph.edge_index
+    return len(call.query) == 1 and index.shape[1] > index.unique(dim=1).shape[1]
+
+
 def on_token_graph(call: AttentionCall, name: str, is_bipartite: bool) -> AttentionCall:
     """Put a call on a plain list of edges on a token graph, which edits change."""
     graph, features = call.graph, call.edge_features
@@ -137,7 +145,8 @@ def on_token_graph(call: AttentionCall, name: str, is_bipartite: bool) -> Attent
     if found.num_edges < graph.num_edges:
         raise CaptureError(
             f"The edge_index that {name} is called with has parallel edges, several from one node "
-            "to another, which an attention graph does not tell apart: coalesce it first "
+            "to another, which an attention graph shows as one: gattn can add them up for one "
+            "graph at a time and a softmax without a sink. Coalesce it first "
             "(torch_geometric.utils.coalesce)."
         )
     if features is not None and features.dim() == 2:
