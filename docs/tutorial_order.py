@@ -9,6 +9,8 @@ ORDER = [
     "plot_five_weight_functions",
     "plot_learning_queries_and_keys",
     "plot_cutting_an_induction_head",
+    "plot_your_own_model",
+    "plot_toy_translation",
     "plot_comparing_weight_functions",
     "plot_grouped_query_heads",
     "plot_gaussian_attention",

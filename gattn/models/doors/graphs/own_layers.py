@@ -22,6 +22,8 @@ from gattn.models.watch.inside import inside
 from gattn.models.watch.taking_part import take_part
 
 _before: ContextVar[Watcher | None] = ContextVar("watcher_before", default=None)
+_open: ContextVar[int] = ContextVar("open_contexts", default=0)
+"""How many contexts are open here, those that are suspended included."""
 
 
 @contextmanager
@@ -30,10 +32,12 @@ def watched() -> Iterator[None]:
     if watching.watcher() is not _seen:
         _before.set(watching.watcher())
         watching.set_watcher(_seen)
+    _open.set(_open.get() + 1)
     try:
         yield
     finally:
-        if not present() and watching.watcher() is _seen:
+        _open.set(_open.get() - 1)
+        if _open.get() <= 0 and watching.watcher() is _seen:
             watching.set_watcher(_before.get())
 
 
