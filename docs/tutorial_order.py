@@ -8,6 +8,7 @@ ORDER = [
     "plot_token_graphs",
     "plot_five_weight_functions",
     "plot_learning_queries_and_keys",
+    "plot_karate_club",
     "plot_cutting_an_induction_head",
     "plot_your_own_model",
     "plot_toy_translation",
