@@ -14,7 +14,7 @@ from gattn.engines import watching
 from gattn.engines.call import AttentionCall
 from gattn.engines.watching import Run, Watcher
 from gattn.graph.token_graph import TokenGraph
-from gattn.models.doors.graphs.ends import owner_of
+from gattn.models.doors.graphs.frames import owner_of
 from gattn.models.read.on_graphs.own_calls import OwnCall, read_own
 from gattn.models.read.runs import runs
 from gattn.models.watch.contexts import present
