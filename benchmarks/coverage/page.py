@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from benchmarks.coverage.compared import TOLERANCE
+from benchmarks.coverage.libraries import results
 from benchmarks.coverage.verdicts import (
     CAPTURED,
     COMPLETE,
@@ -16,7 +17,35 @@ from benchmarks.coverage.verdicts import (
     Verdict,
 )
 
-_INTRODUCTION = """# Which models work
+_HEAD = """# Which models work
+
+gattn reads attention wherever eager PyTorch computes it. To find out where that holds, models of
+many libraries are built with random weights, run, captured and edited, each in a process of its
+own:
+
+{summary}
+transformers is compared with its own eager code ([below](#transformers)); the others with what
+PyTorch's softmax kernels compute, seen below all its functions, and with what the library itself
+shows. "Exact" means that
+
+- the output while capturing is the same as without, bit for bit (or within 1e-06, where PyTorch's
+  fast path of `nn.MultiheadAttention` goes off; it is then the same as without the fast path), and
+  the model, its hooks and PyTorch's functions are unchanged afterwards;
+- each captured layer equals one of the model's softmaxes, in all heads and sequences, within
+  {tolerance:.0e}, and no softmax that weighs values of tokens is missing;
+- whatever attention the library shows by itself is among what was captured;
+- with the model's own scores put back by `Swap(weight=ModelScore())`, the output is the same, and
+  cuts of heads and edges give the output that the same change of the softmax gives: in double
+  precision within 1e-09, where the model's softmaxes run in it.
+
+"Refused" means an error that gives the reason, and nothing captured. "Wrong" would be anything
+else. `python -m benchmarks.coverage --library NAME --markdown docs/models.md` writes a library's
+part of this page.
+
+"""
+_FIRST, _LATER = "## transformers\n", "<!-- other libraries -->\n"
+
+_INTRODUCTION = """## transformers
 
 Transformers {transformers} registers {types} model types. For each, a tiny random model was built
 and run on a padded batch, with torch {torch}; {built} of them ran. This page was written by
@@ -38,8 +67,15 @@ model's own output while it runs.
 """
 
 
+def with_libraries(page: str) -> str:
+    """Put what is known of all libraries around a page's part on transformers."""
+    transformers = page[page.index(_FIRST) :].partition(_LATER)[0]
+    head = _HEAD.format(summary=results.summary(), tolerance=TOLERANCE)
+    return "\n".join([head + transformers.rstrip() + "\n", _LATER, results.parts()])
+
+
 def page(verdicts: Sequence[Verdict]) -> str:
-    """Write the table of models as Markdown."""
+    """Write the table of transformers' models as Markdown."""
     import transformers
 
     groups: dict[str, list[Verdict]] = {}
@@ -56,7 +92,7 @@ def page(verdicts: Sequence[Verdict]) -> str:
             tolerance=TOLERANCE,
         ),
         f"In numbers: {counted}.\n",
-        f"## Captured and edited ({len(complete)})\n",
+        f"### Captured and edited ({len(complete)})\n",
         "Through transformers' attention interface:\n",
         _names(one for one in complete if one.routed),
         "Through their softmax (no queries and keys; checked on a small input first). * means that "
@@ -64,13 +100,16 @@ def page(verdicts: Sequence[Verdict]) -> str:
         _names(one for one in complete if not one.routed),
     ]
     if groups.get(CAPTURED):
-        parts += ["## Captured, but not fully compared or not edited\n", _reasons(groups[CAPTURED])]
+        parts += [
+            "### Captured, but not fully compared or not edited\n",
+            _reasons(groups[CAPTURED]),
+        ]
     if groups.get(WRONG):
-        parts += ["## Wrong\n", _reasons(groups[WRONG])]
-    parts += ["## Refused\n", _reasons(groups.get(REFUSED, []))]
-    parts += ["## No attention that the model exposes\n", _names(groups.get(NO_ATTENTION, []))]
+        parts += ["### Wrong\n", _reasons(groups[WRONG])]
+    parts += ["### Refused\n", _reasons(groups.get(REFUSED, []))]
+    parts += ["### No attention that the model exposes\n", _names(groups.get(NO_ATTENTION, []))]
     parts += [
-        "## Not built here\n",
+        "### Not built here\n",
         "Their tiny models did not build or did not run, so nothing is known about them:\n",
     ]
     return "\n".join([*parts, _names(groups.get(NOT_BUILT, []))])

@@ -38,5 +38,6 @@ def judge(library: str, name: str) -> Verdict:
 
 def judge_all(library: str, names: Sequence[str]) -> Iterator[Verdict]:
     """Judge models, each in a process of its own, one after the other."""
+    judge("nn", models("nn").names()[0])  # so that all processes have imported what it takes
     for name, verdict in each_apart(names, partial(judge, library), workers=1, seconds=SECONDS):
         yield Verdict(name, NOT_RUN, verdict) if isinstance(verdict, str) else verdict

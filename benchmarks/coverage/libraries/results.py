@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
@@ -86,9 +87,14 @@ def _part(library: str, found: dict[str, Any]) -> str:
 
 
 def _names(verdicts: Sequence[Verdict]) -> str:
-    return (
-        textwrap.fill(", ".join(one.name for one in verdicts), 110, break_on_hyphens=False) + "\n"
+    """List names; of many variants, A/b and A/c, only how many there are."""
+    counts = Counter(one.name.partition("/")[0] for one in verdicts)
+    names = dict.fromkeys(
+        f"{first} ({counts[first]} variants)" if counts[first] > 200 else one.name
+        for one in verdicts
+        for first in [one.name.partition("/")[0]]
     )
+    return textwrap.fill(", ".join(names), 110, break_on_hyphens=False) + "\n"
 
 
 def _reasons(verdicts: Sequence[Verdict]) -> str:

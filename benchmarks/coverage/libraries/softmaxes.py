@@ -54,6 +54,7 @@ class Softmax:
     is_mixed: bool = False
     """Whether its heads are mixed before that."""
 
+
 class SoftmaxKernels(TorchDispatchMode):
     """Records each softmax kernel of a run, and changes those in `changes`, by their number."""
 

@@ -50,6 +50,10 @@ class Plan:
         Why nothing of the model can be trusted; empty if there is no such reason.
     has_fast_path : bool
         Whether torch's own fast path would compute some of its attention, which shows nothing.
+    is_nested : bool
+        Whether the inputs are nested tensors, whose attention doors read sequence by sequence.
+    replays : int
+        How many runs of parts of the model it took.
     """
 
     sites: list[Place] = field(default_factory=list)
@@ -57,10 +61,11 @@ class Plan:
     reasons: dict[Place, str] = field(default_factory=dict)
     refused: str = ""
     has_fast_path: bool = False
+    is_nested: bool = False
     replays: int = 0
 
-    def layout(self, name: str, ordinal: int, lead: tuple[int, ...]) -> Layout:
-        """Return the layout of an attention call.
+    def layout(self, name: str, ordinal: int, lead: tuple[int, ...]) -> Layout | None:
+        """Return the layout of an attention call; None if its door knows.
 
         Parameters
         ----------
@@ -74,6 +79,8 @@ class Plan:
         CaptureError
             If it was not proved.
         """
+        if self.is_nested:
+            return None
         if self.refused:
             raise CaptureError(f"{_REFUSED}: {self.refused}.")
         place = name, ordinal
@@ -100,7 +107,7 @@ _plans: WeakKeyDictionary[nn.Module, dict[object, Plan]] = WeakKeyDictionary()
 
 def plan_of(
     model: nn.Module, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Plan:
+) -> Plan | None:
     """Prove what the attention calls of a model mean, once for each kind of inputs.
 
     Parameters
@@ -118,9 +125,12 @@ def plan_of(
     run again, with NaN in chosen tokens, up to their first attention.
     """
     given: Given = args, dict(kwargs)
+    if any(isinstance(x, Tensor) and x.is_nested for x in tree_leaves(given)):
+        return None  # Their first dimension is the batch, and rows of padding hold no numbers.
     with _lock:
         name = next(name for name, part in model.named_modules() if part is module)
-        kind = name, model.training, shapes(given)
+        is_nested = any(isinstance(x, Tensor) and x.is_nested for x in tree_leaves(given))
+        kind = name, model.training, "nested" if is_nested else shapes(given)
         known = _plans.setdefault(model, {})
         if kind not in known:
             known[kind] = _proved(model, name, given)
@@ -128,8 +138,11 @@ def plan_of(
 
 
 def _proved(model: nn.Module, name: str, given: Given) -> Plan:
-    if any(isinstance(x, Tensor) and x.is_meta for x in tree_leaves(given)):
+    tensors = [x for x in tree_leaves(given) if isinstance(x, Tensor)]
+    if any(x.is_meta for x in tensors):
         return Plan(refused="it runs without numbers, on the meta device")
+    if any(x.is_nested for x in tensors):
+        return Plan(is_nested=True)
     try:
         with without_contexts(), outside(), _random_numbers_kept(model), torch.no_grad():
             twin = _like(model)
@@ -162,7 +175,7 @@ class _Proof:
             plan.refused = "its output changes while its attention is watched"
             return plan
         plan.sites = [site.place for site in sites]
-        replays = Replays(self._model, self._walk, places)
+        replays = Replays(self._model, self._walk, places, sites)
         solver = Solver(self._model, replays, self._alike)
         self._solve(sites, solver, places)
         plan.replays = replays.count
@@ -260,7 +273,8 @@ def _unseen(model: nn.Module, missed: list[str]) -> str:
     where = f"{missed[0]} ({kind})" if missed[0] else kind
     return (
         f"{where} computes attention that cannot be seen, in {len(missed)} places: code that is "
-        "scripted, traced or inside a custom autograd function hides it"
+        "scripted, traced or inside a custom autograd function hides it, and so does what changes "
+        "attention before it meets its values"
     )
 
 
