@@ -166,6 +166,20 @@ def test_self_loops_that_a_conv_adds_are_edges_and_can_be_cut(kind: str) -> None
         assert_close(found, conv(X, *more, loops[:, keep]))
 
 
+def test_a_cut_edge_still_counts_in_features_of_self_loops_that_are_means_of_edges() -> None:
+    torch.manual_seed(0)
+    conv = pyg.GATConv(5, 4, edge_dim=3, fill_value="mean").eval()
+    with edited(conv, Cut(layer=0, query=1, key=0)):
+        found = conv(X, EDGES, FEATURES)
+    keep = torch.arange(COUNT) > 0
+    assert not torch.allclose(found, conv(X, EDGES[:, keep], FEATURES[keep]), atol=1e-4)
+    means = [FEATURES[EDGES[1] == n].mean(0).nan_to_num() for n in range(NODES)]
+    loops = torch.arange(NODES).expand(2, -1)
+    conv.add_self_loops = False
+    everything = torch.cat([FEATURES[keep], torch.stack(means)])
+    assert_close(found, conv(X, torch.cat([EDGES[:, keep], loops], dim=1), everything))
+
+
 def test_each_relation_of_a_conv_that_attends_within_relations_is_a_stack() -> None:
     torch.manual_seed(0)
     conv = pyg.RGATConv(5, 4, 3, heads=2, attention_mechanism="within-relation").eval()

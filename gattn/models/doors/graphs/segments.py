@@ -38,7 +38,7 @@ def watch() -> None:
     calls what is seen.
     """
     softmax = getattr(sys.modules.get("torch_geometric.utils"), "softmax", None)
-    if not isinstance(softmax, FunctionType):
+    if _watched_now or not isinstance(softmax, FunctionType):
         return
     code = softmax.__code__
     if code.co_varnames[: code.co_argcount] == _TAKES and not code.co_freevars:
