@@ -14,7 +14,7 @@ from gattn.engines import edges, watching
 from gattn.engines.call import AttentionCall, naming_shapes
 from gattn.engines.scoring import score_edges
 from gattn.engines.watching import Run, Watcher
-from gattn.models.doors.graphs.ends import owner_of
+from gattn.models.doors.graphs.frames import owner_of
 from gattn.models.doors.graphs.putting_back import put_back
 from gattn.models.read.on_graphs.own_calls import OwnCall, has_parallel_edges, read_own
 from gattn.models.read.on_graphs.readings import read_edges

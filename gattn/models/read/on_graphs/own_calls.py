@@ -14,10 +14,10 @@ from gattn.engines import edges
 from gattn.engines.call import AttentionCall
 from gattn.engines.choice import choose_for_graphs
 from gattn.engines.edge_list import EdgeList
-from gattn.errors import CaptureError, EditError
+from gattn.errors import CaptureError
 from gattn.graph.rules.edges import Edges
 from gattn.graph.token_graph import TokenGraph
-from gattn.models.read.on_graphs.seen_edges import edge_type, places_in
+from gattn.models.read.on_graphs.seen_edges import edge_type, features_on, places_in
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
@@ -87,15 +87,7 @@ class OwnReading(Reading):
         """Take the features of the edges that an edited graph keeps."""
         if features is None or features.dim() == 3 or graph is self.graph:
             return features
-        key, query = graph.edge_index
-        places = places_in(self.graph, query, key)
-        if bool((places < 0).any()):
-            lost = int((places < 0).nonzero()[0])
-            raise EditError(
-                f"The given graph has an edge from key {int(key[lost])} to query "
-                f"{int(query[lost])}, which has no edge features in the model: leave it out."
-            )
-        return features[places.to(features.device)]
+        return features_on(self.graph, features, graph, "it has no edge features there")
 
 
 def read_own(call: OwnCall, place: Place, edits: Sequence[Sequence[Edit]]) -> list[Reading]:
