@@ -8,6 +8,7 @@ ORDER = [
     "plot_token_graphs",
     "plot_five_weight_functions",
     "plot_learning_queries_and_keys",
+    "plot_karate_club",
     "plot_cutting_an_induction_head",
     "plot_comparing_weight_functions",
     "plot_grouped_query_heads",

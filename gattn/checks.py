@@ -92,10 +92,12 @@ def check_options(function: Callable[..., Any], options: Mapping[str, Any], said
 
 
 def refuse_hidden(name: str, values: Any, error: type[GattnError] = ContractError) -> None:
-    """Refuse masked arrays, sparse tensors, and tensors on the device meta."""
+    """Refuse masked arrays, sparse and nested tensors, and tensors on the device meta."""
     if isinstance(values, Tensor):
         if values.is_meta:
             raise error(f"{name} is a tensor on the device meta, which holds no numbers.")
+        if values.is_nested:
+            raise error(f"{name} is a nested tensor: pass one of its parts, as in unbind()[0].")
         if values.layout is not torch.strided:
             raise error(f"{name} is a tensor of layout {values.layout}: pass its to_dense().")
         return

@@ -63,6 +63,23 @@ def test_matrices_learn_to_read_the_flagged_token(ran):
     assert names["last"] < 0.05 * names["first"]
 
 
+def test_a_cut_friendship_is_a_club_without_it(ran):
+    names, _ = ran["karate_club"]
+    both_ways, friends = names["data"].edge_index, names["friends"]
+    for network, found in ((names["gat"], names["needs"]), (names["ours"], names["also"])):
+        whole = names["likelihood"](network, both_ways)
+        assert len(found) == friends.shape[1] == 78
+        for friend, effect in zip(friends.T, found.effect, strict=True):
+            rest = ~torch.isin(both_ways, friend).all(0)
+            assert int(rest.sum()) == 154
+            without = names["likelihood"](network, both_ways[:, rest]) - whole
+            assert effect == pytest.approx(float(without), abs=1e-5)
+    assert names["right"][names["others"]].sum() > 15
+    same = names["compared"].corr("spearman")["GATConv"]
+    assert abs(same["attention"]) < 0.2
+    assert same["GraphAttention"] > 0.2
+
+
 def test_weight_functions_differ_on_the_same_layer(ran):
     names, _ = ran["five_weight_functions"]
     assert len(names["weights"]) == 5

@@ -14,12 +14,16 @@ from gattn.graph.rules.neighbourhoods import Neighbourhoods
 
 @dataclass(frozen=True)
 class EdgeList:
-    """Edges ``[key; query]`` in the caller's own order, duplicates and all."""
+    """Edges ``[key; query]`` in the caller's own order, duplicates and all.
+
+    `is_bipartite` says whether queries and keys are different tokens.
+    """
 
     edge_index: Tensor
     num_queries: int
     num_keys: int
     query_offset: int = 0
+    is_bipartite: bool = False
 
     def __post_init__(self) -> None:
         index = self.edge_index

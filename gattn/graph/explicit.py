@@ -82,9 +82,10 @@ def from_edge_index(
     """
     edge_index = whole_numbers(edge_index, "edge_index")
     if edge_index.dim() != 2 or edge_index.shape[0] != 2:
+        transposed = edge_index.dim() == 2 and edge_index.shape[1] == 2
         raise GraphError(
             "edge_index must have shape (2, edges), rows key and query, not "
-            f"{tuple(edge_index.shape)}."
+            f"{tuple(edge_index.shape)}{': transpose it' if transposed else ''}."
         )
     is_bipartite = num_tokens is None
     if num_tokens is not None:

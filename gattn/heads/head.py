@@ -172,7 +172,8 @@ class AttentionGraph(LocatedHead, door.Shown):
             Further fields of `AttentionGraph`, such as ``layer`` and ``head``.
         """
         read = fields.of_matrix(attention, graph)
-        return cls(**read, tokens=tuple(tokens), **edge_lists.with_arrays(attributes))
+        named = edge_lists.texts(tokens, "tokens")
+        return cls(**read, tokens=named, **edge_lists.with_arrays(attributes))
 
     from_edges = classmethod(edge_lists.from_edges)
     from_scipy = classmethod(matrices.from_scipy)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -36,6 +36,14 @@ def as_fill(fill_value: Fill) -> Fill:
     )
 
 
+class Nodes(NamedTuple):
+    """How many nodes are sources and targets, and whether these are different nodes."""
+
+    sources: int
+    targets: int
+    are_apart: bool = False
+
+
 @dataclass(frozen=True)
 class GivenEdges:
     """A layer's edges as engines take them, and as they were given.
@@ -62,7 +70,7 @@ class GivenEdges:
             return set_sparse_value(self.given, alpha), alpha
         return self.given, alpha
 
-    def as_token_graph(self, is_bipartite: bool) -> tuple[TokenGraph, Tensor | None]:
+    def as_token_graph(self) -> tuple[TokenGraph, Tensor | None]:
         """Make a token graph, with the features in its own order.
 
         Raises
@@ -75,7 +83,7 @@ class GivenEdges:
             return edges, features
         sizes = {"num_queries": edges.num_queries, "num_keys": edges.num_keys}
         graph = TokenGraph.from_edge_index(edges.edge_index, **sizes)
-        graph = replace(graph, is_bipartite=is_bipartite)
+        graph = replace(graph, is_bipartite=edges.is_bipartite)
         if graph.num_edges != edges.num_edges:
             raise ShapeError(
                 f"Of the {edges.num_edges} edges, {edges.num_edges - graph.num_edges} occur again, "
@@ -91,7 +99,7 @@ class GivenEdges:
 def given_edges(
     edge_index: TokenGraph | Tensor,
     edge_attr: Tensor | None,
-    sizes: tuple[int, int],
+    nodes: Nodes,
     fill_value: Fill | None = None,
 ) -> GivenEdges:
     """Read the graph and the edge features that a layer is given.
@@ -102,8 +110,8 @@ def given_edges(
         A token graph, an edge_index, or a sparse adjacency with a row for each query.
     edge_attr : Tensor, optional
         Features (edges, F), (edges,) or (queries, keys, F).
-    sizes : pair of int
-        How many keys and queries there are.
+    nodes : Nodes
+        The nodes that edges run between.
     fill_value : float, Tensor or str, optional
         What self-loops have as features, if the nodes' own are to be replaced by added ones.
     """
@@ -116,15 +124,15 @@ def given_edges(
     if not isinstance(edge_index, Tensor) or edge_index.layout not in (torch.strided, *_SPARSE):
         raise _not_a_graph(edge_index)
     if edge_index.layout != torch.strided:
-        return _from_adjacency(edge_index, edge_attr, sizes, fill_value)
-    edges = _edge_list(edge_index, sizes)
+        return _from_adjacency(edge_index, edge_attr, nodes, fill_value)
+    edges = _edge_list(edge_index, nodes)
     if fill_value is None:
         return GivenEdges(edges, edge_attr, edge_index)
     per_edge = edge_attr is not None and edge_attr.dim() == 2
     if edge_attr is not None:
         check_features(edge_attr, edges)
-    given, own = _with_self_loops(edge_index, edge_attr if per_edge else None, sizes, fill_value)
-    return GivenEdges(_edge_list(given, sizes), own if per_edge else edge_attr, given)
+    given, own = _with_self_loops(edge_index, edge_attr if per_edge else None, nodes, fill_value)
+    return GivenEdges(_edge_list(given, nodes), own if per_edge else edge_attr, given)
 
 
 def _not_a_graph(given: Any) -> ShapeError:
@@ -138,24 +146,26 @@ def _not_a_graph(given: Any) -> ShapeError:
     )
 
 
-def _edge_list(edge_index: Tensor, sizes: tuple[int, int]) -> EdgeList:
+def _edge_list(edge_index: Tensor, nodes: Nodes) -> EdgeList:
     plain = edge_index.as_subclass(Tensor)
     if plain.dtype in _WHOLE:
         plain = plain.long()
-    return EdgeList(plain, num_queries=sizes[1], num_keys=sizes[0])
+    return EdgeList(plain, nodes.targets, nodes.sources, is_bipartite=nodes.are_apart)
 
 
 def _with_self_loops(
-    edges: Tensor, features: Tensor | None, sizes: tuple[int, int], fill_value: Fill
+    edges: Tensor, features: Tensor | None, nodes: Nodes, fill_value: Fill
 ) -> tuple[Tensor, Tensor | None]:
     """Replace the self-loops of all nodes that are sources and targets, as GATConv does."""
     edges, features = remove_self_loops(edges, features)
     # Their means of features know as many targets as nodes.
-    most = min(sizes) if features is None else max(sizes)
+    fewer, more = sorted((nodes.sources, nodes.targets))
+    most = fewer if features is None else more
     found, filled = add_self_loops(edges, features, fill_value=fill_value, num_nodes=most)
-    if features is None or min(sizes) == most:
+    if most == fewer:
         return found, filled
-    count = edges.shape[1] + min(sizes)
+    assert filled is not None
+    count = edges.shape[1] + fewer
     return found[:, :count], filled[:count]
 
 
@@ -174,9 +184,9 @@ def _from_token_graph(
 
 
 def _from_adjacency(
-    adjacency: Tensor, features: Tensor | None, sizes: tuple[int, int], fill_value: Fill | None
+    adjacency: Tensor, features: Tensor | None, nodes: Nodes, fill_value: Fill | None
 ) -> GivenEdges:
-    keys, queries = sizes
+    keys, queries, _ = nodes
     if tuple(adjacency.shape[:2]) != (queries, keys):
         raise ShapeError(
             f"A sparse adjacency must have a row for each of the {queries} targets and a column "
@@ -192,8 +202,8 @@ def _from_adjacency(
             )
         if adjacency.layout == torch.sparse_csc:
             adjacency = adjacency.to_sparse_csr()
-        adjacency, _ = _with_self_loops(adjacency, None, sizes, 1.0)
+        adjacency, _ = _with_self_loops(adjacency, None, nodes, 1.0)
     (query, key), values = to_edge_index(adjacency)
     if features is None and values.dim() > 1:
         features = values
-    return GivenEdges(_edge_list(torch.stack([key, query]), sizes), features, adjacency)
+    return GivenEdges(_edge_list(torch.stack([key, query]), nodes), features, adjacency)

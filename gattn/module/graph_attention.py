@@ -20,7 +20,7 @@ from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
 from gattn.keep import Keep
 from gattn.module.from_torch import from_torch
-from gattn.module.given_edges import Fill, GivenEdges, as_fill, given_edges
+from gattn.module.given_edges import Fill, GivenEdges, Nodes, as_fill, given_edges
 from gattn.module.node_features import Features, linear, sides_of, size_of, sizes_of, to_heads
 from gattn.normalizers import Normalizer, Softmax
 from gattn.normalizers.base import as_normalizer
@@ -243,9 +243,7 @@ class GraphAttention(EdgeAttention):
         sides = sides_of(x)
         given = self._given(sides, edge_index, edge_attr)
         call, lead = self._call(sides, given)
-        graph, features = replace(given, features=call.edge_features).as_token_graph(
-            is_bipartite=not isinstance(x, Tensor)
-        )
+        graph, features = replace(given, features=call.edge_features).as_token_graph()
         return attention_graphs(
             call.query.reshape(*lead, *call.query.shape[1:]),
             call.key.reshape(*lead, *call.key.shape[1:]),
@@ -264,9 +262,11 @@ class GraphAttention(EdgeAttention):
     def _given(
         self, sides: tuple[Tensor, ...], edge_index: TokenGraph | Tensor, edge_attr: Tensor | None
     ) -> GivenEdges:
-        sizes = sides[0].shape[-2], sides[1].shape[-2]
+        sources, targets, _ = sides
+        are_apart = sources is not targets
+        nodes = Nodes(sources.shape[-2], targets.shape[-2], are_apart)
         fill_value = self.fill_value if self.add_self_loops else None
-        given = given_edges(edge_index, edge_attr, sizes, fill_value)
+        given = given_edges(edge_index, edge_attr, nodes, fill_value)
         if self.project_edge is None:
             return given
         found, wanted = given.features, self.edge_dim

@@ -211,5 +211,15 @@ def test_texts_and_devices_of_numbers_are_said():
     np.testing.assert_allclose(head.keep(TopK(1)).attention, [1.0, 0.5])
     with pytest.raises(ShapeError, match="holds no numbers"):
         AttentionGraph.from_edges(EDGES, torch.zeros(4, device="meta"), WORDS)
+    with pytest.raises(ShapeError, match="nested tensor: pass one of its parts"):
+        AttentionGraph.from_edges(
+            EDGES, torch.nested.nested_tensor([torch.ones(4)], layout=torch.jagged), WORDS
+        )
+    with pytest.raises(ShapeError, match="each edge, not None"):
+        AttentionGraph.from_edges(EDGES, None, WORDS)
+    with pytest.raises(GraphError, match=r"not \(4, 2\): transpose it"):
+        AttentionGraph.from_edges(torch.tensor(EDGES).T, WEIGHTS, WORDS)
+    with pytest.raises(ShapeError, match=r"tokens is a list of texts.*not 'abcd'"):
+        AttentionGraph.from_dense(np.eye(4), tokens="abcd")
     with pytest.raises(ShapeError, match=r"tokens is a list of texts.*not 7"):
         AttentionGraph.from_edges(EDGES, WEIGHTS, 7)

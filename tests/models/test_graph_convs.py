@@ -184,12 +184,12 @@ def test_a_dense_conv_is_seen_along_its_own_dimension() -> None:
     conv = pyg.DenseGATConv(5, 4, heads=2).eval()
     adjacency = torch.zeros(NODES, NODES)
     adjacency[EDGES[1], EDGES[0]] = 1.0
-    plain = conv(X, adjacency)
+    plain = conv(X[None], adjacency)
     with capturing(conv) as run:
-        assert torch.equal(conv(X, adjacency), plain)
+        assert torch.equal(conv(X[None], adjacency), plain)
     assert run.trace[0, 1].graph.num_edges == COUNT + NODES
     for key, query in EDGES.T.tolist():
         without = adjacency.clone()
         without[query, key] = 0.0
         with edited(conv, Cut(layer=0, query=query, key=key)):
-            assert_close(conv(X, adjacency), conv(X, without))
+            assert_close(conv(X[None], adjacency), conv(X[None], without))

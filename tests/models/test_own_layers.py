@@ -3,6 +3,7 @@
 import pytest
 import torch
 from torch import nn
+from torch_geometric.nn import HeteroConv, TransformerConv
 
 import gattn
 from gattn import (
@@ -219,6 +220,39 @@ def test_gradients_go_through_edits_and_estimates():
     (expected,) = torch.autograd.grad(own(x, cut).square().sum(), x)
     assert_close(found, expected)
     effect = float((own(X, cut) - own(X, graph))[4].sum().detach())
-    table = gattn.estimate(lambda: own(X, graph)[4].sum(), model=own, heads=[0, 1])
-    some = table[(table["query"] == 4) & (table["key"] == 3)]
-    assert float(some["estimate"].sum()) == pytest.approx(effect, abs=1e-5)  # heads add up
+    total = 0.0
+    for head in range(2):  # heads add up
+        table = gattn.estimate(lambda: own(X, graph)[4].sum(), model=own, heads=head)
+        some = table[(table["query"] == 4) & (table["key"] == 3)]
+        total += float(some["estimate"].sum())
+    assert total == pytest.approx(effect, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", [GraphAttention, TransformerConv])
+def test_layers_of_several_types_of_edges_are_named_by_them(kind):
+    types = [("author", "writes", "paper"), ("paper", "has", "author"), ("paper", "cites", "paper")]
+    layers = HeteroConv({one: kind((8, 8), 4, heads=2) for one in types}).eval()
+    x = {"author": X[:3], "paper": X}
+    written = torch.tensor([[0, 2, 1], [0, 1, 5]])
+    edges = dict(zip(types, (written, written.flip(0), EDGES), strict=True))
+    with capturing(layers) as run:
+        layers(x, edges)
+    assert set(run.trace.stacks) == {" ".join(one) for one in types}
+    for (source, name, target), index in edges.items():
+        head = run.trace[f"{source} {name} {target}"][0, 0]
+        assert head.graph.is_bipartite == (source != target)
+        assert head.graph.num_edges == index.shape[1]
+
+
+@pytest.mark.parametrize("adds_to_values", [False, True])
+def test_estimates_read_features_of_listed_edges(adds_to_values):
+    own = layer(edge_dim=3) if adds_to_values else layer(weight=Dot() + gattn.EdgeBias(2, 3))
+
+    def answer():
+        return own(X, EDGES, FEATURES)[[3, 5]].sum()
+
+    plain = answer()
+    for row in gattn.estimate(answer, model=own).itertuples():
+        with edited(own, Cut(layer=0, head=row.head, query=row.query, key=row.key)):
+            effect = float((answer() - plain).detach())
+        assert row.estimate == pytest.approx(effect, abs=1e-5)

@@ -236,6 +236,10 @@ def test_graphs_of_two_sets_of_nodes(randn):
     x, index = (randn(4, 6), randn(3, 8)), torch.tensor([[3, 0, 1], [0, 2, 2]])
     head = layer.graphs(x, index)[0]
     assert head.graph.is_bipartite
+    same = randn(4, 8)
+    plain = GraphAttention(8, 4).double()
+    for given, are_apart in ((same, False), ((same, same), False), ((same, same + 1), True)):
+        assert plain.graphs(given, index)[0].graph.is_bipartite == are_apart
     _, (_, alpha) = layer(x, index, return_attention_weights=True)
     close(torch.from_numpy(head.to_dense())[index[1], index[0]], alpha[:, 0].detach())
 

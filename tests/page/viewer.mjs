@@ -14,6 +14,8 @@ export * from "../../gattn/drawing/page/viewer/scenes/arcs.js";
 export * from "../../gattn/drawing/page/viewer/scenes/columns.js";
 export * from "../../gattn/drawing/page/viewer/scenes/matrix.js";
 export * from "../../gattn/drawing/page/viewer/scenes/passage.js";
+export * from "../../gattn/drawing/page/viewer/scenes/patches.js";
+export * from "../../gattn/drawing/page/viewer/scenes/nodes.js";
 export * from "../../gattn/drawing/page/viewer/scenes/layered.js";
 export * from "../../gattn/drawing/page/viewer/scenes/grid.js";
 export * from "../../gattn/drawing/page/viewer/scenes/frames.js";

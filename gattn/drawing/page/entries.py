@@ -10,6 +10,7 @@ import numpy as np
 from gattn.analysis.heads.head_scores import SCORES
 from gattn.analysis.heads.head_table import head_table
 from gattn.analysis.reading.heads import Place
+from gattn.drawing.page.places import places_of
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads import steps
 from gattn.heads.head import AttentionGraph
@@ -24,8 +25,10 @@ _TITLE = 80
 
 
 def text_of(head: AttentionGraph) -> str:
-    """Join the first tokens into a text, without special ones."""
+    """Join the first tokens into a text, without special ones, if they have texts."""
     labels = head.labels()
+    if head.geometry is not None and labels == head.geometry.names():
+        return head.geometry.described()
     words = head.words or range(len(labels))
     said = [i for i, word in enumerate(words) if word is not None][:_TITLE]
     return joined([labels[i] for i in said], [words[i] for i in said])
@@ -81,7 +84,11 @@ def _stack(stack: Stack) -> dict[str, Any]:
                 "them together: capture them in one run, or make a page of each."
             )
     graph = first.graph
-    own = {"tokens": first.labels(), "positions": first.node_positions.tolist()}
+    own = {
+        "tokens": first.labels(),
+        "positions": first.node_positions.tolist(),
+        "places": places_of(first.geometry),
+    }
     size = graph.num_queries if graph.is_bipartite else graph.num_tokens
     generated = 0 if graph.is_bipartite else first.generated
     special = [i for i, word in enumerate(first.words) if word is None]
@@ -97,6 +104,7 @@ def _stack(stack: Stack) -> dict[str, Any]:
             "positions": first.node_ids()[1],
             "words": None,
             "special": [],
+            "places": places_of(first.query_geometry),
         }
         if graph.is_bipartite
         else None,
@@ -110,7 +118,8 @@ def nodes_of(head: AttentionGraph) -> tuple[Any, ...]:
     """Return what heads must have in common to be shown together: their sizes and tokens."""
     graph = head.graph
     sizes = graph.num_queries, graph.num_keys, graph.query_offset, graph.is_bipartite
-    return *sizes, head.tokens, head.query_tokens, head.node_positions.tolist()
+    lists = head.tokens, head.query_tokens, head.node_positions.tolist()
+    return *sizes, *lists, head.geometry, head.query_geometry
 
 
 def _graph(stack: Stack, place: tuple[int, int]) -> dict[str, Any]:

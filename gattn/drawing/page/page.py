@@ -11,8 +11,10 @@ from html import escape
 from importlib.resources import files
 from os import PathLike
 from pathlib import Path
+from typing import Any
 
 from gattn.drawing.many_heads.notebook import notebook_svg
+from gattn.drawing.over_image.images import Fit
 from gattn.drawing.page.payload import Payload, estimated_bytes, payload
 from gattn.errors import SelectionError
 from gattn.files.whole_files import whole_file
@@ -37,6 +39,8 @@ def to_html(
     other: AttentionTrace | AttentionGraph | None = None,
     edits: str = "",
     keep: Keep | None = None,
+    image: Any = None,
+    fit: Fit | None = None,
 ) -> str | None:
     """Write a trace or a head as an interactive page: one HTML file that needs only a browser.
 
@@ -52,6 +56,11 @@ def to_html(
         What was edited between the two, in your words; by default, the edits that the runs record.
     keep : Keep, optional
         Which of the edges to keep; by default all.
+    image : PIL image, array, Tensor or path, optional
+        The image that the model read, for tokens that lie on a grid, as in
+        `gattn.drawing.draw_image`. The page holds it in grey, with at most 384 pixels along a side.
+    fit : {"stretch", "crop"}, optional
+        How the image became what the model read, if their shapes differ.
 
     Returns
     -------
@@ -61,8 +70,10 @@ def to_html(
     Raises
     ------
     SelectionError
-        If there is no head, the graphs of a stack or of both runs differ in their tokens, or there
-        are edits but no second run.
+        If there is no head, the graphs of a stack or of both runs differ in their tokens, there are
+        edits but no second run, or an image but no tokens on a grid.
+    ShapeError
+        If the image does not fit the grid, or is none.
     FileError
         If the page is too large for a browser, or the file cannot be written.
     """
@@ -74,7 +85,7 @@ def to_html(
     runs = [_as_trace(one) for one in (graphs, other) if one is not None]
     if keep is not None:
         runs = [_kept(one, keep) for one in runs]
-    text = page(payload(runs, edits))
+    text = page(payload(runs, edits, image, fit))
     if path is None:
         return text
     with whole_file(Path(path)) as part:
@@ -134,6 +145,8 @@ MODULES = (
     "scenes/columns.js",
     "scenes/matrix.js",
     "scenes/passage.js",
+    "scenes/patches.js",
+    "scenes/nodes.js",
     "scenes/layered.js",
     "scenes/grid.js",
     "scenes/frames.js",

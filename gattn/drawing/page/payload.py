@@ -2,10 +2,10 @@
 
 The header is JSON. It has ``format``, which the script must know; ``levels`` (see `packing`);
 ``ramps``, the colours of attention; ``notes``; ``edits``, what was edited between two traces, in
-the caller's words; ``edited``, the edits that the traces record; ``traces``; and ``thumbnails``,
-the block with the thumbnails of all graphs in the header's order, followed by those of the changes
-if there are two traces. A trace has ``stacks``; a stack has its tokens and ``graphs``; a graph says
-which ``block`` has its numbers.
+the caller's words; ``edited``, the edits that the traces record; ``traces``; ``thumbnails``, the
+block with the thumbnails of all graphs in the header's order, followed by those of the changes if
+there are two traces; and ``image``, the block with the image in grey, if there is one. A trace has
+``stacks``; a stack has its tokens and ``graphs``; a graph says which ``block`` has its numbers.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ import numpy as np
 from gattn import __version__
 from gattn.analysis.heads.compare import pairs
 from gattn.drawing.canvas.colours import RAMPS
+from gattn.drawing.over_image.images import Fit
 from gattn.drawing.page.entries import labels_and_scores, nodes_of, text_of, trace_entry
 from gattn.drawing.page.packing import LEVELS, block, deflated, pack
+from gattn.drawing.page.places import image_bytes
 from gattn.drawing.page.thumbnails import SIZE, Shades, thumbnail, thumbnail_of_change
 from gattn.edit_records import between, in_words
 from gattn.errors import FileError, SelectionError
@@ -58,8 +60,10 @@ class Payload:
         return text
 
 
-def payload(traces: Sequence[AttentionTrace], edits: str) -> Payload:
-    """Pack one trace, or two of the same tokens and what was edited between them."""
+def payload(
+    traces: Sequence[AttentionTrace], edits: str, image: Any = None, fit: Fit | None = None
+) -> Payload:
+    """Pack one trace, or two of the same tokens and what was edited between them; an image, too."""
     heads = [head for trace in traces for head in trace.heads()]
     _check_size(heads)
     _check_same(traces)
@@ -84,6 +88,10 @@ def payload(traces: Sequence[AttentionTrace], edits: str) -> Payload:
     thumbnails = chain((one for *_, one in packed), _changes(traces))
     shades = b"".join(one.tobytes() for one in thumbnails)
     blocks = [*(text for _, text, _ in packed), block(shades)]
+    if image is not None:
+        pixels, size = image_bytes(image, heads, fit)
+        header["image"] = {"block": len(blocks), **size}
+        blocks.append(block(pixels))
     return Payload(_titled(traces[0]), header, blocks)
 
 

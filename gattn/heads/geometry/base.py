@@ -66,6 +66,10 @@ class Geometry:
         """Name the tokens by where they lie, if that is a name, for those without a text."""
         return []
 
+    def described(self) -> str:
+        """Say in a few words what the tokens are."""
+        return f"{len(self)} tokens"
+
     @property
     def is_somewhere(self) -> NDArray[np.bool_]:
         """Which tokens lie somewhere, shape (tokens,)."""

@@ -135,6 +135,10 @@ class Grid(Geometry):
         places = zip(*(part.tolist() for part in np.divmod(self.cells, self.columns)), strict=True)
         return self._named([f"{row},{column}" for row, column in places])
 
+    def described(self) -> str:
+        """Say how many rows and columns of patches there are."""
+        return f"{self.rows} × {self.columns} patches"
+
     @property
     def covered(self) -> tuple[float, float]:
         """Which share of the picture's height and width the patches cover."""

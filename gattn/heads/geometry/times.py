@@ -75,6 +75,11 @@ class Times(Geometry):
         """Name tokens by when they begin."""
         return self._named([f"{start:.6g} s" for start in self.stretches[:, 0]])
 
+    def described(self) -> str:
+        """Say how long the tokens last."""
+        known = self.stretches[self.is_somewhere]
+        return f"{known.max() - known.min():g} seconds" if len(known) else f"{len(self)} tokens"
+
     def token_at(self, second: float, name: str = "query") -> int:
         """Find the index of the token whose stretch holds a moment.
 

@@ -84,6 +84,8 @@ def from_edges(
     tokens, query_tokens = texts(tokens, "tokens"), texts(query_tokens, "query_tokens")
     sizes = sizes_of(tokens, query_tokens, num_tokens, num_queries, num_keys)
     graph = TokenGraph.from_edge_index(edge_index, **sizes)
+    if attention is None:
+        raise ShapeError("attention must hold one number for each edge, not None.")
     numbers = {
         "attention": attention,
         "score": score,

@@ -109,7 +109,7 @@ class AnyTracker(Tracker):
         self,
         model: nn.Module,
         known: Tracker | None = None,
-        prove: Callable[..., Proved] | None = None,
+        prove: Callable[..., Proved | None] | None = None,
     ) -> None:
         self._prove = prove
         super().__init__(model, known)

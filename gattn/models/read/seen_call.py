@@ -56,12 +56,12 @@ class SeenCall:
         How many calls of attention came before it, within one run of its module.
     stack : str
         The name of its stack, where the door knows.
+    tokens : TokenMap, optional
+        Which tokens its slots are, where that was proved.
     is_foreign : bool
         Whether its tokens are nodes of a graph, and no tokens whose ids the model is given.
     token_names : mapping
         The texts of its `tokens` and `query_tokens`, where the door knows.
-    tokens : TokenMap, optional
-        Which tokens its slots are, where that was proved.
     options : mapping
         All further arguments, which errors name.
     """

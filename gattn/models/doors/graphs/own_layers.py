@@ -6,14 +6,12 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from types import FrameType
 
 from torch import Tensor, nn
 
 from gattn.engines import watching
 from gattn.engines.call import AttentionCall
 from gattn.engines.watching import Run, Watcher
-from gattn.graph.token_graph import TokenGraph
 from gattn.models.doors.graphs.ends import owner_of
 from gattn.models.read.on_graphs.own_calls import OwnCall, read_own
 from gattn.models.read.runs import runs
@@ -22,18 +20,21 @@ from gattn.models.watch.inside import inside
 from gattn.models.watch.taking_part import take_part
 
 _before: ContextVar[Watcher | None] = ContextVar("watcher_before", default=None)
+_open: ContextVar[int] = ContextVar("own_layers_open", default=0)
 
 
 @contextmanager
 def watched() -> Iterator[None]:
-    """Watch gattn's own layers until the last context of this thread or task closes."""
-    if watching.watcher() is not _seen:
+    """Watch gattn's own layers until the last of the contexts, which close in any order."""
+    if not _open.get():
         _before.set(watching.watcher())
         watching.set_watcher(_seen)
+    _open.set(_open.get() + 1)
     try:
         yield
     finally:
-        if not present() and watching.watcher() is _seen:
+        _open.set(_open.get() - 1)
+        if not _open.get():
             watching.set_watcher(_before.get())
 
 
@@ -47,7 +48,7 @@ def _seen(layer: nn.Module | None, call: AttentionCall, run: Run) -> Tensor:
     with inside():
         output = run(call)
     rows = output.transpose(1, 2)
-    told = module, call, rows, _is_bipartite(layer, call), runs.next(module)
+    told = module, call, rows, call.graph.is_bipartite, runs.next(module)
     seen = take_part(
         module,
         call.query,
@@ -57,18 +58,3 @@ def _seen(layer: nn.Module | None, call: AttentionCall, run: Run) -> Tensor:
     if seen is None or seen.output is rows:
         return output
     return seen.output.transpose(1, 2)
-
-
-def _is_bipartite(layer: nn.Module | None, call: AttentionCall) -> bool:
-    """Return whether keys are other tokens than queries."""
-    if isinstance(call.graph, TokenGraph):
-        return call.graph.is_bipartite
-    if call.graph.num_queries != call.graph.num_keys:
-        return True
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
-        if frame.f_locals.get("self") is layer and frame.f_code.co_name == "forward":
-            x = frame.f_locals.get("x")
-            return isinstance(x, (tuple, list)) and x[0] is not x[1]
-        frame = frame.f_back
-    return False

@@ -100,7 +100,7 @@ _plans: WeakKeyDictionary[nn.Module, dict[object, Plan]] = WeakKeyDictionary()
 
 def plan_of(
     model: nn.Module, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Plan:
+) -> Plan | None:
     """Prove what the attention calls of a model mean, once for each kind of inputs.
 
     Parameters
@@ -118,6 +118,8 @@ def plan_of(
     run again, with NaN in chosen tokens, up to their first attention.
     """
     given: Given = args, dict(kwargs)
+    if any(isinstance(x, Tensor) and x.is_nested for x in tree_leaves(given)):
+        return None  # Their first dimension is the batch, and rows of padding hold no numbers.
     with _lock:
         name = next(name for name, part in model.named_modules() if part is module)
         kind = name, model.training, shapes(given)

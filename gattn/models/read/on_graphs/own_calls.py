@@ -17,7 +17,7 @@ from gattn.engines.edge_list import EdgeList
 from gattn.errors import CaptureError, EditError
 from gattn.graph.rules.edges import Edges
 from gattn.graph.token_graph import TokenGraph
-from gattn.models.read.on_graphs.seen_edges import places_in
+from gattn.models.read.on_graphs.seen_edges import edge_type, places_in
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
@@ -50,6 +50,7 @@ class OwnCall(SeenCall):
                 "after tokens that gattn did not see: run the whole sequence at once."
             )
         is_graph = isinstance(call.graph, EdgeList) and not is_bipartite and not part
+        stack = edge_type(name) or ("graph" if is_graph else "")
         return cls(
             name,
             module,
@@ -60,7 +61,7 @@ class OwnCall(SeenCall):
             dropout=call.dropout,
             is_cross=is_bipartite,
             part=part,
-            stack="graph" if is_graph else "",
+            stack=f"{stack}, part {part + 1}" if stack and part else stack,
             is_foreign=isinstance(call.graph, EdgeList),
             attention=on_token_graph(call, name, is_bipartite),
         )

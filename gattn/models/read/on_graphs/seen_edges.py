@@ -76,7 +76,7 @@ class SeenEdges(SeenCall):
         heads = scores.shape[1]
         query = scores.new_zeros(1, heads, ends.num_queries, 0)
         key = scores.new_zeros(1, heads, ends.num_keys, 0)
-        stack = ends.kind or _edge_type(name) or ("" if ends.is_bipartite else "graph")
+        stack = ends.kind or edge_type(name) or ("" if ends.is_bipartite else "graph")
         return cls(
             name or type(ends.module).__name__,
             ends.module,
@@ -163,7 +163,7 @@ class SeenEdges(SeenCall):
         return whole.index_add(0, self.places, gradient * self.spread(torch.ones_like(whole)))
 
 
-def _edge_type(name: str) -> str:
+def edge_type(name: str) -> str:
     """Read the type of edges in a module's name: torch-geometric has a module for each."""
     last = name.rpartition(".")[2].strip("<>")
     parts = last.split("___" if "___" in last else "__")

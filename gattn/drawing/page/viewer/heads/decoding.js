@@ -90,13 +90,14 @@ export function tokensOf(side, generatedFrom = null) {
     index,
     position: side.positions[index],
     word: side.words?.[index] ?? null,
+    at: side.places?.at[index] ?? null,
     special: special.has(index),
     generated: generatedFrom !== null && index >= generatedFrom,
     virtual: false,
   }));
 }
 
-export const SINK = { text: "<sink>", index: -1, position: -1, word: null, special: false, generated: false, virtual: true };
+export const SINK = { text: "<sink>", index: -1, position: -1, word: null, at: null, special: false, generated: false, virtual: true };
 
 /** Give a decoded head its tokens; in self-attention, `rowNode` says which key each query is. */
 export function withTokens(head, keys, queries, offset) {

@@ -1,6 +1,6 @@
 // The state of the page: its fields, its fragment in the address, and fitting it to the data.
 
-export const VIEWS = ["arcs", "columns", "matrix", "layered", "text"];
+export const VIEWS = ["arcs", "columns", "matrix", "layered", "text", "places"];
 export const SHOWN = ["before", "after", "difference", "all three"];
 
 const oneOf = (names) => (text) => (names.includes(text) ? text : undefined);
@@ -78,6 +78,16 @@ function within(range, size) {
   return from < size && to - from < size ? [from, to] : null;
 }
 
+/** Where the tokens of a stack lie: on a "grid", on a "layout", or nowhere (""). */
+export function groundOf({ keys, queries }) {
+  const kinds = [keys, queries].map((side) => side?.places?.kind);
+  if (kinds.includes("grid")) return "grid";
+  return kinds[0] === "layout" && (!queries || kinds[1] === "layout") ? "layout" : "";
+}
+
+/** The views that a stack has: layers only of self-attention, places only where they are known. */
+export const viewsOf = (stack) => VIEWS.filter((view) => (view === "layered" ? !stack.queries : view !== "places" || groundOf(stack)));
+
 /** Fit a state to the data: names and numbers that do not exist become the first, or the nearest. */
 export function settled(state, traces) {
   const stack = stackOf(traces[0], state.stack) ?? traces[0].stacks.find(({ queries }) => !queries) ?? traces[0].stacks[0];
@@ -90,7 +100,7 @@ export function settled(state, traces) {
     layer: graph.layer,
     head: graph.head,
     side: stack.queries ? state.side : "key",
-    view: stack.queries && state.view === "layered" ? "arcs" : state.view,
+    view: viewsOf(stack).includes(state.view) ? state.view : "arcs",
     token: state.token === null || state.token >= size ? null : state.token,
     keys: within(state.keys, stack.keys.tokens.length),
     queries: within(state.queries, (stack.queries ?? stack.keys).tokens.length),

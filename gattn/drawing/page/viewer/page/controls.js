@@ -1,7 +1,7 @@
 // Shows the state in the controls, and sets the colours of the style sheet.
 
 import { number } from "../heads/texts.js";
-import { SHOWN, weightsOf } from "../heads/state.js";
+import { SHOWN, groundOf, viewsOf, weightsOf } from "../heads/state.js";
 import { cssOf } from "../scenes/colours.js";
 import { $, element } from "./elements.js";
 import { headText } from "./describing.js";
@@ -43,7 +43,8 @@ export function fillControls(page) {
     const isChosen = button.value === state.view;
     button.setAttribute("aria-checked", String(isChosen));
     button.tabIndex = isChosen ? 0 : -1;
-    button.disabled = button.value === "layered" && Boolean(stack.queries);
+    button.disabled = !viewsOf(stack).includes(button.value);
+    button.hidden = button.value === "places" && !page.traces[0].stacks.some(groundOf);
   }
   $("threshold-label").textContent = { difference: "change ≥", "all three": "attention, change ≥" }[state.show] ?? "attention ≥";
   $("threshold").value = String(Math.round(100 * Math.sqrt(state.threshold ?? 0)));
@@ -52,7 +53,7 @@ export function fillControls(page) {
   $("top").value = String(state.top);
   $("top-text").textContent = state.top ? String(state.top) : "all";
   for (const id of ["threshold", "top"]) $(id).setAttribute("aria-valuetext", $(`${id}-text`).textContent);
-  for (const id of ["threshold", "automatic", "top"]) $(id).disabled = ["layered", "text"].includes(state.view);
+  for (const id of ["threshold", "automatic", "top"]) $(id).disabled = state.view === "layered" || page.isShaded;
   const sides = [stack.keys, stack.queries].filter(Boolean);
   const hasParts = sides.some(({ words: of }) => of?.some((word, i) => i && word !== null && word === of[i - 1]));
   $("words").checked = state.words;

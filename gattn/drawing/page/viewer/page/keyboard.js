@@ -1,6 +1,6 @@
 // Handles controls and keys.
 
-import { SHOWN, VIEWS, fromFragment, settled, weightsOf } from "../heads/state.js";
+import { SHOWN, VIEWS, fromFragment, settled, viewsOf, weightsOf } from "../heads/state.js";
 import { nodeOf } from "../heads/readings.js";
 import { $, element } from "./elements.js";
 import { stepTo } from "./finding.js";
@@ -31,9 +31,21 @@ function moveToken(page, dx, dy) {
   const nodes = [...head.keys.filter((t) => !t.virtual).map((t) => [t, "key"]), ...(head.rowNode ? [] : head.queries.map((t) => [t, "query"]))];
   if (!nodes.length) return;
   const { token, side } = page.state;
+  const there = besideOnGrid(page, head, dx, dy);
+  if (there) return page.chooseToken(there);
   const at = nodes.findIndex(([node, of]) => of === side && token !== null && nodeOf([node], token) === 0);
   const [next, of] = nodes[at < 0 ? 0 : Math.min(nodes.length - 1, Math.max(0, at + dx + dy))];
   page.chooseToken({ token: next.index, side: of });
+}
+
+/** Find the patch beside the chosen one on a grid; null if the view is another, or the token is no patch. */
+function besideOnGrid(page, head, dx, dy) {
+  const { view, token, side } = page.state;
+  if (view !== "places" || !page.isShaded || token === null) return null;
+  const tokens = side === "query" ? head.queries : head.keys;
+  const from = tokens[nodeOf(tokens, token)]?.at;
+  const to = from && tokens.find(({ at }) => at && at[0] === from[0] + dx && at[1] === from[1] + dy);
+  return from ? { token: to?.index ?? token, side } : null;
 }
 
 export function zoom(page, factor, place = null) {
@@ -63,7 +75,7 @@ export function listenToControls(page) {
     if (!by || event.shiftKey) return;
     event.preventDefault();
     event.stopPropagation();
-    const some = [...$("views").children].filter((button) => !button.disabled);
+    const some = [...$("views").children].filter((button) => !button.disabled && !button.hidden);
     const at = some.findIndex((button) => button.value === page.state.view);
     const next = some[(at + by + some.length) % some.length];
     page.update({ view: next.value });
@@ -135,7 +147,7 @@ function pressed(page, event) {
     0: () => page.update({ keys: null, queries: null }),
     Escape: () => page.update({ token: null, level: null }),
   };
-  VIEWS.forEach((view, i) => (actions[i + 1] = () => page.update({ view })));
+  VIEWS.forEach((view, i) => (actions[i + 1] = () => viewsOf(page.stack).includes(view) && page.update({ view })));
   if (!Object.hasOwn(actions, event.key)) return;
   event.preventDefault();
   actions[event.key]();

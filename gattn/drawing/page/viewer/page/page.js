@@ -1,6 +1,6 @@
 // The page as data: its traces, its state, its decoded heads; and how to change the state.
 
-import { DEFAULTS, fromFragment, graphOf, settled, stackOf, toFragment } from "../heads/state.js";
+import { DEFAULTS, fromFragment, graphOf, groundOf, settled, stackOf, toFragment } from "../heads/state.js";
 import { bytesOf, decodeHead, inflate, tokensOf, withTokens } from "../heads/decoding.js";
 import { difference, groupsOf, regroup, sinksOf } from "../heads/regrouping.js";
 import { placeIn } from "../heads/readings.js";
@@ -31,6 +31,7 @@ export class Page {
     // The grid of all heads
     [this.thumbnails, this.order, this.grid, this.drawn] = Array(4).fill(null);
     this.pageOfHeads = "";
+    this.image = null;
   }
 
   /** Remember the last value made for a slot, until its key changes. */
@@ -89,6 +90,12 @@ export class Page {
   }
 
   // Heads
+
+  /** Decode the image under the tokens, if there is one. */
+  async readImage() {
+    const { image } = this.header;
+    if (image) this.image = { ...image, grey: await inflate(bytesOf($(`gattn-block-${image.block}`).textContent)) };
+  }
 
   async raw(trace, graph) {
     const id = `gattn-block-${graph.block}`;
@@ -154,9 +161,14 @@ export class Page {
     return layers.every((layer, n) => layer === layers[0] + n);
   }
 
+  /** Whether a view shades tokens, so that it shows all edges whatever the threshold. */
+  get isShaded() {
+    return this.state.view === "text" || (this.state.view === "places" && groundOf(this.stack) === "grid");
+  }
+
   /** Whether a view shows all edges if no threshold is set. */
   get isDense() {
-    return ["matrix", "text"].includes(this.state.view);
+    return this.state.view === "matrix" || this.isShaded;
   }
 
   /** The chosen token in a head: its node as key and its row as query. */

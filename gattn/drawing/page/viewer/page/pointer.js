@@ -46,7 +46,7 @@ export function listenToView(page) {
     }
   });
   $("view").addEventListener("pointerdown", (event) => {
-    if (event.pointerType !== "touch") start = { ...pointedAt(page, event), x: event.clientX, y: event.clientY };
+    if (event.pointerType !== "touch" && page.state.view !== "places") start = { ...pointedAt(page, event), x: event.clientX, y: event.clientY };
   });
   $("view").addEventListener("pointerup", (event) => {
     const end = pointedAt(page, event);

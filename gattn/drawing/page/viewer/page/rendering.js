@@ -35,7 +35,7 @@ export async function render(page) {
     const layers = page.state.view === "layered" ? await averagedLayers(page, run, hidden) : null;
     if (run !== page.run) return;
     page.layers = layers;
-    page.choices = page.state.view === "layered" ? [] : page.windows.map((head) => choose(head, { ...page.state, ...(page.state.view === "text" && { threshold: null, top: 0 }), isDense: page.isDense }));
+    page.choices = page.state.view === "layered" ? [] : page.windows.map((head) => choose(head, { ...page.state, ...(page.isShaded && { threshold: null, top: 0 }), isDense: page.isDense }));
     const runs = prepared.filter((head) => !head.isChange);
     page.scales = page.heads.map((head) => Scale.of(head.isChange ? [head] : runs, page.state.weight));
     $("view").removeAttribute("aria-busy");

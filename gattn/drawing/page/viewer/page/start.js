@@ -26,6 +26,7 @@ async function begin(page) {
   noteFile(page);
   try {
     await decodeThumbnails(page);
+    await page.readImage();
   } catch (problem) {
     return couldNotShow(problem);
   }

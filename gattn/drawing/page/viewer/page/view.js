@@ -1,6 +1,7 @@
 // Draws the view of the chosen head, and writes its caption.
 
 import { grouped, isolated } from "../heads/texts.js";
+import { groundOf } from "../heads/state.js";
 import { caption } from "../heads/edges.js";
 import { rollout } from "../heads/layers.js";
 import { Scale } from "../scenes/colours.js";
@@ -9,6 +10,8 @@ import { arcs } from "../scenes/arcs.js";
 import { columns } from "../scenes/columns.js";
 import { matrix } from "../scenes/matrix.js";
 import { textView } from "../scenes/passage.js";
+import { patches } from "../scenes/patches.js";
+import { nodes } from "../scenes/nodes.js";
 import { layered } from "../scenes/layered.js";
 import { tiled } from "../scenes/frames.js";
 import { drawInPlace } from "../scenes/drawing.js";
@@ -17,7 +20,7 @@ import { keptText } from "./describing.js";
 import { matchesIn } from "./finding.js";
 import { fillNumbers } from "./numbers.js";
 
-const SCENES = { arcs, columns, matrix, text: textView };
+const SCENES = { arcs, columns, matrix, text: textView, grid: patches, layout: nodes };
 
 function sceneOf(page, i, width, height) {
   const head = page.windows[i];
@@ -27,7 +30,8 @@ function sceneOf(page, i, width, height) {
   if (view === "layered") return layeredScene(page, i, common);
   const focus = page.lookedAt(head);
   const scale = focus ? page.scales[i].forFew() : page.scales[i];
-  const scene = SCENES[view]({ ...common, head, focus, scale, chosen: page.choices[i] });
+  const shown = view === "places" ? groundOf(page.stack) : view;
+  const scene = SCENES[shown]({ ...common, stack: page.stack, image: page.image, head, focus, scale, chosen: page.choices[i] });
   const own = scene.added ? `; and ${grouped(scene.added)} more, the strongest of this token` : "";
   return { ...scene, caption: caption(head, page.choices[i]) + own };
 }

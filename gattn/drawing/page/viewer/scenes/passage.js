@@ -8,7 +8,7 @@ import { KEY_HEIGHT, lineMark, named, noteMarks, rectMark, scaleMarks, textMark 
 import { firstGenerated, isSame, nodesOf } from "./lines.js";
 
 /** Shade the nodes of a head: by what the focus reads, by what reads it, or by the mean that they receive. */
-function shadesOf({ head, focus, weight }, nodes) {
+export function shadesOf({ head, focus, weight }, nodes) {
   const shades = new Float64Array(nodes.tokens.length).fill(NaN);
   if (!focus) {
     const value = head.values[weight];
@@ -31,7 +31,7 @@ function shadesOf({ head, focus, weight }, nodes) {
 }
 
 /** Set tokens as lines of boxes; queries of cross-attention begin a new line. */
-function boxesOf(tokens, width, top, isBreak) {
+export function boxesOf(tokens, width, top, isBreak) {
   let [x, y] = [8, top];
   return tokens.map((token, n) => {
     const label = spelled(token, 40);

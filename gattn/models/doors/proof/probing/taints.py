@@ -59,9 +59,7 @@ def replaced(given: Given, old: Tensor, new: Tensor) -> Given:
     """Replace a tensor, wherever it is among the inputs."""
     leaves, form = tree_flatten(given)
     name = _identity(old)
-    same = [
-        isinstance(x, Tensor) and x.is_floating_point() and _identity(x) == name for x in leaves
-    ]
+    same = [isinstance(x, Tensor) and _identity(x) == name for x in leaves]
     leaves = [new if is_same else x for x, is_same in zip(leaves, same, strict=True)]
     args, kwargs = tree_unflatten(leaves, form)
     return args, kwargs

@@ -1,0 +1,122 @@
+// Tokens where they lie: patches over an image, nodes on a layout.
+import test from "node:test";
+import assert from "node:assert/strict";
+import * as viewer from "./viewer.mjs";
+import { LOOKS, causal, headOf, tokens } from "./samples.mjs";
+
+const flat = (marks) => marks.flatMap((mark) => (mark.mark === "group" ? flat(mark.marks) : [mark]));
+const fills = (scene) => flat(scene.marks).filter(({ fill }) => fill?.startsWith?.("rgba"));
+const opacity = ({ fill }) => Number(fill.match(/,([\d.]+)\)$/)[1]);
+
+/** Three rows of two patches after a class token. */
+const AT = [null, [0, 0], [1, 0], [0, 1], [1, 1], [0, 2], [1, 2]];
+const grid = { kind: "grid", at: AT, size: [2, 3], ratio: 1 };
+const placed = (texts, places) => tokens(texts).map((token, n) => ({ ...token, at: places[n] }));
+const named = AT.map((_, n) => `p${n}`);
+const matrix = AT.map((_, i) => AT.map((_, j) => (1 + ((3 * i + j) % 7)) / 28));
+
+function pictureOf(head, more = {}) {
+  const state = { threshold: null, top: 0, weight: "attention", ...more };
+  const chosen = viewer.choose(head, { isDense: true, ...state });
+  const scale = viewer.Scale.of([head], state.weight);
+  return { head, chosen, scale, focus: null, matches: new Set(), look: LOOKS.light, width: 640, height: 520, image: null, ...state, ...more };
+}
+
+const square = (more) => pictureOf(headOf(matrix, placed(named, AT)), { stack: { keys: { places: grid }, queries: null }, ...more });
+
+test("patches are as opaque as what the focus gives them, from 0 to the largest on the image", () => {
+  const scene = viewer.patches(square({ focus: { key: 3, row: 3 } }));
+  const row = matrix[3].slice(1);
+  const top = Math.max(...row);
+  assert.deepEqual(fills(scene).map(opacity), row.map((x) => Number((0.25 + 0.65 * (x / top)).toFixed(3))));
+  const notes = flat(scene.marks).filter(({ text }) => text?.startsWith("shaded"));
+  assert.equal(notes[0].text, "shaded by what \u2068p3 (3)\u2069 reads");
+});
+
+test("pointing at a patch finds its token, and the class token stands above", () => {
+  const scene = viewer.patches(square());
+  fills(scene).forEach((mark, n) => {
+    assert.deepEqual(scene.hit(mark.x + 1, mark.y + 1), { key: n + 1, row: n + 1 });
+    assert.equal(mark.w, mark.h);
+  });
+  const label = flat(scene.marks).find(({ text }) => text === "p0");
+  assert.deepEqual(scene.hit(label.x, label.y), { key: 0, row: 0 });
+  assert.ok(label.y < Math.min(...fills(scene).map(({ y }) => y)));
+  assert.equal(scene.hit(2, 2), null);
+});
+
+test("patches lie in rows and columns, and everything lies in the picture", () => {
+  for (const [width, height] of [[280, 340], [640, 520], [1900, 760]]) {
+    const scene = viewer.patches(square({ width, height }));
+    const boxes = fills(scene);
+    AT.slice(1).forEach(([x, y], n) => {
+      assert.equal(boxes[n].x, 8 + x * boxes[0].w);
+      assert.ok(Math.abs(boxes[n].y - boxes[0].y - y * boxes[0].h) < 1e-6);
+    });
+    for (const mark of boxes) assert.ok(mark.x + mark.w <= width && mark.y + mark.h <= scene.height);
+  }
+});
+
+test("an image lies under the patches, in grey and lighter, on its own part of the picture", () => {
+  const image = { columns: 2, rows: 1, grey: Uint8Array.from([0, 255]) };
+  const part = { ...grid, size: [4, 3] };
+  const scene = viewer.patches(square({ image, stack: { keys: { places: part }, queries: null } }));
+  const [cells] = flat(scene.marks).filter(({ mark }) => mark === "cells");
+  assert.deepEqual([...cells.pixels], [115, 115, 115, 255, 255, 255, 255, 255]);
+  assert.equal(viewer.fadedPixels(image, LOOKS.light), cells.pixels);
+  assert.deepEqual([...viewer.fadedPixels(image, LOOKS.dark)].slice(0, 5), [0, 0, 0, 255, 128]);
+  const [first] = fills(scene);
+  assert.equal(Math.round(cells.w), Math.round(4 * first.w));
+  assert.equal(Math.round(cells.h), Math.round(3 * first.h));
+});
+
+test("words of cross-attention stand above the patches that they read", () => {
+  const queries = tokens(["a", "house"]);
+  const head = headOf([[0.5, 0.1, 0.1, 0.1, 0.1, 0.1], [0.05, 0.05, 0.05, 0.05, 0.2, 0.6]], placed(named.slice(1), AT.slice(1)), { queries });
+  const places = { ...grid, at: AT.slice(1) };
+  const scene = viewer.patches(pictureOf(head, { focus: { key: -1, row: 1 }, stack: { keys: { places }, queries: { places: null } } }));
+  assert.deepEqual(fills(scene).map(opacity), [0.304, 0.304, 0.304, 0.304, 0.467, 0.9]);
+  const label = flat(scene.marks).find(({ text }) => text === "house");
+  assert.deepEqual(scene.hit(label.x, label.y), { key: -1, row: 1 });
+});
+
+test("nodes stand where the data has them, y upwards, and pointing finds them", () => {
+  const places = [[0, 0], [10, 0], [10, 5], [0, 5]];
+  const head = headOf([[1, null, null, null], [0.5, 0.5, null, null], [null, 0.3, 0.7, null], [1, null, null, null]], placed(["a", "b", "c", "d"], places));
+  const scene = viewer.nodes(pictureOf(head, { isDense: false }));
+  const dots = flat(scene.marks).filter(({ mark, radius }) => mark === "rect" && radius > 2);
+  const centres = dots.map(({ x, y, w }) => [x + w / 2, y + w / 2]);
+  const unit = (centres[1][0] - centres[0][0]) / 10;
+  centres.forEach(([x, y], n) => {
+    assert.ok(Math.abs(x - centres[0][0] - unit * places[n][0]) < 1e-6);
+    assert.ok(Math.abs(centres[0][1] - y - unit * places[n][1]) < 1e-6);
+    assert.deepEqual(scene.hit(x, y), { key: n, row: n });
+  });
+  const curves = flat(scene.marks).filter(({ mark }) => mark === "curves").flatMap(({ paths }) => paths);
+  const ends = new Set(curves.map((path) => [...path.slice(0, 2), ...path.slice(-2)].map(Math.round).join()));
+  for (const [key, row] of [[0, 1], [1, 2], [0, 3], [0, 0]]) assert.ok(ends.has([...centres[key], ...centres[row]].map(Math.round).join()), `${key} ${row}`);
+  assert.equal(scene.hit(-100, -100), null);
+});
+
+test("any number of nodes, wherever they are, lies in the picture with labels that do not meet", () => {
+  for (const n of [1, 2, 50, 400]) {
+    const head = causal(n, (i) => 1 / (i + 1));
+    head.keys.forEach((token, i) => (token.at = n === 2 ? [3, 3] : [Math.cos(i), 1e6 * Math.sin(i)]));
+    const scene = viewer.nodes(pictureOf(head));
+    const marks = flat(scene.marks).filter(({ mark }) => mark !== "curves");
+    assert.ok(marks.every(({ x, x1, y, y1 }) => Number.isFinite(x ?? x1) && (y ?? y1) <= scene.height));
+    const written = marks.filter(({ mark, text }) => mark === "text" && /^t\d+$/.test(text));
+    assert.ok(written.length >= 1 && written.length <= n);
+  }
+});
+
+test("a stack has the view of places only where all is known that it needs", () => {
+  const side = (kind) => ({ places: kind && { kind } });
+  assert.equal(viewer.groundOf({ keys: side(null), queries: null }), "");
+  assert.equal(viewer.groundOf({ keys: side("grid"), queries: null }), "grid");
+  assert.equal(viewer.groundOf({ keys: side(null), queries: side("grid") }), "grid");
+  assert.equal(viewer.groundOf({ keys: side("layout"), queries: side(null) }), "");
+  assert.equal(viewer.groundOf({ keys: side("layout"), queries: side("layout") }), "layout");
+  assert.deepEqual(viewer.viewsOf({ keys: {}, queries: {} }), ["arcs", "columns", "matrix", "text"]);
+  assert.deepEqual(viewer.viewsOf({ keys: side("grid"), queries: null }).at(-1), "places");
+});
