@@ -18,7 +18,7 @@ class Layout:
     Parameters
     ----------
     split : tuple of int
-        The sizes that the only leading dimension is made of, if it is several folded into one.
+        The sizes of the leading dimensions, if some of these are several folded into one.
     heads : tuple of int
         Which of the leading dimensions, once split, are heads; the others are elements.
     tokens : TokenMap, optional
@@ -35,7 +35,7 @@ class Layout:
         A mask that all elements share keeps one.
         """
         full = self._sizes(lead)
-        x = self._unfolded(x, len(lead))
+        x = self._unfolded(x, lead)
         elements = self._elements(len(full))
         sizes = list(x.shape[:-2])
         if len(elements) > 1 or not is_mask:
@@ -62,14 +62,15 @@ class Layout:
     def _elements(self, count: int) -> tuple[int, ...]:
         return tuple(n for n in range(count) if n not in self.heads)
 
-    def _unfolded(self, x: Tensor, count: int) -> Tensor:
+    def _unfolded(self, x: Tensor, lead: Sequence[int]) -> Tensor:
+        count = len(lead)
         x = x[(None,) * (count + 2 - x.dim())] if x.dim() < count + 2 else x
         if not self.split:
             return x
-        ones = (1,) * len(self.split)
-        is_whole = x.shape[0] > 1 or prod(self.split) == 1
-        split: Tensor = x.unflatten(0, self.split if is_whole else ones)
-        return split
+        is_one = prod(x.shape[:-2]) == 1
+        sizes = (1,) * len(self.split) if is_one else self.split
+        x = x if is_one else x.expand(*lead, *x.shape[-2:])
+        return x.reshape(*sizes, *x.shape[-2:])
 
 
 def usual(lead: Sequence[int], heads: int | None = None) -> Layout:

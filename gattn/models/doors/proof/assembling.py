@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -193,30 +194,28 @@ def _in_order(side: Tokens, first: Tensor, sequences: Tensor) -> Tensor | None:
 def _folded(lead: tuple[int, ...], element: Tensor) -> tuple[Layout, Tensor]:
     """Find which leading dimensions are heads, given each index's element."""
     count = len(element.unique())
-    shaped = element.reshape(lead)
-    heads = tuple(
-        n
-        for n, size in enumerate(lead)
-        if size > 1 and bool((shaped == shaped.narrow(n, 0, 1)).all())
-    )
-    others = prod(size for n, size in enumerate(lead) if n not in heads)
-    split: tuple[int, ...] = ()
-    if others != count and len(lead) == 1 and lead[0] % count == 0:
-        for split, heads in (((count, lead[0] // count), (1,)), ((lead[0] // count, count), (0,))):
-            shaped = element.reshape(split)
-            if bool((shaped == shaped.narrow(heads[0], 0, 1)).all()):
-                others = count
-                break
-    if others != count:
-        raise UnprovedError(
-            f"its leading dimensions {lead} hold {count} groups of tokens in an order that is "
-            "neither elements by heads nor heads by elements"
+    for sizes in _splits(lead):
+        shaped = element.reshape(sizes)
+        heads = tuple(
+            n
+            for n, size in enumerate(sizes)
+            if size > 1 and bool((shaped == shaped.narrow(n, 0, 1)).all())
         )
-    for n in heads:
-        shaped = shaped.narrow(n, 0, 1)
-    numbers = torch.arange(len(element)).reshape(split or lead)
-    for n in heads:
-        numbers = numbers.narrow(n, 0, 1)
-    if len(shaped.unique()) != count:
-        raise UnprovedError("its elements are not told apart")
-    return Layout(split, heads), numbers.flatten()
+        if prod(size for n, size in enumerate(sizes) if n not in heads) == count:
+            numbers = torch.arange(len(element)).reshape(sizes)
+            for n in heads:
+                numbers = numbers.narrow(n, 0, 1)
+            return Layout(() if sizes == lead else sizes, heads), numbers.flatten()
+    raise UnprovedError(
+        f"its leading dimensions {lead} hold {count} groups of tokens in an order that is neither "
+        "elements by heads nor heads by elements"
+    )
+
+
+def _splits(lead: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+    """List sizes of leading dimensions: as they are, or one of them as two folded into one."""
+    yield lead
+    for n, size in enumerate(lead):
+        for first in range(2, size):
+            if size % first == 0:
+                yield (*lead[:n], first, size // first, *lead[n + 1 :])

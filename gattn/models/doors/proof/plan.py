@@ -48,19 +48,28 @@ class Plan:
         Why the layout of a call could not be proved.
     refused : str
         Why nothing of the model can be trusted; empty if there is no such reason.
+    altered : set of (str, int)
+        The softmaxes whose numbers are changed before they meet the values: the module's name, and
+        how many softmaxes came before within one run of it.
     has_fast_path : bool
         Whether torch's own fast path would compute some of its attention, which shows nothing.
+    is_nested : bool
+        Whether the inputs are nested tensors, whose attention doors read sequence by sequence.
+    replays : int
+        How many runs of parts of the model it took.
     """
 
     sites: list[Place] = field(default_factory=list)
     layouts: dict[Place, list[tuple[tuple[int, ...], Layout]]] = field(default_factory=dict)
     reasons: dict[Place, str] = field(default_factory=dict)
     refused: str = ""
+    altered: set[Place] = field(default_factory=set)
     has_fast_path: bool = False
+    is_nested: bool = False
     replays: int = 0
 
-    def layout(self, name: str, ordinal: int, lead: tuple[int, ...]) -> Layout:
-        """Return the layout of an attention call.
+    def layout(self, name: str, ordinal: int, lead: tuple[int, ...]) -> Layout | None:
+        """Return the layout of an attention call; None if its door knows.
 
         Parameters
         ----------
@@ -74,6 +83,8 @@ class Plan:
         CaptureError
             If it was not proved.
         """
+        if self.is_nested:
+            return None
         if self.refused:
             raise CaptureError(f"{_REFUSED}: {self.refused}.")
         place = name, ordinal
@@ -122,7 +133,8 @@ def plan_of(
         return None  # Their first dimension is the batch, and rows of padding hold no numbers.
     with _lock:
         name = next(name for name, part in model.named_modules() if part is module)
-        kind = name, model.training, shapes(given)
+        is_nested = any(isinstance(x, Tensor) and x.is_nested for x in tree_leaves(given))
+        kind = name, model.training, "nested" if is_nested else shapes(given)
         known = _plans.setdefault(model, {})
         if kind not in known:
             known[kind] = _proved(model, name, given)
@@ -130,8 +142,11 @@ def plan_of(
 
 
 def _proved(model: nn.Module, name: str, given: Given) -> Plan:
-    if any(isinstance(x, Tensor) and x.is_meta for x in tree_leaves(given)):
+    tensors = [x for x in tree_leaves(given) if isinstance(x, Tensor)]
+    if any(x.is_meta for x in tensors):
         return Plan(refused="it runs without numbers, on the meta device")
+    if any(x.is_nested for x in tensors):
+        return Plan(is_nested=True)
     try:
         with without_contexts(), outside(), _random_numbers_kept(model), torch.no_grad():
             twin = _like(model)
@@ -152,6 +167,7 @@ class _Proof:
         self._walk = Walk(model)
         self._alike = Alike()
         self._plan = Plan()
+        self._mixed: dict[int, list[Place]] = {}
 
     def plan(self) -> Plan:
         plan = self._plan
@@ -164,7 +180,7 @@ class _Proof:
             plan.refused = "its output changes while its attention is watched"
             return plan
         plan.sites = [site.place for site in sites]
-        replays = Replays(self._model, self._walk, places)
+        replays = Replays(self._model, self._walk, places, sites)
         solver = Solver(self._model, replays, self._alike)
         self._solve(sites, solver, places)
         plan.replays = replays.count
@@ -183,9 +199,16 @@ class _Proof:
             isinstance(one, nn.MultiheadAttention) for one in self._model.modules()
         )
 
+        values: list[Tensor] = []  # Kept, so that their numbers stay theirs.
+
         def see(call: RawCall) -> None:
             kernels.claim()
             sites(call)
+            if call.number is not None:
+                place = sites.found[-1].place
+                self._plan.altered.add((place[0], call.number))
+                self._mixed.setdefault(id(call.value), []).append(place)
+                values.append(call.value)
 
         with _without_fast_path(), self._walk.following(entered), observed(see), kernels:
             output = self._run()
@@ -234,6 +257,16 @@ class _Proof:
                 break
         best = max(tried, key=lambda one: (one[0], len(one[1]), -len(one[2])))
         self._plan.layouts, self._plan.reasons = best[1], best[2]
+        for mixed in self._mixed.values():
+            self._share_layout(mixed)
+
+    def _share_layout(self, places: list[Place]) -> None:
+        """Give softmaxes that are added up the layout that was proved of one of them."""
+        known = next((self._plan.layouts[one] for one in places if one in self._plan.layouts), None)
+        for place in places:
+            if known is not None and place in self._plan.reasons:
+                self._plan.layouts[place] = known
+                del self._plan.reasons[place]
 
 
 def _is_same(one: Layout, other: Layout) -> bool:
@@ -262,7 +295,8 @@ def _unseen(model: nn.Module, missed: list[str]) -> str:
     where = f"{missed[0]} ({kind})" if missed[0] else kind
     return (
         f"{where} computes attention that cannot be seen, in {len(missed)} places: code that is "
-        "scripted, traced or inside a custom autograd function hides it"
+        "scripted, traced or inside a custom autograd function hides it, and so does what changes "
+        "attention before it meets its values"
     )
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
 
-import torch
 from torch import nn
 
 from gattn.models.doors.proof.assembling import (
@@ -191,6 +190,7 @@ class Solver:
         if inputs.queries is None:
             return assembled(site.lead, learned(site.queries), keys, is_cross=True), is_good
         queries, is_settled = _tokens(inputs, inputs.queries, site.queries, batches)
+        queries, keys = _alike(inputs, queries, keys)
         is_cross = inputs.queries.dependence is not inputs.keys.dependence
         if is_cross and site.queries == site.keys:
             is_good = False  # Further out, both may be made of the same tokens.
@@ -217,5 +217,28 @@ def _are_same(queries: Side, keys: Side) -> bool:
     """Return whether queries and keys are the same tokens, or mixes of the same ones."""
     if queries.is_exact and keys.is_exact:
         return True
-    same: Callable[..., bool] = torch.equal
-    return len(queries.marks) == len(keys.marks) and all(map(same, queries.marks, keys.marks))
+    return _includes(queries, keys) or _includes(keys, queries)
+
+
+def _includes(one: Side, other: Side) -> bool:
+    """Return whether each slot of a side depends on all that the same slot of another does."""
+    return len(one.marks) == len(other.marks) and all(
+        x.shape == y.shape and bool((x | ~y).all())
+        for x, y in zip(one.marks, other.marks, strict=True)
+    )
+
+
+def _alike(inputs: Inputs, queries: Tokens, keys: Tokens) -> tuple[Tokens, Tokens]:
+    """Give slots that mix their token with its neighbours the positions of the other side's.
+
+    A convolution over queries or keys does that.
+    """
+    assert inputs.queries is not None
+    assert inputs.keys is not None
+    one, other = inputs.queries.side, inputs.keys.side
+    if inputs.queries.dependence is inputs.keys.dependence:
+        if other.is_exact and not one.is_exact and _includes(one, other):
+            return keys, keys
+        if one.is_exact and not other.is_exact and _includes(other, one):
+            return queries, queries
+    return queries, keys

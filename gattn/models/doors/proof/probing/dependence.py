@@ -108,8 +108,14 @@ def outlined(shape: tuple[int, ...], probe: Probe) -> Dependence:
     found = Dependence(shape, *(Side(seen | ~known) for seen, known in _both(whole)))
     for dim, size in enumerate(shape):
         if size > 1 and any(bool(side.depends.any()) for side in found.sides):
-            one = found.along(dim, torch.arange(size) == size // 2)
-            for side, (seen, known) in zip(found.sides, _both(probe(one)), strict=True):
+            one, half = torch.arange(size) == size // 2, torch.arange(size) % 3 > 0
+            first = _both(probe(found.along(dim, one)))
+            more = None
+            for n, side in enumerate(found.sides):
+                seen, known = first[n]
+                if not bool((seen & known).any()):  # No query stands for it, say.
+                    more = more or _both(probe(found.along(dim, half)))
+                    seen, known = more[n]
                 side.note(dim, seen, known)
     return found
 
