@@ -244,7 +244,6 @@ def test_layers_of_several_types_of_edges_are_named_by_them(kind):
         assert head.graph.num_edges == index.shape[1]
 
 
-
 @pytest.mark.parametrize("adds_to_values", [False, True])
 def test_estimates_read_features_of_listed_edges(adds_to_values):
     own = layer(edge_dim=3) if adds_to_values else layer(weight=Dot() + gattn.EdgeBias(2, 3))
