@@ -126,7 +126,9 @@ class Solver:
         for inputs in self._all(site):
             if inputs.is_mixed:
                 reason = reason or _CHANNELS
-                break
+                if inputs.run in site.chain:
+                    break
+                continue  # What runs before may make one side from the other.
             others.append(inputs)
             if inputs.has_folded(batches.size):
                 continue
