@@ -153,7 +153,11 @@ def examine(case: Case) -> Verdict:
     stacks = {name: len(stack.layers) for name, stack in trace.stacks.items()}
     edits = 0
     try:
-        if "self-loops" not in case.name and len(stacks) == 1 and not case.name.startswith("models"):
+        if (
+            "self-loops" not in case.name
+            and len(stacks) == 1
+            and not case.name.startswith("models")
+        ):
             edits = _cut_each(case, next(iter(stacks)))
     except GattnError as error:
         return Verdict(case.name, CAPTURED, _line(error), sum(stacks.values()), shown)

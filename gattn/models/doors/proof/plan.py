@@ -26,7 +26,7 @@ from gattn.models.doors.proof.probing.alike import Alike, shapes
 from gattn.models.doors.proof.probing.replaying import Replays, Site, Sites, kept
 from gattn.models.doors.proof.probing.walking import Given, Run, Walk
 from gattn.models.doors.proof.solving import Solver, wanted
-from gattn.models.read.layouts import Layout
+from gattn.models.read.layouts import Layout, usual
 from gattn.models.watch.contexts import Context, without_contexts
 from gattn.models.watch.inside import inside, outside
 
@@ -257,8 +257,17 @@ class _Proof:
                 break
         best = max(tried, key=lambda one: (one[0], len(one[1]), -len(one[2])))
         self._plan.layouts, self._plan.reasons = best[1], best[2]
+        for site in sites:
+            self._trust(site)
         for mixed in self._mixed.values():
             self._share_layout(mixed)
+
+    def _trust(self, site: Site) -> None:
+        """Take the word of torch's own module on its batch and heads, if nothing was proved."""
+        if site.place not in self._plan.layouts and isinstance(site.module, nn.MultiheadAttention):
+            told = usual(site.lead, site.module.num_heads)
+            self._plan.layouts[site.place] = [(site.lead, told)]
+            self._plan.reasons.pop(site.place, None)
 
     def _share_layout(self, places: list[Place]) -> None:
         """Give softmaxes that are added up the layout that was proved of one of them."""
