@@ -263,9 +263,19 @@ class _Proof:
             self._share_layout(mixed)
 
     def _trust(self, site: Site) -> None:
-        """Take the word of torch's own module on its batch and heads, if nothing was proved."""
-        if site.place not in self._plan.layouts and isinstance(site.module, nn.MultiheadAttention):
-            told = usual(site.lead, site.module.num_heads)
+        """Take the word of torch's own module on its batch and heads, if nothing was proved.
+
+        Keys that it adds to those of tokens cannot be told from them by what scores depend on.
+        """
+        module = site.module
+        if not isinstance(module, nn.MultiheadAttention):
+            return
+        if (
+            site.place not in self._plan.layouts
+            or module.bias_k is not None
+            or module.add_zero_attn
+        ):
+            told = usual(site.lead, module.num_heads)
             self._plan.layouts[site.place] = [(site.lead, told)]
             self._plan.reasons.pop(site.place, None)
 
