@@ -62,6 +62,25 @@ def test_plain_self_attention_takes_two_runs(kernel, batch):
     assert plan.replays == 2
 
 
+def test_a_plain_layout_holds_for_other_sizes():
+    model = Attention().eval()
+    first = plan_of(model, model, (torch.randn(2, 3, WIDTH),), {})
+    other = plan_of(model, model, (torch.randn(4, 9, WIDTH),), {})
+    assert other.general is first
+    assert other.layout("", 0, (4, HEADS)).heads == (1,)
+    with pytest.raises(CaptureError, match="once more"):
+        other.layout("", 0, (8, HEADS))
+    assert plan_of(model, model, (torch.randn(4, 9, WIDTH),), {}).general is None
+
+
+def test_windows_are_proved_for_each_size():
+    model = Windows(2, 1).eval()
+    for height in (4, 6):
+        plan = plan_of(model, model, (torch.randn(1, height, 4, WIDTH),), {})
+        layout = plan.layout("attn", 0, (height, HEADS))
+        assert torch.equal(layout.tokens.queries, model.positions(height, 4))
+
+
 def test_causal_scores_that_a_mask_replaces():
     (layout,), _ = proved(Causal(kernel=False), torch.randn(BATCH, TOKENS, WIDTH))
     check_plain(layout)

@@ -41,10 +41,9 @@ class Batches:
     ) -> None:
         self._model, self._walk, self._given, self._places = model, walk, given, places
         self.dim = dim
-        self._own = _batched(given)
-        sizes = [x.shape[dim] for x in self._own if x.dim() > dim]
-        self.size = sizes[0] if sizes else 1
-        self._own = [x for x in self._own if x.dim() > dim and x.shape[dim] == self.size]
+        self.size = size_of(given, dim)
+        own = _batched(given)
+        self._own = [x for x in own if x.dim() > dim and x.shape[dim] == self.size]
         self._code = words(self.size)
         self._marks: list[dict[tuple[str, int], list[Tensor]]] | None = None
 
@@ -86,6 +85,11 @@ class Batches:
         with torch.no_grad(), self._walk.following(entered), inside(), suppress(Stop):
             self._model(*args, **kwargs)
         return found
+
+
+def size_of(given: Given, dim: int) -> int:
+    """Return how many elements the batch has, if it is some dimension of the inputs."""
+    return next((x.shape[dim] for x in _batched(given) if x.dim() > dim), 1)
 
 
 def _batched(given: Given) -> list[Tensor]:

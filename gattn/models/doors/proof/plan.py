@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from threading import RLock
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -19,10 +19,10 @@ from gattn.models.doors.attaching import attached
 from gattn.models.doors.functions.raw_call import RawCall, observed
 from gattn.models.doors.preflight import _like, _random_numbers_kept
 from gattn.models.doors.proof.assembling import AcrossBatchError
-from gattn.models.doors.proof.batches import Batches
+from gattn.models.doors.proof.batches import Batches, size_of
 from gattn.models.doors.proof.kernels import Kernels
 from gattn.models.doors.proof.probing import UnprovedError
-from gattn.models.doors.proof.probing.alike import Alike, shapes
+from gattn.models.doors.proof.probing.alike import Alike, forms, shapes
 from gattn.models.doors.proof.probing.replaying import Replays, Site, Sites, kept
 from gattn.models.doors.proof.probing.walking import Given, Run, Walk
 from gattn.models.doors.proof.solving import Solver, wanted
@@ -55,6 +55,11 @@ class Plan:
         Whether torch's own fast path would compute some of its attention, which shows nothing.
     is_nested : bool
         Whether the inputs are nested tensors, whose attention doors read sequence by sequence.
+    batch_dim : int, optional
+        If all calls attend from (batch, heads, tokens, .) to the same tokens, which dimension of
+        the inputs is the batch: the plan then holds for inputs of other sizes.
+    batch, general : int, Plan, optional
+        How many elements the batch has, where the other plan was made for inputs of other sizes.
     replays : int
         How many runs of parts of the model it took.
     """
@@ -66,6 +71,9 @@ class Plan:
     altered: set[Place] = field(default_factory=set)
     has_fast_path: bool = False
     is_nested: bool = False
+    batch_dim: int | None = None
+    batch: int = 0
+    general: Plan | None = None
     replays: int = 0
 
     def layout(self, name: str, ordinal: int, lead: tuple[int, ...]) -> Layout | None:
@@ -88,6 +96,15 @@ class Plan:
         if self.refused:
             raise CaptureError(f"{_REFUSED}: {self.refused}.")
         place = name, ordinal
+        if self.batch:
+            if place in self.sites and len(lead) == 2 and lead[0] == self.batch:
+                return Layout(heads=(1,))
+            if self.general is not None:
+                self.general.batch_dim = None
+            raise CaptureError(
+                f"{name} attends in another way to inputs of this shape than to those that the "
+                "model was proved on: call it once more, and it is proved on these."
+            )
         if place in self.reasons:
             raise CaptureError(f"The attention of {name} cannot be read: {self.reasons[place]}.")
         found = [layout for sizes, layout in self.layouts.get(place, ()) if sizes == lead]
@@ -111,7 +128,7 @@ _plans: WeakKeyDictionary[nn.Module, dict[object, Plan]] = WeakKeyDictionary()
 
 def plan_of(
     model: nn.Module, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Plan | None:
+) -> Plan:
     """Prove what the attention calls of a model mean, once for each kind of inputs.
 
     Parameters
@@ -129,16 +146,19 @@ def plan_of(
     run again, with NaN in chosen tokens, up to their first attention.
     """
     given: Given = args, dict(kwargs)
-    if any(isinstance(x, Tensor) and x.is_nested for x in tree_leaves(given)):
-        return None  # Their first dimension is the batch, and rows of padding hold no numbers.
     with _lock:
         name = next(name for name, part in model.named_modules() if part is module)
         is_nested = any(isinstance(x, Tensor) and x.is_nested for x in tree_leaves(given))
         kind = name, model.training, "nested" if is_nested else shapes(given)
         known = _plans.setdefault(model, {})
-        if kind not in known:
-            known[kind] = _proved(model, name, given)
-        return known[kind]
+        if kind in known:
+            return known[kind]
+        general = name, model.training, forms(given)
+        found = known.get(general)
+        if is_nested or found is None or found.batch_dim is None:
+            known[kind] = known[general] = _proved(model, name, given)
+            return known[kind]
+        return replace(found, batch=size_of(given, found.batch_dim), general=found)
 
 
 def _proved(model: nn.Module, name: str, given: Given) -> Plan:
@@ -257,6 +277,10 @@ class _Proof:
                 break
         best = max(tried, key=lambda one: (one[0], len(one[1]), -len(one[2])))
         self._plan.layouts, self._plan.reasons = best[1], best[2]
+        size = size_of(self._given, dim)
+        found = [one for some in best[1].values() for one in some]
+        if is_good and all(_is_usual(lead, layout, size) for lead, layout in found):
+            self._plan.batch_dim = dim
         for site in sites:
             self._trust(site)
         for mixed in self._mixed.values():
@@ -286,6 +310,14 @@ class _Proof:
             if known is not None and place in self._plan.reasons:
                 self._plan.layouts[place] = known
                 del self._plan.reasons[place]
+
+
+def _is_usual(lead: tuple[int, ...], layout: Layout, batch: int) -> bool:
+    """Return whether a call attends from (batch, heads, tokens, .) to the same tokens."""
+    known = layout.tokens
+    if layout.split or known is None or known.is_told or known.is_cross or len(lead) != 2:
+        return False
+    return lead[0] == batch and known.sequences == tuple(range(batch))
 
 
 def _is_same(one: Layout, other: Layout) -> bool:

@@ -121,6 +121,11 @@ class Solver:
 
     def layout(self, site: Site, batches: Batches) -> tuple[Layout, bool]:
         """Prove the layout of a call; also say whether its tokens and batch are settled."""
+        if site.altered:
+            raise UnprovedError(
+                f"it is changed by {site.altered} between its softmax and its values, so what a "
+                "head attends to is not the softmax alone"
+            )
         others: list[Inputs] = []
         reason = ""
         for inputs in self._all(site):
@@ -187,7 +192,7 @@ class Solver:
             )
         inputs.complete()
         keys, is_good = _tokens(inputs, inputs.keys, site.keys, batches)
-        if inputs.queries is None:
+        if inputs.queries is None or not bool(inputs.queries.side.depends.any()):
             return assembled(site.lead, learned(site.queries), keys, is_cross=True), is_good
         queries, is_settled = _tokens(inputs, inputs.queries, site.queries, batches)
         queries, keys = _alike(inputs, queries, keys)
