@@ -333,3 +333,71 @@ def test_nested_tensors_are_read_sequence_by_sequence():
             for place, graph in run.traces[n].only_stack.items():
                 close = pytest.approx(alone.trace[place].to_dense(), abs=1e-6)
                 assert graph.to_dense() == close
+
+
+class TalkingHeads(Layer):
+    """Heads are mixed after the softmax, as in CaiT."""
+
+    def __init__(self):
+        super().__init__(None)
+        self.mix = nn.Linear(HEADS, HEADS)
+
+    def forward(self, x):
+        q, k, v = self.parts(x)
+        attention = (q @ k.mT / DIM**0.5).softmax(-1)
+        mixed = self.mix(attention.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
+        return self.out((mixed @ v).transpose(1, 2).flatten(2))
+
+
+class Gated(Layer):
+    """Attention is a mixture of two softmaxes, as in ConViT."""
+
+    def __init__(self):
+        super().__init__(None)
+        self.place = nn.Parameter(torch.randn(HEADS, 6, 6))
+
+    def forward(self, x):
+        q, k, v = self.parts(x)
+        content = (q @ k.mT / DIM**0.5).softmax(-1)
+        place = self.place.expand(len(x), -1, -1, -1).softmax(-1)
+        mixed = 0.7 * content + 0.3 * place
+        return self.out(((mixed / mixed.sum(-1, keepdim=True)) @ v).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize("kind", [TalkingHeads, Gated])
+def test_attention_that_is_changed_before_its_values_is_shown_and_edited_as_the_softmax(kind):
+    torch.manual_seed(0)
+    model = nn.Sequential(kind(), kind()).double().eval()
+    x = torch.randn(1, 6, WIDTH, dtype=torch.float64)
+    found = []
+
+    def softmax(scores, dim):
+        found.append(torch.exp(scores) / torch.exp(scores).sum(dim, keepdim=True))
+        if len(found) == 1 and edits:
+            found[0][0, 1, 3, 2] = 0
+            found[0][0, 1] /= found[0][0, 1].sum(-1, keepdim=True)
+        return found[-1]
+
+    edits = False
+    with torch.no_grad():
+        plain = model(x)
+        with capturing(model) as run:
+            assert torch.equal(model(x), plain)
+        with edited(
+            model, Cut(layer=0, head=1, query=3, key=2, stack=next(iter(run.trace.stacks)))
+        ):
+            cut = model(x)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(torch.Tensor, "softmax", softmax)
+            model(x)
+            wanted, edits = list(found), True
+            found.clear()
+            torch.testing.assert_close(cut, model(x), rtol=1e-10, atol=1e-12)
+    assert len(run.trace.stacks) == (1 if kind is TalkingHeads else 2)
+    per_layer = len(run.trace.stacks)
+    for n, stack in enumerate(run.trace.stacks.values()):
+        for (layer, head), graph in stack.items():
+            close = pytest.approx(wanted[layer * per_layer + n][0, head].numpy(), rel=1e-9)
+            assert graph.to_dense() == close
+    with pytest.raises(CaptureError, match="contributions"), capturing(model, contributions=True):
+        model(x)

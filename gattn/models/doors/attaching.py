@@ -35,7 +35,7 @@ _hooks: WeakKeyDictionary[nn.Module, tuple[int, list[Any]]] = WeakKeyDictionary(
 
 @contextmanager
 def attached(
-    model: nn.Module, context: Context, prove: Callable[..., Proved] | None = None
+    model: nn.Module, context: Context, prove: Callable[..., Proved | None] | None = None
 ) -> Iterator[Calls]:
     """Let a context take part in each call of a model, which runs as written.
 
@@ -54,7 +54,7 @@ def attached(
         yield calls
 
 
-def _calls(model: nn.Module, prove: Callable[..., Proved] | None) -> Calls:
+def _calls(model: nn.Module, prove: Callable[..., Proved | None] | None) -> Calls:
     if not is_transformers(model):
         return Calls(model, frozenset(), FunctionMode, partial(AnyTracker, prove=prove))
     if not routes(model):

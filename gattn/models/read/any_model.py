@@ -26,6 +26,10 @@ class Proved(Protocol):
     def layout(self, name: str, ordinal: int, lead: tuple[int, ...]) -> Layout | None:
         """Return the layout of a call of attention, or refuse it with the reason."""
 
+    @property
+    def altered(self) -> Collection[tuple[str, int]]:
+        """The softmaxes that are altered before they meet the values, by module and number."""
+
 
 class AnyModules(Modules):
     """The modules of a model of any library."""
@@ -109,7 +113,7 @@ class AnyTracker(Tracker):
         self,
         model: nn.Module,
         known: Tracker | None = None,
-        prove: Callable[..., Proved] | None = None,
+        prove: Callable[..., Proved | None] | None = None,
     ) -> None:
         self._prove = prove
         super().__init__(model, known)
@@ -154,6 +158,10 @@ class AnyTracker(Tracker):
         if self.plan is None:
             return None
         return self.plan.layout(self.modules.name(module), part, tuple(lead))
+
+    def is_altered(self, module: nn.Module, number: int) -> bool:
+        """Return whether a softmax of a module is altered before it meets its values."""
+        return self.plan is not None and (self.modules.name(module), number) in self.plan.altered
 
     def place(self, call: SeenCall) -> Place:
         """Return where a call of the model's attention is."""

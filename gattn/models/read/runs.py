@@ -13,10 +13,12 @@ class Runs(threading.local):
 
     def __init__(self) -> None:
         self._calls: dict[int, int] = {}
+        self._softmaxes: dict[int, int] = {}
 
     def begin(self, module: nn.Module, args: tuple[Any, ...]) -> None:
         """Note that a module runs."""
         self._calls.pop(id(module), None)
+        self._softmaxes.pop(id(module), None)
 
     def next(self, module: nn.Module) -> int:
         """Count a further call of attention in the present run; the first is 0."""
@@ -24,9 +26,16 @@ class Runs(threading.local):
         self._calls[id(module)] = count + 1
         return count
 
+    def next_softmax(self, module: nn.Module) -> int:
+        """Count a further softmax in the present run, which may be no attention."""
+        count = self._softmaxes.get(id(module), 0)
+        self._softmaxes[id(module)] = count + 1
+        return count
+
     def clear(self) -> None:
         """Forget all runs: a backward pass may run parts of modules again."""
         self._calls.clear()
+        self._softmaxes.clear()
 
 
 runs = Runs()

@@ -149,6 +149,10 @@ class Tracker:
         """
         return None
 
+    def is_altered(self, module: nn.Module, number: int) -> bool:
+        """Return whether a softmax of a module is altered before it meets its values."""
+        return False
+
     def _stack(self, call: SeenCall) -> str:
         return self.modules.stack(call.module, lambda: self._is_encoder(call))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -57,10 +57,16 @@ _CASTS = frozenset(
 
 @dataclass(eq=False)
 class Source:
-    """A softmax, the module that computed it, and torch's multi-head attention if that runs."""
+    """A softmax: its scores, the dimension of their keys, and the module that computed it.
+
+    `number` counts the softmaxes of one run of the module.
+    """
 
     module: nn.Module
+    number: int
     attention: ref[Tensor]
+    scores: Tensor
+    key: int
     running: Running | None = None
     is_consumed: bool = False
 
@@ -69,7 +75,8 @@ class Source:
 class Followed:
     """A tensor with the numbers of a softmax.
 
-    `scores` have its shape; `key` is the dimension of the keys, over which it sums to one.
+    `scores` have its shape; `key` is the dimension of the keys, over which it sums to one. Where it
+    was `altered`, by the function of that name, it may be made of `others`, too.
     """
 
     source: Source
@@ -77,6 +84,13 @@ class Followed:
     key: int
     dropout: float = 0.0
     altered: str = ""
+    others: tuple[Source, ...] = ()
+
+    def with_others(self, found: Iterable[Followed]) -> Followed:
+        """Note that other softmaxes went into it."""
+        sources = (one for other in found for one in (other.source, *other.others))
+        others = dict.fromkeys(one for one in sources if one is not self.source)
+        return replace(self, others=tuple(dict.fromkeys((*self.others, *others))))
 
     def altered_by(self, what: str) -> Followed:
         """Note that its numbers were changed."""
@@ -125,6 +139,12 @@ def found_in(
         if entry is not None and entry[0]() is one:
             return place, entry[1]
     return 0, None
+
+
+def all_found_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Followed]:
+    """List what is followed among a function's operands."""
+    entries = [(one, _thread.known.get(id(one))) for one in operands(args, kwargs)]
+    return [entry[1] for one, entry in entries if entry is not None and entry[0]() is one]
 
 
 def operands(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:

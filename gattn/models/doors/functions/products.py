@@ -54,13 +54,27 @@ def product(
     """Read a function as the product of attention and values, if it is one."""
     given = operands(args, kwargs)
     if followed.altered:  # Its scores may have another shape, and nobody reads them.
-        last = given[place].dim() - 1
-        followed = replace(followed, scores=given[place], key=min(followed.key, last))
+        followed = replace(followed, scores=given[place], key=_summed(func, given, place))
     if func in _MATMULS and len(given) > 1 and min(x.dim() for x in given[:2]) > 1:
         return _matmul(given[0], given[1], place, followed, result)
     if func is torch.einsum and isinstance(given[0], str) and len(given) == 3:
         return _einsum(given[0], given[place], given[3 - place], place, followed, result)
     return None
+
+
+def _summed(func: Any, given: list[Any], place: int) -> int:
+    """Return the dimension of an operand over which a product sums; -1 if that is not one."""
+    if func in _MATMULS:
+        last = int(given[place].dim()) - 1
+        return last if place == 0 else last - 1
+    if func is not torch.einsum or not isinstance(given[0], str) or len(given) != 3:
+        return -1
+    labels = _labels(given[0], given[1], given[2])
+    if labels is None:
+        return -1
+    mine, its = (labels[0], labels[1]) if place == 1 else (labels[1], labels[0])
+    found = [n for n, one in enumerate(mine) if one in its and one not in labels[2]]
+    return found[0] if len(found) == 1 else -1
 
 
 def _matmul(a: Tensor, b: Tensor, place: int, followed: Followed, result: Tensor) -> Product | None:

@@ -49,6 +49,8 @@ class RawCall:
         The call of torch's multi-head attention that it is a part of.
     altered : str
         The function that changed the attention between softmax and values, if one did.
+    number : int, optional
+        How many softmaxes came before one that was altered, within one run of the module.
     """
 
     module: nn.Module
@@ -65,6 +67,7 @@ class RawCall:
     dropout: float = 0.0
     running: Running | None = None
     altered: str = ""
+    number: int | None = None
 
     def __post_init__(self) -> None:
         self.ordinal = runs.next(self.module)
@@ -185,6 +188,17 @@ def handed(call: RawCall) -> SeenCall | None:
 
 def _is_changed(now: Tensor, before: Tensor) -> bool:
     return now.untyped_storage().data_ptr() != before.untyped_storage().data_ptr()
+
+
+def is_altered(module: nn.Module, number: int) -> bool:
+    """Return whether a softmax was found to be altered before it meets the values.
+
+    `number` counts the softmaxes of one run of the module.
+    """
+    if _observer.get() is not None:
+        return False
+    found = (calls.tracker for calls, _ in present() if calls.owns(module))
+    return any(tracker.is_altered(module, number) for tracker in found)
 
 
 def owner() -> nn.Module | None:

@@ -13,10 +13,19 @@ from weakref import ref
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from gattn.models.doors.functions.following import Followed, Source, carried, found_in, note
+from gattn.models.doors.functions.following import (
+    Followed,
+    Source,
+    all_found_in,
+    carried,
+    found_in,
+    known,
+    note,
+)
 from gattn.models.doors.functions.multihead import running
 from gattn.models.doors.functions.products import Product, product
-from gattn.models.doors.functions.raw_call import RawCall, handed, owner
+from gattn.models.doors.functions.raw_call import RawCall, handed, is_altered, owner
+from gattn.models.read.runs import runs
 from gattn.models.watch.inside import inside
 
 
@@ -33,9 +42,28 @@ def see(
         return attention
     if scores.dim() < 2 or not isinstance(attention, Tensor):
         return attention
-    source = Source(module, ref(attention), running())
-    note(attention, Followed(source, scores, dim % scores.dim()))
+    number, key = runs.next_softmax(module), dim % scores.dim()
+    source = Source(module, number, ref(attention), scores, key, running())
+    if is_altered(module, number):
+        with inside():
+            return _alone(source, attention)
+    note(attention, Followed(source, scores, key))
     return attention
+
+
+def _alone(source: Source, attention: Tensor) -> Tensor:
+    """Show a softmax whose numbers are changed before they meet the values."""
+    call = RawCall(
+        source.module,
+        "softmax",
+        attention.new_zeros(*attention.shape[:-2], attention.shape[-1], 0),
+        attention[..., :0],
+        scores=source.scores,
+        weights=attention,
+        running=source.running,
+    )
+    found = handed(call)
+    return attention if found is None or call.weights is None else call.weights
 
 
 def follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -49,7 +77,9 @@ def follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
             return result
         found = product(func, args, kwargs, place, followed, result)
         if found is None:
-            note(result, carried(func, args, kwargs, followed, result))
+            made = carried(func, args, kwargs, followed, result)
+            others = all_found_in(args, kwargs)
+            note(result, made.with_others(others) if len(others) > 1 or made.others else made)
             return result
         return _seen(followed, found, result)
 
@@ -62,6 +92,10 @@ def _seen(followed: Followed, found: Product, result: Tensor) -> Tensor:
     if source.is_consumed:
         return result
     source.is_consumed = True
+    if followed.altered:
+        for one in sorted((source, *followed.others), key=lambda one: one.number):
+            handed(_altered(one, found, followed.altered))
+        return result
     call = RawCall(
         source.module,
         "softmax",
@@ -71,7 +105,6 @@ def _seen(followed: Followed, found: Product, result: Tensor) -> Tensor:
         weights=found.weights,
         dropout=followed.dropout,
         running=source.running,
-        altered=followed.altered,
     )
     plain = found.weights
     if handed(call) is None or call.output is found.output:
@@ -81,8 +114,22 @@ def _seen(followed: Followed, found: Product, result: Tensor) -> Tensor:
     return found.restored(call.output)
 
 
+def _altered(source: Source, found: Product, altered: str) -> RawCall:
+    scores = source.scores
+    is_last = source.key == scores.dim() - 1
+    is_alike = is_last and scores.shape[:-2] == found.output.shape[:-2]
+    return RawCall(
+        source.module,
+        "softmax",
+        found.value,
+        found.output,
+        scores=scores if is_alike else found.scores,
+        running=source.running,
+        altered=altered,
+        number=source.number if is_alike else None,
+    )
+
+
 def awaits_product() -> bool:
     """Return whether any softmax has not met its values yet."""
-    from gattn.models.doors.functions.following import known
-
     return bool(known())

@@ -48,6 +48,9 @@ class Plan:
         Why the layout of a call could not be proved.
     refused : str
         Why nothing of the model can be trusted; empty if there is no such reason.
+    altered : set of (str, int)
+        The softmaxes whose numbers are changed before they meet the values: the module's name, and
+        how many softmaxes came before within one run of it.
     has_fast_path : bool
         Whether torch's own fast path would compute some of its attention, which shows nothing.
     is_nested : bool
@@ -65,6 +68,7 @@ class Plan:
     layouts: dict[Place, list[tuple[tuple[int, ...], Layout]]] = field(default_factory=dict)
     reasons: dict[Place, str] = field(default_factory=dict)
     refused: str = ""
+    altered: set[Place] = field(default_factory=set)
     has_fast_path: bool = False
     is_nested: bool = False
     batch_dim: int | None = None
@@ -124,7 +128,7 @@ _plans: WeakKeyDictionary[nn.Module, dict[object, Plan]] = WeakKeyDictionary()
 
 def plan_of(
     model: nn.Module, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Plan:
+) -> Plan | None:
     """Prove what the attention calls of a model mean, once for each kind of inputs.
 
     Parameters
@@ -142,6 +146,8 @@ def plan_of(
     run again, with NaN in chosen tokens, up to their first attention.
     """
     given: Given = args, dict(kwargs)
+    if any(isinstance(x, Tensor) and x.is_nested for x in tree_leaves(given)):
+        return None  # Their first dimension is the batch, and rows of padding hold no numbers.
     with _lock:
         name = next(name for name, part in model.named_modules() if part is module)
         is_nested = any(isinstance(x, Tensor) and x.is_nested for x in tree_leaves(given))
@@ -183,6 +189,7 @@ class _Proof:
         self._walk = Walk(model)
         self._alike = Alike()
         self._plan = Plan()
+        self._mixed: dict[int, list[Place]] = {}
 
     def plan(self) -> Plan:
         plan = self._plan
@@ -214,9 +221,16 @@ class _Proof:
             isinstance(one, nn.MultiheadAttention) for one in self._model.modules()
         )
 
+        values: list[Tensor] = []  # Kept, so that their numbers stay theirs.
+
         def see(call: RawCall) -> None:
             kernels.claim()
             sites(call)
+            if call.number is not None:
+                place = sites.found[-1].place
+                self._plan.altered.add((place[0], call.number))
+                self._mixed.setdefault(id(call.value), []).append(place)
+                values.append(call.value)
 
         with _without_fast_path(), self._walk.following(entered), observed(see), kernels:
             output = self._run()
@@ -265,10 +279,20 @@ class _Proof:
                 break
         best = max(tried, key=lambda one: (one[0], len(one[1]), -len(one[2])))
         self._plan.layouts, self._plan.reasons = best[1], best[2]
+        for mixed in self._mixed.values():
+            self._share_layout(mixed)
         size = size_of(self._given, dim)
         found = [one for some in best[1].values() for one in some]
         if is_good and all(_is_usual(lead, layout, size) for lead, layout in found):
             self._plan.batch_dim = dim
+
+    def _share_layout(self, places: list[Place]) -> None:
+        """Give softmaxes that are added up the layout that was proved of one of them."""
+        known = next((self._plan.layouts[one] for one in places if one in self._plan.layouts), None)
+        for place in places:
+            if known is not None and place in self._plan.reasons:
+                self._plan.layouts[place] = known
+                del self._plan.reasons[place]
 
 
 def _is_usual(lead: tuple[int, ...], layout: Layout, batch: int) -> bool:
