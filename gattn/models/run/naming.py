@@ -36,7 +36,10 @@ class Naming:
         if self.grid is not None:
             return self._on_grid(trace, self.grid)
         for stack, (rows, columns) in grids.items():
-            trace = trace.on_grid(rows, columns, prefix=0, stack=stack)
+            count = next(iter(trace[stack].values())).graph.num_tokens
+            padding = [-1] * (count - rows * columns)  # Windows may need more than the patches.
+            cells = [*range(rows * columns), *padding]
+            trace = trace.on_grid(rows, columns, cells=cells, stack=stack)
         return trace
 
     def _named(self, trace: AttentionTrace) -> AttentionTrace:
