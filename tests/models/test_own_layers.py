@@ -302,17 +302,3 @@ def test_layers_of_several_types_of_edges_are_named_by_them(kind):
         head = run.trace[f"{source} {name} {target}"][0, 0]
         assert head.graph.is_bipartite == (source != target)
         assert head.graph.num_edges == index.shape[1]
-
-
-@pytest.mark.parametrize("adds_to_values", [False, True])
-def test_estimates_read_features_of_listed_edges(adds_to_values):
-    own = layer(edge_dim=3) if adds_to_values else layer(weight=Dot() + gattn.EdgeBias(2, 3))
-
-    def answer():
-        return own(X, EDGES, FEATURES)[[3, 5]].sum()
-
-    plain = answer()
-    for row in gattn.estimate(answer, model=own).itertuples():
-        with edited(own, Cut(layer=0, head=row.head, query=row.query, key=row.key)):
-            effect = float((answer() - plain).detach())
-        assert row.estimate == pytest.approx(effect, abs=1e-5)

@@ -99,7 +99,7 @@ def test_features_of_all_pairs_and_of_batches(randn, engine):
         EdgeProduct(2, 4, 3),
         lambda q, k, pairs: -(q - k).abs().sum(-1) + pairs.offset,
     ],
-    ids=str,
+    ids=lambda weight: getattr(weight, "__name__", str(weight)),
 )
 def test_any_weight_function_scores_keys_with_their_edges(randn, weight):
     layer = GraphAttention(8, 4, 2, weight=weight, edge_dim=3, normalizer=Sparsemax()).double()

@@ -27,11 +27,20 @@ class Naming:
                 f"tokens= takes one text per token, such as a list of words, not {self.tokens!r}."
             )
 
-    def applied(self, trace: AttentionTrace) -> AttentionTrace:
-        """Name the tokens of a trace, and put them on the grid."""
+    def applied(
+        self, trace: AttentionTrace, grids: Mapping[str, tuple[int, int]]
+    ) -> AttentionTrace:
+        """Name the tokens of a trace, and put them on the grid, or on those known of its stacks."""
         if self.tokens is not None:
             trace = self._named(trace)
-        return trace if self.grid is None else self._on_grid(trace, self.grid)
+        if self.grid is not None:
+            return self._on_grid(trace, self.grid)
+        for stack, (rows, columns) in grids.items():
+            count = next(iter(trace[stack].values())).graph.num_tokens
+            padding = [-1] * (count - rows * columns)  # Windows may need more than the patches.
+            cells = [*range(rows * columns), *padding]
+            trace = trace.on_grid(rows, columns, cells=cells, stack=stack)
+        return trace
 
     def _named(self, trace: AttentionTrace) -> AttentionTrace:
         given = self.tokens

@@ -94,7 +94,8 @@ class RecordedSequence:
     """What is known of one sequence.
 
     `owner` continued it last, as one of its rows; `fed` are the ids of all its slots, and which of
-    these are real. Logits come with the number of tokens after which they end.
+    these are real. Logits come with the number of tokens after which they end. `grids` are
+    those that the tokens of stacks form.
     """
 
     owner: Progress
@@ -104,6 +105,7 @@ class RecordedSequence:
     logits: list[tuple[Tensor, int]] = field(default_factory=list)
     edits: Edits = ()
     fed: tuple[Tensor, Tensor] | None = None
+    grids: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def length(self) -> int:

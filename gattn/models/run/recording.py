@@ -119,6 +119,7 @@ class Recording(Context):
         heads = self._options.chosen.in_layer(place.layer, reading.heads)
         self._check_values(call, reading)
         layers = [self._layer(place, reading, sequence, tracker) for sequence in reading.sequences]
+        self._note_grid(call, place, reading, tracker)
         for part in parts(reading, heads):
             self._check_size(part, len(layers))
             stores = [self._store(layer, part, place, call) for layer in layers]
@@ -126,6 +127,14 @@ class Recording(Context):
                 store.begin(part.graph, reading.keys.first)
             part.store(stores, scores=self._options.scores)
         self._contribute(call, reading, layers, tracker)
+
+    def _note_grid(self, call: SeenCall, place: Place, reading: Reading, tracker: Tracker) -> None:
+        """Note the grid of patches that was proved of a call."""
+        grid = () if call.tokens is None or place.is_bipartite else call.tokens.grid
+        if len(grid) == 2:
+            run = self._sequences[tracker].run or ()
+            for sequence in reading.sequences:
+                run[sequence].grids[place.stack] = grid[0], grid[1]
 
     def _check_values(self, call: SeenCall, reading: Reading) -> None:
         """Refuse contributions of what shows no values."""
@@ -279,9 +288,9 @@ class Recording(Context):
             )
         if not self._depth:
             raise CaptureError(
-                f"The attention of {self._kind} cannot be seen: it neither goes through "
-                "transformers' attention interface nor computes a softmax of scores (batch, heads, "
-                "queries, keys). There is nothing to capture."
+                f"The attention of {self._kind} cannot be seen: expected transformers' attention "
+                "interface, torch's attention functions, a softmax of scores times values, or "
+                "torch-geometric's softmax over edges. There is nothing to capture."
             )
         depth = max(self._depth.values())
         if missing := set(self._options.chosen.layers or ()) - set(range(depth)):
@@ -295,7 +304,8 @@ class Recording(Context):
         encodings = self.encodings
         return [
             self._naming.applied(
-                trace_of(one, self._name, encodings[n] if encodings else None, self._tokenizer)
+                trace_of(one, self._name, encodings[n] if encodings else None, self._tokenizer),
+                one.grids,
             )
             for n, one in enumerate(sequences)
         ]

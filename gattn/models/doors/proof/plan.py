@@ -277,14 +277,14 @@ class _Proof:
                 break
         best = max(tried, key=lambda one: (one[0], len(one[1]), -len(one[2])))
         self._plan.layouts, self._plan.reasons = best[1], best[2]
-        size = size_of(self._given, dim)
-        found = [one for some in best[1].values() for one in some]
-        if is_good and all(_is_usual(lead, layout, size) for lead, layout in found):
-            self._plan.batch_dim = dim
         for site in sites:
             self._trust(site)
         for mixed in self._mixed.values():
             self._share_layout(mixed)
+        size = size_of(self._given, dim)
+        found = [one for some in best[1].values() for one in some]
+        if is_good and all(_is_usual(lead, layout, size) for lead, layout in found):
+            self._plan.batch_dim = dim
 
     def _trust(self, site: Site) -> None:
         """Take the word of torch's own module on its batch and heads, if nothing was proved.

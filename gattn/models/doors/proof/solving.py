@@ -121,11 +121,6 @@ class Solver:
 
     def layout(self, site: Site, batches: Batches) -> tuple[Layout, bool]:
         """Prove the layout of a call; also say whether its tokens and batch are settled."""
-        if site.altered:
-            raise UnprovedError(
-                f"it is changed by {site.altered} between its softmax and its values, so what a "
-                "head attends to is not the softmax alone"
-            )
         others: list[Inputs] = []
         reason = ""
         for inputs in self._all(site):
