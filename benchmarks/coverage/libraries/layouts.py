@@ -81,10 +81,15 @@ def layout(softmax: Softmax, captured: Sequence[Heads]) -> Layout | None:
     if rest or not windows or any(one.shape[0] != heads for one in captured):
         return None
     dims = len(captured), windows, heads, queries, keys
-    place = _plain if windows == 1 else _windowed
+    places = (_plain, _windowed) if windows == 1 else (_windowed,)
     # Sequences that are as many as the heads may be mistaken for them: try all orders.
     orders = [(0, 1, 2), (2, 1, 0)] if windows == 1 else list(permutations(range(3)))
-    found = [one for order in orders if (one := _placed(place, own, captured, dims, order))]
+    found = [
+        one
+        for place in places
+        for order in orders
+        if (one := _placed(place, own, captured, dims, order))
+    ]
     return min(found, key=lambda one: one.error, default=None)
 
 
@@ -133,7 +138,7 @@ def _windowed(windows: NDArray, seen: Heads) -> tuple[Slots, Slots] | None:
     """Find the token of each slot: its row, and its column, hold the same numbers."""
     count, _, rows, columns = windows.shape
     queries, keys = seen.shape[1:]
-    if columns > keys or count * rows < queries:
+    if columns > keys:
         return None
     own = np.sort(windows, -1)[..., ::-1].transpose(0, 2, 1, 3).reshape(count * rows, -1)
     whole = np.sort(seen, -1)[..., ::-1][..., :columns].transpose(1, 0, 2).reshape(queries, -1)

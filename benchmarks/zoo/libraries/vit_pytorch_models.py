@@ -66,7 +66,7 @@ _CHANGES: dict[str, dict[str, Any]] = {
         "dim": (64, 96, 128, 160),
         "image_size": 64,
         "local_window_size": 2,
-        "global_window_size": (4, 2, 2, 1),
+        "global_window_size": (4, 2, 2, 2),
     },
     "jet_vit": {"window_size": 2, "attn_layers": ["WA", "FA"]},
     "levit": {"dim": (32, 48, 64), "heads": (2, 3, 4), "mlp_mult": 2},
@@ -74,7 +74,7 @@ _CHANGES: dict[str, dict[str, Any]] = {
     "max_vit_with_registers": {"dim": 16, "depth": (1, 1), "dim_head": 8, "window_size": 4},
     "mobile_vit": {
         "patch_size": (2, 2),
-        "image_size": (64, 64),
+        "image_size": (128, 128),
         "dims": [24, 32, 40],
         "channels": [8, 16, 16, 16, 24, 24, 32, 32, 40, 40, 64],
     },
@@ -128,7 +128,8 @@ def build(name: str) -> Case:
         raise LeftOutError("is a wrapper around a transformer of another library")
     kind = _classifier(module)
     options = {**_SIZES, **_CHANGES.get(name, {})}
-    size = options["image_size"] if isinstance(options["image_size"], int) else 64
+    size = options["image_size"]
+    size = size if isinstance(size, int) else size[0]
     accepted = inspect.signature(kind.__init__).parameters
     takes_any = any(one.kind is one.VAR_KEYWORD for one in accepted.values())
     chosen = {

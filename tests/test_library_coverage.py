@@ -1,0 +1,135 @@
+"""The coverage of other libraries: its oracle is right, and what is wrong is found."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812
+
+from benchmarks.coverage.libraries import results
+from benchmarks.coverage.libraries.case import Case
+from benchmarks.coverage.libraries.checks import examine
+from benchmarks.coverage.libraries.layouts import layout
+from benchmarks.coverage.libraries.softmaxes import Softmax, softmaxes
+from benchmarks.coverage.libraries.verdict import EXACT, NO_ATTENTION, REFUSED, WRONG, Verdict
+from benchmarks.coverage.page import with_libraries
+from benchmarks.zoo.libraries import FILES, NOTES, PACKAGES
+from benchmarks.zoo.libraries.torch_modules import build
+
+
+class Layer(nn.Module):
+    def __init__(self, kind="kernel"):
+        super().__init__()
+        self.qkv, self.kind = nn.Linear(8, 24), kind
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        if self.kind == "kernel":
+            return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
+        return ((q @ k.mT).sigmoid() @ v).transpose(1, 2).flatten(2)
+
+
+def a_case(kind="kernel", **settings):
+    torch.manual_seed(0)
+    return Case("a layer", Layer(kind).eval(), (torch.randn(2, 5, 8),), **settings)
+
+
+def attention_of(case):
+    q, k, _ = case.model.qkv(case.args[0]).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+    return (q @ k.mT / 2).softmax(-1).detach()
+
+
+def test_the_kernel_is_seen_as_a_softmax_that_weighs_values():
+    case = a_case()
+    with softmaxes(case.model) as kernels:
+        case.run()
+    (found,) = kernels.softmaxes
+    torch.testing.assert_close(found.attention, attention_of(case))
+    assert (found.kind, found.weighs) == ("Layer", True)
+
+
+def test_a_changed_softmax_changes_the_output():
+    case = a_case()
+    with softmaxes(case.model, {0: torch.zeros_like}):
+        assert not case.run().any()
+
+
+@pytest.mark.parametrize("order", ["bhqk", "hbqk"])
+def test_heads_and_sequences_are_found_in_either_order(order):
+    attention = attention_of(a_case()).double()
+    own = attention if order == "bhqk" else attention.transpose(0, 1)
+    found = layout(Softmax(0, "", "", own.flatten(0, 1)), [x.numpy() for x in attention])
+    assert found is not None
+    assert found.error == 0
+    cut = found.without_edge(1, 3, 2)(own.flatten(0, 1)).reshape(own.shape)
+    expected = attention.clone()
+    expected[:, 1, 3, 2] = 0
+    expected[:, 1, 3] /= expected[:, 1, 3].sum(-1, keepdim=True)
+    torch.testing.assert_close(cut, expected if order == "bhqk" else expected.transpose(0, 1))
+
+
+def test_windows_are_found_among_the_tokens():
+    torch.manual_seed(0)
+    windows, tokens = torch.rand(2, 1, 3, 3).double(), torch.tensor([[4, 1, 0], [2, 5, 3]])
+    whole = torch.zeros(1, 6, 6).double()
+    for window, members in zip(windows, tokens, strict=True):
+        whole[:, members[:, None], members] = window
+    found = layout(Softmax(0, "", "", windows), [whole.numpy()])
+    assert found is not None
+    assert found.error == 0
+    assert found.queries[0].tolist() == found.keys[0].tolist() == tokens.tolist()
+
+
+def test_another_attention_is_not_found():
+    attention = attention_of(a_case())
+    other = layout(Softmax(0, "", "", attention.roll(1, -1)), [x.numpy() for x in attention])
+    assert other is not None
+    assert other.error > 0.1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "MultiheadAttention/batch-first/self/plain/causal/padded/weights",
+        "TransformerEncoder-post-norm-causal-all-real-batch-first",
+    ],
+)
+def test_modules_of_torch_are_exact(name):
+    found = examine(build(name))
+    assert (found.verdict, found.reason) == (EXACT, "")
+    assert found.shown == found.attentions > 0
+    assert found.edits > 0
+
+
+def test_what_the_library_shows_must_be_among_what_is_captured():
+    found = examine(a_case(own=lambda case: [attention_of(case).roll(1, -1)]))
+    assert found.verdict == WRONG
+    assert "the library shows an attention" in found.reason
+
+
+def test_what_is_no_attention_must_not_be_captured():
+    found = examine(a_case(not_tokens={"Layer": "channels"}))
+    assert (found.verdict, "attends over channels" in found.reason) == (WRONG, True)
+
+
+def test_a_model_without_a_softmax_has_no_attention():
+    assert examine(a_case("sigmoid")).verdict == NO_ATTENTION
+
+
+def test_each_library_has_a_file_a_note_and_packages():
+    assert FILES.keys() == NOTES.keys() == PACKAGES.keys()
+
+
+def test_verdicts_are_kept_and_told_on_the_page(tmp_path, monkeypatch):
+    monkeypatch.setattr(results, "PATH", tmp_path / "results.json")
+    verdicts = [Verdict("a", EXACT, attentions=3, edits=2), Verdict("b", REFUSED, "since | it is")]
+    results.put("nn", verdicts)
+    assert json.loads(results.PATH.read_text())["nn"]["verdicts"][0]["name"] == "a"
+    page = with_libraries("## transformers\n\nkept\n\n<!-- other libraries -->\n\ngone\n")
+    assert "| nn | 1 | 0 | 1 | 0 | 0 | 0 | 0 |" in page
+    assert "Exact (1 models, 3 layers, 2 edits):" in page
+    assert "| b | since / it is |" in page
+    assert "kept" in page
+    assert "gone" not in page
+    assert with_libraries(page) == page
