@@ -69,6 +69,11 @@ class Inputs:
         return [one for one in (self.queries, self.keys) if one is not None]
 
     @property
+    def is_spread(self) -> bool:
+        """Whether single tokens cannot be told apart any more on any side."""
+        return all(one.side.is_spread for one in self.readers)
+
+    @property
     def rank(self) -> int:
         """How many dimensions the inputs have."""
         return max((len(one.dependence.shape) for one in self.readers), default=0)
@@ -125,7 +130,9 @@ class Solver:
         reason = ""
         for inputs in self._all(site):
             if inputs.is_mixed:
-                reason = reason or _CHANNELS
+                reason = reason if others else _CHANNELS
+                break
+            if others and inputs.readers and inputs.is_spread:
                 break
             others.append(inputs)
             if inputs.has_folded(batches.size):
@@ -143,7 +150,7 @@ class Solver:
             try:
                 return self._assembled(site, others[n], batches)[0], False
             except UnprovedError as error:
-                reason = str(error)
+                reason = str(error) if n == 0 else reason
         raise UnprovedError(reason or "no input of a module around it tells its tokens apart")
 
     def _all(self, site: Site) -> Iterator[Inputs]:
