@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from benchmarks import analyses, attention, capture, pages
+from benchmarks import analyses, attention, capture, pages, watching
 from benchmarks.attention import DIM, GRAPH_HEADS, HEADS
 from benchmarks.row import Row
 from gattn import Threshold, TokenGraph, TopK
@@ -24,6 +24,7 @@ def rows(quick: bool, device: str) -> list[Row]:
         *graphs_rows(1024 if quick else 8192, large),
         *(capture.rows([128], ["topk"]) if quick else capture.rows([512, 1024, 2048])),
     ]
+    others += watching.rows()
     others += pages.rows([64] if quick else [128, 512])
     others += analyses.rows(quick)
     if quick:  # the bars are for the full sizes

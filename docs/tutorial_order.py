@@ -10,6 +10,8 @@ ORDER = [
     "plot_learning_queries_and_keys",
     "plot_karate_club",
     "plot_cutting_an_induction_head",
+    "plot_your_own_model",
+    "plot_toy_translation",
     "plot_comparing_weight_functions",
     "plot_grouped_query_heads",
     "plot_gaussian_attention",

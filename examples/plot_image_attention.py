@@ -9,8 +9,8 @@ to patches nearby, and one to patches that are both. So by colour, a patch of th
 its attention to the nine patches of the roof; by place, a quarter of it goes elsewhere. Rollout
 says what passes through two layers of such heads: the roof still gets 92 %.
 
-For a model of your own, capture its run and say where the patches lie, as in
-``run.trace.on_grid(14, 14, image_size=(224, 224))``; all pictures below then work as they are.
+For a model of your own, capture its run with ``gattn.capturing(vit, grid=(14, 14))``, or say later
+where the patches lie, as in ``trace.on_grid(14, 14)``; all pictures below then work as they are.
 """
 
 import matplotlib.pyplot as plt

@@ -49,6 +49,24 @@ def test_pool_beats_badminton_prints_the_known_numbers(ran):
     np.testing.assert_array_equal(names["output"].round(2), known)
 
 
+def test_a_model_of_ones_own_needs_the_edges_that_it_reads(ran):
+    names, _ = ran["your_own_model"]
+    attention, effects = names["trace"][0, 0].to_dense(), names["effects"]["effect"].to_numpy()
+    mirrored = np.eye(8)[::-1]
+    assert attention[mirrored == 1].min() > 0.9
+    assert effects.reshape(8, 8)[mirrored == 1].min() > 0.5
+    assert np.abs(effects.reshape(8, 8)[mirrored == 0]).max() < 0.1
+    assert (names["said"], names["cut"][2] != "t") == ("retupmoc", True)
+
+
+def test_a_toy_translation_needs_the_words_that_it_translates(ran):
+    names, _ = ran["toy_translation"]
+    assert names["said"] == names["translation"]
+    assert names["needed"] == ["cat", "red", "sees", "dog", "small"]
+    lost = names["lost"].numpy()
+    assert np.sort(lost, axis=1)[:, -2].max() < 0.05
+
+
 def test_queries_of_the_song_are_the_printed_ones(ran):
     names, _ = ran["song_ideas_step_by_step"]
     np.testing.assert_allclose(names["steps"]["q"].loc["List"], [1.01, 0.36, -0.74, -0.09])

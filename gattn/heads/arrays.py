@@ -204,9 +204,14 @@ def _names_of(labels: Labelled, graph: TokenGraph, given: dict[str, Any]) -> dic
     places: dict[str, Any] = {
         "positions": unless_counted(np.array(labels.keys)),
         "edits": tuple(map(from_identity, labels.edits)),
+        "geometry": labels.geometry,
     }
     if graph.is_bipartite:
-        return places | names | {"query_positions": unless_counted(np.array(labels.queries))}
+        of_queries = {
+            "query_positions": unless_counted(np.array(labels.queries)),
+            "query_geometry": labels.query_geometry,
+        }
+        return places | names | of_queries
     start, stop = graph.query_offset, graph.query_offset + len(labels.queries)
     queries, keys = labels.queries, labels.keys
     if labels.is_square and not names["tokens"]:

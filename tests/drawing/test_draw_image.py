@@ -233,6 +233,14 @@ def test_what_cannot_be_drawn_is_refused(options, error, said):
         HEAD.draw_image(landscape(), **options)
 
 
+def test_large_images_are_refused_by_their_own_size_and_drawn_with_fewer_pixels():
+    with pytest.raises(ShapeError, match="1500 × 3000 pixels"):
+        HEAD.draw_image(np.zeros((1500, 3000)), 3)
+    ax = HEAD.draw_image(np.zeros((1500, 2250)), 3)
+    assert max(ax.images[0].get_array().shape) <= 1024
+    assert_shows(ax, DENSE[3, 1:].reshape(4, 6))
+
+
 def test_heads_that_do_not_know_their_patches_say_how_to_tell_them():
     head = AttentionGraph.from_dense(attention(25, 25))
     with pytest.raises(ShapeError, match=r"head.on_grid\(14, 14, prefix=1\)"):
@@ -280,6 +288,15 @@ def test_all_heads_stand_in_layers_and_share_their_colours():
     assert any(text.replace("\n", " ").startswith(expected) for text in said)
 
 
+@pytest.mark.parametrize("size", [(32, 200), (200, 32), (32, 32)])
+def test_panels_have_the_shape_of_the_image_on_any_figure(size):
+    trace = picture_trace().on_grid(4, 6, prefix=1)
+    for figure in (None, Figure(figsize=(6, 6))):
+        figure = trace.draw_image(landscape(*size), fit="stretch", figure=figure)
+        for (left, right, low, high), _ in panels(figure):
+            assert (high - low) / (right - left) == pytest.approx(size[0] / size[1])
+
+
 def test_chosen_heads_stand_after_the_image():
     figure = picture_trace().draw_image(landscape(), heads="1.2,0.1")
     (sheet,) = [ax for ax in figure.axes if ax.get_gid() == "gattn-sheet"]
@@ -310,6 +327,41 @@ def test_of_a_trace_with_several_stacks_the_one_on_a_grid_is_drawn():
     assert len(panels(both.draw_image(landscape()))) == 6
     with pytest.raises(ShapeError, match="not known which patches"):
         both.draw_image(landscape(), stack="text")
+
+
+class Block(torch.nn.Module):
+    """Attention of two heads over patches, as a vision transformer has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query_key_value = torch.nn.Linear(8, 24)
+
+    def parts(self, tokens):
+        return self.query_key_value(tokens).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+
+    def forward(self, tokens):
+        mixed = torch.nn.functional.scaled_dot_product_attention(*self.parts(tokens))
+        return tokens + mixed.transpose(1, 2).flatten(2)
+
+
+def test_a_vision_transformer_is_drawn_over_the_image_that_it_read():
+    torch.manual_seed(0)
+    embed, block = torch.nn.Conv2d(3, 8, 8, 8), Block()
+    model = torch.nn.Sequential(embed, torch.nn.Flatten(2), Swapped(), block).eval()
+    image = torch.tensor(landscape()).permute(2, 0, 1)[None].float()
+    with gattn.capturing(model, grid=(4, 6)) as run:
+        model(image)
+    with torch.no_grad():
+        query, key, _ = block.parts(embed(image).flatten(2).transpose(1, 2))
+        expected = (query @ key.transpose(-1, -2) / 2).softmax(-1)[0, 1, 2 * 6 + 4]
+    ax = run.trace[0, 1].draw_image(image, (2, 4))
+    assert_shows(ax, expected.reshape(4, 6))
+    assert set(boxes(ax)) == {(4, 2)}
+
+
+class Swapped(torch.nn.Module):
+    def forward(self, tokens):
+        return tokens.transpose(1, 2)
 
 
 def test_too_many_panels_or_too_small_a_figure_are_refused():

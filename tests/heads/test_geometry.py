@@ -10,7 +10,7 @@ from same import assert_same_head, assert_same_trace
 
 import gattn
 from gattn import AttentionGraph, AttentionTrace, TokenGraph
-from gattn.analysis import without_tokens
+from gattn.analysis import rollout, without_tokens
 from gattn.errors import SelectionError, ShapeError
 from gattn.files import load
 from gattn.heads.geometry import Grid, Layout, Times
@@ -253,6 +253,16 @@ def test_networks_say_where_nodes_lie():
     assert "row" not in graph.nodes[0]
     times = AttentionGraph.from_dense(attention(2, 2)).at_times(0.5).to_networkx()
     assert times.nodes[1]["start"] == 0.5
+
+
+def test_results_bring_it_back_to_a_trace():
+    trace = AttentionTrace.from_arrays(attention(2, 3, 7, 7)).on_grid(2, 3)
+    rolled = rollout(trace, residual=0)
+    assert rolled["key_row"].to_numpy()[1:].tolist() == [0, 0, 0, 1, 1, 1]
+    assert AttentionTrace.from_arrays(rolled)[1, 0].geometry == trace[0, 0].geometry
+    del rolled["key_row"]
+    with pytest.raises(ShapeError, match="key_geometry cannot be read"):
+        AttentionTrace.from_arrays(rolled)
 
 
 def test_other_graphs_bring_their_layout_as_pos():

@@ -223,6 +223,9 @@ def test_attention_in_a_scripted_function_is_refused():
     model, x = layers(function, function)
     with pytest.raises(CaptureError, match="cannot be seen"):
         capture(lambda: model(x), model)
+    half, x = layers(attended, function)
+    with pytest.raises(CaptureError, match="cannot be proved"):
+        capture(lambda: half(x), half)
 
 
 def written(q, k, v):

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from gattn import Cut, capturing, edited
+from gattn import Cut, TopK, capturing, edited
+from gattn.errors import CaptureError
 
 pyg = pytest.importorskip("torch_geometric.nn")
 
@@ -165,6 +166,20 @@ def test_self_loops_that_a_conv_adds_are_edges_and_can_be_cut(kind: str) -> None
         assert_close(found, conv(X, *more, loops[:, keep]))
 
 
+def test_a_cut_edge_still_counts_in_features_of_self_loops_that_are_means_of_edges() -> None:
+    torch.manual_seed(0)
+    conv = pyg.GATConv(5, 4, edge_dim=3, fill_value="mean").eval()
+    with edited(conv, Cut(layer=0, query=1, key=0)):
+        found = conv(X, EDGES, FEATURES)
+    keep = torch.arange(COUNT) > 0
+    assert not torch.allclose(found, conv(X, EDGES[:, keep], FEATURES[keep]), atol=1e-4)
+    means = [FEATURES[EDGES[1] == n].mean(0).nan_to_num() for n in range(NODES)]
+    loops = torch.arange(NODES).expand(2, -1)
+    conv.add_self_loops = False
+    everything = torch.cat([FEATURES[keep], torch.stack(means)])
+    assert_close(found, conv(X, torch.cat([EDGES[:, keep], loops], dim=1), everything))
+
+
 def test_each_relation_of_a_conv_that_attends_within_relations_is_a_stack() -> None:
     torch.manual_seed(0)
     conv = pyg.RGATConv(5, 4, 3, heads=2, attention_mechanism="within-relation").eval()
@@ -193,3 +208,46 @@ def test_a_dense_conv_is_seen_along_its_own_dimension() -> None:
         without[query, key] = 0.0
         with edited(conv, Cut(layer=0, query=query, key=key)):
             assert_close(conv(X[None], adjacency), conv(X[None], without))
+
+
+VALUES = {name for name in CONVS if not name.startswith(("GENConv", "SAGEConv"))}
+
+
+@pytest.mark.parametrize("name", sorted(VALUES))
+def test_contributions_are_the_lengths_of_messages(name: str) -> None:
+    conv, call, heads = built(name)
+    messages: list[Tensor] = []
+    handle = conv.register_message_forward_hook(lambda _, given, out: messages.append(out.detach()))
+    plain = call(conv, ALL)
+    handle.remove()
+    with capturing(conv, contributions="value", keep=TopK(2)) as run:
+        assert torch.equal(call(conv, ALL), plain)
+    assert not conv._message_forward_hooks
+    (message,) = messages
+    lengths = message.reshape(len(message), heads, -1).norm(dim=-1)
+    pairs = EDGES if getattr(conv, "flow", "") == "source_to_target" else EDGES.flip(0)
+    loops = torch.arange(NODES).expand(2, -1)
+    pairs = pairs if len(message) == COUNT else torch.cat([pairs, loops], dim=1)
+    for head in range(heads):
+        graph = run.trace[0, head]
+        expected = torch.zeros(NODES, NODES).index_put((pairs[1], pairs[0]), lengths[:, head])
+        key, query = graph.graph.edge_index
+        assert graph.value_norm is not None
+        assert_close(torch.from_numpy(graph.value_norm), expected[query, key])
+
+
+def test_contributions_that_cannot_be_proved_are_refused() -> None:
+    conv, call, _ = built("SAGEConv, softmax")
+    with pytest.raises(CaptureError, match="does not weigh its messages"):
+        capture_with(conv, call, "value")
+    conv, call, _ = built("GATConv")
+    with pytest.raises(CaptureError, match="no output projection"):
+        capture_with(conv, call, True)
+    shifted = pyg.RGATConv(5, 4, 3, heads=2, mod="additive").eval()
+    with pytest.raises(CaptureError, match="not the attention times a value"):
+        capture_with(shifted, TYPED, "value")
+
+
+def capture_with(conv: nn.Module, call: Call, contributions: Any) -> None:
+    with capturing(conv, contributions=contributions):
+        call(conv, ALL)

@@ -436,6 +436,28 @@ def test_attention_across_types_is_one_bipartite_graph():
             assert all(torch.allclose(found[n], expected[n], atol=1e-6) for n in XS)
 
 
+@pytest.mark.parametrize("kind", [pyg.HANConv, pyg.HGTConv])
+def test_contributions_over_types_of_edges_are_known(kind):
+    torch.manual_seed(0)
+    model = kind(8, 8, META, heads=2).eval()
+    messages = []
+    with capturing(model, contributions="value") as run:
+        handle = model.register_message_forward_hook(lambda _, given, out: messages.append(out))
+        model(XS, TYPED)
+        handle.remove()
+    found = torch.cat([torch.from_numpy(s[0, 1].value_norm) for s in run.trace.stacks.values()])
+    lengths = torch.cat(messages).view(-1, 2, 4)[:, 1].norm(dim=-1).detach()
+    assert_close(found.sort().values, lengths.sort().values)
+
+
+def test_what_a_layer_returns_stays_while_its_messages_are_measured():
+    layer = conv(pyg.TransformerConv, heads=2)
+    _, (_, plain) = layer(X, EDGES, return_attention_weights=True)
+    with capturing(layer, contributions="value"):
+        _, (_, alpha) = layer(X, EDGES, return_attention_weights=True)
+    assert torch.equal(alpha, plain)
+
+
 @pytest.mark.parametrize("is_same", [False, True])
 def test_pairs_of_features_are_cross_attention_unless_they_are_the_same_nodes(is_same):
     gat = conv(pyg.GATv2Conv, (8, 8), 4, add_self_loops=False)

@@ -25,6 +25,7 @@ NODES = 6
 EDGES = torch.tensor([[0, 1, 2, 3, 4, 5, 0, 2], [1, 2, 3, 4, 5, 0, 3, 5]])
 FEATURES = torch.randn(8, 3, generator=torch.Generator().manual_seed(1))
 X = torch.randn(NODES, 8, generator=torch.Generator().manual_seed(0))
+TWICE = torch.cat([EDGES[:, [6]], EDGES], dim=1)
 TEXTS = torch.randn(3, NODES, 8, generator=torch.Generator().manual_seed(2))
 
 
@@ -201,10 +202,11 @@ def test_who_watched_before_watches_again():
 
 
 def test_what_cannot_be_told_is_refused():
-    own = layer()
-    twice = torch.cat([EDGES, EDGES[:, :1]], dim=1)
+    own, sparse = layer(), layer(normalizer=gattn.Sparsemax())
+    with pytest.raises(CaptureError, match="parallel edges"), capturing(sparse):
+        sparse(X, TWICE)
     with pytest.raises(CaptureError, match="parallel edges"), capturing(own):
-        own(X, twice)
+        own(TEXTS, TWICE)
     step = TokenGraph.causal(1, num_keys=NODES, query_offset=NODES - 1)
     with pytest.raises(CaptureError, match="begin at position 5"), capturing(own):
         own((X, X[-1:]), step)
@@ -228,6 +230,64 @@ def test_gradients_go_through_edits_and_estimates():
     assert total == pytest.approx(effect, abs=1e-5)
 
 
+@pytest.mark.parametrize("adds_to_values", [False, True])
+def test_estimates_read_features_of_listed_edges(adds_to_values):
+    own = layer(edge_dim=3) if adds_to_values else layer(weight=Dot() + gattn.EdgeBias(2, 3))
+
+    def answer():
+        return own(X, EDGES, FEATURES)[[3, 5]].sum()
+
+    plain = answer()
+    for row in gattn.estimate(answer, model=own).itertuples():
+        with edited(own, Cut(layer=0, head=row.head, query=row.query, key=row.key)):
+            effect = float((answer() - plain).detach())
+        assert row.estimate == pytest.approx(effect, abs=1e-5)
+
+
+@pytest.mark.parametrize("options", [{}, {"edge_dim": 3}, {"engine": "message_passing"}])
+def test_parallel_edges_are_shown_as_one_and_cut_together(options):
+    own = layer(normalizer=gattn.Softmax(temperature=0.5), **options)
+    features = torch.cat([-FEATURES[:1], FEATURES]) if options.get("edge_dim") else None
+    plain = own(X, TWICE, features)
+    _, (_, alpha) = own(X, TWICE, features, return_attention_weights=True)
+    with capturing(own) as run:
+        assert torch.equal(own(X, TWICE, features), plain)
+    for head in range(2):
+        summed = torch.zeros(NODES, NODES)
+        summed = summed.index_put((TWICE[1], TWICE[0]), alpha[:, head], accumulate=True)
+        assert_close(torch.from_numpy(run.trace[0, head].to_dense()), summed.detach())
+    for key, query in EDGES.T.tolist():
+        kept = (TWICE[0] != key) | (TWICE[1] != query)
+        with edited(own, Cut(layer=0, query=query, key=key)):
+            found = own(X, TWICE, features)
+        rest = None if features is None else features[kept]
+        assert_close(found, own(X, TWICE[:, kept], rest))
+
+
+def test_parallel_edges_are_what_they_are_in_torch_geometric():
+    own = layer(residual=True)
+    theirs = TransformerConv(8, 4, heads=2).eval()
+    for name, same in (("query",) * 2, ("key",) * 2, ("value",) * 2, ("residual", "skip")):
+        projection = getattr(theirs, f"lin_{same}")
+        projection.load_state_dict(getattr(own, f"project_{name}").state_dict())
+    edits = [
+        Cut(layer=0, head=1, query=3, key=0),
+        Scale(0.5, layer=0, query=3, key=0),
+        gattn.Restrict(TokenGraph.causal(NODES), layer=0),
+    ]
+    for edit in edits:
+        with edited(own, edit), edited(theirs, edit):
+            with capturing(own) as run, capturing(theirs) as other:
+                assert_close(own(X, TWICE), theirs(X, TWICE))
+            for head, expected in zip(run.trace.heads(), other.trace.heads(), strict=True):
+                assert head.to_dense() == pytest.approx(expected.to_dense(), abs=1e-6)
+    tables = [
+        gattn.estimate(lambda one=one: one(X, TWICE)[3].sum(), model=one) for one in (own, theirs)
+    ]
+    assert tables[0]["estimate"].tolist() == pytest.approx(tables[1]["estimate"].tolist(), abs=1e-5)
+    assert tables[0]["estimate"].abs().max() > 0.01
+
+
 @pytest.mark.parametrize("kind", [GraphAttention, TransformerConv])
 def test_layers_of_several_types_of_edges_are_named_by_them(kind):
     types = [("author", "writes", "paper"), ("paper", "has", "author"), ("paper", "cites", "paper")]
@@ -242,17 +302,3 @@ def test_layers_of_several_types_of_edges_are_named_by_them(kind):
         head = run.trace[f"{source} {name} {target}"][0, 0]
         assert head.graph.is_bipartite == (source != target)
         assert head.graph.num_edges == index.shape[1]
-
-
-@pytest.mark.parametrize("adds_to_values", [False, True])
-def test_estimates_read_features_of_listed_edges(adds_to_values):
-    own = layer(edge_dim=3) if adds_to_values else layer(weight=Dot() + gattn.EdgeBias(2, 3))
-
-    def answer():
-        return own(X, EDGES, FEATURES)[[3, 5]].sum()
-
-    plain = answer()
-    for row in gattn.estimate(answer, model=own).itertuples():
-        with edited(own, Cut(layer=0, head=row.head, query=row.query, key=row.key)):
-            effect = float((answer() - plain).detach())
-        assert row.estimate == pytest.approx(effect, abs=1e-5)

@@ -449,6 +449,14 @@ def test_a_function_is_captured_as_its_text_is(llama):
     assert torch.equal(of_function.logits, of_text.logits)
 
 
+def test_tokens_of_a_capture_have_the_names_given():
+    model, run = built("gpt")
+    trace = gattn.capture(run, model, tokens=list("abcdef"))
+    assert trace.tokens == ["a", "b", "c", "d", "e", "f"]
+    with pytest.raises(CaptureError, match="5 texts"):
+        gattn.capture(run, model, tokens=list("abcde"))
+
+
 def test_generation_is_captured_as_one_sequence(llama):
     options = {"max_new_tokens": 4, "do_sample": False, "min_new_tokens": 4}
     found = gattn.capture(lambda: llama.generate(BATCH, **options), llama)

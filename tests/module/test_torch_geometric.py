@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch_geometric.data import Batch, Data, HeteroData
 from torch_geometric.explain import AttentionExplainer, Explainer, GNNExplainer
-from torch_geometric.nn import HeteroConv, Sequential, TransformerConv, to_hetero
+from torch_geometric.nn import HeteroConv, TransformerConv, to_hetero
 from torch_geometric.nn.models.basic_gnn import BasicGNN
 from torch_geometric.transforms import ToSparseTensor
 
@@ -99,15 +99,6 @@ def test_basic_models(randn, jk):
     close(found, theirs(x, INDEX, edge_attr=features))
     ours.reset_parameters()
     assert not torch.allclose(ours(x, INDEX, edge_attr=features), found)
-
-
-def test_sequential_with_features_of_edges(randn):
-    layers = [GraphAttention(8, 4, 2, edge_dim=3), GraphAttention(8, 5, 2, False, edge_dim=3)]
-    steps = [(layer, "x, edge_index, edge_attr -> x") for layer in layers]
-    model = Sequential("x, edge_index, edge_attr", steps).double()
-    x, features = randn(5, 8), randn(8, 3)
-    assert model(x, INDEX, features).shape == (5, 5)
-    close(model(x, INDEX, features), layers[1](layers[0](x, INDEX, features), INDEX, features))
 
 
 def hetero(randn):

@@ -131,7 +131,7 @@ def _plain(windows: NDArray, seen: Heads) -> tuple[Slots, Slots] | None:
 
 def _windowed(windows: NDArray, seen: Heads) -> tuple[Slots, Slots] | None:
     """Find the token of each slot: its row, and its column, hold the same numbers."""
-    count, _heads, rows, columns = windows.shape
+    count, _, rows, columns = windows.shape
     queries, keys = seen.shape[1:]
     if columns > keys or count * rows < queries:
         return None

@@ -1,4 +1,4 @@
-"""timm: one model of each architecture, the smallest of those of the same attention classes."""
+"""timm: of each architecture, the smallest model made of the same attention classes."""
 
 from __future__ import annotations
 

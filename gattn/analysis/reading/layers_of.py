@@ -14,7 +14,6 @@ from torch import Tensor
 from gattn.analysis.reading.arrays import dense
 from gattn.analysis.reading.attention import Attention, Named, named
 from gattn.analysis.reading.layers import Layers
-from gattn.analysis.reading.results import geometry_of
 from gattn.analysis.reading.sources import Source, counted, is_square, size_of
 from gattn.edit_records import from_identity
 from gattn.errors import SelectionError, ShapeError
@@ -154,8 +153,8 @@ def _of_labelled(values: Any) -> Layers:
         holds_residual=read.holds_residual,
         is_length=any(part.attrs.get("is_length") for part in parts),
         is_rolled_out=any(part.attrs.get("is_rolled_out") for part in parts),
-        geometry=geometry_of(parts[0], "key"),
-        query_geometry=geometry_of(parts[0], "query"),
+        geometry=read.geometry,
+        query_geometry=read.query_geometry,
     )
 
 

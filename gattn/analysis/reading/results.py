@@ -13,10 +13,7 @@ from torch import Tensor
 
 from gattn.door import draw, draw_located
 from gattn.edit_records import Described, Edits, from_text, identities, to_text
-from gattn.errors import ShapeError
 from gattn.heads.geometry import Geometry
-from gattn.heads.geometry.written import axes_of
-from gattn.heads.geometry.written import from_text as from_written
 from gattn.heads.geometry.written import to_text as geometry_text
 
 if TYPE_CHECKING:
@@ -160,24 +157,6 @@ def array(
             attrs[f"{axis}_geometry"] = geometry_text(places)
             coords |= {f"{axis}_{n}": (axis, one) for n, one in places.coordinates().items()}
     return Array(values, coords=coords, dims=list(axes), name=name, attrs=attrs)
-
-
-def geometry_of(result: xr.DataArray, axis: str) -> Geometry | None:
-    """Return where the tokens along an axis lie, if that is known.
-
-    Raises
-    ------
-    ShapeError
-        If the array's coordinates are not those of `array`.
-    """
-    text = result.attrs.get(f"{axis}_geometry")
-    if text is None:
-        return None
-    try:
-        places = {name: result[f"{axis}_{name}"].to_numpy() for name in axes_of(text)}
-        return from_written(text, places)
-    except (ValueError, TypeError, LookupError) as error:
-        raise ShapeError(f"The array's {axis}_geometry cannot be read: {error}.") from error
 
 
 def column(texts: Iterable[str | None]) -> pd.Series[Any]:

@@ -98,12 +98,12 @@ def draw_image(
         If it is not known where tokens lie, or the image does not fit, or is none.
     """
     found = patches_of(shown, query, key=key, grid=grid, values=values)
-    read = read_image(image).no_larger(_LONGEST).fitted(found.grid, fit)
+    read = read_image(image).fitted(found.grid, fit).no_larger(_LONGEST)
     pen = ImagePen.of([found], top=top, cmap=cmap)
     if ax is None:
         height, width = read.size
-        ratio = min(max(height / width, 0.3), 3.0)
-        ax = new_axes(4.6 + legend * 0.8, 4.6 * ratio + 1.0)
+        ratio = min(max((height / width) ** 0.5, 0.4), 2.5)
+        ax = new_axes(max(4.6 / ratio, 2.4) + legend * 0.8, 4.6 * ratio + 1.0)
     draw_patches(ax, found, read, pen, smooth=smooth)
     if legend:
         pen.add_bar(ax, found.name)
@@ -221,7 +221,7 @@ def outline(ax: Axes, box: tuple[float, float, float, float], **style: Any) -> N
         ax.add_patch(
             Rectangle(
                 (x, y), width, height, fill=False, edgecolor=colour, linewidth=line,
-                zorder=3, gid="gattn-outline", **style,
+                zorder=3, clip_on=False, gid="gattn-outline", **style,
             )
         )  # fmt: skip
 

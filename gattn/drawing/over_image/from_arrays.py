@@ -8,7 +8,6 @@ import numpy as np
 import xarray as xr
 from torch import Tensor
 
-from gattn.analysis.reading.results import geometry_of
 from gattn.drawing.canvas.frame import marked_edited, shown_text
 from gattn.drawing.located.queries import Tokens
 from gattn.drawing.over_image.patches import Patches, grid_of
@@ -16,6 +15,7 @@ from gattn.drawing.results.arrays_and_tables import array_name, array_title
 from gattn.errors import SelectionError, ShapeError
 from gattn.heads.geometry import Grid
 from gattn.heads.geometry.written import to_text
+from gattn.heads.given.labelled import geometry_of
 
 
 def labelled(values: Any, query: Any, grid: Any) -> xr.DataArray:

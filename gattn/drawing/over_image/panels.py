@@ -56,12 +56,12 @@ class Panels:
         self._columns = 1 + max(panel.column for panel in panels)
         grid = next(panel.found for panel in panels if panel.found).grid
         self._covered, self._cells = grid.covered, (grid.rows, grid.columns)
-        self._ratio = min(max(image.size[0] / image.size[1], 1 / 3), 3.0)
+        self._ratio = image.size[0] / image.size[1]
 
     def drawn(self, figure: Figure | SubFigure | None) -> Figure:
         """Draw on a figure, or on a new one of fitting size."""
         large = _LARGE if self._columns <= IN_A_ROW else _SMALL
-        side = larger() * large / max(self._ratio, 1.0)
+        side = larger() * large * min(max(self._ratio**-0.5, 0.4), 2.0)
         asides = [panel.aside for panel in self._panels]
         self._left = _MARGIN + as_inches(max(map(width, asides)) * small_size() + 5)
         around = self._left + key_width() + _MARGIN

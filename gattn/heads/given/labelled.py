@@ -11,6 +11,8 @@ import xarray as xr
 from numpy.typing import NDArray
 
 from gattn.errors import ShapeError
+from gattn.heads.geometry import Geometry
+from gattn.heads.geometry.written import axes_of, from_text
 
 _AXES = ("layer", "head", "query", "key")
 
@@ -33,6 +35,8 @@ class Labelled:
         The edits of the run, as `gattn.edit_records.identities` writes them.
     holds_residual : bool
         Whether the numbers include the residual stream.
+    geometry, query_geometry : Geometry or None
+        Where keys and queries lie.
     """
 
     numbers: NDArray[Any]
@@ -45,6 +49,8 @@ class Labelled:
     source: str
     edits: tuple[str, ...]
     holds_residual: bool
+    geometry: Geometry | None
+    query_geometry: Geometry | None
 
     @property
     def is_square(self) -> bool:
@@ -101,6 +107,8 @@ def read_labelled(attention: Any) -> Labelled:
         source=str(values.attrs.get("computed_from", "")),
         edits=tuple(values.attrs.get("edits", ())),
         holds_residual=bool(values.attrs.get("holds_residual", False)),
+        geometry=geometry_of(values, "key"),
+        query_geometry=geometry_of(values, "query"),
     )
 
 
@@ -146,3 +154,21 @@ def _joined(parts: Sequence[Any]) -> xr.DataArray:
         return joined
     except ValueError as error:
         raise ShapeError(f"The layers must have the same axes and labels: {error}.") from error
+
+
+def geometry_of(result: xr.DataArray, axis: str) -> Geometry | None:
+    """Return where the tokens along an axis lie, if that is known.
+
+    Raises
+    ------
+    ShapeError
+        If the coordinates, such as ``key_row``, are missing or wrong.
+    """
+    text = result.attrs.get(f"{axis}_geometry")
+    if text is None:
+        return None
+    try:
+        places = {name: result[f"{axis}_{name}"].to_numpy() for name in axes_of(text)}
+        return from_text(text, places)
+    except (ValueError, TypeError, LookupError) as error:
+        raise ShapeError(f"The array's {axis}_geometry cannot be read: {error}.") from error

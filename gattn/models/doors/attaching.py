@@ -70,8 +70,8 @@ def _install(calls: Calls) -> None:
         bypass_compiled(lambda: _number > 0)
         if _number == 0:
             interface.watch()
-            segments.watch()
             searches.watch()
+        segments.watch()  # torch-geometric may have been loaded since the first context opened.
         _number += 1
         count, handles = _hooks.get(calls.model, (0, []))
         handles = handles or hooked(

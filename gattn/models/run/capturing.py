@@ -40,6 +40,8 @@ def capture(
     heads: HeadChoice = None,
     scores: bool = False,
     contributions: Contributions = False,
+    tokens: Tokens | None = None,
+    grid: tuple[int, int] | None = None,
 ) -> AttentionTrace:
     """Run a model on one text, or a function that calls it, and capture every head's graph.
 
@@ -71,6 +73,8 @@ def capture(
     contributions : bool or "value"
         Whether to store the length of what each edge adds to the layer's output, ||A_ij W_O v_j||;
         "value" stores ||A_ij v_j||, for models whose output projection W_O is not known.
+    tokens, grid
+        The tokens' texts, and where patches lie, as in `capturing`.
 
     Returns
     -------
@@ -88,10 +92,15 @@ def capture(
         If there is no such layer or head.
     GraphError
         If `keep` is not a `Keep`.
+
+    Examples
+    --------
+    >>> gattn.capture("The cat sat on the mat", "gpt2")
+    >>> gattn.capture(lambda: encoder(x), encoder, tokens=words)
     """
     options = Options(keep, layers, heads, scores, contributions)
     prompt = prepared(inputs, model, tokenizer)
-    recording = _captured(prompt, options, keeps_logits=True)
+    recording = _captured(prompt, options, keeps_logits=True, naming=Naming(tokens, grid))
     if isinstance(prompt, RunFunction) and len(recording.traces) > 1:
         raise CaptureError(
             f"{prompt} ran {len(recording.traces)} sequences, but capture gives the trace of one: "
@@ -162,11 +171,19 @@ def capture_encoded(
     return _captured(Prompt.batch(encodings, model, tokenizer), options).traces
 
 
-def _captured(prompt: Prompt, options: Options, *, keeps_logits: bool = False) -> Recording:
+def _captured(
+    prompt: Prompt,
+    options: Options,
+    *,
+    keeps_logits: bool = False,
+    naming: Naming | None = None,
+) -> Recording:
     """Run a model once, and record it."""
     if prompt.encodings is not None:
         options.check_size(prompt.model, prompt.encodings)
-    recording = Recording(prompt.model, prompt.tokenizer, options, keeps_logits=keeps_logits)
+    recording = Recording(
+        prompt.model, prompt.tokenizer, options, keeps_logits=keeps_logits, naming=naming
+    )
     recording.reads_one_call = not isinstance(prompt, RunFunction)
     with torch.no_grad():
         prompt.run(recording)

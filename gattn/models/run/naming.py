@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
+import numpy as np
+
 from gattn.errors import CaptureError, GattnError
 from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack
@@ -27,11 +29,21 @@ class Naming:
                 f"tokens= takes one text per token, such as a list of words, not {self.tokens!r}."
             )
 
-    def applied(self, trace: AttentionTrace) -> AttentionTrace:
-        """Name the tokens of a trace, and put them on the grid."""
+    def applied(
+        self, trace: AttentionTrace, grids: Mapping[str, tuple[int, int]]
+    ) -> AttentionTrace:
+        """Name the tokens of a trace, and put them on the grid, or on those known of its stacks."""
         if self.tokens is not None:
             trace = self._named(trace)
-        return trace if self.grid is None else self._on_grid(trace, self.grid)
+        if self.grid is not None:
+            return self._on_grid(trace, self.grid)
+        for stack, (rows, columns) in grids.items():
+            sizes = {head.graph.num_keys for head in trace.stacks[stack].values()}
+            if len(sizes) == 1:
+                cells = np.arange(sizes.pop())
+                cells[rows * columns :] = -1  # The padding of windows comes after the patches.
+                trace = trace.on_grid(rows, columns, cells=cells, stack=stack)
+        return trace
 
     def _named(self, trace: AttentionTrace) -> AttentionTrace:
         given = self.tokens

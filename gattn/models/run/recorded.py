@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gattn.edit_records import Edits
+from gattn.graph.token_graph import TokenGraph
 from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack
 from gattn.heads.store.kept_edges import KeptEdges
@@ -17,6 +18,7 @@ from gattn.heads.trace import AttentionTrace
 from gattn.models.load.encoding import Encoding
 from gattn.models.load.token_texts import names_of, words_of_run
 from gattn.models.read.following import Progress
+from gattn.models.read.on_graphs.seen_edges import places_in
 from gattn.models.run.relabelling import Positions
 
 if TYPE_CHECKING:
@@ -27,7 +29,8 @@ if TYPE_CHECKING:
 class RecordedLayer:
     """A layer of a stack of one sequence: its heads' edges, and the lengths of its values.
 
-    `norms` (heads, keys) are those of W_O v_j where it `is_projected`, else those of v_j.
+    `norms` (heads, keys) are those of W_O v_j where it `is_projected`, else those of v_j; where it
+    passes `messages`, these are their lengths (edges, heads) along the edges of a graph.
     """
 
     groups: int = 1
@@ -37,6 +40,7 @@ class RecordedLayer:
     stores: dict[tuple[int, ...], KeptEdges] = field(default_factory=dict)
     attributes: dict[tuple[int, ...], dict[str, Any]] = field(default_factory=dict)
     norms: Tensor | None = None
+    messages: tuple[TokenGraph, Tensor] | None = None
     queries: int = 0
     generated: int = 0
     positions: Positions | None = None
@@ -62,6 +66,10 @@ class RecordedLayer:
         elif (known := self.norms.shape[1]) < first + norms.shape[1]:
             self.norms = torch.cat([self.norms, norms[:, known - first :]], dim=1)
 
+    def add_messages(self, graph: TokenGraph, lengths: Tensor) -> None:
+        """Add the lengths of messages, (edges, heads), along the edges of a graph."""
+        self.messages = graph, lengths
+
     def first(self, tokens: int) -> RecordedLayer:
         """Copy the first queries, and the keys that stood there."""
         surplus = max(self.queries - tokens, 0)
@@ -86,7 +94,8 @@ class RecordedSequence:
     """What is known of one sequence.
 
     `owner` continued it last, as one of its rows; `fed` are the ids of all its slots, and which of
-    these are real. Logits come with the number of tokens after which they end.
+    these are real. Logits come with the number of tokens after which they end. `grids` are
+    those that the tokens of stacks form.
     """
 
     owner: Progress
@@ -96,6 +105,7 @@ class RecordedSequence:
     logits: list[tuple[Tensor, int]] = field(default_factory=list)
     edits: Edits = ()
     fed: tuple[Tensor, Tensor] | None = None
+    grids: dict[str, tuple[int, int]] = field(default_factory=dict)
 
     @property
     def length(self) -> int:
@@ -189,13 +199,17 @@ def _graphs(layer: RecordedLayer, names: dict[str, Any]) -> list[AttentionGraph]
             if layer.groups > 1:
                 fields["key_value_head"] = (graph.head or 0) // layer.groups
             if layer.norms is not None:
-                key = graph.graph.edge_index[0].numpy()
+                keys = graph.graph.edge_index[0].numpy()
                 norms = layer.norms[graph.head or 0].numpy()
                 name = "contribution" if layer.is_projected else "value_norm"
-                fields[name] = abs(graph.attention) * norms[key]
+                fields[name] = abs(graph.attention) * norms[keys]
+            if layer.messages is not None:
+                whole, lengths = layer.messages
+                key, query = graph.graph.edge_index
+                fields["value_norm"] = lengths[places_in(whole, query, key), graph.head].numpy()
             if layer.positions is not None:
-                lengths = {n: fields.pop(n) for n in ("contribution", "value_norm") if n in fields}
-                graph = layer.positions.of(replace(graph, **lengths))
+                known = {n: fields.pop(n) for n in ("contribution", "value_norm") if n in fields}
+                graph = layer.positions.of(replace(graph, **known))
             found.append(replace(graph, **_fitting(graph, names), **fields))
     return found
 

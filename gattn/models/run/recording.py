@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -14,10 +16,12 @@ from gattn.errors import CaptureError, SelectionError
 from gattn.heads.store.kept_edges import KeptEdges
 from gattn.heads.trace import AttentionTrace
 from gattn.keep import All
+from gattn.models.doors.graphs.messages import Messages
 from gattn.models.edit.applying import parts
 from gattn.models.edit.part import Part
 from gattn.models.load.loading import model_name, refuse_training
 from gattn.models.read.following import Progress
+from gattn.models.read.on_graphs.seen_edges import SeenEdges
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
@@ -32,8 +36,6 @@ from gattn.models.run.sequences import Sequences
 from gattn.models.watch.contexts import Context, takes_part, tracker_of
 
 if TYPE_CHECKING:
-    from contextlib import AbstractContextManager
-
     from transformers import PreTrainedTokenizerBase
 
 
@@ -53,16 +55,20 @@ class Recording(Context):
         self._kind, self._name, self._tokenizer = type(model).__name__, model_name(model), tokenizer
         self._options, self._keeps_logits = options, keeps_logits
         self._naming = naming or Naming()
-        self._projections = Projections(self)
+        self._projections, self._messages = Projections(self), Messages(self)
         self._sequences = Sequences()
         self._lock = Lock()
         self._depth: dict[str, int] = {}
         self._was_called = self._broke = False
         self._size = 0
 
-    def watching(self, model: nn.Module) -> AbstractContextManager[None]:
-        """Watch the output projections, where contributions are wanted."""
-        return self._projections.open(model, self._options.contributions is True)
+    @contextmanager
+    def watching(self, model: nn.Module) -> Iterator[None]:
+        """Watch output projections and messages, where contributions are wanted."""
+        wanted = self._options.contributions
+        projections = self._projections.open(model, wanted is True)
+        with projections, self._messages.open(model, wanted == "value"):
+            yield
 
     # What happens while the model runs
 
@@ -76,6 +82,7 @@ class Recording(Context):
         """Undo what a call that broke off has added to traces."""
         self._broke = True
         self._projections.forget(tracker)
+        self._messages.forget(tracker)
         self._sequences.broke(tracker)
 
     def wants(self, place: Place) -> bool:
@@ -110,30 +117,55 @@ class Recording(Context):
 
     def _keep_edges(self, call: SeenCall, place: Place, reading: Reading, tracker: Tracker) -> None:
         heads = self._options.chosen.in_layer(place.layer, reading.heads)
-        if self._options.contributions and not reading.has_values:
-            raise CaptureError(
-                f"{call.name} shows only its softmax, not its values, so contributions are not "
-                "known: leave out contributions=."
-            )
-        if self._options.contributions and reading.attention.features_to_value is not None:
-            raise CaptureError(
-                f"In {call.name} the features of edges add to their values, so contributions are "
-                "not lengths of values alone: leave out contributions=."
-            )
+        self._check_values(call, reading)
         layers = [self._layer(place, reading, sequence, tracker) for sequence in reading.sequences]
+        self._note_grid(call, place, reading, tracker)
         for part in parts(reading, heads):
             self._check_size(part, len(layers))
             stores = [self._store(layer, part, place, call) for layer in layers]
             for store in stores:
                 store.begin(part.graph, reading.keys.first)
             part.store(stores, scores=self._options.scores)
-        if self._options.contributions == "value" or (
-            self._options.contributions and call.projection is not None
-        ):
-            projection = None if self._options.contributions == "value" else call.projection
+        self._contribute(call, reading, layers, tracker)
+
+    def _note_grid(self, call: SeenCall, place: Place, reading: Reading, tracker: Tracker) -> None:
+        """Note the grid of patches that was proved of a call."""
+        grid = () if call.tokens is None or place.is_bipartite else call.tokens.grid
+        if len(grid) == 2:
+            run = self._sequences[tracker].run or ()
+            for sequence in reading.sequences:
+                run[sequence].grids[place.stack] = grid[0], grid[1]
+
+    def _check_values(self, call: SeenCall, reading: Reading) -> None:
+        """Refuse contributions of what shows no values."""
+        wanted = self._options.contributions
+        if isinstance(call, SeenEdges) and wanted is True:
+            raise CaptureError(
+                f"{call.name} has no output projection that gattn reads: pass "
+                'contributions="value" for the lengths ||A_ij v_ij|| of its messages.'
+            )
+        if wanted and not reading.has_values and not isinstance(call, SeenEdges):
+            raise CaptureError(
+                f"{call.name} shows only its softmax, not its values, so contributions are not "
+                "known: leave out contributions=."
+            )
+        if wanted and reading.attention.features_to_value is not None:
+            raise CaptureError(
+                f"In {call.name} the features of edges add to their values, so contributions are "
+                "not lengths of values alone: leave out contributions=."
+            )
+
+    def _contribute(
+        self, call: SeenCall, reading: Reading, layers: list[RecordedLayer], tracker: Tracker
+    ) -> None:
+        wanted = self._options.contributions
+        if wanted and isinstance(call, SeenEdges):
+            self._messages.expect(tracker, call, layers[0])
+        elif wanted == "value" or (wanted and call.projection is not None):
+            projection = None if wanted == "value" else call.projection
             for layer, norms in zip(layers, value_norms(reading, projection), strict=True):
                 layer.add_norms(norms, reading.keys.first)
-        elif self._options.contributions:
+        elif wanted:
             self._projections.expect(tracker, call, reading, layers)
 
     def _layer(
@@ -208,6 +240,7 @@ class Recording(Context):
     def end(self, tracker: Tracker, result: Any) -> None:
         """Note the tokens and the logits of a call."""
         self._projections.check(tracker)
+        self._messages.check(tracker)
         now = self._sequences.end(tracker)
         with self._lock:
             for stack, layers in tracker.layers.depth.items():
@@ -255,9 +288,9 @@ class Recording(Context):
             )
         if not self._depth:
             raise CaptureError(
-                f"The attention of {self._kind} cannot be seen: it neither goes through "
-                "transformers' attention interface nor computes a softmax of scores (batch, heads, "
-                "queries, keys). There is nothing to capture."
+                f"The attention of {self._kind} cannot be seen: expected transformers' attention "
+                "interface, torch's attention functions, a softmax of scores times values, or "
+                "torch-geometric's softmax over edges. There is nothing to capture."
             )
         depth = max(self._depth.values())
         if missing := set(self._options.chosen.layers or ()) - set(range(depth)):
@@ -271,7 +304,8 @@ class Recording(Context):
         encodings = self.encodings
         return [
             self._naming.applied(
-                trace_of(one, self._name, encodings[n] if encodings else None, self._tokenizer)
+                trace_of(one, self._name, encodings[n] if encodings else None, self._tokenizer),
+                one.grids,
             )
             for n, one in enumerate(sequences)
         ]

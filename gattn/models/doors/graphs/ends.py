@@ -8,25 +8,29 @@ or a function that has the edge_index. What is found must fit the softmax, or it
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from gattn.models.doors.graphs.frames import (
+    PROPAGATES,
+    arguments_of,
+    frame_of_forward,
+    frames,
+    is_a,
+    plain,
+)
 from gattn.models.read.on_graphs.seen_edges import Ends
-from gattn.models.watch.calls import Calls
 
-_PROPAGATES = ("propagate", "edge_updater")
 _CHOOSE_NODES = ("SelectTopK", "EdgePooling")
 """Their softmax makes scores by which nodes are chosen, not attention."""
 _READ_ONLY = {
     "HypergraphConv": "the layer uses each attention twice, from nodes to hyperedges and back, and "
     "the degrees of both count all edges, so that no edit is the removal of an edge"
 }
-
-
 _SIDES = ("src", "dst")
 
 
@@ -48,12 +52,12 @@ def find_ends(frame: FrameType | None, index: Tensor, num_nodes: int | None) -> 
         If it may be attention, but its edges are not known.
     """
     called = None
-    for one in _frames(frame):
+    for one in frames(frame):
         module = one.f_locals.get("self")
         name = one.f_code.co_name
         if called is None and isinstance(module, nn.Module):
             called = one
-        if name in _PROPAGATES and _is_a(module, "MessagePassing") and "edge_index" in one.f_locals:
+        if name in PROPAGATES and is_a(module, "MessagePassing") and "edge_index" in one.f_locals:
             return _of_message_passing(one, frame, index)
     if called is None:
         return None
@@ -61,43 +65,13 @@ def find_ends(frame: FrameType | None, index: Tensor, num_nodes: int | None) -> 
     if type(module).__name__ in _CHOOSE_NODES:
         return None
     found = _of_listed_edges(frame, called, index, num_nodes)
-    if found is None and (_is_a(module, "Aggregation") or _is_same(called, "batch", index)):
+    if found is None and (is_a(module, "Aggregation") or _is_same(called, "batch", index)):
         found = _of_readout(module, index, num_nodes)
     if found is None:
         raise NotNeighboursError(
             "it takes a softmax over segments, but no edge_index there has these segments as a row"
         )
     return found
-
-
-def owner_of(frame: FrameType | None, running: Sequence[Calls]) -> nn.Module | None:
-    """Find the innermost module that runs and belongs to a watched model."""
-    for one in _frames(frame):
-        module = one.f_locals.get("self")
-        if isinstance(module, nn.Module) and any(calls.owns(module) for calls in running):
-            return module
-    return None
-
-
-def _frames(frame: FrameType | None) -> Iterator[FrameType]:
-    while frame is not None:
-        yield frame
-        frame = frame.f_back
-
-
-def _is_a(module: object, name: str) -> bool:
-    """Return whether an object is of a class of torch-geometric, which may not be loaded."""
-    kinds = (getattr(sys.modules.get(f"torch_geometric.nn.{of}"), name, None) for of in _HOMES)
-    return any(kind is not None and isinstance(module, kind) for kind in kinds)
-
-
-_HOMES = ("conv", "aggr")
-
-
-def plain(index: Any) -> Tensor:
-    """Give torch-geometric's own classes of indices as plain tensors."""
-    given: Tensor = index.as_tensor() if hasattr(index, "as_tensor") else index
-    return given.detach()
 
 
 # Message passing
@@ -152,7 +126,7 @@ def _relation(
     frame: FrameType, caller: FrameType | None, query: Tensor, index: Tensor
 ) -> tuple[Tensor, str] | None:
     """Find the edges of one relation, where a module attends within each."""
-    for one in _frames(caller):
+    for one in frames(caller):
         if one is frame:
             return None
         for value in one.f_locals.values():
@@ -166,7 +140,7 @@ def _relation(
 
 def _edge_type(conv: nn.Module, frame: FrameType) -> str:
     """Name the type of edges that a module with several of them attends over."""
-    of = _frame_of_forward(conv, frame)
+    of = frame_of_forward(conv, frame)
     found = None if of is None else of.f_locals.get("edge_type")
     if isinstance(found, tuple) and all(isinstance(part, str) for part in found):
         return " ".join(found)
@@ -177,7 +151,7 @@ def _names(
     conv: nn.Module, frame: FrameType, num_keys: int, num_queries: int
 ) -> dict[str, tuple[str, ...]]:
     """Name nodes of several types that a module lays side by side: keys by type of edge, too."""
-    of = _frame_of_forward(conv, frame)
+    of = frame_of_forward(conv, frame)
     keys, queries = (None if of is None else of.f_locals.get(f"{n}_offset") for n in _SIDES)
     if not isinstance(keys, dict) or not isinstance(queries, dict):
         return {}
@@ -197,21 +171,11 @@ def _numbered(kinds: list[tuple[str, str]], starts: list[int]) -> tuple[str, ...
     )
 
 
-def _frame_of_forward(module: nn.Module, frame: FrameType) -> FrameType | None:
-    for one in _frames(frame.f_back):
-        if one.f_locals.get("self") is module:
-            if one.f_code.co_name == "forward":
-                return one
-            if one.f_code.co_name not in _PROPAGATES:
-                return None
-    return None
-
-
 def _reads_other_nodes(conv: nn.Module, frame: FrameType) -> bool:
     """Return whether keys are other nodes than queries, though there are as many."""
-    given = _arguments(conv, frame)
+    given = arguments_of(conv, frame)
     if any(isinstance(one, dict) for one in given):  # of several types of nodes
-        of = _frame_of_forward(conv, frame)
+        of = frame_of_forward(conv, frame)
         source, target = (None if of is None else of.f_locals.get(f"{n}_type") for n in _SIDES)
         return source is None or source != target
     return any(_is_pair(one) and not _are_same(*one) for one in given)
@@ -231,19 +195,6 @@ def _is_pair(value: Any) -> bool:
     return isinstance(value[0], Tensor) and (value[1] is None or isinstance(value[1], Tensor))
 
 
-def _arguments(module: nn.Module, frame: FrameType) -> list[Any]:
-    """List what a module was called with."""
-    for one in _frames(frame.f_back):
-        if one.f_code.co_name == "_call_impl" and one.f_locals.get("self") is module:
-            return [*one.f_locals["args"], *one.f_locals["kwargs"].values()]
-    forward = _frame_of_forward(module, frame)
-    if forward is None:
-        return []
-    code = forward.f_code
-    names = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
-    return [forward.f_locals.get(name) for name in names]
-
-
 # Without message passing
 
 
@@ -252,7 +203,7 @@ def _of_listed_edges(
 ) -> Ends | None:
     """Find an edge_index whose row the segments are, in functions up to the module that attends."""
     found: list[tuple[Tensor, Tensor]] = []
-    for one in _frames(frame):
+    for one in frames(frame):
         for value in one.f_locals.values():
             for key, query in _both_ways(value, index):
                 if not any(torch.equal(key, known) for known, _ in found):

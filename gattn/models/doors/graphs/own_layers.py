@@ -6,18 +6,26 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import TYPE_CHECKING, cast
 
 from torch import Tensor, nn
 
-from gattn.engines import watching
-from gattn.engines.call import AttentionCall
+from gattn.engines import edges, watching
+from gattn.engines.call import AttentionCall, naming_shapes
+from gattn.engines.scoring import score_edges
 from gattn.engines.watching import Run, Watcher
-from gattn.models.doors.graphs.ends import owner_of
-from gattn.models.read.on_graphs.own_calls import OwnCall, read_own
+from gattn.models.doors.graphs.frames import owner_of
+from gattn.models.doors.graphs.putting_back import put_back
+from gattn.models.read.on_graphs.own_calls import OwnCall, has_parallel_edges, read_own
+from gattn.models.read.on_graphs.readings import read_edges
+from gattn.models.read.on_graphs.seen_edges import Ends, SeenEdges
 from gattn.models.read.runs import runs
 from gattn.models.watch.contexts import present
 from gattn.models.watch.inside import inside
 from gattn.models.watch.taking_part import take_part
+
+if TYPE_CHECKING:
+    from gattn.engines.message_passing import EdgeAttention
 
 _before: ContextVar[Watcher | None] = ContextVar("watcher_before", default=None)
 _open: ContextVar[int] = ContextVar("own_layers_open", default=0)
@@ -47,6 +55,8 @@ def _seen(layer: nn.Module | None, call: AttentionCall, run: Run) -> Tensor:
         return run(call) if before is None else before(layer, call, run)
     with inside():
         output = run(call)
+    if has_parallel_edges(call):
+        return _seen_in_parallel(module, call, output)
     rows = output.transpose(1, 2)
     told = module, call, rows, call.graph.is_bipartite, runs.next(module)
     seen = take_part(
@@ -58,3 +68,27 @@ def _seen(layer: nn.Module | None, call: AttentionCall, run: Run) -> Tensor:
     if seen is None or seen.output is rows:
         return output
     return seen.output.transpose(1, 2)
+
+
+def _seen_in_parallel(layer: nn.Module, call: AttentionCall, output: Tensor) -> Tensor:
+    """Let the open contexts take part where several edges run from one node to another."""
+    with inside(), naming_shapes(call):
+        sorted_scores, sorted_attention = score_edges(call), edges.attention(call)
+    given = call.edges.as_given
+    scores, attention = given(sorted_scores)[0].T / call.temperature, given(sorted_attention)[0].T
+    key, query = call.edge_index
+    sizes = call.graph.num_keys, call.graph.num_queries
+    ends = Ends(layer, key, query, *sizes, call.graph.is_bipartite)
+    part = runs.next(layer)
+    seen = take_part(
+        layer,
+        call.query,
+        lambda name: SeenEdges.of(name, ends, scores, attention, part),
+        read=lambda call, place, tracker, edits: read_edges(call, place, edits),
+        apply=put_back,
+    )
+    if seen is None or seen.attention is attention:
+        return output
+    with inside(), naming_shapes(call):
+        edited: Tensor = cast("EdgeAttention", layer).attend(call, seen.attention.T[None])
+    return edited

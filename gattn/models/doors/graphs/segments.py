@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import replace
 from types import CodeType, FunctionType
 from typing import Any
@@ -13,7 +15,8 @@ import torch
 from torch import Tensor
 
 from gattn.errors import CaptureError
-from gattn.models.doors.graphs.ends import NotNeighboursError, find_ends, owner_of, plain
+from gattn.models.doors.graphs.ends import NotNeighboursError, find_ends
+from gattn.models.doors.graphs.frames import owner_of, plain
 from gattn.models.doors.graphs.putting_back import put_back
 from gattn.models.read.on_graphs.readings import read_edges
 from gattn.models.read.on_graphs.seen_edges import SeenEdges
@@ -35,7 +38,7 @@ def watch() -> None:
     calls what is seen.
     """
     softmax = getattr(sys.modules.get("torch_geometric.utils"), "softmax", None)
-    if not isinstance(softmax, FunctionType):
+    if _watched_now or not isinstance(softmax, FunctionType):
         return
     code = softmax.__code__
     if code.co_varnames[: code.co_argcount] == _TAKES and not code.co_freevars:
@@ -61,9 +64,25 @@ def _softmax(
     return shown(src, index, ptr, num_nodes, dim)
 
 
+_factors: ContextVar[Tensor | None] = ContextVar("factors", default=None)
+
+
+@contextmanager
+def scaled(factors: Tensor) -> Iterator[None]:
+    """Multiply the attention of all heads with numbers (heads,), and show it to nobody."""
+    token = _factors.set(factors)
+    try:
+        yield
+    finally:
+        _factors.reset(token)
+
+
 def shown(src: Tensor, *given: Any) -> Tensor:
     """Compute torch-geometric's softmax, and let the open contexts take part in it."""
     attention: Tensor = _plain[0](src, *given)
+    if (factors := _factors.get()) is not None:
+        heads = _by_edge(attention, given[-1])
+        return _as_given(heads * factors.to(heads.dtype), attention, given[-1])
     running = [calls for calls, _ in present() if calls.depth]
     return _seen(running, src, attention, *given) if running else attention
 
@@ -104,7 +123,7 @@ def _seen(
     )
     if call is None or call.attention is given:
         return attention
-    return call.attention.reshape(attention.movedim(dim, 0).shape).movedim(0, dim)
+    return _as_given(call.attention, attention, dim)
 
 
 def _segments(index: Tensor | None, ptr: Tensor | None) -> Tensor:
@@ -125,3 +144,8 @@ def _by_edge(values: Tensor, dim: int) -> Tensor:
         )
     moved = values.movedim(dim, 0)
     return moved.flatten(1) if moved.dim() > 1 else moved[:, None]
+
+
+def _as_given(values: Tensor, like: Tensor, dim: int) -> Tensor:
+    """Bring (edges, heads) to the shape of what was given."""
+    return values.reshape(like.movedim(dim, 0).shape).movedim(0, dim)

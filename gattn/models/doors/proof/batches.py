@@ -93,12 +93,10 @@ def size_of(given: Given, dim: int) -> int:
 
 
 def _batched(given: Given) -> list[Tensor]:
-    """List the floating-point inputs, or else the first one of integers."""
-    found = sources(given)
-    if found:
-        return found
+    """List the floating-point inputs, and the first one of integers, such as token ids."""
     leaves = [x for x in tree_leaves(given) if isinstance(x, Tensor) and x.dim() > 0]
-    return [x for x in leaves if not x.is_floating_point() and x.dtype != torch.bool][:1]
+    integers = [x for x in leaves if not x.is_floating_point() and x.dtype != torch.bool]
+    return [*sources(given), *integers[:1]]
 
 
 def _changed(x: Tensor, marks: Tensor) -> Tensor:

@@ -26,7 +26,7 @@ from gattn.models.doors.proof.probing.alike import Alike, forms, shapes
 from gattn.models.doors.proof.probing.replaying import Replays, Site, Sites, kept
 from gattn.models.doors.proof.probing.walking import Given, Run, Walk
 from gattn.models.doors.proof.solving import Solver, wanted
-from gattn.models.read.layouts import Layout
+from gattn.models.read.layouts import Layout, usual
 from gattn.models.watch.contexts import Context, without_contexts
 from gattn.models.watch.inside import inside, outside
 
@@ -128,7 +128,7 @@ _plans: WeakKeyDictionary[nn.Module, dict[object, Plan]] = WeakKeyDictionary()
 
 def plan_of(
     model: nn.Module, module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Plan | None:
+) -> Plan:
     """Prove what the attention calls of a model mean, once for each kind of inputs.
 
     Parameters
@@ -146,8 +146,6 @@ def plan_of(
     run again, with NaN in chosen tokens, up to their first attention.
     """
     given: Given = args, dict(kwargs)
-    if any(isinstance(x, Tensor) and x.is_nested for x in tree_leaves(given)):
-        return None  # Their first dimension is the batch, and rows of padding hold no numbers.
     with _lock:
         name = next(name for name, part in model.named_modules() if part is module)
         is_nested = any(isinstance(x, Tensor) and x.is_nested for x in tree_leaves(given))
@@ -284,12 +282,31 @@ class _Proof:
                 break
         best = max(tried, key=lambda one: (one[0], len(one[1]), -len(one[2])))
         self._plan.layouts, self._plan.reasons = best[1], best[2]
-        for mixed in self._mixed.values():
-            self._share_layout(mixed)
         size = size_of(self._given, dim)
         found = [one for some in best[1].values() for one in some]
         if is_good and all(_is_usual(lead, layout, size) for lead, layout in found):
             self._plan.batch_dim = dim
+        for site in sites:
+            self._trust(site)
+        for mixed in self._mixed.values():
+            self._share_layout(mixed)
+
+    def _trust(self, site: Site) -> None:
+        """Take the word of torch's own module on its batch and heads, if nothing was proved.
+
+        Keys that it adds to those of tokens cannot be told from them by what scores depend on.
+        """
+        module = site.module
+        if not isinstance(module, nn.MultiheadAttention):
+            return
+        if (
+            site.place not in self._plan.layouts
+            or module.bias_k is not None
+            or module.add_zero_attn
+        ):
+            told = usual(site.lead, module.num_heads)
+            self._plan.layouts[site.place] = [(site.lead, told)]
+            self._plan.reasons.pop(site.place, None)
 
     def _share_layout(self, places: list[Place]) -> None:
         """Give softmaxes that are added up the layout that was proved of one of them."""

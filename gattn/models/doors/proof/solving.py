@@ -126,14 +126,21 @@ class Solver:
 
     def layout(self, site: Site, batches: Batches) -> tuple[Layout, bool]:
         """Prove the layout of a call; also say whether its tokens and batch are settled."""
+        if site.altered:
+            raise UnprovedError(
+                f"it is changed by {site.altered} between its softmax and its values, so what a "
+                "head attends to is not the softmax alone"
+            )
         others: list[Inputs] = []
         reason = ""
         for inputs in self._all(site):
             if inputs.is_mixed:
                 reason = reason if others else _CHANNELS
-                break
-            if others and inputs.readers and inputs.is_spread:
-                break
+            is_spread = bool(others and inputs.readers) and inputs.is_spread
+            if inputs.is_mixed or is_spread:
+                if inputs.run in site.chain:
+                    break
+                continue  # What runs before may make one side from the other.
             others.append(inputs)
             if inputs.has_folded(batches.size):
                 continue

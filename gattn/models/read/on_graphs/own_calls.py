@@ -14,10 +14,10 @@ from gattn.engines import edges
 from gattn.engines.call import AttentionCall
 from gattn.engines.choice import choose_for_graphs
 from gattn.engines.edge_list import EdgeList
-from gattn.errors import CaptureError, EditError
+from gattn.errors import CaptureError
 from gattn.graph.rules.edges import Edges
 from gattn.graph.token_graph import TokenGraph
-from gattn.models.read.on_graphs.seen_edges import edge_type, places_in
+from gattn.models.read.on_graphs.seen_edges import edge_type, features_on, places_in
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
@@ -87,15 +87,7 @@ class OwnReading(Reading):
         """Take the features of the edges that an edited graph keeps."""
         if features is None or features.dim() == 3 or graph is self.graph:
             return features
-        key, query = graph.edge_index
-        places = places_in(self.graph, query, key)
-        if bool((places < 0).any()):
-            lost = int((places < 0).nonzero()[0])
-            raise EditError(
-                f"The given graph has an edge from key {int(key[lost])} to query "
-                f"{int(query[lost])}, which has no edge features in the model: leave it out."
-            )
-        return features[places.to(features.device)]
+        return features_on(self.graph, features, graph, "it has no edge features there")
 
 
 def read_own(call: OwnCall, place: Place, edits: Sequence[Sequence[Edit]]) -> list[Reading]:
@@ -125,6 +117,14 @@ def read_own(call: OwnCall, place: Place, edits: Sequence[Sequence[Edit]]) -> li
     return list(readings)
 
 
+def has_parallel_edges(call: AttentionCall) -> bool:
+    """Return whether edges of a softmax are parallel, which `SeenEdges` shows as one."""
+    if not isinstance(call.graph, EdgeList) or not call.is_shared_out_by_softmax:
+        return False
+    index = call.graph.edge_index
+    return len(call.query) == 1 and index.shape[1] > index.unique(dim=1).shape[1]
+
+
 def on_token_graph(call: AttentionCall, name: str, is_bipartite: bool) -> AttentionCall:
     """Put a call on a plain list of edges on a token graph, which edits change."""
     graph, features = call.graph, call.edge_features
@@ -137,7 +137,8 @@ def on_token_graph(call: AttentionCall, name: str, is_bipartite: bool) -> Attent
     if found.num_edges < graph.num_edges:
         raise CaptureError(
             f"The edge_index that {name} is called with has parallel edges, several from one node "
-            "to another, which an attention graph does not tell apart: coalesce it first "
+            "to another, which an attention graph shows as one: gattn can add them up for one "
+            "graph at a time and a softmax without a sink. Coalesce it first "
             "(torch_geometric.utils.coalesce)."
         )
     if features is not None and features.dim() == 2:

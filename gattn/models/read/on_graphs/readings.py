@@ -12,7 +12,7 @@ from torch import Tensor
 from gattn.engines.call import AttentionCall
 from gattn.errors import CaptureError, EditError
 from gattn.graph.token_graph import TokenGraph
-from gattn.models.read.on_graphs.seen_edges import SeenEdges, places_in
+from gattn.models.read.on_graphs.seen_edges import SeenEdges, features_on
 from gattn.models.read.places import Place
 from gattn.models.read.reading import GivenBias, Reading
 from gattn.normalizers import Softmax
@@ -20,6 +20,11 @@ from gattn.normalizers.base import widened
 
 if TYPE_CHECKING:
     from gattn.models.edit.base import Edit
+
+_NO_MESSAGE = (
+    "the model computes no message along it. Add the edge to the edge_index that the model is "
+    "called with"
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,16 +45,7 @@ class EdgeReading(Reading):
         """Take the features of the edges that an edited graph keeps."""
         if graph is self.graph or features is None:
             return features
-        key, query = graph.edge_index
-        places = places_in(self.graph, query, key)
-        if bool((places < 0).any()):
-            lost = int((places < 0).nonzero()[0])
-            raise EditError(
-                f"The given graph has an edge from key {int(key[lost])} to query "
-                f"{int(query[lost])}, which the model's graph does not have: the model computes no "
-                "message along it. Add the edge to the edge_index that the model is called with."
-            )
-        return features[places]
+        return features_on(self.graph, features, graph, _NO_MESSAGE)
 
 
 def read_edges(call: SeenEdges, place: Place, edits: Sequence[Sequence[Edit]]) -> list[Reading]:

@@ -9,6 +9,7 @@ from functools import cached_property
 import torch
 from torch import Tensor, nn
 
+from gattn.errors import EditError
 from gattn.graph.rules.edges import Edges
 from gattn.graph.token_graph import TokenGraph
 from gattn.models.read.seen_call import SeenCall
@@ -178,3 +179,22 @@ def places_in(graph: TokenGraph, query: Tensor, key: Tensor) -> Tensor:
         return torch.full_like(wanted, -1)
     places = torch.searchsorted(codes, wanted).clamp_max(len(codes) - 1)
     return torch.where(codes[places] == wanted, places, -1)
+
+
+def features_on(whole: TokenGraph, features: Tensor, graph: TokenGraph, reason: str) -> Tensor:
+    """Take the features (edges, F) of a graph for the edges of an edited one.
+
+    Raises
+    ------
+    EditError
+        If that has further edges; `reason` says why they cannot be added.
+    """
+    key, query = graph.edge_index
+    places = places_in(whole, query, key)
+    if bool((places < 0).any()):
+        lost = int((places < 0).nonzero()[0])
+        raise EditError(
+            f"The given graph has an edge from key {int(key[lost])} to query {int(query[lost])}, "
+            f"which the model's graph does not have: {reason}."
+        )
+    return features[places.to(features.device)]
