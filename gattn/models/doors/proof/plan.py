@@ -256,11 +256,13 @@ class _Proof:
 
     def _solve(self, sites: list[Site], solver: Solver, places: dict[Place, Given]) -> None:
         tried: list[tuple[bool, dict[Place, list[Any]], dict[Place, str]]] = []
+        unsettled: set[Place] = set()
         for dim in (0, 1):
             batches = Batches(self._called, self._walk, self._given, places, dim)
             layouts: dict[Place, list[Any]] = {}
             reasons: dict[Place, str] = {}
             is_good = True
+            unsettled.clear()
             for site in sites:
                 try:
                     layout, is_settled = solver.layout(site, batches)
@@ -272,19 +274,22 @@ class _Proof:
                 else:
                     layouts.setdefault(site.place, []).append((site.lead, layout))
                     is_good &= is_settled
+                    if not is_settled:
+                        unsettled.add(site.place)
+            _refuse_numbers(layouts, unsettled, reasons)
             tried.append((is_good, layouts, reasons))
             if is_good:
                 break
         best = max(tried, key=lambda one: (one[0], len(one[1]), -len(one[2])))
         self._plan.layouts, self._plan.reasons = best[1], best[2]
-        for site in sites:
-            self._trust(site)
-        for mixed in self._mixed.values():
-            self._share_layout(mixed)
         size = size_of(self._given, dim)
         found = [one for some in best[1].values() for one in some]
         if is_good and all(_is_usual(lead, layout, size) for lead, layout in found):
             self._plan.batch_dim = dim
+        for site in sites:
+            self._trust(site)
+        for mixed in self._mixed.values():
+            self._share_layout(mixed)
 
     def _trust(self, site: Site) -> None:
         """Take the word of torch's own module on its batch and heads, if nothing was proved.
@@ -310,6 +315,26 @@ class _Proof:
             if known is not None and place in self._plan.reasons:
                 self._plan.layouts[place] = known
                 del self._plan.reasons[place]
+
+
+def _refuse_numbers(
+    layouts: dict[Place, list[Any]], unsettled: set[Place], reasons: dict[Place, str]
+) -> None:
+    """Refuse calls whose tokens may be numbered in another order than those of other calls."""
+    settled = {
+        layout.tokens.num_queries: place
+        for place, some in layouts.items()
+        for _, layout in some
+        if place not in unsettled
+    }
+    for place in unsettled:
+        known = [layout.tokens for _, layout in layouts[place] if layout.tokens.is_told]
+        other = next(
+            (settled[one.num_queries] for one in known if one.num_queries in settled), None
+        )
+        if other is not None:
+            reasons[place] = f"its tokens cannot be matched with those of {other[0]}"
+            del layouts[place]
 
 
 def _is_usual(lead: tuple[int, ...], layout: Layout, batch: int) -> bool:

@@ -69,6 +69,11 @@ class Inputs:
         return [one for one in (self.queries, self.keys) if one is not None]
 
     @property
+    def is_spread(self) -> bool:
+        """Whether single tokens cannot be told apart any more on any side."""
+        return all(one.side.is_spread for one in self.readers)
+
+    @property
     def rank(self) -> int:
         """How many dimensions the inputs have."""
         return max((len(one.dependence.shape) for one in self.readers), default=0)
@@ -121,11 +126,18 @@ class Solver:
 
     def layout(self, site: Site, batches: Batches) -> tuple[Layout, bool]:
         """Prove the layout of a call; also say whether its tokens and batch are settled."""
+        if site.altered:
+            raise UnprovedError(
+                f"it is changed by {site.altered} between its softmax and its values, so what a "
+                "head attends to is not the softmax alone"
+            )
         others: list[Inputs] = []
         reason = ""
         for inputs in self._all(site):
             if inputs.is_mixed:
-                reason = reason or _CHANNELS
+                reason = reason if others else _CHANNELS
+            is_spread = bool(others and inputs.readers) and inputs.is_spread
+            if inputs.is_mixed or is_spread:
                 if inputs.run in site.chain:
                     break
                 continue  # What runs before may make one side from the other.
@@ -145,7 +157,7 @@ class Solver:
             try:
                 return self._assembled(site, others[n], batches)[0], False
             except UnprovedError as error:
-                reason = str(error)
+                reason = str(error) if n == 0 else reason
         raise UnprovedError(reason or "no input of a module around it tells its tokens apart")
 
     def _all(self, site: Site) -> Iterator[Inputs]:

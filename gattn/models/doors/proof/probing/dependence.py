@@ -30,6 +30,8 @@ class Side:
         For a dimension, the index that each slot (lead, slots) depends on.
     marks : list of Tensor (lead, runs, slots)
         The slots that were marked in the runs of a code.
+    is_spread : bool
+        Whether one position reaches several slots of an element.
     """
 
     depends: Tensor
@@ -37,6 +39,7 @@ class Side:
     batch: set[int] = field(default_factory=set)
     index: dict[int, Tensor] = field(default_factory=dict)
     marks: list[Tensor] = field(default_factory=list)
+    is_spread: bool = False
 
     @property
     def tells_tokens(self) -> bool:
@@ -117,7 +120,21 @@ def outlined(shape: tuple[int, ...], probe: Probe) -> Dependence:
                     more = more or _both(probe(found.along(dim, half)))
                     seen, known = more[n]
                 side.note(dim, seen, known)
+    _note_spread(found, probe)
     return found
+
+
+def _note_spread(found: Dependence, probe: Probe) -> None:
+    """Mark one position, to see how many slots it reaches."""
+    apart = set.union(*(side.apart for side in found.sides))
+    if apart:
+        one = torch.ones((), dtype=torch.bool)
+        for dim in apart:
+            size = found.shape[dim]
+            # Not in the middle, where windows begin: each would be reached once.
+            one = one & found.along(dim, torch.arange(size) == 2 * size // 5)
+        for side, (seen, known) in zip(found.sides, _both(probe(one)), strict=True):
+            side.is_spread = bool(((seen & known).sum(1) > 1).any())
 
 
 def plainly(shape: tuple[int, ...], lead: tuple[int, ...], probe: Probe) -> Dependence | None:

@@ -51,6 +51,8 @@ class Site:
         The door that saw it.
     live : Tensor (lead, queries, keys), optional
         Which scores no mask takes away, if only these are known.
+    altered : str
+        The function that changes the attention between softmax and values, if one does.
     """
 
     module: nn.Module
@@ -62,6 +64,7 @@ class Site:
     keys: int
     kind: str
     live: Tensor | None
+    altered: str = ""
 
     @property
     def place(self) -> tuple[str, int]:
@@ -94,6 +97,7 @@ class Sites:
                 call.value.shape[-2],
                 call.kind,
                 live_scores(call),
+                call.altered if call.number is None else "",
             )
         )
 
