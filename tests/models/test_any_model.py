@@ -401,3 +401,33 @@ def test_attention_that_is_changed_before_its_values_is_shown_and_edited_as_the_
             assert graph.to_dense() == close
     with pytest.raises(CaptureError, match="contributions"), capturing(model, contributions=True):
         model(x)
+
+
+class Changed(Layer):
+    def __init__(self, change):
+        super().__init__(None)
+        self.change = change
+
+    def forward(self, x):
+        q, k, v = self.parts(x)
+        attention = self.change((q @ k.mT / DIM**0.5).softmax(-1))
+        return self.out((attention @ v).transpose(1, 2).flatten(2))
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        (lambda a: a**2, "pow"),
+        (lambda a: torch.zeros_like(a).scatter(-1, a.argmax(-1, True), 1.0), "zeros_like"),
+        (lambda a: (a > 0.2) + a - a.detach(), "add"),
+        (lambda a: a * torch.linspace(0, 1, 6), "mul"),
+        (lambda a: F.layer_norm(a, (6,)), "layer_norm"),
+        (lambda a: a.masked_fill(a < 0.1, 0), "masked_fill"),
+        (lambda a: a.cumsum(-1), "cumsum"),
+    ],
+)
+def test_attention_that_becomes_something_else_is_refused(change, name):
+    torch.manual_seed(0)
+    model, x = Changed(change).eval(), torch.randn(1, 6, WIDTH)
+    with pytest.raises(CaptureError, match="changed by"), capturing(model), torch.no_grad():
+        model(x)

@@ -299,3 +299,35 @@ def test_a_copy_that_cannot_be_made_is_refused_in_words():
     model = Uncopied().eval()
     with pytest.raises(CaptureError, match=r"a copy of it.*no copies"), capturing(model):
         model(torch.randn(1, TOKENS, WIDTH))
+
+
+class Small(nn.Module):
+    """A model that embeds ids and attends by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(20, 16)
+        self.query, self.key, self.value = (nn.Linear(16, 16) for _ in range(3))
+
+    def forward(self, ids):
+        x = self.embed(ids)
+        q, k, v = (
+            part(x).unflatten(-1, (2, 8)).transpose(1, 2)
+            for part in (self.query, self.key, self.value)
+        )
+        return ((q @ k.mT / 8**0.5).softmax(-1) @ v).transpose(1, 2).flatten(2)
+
+
+def test_a_model_that_embeds_ids_and_attends_by_itself():
+    torch.manual_seed(0)
+    model, ids = Small().eval(), torch.tensor([[3, 1, 4, 1, 5], [9, 2, 6, 5, 3]])
+    with torch.no_grad(), capturing(model) as run:
+        model(ids)
+    x = model.embed(ids)
+    q, k = (part(x).unflatten(-1, (2, 8)).transpose(1, 2) for part in (model.query, model.key))
+    wanted = torch.softmax(q @ k.mT / 8**0.5, -1).detach()
+    assert len(run.traces) == 2
+    for row, trace in enumerate(run.traces):
+        for (_, head), graph in trace.only_stack.items():
+            assert not graph.graph.is_bipartite
+            assert graph.to_dense() == pytest.approx(wanted[row, head].numpy(), abs=1e-6)

@@ -11,6 +11,7 @@ from weakref import ref
 import torch
 from torch import Tensor, nn
 
+from gattn.models.doors.functions.mixing import mixed_key
 from gattn.models.doors.functions.multihead import Running
 
 if TYPE_CHECKING:
@@ -76,7 +77,9 @@ class Followed:
     """A tensor with the numbers of a softmax.
 
     `scores` have its shape; `key` is the dimension of the keys, over which it sums to one. Where it
-    was `altered`, by the function of that name, it may be made of `others`, too.
+    was `altered`, by the function of that name, it may be made of `others`, too; then `scores` is
+    the tensor itself. It is a `mixture` of heads and softmaxes if each key's numbers were only
+    added up with weights that do not depend on the key.
     """
 
     source: Source
@@ -85,6 +88,7 @@ class Followed:
     dropout: float = 0.0
     altered: str = ""
     others: tuple[Source, ...] = ()
+    is_mixture: bool = True
 
     def with_others(self, found: Iterable[Followed]) -> Followed:
         """Note that other softmaxes went into it."""
@@ -92,9 +96,12 @@ class Followed:
         others = dict.fromkeys(one for one in sources if one is not self.source)
         return replace(self, others=tuple(dict.fromkeys((*self.others, *others))))
 
-    def altered_by(self, what: str) -> Followed:
-        """Note that its numbers were changed."""
-        return replace(self, altered=self.altered or what)
+    def altered_by(self, what: str, result: Tensor, key: int | None = None) -> Followed:
+        """Note that its numbers were changed; in a mixture, `key` is where the keys are now."""
+        is_mixture = self.is_mixture and key is not None
+        altered = self.altered if self.altered and not (self.is_mixture > is_mixture) else what
+        where = self.key if key is None else key
+        return replace(self, altered=altered, scores=result, key=where, is_mixture=is_mixture)
 
     def write(self, found: Product, weights: Tensor) -> None:
         """Put edited attention into the tensors that hold it, which the model may return."""
@@ -159,20 +166,24 @@ def carried(
     func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], followed: Followed, result: Tensor
 ) -> Followed:
     """Say what a function made of a softmax: the same numbers in another shape, or others."""
-    if followed.altered:
-        return followed
     if func in _DROPOUTS:
         return replace(followed, dropout=_dropout(*args, **kwargs))
     scores = followed.scores
     if func in _CASTS and result.shape == scores.shape:
-        return followed
+        return replace(followed, scores=result) if followed.altered else followed
+    name = getattr(func, "__name__", str(func))
+    if not followed.is_mixture:
+        return replace(followed, scores=result)
     if func not in _SHAPES and func not in _GETTERS:
-        return followed.altered_by(getattr(func, "__name__", str(func)))
-    scores = func(scores, *args[1:], **kwargs)
+        mixtures = sum(one.is_mixture for one in all_found_in(args, kwargs))
+        key = mixed_key(func, args, kwargs, followed.scores.shape, followed.key, mixtures, result)
+        return followed.altered_by(name, result, key)
+    if not followed.altered:
+        scores = func(scores, *args[1:], **kwargs)
     key = _key(func, args, kwargs, followed, result)
-    if key is None or scores.shape != result.shape:
-        return followed.altered_by(getattr(func, "__name__", str(func)))
-    return replace(followed, scores=scores, key=key)
+    if key is None or (not followed.altered and scores.shape != result.shape):
+        return followed.altered_by(name, result)
+    return replace(followed, scores=result if followed.altered else scores, key=key)
 
 
 def _dropout(

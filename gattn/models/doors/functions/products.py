@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gattn.models.doors.functions.einsum_labels import labels_of
 from gattn.models.doors.functions.following import Followed, operands
 
 _MATMULS = frozenset(
@@ -69,7 +70,7 @@ def _summed(func: Any, given: list[Any], place: int) -> int:
         return last if place == 0 else last - 1
     if func is not torch.einsum or not isinstance(given[0], str) or len(given) != 3:
         return -1
-    labels = _labels(given[0], given[1], given[2])
+    labels = labels_of(given[0], given[1], given[2])
     if labels is None:
         return -1
     mine, its = (labels[0], labels[1]) if place == 1 else (labels[1], labels[0])
@@ -100,7 +101,7 @@ def _matmul(a: Tensor, b: Tensor, place: int, followed: Followed, result: Tensor
 def _einsum(
     equation: str, operand: Tensor, other: Tensor, place: int, followed: Followed, result: Tensor
 ) -> Product | None:
-    labels = _labels(equation, *((operand, other) if place == 1 else (other, operand)))
+    labels = labels_of(equation, *((operand, other) if place == 1 else (other, operand)))
     if labels is None:
         return None
     first, second, out = labels
@@ -138,22 +139,3 @@ def _einsum(
         lambda x: back(x, out, of_output),
         lambda x: back(x, mine, of_weights),
     )
-
-
-def _labels(equation: str, one: Tensor, other: Tensor) -> tuple[str, str, str] | None:
-    """Give each dimension of an einsum's two operands and its result a letter."""
-    left, arrow, out = equation.replace(" ", "").partition("->")
-    given = left.split(",")
-    if not arrow or len(given) != 2:
-        return None
-    unused = [chr(n) for n in range(0x391, 0x3A9) if n != 0x3A2]
-    most = 0
-    found = []
-    for labels, x in zip(given, (one, other), strict=True):
-        more = x.dim() - len(labels.replace("...", ""))
-        most = max(most, more if "..." in labels else 0)
-        found.append(labels.replace("...", "".join(unused[:more][::-1])))
-    found.append(out.replace("...", "".join(unused[:most][::-1])))
-    if any(len(set(labels)) != len(labels) for labels in found):
-        return None
-    return found[0], found[1], found[2]

@@ -79,7 +79,7 @@ def follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if found is None:
             made = carried(func, args, kwargs, followed, result)
             others = all_found_in(args, kwargs)
-            note(result, made.with_others(others) if len(others) > 1 or made.others else made)
+            note(result, made.with_others(others) if len(others) > 1 else made)
             return result
         return _seen(followed, found, result)
 
@@ -87,14 +87,14 @@ def follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
 def _seen(followed: Followed, found: Product, result: Tensor) -> Tensor:
     source = followed.source
     if isinstance(found.other, nn.Parameter):
-        note(result, followed.altered_by("a product with a parameter"))
+        note(result, followed.altered_by("a product with a parameter", result))
         return result
     if source.is_consumed:
         return result
     source.is_consumed = True
     if followed.altered:
         for one in sorted((source, *followed.others), key=lambda one: one.number):
-            handed(_altered(one, found, followed.altered))
+            handed(_altered(one, found, followed))
         return result
     call = RawCall(
         source.module,
@@ -114,7 +114,7 @@ def _seen(followed: Followed, found: Product, result: Tensor) -> Tensor:
     return found.restored(call.output)
 
 
-def _altered(source: Source, found: Product, altered: str) -> RawCall:
+def _altered(source: Source, found: Product, followed: Followed) -> RawCall:
     scores = source.scores
     is_last = source.key == scores.dim() - 1
     is_alike = is_last and scores.shape[:-2] == found.output.shape[:-2]
@@ -125,8 +125,8 @@ def _altered(source: Source, found: Product, altered: str) -> RawCall:
         found.output,
         scores=scores if is_alike else found.scores,
         running=source.running,
-        altered=altered,
-        number=source.number if is_alike else None,
+        altered=followed.altered,
+        number=source.number if is_alike and followed.is_mixture else None,
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -102,9 +102,16 @@ def wanted(sites: list[Site], model: nn.Module, alike: Alike) -> dict[tuple[str,
         for level, run in enumerate(site.chain):
             if (name := kind(site, level, model, alike)) not in known:
                 known.add(name)
-                some = [run, *(site.chain[level - 1].before[:_BEFORE] if level else ())]
-                found |= {one.place: one for one in some}
+                found |= {one.place: one for one in (run, *_near(site, level))}
     return found
+
+
+def _near(site: Site, level: int) -> Sequence[Run]:
+    """Return runs whose inputs are tried besides that of a run around a call.
+
+    They are those just before the next inner run; for the attending module, its first ones.
+    """
+    return site.chain[level - 1].before[:_BEFORE] if level else site.inside[:_BEFORE]
 
 
 def kind(site: Site, level: int, model: nn.Module, alike: Alike) -> object:
@@ -166,7 +173,9 @@ class Solver:
             name = kind(site, level, self._model, self._alike)
             known = self._known.setdefault(name, [])
             yield from known
-            runs = [*(site.chain[level - 1].before[:_BEFORE] if level else ()), run]
+            runs = [*_near(site, level), run] if level else [run]
+            if not level and self._replays.has_no_source(run):  # It embeds ids, and attends itself.
+                runs += _near(site, level)
             for one in runs[len(known) :]:
                 try:
                     known.append(self._tried(site, level, one))

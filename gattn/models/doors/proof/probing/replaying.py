@@ -53,6 +53,8 @@ class Site:
         Which scores no mask takes away, if only these are known.
     altered : str
         The function that changes the attention between softmax and values, if one does.
+    inside : sequence of Run
+        The runs within the run of the module that came before.
     """
 
     module: nn.Module
@@ -65,6 +67,7 @@ class Site:
     kind: str
     live: Tensor | None
     altered: str = ""
+    inside: Sequence[Run] = ()
 
     @property
     def place(self) -> tuple[str, int]:
@@ -98,6 +101,7 @@ class Sites:
                 call.kind,
                 live_scores(call),
                 call.altered if call.number is None else "",
+                tuple(chain[0].inner),
             )
         )
 
@@ -139,6 +143,10 @@ class Replays:
         """Return the floating-point tensors that a run was given."""
         return sources(self._given[run.place])
 
+    def has_no_source(self, run: Run) -> bool:
+        """Return whether a run is known to be given no floating-point tensor."""
+        return run.place in self._given and not self.sources(run)
+
     def reached(self, site: Site, level: int, inject: Run, source: int, marks: Tensor) -> Reached:
         """Run the module at a level of a site's chain, with NaN in a source of an inner run.
 
@@ -163,6 +171,7 @@ class Replays:
         found: dict[Site, Reached] = {}
         counts: Counter[nn.Module] = Counter()
         begins = _numbers(outer)
+        shared: list[tuple[Tensor, Tensor]] = []
 
         def see(call: RawCall) -> None:
             site = waiting.pop((call.module, counts[call.module]), None)
@@ -174,10 +183,11 @@ class Replays:
             call.output.zero_()
 
         def entered(run: Run, module: nn.Module, given: Given) -> Given | None:
-            if (run.name, run.number + begins.get(run.name, 0)) != inject.place:
-                return None
-            some = sources(given)
-            return replaced(given, some[source], with_nan(some[source], marks))
+            if (run.name, run.number + begins.get(run.name, 0)) == inject.place:
+                some = sources(given)
+                shared.append((some[source], with_nan(some[source], marks)))
+                return replaced(given, *shared[0])
+            return replaced(given, *shared[0]) if shared and inject.around is outer else None
 
         args, kwargs = _fresh(self._given[outer.place])
         self.count += 1
