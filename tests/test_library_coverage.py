@@ -40,6 +40,10 @@ def attention_of(case):
     return (q @ k.mT / 2).softmax(-1).detach()
 
 
+def flatter(attention):
+    return attention.sqrt() / attention.sqrt().sum(-1, keepdim=True)
+
+
 def test_the_kernel_is_seen_as_a_softmax_that_weighs_values():
     case = a_case()
     with softmaxes(case.model) as kernels:
@@ -83,9 +87,9 @@ def test_windows_are_found_among_the_tokens():
 
 def test_another_attention_is_not_found():
     attention = attention_of(a_case())
-    other = layout(Softmax(0, "", "", attention.roll(1, -1)), [x.numpy() for x in attention])
+    other = layout(Softmax(0, "", "", flatter(attention)), [x.numpy() for x in attention])
     assert other is not None
-    assert other.error > 0.1
+    assert other.error > 0.05
 
 
 @pytest.mark.parametrize(
@@ -103,7 +107,7 @@ def test_modules_of_torch_are_exact(name):
 
 
 def test_what_the_library_shows_must_be_among_what_is_captured():
-    found = examine(a_case(own=lambda case: [attention_of(case).roll(1, -1)]))
+    found = examine(a_case(own=lambda case: [flatter(attention_of(case))]))
     assert found.verdict == WRONG
     assert "the library shows an attention" in found.reason
 

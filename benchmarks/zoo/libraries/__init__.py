@@ -8,12 +8,8 @@ FILES = {
     "torch-geometric": "graph_convs",
     "timm": "timm_models",
     "torchvision": "torchvision_models",
-    "diffusers": "diffusers_models",
-    "open_clip": "open_clip_models",
     "vit-pytorch": "vit_pytorch_models",
     "x-transformers": "x_transformers_models",
-    "litgpt": "litgpt_models",
-    "others": "other_models",
 }
 """The file of each library."""
 
@@ -22,12 +18,8 @@ PACKAGES = {
     "torch-geometric": ("torch-geometric",),
     "timm": ("timm",),
     "torchvision": ("torchvision",),
-    "diffusers": ("diffusers",),
-    "open_clip": ("open_clip_torch",),
     "vit-pytorch": ("vit-pytorch",),
     "x-transformers": ("x-transformers",),
-    "litgpt": ("litgpt",),
-    "others": ("sentence-transformers", "transformer-lens", "chronos-forecasting", "fair-esm"),
 }
 """What is installed for it."""
 
@@ -39,11 +31,7 @@ NOTES = {
     "timm": "One model of each architecture: of each file, the smallest of those made of the same "
     "classes of attention. Compared also with what enters the `attn_drop` modules, unfused.",
     "torchvision": "The models with attention, and one of each other family.",
-    "diffusers": "Small transformers and U-Nets of each kind.",
-    "open_clip": "One model of each kind of tower.",
     "vit-pytorch": "The classifier of each of its files.",
     "x-transformers": "An encoder or a decoder with each of the library's options.",
-    "litgpt": "One small model of each family.",
-    "others": "Small models of other libraries.",
 }
 """What is tried."""
