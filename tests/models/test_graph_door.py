@@ -572,7 +572,7 @@ def test_scores_that_choose_nodes_or_edges_are_no_attention():
 def test_what_shares_nothing_out_over_neighbours_is_not_seen(make, given):
     torch.manual_seed(0)
     model = make().eval()
-    with pytest.raises(CaptureError, match=r"cannot be seen|changed by mul"), capturing(model):
+    with pytest.raises(CaptureError, match=r"cannot be (seen|read)|changed by"), capturing(model):
         model(*given)
 
 
