@@ -135,7 +135,9 @@ def test_padding_stands_after_the_patches():
         model(x)
     graph = run.trace[0, 0]
     assert graph.graph.num_tokens == 16
-    assert graph.geometry.cells.tolist() == [*range(12), -1, -1, -1, -1]
+    grid = graph.geometry
+    assert (grid.rows, grid.columns) == (3, 4)
+    assert list(grid.cells) == [*range(12), -1, -1, -1, -1]
     assert graph.total_mass == pytest.approx(1, abs=1e-6)
     assert sorted(graph.graph.edge_index[0][graph.graph.edge_index[1] == 8].tolist()) == [
         8,

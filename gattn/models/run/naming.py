@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-import numpy as np
-
 from gattn.errors import CaptureError, GattnError
 from gattn.heads.head import AttentionGraph
 from gattn.heads.stack import Stack
@@ -38,11 +36,10 @@ class Naming:
         if self.grid is not None:
             return self._on_grid(trace, self.grid)
         for stack, (rows, columns) in grids.items():
-            sizes = {head.graph.num_keys for head in trace.stacks[stack].values()}
-            if len(sizes) == 1:
-                cells = np.arange(sizes.pop())
-                cells[rows * columns :] = -1  # The padding of windows comes after the patches.
-                trace = trace.on_grid(rows, columns, cells=cells, stack=stack)
+            count = next(iter(trace[stack].values())).graph.num_tokens
+            padding = [-1] * (count - rows * columns)  # Windows may need more than the patches.
+            cells = [*range(rows * columns), *padding]
+            trace = trace.on_grid(rows, columns, cells=cells, stack=stack)
         return trace
 
     def _named(self, trace: AttentionTrace) -> AttentionTrace:
