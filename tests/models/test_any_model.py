@@ -9,7 +9,7 @@ from torch.nn import functional as F  # noqa: N812
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 from gattn import Cut, Scale, capturing, edited
-from gattn.errors import CaptureError
+from gattn.errors import CaptureError, EditError
 
 HEADS, DIM = 4, 8
 WIDTH = HEADS * DIM
@@ -364,6 +364,7 @@ class Gated(Layer):
         return self.out(((mixed / mixed.sum(-1, keepdim=True)) @ v).transpose(1, 2).flatten(2))
 
 
+@pytest.mark.filterwarnings("ignore:.* mixes the attention of heads")
 @pytest.mark.parametrize("kind", [TalkingHeads, Gated])
 def test_attention_that_is_changed_before_its_values_is_shown_and_edited_as_the_softmax(kind):
     torch.manual_seed(0)
@@ -430,4 +431,69 @@ def test_attention_that_becomes_something_else_is_refused(change, name):
     torch.manual_seed(0)
     model, x = Changed(change).eval(), torch.randn(1, 6, WIDTH)
     with pytest.raises(CaptureError, match="changed by"), capturing(model), torch.no_grad():
+        model(x)
+
+
+@pytest.mark.filterwarnings("error")
+def test_mixed_softmaxes_are_told():
+    model, x = TalkingHeads().eval(), torch.randn(1, 6, WIDTH)
+    with pytest.raises(UserWarning, match="TalkingHeads mixes the attention"), capturing(model):
+        model(x)
+
+
+class Twice(Layer):
+    """Attention is read by another function, before or after it meets the values."""
+
+    def __init__(self, way):
+        super().__init__(None)
+        self.way = way
+
+    def forward(self, x):
+        q, k, v = self.parts(x)
+        attention = (q @ k.mT / DIM**0.5).softmax(-1)
+        if self.way == "before":
+            gate = -(attention * attention.log()).sum()
+            return self.out((attention @ v).transpose(1, 2).flatten(2)) * gate
+        if self.way == "set":
+            attention[:, :, 1] = 0
+        if self.way == "in place":
+            attention[:, :, 1].mul_(0.5)
+        other = attention.clone() if self.way == "copy" else attention
+        y = self.out((attention @ v).transpose(1, 2).flatten(2))
+        return y + (other @ v.flip(2)).transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("way", ["before", "copy"])
+def test_edits_that_would_not_reach_all_uses_of_attention_are_refused(way):
+    model, x = Twice(way).eval(), torch.randn(1, 6, WIDTH)
+    with capturing(model) as run:
+        model(x)
+    assert len(run.trace.stacks) == 1
+    with pytest.raises(EditError, match="reads its attention"), edited(model, Cut(layer=0, key=1)):
+        model(x)
+
+
+def test_attention_that_is_used_twice_is_edited_twice():
+    torch.manual_seed(0)
+    model = Twice("same").double().eval()
+    x = torch.randn(1, 6, WIDTH, dtype=torch.float64, requires_grad=True)
+    with torch.no_grad(), edited(model, Cut(layer=0, key=1)):
+        found = model(x)
+    with edited(model, Cut(layer=0, key=1)):
+        with_gradient = model(x)
+    q, k, v = model.parts(x)
+    keep = torch.arange(6) != 1
+    attention = (q @ k.mT / DIM**0.5)[..., keep].softmax(-1)
+    wanted = model.out((attention @ v[:, :, keep]).transpose(1, 2).flatten(2))
+    wanted = wanted + (attention @ v.flip(2)[:, :, keep]).transpose(1, 2).flatten(2)
+    torch.testing.assert_close(found, wanted.detach(), rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(with_gradient, wanted, rtol=1e-10, atol=1e-12)
+    gradients = [torch.autograd.grad(y.square().sum(), x)[0] for y in (with_gradient, wanted)]
+    torch.testing.assert_close(*gradients, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("way", ["set", "in place"])
+def test_attention_that_is_changed_in_place_is_refused(way):
+    model, x = Twice(way).eval(), torch.randn(1, 6, WIDTH)
+    with pytest.raises(CaptureError, match="changed by"), torch.no_grad(), capturing(model):
         model(x)

@@ -11,6 +11,7 @@ from weakref import ref
 import torch
 from torch import Tensor, nn
 
+from gattn.errors import EditError
 from gattn.models.doors.functions.mixing import mixed_key
 from gattn.models.doors.functions.multihead import Running
 
@@ -60,7 +61,9 @@ _CASTS = frozenset(
 class Source:
     """A softmax: its scores, the dimension of their keys, and the module that computed it.
 
-    `number` counts the softmaxes of one run of the module.
+    `number` counts the softmaxes of one run of the module. `read_by` names a function that read its
+    numbers before they met the values; where these were edited, `edited` holds them as the
+    `operand` of that product, or None if they were written into it.
     """
 
     module: nn.Module
@@ -70,6 +73,10 @@ class Source:
     key: int
     running: Running | None = None
     is_consumed: bool = False
+    is_edited: bool = False
+    read_by: str = ""
+    operand: ref[Tensor] | None = None
+    edited: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,8 +84,8 @@ class Followed:
     """A tensor with the numbers of a softmax.
 
     `scores` have its shape; `key` is the dimension of the keys, over which it sums to one. Where it
-    was `altered`, by the function of that name, it may be made of `others`, too; then `scores` is
-    the tensor itself. It is a `mixture` of heads and softmaxes if each key's numbers were only
+    was `altered`, by the function of that name, it may be made of `others`, too; then `scores` have
+    sizes alone. It is a `mixture` of heads and softmaxes if each key's numbers were only
     added up with weights that do not depend on the key.
     """
 
@@ -101,12 +108,22 @@ class Followed:
         is_mixture = self.is_mixture and key is not None
         altered = self.altered if self.altered and not (self.is_mixture > is_mixture) else what
         where = self.key if key is None else key
-        return replace(self, altered=altered, scores=result, key=where, is_mixture=is_mixture)
+        if result.is_floating_point() and not self.source.is_consumed:
+            self.source.read_by = self.source.read_by or what
+        sizes = torch.empty(result.shape, device="meta")
+        return replace(self, altered=altered, scores=sizes, key=where, is_mixture=is_mixture)
 
     def write(self, found: Product, weights: Tensor) -> None:
-        """Put edited attention into the tensors that hold it, which the model may return."""
+        """Put edited attention into the tensors that hold it, which the model may read or return.
+
+        Where gradients are taken of them, only functions that read them later get it.
+        """
+        weights = found.as_operand(weights)
+        self.source.operand = ref(found.operand)
+        if torch.is_grad_enabled() and found.operand.requires_grad:
+            self.source.edited = weights
+            return
         with torch.no_grad():
-            weights = found.as_operand(weights)
             found.operand.data.copy_(weights)
             whole = self.source.attention()
             if whole is not None and whole.shape == weights.shape:
@@ -115,13 +132,13 @@ class Followed:
 
 class _Thread(threading.local):
     def __init__(self) -> None:
-        self.known: dict[int, tuple[ref[Tensor], Followed]] = {}
+        self.known: dict[int, tuple[ref[Tensor], Followed, int]] = {}
 
 
 _thread = _Thread()
 
 
-def known() -> Mapping[int, tuple[ref[Tensor], Followed]]:
+def known() -> Mapping[int, tuple[ref[Tensor], Followed, int]]:
     """Return the tensors that are followed in this thread."""
     return _thread.known
 
@@ -134,7 +151,32 @@ def note(tensor: Tensor, followed: Followed) -> None:
         if name in where and where[name][0] is gone:
             del where[name]
 
-    where[name] = ref(tensor, forget), followed
+    where[name] = ref(tensor, forget), followed, _version(tensor)
+
+
+def _version(tensor: Tensor) -> int:
+    """Count the changes in place of a tensor, or of any that shares its memory."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _found(one: Any) -> Followed | None:
+    entry = _thread.known.get(id(one))
+    tensor = None if entry is None else entry[0]()
+    if entry is None or tensor is None or tensor is not one:
+        return None
+    _, followed, version = entry
+    if _version(tensor) != version:
+        return followed.altered_by("an operation in place", tensor)
+    return followed
+
+
+def forget_scores(source: Source) -> None:
+    """Let go of the scores of a softmax that has met its values."""
+    for name, (tensor, followed, version) in list(_thread.known.items()):
+        if followed.source is source:
+            empty = torch.empty(followed.scores.shape, device="meta")
+            _thread.known[name] = tensor, replace(followed, scores=empty), version
+    source.scores = torch.empty(source.scores.shape, device="meta")
 
 
 def found_in(
@@ -142,16 +184,54 @@ def found_in(
 ) -> tuple[int, Followed] | tuple[int, None]:
     """Find the first followed tensor among a function's operands, and its place among them."""
     for place, one in enumerate(operands(args, kwargs)):
-        entry = _thread.known.get(id(one))
-        if entry is not None and entry[0]() is one:
-            return place, entry[1]
+        followed = _found(one)
+        if followed is not None:
+            return place, followed
     return 0, None
+
+
+def with_edits(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[Any, Any] | None:
+    """Put edited attention in place of what a function reads of it later; None if it reads none."""
+    found: dict[int, Tensor] = {}
+    for one in operands(args, kwargs):
+        followed = _found(one)
+        if followed is None or not followed.source.is_edited:
+            continue
+        source = followed.source
+        if source.operand is None or source.operand() is not one:
+            if one.is_floating_point() and not followed.altered and not _is_written(source, one):
+                raise EditError(
+                    f"{type(source.module).__name__} reads its attention again after it met the "
+                    "values, from a copy that edits do not reach. Nothing more was edited."
+                )
+        elif source.edited is not None:
+            found[id(one)] = source.edited
+    if not found:
+        return None
+
+    def put(x: Any) -> Any:
+        if isinstance(x, (list, tuple)):
+            return type(x)(map(put, x))
+        return found.get(id(x), x)
+
+    return tuple(map(put, args)), {name: put(x) for name, x in kwargs.items()}
+
+
+def _is_written(source: Source, one: Tensor) -> bool:
+    """Return whether a tensor shares the memory that edited attention was written into."""
+    operand = None if source.operand is None else source.operand()
+    if source.edited is not None or operand is None:
+        return source.edited is None
+    whole = source.attention()
+    known = [x for x in (operand, whole) if x is not None]
+    own = one.untyped_storage().data_ptr()
+    return any(x.untyped_storage().data_ptr() == own for x in known)
 
 
 def all_found_in(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Followed]:
     """List what is followed among a function's operands."""
-    entries = [(one, _thread.known.get(id(one))) for one in operands(args, kwargs)]
-    return [entry[1] for one, entry in entries if entry is not None and entry[0]() is one]
+    found = (_found(one) for one in operands(args, kwargs))
+    return [one for one in found if one is not None]
 
 
 def operands(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -170,10 +250,10 @@ def carried(
         return replace(followed, dropout=_dropout(*args, **kwargs))
     scores = followed.scores
     if func in _CASTS and result.shape == scores.shape:
-        return replace(followed, scores=result) if followed.altered else followed
+        return followed
     name = getattr(func, "__name__", str(func))
     if not followed.is_mixture:
-        return replace(followed, scores=result)
+        return replace(followed, scores=torch.empty(result.shape, device="meta"))
     if func not in _SHAPES and func not in _GETTERS:
         mixtures = sum(one.is_mixture for one in all_found_in(args, kwargs))
         key = mixed_key(func, args, kwargs, followed.scores.shape, followed.key, mixtures, result)
@@ -183,7 +263,8 @@ def carried(
     key = _key(func, args, kwargs, followed, result)
     if key is None or (not followed.altered and scores.shape != result.shape):
         return followed.altered_by(name, result)
-    return replace(followed, scores=result if followed.altered else scores, key=key)
+    sizes = torch.empty(result.shape, device="meta")
+    return replace(followed, scores=sizes if followed.altered else scores, key=key)
 
 
 def _dropout(

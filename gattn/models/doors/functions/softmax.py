@@ -6,6 +6,7 @@ then is it known to be attention, with its values and its output.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from typing import Any
 from weakref import ref
@@ -13,14 +14,17 @@ from weakref import ref
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from gattn.errors import EditError
 from gattn.models.doors.functions.following import (
     Followed,
     Source,
     all_found_in,
     carried,
+    forget_scores,
     found_in,
     known,
     note,
+    with_edits,
 )
 from gattn.models.doors.functions.multihead import running
 from gattn.models.doors.functions.products import Product, product
@@ -62,6 +66,11 @@ def _alone(source: Source, attention: Tensor) -> Tensor:
         weights=attention,
         running=source.running,
     )
+    warnings.warn(
+        f"{type(source.module).__name__} mixes the attention of heads, or of several softmaxes, "
+        "before it meets the values: what is shown and edited are the softmaxes.",
+        stacklevel=4,
+    )
     found = handed(call)
     return attention if found is None or call.weights is None else call.weights
 
@@ -71,6 +80,8 @@ def follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     place, followed = found_in(args, kwargs)
     if followed is None:
         return func(*args, **kwargs)
+    if followed.source.is_edited and (edited := with_edits(args, kwargs)) is not None:
+        return func(*edited[0], **edited[1])
     with inside():
         result = func(*args, **kwargs)
         if not isinstance(result, Tensor):
@@ -106,10 +117,17 @@ def _seen(followed: Followed, found: Product, result: Tensor) -> Tensor:
         dropout=followed.dropout,
         running=source.running,
     )
-    plain = found.weights
-    if handed(call) is None or call.output is found.output:
+    changed = handed(call)
+    forget_scores(source)
+    if changed is None or call.output is found.output:
         return result
-    if call.weights is not None and plain is not None:
+    source.is_edited = True
+    if source.read_by:
+        raise EditError(
+            f"{type(source.module).__name__} reads its attention by {source.read_by} before it "
+            "meets the values, where an edit does not reach. Nothing was edited."
+        )
+    if call.weights is not None:
         followed.write(found, call.weights)
     return found.restored(call.output)
 

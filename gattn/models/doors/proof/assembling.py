@@ -125,6 +125,11 @@ def assembled(lead: tuple[int, ...], queries: Tokens, keys: Tokens, *, is_cross:
     layout, first = _folded(lead, element)
     sequences = _of(first, queries.sequences, keys.sequences)
     of_queries, of_keys = (_in_order(side, first, sequences) for side in (queries, keys))
+    if of_keys is not None and not is_cross and _has_keys_first(of_keys):
+        # Keys of a cache, say, come before those of the tokens: all are counted as they come.
+        count = of_keys.shape[1]
+        is_cross, of_keys, keys = True, None, replace(keys, count=count)
+    _check_apart(of_queries, sequences)
     counts = [queries.count, keys.count]
     if is_cross or of_queries is None or of_keys is None:
         for n, of_side in enumerate((of_queries, of_keys)):
@@ -142,6 +147,24 @@ def assembled(lead: tuple[int, ...], queries: Tokens, keys: Tokens, *, is_cross:
         queries.grid or keys.grid,
     )
     return replace(layout, tokens=known)
+
+
+def _has_keys_first(of_keys: Tensor) -> bool:
+    """Return whether some key that stands for no token comes before one that does."""
+    has_none = (of_keys < 0).cumsum(1) > 0
+    return bool((has_none & (of_keys >= 0)).any()) and len(of_keys) == len(of_keys.unique(dim=0))
+
+
+def _check_apart(of_queries: Tensor | None, sequences: Tensor) -> None:
+    """Refuse elements with the same queries, such as those of a batch that a model makes itself."""
+    for one in sequences.unique().tolist() if of_queries is not None else ():
+        own = of_queries[sequences == one] if of_queries is not None else sequences
+        own = own[own >= 0]
+        if len(own) > len(own.unique()):
+            raise UnprovedError(
+                "it attends from the same tokens several times at once, as in a batch that the "
+                "model makes itself, or in windows that overlap"
+            )
 
 
 def _without_token(sides: tuple[Tensor, ...], sequences: Tensor, count: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from threading import RLock
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -19,11 +19,11 @@ from gattn.models.doors.attaching import attached
 from gattn.models.doors.functions.raw_call import RawCall, observed
 from gattn.models.doors.preflight import _like, _random_numbers_kept
 from gattn.models.doors.proof.assembling import AcrossBatchError
-from gattn.models.doors.proof.batches import Batches, size_of
+from gattn.models.doors.proof.batches import Batches
 from gattn.models.doors.proof.kernels import Kernels
 from gattn.models.doors.proof.probing import UnprovedError
-from gattn.models.doors.proof.probing.alike import Alike, forms, shapes
-from gattn.models.doors.proof.probing.replaying import Replays, Site, Sites, kept
+from gattn.models.doors.proof.probing.alike import Alike, shapes
+from gattn.models.doors.proof.probing.replaying import Replays, Site, Sites, fresh, kept
 from gattn.models.doors.proof.probing.walking import Given, Run, Walk
 from gattn.models.doors.proof.solving import Solver, wanted
 from gattn.models.read.layouts import Layout, usual
@@ -55,11 +55,8 @@ class Plan:
         Whether torch's own fast path would compute some of its attention, which shows nothing.
     is_nested : bool
         Whether the inputs are nested tensors, whose attention doors read sequence by sequence.
-    batch_dim : int, optional
-        If all calls attend from (batch, heads, tokens, .) to the same tokens, which dimension of
-        the inputs is the batch: the plan then holds for inputs of other sizes.
-    batch, general : int, Plan, optional
-        How many elements the batch has, where the other plan was made for inputs of other sizes.
+    is_stale : bool
+        Whether a call came that was not proved, so that the model is proved anew.
     replays : int
         How many runs of parts of the model it took.
     """
@@ -71,9 +68,7 @@ class Plan:
     altered: set[Place] = field(default_factory=set)
     has_fast_path: bool = False
     is_nested: bool = False
-    batch_dim: int | None = None
-    batch: int = 0
-    general: Plan | None = None
+    is_stale: bool = False
     replays: int = 0
 
     def layout(self, name: str, ordinal: int, lead: tuple[int, ...]) -> Layout | None:
@@ -93,34 +88,29 @@ class Plan:
         """
         if self.is_nested:
             return None
+        shown = name or "the model itself"
         if self.refused:
             raise CaptureError(f"{_REFUSED}: {self.refused}.")
         place = name, ordinal
-        if self.batch:
-            if place in self.sites and len(lead) == 2 and lead[0] == self.batch:
-                return Layout(heads=(1,))
-            if self.general is not None:
-                self.general.batch_dim = None
-            raise CaptureError(
-                f"{name} attends in another way to inputs of this shape than to those that the "
-                "model was proved on: call it once more, and it is proved on these."
-            )
         if place in self.reasons:
-            raise CaptureError(f"The attention of {name} cannot be read: {self.reasons[place]}.")
+            raise CaptureError(f"The attention of {shown} cannot be read: {self.reasons[place]}.")
         found = [layout for sizes, layout in self.layouts.get(place, ()) if sizes == lead]
         if not found:
+            self.is_stale = True  # The next call is proved anew.
             raise CaptureError(
-                f"{name} attends in another way than when the model was proved on the same kind of "
-                f"inputs: a call with the leading sizes {lead} did not run then."
+                f"{shown} attends in another way than when the model was proved on such inputs: a "
+                f"call with the leading sizes {lead} did not run then. Call it again, and it is "
+                "proved anew."
             )
         if any(not _is_same(layout, found[0]) for layout in found[1:]):
             raise CaptureError(
-                f"{name} runs several times, and attends to other tokens each time, which is not "
+                f"{shown} runs several times, and attends to other tokens each time, which is not "
                 "read here."
             )
         return found[0]
 
 
+_MOST_PLANS = 64
 _REFUSED = "What this model attends to cannot be proved, and is not shown on a guess"
 _lock = RLock()
 _plans: WeakKeyDictionary[nn.Module, dict[object, Plan]] = WeakKeyDictionary()
@@ -151,14 +141,12 @@ def plan_of(
         is_nested = any(isinstance(x, Tensor) and x.is_nested for x in tree_leaves(given))
         kind = name, model.training, "nested" if is_nested else shapes(given)
         known = _plans.setdefault(model, {})
-        if kind in known:
+        if kind in known and not known[kind].is_stale:
             return known[kind]
-        general = name, model.training, forms(given)
-        found = known.get(general)
-        if is_nested or found is None or found.batch_dim is None:
-            known[kind] = known[general] = _proved(model, name, given)
-            return known[kind]
-        return replace(found, batch=size_of(given, found.batch_dim), general=found)
+        known[kind] = _proved(model, name, given)
+        while len(known) > _MOST_PLANS:
+            del known[next(iter(known))]
+        return known[kind]
 
 
 def _proved(model: nn.Module, name: str, given: Given) -> Plan:
@@ -240,7 +228,7 @@ class _Proof:
         """Run the model on copies of its inputs, with the same random numbers each time."""
         random.seed(0)
         torch.manual_seed(0)
-        args, kwargs = kept(self._given)
+        args, kwargs = fresh(kept(self._given))
         return self._called(*args, **kwargs)
 
     def _plain(self, needed: Mapping[Place, Run]) -> tuple[dict[Place, Given], Any]:
@@ -282,10 +270,6 @@ class _Proof:
                 break
         best = max(tried, key=lambda one: (one[0], len(one[1]), -len(one[2])))
         self._plan.layouts, self._plan.reasons = best[1], best[2]
-        size = size_of(self._given, dim)
-        found = [one for some in best[1].values() for one in some]
-        if is_good and all(_is_usual(lead, layout, size) for lead, layout in found):
-            self._plan.batch_dim = dim
         for site in sites:
             self._trust(site)
         for mixed in self._mixed.values():
@@ -335,14 +319,6 @@ def _refuse_numbers(
         if other is not None:
             reasons[place] = f"its tokens cannot be matched with those of {other[0]}"
             del layouts[place]
-
-
-def _is_usual(lead: tuple[int, ...], layout: Layout, batch: int) -> bool:
-    """Return whether a call attends from (batch, heads, tokens, .) to the same tokens."""
-    known = layout.tokens
-    if layout.split or known is None or known.is_told or known.is_cross or len(lead) != 2:
-        return False
-    return lead[0] == batch and known.sequences == tuple(range(batch))
 
 
 def _is_same(one: Layout, other: Layout) -> bool:

@@ -130,6 +130,7 @@ class Solver:
     def __init__(self, model: nn.Module, replays: Replays, alike: Alike) -> None:
         self._model, self._replays, self._alike = model, replays, alike
         self._known: dict[object, list[Inputs]] = {}
+        self._first: dict[object, Site] = {}
 
     def layout(self, site: Site, batches: Batches) -> tuple[Layout, bool]:
         """Prove the layout of a call; also say whether its tokens and batch are settled."""
@@ -169,16 +170,18 @@ class Solver:
 
     def _all(self, site: Site) -> Iterator[Inputs]:
         """Try the inputs of the attending module, and then of the runs before and around it."""
-        for level, run in enumerate(site.chain):
+        for level in range(len(site.chain)):
             name = kind(site, level, self._model, self._alike)
             known = self._known.setdefault(name, [])
+            first = self._first.setdefault(name, site)  # Its inputs were kept.
+            run = first.chain[level]
             yield from known
-            runs = [*_near(site, level), run] if level else [run]
-            if not level and self._replays.has_no_source(run):  # It embeds ids, and attends itself.
-                runs += _near(site, level)
+            runs = [*_near(first, level), run] if level else [run]
+            if not level and not self._replays.sources(run):  # It embeds ids, and attends itself.
+                runs += _near(first, level)
             for one in runs[len(known) :]:
                 try:
-                    known.append(self._tried(site, level, one))
+                    known.append(self._tried(first, level, one))
                 except UnprovedError as error:
                     known.append(Inputs(one, None, None, failure=str(error)))
                 yield known[-1]

@@ -58,11 +58,3 @@ def shapes(given: Any) -> object:
     return str(form), tuple(
         (tuple(x.shape), x.dtype) if isinstance(x, Tensor) else _described(x) for x in leaves
     )
-
-
-def forms(given: Any) -> object:
-    """Describe what a module is given as `shapes` does, but for the sizes of tensors."""
-    leaves, form = tree_flatten(given)
-    return str(form), tuple(
-        (x.dim(), x.dtype) if isinstance(x, Tensor) else _described(x) for x in leaves
-    )

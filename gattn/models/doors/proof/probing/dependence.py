@@ -138,14 +138,15 @@ def _note_spread(found: Dependence, probe: Probe) -> None:
 
 
 def plainly(shape: tuple[int, ...], lead: tuple[int, ...], probe: Probe) -> Dependence | None:
-    """Prove by two runs that (batch, tokens, channels) is attended to as (batch, heads, tokens, .).
+    """Prove that (batch, tokens, channels) is attended to as (batch, heads, tokens, .).
 
-    In each of them another half of the tokens is marked. Returns None if that is not so.
+    In each run the tokens are marked whose number has a certain bit, or has not: each token is told
+    from every other. Returns None if that is not so.
     """
     batch, tokens, _ = shape
-    order = torch.randperm(batch * tokens, generator=torch.Generator().manual_seed(0))
-    half = (order < batch * tokens // 2).reshape(batch, tokens)
-    for marks in (half, ~half):
+    number = torch.arange(batch * tokens).reshape(batch, tokens)
+    bits = [(number >> n) & 1 > 0 for n in range(max(batch * tokens - 1, 1).bit_length())]
+    for marks in (*bits, *(~bit for bit in bits)):
         wanted = marks[:, None].expand(batch, lead[1], tokens).reshape(-1, tokens)
         for seen, known in _both(probe(marks[..., None])):
             if seen.shape != wanted.shape or bool(((seen != wanted) & known).any()):

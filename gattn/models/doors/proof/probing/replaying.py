@@ -143,10 +143,6 @@ class Replays:
         """Return the floating-point tensors that a run was given."""
         return sources(self._given[run.place])
 
-    def has_no_source(self, run: Run) -> bool:
-        """Return whether a run is known to be given no floating-point tensor."""
-        return run.place in self._given and not self.sources(run)
-
     def reached(self, site: Site, level: int, inject: Run, source: int, marks: Tensor) -> Reached:
         """Run the module at a level of a site's chain, with NaN in a source of an inner run.
 
@@ -189,7 +185,7 @@ class Replays:
                 return replaced(given, *shared[0])
             return replaced(given, *shared[0]) if shared and inject.around is outer else None
 
-        args, kwargs = _fresh(self._given[outer.place])
+        args, kwargs = fresh(self._given[outer.place])
         self.count += 1
         # Models fail on NaN in many ways; calls that were not reached are not proved.
         with suppress(Stop, Exception), _quietly(), self._walk.following(entered), observed(see):
@@ -208,12 +204,16 @@ def _numbers(outer: Run) -> dict[str, int]:
     return found
 
 
-def _fresh(given: Given) -> Given:
+def fresh(given: Given) -> Given:
     """Copy what a run was given, but for tensors: a run may change caches."""
 
     def copied(x: Any) -> Any:
         if isinstance(x, (Tensor, nn.Module, int, float, str, bool, type(None))):
             return x
+        if isinstance(x, torch.Generator):
+            twin = torch.Generator(x.device)
+            twin.set_state(x.get_state())
+            return twin
         try:
             return copy.deepcopy(x)
         except Exception:
