@@ -30,6 +30,11 @@ class Modules:
         self._kinds = kinds(model)
         self._homes: dict[str, str] = {}
 
+    @property
+    def ids(self) -> Collection[int]:
+        """The identities of all modules."""
+        return self._names.keys()
+
     def owns(self, module: nn.Module) -> bool:
         """Return whether a module is a part of the model."""
         return id(module) in self._names

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterable
 from typing import Any
 
 from torch import nn
@@ -32,10 +33,12 @@ class Runs(threading.local):
         self._softmaxes[id(module)] = count + 1
         return count
 
-    def clear(self) -> None:
-        """Forget all runs: a backward pass may run parts of modules again."""
-        self._calls.clear()
-        self._softmaxes.clear()
+    def clear(self, ids: Iterable[int]) -> None:
+        """Forget the runs of some modules: a backward pass may run parts of them again."""
+        if self._calls or self._softmaxes:
+            for one in ids:
+                self._calls.pop(one, None)
+                self._softmaxes.pop(one, None)
 
 
 runs = Runs()

@@ -149,6 +149,15 @@ class Tracker:
         """
         return None
 
+    def reads(self, module: nn.Module, lead: Sequence[int]) -> bool:
+        """Return whether attention that does not come through transformers' interface is read.
+
+        It is not proved here, so it must look like nothing else: torch's own multi-head attention,
+        or (batch, heads, queries, keys) in a module that is named so. A router's softmax is none.
+        """
+        is_named = "Attention" in type(module).__name__ and len(lead) == 2
+        return is_named or isinstance(module, nn.MultiheadAttention)
+
     def is_altered(self, module: nn.Module, number: int) -> bool:
         """Return whether a softmax of a module is altered before it meets its values."""
         return False

@@ -224,7 +224,7 @@ def edited(
     Parameters
     ----------
     model : nn.Module
-        A transformers model.
+        A transformers model, or any other PyTorch model, as in `gattn.capturing`.
     *edits : Edit
         `Cut`, `Scale`, `Restrict`, `Use`, `Swap`; those of a head apply in this order, except that
         all that change who may attend to whom, or the scores, come before those that change
@@ -248,7 +248,7 @@ def edited(
     """
     if not isinstance(model, nn.Module):
         raise ModelError(
-            f"edited takes a transformers model, not {type(model).__name__}; "
+            f"edited takes a PyTorch model, not {type(model).__name__}; "
             "gattn.load_model(name) loads one."
         )
     check_edits(edits)

@@ -164,6 +164,8 @@ def handed(call: RawCall) -> SeenCall | None:
             "the model on a batch instead."
         )
     tracker = next(calls.tracker for calls, _ in present() if calls.owns(call.module))
+    if not tracker.reads(call.module, call.lead):
+        return None
     layout = tracker.layout(call.module, call.ordinal, call.lead) or usual(
         call.lead, None if call.running is None else call.running.heads
     )

@@ -29,10 +29,18 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
         with without_contexts():
             prove(model)
         if missed := unseen(model):
-            warnings.warn(
-                f"{len(missed)} modules of {type(model).__name__} do not show their attention, "
-                f"such as {missed[0]}: gattn can neither show nor edit it.",
-                stacklevel=4,
-            )
+            _warn(model, missed)
+    parts = unseen(model) if is_transformers(model) and routes(model) else []
     with context.watching(model), attached(model, context, plan_of) as calls:
         yield calls
+        shown = calls.last.layers.shown
+    if shown and (missed := [part for part in parts if part.split(" (")[0] not in shown]):
+        _warn(model, missed)
+
+
+def _warn(model: nn.Module, missed: list[str]) -> None:
+    warnings.warn(
+        f"{len(missed)} modules of {type(model).__name__} do not show their attention, such as "
+        f"{missed[0]}: gattn can neither show nor edit it.",
+        stacklevel=5,
+    )
