@@ -136,7 +136,7 @@ figure, axes = plt.subplots(1, 3, figsize=(15, 4.8), layout="constrained")
 for head, ax in enumerate(axes[:2]):
     named = replace(trace[stack][1, head], tokens=tuple(words), query_tokens=tuple(translation))
     named.draw("matrix", ax=ax)
-picture = axes[2].imshow(lost, cmap="magma_r", vmin=0, vmax=1)
+picture = axes[2].imshow(lost.numpy(), cmap="magma_r", vmin=0, vmax=1)
 axes[2].set_xticks(range(LENGTH), words, rotation=90)
 axes[2].set_yticks(range(LENGTH), translation)
 axes[2].set_title("probability lost when the edge is cut")
