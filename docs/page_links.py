@@ -13,7 +13,7 @@ import gattn
 LISTS = {
     "start": "guide",
     "concepts/index": "token_graphs\nweight_functions\nnormalizers\ngraphs\nedits\nengines",
-    "coming_from/index": "bertviz\ncircuitsvis\ntransformer_lens\ntorch_geometric",
+    "coming_from/index": "bertviz\ncircuitsvis\ntransformer_lens\ntorch_geometric\ntimm\ncaptum",
     "analyses": "analyses/*",
     "drawing": "drawing/one_head\ndrawing/all_heads\ndrawing/where\ndrawing/flow\ndrawing/page",
 }

@@ -18,13 +18,18 @@ class WrongError(Exception):
 
 
 def compare(
-    captured: Captured, given: list[Heads | None], inputs: dict[str, Any], is_routed: bool
+    captured: Captured,
+    given: list[Heads | None],
+    inputs: dict[str, Any],
+    is_routed: bool,
+    beside: int = 0,
 ) -> float:
     """Find each of the model's attentions among those captured, and no others.
 
-    Models that do not route their attention may return only some of it.
+    Models that do not route their attention may return only some of it, and `beside` are modules
+    of torch's own attention, which models never return: theirs is dropped from what was captured.
     """
-    if len(captured) < len(given) or (is_routed and len(captured) > len(given)):
+    if len(captured) < len(given) or (is_routed and len(captured) > len(given) + beside):
         raise WrongError(f"{len(captured)} layers were captured, and the model has {len(given)}")
     left, largest = dict(captured), 0.0
     for number, own in enumerate(given):
@@ -40,6 +45,8 @@ def compare(
             )
         largest = max(largest, errors[place])
         del left[place]
+    for place in left if is_routed else ():  # Nothing may come after a head that pools.
+        del captured[place]
     return largest
 
 

@@ -86,11 +86,14 @@ def _in_options(message: str, options: Mapping[str, object]) -> str:
 
 @contextmanager
 def _short_warnings() -> Iterator[None]:
-    """Print warnings in one line, without the place in the code."""
+    """Print warnings in one line, without the place in the code; not what libraries deprecate."""
+
+    def show(message: Warning | str, category: type[Warning], *_: object, **__: object) -> None:
+        if issubclass(category, UserWarning):
+            print(f"gattn: warning: {_one_line(str(message))}", file=sys.stderr)
+
     with warnings.catch_warnings():
-        warnings.showwarning = lambda message, *_, **__: print(
-            f"gattn: warning: {_one_line(str(message))}", file=sys.stderr
-        )
+        warnings.showwarning = show
         yield
 
 

@@ -163,6 +163,11 @@ class AnyTracker(Tracker):
         """Return True: what does not look like attention is refused by its proof."""
         return True
 
+    @property
+    def proves(self) -> bool:
+        """Whether attention that is seen by torch's functions is proved."""
+        return True
+
     def is_altered(self, module: nn.Module, number: int) -> bool:
         """Return whether a softmax of a module is altered before it meets its values."""
         return self.plan is not None and (self.modules.name(module), number) in self.plan.altered

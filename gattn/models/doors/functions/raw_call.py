@@ -152,6 +152,9 @@ def handed(call: RawCall) -> SeenCall | None:
     if observer is not None:
         observer(call)
         return None
+    tracker = next(calls.tracker for calls, _ in present() if calls.owns(call.module))
+    if not tracker.reads(call.module, call.lead):
+        return None
     if call.altered:
         raise CaptureError(
             f"In {type(call.module).__name__} the attention is changed by {call.altered} between "
@@ -163,9 +166,6 @@ def handed(call: RawCall) -> SeenCall | None:
             f"{type(call.module).__name__} attends inside torch.vmap, which hides its batch: run "
             "the model on a batch instead."
         )
-    tracker = next(calls.tracker for calls, _ in present() if calls.owns(call.module))
-    if not tracker.reads(call.module, call.lead):
-        return None
     layout = tracker.layout(call.module, call.ordinal, call.lead) or usual(
         call.lead, None if call.running is None else call.running.heads
     )
@@ -176,7 +176,12 @@ def handed(call: RawCall) -> SeenCall | None:
         return before[0]
 
     plain = call.output
-    found = take_part(call.module, call.value, seen)
+    try:
+        found = take_part(call.module, call.value, seen)
+    except CaptureError:
+        if tracker.proves:
+            raise
+        return None  # Beside transformers' interface; when the context closes, a warning names it.
     if found is None:
         return None
     output = layout.unfold(found.output.transpose(1, 2), call.lead)

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import prod
 from threading import RLock
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -283,6 +284,14 @@ class _Proof:
         module = site.module
         if not isinstance(module, nn.MultiheadAttention):
             return
+        for lead, layout in self._plan.layouts.get(site.place, ()):
+            if prod((layout.split or lead)[n] for n in layout.heads) != module.num_heads:
+                del self._plan.layouts[site.place]
+                self._plan.reasons[site.place] = (
+                    "it attends from the same tokens several times at once, as in a batch that the "
+                    "model makes itself"
+                )
+                return
         if (
             site.place not in self._plan.layouts
             or module.bias_k is not None

@@ -130,7 +130,10 @@ class Solver:
     def __init__(self, model: nn.Module, replays: Replays, alike: Alike) -> None:
         self._model, self._replays, self._alike = model, replays, alike
         self._known: dict[object, list[Inputs]] = {}
-        self._first: dict[object, Site] = {}
+        self._first: dict[object, Site] = {}  # Those whose inputs were kept, as by `wanted`.
+        for site in replays.sites:
+            for level in range(len(site.chain)):
+                self._first.setdefault(kind(site, level, model, alike), site)
 
     def layout(self, site: Site, batches: Batches) -> tuple[Layout, bool]:
         """Prove the layout of a call; also say whether its tokens and batch are settled."""
@@ -173,7 +176,7 @@ class Solver:
         for level in range(len(site.chain)):
             name = kind(site, level, self._model, self._alike)
             known = self._known.setdefault(name, [])
-            first = self._first.setdefault(name, site)  # Its inputs were kept.
+            first = self._first[name]
             run = first.chain[level]
             yield from known
             runs = [*_near(first, level), run] if level else [run]

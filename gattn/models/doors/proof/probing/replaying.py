@@ -135,7 +135,7 @@ class Replays:
         given: dict[tuple[str, int], Given],
         sites: Sequence[Site],
     ) -> None:
-        self._model, self._walk, self._given, self._sites = model, walk, given, sites
+        self._model, self._walk, self._given, self.sites = model, walk, given, sites
         self._known: dict[object, dict[Site, Reached]] = {}
         self.count = 0
 
@@ -161,7 +161,7 @@ class Replays:
     def _run(self, outer: Run, inject: Run, source: int, marks: Tensor) -> dict[Site, Reached]:
         waiting = {
             (one.module, one.counts[one.chain.index(outer)]): one
-            for one in self._sites
+            for one in self.sites
             if outer in one.chain
         }
         found: dict[Site, Reached] = {}
