@@ -66,13 +66,15 @@ def _alone(source: Source, attention: Tensor) -> Tensor:
         weights=attention,
         running=source.running,
     )
+    found = handed(call)
+    if found is None:
+        return attention
     warnings.warn(
         f"{type(source.module).__name__} mixes the attention of heads, or of several softmaxes, "
         "before it meets the values: what is shown and edited are the softmaxes.",
         stacklevel=4,
     )
-    found = handed(call)
-    return attention if found is None or call.weights is None else call.weights
+    return attention if call.weights is None else call.weights
 
 
 def follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
