@@ -425,6 +425,7 @@ class Changed(Layer):
         (lambda a: F.layer_norm(a, (6,)), "layer_norm"),
         (lambda a: a.masked_fill(a < 0.1, 0), "masked_fill"),
         (lambda a: a.cumsum(-1), "cumsum"),
+        (lambda a: torch.div(torch.tensor(0.01), a + a), "div"),
     ],
 )
 def test_attention_that_becomes_something_else_is_refused(change, name):

@@ -125,7 +125,7 @@ class Batch:
         if shares is None:
             return Belonging([texts + n for n in range(count)], [0] * count)
         owner = [text for text, share in enumerate(shares) for _ in range(share)]
-        return _ranked([owner[n * units // count] for n in range(count)])
+        return ranked([owner[n * units // count] for n in range(count)])
 
     def _medium(self, kind: str) -> tuple[str, Tensor | None]:
         """Find the tensor in which a stack's images or sounds came, if it is a single one."""
@@ -205,7 +205,8 @@ def _folded(count: int, rows: int | None) -> Belonging | None:
     return Belonging([n // each for n in range(count)], [n % each for n in range(count)])
 
 
-def _ranked(sequences: list[int]) -> Belonging:
+def ranked(sequences: list[int]) -> Belonging:
+    """Count the elements that belong to the same sequence."""
     seen: dict[int, int] = {}
     ranks = []
     for sequence in sequences:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from gattn.errors import CaptureError
 from gattn.models.hugging_face.given import Given, arguments
-from gattn.models.hugging_face.media import Belonging
+from gattn.models.hugging_face.media import Belonging, ranked
 from gattn.models.read.following import Progress
 from gattn.models.read.layouts import Layout
 from gattn.models.read.modules import Modules
@@ -202,8 +202,7 @@ class AnyTracker(Tracker):
         if call.tokens is None:
             count = len(call.query)
             return Belonging(list(range(count)), [0] * count)
-        sequences = list(call.tokens.sequences)
-        return Belonging(sequences, [sequences[:n].count(one) for n, one in enumerate(sequences)])
+        return ranked(list(call.tokens.sequences))
 
     def generates(self, length: int) -> bool:
         """Return whether a call's tokens were generated: that is not known here."""

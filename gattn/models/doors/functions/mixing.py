@@ -47,7 +47,8 @@ def mixed_key(
     elif name in _SCALES:
         factors = [x for x in given if x.shape != size]
         is_even = all(x.dim() < len(size) - key or x.shape[key - len(size)] == 1 for x in factors)
-        is_mixture = len(factors) == len(given) - 1 and is_even
+        is_divisor = "div" in name and isinstance(args[0], Tensor) and args[0].shape != size
+        is_mixture = len(factors) == len(given) - 1 and is_even and not is_divisor
     elif name == "linear":
         is_mixture = is_parameter and key != len(size) - 1
     elif name in _CONVOLUTIONS:
