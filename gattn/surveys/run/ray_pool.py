@@ -190,6 +190,8 @@ def _rows(
         num_gpus=pool.num_gpus,
     )
     dataset.context.enable_progress_bars = False
+    # By default Ray ends a run in which no part was finished for half an hour.
+    dataset.context.execution_no_progress_timeout_s = -1
     yield from dataset.iter_rows()
 
 
