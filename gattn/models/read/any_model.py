@@ -159,7 +159,7 @@ class AnyTracker(Tracker):
             return None
         return self.plan.layout(self.modules.name(module), part, tuple(lead))
 
-    def reads(self, module: nn.Module, lead: Sequence[int]) -> bool:
+    def reads(self, module: nn.Module, lead: Sequence[int], *, over_last: bool = True) -> bool:
         """Return True: what does not look like attention is refused by its proof."""
         return True
 

@@ -149,7 +149,7 @@ class Tracker:
         """
         return None
 
-    def reads(self, module: nn.Module, lead: Sequence[int]) -> bool:
+    def reads(self, module: nn.Module, lead: Sequence[int], *, over_last: bool = True) -> bool:
         """Return whether attention that does not come through transformers' interface is read.
 
         It is not proved here, so it must be torch's own multi-head attention.

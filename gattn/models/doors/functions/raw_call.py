@@ -51,6 +51,8 @@ class RawCall:
         The function that changed the attention between softmax and values, if one did.
     number : int, optional
         How many softmaxes came before one that was altered, within one run of the module.
+    over_last : bool
+        Whether the softmax was taken over the last dimension.
     """
 
     module: nn.Module
@@ -68,6 +70,7 @@ class RawCall:
     running: Running | None = None
     altered: str = ""
     number: int | None = None
+    over_last: bool = True
 
     def __post_init__(self) -> None:
         self.ordinal = runs.next(self.module)
@@ -153,7 +156,7 @@ def handed(call: RawCall) -> SeenCall | None:
         observer(call)
         return None
     tracker = next(calls.tracker for calls, _ in present() if calls.owns(call.module))
-    if not tracker.reads(call.module, call.lead):
+    if not tracker.reads(call.module, call.lead, over_last=call.over_last):
         return None
     if call.altered:
         raise CaptureError(

@@ -9,12 +9,12 @@ from contextlib import contextmanager
 from torch import nn
 
 from gattn.models.doors.attaching import attached
-from gattn.models.doors.attending import routes, unseen
-from gattn.models.doors.preflight import prove
+from gattn.models.doors.attending import unseen
+from gattn.models.doors.proof.kinds import kinds_of
 from gattn.models.doors.proof.plan import plan_of
 from gattn.models.load.loading import as_written, is_transformers
 from gattn.models.watch.calls import Calls
-from gattn.models.watch.contexts import Context, without_contexts
+from gattn.models.watch.contexts import Context
 
 
 @contextmanager
@@ -22,16 +22,13 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
     """Let a context take part in each call of the model.
 
     Contexts nest, and take part only in calls of their own thread or task, and of those that copy
-    its context variables. A model that does not route its attention is proved first.
+    its context variables. Whatever does not come through
+    transformers' interface is proved when the model is called.
     """
     model = as_written(model)
-    if is_transformers(model) and not routes(model):
-        with without_contexts():
-            prove(model)
-        if missed := unseen(model):
-            _warn(model, missed)
-    parts = unseen(model) if is_transformers(model) and routes(model) else []
-    with context.watching(model), attached(model, context, plan_of) as calls:
+    is_transformer = is_transformers(model)
+    parts, prove = (unseen(model), kinds_of) if is_transformer else ([], plan_of)
+    with context.watching(model), attached(model, context, prove) as calls:
         yield calls
         shown = calls.last.layers.shown
     if shown and (missed := [part for part in parts if part.split(" (")[0] not in shown]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
@@ -18,9 +18,9 @@ from torch.utils._pytree import tree_leaves
 from gattn.errors import CaptureError
 from gattn.models.doors.attaching import attached
 from gattn.models.doors.functions.raw_call import RawCall, observed
-from gattn.models.doors.preflight import _like, _random_numbers_kept
 from gattn.models.doors.proof.assembling import AcrossBatchError
 from gattn.models.doors.proof.batches import Batches
+from gattn.models.doors.proof.copies import copied, random_numbers_kept
 from gattn.models.doors.proof.kernels import Kernels
 from gattn.models.doors.proof.probing import UnprovedError
 from gattn.models.doors.proof.probing.alike import Alike, shapes
@@ -157,8 +157,8 @@ def _proved(model: nn.Module, name: str, given: Given) -> Plan:
     if any(x.is_nested for x in tensors):
         return Plan(is_nested=True)
     try:
-        with without_contexts(), outside(), _random_numbers_kept(model), torch.no_grad():
-            twin = _like(model)
+        with without_contexts(), outside(), random_numbers_kept(model), torch.no_grad():
+            twin = copied(model)
             with attached(twin, Context()):
                 return _Proof(twin, name, given).plan()
     except (MemoryError, torch.OutOfMemoryError):
@@ -170,8 +170,25 @@ def _proved(model: nn.Module, name: str, given: Given) -> Plan:
         return Plan(refused=f"a copy of it, run to prove what its attention means, failed ({said})")
 
 
+def proof_of_copy(
+    copy: nn.Module, name: str, given: Given, is_open: Callable[[RawCall], bool]
+) -> tuple[Plan, list[tuple[nn.Module, Place]]]:
+    """Prove the open calls of a copy of a model, which doors see; also say which these are."""
+    proof = _Proof(copy, name, given, is_open)
+    plan = proof.plan()
+    return plan, [(site.module, site.place) for site in proof.open]
+
+
 class _Proof:
-    def __init__(self, model: nn.Module, name: str, given: Given) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        name: str,
+        given: Given,
+        is_open: Callable[[RawCall], bool] = lambda call: True,
+    ) -> None:
+        self._is_open = is_open
+        self.open: list[Site] = []
         self._model, self._called, self._given = model, model.get_submodule(name), kept(given)
         self._walk = Walk(model)
         self._alike = Alike()
@@ -183,7 +200,7 @@ class _Proof:
         sites, watched = self._watched()
         if plan.refused:
             return plan
-        needed = wanted(sites, self._model, self._alike)
+        needed = wanted(self.open, self._model, self._alike)
         places, plain = self._plain(needed)
         if not _are_same(watched, plain):
             plan.refused = "its output changes while its attention is watched"
@@ -191,7 +208,7 @@ class _Proof:
         plan.sites = [site.place for site in sites]
         replays = Replays(self._model, self._walk, places, sites)
         solver = Solver(self._model, replays, self._alike)
-        self._solve(sites, solver, places)
+        self._solve(self.open, solver, places)
         plan.replays = replays.count
         return plan
 
@@ -213,6 +230,8 @@ class _Proof:
         def see(call: RawCall) -> None:
             kernels.claim()
             sites(call)
+            if self._is_open(call):
+                self.open.append(sites.found[-1])
             if call.number is not None:
                 place = sites.found[-1].place
                 self._plan.altered.add((place[0], call.number))
