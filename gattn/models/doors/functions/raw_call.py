@@ -153,7 +153,7 @@ def handed(call: RawCall) -> SeenCall | None:
         observer(call)
         return None
     tracker = next(calls.tracker for calls, _ in present() if calls.owns(call.module))
-    if not tracker.reads(call.module, call.lead):
+    if not tracker.reads(call.module, call.lead) or tracker.leaves_out(call.module, call.ordinal):
         return None
     if call.altered:
         raise CaptureError(
