@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -18,7 +19,8 @@ _WAYS = {
     "dit": ("eager",),
     "pixart-masked": ("eager",),
 }
-_NOT_TOKENS: dict[str, str] = {}
+_NEVER_EAGER = ("hunyuan-video",)
+"""Models with masks that the eager processor does not take."""
 
 
 def names() -> list[str]:
@@ -41,9 +43,8 @@ def build(name: str) -> Case:
         _choose(made, way)
         return made
 
-    return Case(
-        name, randomized(make, **inputs), (), inputs, own=eager_scores, not_tokens=_NOT_TOKENS
-    )
+    own = None if model in _NEVER_EAGER else eager_scores
+    return Case(name, randomized(make, **inputs), (), inputs, own=own)
 
 
 def _input(value: Any) -> Any:
@@ -78,8 +79,6 @@ def _set_eager(model: nn.Module) -> None:
 
 def eager_scores(case: Case) -> list[Tensor]:
     """Return what `get_attention_scores` gives to the eager processors."""
-    import copy
-
     from diffusers.models.attention_processor import Attention
 
     found: list[Tensor] = []
