@@ -10,6 +10,7 @@ FILES = {
     "torchvision": "torchvision_models",
     "vit-pytorch": "vit_pytorch_models",
     "x-transformers": "x_transformers_models",
+    "diffusers": "diffusers_models",
 }
 """The file of each library."""
 
@@ -20,6 +21,7 @@ PACKAGES = {
     "torchvision": ("torchvision",),
     "vit-pytorch": ("vit-pytorch",),
     "x-transformers": ("x-transformers",),
+    "diffusers": ("diffusers",),
 }
 """What is installed for it."""
 
@@ -33,5 +35,8 @@ NOTES = {
     "torchvision": "The models with attention, and one of each other family.",
     "vit-pytorch": "The classifier of each of its files.",
     "x-transformers": "An encoder or a decoder with each of the library's options.",
+    "diffusers": "UNets, diffusion transformers and autoencoders; of some, also with the other "
+    "attention processors. Where the library has an eager processor, also compared with the scores "
+    "that it computes.",
 }
 """What is tried."""
