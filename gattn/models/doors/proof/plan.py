@@ -26,8 +26,10 @@ from gattn.models.doors.proof.probing import UnprovedError
 from gattn.models.doors.proof.probing.alike import Alike, shapes
 from gattn.models.doors.proof.probing.replaying import Replays, Site, Sites, fresh, kept
 from gattn.models.doors.proof.probing.walking import Given, Run, Walk
+from gattn.models.doors.proof.silent import silent
 from gattn.models.doors.proof.solving import Solver, wanted
 from gattn.models.read.layouts import Layout, usual
+from gattn.models.watch.calls import Calls
 from gattn.models.watch.contexts import Context, without_contexts
 from gattn.models.watch.inside import inside, outside
 
@@ -47,6 +49,8 @@ class Plan:
         The layouts that each of them has.
     reasons : dict
         Why the layout of a call could not be proved.
+    silent : list of str
+        The modules that attend, as far as can be told, and show nothing.
     refused : str
         Why nothing of the model can be trusted; empty if there is no such reason.
     altered : set of (str, int)
@@ -65,6 +69,7 @@ class Plan:
     sites: list[Place] = field(default_factory=list)
     layouts: dict[Place, list[tuple[tuple[int, ...], Layout]]] = field(default_factory=dict)
     reasons: dict[Place, str] = field(default_factory=dict)
+    silent: list[str] = field(default_factory=list)
     refused: str = ""
     altered: set[Place] = field(default_factory=set)
     has_fast_path: bool = False
@@ -159,8 +164,8 @@ def _proved(model: nn.Module, name: str, given: Given) -> Plan:
     try:
         with without_contexts(), outside(), _random_numbers_kept(model), torch.no_grad():
             twin = _like(model)
-            with attached(twin, Context()):
-                return _Proof(twin, name, given).plan()
+            with attached(twin, Context()) as calls:
+                return _Proof(twin, name, given).plan(calls)
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except CaptureError as error:
@@ -178,9 +183,9 @@ class _Proof:
         self._plan = Plan()
         self._mixed: dict[int, list[Place]] = {}
 
-    def plan(self) -> Plan:
+    def plan(self, calls: Calls) -> Plan:
         plan = self._plan
-        sites, watched = self._watched()
+        sites, watched = self._watched(calls)
         if plan.refused:
             return plan
         needed = wanted(sites, self._model, self._alike)
@@ -195,13 +200,16 @@ class _Proof:
         plan.replays = replays.count
         return plan
 
-    def _watched(self) -> tuple[list[Site], Any]:
+    def _watched(self, calls: Calls) -> tuple[list[Site], Any]:
         """Run the model once with its attention seen, and compare that with its kernels."""
         sites = Sites(self._walk)
         kernels = Kernels(self._model, lambda: self._walk.innermost)
 
+        ran: set[str] = set()
+
         def entered(run: Run, module: nn.Module, given: Given) -> None:
             run.shapes = shapes(given)
+            ran.add(run.name)
 
         fast = torch.backends.mha.get_fastpath_enabled()
         self._plan.has_fast_path = fast and any(
@@ -223,6 +231,8 @@ class _Proof:
             output = self._run()
         if kernels.missed:
             self._plan.refused = _unseen(self._model, kernels.missed)
+        others = calls.last.layers.shown
+        self._plan.silent = silent(self._model, ran, sites.found, others, kernels.products)
         return sites.found, output
 
     def _run(self) -> Any:
