@@ -1,4 +1,4 @@
-"""Attention as diffusion models write it: text beside the image's keys, and a softmax in float32."""
+"""Attention as diffusion models write it: text beside images as keys, softmax in float32."""
 
 from __future__ import annotations
 

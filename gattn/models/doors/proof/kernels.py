@@ -11,6 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from gattn.models.doors.proof.silent import Products
+
 _WHOLES = (
     "_scaled_dot_product_",
     "_flash_attention_forward",
@@ -35,6 +37,11 @@ class Kernels(TorchDispatchMode):
         The model, whose parameters are known.
     where : callable
         Returns the name of the module that runs.
+
+    Attributes
+    ----------
+    products : Products
+        What was multiplied by other kernels.
     """
 
     supports_higher_order_operators = True
@@ -44,6 +51,7 @@ class Kernels(TorchDispatchMode):
         self.events: list[Event] = []
         self._where = where
         self._parameters = {x.untyped_storage().data_ptr() for x in model.parameters()}
+        self.products = Products(self._parameters)
         self._softmaxes: Any = WeakTensorKeyDictionary()
 
     def __torch_dispatch__(
@@ -63,6 +71,7 @@ class Kernels(TorchDispatchMode):
             self._begin(args[0], args[1:], given, result)
         elif self._softmaxes:
             self._follow(name, tree_leaves((args, given)), result)
+        self.products.note(self._where(), name, args, result)
         return result
 
     def claim(self) -> None:

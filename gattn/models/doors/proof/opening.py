@@ -5,13 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from torch import nn
 
 from gattn.models.doors.attaching import attached
 from gattn.models.doors.attending import routes, unseen
 from gattn.models.doors.preflight import prove
-from gattn.models.doors.proof.plan import plan_of
+from gattn.models.doors.proof.plan import Plan, plan_of
 from gattn.models.load.loading import as_written, is_transformers
 from gattn.models.watch.calls import Calls
 from gattn.models.watch.contexts import Context, without_contexts
@@ -31,19 +32,33 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
         if missed := unseen(model):
             _warn(model, missed)
     parts = unseen(model) if is_transformers(model) and routes(model) else []
-    with context.watching(model), attached(model, context, plan_of) as calls:
+    plans: dict[int, Plan] = {}
+
+    def proved(*call: Any) -> Plan:
+        plan = plan_of(*call)
+        plans[id(plan)] = plan
+        return plan
+
+    with context.watching(model), attached(model, context, proved) as calls:
         yield calls
         shown, left = calls.last.layers.shown, calls.last.left_out
     if left:
         _warn_of_channels(model, left)
+    if shown and (silent := {name for plan in plans.values() for name in plan.silent}):
+        _warn(model, sorted(silent))
     if shown and (missed := [part for part in parts if part.split(" (")[0] not in shown]):
         _warn(model, missed)
 
 
 def _warn(model: nn.Module, missed: list[str]) -> None:
+    kind = type(model).__name__
+    said = (
+        f"1 module of {kind} does not show its attention, {missed[0]}"
+        if len(missed) == 1
+        else f"{len(missed)} modules of {kind} do not show their attention, such as {missed[0]}"
+    )
     warnings.warn(
-        f"{len(missed)} modules of {type(model).__name__} do not show their attention, such as "
-        f"{missed[0]}: gattn can neither show nor edit it.",
+        f"{said}: gattn can neither show nor edit it, and numbers layers without it.",
         stacklevel=5,
     )
 

@@ -26,8 +26,10 @@ from gattn.models.doors.proof.probing import NoTokensError, UnprovedError
 from gattn.models.doors.proof.probing.alike import Alike, shapes
 from gattn.models.doors.proof.probing.replaying import Replays, Site, Sites, fresh, kept
 from gattn.models.doors.proof.probing.walking import Given, Run, Walk
+from gattn.models.doors.proof.silent import silent
 from gattn.models.doors.proof.solving import Solver, wanted
 from gattn.models.read.layouts import Layout, usual
+from gattn.models.watch.calls import Calls
 from gattn.models.watch.contexts import Context, without_contexts
 from gattn.models.watch.inside import inside, outside
 
@@ -50,6 +52,8 @@ class Plan:
     left_out : set of (str, int)
         The calls that were proved to attend over something else than tokens, such as channels,
         beside others that attend over tokens.
+    silent : list of str
+        The modules that attend, as far as can be told, and show nothing.
     refused : str
         Why nothing of the model can be trusted; empty if there is no such reason.
     altered : set of (str, int)
@@ -69,6 +73,7 @@ class Plan:
     layouts: dict[Place, list[tuple[tuple[int, ...], Layout]]] = field(default_factory=dict)
     reasons: dict[Place, str] = field(default_factory=dict)
     left_out: set[Place] = field(default_factory=set)
+    silent: list[str] = field(default_factory=list)
     refused: str = ""
     altered: set[Place] = field(default_factory=set)
     has_fast_path: bool = False
@@ -163,8 +168,8 @@ def _proved(model: nn.Module, name: str, given: Given) -> Plan:
     try:
         with without_contexts(), outside(), _random_numbers_kept(model), torch.no_grad():
             twin = _like(model)
-            with attached(twin, Context()):
-                return _Proof(twin, name, given).plan()
+            with attached(twin, Context()) as calls:
+                return _Proof(twin, name, given).plan(calls)
     except (MemoryError, torch.OutOfMemoryError):
         raise
     except CaptureError as error:
@@ -182,9 +187,9 @@ class _Proof:
         self._plan = Plan()
         self._mixed: dict[int, list[Place]] = {}
 
-    def plan(self) -> Plan:
+    def plan(self, calls: Calls) -> Plan:
         plan = self._plan
-        sites, watched = self._watched()
+        sites, watched = self._watched(calls)
         if plan.refused:
             return plan
         needed = wanted(sites, self._model, self._alike)
@@ -199,13 +204,16 @@ class _Proof:
         plan.replays = replays.count
         return plan
 
-    def _watched(self) -> tuple[list[Site], Any]:
+    def _watched(self, calls: Calls) -> tuple[list[Site], Any]:
         """Run the model once with its attention seen, and compare that with its kernels."""
         sites = Sites(self._walk)
         kernels = Kernels(self._model, lambda: self._walk.innermost)
 
+        ran: set[str] = set()
+
         def entered(run: Run, module: nn.Module, given: Given) -> None:
             run.shapes = shapes(given)
+            ran.add(run.name)
 
         fast = torch.backends.mha.get_fastpath_enabled()
         self._plan.has_fast_path = fast and any(
@@ -227,6 +235,8 @@ class _Proof:
             output = self._run()
         if kernels.missed:
             self._plan.refused = _unseen(self._model, kernels.missed)
+        others = calls.last.layers.shown
+        self._plan.silent = silent(self._model, ran, sites.found, others, kernels.products)
         return sites.found, output
 
     def _run(self) -> Any:
