@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from gattn.models.doors.proof.probing.state import State
 from gattn.models.doors.proof.silent import Products
 
 _WHOLES = (
@@ -37,6 +38,8 @@ class Kernels(TorchDispatchMode):
         The model, whose parameters are known.
     where : callable
         Returns the name of the module that runs.
+    state : State
+        Keeps what kernels write to.
 
     Attributes
     ----------
@@ -46,10 +49,10 @@ class Kernels(TorchDispatchMode):
 
     supports_higher_order_operators = True
 
-    def __init__(self, model: nn.Module, where: Callable[[], str]) -> None:
+    def __init__(self, model: nn.Module, where: Callable[[], str], state: State) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.events: list[Event] = []
-        self._where = where
+        self._where, self._state = where, state
         self._parameters = {x.untyped_storage().data_ptr() for x in model.parameters()}
         self.products = Products(self._parameters)
         self._softmaxes: Any = WeakTensorKeyDictionary()
@@ -63,6 +66,7 @@ class Kernels(TorchDispatchMode):
     ) -> Any:
         """Run a kernel, and note it if it is attention."""
         given = dict(kwargs or {})
+        self._state.note(func, args, given)
         result = func(*args, **given)
         name = getattr(getattr(func, "overloadpacket", func), "__name__", str(func))
         if name.startswith(_WHOLES):

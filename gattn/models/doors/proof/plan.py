@@ -18,9 +18,10 @@ from torch.utils._pytree import tree_leaves
 from gattn.errors import CaptureError
 from gattn.models.doors.attaching import attached
 from gattn.models.doors.functions.raw_call import RawCall, observed
-from gattn.models.doors.preflight import _like, _random_numbers_kept
+from gattn.models.doors.preflight import _random_numbers_kept
 from gattn.models.doors.proof.assembling import AcrossBatchError
 from gattn.models.doors.proof.batches import Batches
+from gattn.models.doors.proof.copies import copied
 from gattn.models.doors.proof.kernels import Kernels
 from gattn.models.doors.proof.probing import NoTokensError, UnprovedError
 from gattn.models.doors.proof.probing.alike import Alike, shapes
@@ -29,8 +30,7 @@ from gattn.models.doors.proof.probing.walking import Given, Run, Walk
 from gattn.models.doors.proof.silent import silent
 from gattn.models.doors.proof.solving import Solver, wanted
 from gattn.models.read.layouts import Layout, usual
-from gattn.models.watch.calls import Calls
-from gattn.models.watch.contexts import Context, without_contexts
+from gattn.models.watch.contexts import Context, present, without_contexts
 from gattn.models.watch.inside import inside, outside
 
 Place = tuple[str, int]
@@ -65,6 +65,8 @@ class Plan:
         Whether the inputs are nested tensors, whose attention doors read sequence by sequence.
     is_stale : bool
         Whether a call came that was not proved, so that the model is proved anew.
+    has_failed : bool
+        Whether the model raised an exception of its own, which the user's call may raise, too.
     replays : int
         How many runs of parts of the model it took.
     """
@@ -79,6 +81,7 @@ class Plan:
     has_fast_path: bool = False
     is_nested: bool = False
     is_stale: bool = False
+    has_failed: bool = False
     replays: int = 0
 
     def layout(self, name: str, ordinal: int, lead: tuple[int, ...]) -> Layout | None:
@@ -99,8 +102,7 @@ class Plan:
         if self.is_nested:
             return None
         shown = name or "the model itself"
-        if self.refused:
-            raise CaptureError(f"{_REFUSED}: {self.refused}.")
+        self.check()
         place = name, ordinal
         if place in self.reasons:
             raise CaptureError(f"The attention of {shown} cannot be read: {self.reasons[place]}.")
@@ -118,6 +120,11 @@ class Plan:
                 "read here."
             )
         return found[0]
+
+    def check(self) -> None:
+        """Raise a CaptureError if nothing of the model can be trusted."""
+        if self.refused:
+            raise CaptureError(f"{_REFUSED}: {self.refused}.")
 
 
 _MOST_PLANS = 64
@@ -167,16 +174,15 @@ def _proved(model: nn.Module, name: str, given: Given) -> Plan:
         return Plan(is_nested=True)
     try:
         with without_contexts(), outside(), _random_numbers_kept(model), torch.no_grad():
-            twin = _like(model)
-            with attached(twin, Context()) as calls:
-                return _Proof(twin, name, given).plan(calls)
-    except (MemoryError, torch.OutOfMemoryError):
-        raise
+            twin = copied(model)
+            with attached(twin, Context()):
+                return _Proof(twin, name, given).plan()
     except CaptureError as error:
         return Plan(refused=str(error).rstrip("."))
     except Exception as error:
         said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        return Plan(refused=f"a copy of it, run to prove what its attention means, failed ({said})")
+        refused = f"a copy of it, run to prove what its attention means, failed ({said})"
+        return Plan(refused=refused, has_failed=True, is_stale=True)
 
 
 class _Proof:
@@ -187,9 +193,9 @@ class _Proof:
         self._plan = Plan()
         self._mixed: dict[int, list[Place]] = {}
 
-    def plan(self, calls: Calls) -> Plan:
+    def plan(self) -> Plan:
         plan = self._plan
-        sites, watched = self._watched(calls)
+        sites, watched = self._watched()
         if plan.refused:
             return plan
         needed = wanted(sites, self._model, self._alike)
@@ -204,10 +210,10 @@ class _Proof:
         plan.replays = replays.count
         return plan
 
-    def _watched(self, calls: Calls) -> tuple[list[Site], Any]:
+    def _watched(self) -> tuple[list[Site], Any]:
         """Run the model once with its attention seen, and compare that with its kernels."""
         sites = Sites(self._walk)
-        kernels = Kernels(self._model, lambda: self._walk.innermost)
+        kernels = Kernels(self._model, lambda: self._walk.innermost, self._walk.state)
 
         ran: set[str] = set()
 
@@ -235,8 +241,10 @@ class _Proof:
             output = self._run()
         if kernels.missed:
             self._plan.refused = _unseen(self._model, kernels.missed)
-        others = calls.last.layers.shown
-        self._plan.silent = silent(self._model, ran, sites.found, others, kernels.products)
+        others = next(calls.last for calls, _ in present() if calls.model is self._model)
+        self._plan.silent = silent(
+            self._model, ran, sites.found, others.layers.shown, kernels.products
+        )
         return sites.found, output
 
     def _run(self) -> Any:
