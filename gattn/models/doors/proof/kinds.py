@@ -7,7 +7,7 @@ returns it among its attentions, or if its layout is proved as that of any model
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from gattn.errors import CaptureError
 from gattn.models.doors.attaching import attached
 from gattn.models.doors.functions.raw_call import RawCall, observed
-from gattn.models.doors.proof.copies import copied, random_numbers_kept
+from gattn.models.doors.proof.copies import copied
 from gattn.models.doors.proof.plan import Plan, proof_of_copy
+from gattn.models.doors.proof.random_numbers import random_numbers_kept
 from gattn.models.doors.proof.small_inputs import small_input
 from gattn.models.hugging_face.given import arguments
 from gattn.models.read.layouts import Layout
@@ -41,7 +42,8 @@ _lock = RLock()  # A model that is being proved may call another.
 class Kinds:
     """The types of modules that were proved to attend, and why others were not.
 
-    `refused` says why nothing of the model can be trusted, and `failed` why it did not run.
+    `refused` says why nothing of the model can be trusted, and `failed` why it did not run; the
+    `silent` modules seem to attend by functions that show nothing.
     """
 
     model: ref[nn.Module]
@@ -49,6 +51,7 @@ class Kinds:
     reasons: dict[type[nn.Module], str] = field(default_factory=dict)
     refused: str = ""
     failed: str = ""
+    silent: Sequence[str] = ()
 
     def check(self, module: nn.Module) -> None:
         """Refuse a module whose type was not proved."""
@@ -159,7 +162,7 @@ def _prove(
         return is_read and kind not in kinds.proved
 
     plan, sites = proof_of_copy(model, name, ((), given), is_open)
-    kinds.refused = plan.refused
+    kinds.refused, kinds.silent = plan.refused, plan.silent
     if unmatched > len(sites):
         kinds.refused = "an attention that it returns is not among those that were seen"
     for module, place in sites:

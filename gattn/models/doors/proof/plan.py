@@ -20,15 +20,17 @@ from gattn.models.doors.attaching import attached
 from gattn.models.doors.functions.raw_call import RawCall, observed
 from gattn.models.doors.proof.assembling import AcrossBatchError
 from gattn.models.doors.proof.batches import Batches
-from gattn.models.doors.proof.copies import copied, random_numbers_kept
+from gattn.models.doors.proof.copies import copied
 from gattn.models.doors.proof.kernels import Kernels
-from gattn.models.doors.proof.probing import UnprovedError
+from gattn.models.doors.proof.probing import NoTokensError, UnprovedError
 from gattn.models.doors.proof.probing.alike import Alike, shapes
 from gattn.models.doors.proof.probing.replaying import Replays, Site, Sites, fresh, kept
 from gattn.models.doors.proof.probing.walking import Given, Run, Walk
+from gattn.models.doors.proof.random_numbers import random_numbers_kept
+from gattn.models.doors.proof.silent import silent
 from gattn.models.doors.proof.solving import Solver, wanted
 from gattn.models.read.layouts import Layout, usual
-from gattn.models.watch.contexts import Context, without_contexts
+from gattn.models.watch.contexts import Context, present, without_contexts
 from gattn.models.watch.inside import inside, outside
 
 Place = tuple[str, int]
@@ -47,6 +49,11 @@ class Plan:
         The layouts that each of them has.
     reasons : dict
         Why the layout of a call could not be proved.
+    left_out : set of (str, int)
+        The calls that were proved to attend over something else than tokens, such as channels,
+        beside others that attend over tokens.
+    silent : list of str
+        The modules that attend, as far as can be told, and show nothing.
     refused : str
         Why nothing of the model can be trusted; empty if there is no such reason.
     altered : set of (str, int)
@@ -58,6 +65,8 @@ class Plan:
         Whether the inputs are nested tensors, whose attention doors read sequence by sequence.
     is_stale : bool
         Whether a call came that was not proved, so that the model is proved anew.
+    has_failed : bool
+        Whether the model raised an exception of its own, which the user's call may raise, too.
     replays : int
         How many runs of parts of the model it took.
     """
@@ -65,11 +74,14 @@ class Plan:
     sites: list[Place] = field(default_factory=list)
     layouts: dict[Place, list[tuple[tuple[int, ...], Layout]]] = field(default_factory=dict)
     reasons: dict[Place, str] = field(default_factory=dict)
+    left_out: set[Place] = field(default_factory=set)
+    silent: list[str] = field(default_factory=list)
     refused: str = ""
     altered: set[Place] = field(default_factory=set)
     has_fast_path: bool = False
     is_nested: bool = False
     is_stale: bool = False
+    has_failed: bool = False
     replays: int = 0
 
     def layout(self, name: str, ordinal: int, lead: tuple[int, ...]) -> Layout | None:
@@ -90,8 +102,7 @@ class Plan:
         if self.is_nested:
             return None
         shown = name or "the model itself"
-        if self.refused:
-            raise CaptureError(f"{_REFUSED}: {self.refused}.")
+        self.check()
         place = name, ordinal
         if place in self.reasons:
             raise CaptureError(f"The attention of {shown} cannot be read: {self.reasons[place]}.")
@@ -109,6 +120,11 @@ class Plan:
                 "read here."
             )
         return found[0]
+
+    def check(self) -> None:
+        """Raise a CaptureError if nothing of the model can be trusted."""
+        if self.refused:
+            raise CaptureError(f"{_REFUSED}: {self.refused}.")
 
 
 _MOST_PLANS = 64
@@ -161,13 +177,12 @@ def _proved(model: nn.Module, name: str, given: Given) -> Plan:
             twin = copied(model)
             with attached(twin, Context()):
                 return _Proof(twin, name, given).plan()
-    except (MemoryError, torch.OutOfMemoryError):
-        raise
     except CaptureError as error:
         return Plan(refused=str(error).rstrip("."))
     except Exception as error:
         said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        return Plan(refused=f"a copy of it, run to prove what its attention means, failed ({said})")
+        refused = f"a copy of it, run to prove what its attention means, failed ({said})"
+        return Plan(refused=refused, has_failed=True, is_stale=True)
 
 
 def proof_of_copy(
@@ -215,10 +230,13 @@ class _Proof:
     def _watched(self) -> tuple[list[Site], Any]:
         """Run the model once with its attention seen, and compare that with its kernels."""
         sites = Sites(self._walk)
-        kernels = Kernels(self._model, lambda: self._walk.innermost)
+        kernels = Kernels(self._model, lambda: self._walk.innermost, self._walk.state)
+
+        ran: set[str] = set()
 
         def entered(run: Run, module: nn.Module, given: Given) -> None:
             run.shapes = shapes(given)
+            ran.add(run.name)
 
         fast = torch.backends.mha.get_fastpath_enabled()
         self._plan.has_fast_path = fast and any(
@@ -242,6 +260,10 @@ class _Proof:
             output = self._run()
         if kernels.missed:
             self._plan.refused = _unseen(self._model, kernels.missed)
+        others = next(calls.last for calls, _ in present() if calls.model is self._model)
+        self._plan.silent = silent(
+            self._model, ran, sites.found, others.layers.shown, kernels.products
+        )
         return sites.found, output
 
     def _run(self) -> Any:
@@ -265,6 +287,7 @@ class _Proof:
     def _solve(self, sites: list[Site], solver: Solver, places: dict[Place, Given]) -> None:
         tried: list[tuple[bool, dict[Place, list[Any]], dict[Place, str]]] = []
         unsettled: set[Place] = set()
+        left: dict[Place, str] = {}
         for dim in (0, 1):
             batches = Batches(self._called, self._walk, self._given, places, dim)
             layouts: dict[Place, list[Any]] = {}
@@ -274,6 +297,8 @@ class _Proof:
             for site in sites:
                 try:
                     layout, is_settled = solver.layout(site, batches)
+                except NoTokensError as error:
+                    left[site.place] = str(error)
                 except UnprovedError as error:
                     reasons[site.place] = str(error)
                     is_good = False
@@ -294,6 +319,16 @@ class _Proof:
             self._trust(site)
         for mixed in self._mixed.values():
             self._share_layout(mixed)
+        self._leave_out(left)
+
+    def _leave_out(self, left: dict[Place, str]) -> None:
+        """Leave out calls over something else than tokens, if there are others to show."""
+        plan = self._plan
+        left = {place: reason for place, reason in left.items() if place not in plan.layouts}
+        if all(place in left for place in plan.sites):
+            plan.reasons |= left
+        else:
+            plan.left_out = set(left) - set(plan.reasons)
 
     def _trust(self, site: Site) -> None:
         """Take the word of torch's own module on its batch and heads, if nothing was proved.
