@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
@@ -20,6 +20,7 @@ from gattn.models.doors.attaching import attached
 from gattn.models.doors.functions.raw_call import RawCall, observed
 from gattn.models.doors.proof.assembling import AcrossBatchError
 from gattn.models.doors.proof.batches import Batches
+from gattn.models.doors.proof.candidates import wanted
 from gattn.models.doors.proof.copies import copied
 from gattn.models.doors.proof.kernels import Kernels
 from gattn.models.doors.proof.probing import NoTokensError, UnprovedError
@@ -28,7 +29,7 @@ from gattn.models.doors.proof.probing.replaying import Replays, Site, Sites, fre
 from gattn.models.doors.proof.probing.walking import Given, Run, Walk
 from gattn.models.doors.proof.random_numbers import random_numbers_kept
 from gattn.models.doors.proof.silent import silent
-from gattn.models.doors.proof.solving import Solver, wanted
+from gattn.models.doors.proof.solving import Solver
 from gattn.models.read.layouts import Layout, usual
 from gattn.models.watch.contexts import Context, present, without_contexts
 from gattn.models.watch.inside import inside, outside
@@ -294,7 +295,7 @@ class _Proof:
             reasons: dict[Place, str] = {}
             is_good = True
             unsettled.clear()
-            for site in sites:
+            for number, site in enumerate(sites):
                 try:
                     layout, is_settled = solver.layout(site, batches)
                 except NoTokensError as error:
@@ -309,11 +310,14 @@ class _Proof:
                     is_good &= is_settled
                     if not is_settled:
                         unsettled.add(site.place)
+                left_over = {one.place for one in sites[number + 1 :]} | set(layouts)
+                if tried and not is_good and _ranks(left_over, reasons) <= _ranks(*tried[0][1:]):
+                    break
             _refuse_numbers(layouts, unsettled, reasons)
             tried.append((is_good, layouts, reasons))
             if is_good:
                 break
-        best = max(tried, key=lambda one: (one[0], len(one[1]), -len(one[2])))
+        best = max(tried, key=lambda one: (one[0], *_ranks(*one[1:])))
         self._plan.layouts, self._plan.reasons = best[1], best[2]
         for site in sites:
             self._trust(site)
@@ -362,6 +366,11 @@ class _Proof:
             if known is not None and place in self._plan.reasons:
                 self._plan.layouts[place] = known
                 del self._plan.reasons[place]
+
+
+def _ranks(proved: Collection[Place], reasons: Collection[Place]) -> tuple[int, int]:
+    """Rank what was proved with some dimension as the batch: the more calls the better."""
+    return len(proved), -len(reasons)
 
 
 def _refuse_numbers(
