@@ -190,11 +190,11 @@ def handed(call: RawCall) -> SeenCall | None:
         return None  # Beside transformers' interface; when the context closes, a warning names it.
     if found is None:
         return None
-    output = layout.unfold(found.output.transpose(1, 2), call.lead)
+    if _is_changed(found.output, plain):
+        call.output = layout.unfold(found.output.transpose(1, 2), call.lead)
     weights = found.weights
     if weights is not None and call.weights is not None:
         weights = layout.unfold(weights, call.weights.shape[:-2])
-    call.output = output if _is_changed(found.output, plain) else plain
     call.weights = weights
     return found
 
@@ -219,7 +219,9 @@ def owner() -> nn.Module | None:
     known = [calls for calls, _ in present()]
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
-        module: Any = frame.f_locals.get("self")
+        code = frame.f_code
+        has_self = "self" in code.co_varnames or "self" in code.co_freevars
+        module: Any = frame.f_locals.get("self") if has_self else None
         if (
             isinstance(module, nn.Module)
             and not isinstance(module, _NO_OWNERS)
