@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -31,9 +33,13 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class _Call:
-    """An edited call: located edits by id, stack and sequence, and the given edits by their ids."""
+    """An edited call: located edits by id, stack and sequence, and the given edits by their ids.
+
+    `may_checkpoint` says that a checkpoint in it would be computed again by the backward pass.
+    """
 
     awaits_backward: bool = False
+    may_checkpoint: bool = False
     layer: int = 0
     located: dict[tuple[int, str, int], Edit] = field(default_factory=dict)
     given: dict[int, Edit] = field(default_factory=dict)
@@ -65,7 +71,10 @@ class Editing(Context):
             getattr(module, "gradient_checkpointing", False) and module.training
             for module in tracker.model.modules()
         )
-        self._calls[tracker] = _Call(is_checkpointed and torch.is_grad_enabled())
+        with_gradient = torch.is_grad_enabled()
+        self._calls[tracker] = _Call(
+            is_checkpointed and with_gradient, with_gradient and tracker.model.training
+        )
 
     def of(self, sequence: int) -> Sequence[Edit]:
         """Return the edits of a sequence, as given."""
@@ -86,7 +95,11 @@ class Editing(Context):
             if self._unclear is not None:
                 return []  # Refused at the end of the call, when all stacks are known.
             applied.append([self._locate(edit, place, sequence, tracker) for edit in found])
-        return applied if any(applied) else []
+        if not any(applied):
+            return []
+        if now.may_checkpoint and tracker.is_calling and _is_in_checkpoint():
+            now.awaits_backward = True
+        return applied
 
     def _note_stack(self, edit: Edit, place: Place) -> None:
         if self._stack_of.setdefault(id(edit), place.stack) != place.stack:
@@ -181,6 +194,16 @@ class Editing(Context):
                 f"{next(iter(self._unmet.values())).said(self._seen)}. gattn.capture(...) shows "
                 "layers, heads, tokens and edges."
             )
+
+
+def _is_in_checkpoint() -> bool:
+    """Return whether `torch.utils.checkpoint` runs what calls this function."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "torch.utils.checkpoint":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def open_edits(model: nn.Module, sequence: int = 0) -> tuple[Edit, ...]:
