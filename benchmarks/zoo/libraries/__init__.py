@@ -10,6 +10,10 @@ FILES = {
     "torchvision": "torchvision_models",
     "vit-pytorch": "vit_pytorch_models",
     "x-transformers": "x_transformers_models",
+    "diffusers": "diffusers_models",
+    "open_clip": "open_clip_models",
+    "litgpt": "sequences.litgpt_models",
+    "esm": "sequences.esm_models",
 }
 """The file of each library."""
 
@@ -20,6 +24,10 @@ PACKAGES = {
     "torchvision": ("torchvision",),
     "vit-pytorch": ("vit-pytorch",),
     "x-transformers": ("x-transformers",),
+    "diffusers": ("diffusers",),
+    "open_clip": ("open_clip_torch",),
+    "litgpt": ("litgpt",),
+    "esm": ("fair-esm",),
 }
 """What is installed for it."""
 
@@ -33,5 +41,14 @@ NOTES = {
     "torchvision": "The models with attention, and one of each other family.",
     "vit-pytorch": "The classifier of each of its files.",
     "x-transformers": "An encoder or a decoder with each of the library's options.",
+    "diffusers": "UNets, diffusion transformers and autoencoders; of some, also with the other "
+    "attention processors. Where the library has an eager processor, also compared with the scores "
+    "that it computes.",
+    "open_clip": "CLIP, SigLIP and CoCa with the options of their towers, compared also with "
+    "`need_weights=True`.",
+    "litgpt": "A model with each kind of attention, some with a cache, and a Llama with LoRA and "
+    "adapters.",
+    "esm": "ESM-1, ESM-1b, ESM-2 and the MSA Transformer, compared also with "
+    "`need_head_weights=True`.",
 }
 """What is tried."""

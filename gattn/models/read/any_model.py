@@ -37,6 +37,10 @@ class Proved(Protocol):
     def altered(self) -> Collection[tuple[str, int]]:
         """The softmaxes that are altered before they meet the values, by module and number."""
 
+    @property
+    def left_out(self) -> Collection[tuple[str, int]]:
+        """The calls that attend over something else than tokens, by module and number."""
+
 
 class AnyModules(Modules):
     """The modules of a model of any library."""
@@ -179,6 +183,15 @@ class AnyTracker(Tracker):
     def proves(self) -> bool:
         """Whether attention that is seen by torch's functions is proved."""
         return True
+
+    def leaves_out(self, module: nn.Module, part: int) -> bool:
+        """Return whether a call was proved to attend over something else than tokens."""
+        return self.plan is not None and (self.modules.name(module), part) in self.plan.left_out
+
+    @property
+    def left_out(self) -> Sequence[str]:
+        """The modules of the last call that attend over something else than tokens."""
+        return [] if self.plan is None else sorted({name for name, _ in self.plan.left_out})
 
     def is_altered(self, module: nn.Module, number: int) -> bool:
         """Return whether a softmax of a module is altered before it meets its values."""

@@ -161,6 +161,15 @@ class Tracker:
         """Whether attention that is seen by torch's functions is proved."""
         return False
 
+    def leaves_out(self, module: nn.Module, part: int) -> bool:
+        """Return whether a call was proved to attend over something else than tokens."""
+        return False
+
+    @property
+    def left_out(self) -> Sequence[str]:
+        """The modules of the last call that attend over something else than tokens."""
+        return []
+
     def is_altered(self, module: nn.Module, number: int) -> bool:
         """Return whether a softmax of a module is altered before it meets its values."""
         return False

@@ -92,7 +92,8 @@ class RawCall:
         value, output = folded(self.value), folded(self.output).transpose(1, 2)
         mask = None if self.mask is None else layout.fold(self.mask, lead, is_mask=True)
         if self.scores is not None:
-            scores = folded(self.scores)
+            wide = torch.promote_types(self.scores.dtype, value.dtype)
+            scores = folded(self.scores).to(wide)
             weights = None if self.weights is None else folded(self.weights)
             query = scores.new_zeros(*scores.shape[:3], 0)
             key = scores.new_zeros(*value.shape[:3], 0)
@@ -153,7 +154,7 @@ def handed(call: RawCall) -> SeenCall | None:
         observer(call)
         return None
     tracker = next(calls.tracker for calls, _ in present() if calls.owns(call.module))
-    if not tracker.reads(call.module, call.lead):
+    if not tracker.reads(call.module, call.lead) or tracker.leaves_out(call.module, call.ordinal):
         return None
     if call.altered:
         raise CaptureError(

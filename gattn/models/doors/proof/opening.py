@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -41,7 +41,9 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
 
     with context.watching(model), attached(model, context, proved) as calls:
         yield calls
-        shown = calls.last.layers.shown
+        shown, left = calls.last.layers.shown, calls.last.left_out
+    if left:
+        _warn_of_channels(model, left)
     if shown and (silent := {name for plan in plans.values() for name in plan.silent}):
         _warn(model, sorted(silent))
     if shown and (missed := [part for part in parts if part.split(" (")[0] not in shown]):
@@ -57,5 +59,14 @@ def _warn(model: nn.Module, missed: list[str]) -> None:
     )
     warnings.warn(
         f"{said}: gattn can neither show nor edit it, and numbers layers without it.",
+        stacklevel=5,
+    )
+
+
+def _warn_of_channels(model: nn.Module, left: Sequence[str]) -> None:
+    warnings.warn(
+        f"{len(left)} modules of {type(model).__name__} attend over channels, or over tokens that "
+        f"were mixed before, such as {left[0] or 'the model itself'}: gattn neither shows nor "
+        "edits their attention, and layers are counted without them.",
         stacklevel=5,
     )

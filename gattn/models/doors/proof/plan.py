@@ -24,7 +24,7 @@ from gattn.models.doors.proof.assembling import AcrossBatchError
 from gattn.models.doors.proof.batches import Batches
 from gattn.models.doors.proof.copies import copied
 from gattn.models.doors.proof.kernels import Kernels
-from gattn.models.doors.proof.probing import UnprovedError
+from gattn.models.doors.proof.probing import NoTokensError, UnprovedError
 from gattn.models.doors.proof.probing.alike import Alike, shapes
 from gattn.models.doors.proof.probing.replaying import Replays, Site, Sites, fresh, kept
 from gattn.models.doors.proof.probing.walking import Given, Run, Walk
@@ -50,6 +50,9 @@ class Plan:
         The layouts that each of them has.
     reasons : dict
         Why the layout of a call could not be proved.
+    left_out : set of (str, int)
+        The calls that were proved to attend over something else than tokens, such as channels,
+        beside others that attend over tokens.
     silent : list of str
         The modules that attend, as far as can be told, and show nothing.
     refused : str
@@ -72,6 +75,7 @@ class Plan:
     sites: list[Place] = field(default_factory=list)
     layouts: dict[Place, list[tuple[tuple[int, ...], Layout]]] = field(default_factory=dict)
     reasons: dict[Place, str] = field(default_factory=dict)
+    left_out: set[Place] = field(default_factory=set)
     silent: list[str] = field(default_factory=list)
     refused: str = ""
     altered: set[Place] = field(default_factory=set)
@@ -266,6 +270,7 @@ class _Proof:
     def _solve(self, sites: list[Site], solver: Solver, places: dict[Place, Given]) -> None:
         tried: list[tuple[bool, dict[Place, list[Any]], dict[Place, str]]] = []
         unsettled: set[Place] = set()
+        left: dict[Place, str] = {}
         for dim in (0, 1):
             batches = Batches(self._called, self._walk, self._given, places, dim)
             layouts: dict[Place, list[Any]] = {}
@@ -275,6 +280,8 @@ class _Proof:
             for site in sites:
                 try:
                     layout, is_settled = solver.layout(site, batches)
+                except NoTokensError as error:
+                    left[site.place] = str(error)
                 except UnprovedError as error:
                     reasons[site.place] = str(error)
                     is_good = False
@@ -295,6 +302,16 @@ class _Proof:
             self._trust(site)
         for mixed in self._mixed.values():
             self._share_layout(mixed)
+        self._leave_out(left)
+
+    def _leave_out(self, left: dict[Place, str]) -> None:
+        """Leave out calls over something else than tokens, if there are others to show."""
+        plan = self._plan
+        left = {place: reason for place, reason in left.items() if place not in plan.layouts}
+        if all(place in left for place in plan.sites):
+            plan.reasons |= left
+        else:
+            plan.left_out = set(left) - set(plan.reasons)
 
     def _trust(self, site: Site) -> None:
         """Take the word of torch's own module on its batch and heads, if nothing was proved.

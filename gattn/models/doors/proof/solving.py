@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import torch
 from torch import nn
 
 from gattn.models.doors.proof.assembling import (
@@ -18,9 +19,16 @@ from gattn.models.doors.proof.assembling import (
     tokens_of,
 )
 from gattn.models.doors.proof.batches import Batches
-from gattn.models.doors.proof.probing import UnprovedError
+from gattn.models.doors.proof.probing import NoTokensError, UnprovedError
 from gattn.models.doors.proof.probing.alike import Alike
-from gattn.models.doors.proof.probing.dependence import Dependence, Probe, Side, outlined, plainly
+from gattn.models.doors.proof.probing.dependence import (
+    Dependence,
+    Probe,
+    Side,
+    outlined,
+    plainly,
+    reaches_all_keys,
+)
 from gattn.models.doors.proof.probing.replaying import Replays, Site
 from gattn.models.doors.proof.probing.walking import Run
 from gattn.models.read.layouts import Layout
@@ -31,6 +39,10 @@ _SOURCES = 6
 _CHANNELS = (
     "every slot depends on all tokens of its input, so it attends over channels, or its tokens are "
     "mixed before it attends"
+)
+_MIXED = (
+    "its slots cannot be told apart by the tokens of its input, which are mixed before it attends, "
+    "or pooled"
 )
 
 
@@ -54,13 +66,14 @@ class Inputs:
     """The inputs of one run that queries and keys depend on; None if they depend on none.
 
     `is_mixed` says that some input reached a side, but none in a way that tells its slots apart;
-    `failure` why the run could not be tried.
+    `has_no_tokens` that this is proved of all keys; `failure` why the run could not be tried.
     """
 
     run: Run
     queries: Reader | None
     keys: Reader | None
     is_mixed: bool = False
+    has_no_tokens: bool = False
     failure: str = ""
 
     @property
@@ -145,8 +158,10 @@ class Solver:
         others: list[Inputs] = []
         reason = ""
         for inputs in self._all(site):
+            if inputs.has_no_tokens and not others:
+                raise NoTokensError(_CHANNELS)
             if inputs.is_mixed:
-                reason = reason if others else _CHANNELS
+                reason = reason if others else _MIXED
             is_spread = bool(others and inputs.readers) and inputs.is_spread
             if inputs.is_mixed or is_spread:
                 if inputs.run in site.chain:
@@ -205,7 +220,20 @@ class Solver:
             if queries is not None and keys is not None:
                 break
         is_mixed = (is_reached[0] and queries is None) or (is_reached[1] and keys is None)
-        return Inputs(run, queries, keys, is_mixed)
+        has_no_tokens = is_mixed and keys is None and not level and self._has_no_tokens(site, run)
+        return Inputs(run, queries, keys, is_mixed, has_no_tokens)
+
+    def _has_no_tokens(self, site: Site, run: Run) -> bool:
+        """Prove that keys are no tokens of what the attending module is given."""
+        some = self._replays.sources(run)
+        if run is not site.chain[0] or len(some) > _SOURCES or site.keys == 1:
+            return False
+        probes = [partial(self._replays.reached, site, 0, run, n) for n in range(len(some))]
+        whole = torch.ones((), dtype=torch.bool)
+        reaching = [n for n, probe in enumerate(probes) if bool(probe(whole).keys.any())]
+        return bool(reaching) and all(
+            reaches_all_keys(tuple(some[n].shape), probes[n]) for n in reaching
+        )
 
     def _assembled(self, site: Site, inputs: Inputs, batches: Batches) -> tuple[Layout, bool]:
         if inputs.keys is None:

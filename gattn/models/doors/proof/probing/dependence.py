@@ -98,7 +98,9 @@ class Dependence:
                     side.learn(dim, seen, known, code)
         for side in self.sides:
             if side.index:
-                side.depends = torch.stack([x != NONE for x in side.index.values()]).any(0)
+                # The runs along each dimension mark every position: what none reaches has none.
+                side.depends = torch.stack([x != NONE for x in side.index.values()]).all(0)
+                side.index = {n: x.where(side.depends, NONE) for n, x in side.index.items()}
 
     def along(self, dim: int, marked: Tensor) -> Tensor:
         """Shape marks of one dimension's indices so that they broadcast to the input."""
@@ -122,6 +124,24 @@ def outlined(shape: tuple[int, ...], probe: Probe) -> Dependence:
                 side.note(dim, seen, known)
     _note_spread(found, probe)
     return found
+
+
+def reaches_all_keys(shape: tuple[int, ...], probe: Probe) -> bool:
+    """Prove that no part of an input reaches some keys of an element without its other keys.
+
+    The first, middle and last index of each dimension are marked: a convolution that mixes the
+    tokens next to each other does not take the first ones to the last.
+    """
+    is_reached = False
+    for dim, size in enumerate(shape):
+        form = [-1 if n == dim else 1 for n in range(len(shape))]
+        for index in sorted({0, size // 2, size - 1}) if size > 1 else ():
+            run = probe((torch.arange(size) == index).reshape(form))
+            is_whole = (run.keys.all(1) | ~run.keys.any(1)).all()
+            if not bool(run.keys_known.all() & is_whole):
+                return False
+            is_reached |= bool(run.keys.any())
+    return is_reached
 
 
 def _note_spread(found: Dependence, probe: Probe) -> None:
