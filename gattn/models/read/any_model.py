@@ -142,7 +142,7 @@ class AnyTracker(Tracker):
         if (ids := _ids(self.inputs)) is not None:
             self.progress.note_ids(self.modules.side, ids, 0)
         self._nodes: dict[str, tuple[int, int]] = {}
-        self.plan = None
+        self.plan, self._left_unread = None, False
         if self._prove is not None:
             self.plan = self._prove(self.model, module, args, kwargs)
         self.is_calling = True
@@ -152,7 +152,7 @@ class AnyTracker(Tracker):
         self._masks.clear()
         self.inputs = {}
         runs.clear(self.modules.ids)
-        if self.plan is not None and self.plan.has_failed and result is not None:
+        if self.plan is not None and self._left_unread and result is not None:
             self.plan.check()
 
     def _stack(self, call: SeenCall) -> str:
@@ -177,7 +177,10 @@ class AnyTracker(Tracker):
 
         Where it failed, the user's call fails with the same exception, or is refused at its end.
         """
-        return self.plan is None or not self.plan.has_failed
+        if self.plan is not None and self.plan.has_failed:
+            self._left_unread = True
+            return False
+        return True
 
     @property
     def proves(self) -> bool:

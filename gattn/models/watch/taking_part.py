@@ -70,10 +70,13 @@ def take_part(
         if not watching and not any(each):
             return call
         tracker = entries[0][0]
-        readings = read(call, places[tracker], tracker, each)
-        for _, context in entries:
-            context.met(readings)
-        apply(call, readings)
+        # Without edits no gradient is taken of what gattn computes: a checkpoint that computes the
+        # call again would miss the tensors that were saved for it.
+        with torch.set_grad_enabled(torch.is_grad_enabled() and any(each)):
+            readings = read(call, places[tracker], tracker, each)
+            for _, context in entries:
+                context.met(readings)
+            apply(call, readings)
         for context, place in watching:
             context.see(call, place, readings)
         return call

@@ -34,9 +34,10 @@ def copied(model: nn.Module) -> nn.Module:
     except Exception:  # Attributes of all types cannot be copied, in many ways.
         twin = _Copier(memory).module(model)
     for module in twin.modules():
-        for hooks in (module._forward_pre_hooks, module._forward_hooks):
-            for number in [number for number, hook in hooks.items() if _is_users(hook)]:
-                del hooks[number]  # The user has not called the model.
+        for name, hooks in vars(module).items():
+            if name.endswith("_hooks") and isinstance(hooks, dict):
+                for number in [number for number, hook in hooks.items() if _is_users(hook)]:
+                    del hooks[number]  # The user has not called the model.
     return twin
 
 

@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from gattn.models.doors.proof.probing.state import State
+from gattn.models.doors.proof.probing.state import State, place_of
 from gattn.models.doors.proof.silent import Products
 
 _WHOLES = (
@@ -53,7 +53,7 @@ class Kernels(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.events: list[Event] = []
         self._where, self._state = where, state
-        self._parameters = {x.untyped_storage().data_ptr() for x in model.parameters()}
+        self._parameters = {place_of(x) for x in model.parameters()} - {0}
         self.products = Products(self._parameters)
         self._softmaxes: Any = WeakTensorKeyDictionary()
 
@@ -101,7 +101,7 @@ class Kernels(TorchDispatchMode):
             return
         if name in _PRODUCTS:
             others = [x for x in tensors if x not in self._softmaxes]
-            if all(x.untyped_storage().data_ptr() not in self._parameters for x in others):
+            if all(place_of(x) not in self._parameters for x in others):
                 if not softmax.is_counted:
                     self.events.append(softmax.event)
                 softmax.is_counted = True

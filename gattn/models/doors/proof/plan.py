@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -176,7 +177,8 @@ def _proved(model: nn.Module, name: str, given: Given) -> Plan:
     try:
         with without_contexts(), outside(), random_numbers_kept(model), torch.no_grad():
             twin = copied(model)
-            with attached(twin, Context()):
+            with attached(twin, Context()), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # The user's call gives them.
                 return _Proof(twin, name, given).plan()
     except CaptureError as error:
         return Plan(refused=str(error).rstrip("."))

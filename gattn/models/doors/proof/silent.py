@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from gattn.models.doors.proof.probing.replaying import Site
+from gattn.models.doors.proof.probing.state import place_of
 
 _EXPONENTIALS = frozenset(("exp", "exp_", "exp2", "exp2_"))
 _SOFTMAXES = frozenset(("_softmax", "_safe_softmax"))
@@ -90,7 +91,7 @@ class Products:
         return larger and not self._has_parameter(tensors)
 
     def _has_parameter(self, tensors: Iterable[Tensor]) -> bool:
-        return any(x.untyped_storage().data_ptr() in self._parameters for x in tensors)
+        return any(place_of(x) in self._parameters for x in tensors)
 
 
 @dataclass(eq=False)

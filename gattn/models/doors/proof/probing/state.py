@@ -24,7 +24,7 @@ class State:
 
     def __init__(self, model: nn.Module) -> None:
         tensors = {id(x): x for module in model.modules() for x in _tensors(module)}
-        self._own = {x.untyped_storage().data_ptr() for x in tensors.values() if not x.is_meta}
+        self._own = {place for x in tensors.values() if (place := place_of(x))}
         some = {id(x): x for module in model.modules() for x in vars(module).values()}
         generators = [x for x in some.values() if isinstance(x, torch.Generator)]
         self._generators = [(one, one.get_state()) for one in generators]
@@ -43,11 +43,10 @@ class State:
                     self._keep(one)
 
     def _keep(self, x: Any) -> None:
-        if isinstance(x, Tensor) and not x.is_meta:
+        place = place_of(x) if isinstance(x, Tensor) else 0
+        if place in self._own and place not in self._before:
             storage = x.untyped_storage()
-            name = storage.data_ptr()
-            if name in self._own and name not in self._before:
-                self._before[name] = storage, storage.clone()
+            self._before[place] = storage, storage.clone()
 
     def restore(self) -> None:
         """Put all tensors and generators back to what they were before any run."""
@@ -58,6 +57,12 @@ class State:
             storage.copy_(before)
         for generator, state in self._generators:
             generator.set_state(state)
+
+
+def place_of(x: Tensor) -> int:
+    """Return where the memory of a tensor begins; 0 if it has none of its own, as if sparse."""
+    has_memory = x.layout == torch.strided and not x.is_meta
+    return x.untyped_storage().data_ptr() if has_memory else 0
 
 
 def _tensors(module: nn.Module) -> list[Tensor]:
