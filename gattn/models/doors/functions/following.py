@@ -53,9 +53,7 @@ _SHAPES: frozenset[Any] = frozenset(
 _DROPOUTS = frozenset((_F.dropout, torch.dropout))
 _GETTERS = frozenset((Tensor.mT.__get__, Tensor.T.__get__))  # type: ignore[attr-defined]
 _FILLS = frozenset(
-    getattr(of, name)
-    for of in (torch, Tensor)
-    for name in ("masked_fill", "where", "nan_to_num")
+    getattr(of, name) for of in (torch, Tensor) for name in ("masked_fill", "where", "nan_to_num")
 )
 WITHOUT_NUMBERS = frozenset(
     getattr(of, name)
