@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from gattn.models.doors.proof.probing.state import State, place_of
+from gattn.models.doors.proof.picking import Picks
+from gattn.models.doors.proof.probing.state import place_of
+from gattn.models.doors.proof.probing.walking import Walk
 from gattn.models.doors.proof.silent import Products
 
 _WHOLES = (
@@ -36,25 +38,26 @@ class Kernels(TorchDispatchMode):
     ----------
     model : nn.Module
         The model, whose parameters are known.
-    where : callable
-        Returns the name of the module that runs.
-    state : State
-        Keeps what kernels write to.
+    walk : Walk
+        The runs of its modules; it keeps what kernels write to.
 
     Attributes
     ----------
     products : Products
         What was multiplied by other kernels.
+    picks : Picks
+        Where numbers were moved by indices that are not always the same.
     """
 
     supports_higher_order_operators = True
 
-    def __init__(self, model: nn.Module, where: Callable[[], str], state: State) -> None:
+    def __init__(self, model: nn.Module, walk: Walk) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.events: list[Event] = []
-        self._where, self._state = where, state
+        self._walk = walk
         self._parameters = {place_of(x) for x in model.parameters()} - {0}
         self.products = Products(self._parameters)
+        self.picks = Picks(lambda: walk.running)
         self._softmaxes: Any = WeakTensorKeyDictionary()
 
     def __torch_dispatch__(
@@ -66,16 +69,17 @@ class Kernels(TorchDispatchMode):
     ) -> Any:
         """Run a kernel, and note it if it is attention."""
         given = dict(kwargs or {})
-        self._state.note(func, args, given)
+        self._walk.state.note(func, args, given)
         result = func(*args, **given)
         name = getattr(getattr(func, "overloadpacket", func), "__name__", str(func))
         if name.startswith(_WHOLES):
-            self.events.append(Event(self._where()))
+            self.events.append(Event(self._walk.innermost))
         elif name in _SOFTMAXES:
             self._begin(args[0], args[1:], given, result)
         elif self._softmaxes:
             self._follow(name, tree_leaves((args, given)), result)
-        self.products.note(self._where(), name, args, result)
+        self.products.note(self._walk.innermost, name, args, result)
+        self.picks.note(name, args, given, result)
         return result
 
     def claim(self) -> None:
@@ -91,7 +95,7 @@ class Kernels(TorchDispatchMode):
     def _begin(self, scores: Tensor, rest: Any, given: Mapping[str, Any], result: Tensor) -> None:
         if scores.dim() > 1:
             dim = rest[0] if rest else given.get("dim", -1)
-            event = Event(self._where(), dim % scores.dim() == scores.dim() - 1)
+            event = Event(self._walk.innermost, dim % scores.dim() == scores.dim() - 1)
             self._softmaxes[result] = _Softmax(event, result.numel())
 
     def _follow(self, name: str, given: Iterable[Any], result: Any) -> None:

@@ -42,6 +42,9 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
         shown, left = calls.last.layers.shown, calls.last.left_out
     if left:
         _warn_of_channels(model, left)
+    picked = {name for plan in plans.values() if isinstance(plan, Plan) for name in plan.picked}
+    if shown and picked:
+        _warn_of_picks(model, sorted(picked))
     if shown and (silent := {name for plan in plans.values() for name in plan.silent}):
         _warn(model, sorted(silent))
     if shown and (missed := [part for part in parts if part.split(" (")[0] not in shown]):
@@ -66,5 +69,14 @@ def _warn_of_channels(model: nn.Module, left: Sequence[str]) -> None:
         f"{len(left)} modules of {type(model).__name__} attend over channels, or over tokens that "
         f"were mixed before, such as {left[0] or 'the model itself'}: gattn neither shows nor "
         "edits their attention, and layers are counted without them.",
+        stacklevel=5,
+    )
+
+
+def _warn_of_picks(model: nn.Module, picked: Sequence[str]) -> None:
+    warnings.warn(
+        f"{picked[0] or 'The model itself'} ({type(model.get_submodule(picked[0])).__name__}) picks "
+        "or orders tokens, by their values or at random: they are numbered in the order in which "
+        "the modules that attend are given them.",
         stacklevel=5,
     )

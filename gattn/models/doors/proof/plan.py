@@ -25,7 +25,7 @@ from gattn.models.doors.proof.candidates import wanted
 from gattn.models.doors.proof.copies import copied
 from gattn.models.doors.proof.kernels import Kernels
 from gattn.models.doors.proof.probing import NoTokensError, UnprovedError
-from gattn.models.doors.proof.probing.alike import Alike, shapes
+from gattn.models.doors.proof.probing.alike import Alike, shapes, state_of
 from gattn.models.doors.proof.probing.replaying import Replays, Site, Sites, fresh, kept
 from gattn.models.doors.proof.probing.walking import Given, Run, Walk
 from gattn.models.doors.proof.random_numbers import random_numbers_kept
@@ -56,6 +56,8 @@ class Plan:
         beside others that attend over tokens.
     silent : list of str
         The modules that attend, as far as can be told, and show nothing.
+    picked : list of str
+        The modules that pick or order tokens, by value or at random, before others attend to them.
     refused : str
         Why nothing of the model can be trusted; empty if there is no such reason.
     altered : set of (str, int)
@@ -78,6 +80,7 @@ class Plan:
     reasons: dict[Place, str] = field(default_factory=dict)
     left_out: set[Place] = field(default_factory=set)
     silent: list[str] = field(default_factory=list)
+    picked: list[str] = field(default_factory=list)
     refused: str = ""
     altered: set[Place] = field(default_factory=set)
     has_fast_path: bool = False
@@ -158,7 +161,7 @@ def plan_of(
     with _lock:
         name = next(name for name, part in model.named_modules() if part is module)
         is_nested = any(isinstance(x, Tensor) and x.is_nested for x in tree_leaves(given))
-        kind = name, model.training, "nested" if is_nested else shapes(given)
+        kind = name, state_of(model), "nested" if is_nested else shapes(given)
         known = _plans.setdefault(model, {})
         if kind in known and not known[kind].is_stale:
             return known[kind]
@@ -227,13 +230,14 @@ class _Proof:
         replays = Replays(self._model, self._walk, places, sites)
         solver = Solver(self._model, replays, self._alike)
         self._solve(self.open, solver, places)
+        plan.picked, plan.is_stale = sorted(solver.picked), solver.holds_once
         plan.replays = replays.count
         return plan
 
     def _watched(self) -> tuple[list[Site], Any]:
         """Run the model once with its attention seen, and compare that with its kernels."""
-        sites = Sites(self._walk)
-        kernels = Kernels(self._model, lambda: self._walk.innermost, self._walk.state)
+        kernels = Kernels(self._model, self._walk)
+        sites = Sites(self._walk, kernels.picks)
 
         ran: set[str] = set()
 

@@ -19,6 +19,7 @@ from gattn.models.doors.proof.assembling import (
 )
 from gattn.models.doors.proof.batches import Batches
 from gattn.models.doors.proof.candidates import Candidate, Inputs, Reader, kind, near
+from gattn.models.doors.proof.picking import By
 from gattn.models.doors.proof.probing import NoTokensError, UnprovedError
 from gattn.models.doors.proof.probing.alike import Alike
 from gattn.models.doors.proof.probing.dependence import (
@@ -45,10 +46,22 @@ _MIXED = (
 
 
 class Solver:
-    """Proves layouts, once for calls that are alike."""
+    """Proves layouts, once for calls that are alike.
+
+    Attributes
+    ----------
+    holds_once : bool
+        Whether masks and integers that the model is given decide which token a slot stands for, so
+        that what was proved holds for these inputs only.
+    picked : set of str
+        The modules that picked or ordered tokens by value or at random, in which others attend to
+        these tokens as they are given them.
+    """
 
     def __init__(self, model: nn.Module, replays: Replays, alike: Alike) -> None:
         self._model, self._replays, self._alike = model, replays, alike
+        self.holds_once = False
+        self.picked: set[str] = set()
         self._known: dict[object, list[Candidate]] = {}
         self._first: dict[object, Site] = {}  # Those whose inputs were kept, as by `wanted`.
         for site in replays.sites:
@@ -84,7 +97,7 @@ class Solver:
             if inputs.has_folded(batches.size):
                 continue
             try:
-                layout, is_good = self._assembled(site, inputs, batches)
+                layout, is_good = self._assembled(site, one, batches)
             except AcrossBatchError:
                 raise
             except UnprovedError as error:
@@ -109,7 +122,7 @@ class Solver:
                 continue
             waiting.remove(n)
             try:
-                return self._assembled(site, one.inputs, batches)[0]
+                return self._assembled(site, one, batches)[0]
             except UnprovedError as error:
                 reason = str(error) if n == 0 else reason
         raise UnprovedError(reason or "no input of a module around it tells its tokens apart")
@@ -126,6 +139,24 @@ class Solver:
                     runs += near(first, level, self._model)
                 self._known[name] = [Candidate(first, level, run, run is around) for run in runs]
             yield from self._known[name]
+
+    def _check_picks(self, site: Site, outer: Run) -> None:
+        """Refuse to number slots by an input whose tokens come into others each time."""
+        inner = [pick for pick in site.picks if outer in pick.running]
+        if any(pick.by is By.INPUTS for pick in inner):
+            self.holds_once = True
+        for pick in inner:
+            if pick.by is not By.INPUTS:
+                how = "by their values" if pick.by is By.VALUES else "at random"
+                raise UnprovedError(
+                    f"it picks or orders its tokens {how} before it attends ({pick.kernel}), so "
+                    "that which token a slot stands for cannot be told"
+                )
+        self.picked |= {
+            pick.running[-1].name
+            for pick in site.picks
+            if pick not in inner and pick.by is not By.INPUTS and pick.running[-1] in site.chain
+        }
 
     def _may_settle(self, one: Candidate, batches: Batches) -> bool:
         """Return whether inputs may settle which tokens and elements of the batch slots are.
@@ -180,7 +211,10 @@ class Solver:
             reaches_all_keys(tuple(some[n].shape), probes[n]) for n in reaching
         )
 
-    def _assembled(self, site: Site, inputs: Inputs, batches: Batches) -> tuple[Layout, bool]:
+    def _assembled(self, site: Site, one: Candidate, batches: Batches) -> tuple[Layout, bool]:
+        inputs = one.inputs
+        assert inputs is not None
+        self._check_picks(site, site.chain[one.level])
         if inputs.keys is None:
             raise UnprovedError(
                 inputs.failure or "its keys depend on no input of the modules around it"

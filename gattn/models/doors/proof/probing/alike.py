@@ -58,3 +58,18 @@ def shapes(given: Any) -> object:
     return str(form), tuple(
         (tuple(x.shape), x.dtype) if isinstance(x, Tensor) else _described(x) for x in leaves
     )
+
+
+def state_of(model: nn.Module) -> object:
+    """Describe the attributes of a model's modules that may decide how they attend.
+
+    Those of torch's own modules do not, but for whether they train.
+    """
+    found: list[object] = []
+    for module in model.modules():
+        found.append(module.training)
+        if not type(module).__module__.startswith("torch.nn.modules"):
+            found += [
+                _described(value) for name, value in vars(module).items() if name not in _IGNORED
+            ]
+    return tuple(found)

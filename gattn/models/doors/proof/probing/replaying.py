@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
 from gattn.models.doors.functions.raw_call import RawCall, observed
+from gattn.models.doors.proof.picking import Pick, Picks
 from gattn.models.doors.proof.probing import UnprovedError
 from gattn.models.doors.proof.probing.taints import (
     Pointwise,
@@ -55,6 +56,8 @@ class Site:
         The function that changes the attention between softmax and values, if one does.
     inside : sequence of Run
         The runs within the run of the module that came before.
+    picks : sequence of Pick
+        Where numbers were moved before it, in these runs, by indices that are not always the same.
     """
 
     module: nn.Module
@@ -68,6 +71,7 @@ class Site:
     live: Tensor | None
     altered: str = ""
     inside: Sequence[Run] = ()
+    picks: Sequence[Pick] = ()
 
     @property
     def place(self) -> tuple[str, int]:
@@ -78,8 +82,8 @@ class Site:
 class Sites:
     """Collects the calls of attention of one run."""
 
-    def __init__(self, walk: Walk) -> None:
-        self._walk = walk
+    def __init__(self, walk: Walk, picks: Picks) -> None:
+        self._walk, self._picks = walk, picks
         self.found: list[Site] = []
         self._counts: dict[tuple[nn.Module, Run], int] = {}
 
@@ -102,6 +106,7 @@ class Sites:
                 live_scores(call),
                 call.altered if call.number is None else "",
                 tuple(chain[0].inner),
+                [one for one in self._picks.found if chain[-1] in one.running],
             )
         )
 

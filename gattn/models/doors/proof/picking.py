@@ -1,0 +1,102 @@
+"""Finds where a model picks or orders tokens by values or at random, so that slots change owners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from gattn.models.doors.proof.probing.walking import Run
+
+_ORDERS = frozenset(("sort", "argsort", "topk", "kthvalue", "argmax", "argmin", "msort"))
+_NOISE = frozenset(("rand", "rand_like", "uniform", "uniform_", "bernoulli", "bernoulli_", "randn"))
+_DRAWS = frozenset(("randperm", "multinomial", "randint", "randint_like"))
+_WHERE = frozenset(("nonzero", "nonzero_static"))
+_TAKES = frozenset(("index", "gather", "index_select", "take", "masked_select"))
+_PUTS = frozenset(("index_put", "index_put_", "scatter", "scatter_", "index_copy", "index_copy_"))
+_PUTS |= {"_index_put_impl_", "_unsafe_index", "index_add", "index_add_", "masked_scatter"}
+
+
+class By(IntEnum):
+    """What decides which token comes into which slot."""
+
+    INPUTS = 0
+    """Numbers and masks that the model is given: the same for the same inputs."""
+    VALUES = 1
+    """The values of tokens, which a proof changes."""
+    CHANCE = 2
+    """Random numbers."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pick:
+    """A place where numbers are moved to slots that are not always the same.
+
+    `running` are the modules' runs around it, the outermost first.
+    """
+
+    by: By
+    kernel: str
+    running: Sequence[Run]
+
+
+class Picks:
+    """Follows the indices that a model computes to where they move numbers.
+
+    Parameters
+    ----------
+    running : callable
+        Returns the runs of modules that are under way.
+    """
+
+    def __init__(self, running: Callable[[], Sequence[Run]]) -> None:
+        self.found: list[Pick] = []
+        self._running = running
+        self._indices: Any = WeakTensorKeyDictionary()
+        self._noise: Any = WeakTensorKeyDictionary()
+
+    def note(
+        self, kernel: str, args: Sequence[Any], kwargs: Mapping[str, Any], result: Any
+    ) -> None:
+        """Look at a kernel that ran."""
+        given = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
+        by = max((self._indices[x] for x in given if x in self._indices), default=None)
+        if kernel in _TAKES or kernel in _PUTS:
+            if by is None and any(x.dtype.itemsize == 1 and _is_index(x) for x in given[1:]):
+                by = By.INPUTS  # A mask picks the tokens.
+            if by is not None and _moves(kernel, given):
+                self.found.append(Pick(by, kernel, tuple(self._running())))
+            return
+        if kernel in _NOISE:
+            for x in (result, *given[:1]):
+                self._noise[x] = True
+        elif kernel in _ORDERS:
+            own = By.VALUES if given and given[0].is_floating_point() else By.INPUTS
+            by = own if by is None else max(by, own)
+        elif kernel in _DRAWS or any(x in self._noise for x in given):
+            by = By.CHANCE
+        elif kernel in _WHERE and by is None:
+            by = By.INPUTS
+        if by is None:
+            return
+        for x in tree_leaves(result):
+            if isinstance(x, Tensor) and _is_index(x):
+                self._indices[x] = by
+
+
+def _is_index(x: Tensor) -> bool:
+    return not x.is_floating_point() and not x.is_complex()
+
+
+def _moves(kernel: str, given: Sequence[Tensor]) -> bool:
+    """Return whether a kernel moves numbers of tokens; constants that are put in place are none."""
+    if not given or not given[0].is_floating_point():
+        return False
+    if kernel in _TAKES or kernel == "_unsafe_index":
+        return True
+    return any(x.is_floating_point() and x.numel() > 1 for x in given[1:])

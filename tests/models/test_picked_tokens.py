@@ -1,0 +1,130 @@
+"""Models that pick or order tokens by value, at random, or by a mask before they attend."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from gattn import Cut, capturing, edited
+from gattn.errors import CaptureError
+
+
+class Attention(nn.Module):
+    """Attends to tokens in an order of its own, and puts them back."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.to_q, self.to_k, self.to_v = (nn.Linear(16, 16) for _ in range(3))
+        self.how = how
+        self.own: Tensor | None = None
+
+    def order(self, x: Tensor) -> Tensor:
+        if self.how == "random":
+            return torch.randperm(x.shape[1])
+        if self.how == "noise":
+            return torch.rand(x.shape[1]).argsort()
+        if self.how == "values":
+            return x[0, :, 0].argsort(descending=True)
+        if self.how == "reversed":
+            return torch.arange(x.shape[1] - 1, -1, -1)
+        return torch.arange(x.shape[1])
+
+    def forward(self, x: Tensor) -> Tensor:
+        order = self.order(x)
+        y = x[:, order]
+        attention = (self.to_q(y) @ self.to_k(y).mT / 4).softmax(-1)
+        back = order.argsort()
+        self.own = attention.detach()[:, back][:, :, back]
+        return (attention @ self.to_v(y))[:, back]
+
+
+class Outer(nn.Module):
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.attend = Attention("as they are")
+        self.picks = Attention(how)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attend(x[:, self.picks.order(x)])
+
+
+class Packed(nn.Module):
+    """Attends among the tokens that a mask leaves."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.to_q, self.to_k, self.to_v = (nn.Linear(16, 16) for _ in range(3))
+        self.own: Tensor | None = None
+
+    def forward(self, x: Tensor, mask: Tensor) -> Tensor:
+        y = x[:, mask]
+        attention = (self.to_q(y) @ self.to_k(y).mT / 4).softmax(-1)
+        at = mask.nonzero()[:, 0]
+        self.own = torch.zeros(x.shape[1], x.shape[1])
+        self.own[at[:, None], at] = attention.detach()[0]
+        out = torch.zeros_like(x)
+        out[:, mask] = attention @ self.to_v(y)
+        return out
+
+
+@pytest.mark.parametrize("how", ["random", "noise", "values"])
+def test_tokens_that_come_into_other_slots_each_time_are_refused(how):
+    torch.manual_seed(0)
+    model, x = Attention(how).eval(), torch.randn(1, 6, 16)
+    said = "by their values" if how == "values" or how == "noise" else "at random"
+    with pytest.raises(CaptureError, match=said), capturing(model):
+        model(x)
+    with (
+        pytest.raises(CaptureError, match=said),
+        edited(model, Cut(layer=0, head=0, query=0, key=1)),
+    ):
+        model(x)
+
+
+def test_a_fixed_order_is_read():
+    torch.manual_seed(0)
+    model, x = Attention("reversed").eval(), torch.randn(2, 6, 16)
+    with capturing(model) as run, torch.no_grad():
+        model(x)
+    assert model.own is not None
+    for n, trace in enumerate(run.traces):
+        torch.testing.assert_close(torch.tensor(trace[0, 0].to_dense()), model.own[n])
+
+
+@pytest.mark.parametrize("how", ["random", "values"])
+def test_tokens_that_were_picked_outside_are_numbered_as_they_come_with_a_warning(how):
+    torch.manual_seed(0)
+    model, x = Outer(how).eval(), torch.randn(1, 6, 16)
+    with (
+        pytest.warns(UserWarning, match="numbered in the order in which"),
+        capturing(model) as run,
+        torch.no_grad(),
+    ):
+        model(x)
+    assert model.attend.own is not None
+    torch.testing.assert_close(torch.tensor(run.trace[0, 0].to_dense()), model.attend.own[0])
+
+
+def test_tokens_that_a_mask_picks_are_proved_for_each_mask():
+    torch.manual_seed(0)
+    model, x = Packed().eval(), torch.randn(1, 6, 16)
+    for left in ([0, 1, 4], [2, 3, 5], [0, 4, 5]):
+        mask = torch.zeros(6, dtype=torch.bool)
+        mask[left] = True
+        with capturing(model) as run, torch.no_grad():
+            model(x, mask)
+        found = torch.tensor(run.trace[0, 0].to_dense())
+        assert model.own is not None
+        torch.testing.assert_close(found, model.own)
+
+
+def test_attributes_that_change_between_calls_are_seen():
+    torch.manual_seed(0)
+    model, x = Attention("reversed").eval(), torch.randn(1, 6, 16)
+    for how in ("reversed", "as it is", "reversed"):
+        model.how = how
+        with capturing(model) as run, torch.no_grad():
+            model(x)
+        assert model.own is not None
+        torch.testing.assert_close(torch.tensor(run.trace[0, 0].to_dense()), model.own[0])
