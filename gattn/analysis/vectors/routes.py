@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from gattn.models.load.loading import Model
-    from gattn.models.read.tracking import Tracker
+    from gattn.models.read.track.tracking import Tracker
 
 
 def routes(

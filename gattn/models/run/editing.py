@@ -24,7 +24,7 @@ from gattn.models.load.token_texts import names_of, spellings_of
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
-from gattn.models.read.tracking import Tracker
+from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.naming import Naming, Tokens
 from gattn.models.run.opening import opened
 from gattn.models.watch.contexts import Context, names_shown, present, tracker_of

@@ -18,7 +18,7 @@ from gattn.models.watch.contexts import Context
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from gattn.models.read.tracking import Tracker
+    from gattn.models.read.track.tracking import Tracker
 
 _MOST_COPIES = 256
 
