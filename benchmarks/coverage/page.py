@@ -101,7 +101,7 @@ def page(verdicts: Sequence[Verdict]) -> str:
         f"### Captured and edited ({len(complete)})\n",
         "Through transformers' attention interface:\n",
         _names(one for one in complete if one.routed),
-        "Through their softmax (no queries and keys; checked on a small input first). * means that "
+        "Through torch's functions (proved on a small input first). * means that "
         '`attn_implementation="eager"` is needed:\n',
         _names(one for one in complete if not one.routed),
     ]

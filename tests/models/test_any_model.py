@@ -536,3 +536,56 @@ def test_attention_that_is_changed_in_place_is_refused(way):
     model, x = Twice(way).eval(), torch.randn(1, 6, WIDTH)
     with pytest.raises(CaptureError, match="changed by"), torch.no_grad(), capturing(model):
         model(x)
+
+
+class MaskedAfterwards(nn.Module):
+    """Masks scores by a large number, and again by zeros after the softmax, as DeBERTa does."""
+
+    def __init__(self, takes, in_place):
+        super().__init__()
+        self.qkv, self.takes, self.in_place = nn.Linear(16, 48), takes, in_place
+
+    def forward(self, x, mask):
+        q, k, v = self.qkv(x).unflatten(-1, (3, 4, 4)).permute(2, 0, 3, 1, 4)
+        before = mask if not self.takes else torch.zeros_like(mask)
+        scores = (q @ k.mT / 2).masked_fill(before, torch.finfo(x.dtype).min)
+        attention = scores.softmax(-1)
+        fill = attention.masked_fill_ if self.in_place else attention.masked_fill
+        self.attention = fill(mask, 0)
+        return (self.attention @ v).transpose(1, 2).flatten(2)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_zeros_where_a_mask_left_no_attention_are_read(in_place):
+    torch.manual_seed(0)
+    model = MaskedAfterwards(False, in_place).double().eval()
+    x, mask = torch.randn(2, 6, 16).double(), torch.zeros(2, 1, 6, 6, dtype=torch.bool)
+    mask[1, :, :, 4:] = mask[1, :, 4:] = True  # The last queries read nothing at all.
+    with torch.no_grad():
+        plain = model(x, mask)
+        wanted = model.attention.clone()
+        with capturing(model) as run:
+            assert torch.equal(model(x, mask), plain)
+        with edited(model, Scale(0.5, layer=0, head=2)):
+            scaled = model(x, mask)
+    for row, trace in enumerate(run.traces):
+        for (_, head), graph in trace.only_stack.items():
+            size = (6, 4)[row]  # What nobody reads is padding.
+            own = wanted[row, head, :size, :size].numpy()
+            assert graph.to_dense() == pytest.approx(own, rel=1e-12)
+    halves = plain.unflatten(-1, (4, 4)).clone()
+    halves[:, :, 2] *= 0.5  # The last queries' outputs are zero.
+    torch.testing.assert_close(scaled, halves.flatten(2), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_zeros_that_take_attention_away_are_refused(in_place):
+    model = MaskedAfterwards(True, in_place).eval()
+    mask = torch.zeros(2, 1, 6, 6, dtype=torch.bool)
+    mask[1, :, 1, 4:] = True
+    with (
+        torch.no_grad(),
+        pytest.raises(CaptureError, match="changed by masked_fill"),
+        capturing(model),
+    ):
+        model(torch.randn(2, 6, 16), mask)

@@ -22,8 +22,8 @@ from gattn import (
     edited,
 )
 from gattn.errors import EditError, SelectionError
-from gattn.models.doors.proof.opening import opened
 from gattn.models.run.editing import Editing
+from gattn.models.run.opening import opened
 
 IDS = [5, 17, 42, 17, 8, 33, 59, 3, 21]
 OTHERS = [44, 2, 9, 9, 30]

@@ -15,7 +15,7 @@ from gattn.models.doors.interface import RoutedCall
 from gattn.models.read.masks import Mask
 from gattn.models.read.places import Place, Side
 from gattn.models.read.reading import read
-from gattn.models.read.tracking import Tracker
+from gattn.models.read.track.tracking import Tracker
 
 SMALLEST = torch.finfo(torch.float32).min
 

@@ -20,11 +20,11 @@ from transformers import (
 from benchmarks import zoo
 from gattn.errors import CaptureError, EditError, ModelError
 from gattn.models.doors.attending import routes, unseen
-from gattn.models.doors.proof.opening import opened
 from gattn.models.edit.edges import Cut, Scale
 from gattn.models.edit.swap import Swap
 from gattn.models.run.capturing import capture, capturing
 from gattn.models.run.editing import edited
+from gattn.models.run.opening import opened
 from gattn.models.watch.contexts import Context
 from gattn.weights import ScaledDotProduct
 

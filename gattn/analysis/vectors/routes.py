@@ -14,9 +14,9 @@ from gattn.analysis.vectors.importances import Norm, check_norm
 from gattn.analysis.vectors.route_building import Builder, add_layer
 from gattn.analysis.vectors.route_graphs import Routes
 from gattn.errors import SelectionError
-from gattn.models.doors.proof.opening import opened
 from gattn.models.load.token_texts import names_of
 from gattn.models.run.functions import Runnable, resolved_for
+from gattn.models.run.opening import opened
 from gattn.models.stream.decomposing import Decomposition, decompose
 from gattn.models.stream.sublayers import Sublayer
 from gattn.models.watch.contexts import Context
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
     from gattn.models.load.loading import Model
-    from gattn.models.read.tracking import Tracker
+    from gattn.models.read.track.tracking import Tracker
 
 
 def routes(

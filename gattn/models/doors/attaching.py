@@ -20,9 +20,9 @@ from gattn.models.doors.attending import attending, routes, unseen
 from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.graphs import own_layers, segments
 from gattn.models.load.loading import is_transformers
-from gattn.models.read.any_model import AnyTracker
-from gattn.models.read.tracking import Tracker
-from gattn.models.read.unrouted import UnroutedTracker
+from gattn.models.read.track.any_model import AnyTracker
+from gattn.models.read.track.tracking import Tracker
+from gattn.models.read.track.unrouted import UnroutedTracker
 from gattn.models.watch.calls import Calls
 from gattn.models.watch.compiling import bypass_compiled, restore_compiled
 from gattn.models.watch.contexts import Context, close, join, present

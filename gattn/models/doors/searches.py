@@ -15,7 +15,7 @@ from torch import Tensor
 
 from gattn.errors import CaptureError
 from gattn.models.hugging_face.generating import SEARCHES
-from gattn.models.read.tracking import Tracker
+from gattn.models.read.track.tracking import Tracker
 from gattn.models.watch.contexts import Context, present, settle
 
 _originals: dict[str, Callable[..., Any]] = {}

@@ -17,7 +17,7 @@ from gattn.models.effects.runner import Runner, row_of
 from gattn.models.load.token_texts import names_of
 from gattn.models.read.places import Place
 from gattn.models.read.seen_call import SeenCall
-from gattn.models.read.tracking import Tracker
+from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.functions import RunFunction
 from gattn.models.watch.contexts import Context
 

@@ -14,7 +14,7 @@ from gattn.errors import CaptureError, ModelError, SelectionError
 from gattn.models.edit.base import Edit
 from gattn.models.read.places import Place
 from gattn.models.read.seen_call import SeenCall
-from gattn.models.read.tracking import Tracker
+from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.editing import Editing
 from gattn.models.run.functions import Runnable, prepared
 from gattn.models.watch.contexts import Context, takes_part

@@ -13,11 +13,11 @@ from gattn.checks import whole
 from gattn.errors import CaptureError, ModelError
 from gattn.heads.trace import AttentionTrace
 from gattn.keep import Keep
-from gattn.models.doors.proof.opening import opened
 from gattn.models.load.encoding import Encoding, Inputs, encode
 from gattn.models.load.loading import is_any_model, resolved
 from gattn.models.run.functions import RunFunction, Runnable, prepared
 from gattn.models.run.naming import Naming, Tokens
+from gattn.models.run.opening import opened
 from gattn.models.run.options import Contributions, Options
 from gattn.models.run.prompt import Prompt
 from gattn.models.run.recording import Recording

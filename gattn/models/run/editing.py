@@ -15,7 +15,6 @@ from torch import nn
 
 from gattn.edit_records import EditRecord
 from gattn.errors import EditError, ModelError
-from gattn.models.doors.proof.opening import opened
 from gattn.models.edit.base import Edit
 from gattn.models.edit.ends import Ends
 from gattn.models.edit.tokens import KnownTokens
@@ -25,8 +24,9 @@ from gattn.models.load.token_texts import names_of, spellings_of
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
-from gattn.models.read.tracking import Tracker
+from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.naming import Naming, Tokens
+from gattn.models.run.opening import opened
 from gattn.models.watch.contexts import Context, names_shown, present, tracker_of
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from torch import nn
 
 from gattn.errors import CaptureError, ModelError
 from gattn.models.doors.attaching import attached
-from gattn.models.doors.proof.opening import opened
 from gattn.models.load.encoding import Inputs
 from gattn.models.load.loading import as_written, check_tokenizer, is_any_model, resolved
-from gattn.models.read.tracking import Tracker
+from gattn.models.read.track.tracking import Tracker
+from gattn.models.run.opening import opened
 from gattn.models.run.prompt import Prompt
 from gattn.models.watch.contexts import Context
 

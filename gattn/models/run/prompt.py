@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 from gattn.errors import CaptureError
-from gattn.models.doors.proof.opening import opened
 from gattn.models.load.encoding import Encoding, Inputs, encode, is_text, pad
 from gattn.models.load.loading import input_device, refuse_training
 from gattn.models.load.token_texts import names_of
+from gattn.models.run.opening import opened
 from gattn.models.watch.contexts import Context
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-    from gattn.models.read.tracking import Tracker
+    from gattn.models.read.track.tracking import Tracker
 
 _MOST_COPIES = 256
 

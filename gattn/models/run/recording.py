@@ -20,19 +20,19 @@ from gattn.models.doors.graphs.messages import Messages
 from gattn.models.edit.applying import parts
 from gattn.models.edit.part import Part
 from gattn.models.load.loading import model_name, refuse_training
-from gattn.models.read.following import Progress
 from gattn.models.read.on_graphs.seen_edges import SeenEdges
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
-from gattn.models.read.tracking import Tracker
+from gattn.models.read.track.following import Progress
+from gattn.models.read.track.tracking import Tracker
 from gattn.models.run.editing import open_edits
 from gattn.models.run.naming import Naming
 from gattn.models.run.options import Options
-from gattn.models.run.projections import Projections, value_norms
-from gattn.models.run.recorded import RecordedLayer, RecordedSequence, trace_of
-from gattn.models.run.relabelling import Positions
-from gattn.models.run.sequences import Sequences
+from gattn.models.run.record.projections import Projections, value_norms
+from gattn.models.run.record.recorded import RecordedLayer, RecordedSequence, trace_of
+from gattn.models.run.record.relabelling import Positions
+from gattn.models.run.record.sequences import Sequences
 from gattn.models.watch.contexts import Context, takes_part, tracker_of
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError
-from gattn.models.run.linear_maps import linear_map, takes
+from gattn.models.run.record.linear_maps import linear_map, takes
 from gattn.models.stream.rounding import factor_of, is_half, tolerance
 from gattn.models.stream.sublayers import FixedNorm, Sublayer
 from gattn.normalizers.base import widened

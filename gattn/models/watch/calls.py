@@ -21,7 +21,7 @@ from torch.overrides import (
     _push_mode,
 )
 
-from gattn.models.read.tracking import Tracker
+from gattn.models.read.track.tracking import Tracker
 
 
 @dataclass(eq=False)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from gattn.models.read.places import Place
 from gattn.models.read.seen_call import SeenCall
-from gattn.models.read.tracking import Tracker
+from gattn.models.read.track.tracking import Tracker
 from gattn.models.watch.calls import Calls
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from weakref import ref
 from torch import nn
 
 from gattn.errors import CaptureError
-from gattn.models.read.runs import runs
-from gattn.models.read.tracking import Tracker
+from gattn.models.read.track.runs import runs
+from gattn.models.read.track.tracking import Tracker
 from gattn.models.watch.calls import Calls
 from gattn.models.watch.contexts import Context, present, settle
 from gattn.models.watch.hooks import Hook

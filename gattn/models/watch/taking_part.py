@@ -15,7 +15,7 @@ from gattn.models.load.loading import META
 from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading, read
 from gattn.models.read.seen_call import SeenCall
-from gattn.models.read.tracking import Tracker
+from gattn.models.read.track.tracking import Tracker
 from gattn.models.watch.contexts import Context, present, settle
 from gattn.models.watch.inside import inside
 

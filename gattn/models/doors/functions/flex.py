@@ -9,28 +9,20 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from torch import Tensor, nn
 
-from gattn.models.doors.functions.raw_call import RawCall, handed, owner
-from gattn.models.watch.inside import inside
+from gattn.models.doors.functions.raw_call import RawCall, handed
 
 _AXES = tuple(tuple(0 if n in (0, place) else None for n in range(5)) for place in (4, 3, 2, 1))
 
 
-def see(
-    mode: TorchFunctionMode, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
+def see(module: nn.Module, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Show a call of the operator to the open contexts."""
-    module = owner()
-    if module is None:
-        return func(*args, **kwargs)
-    with inside():
-        result = func(*args, **kwargs)
-        call = _call(module, result[0], *args[:6])
-        if handed(call) is None or call.output is result[0]:
-            return result
-        return (call.output, *result[1:])
+    result = func(*args, **kwargs)
+    call = _call(module, result[0], *args[:6])
+    if handed(call) is None or call.output is result[0]:
+        return result
+    return (call.output, *result[1:])
 
 
 def _call(

@@ -285,7 +285,9 @@ def carried(
     return replace(followed, scores=sizes if followed.altered else scores, key=key)
 
 
-def _masked(followed: Followed, result: Tensor, mask: Tensor, value: Any) -> Followed | None:
+def _masked(
+    followed: Followed, result: Tensor, mask: Tensor, value: Any, input: Any = None
+) -> Followed | None:
     """Read a mask that is put in place after the softmax: zeros where there was no attention.
 
     Queries that may read nothing lose all of theirs; any others must keep theirs, or it is None.

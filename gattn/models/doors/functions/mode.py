@@ -11,15 +11,33 @@ from torch._higher_order_ops.flex_attention import flex_attention
 from torch.overrides import TorchFunctionMode
 
 from gattn.models.doors.functions import flex, multihead, reopened, scaled_dot_product, softmax
-from gattn.models.watch.inside import is_inside
+from gattn.models.doors.functions.raw_call import owner
+from gattn.models.watch.inside import inside, is_inside
 
 Door = Callable[[TorchFunctionMode, Any, tuple[Any, ...], Mapping[str, Any]], Any]
 
 _F = nn.functional
+
+
+def _of_owner(see: Callable[..., Any]) -> Door:
+    """Make a door of what shows a kernel: only a watched model's own are shown."""
+
+    def door(
+        mode: TorchFunctionMode, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
+    ) -> Any:
+        module = owner()
+        if module is None:
+            return func(*args, **kwargs)
+        with inside():
+            return see(module, func, args, kwargs)
+
+    return door
+
+
 _DOORS: dict[Any, Door] = {
-    _F.scaled_dot_product_attention: scaled_dot_product.see,
+    _F.scaled_dot_product_attention: _of_owner(scaled_dot_product.see),
     _F.multi_head_attention_forward: multihead.see,
-    flex_attention: flex.see,
+    flex_attention: _of_owner(flex.see),
     torch.softmax: softmax.see,
     _F.softmax: softmax.see,
     Tensor.softmax: softmax.see,

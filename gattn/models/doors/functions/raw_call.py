@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from gattn.errors import CaptureError
 from gattn.models.doors.functions.multihead import Running
 from gattn.models.read.layouts import Layout, usual
-from gattn.models.read.runs import runs
 from gattn.models.read.seen_call import SeenCall
+from gattn.models.read.track.runs import runs
 from gattn.models.watch.contexts import present
 from gattn.models.watch.taking_part import take_part
 

@@ -6,33 +6,25 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from torch import Tensor, nn
 
 from gattn.models.doors.functions import nested
 from gattn.models.doors.functions.multihead import running
-from gattn.models.doors.functions.raw_call import RawCall, handed, owner
-from gattn.models.watch.inside import inside
+from gattn.models.doors.functions.raw_call import RawCall, handed
 
 
-def see(
-    mode: TorchFunctionMode, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]
-) -> Any:
+def see(module: nn.Module, func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """Show a call to the open contexts."""
-    module = owner()
-    if module is None:
-        return func(*args, **kwargs)
-    with inside():
-        output = func(*args, **kwargs)
-        if output.is_nested:
-            plain = nested.padded(output)
-            call = _call(module, plain, **nested.padded_arguments(*args, **kwargs))
-        else:
-            plain = output
-            call = _call(module, output, *args, **kwargs)
-        if handed(call) is None or call.output is plain:
-            return output
-        return nested.filled(output, call.output) if output.is_nested else call.output
+    output = func(*args, **kwargs)
+    if output.is_nested:
+        plain = nested.padded(output)
+        call = _call(module, plain, **nested.padded_arguments(*args, **kwargs))
+    else:
+        plain = output
+        call = _call(module, output, *args, **kwargs)
+    if handed(call) is None or call.output is plain:
+        return output
+    return nested.filled(output, call.output) if output.is_nested else call.output
 
 
 def _call(

@@ -30,7 +30,7 @@ from gattn.models.doors.functions.following import (
 from gattn.models.doors.functions.multihead import running
 from gattn.models.doors.functions.products import Product, product
 from gattn.models.doors.functions.raw_call import RawCall, handed, is_altered, owner
-from gattn.models.read.runs import runs
+from gattn.models.read.track.runs import runs
 from gattn.models.watch.inside import inside
 
 

@@ -20,7 +20,7 @@ from gattn.models.watch.inside import inside
 from gattn.normalizers.base import widened
 
 if TYPE_CHECKING:
-    from gattn.models.read.tracking import Tracker
+    from gattn.models.read.track.tracking import Tracker
     from gattn.models.watch.contexts import Context
 
 

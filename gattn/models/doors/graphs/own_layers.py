@@ -19,7 +19,7 @@ from gattn.models.doors.graphs.putting_back import put_back
 from gattn.models.read.on_graphs.own_calls import OwnCall, has_parallel_edges, read_own
 from gattn.models.read.on_graphs.readings import read_edges
 from gattn.models.read.on_graphs.seen_edges import Ends, SeenEdges
-from gattn.models.read.runs import runs
+from gattn.models.read.track.runs import runs
 from gattn.models.watch.contexts import present
 from gattn.models.watch.inside import inside
 from gattn.models.watch.taking_part import take_part

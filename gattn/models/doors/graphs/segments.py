@@ -20,7 +20,7 @@ from gattn.models.doors.graphs.frames import owner_of, plain
 from gattn.models.doors.graphs.putting_back import put_back
 from gattn.models.read.on_graphs.readings import read_edges
 from gattn.models.read.on_graphs.seen_edges import SeenEdges
-from gattn.models.read.runs import runs
+from gattn.models.read.track.runs import runs
 from gattn.models.watch.calls import Calls
 from gattn.models.watch.contexts import present
 from gattn.models.watch.taking_part import take_part

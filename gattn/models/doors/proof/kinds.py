@@ -27,7 +27,7 @@ from gattn.models.doors.proof.random_numbers import random_numbers_kept
 from gattn.models.doors.proof.small_inputs import small_input
 from gattn.models.hugging_face.given import arguments
 from gattn.models.read.layouts import Layout
-from gattn.models.read.unrouted import of_heads
+from gattn.models.read.track.unrouted import of_heads
 from gattn.models.watch.contexts import Context, without_contexts
 from gattn.models.watch.inside import outside
 

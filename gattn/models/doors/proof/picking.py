@@ -1,4 +1,4 @@
-"""Finds where a model picks or orders tokens by values or at random, so that slots change owners."""
+"""Finds where a model picks or orders tokens by values, masks or chance."""
 
 from __future__ import annotations
 

@@ -63,16 +63,12 @@ class Plan:
     altered : set of (str, int)
         The softmaxes whose numbers are changed before they meet the values: the module's name, and
         how many softmaxes came before within one run of it.
-    has_fast_path : bool
-        Whether torch's own fast path would compute some of its attention, which shows nothing.
     is_nested : bool
         Whether the inputs are nested tensors, whose attention doors read sequence by sequence.
     is_stale : bool
         Whether a call came that was not proved, so that the model is proved anew.
     has_failed : bool
         Whether the model raised an exception of its own, which the user's call may raise, too.
-    replays : int
-        How many runs of parts of the model it took.
     """
 
     sites: list[Place] = field(default_factory=list)
@@ -83,11 +79,9 @@ class Plan:
     picked: list[str] = field(default_factory=list)
     refused: str = ""
     altered: set[Place] = field(default_factory=set)
-    has_fast_path: bool = False
     is_nested: bool = False
     is_stale: bool = False
     has_failed: bool = False
-    replays: int = 0
 
     def layout(self, name: str, ordinal: int, lead: tuple[int, ...]) -> Layout | None:
         """Return the layout of an attention call; None if its door knows.
@@ -231,7 +225,6 @@ class _Proof:
         solver = Solver(self._model, replays, self._alike)
         self._solve(self.open, solver, places)
         plan.picked, plan.is_stale = sorted(solver.picked), solver.holds_once
-        plan.replays = replays.count
         return plan
 
     def _watched(self) -> tuple[list[Site], Any]:
@@ -244,11 +237,6 @@ class _Proof:
         def entered(run: Run, module: nn.Module, given: Given) -> None:
             run.shapes = shapes(given)
             ran.add(run.name)
-
-        fast = torch.backends.mha.get_fastpath_enabled()
-        self._plan.has_fast_path = fast and any(
-            isinstance(one, nn.MultiheadAttention) for one in self._model.modules()
-        )
 
         values: list[Tensor] = []  # Kept, so that their numbers stay theirs.
 

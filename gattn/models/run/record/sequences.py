@@ -11,9 +11,9 @@ from weakref import WeakKeyDictionary
 from torch import Tensor
 
 from gattn.errors import CaptureError
-from gattn.models.read.following import Origin, Progress
-from gattn.models.read.tracking import Tracker
-from gattn.models.run.recorded import RecordedSequence
+from gattn.models.read.track.following import Origin, Progress
+from gattn.models.read.track.tracking import Tracker
+from gattn.models.run.record.recorded import RecordedSequence
 
 
 @dataclass(eq=False)

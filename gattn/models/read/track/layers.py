@@ -8,8 +8,8 @@ from weakref import ref
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError
-from gattn.models.read.modules import Modules
 from gattn.models.read.seen_call import SeenCall
+from gattn.models.read.track.modules import Modules
 
 
 class _Last(NamedTuple):

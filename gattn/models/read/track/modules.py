@@ -9,7 +9,7 @@ from torch import nn
 
 from gattn.errors import CaptureError
 from gattn.models.hugging_face.media import modality
-from gattn.models.read.stacks import check_seen, home, kinds, stack_name
+from gattn.models.read.track.stacks import check_seen, home, kinds, stack_name
 
 
 class Modules:

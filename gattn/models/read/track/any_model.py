@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from gattn.errors import CaptureError
 from gattn.models.hugging_face.given import Given, arguments
 from gattn.models.hugging_face.media import Belonging, ranked
-from gattn.models.read.following import Progress
 from gattn.models.read.layouts import Layout
-from gattn.models.read.modules import Modules
 from gattn.models.read.places import Place, Side
-from gattn.models.read.runs import runs
 from gattn.models.read.seen_call import SeenCall
-from gattn.models.read.tracking import Tracker
+from gattn.models.read.track.following import Progress
+from gattn.models.read.track.modules import Modules
+from gattn.models.read.track.runs import runs
+from gattn.models.read.track.tracking import Tracker
 
 
 class Proved(Protocol):

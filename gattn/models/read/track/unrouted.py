@@ -8,8 +8,8 @@ from typing import Any, Protocol
 from torch import nn
 
 from gattn.models.read.layouts import Layout
-from gattn.models.read.runs import runs
-from gattn.models.read.tracking import Tracker
+from gattn.models.read.track.runs import runs
+from gattn.models.read.track.tracking import Tracker
 
 
 class ProvedKinds(Protocol):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gattn.errors import CaptureError
-from gattn.models.run.linear_maps import (
+from gattn.models.run.record.linear_maps import (
     LinearMap,
     is_unaltered,
     linear_map,
@@ -27,7 +27,7 @@ from gattn.models.watch.hooks import hooks_on
 if TYPE_CHECKING:
     from gattn.models.read.reading import Reading
     from gattn.models.read.seen_call import SeenCall
-    from gattn.models.read.tracking import Tracker
+    from gattn.models.read.track.tracking import Tracker
     from gattn.models.watch.contexts import Context
 
 

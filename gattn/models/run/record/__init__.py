@@ -1,0 +1,1 @@
+"""What is recorded of each sequence: its layers, tokens and contributions."""
