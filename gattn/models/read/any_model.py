@@ -172,7 +172,7 @@ class AnyTracker(Tracker):
             return None
         return self.plan.layout(self.modules.name(module), part, tuple(lead))
 
-    def reads(self, module: nn.Module, lead: Sequence[int]) -> bool:
+    def reads(self, module: nn.Module, lead: Sequence[int], *, over_last: bool = True) -> bool:
         """Return whether the model was proved: what does not look like attention is refused then.
 
         Where it failed, the user's call fails with the same exception, or is refused at its end.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -50,7 +51,7 @@ def take_part(
     if given.is_meta:
         raise ModelError(META)
     # What gattn computes is not part of the model's autocast.
-    with torch.autocast(given.device.type, enabled=False), inside():
+    with _without_autocast(given.device.type), inside():
         call = seen(entries[0][0].modules.name(module))
         places: dict[Tracker, Place] = {}
         for tracker, _ in entries:
@@ -79,6 +80,11 @@ def take_part(
         for context, place in watching:
             context.see(call, place, readings)
         return call
+
+
+def _without_autocast(device: str) -> AbstractContextManager[Any]:
+    is_on = torch.is_autocast_enabled(device)
+    return torch.autocast(device, enabled=False) if is_on else nullcontext()
 
 
 def _entries(module: nn.Module) -> list[tuple[Tracker, Context]]:

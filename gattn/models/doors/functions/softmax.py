@@ -85,13 +85,13 @@ def follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     if followed.source.is_edited and (edited := with_edits(args, kwargs)) is not None:
         return func(*edited[0], **edited[1])
     with inside():
+        others = all_found_in(args, kwargs)  # Before it may write into them.
         result = func(*args, **kwargs)
         if not isinstance(result, Tensor):
             return result
         found = product(func, args, kwargs, place, followed, result)
         if found is None:
             made = carried(func, args, kwargs, followed, result)
-            others = all_found_in(args, kwargs)
             note(result, made.with_others(others) if len(others) > 1 else made)
             return result
         return _seen(followed, found, result)
@@ -118,6 +118,7 @@ def _seen(followed: Followed, found: Product, result: Tensor) -> Tensor:
         weights=found.weights,
         dropout=followed.dropout,
         running=source.running,
+        over_last=source.key == source.scores.dim() - 1,
     )
     changed = handed(call)
     forget_scores(source)

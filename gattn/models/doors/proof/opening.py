@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
 
 from gattn.models.doors.attaching import attached
-from gattn.models.doors.attending import routes, unseen
-from gattn.models.doors.preflight import prove
+from gattn.models.doors.attending import unseen
+from gattn.models.doors.proof.kinds import Kinds, kinds_of
 from gattn.models.doors.proof.plan import Plan, plan_of
 from gattn.models.load.loading import as_written, is_transformers
 from gattn.models.watch.calls import Calls
-from gattn.models.watch.contexts import Context, without_contexts
+from gattn.models.watch.contexts import Context
 
 
 @contextmanager
@@ -23,19 +23,17 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
     """Let a context take part in each call of the model.
 
     Contexts nest, and take part only in calls of their own thread or task, and of those that copy
-    its context variables. A model that does not route its attention is proved first.
+    its context variables. What does not come through transformers' interface is proved when the
+    model is called.
     """
     model = as_written(model)
-    if is_transformers(model) and not routes(model):
-        with without_contexts():
-            prove(model)
-        if missed := unseen(model):
-            _warn(model, missed)
-    parts = unseen(model) if is_transformers(model) and routes(model) else []
-    plans: dict[int, Plan] = {}
+    is_transformer = is_transformers(model)
+    parts = unseen(model) if is_transformer else []
+    prove: Callable[..., Plan | Kinds] = kinds_of if is_transformer else plan_of
+    plans: dict[int, Plan | Kinds] = {}
 
-    def proved(*call: Any) -> Plan:
-        plan = plan_of(*call)
+    def proved(*call: Any) -> Plan | Kinds:
+        plan = prove(*call)
         plans[id(plan)] = plan
         return plan
 

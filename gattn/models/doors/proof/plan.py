@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
@@ -19,17 +19,18 @@ from torch.utils._pytree import tree_leaves
 from gattn.errors import CaptureError
 from gattn.models.doors.attaching import attached
 from gattn.models.doors.functions.raw_call import RawCall, observed
-from gattn.models.doors.preflight import _random_numbers_kept
 from gattn.models.doors.proof.assembling import AcrossBatchError
 from gattn.models.doors.proof.batches import Batches
+from gattn.models.doors.proof.candidates import wanted
 from gattn.models.doors.proof.copies import copied
 from gattn.models.doors.proof.kernels import Kernels
 from gattn.models.doors.proof.probing import NoTokensError, UnprovedError
 from gattn.models.doors.proof.probing.alike import Alike, shapes
 from gattn.models.doors.proof.probing.replaying import Replays, Site, Sites, fresh, kept
 from gattn.models.doors.proof.probing.walking import Given, Run, Walk
+from gattn.models.doors.proof.random_numbers import random_numbers_kept
 from gattn.models.doors.proof.silent import silent
-from gattn.models.doors.proof.solving import Solver, wanted
+from gattn.models.doors.proof.solving import Solver
 from gattn.models.read.layouts import Layout, usual
 from gattn.models.watch.contexts import Context, present, without_contexts
 from gattn.models.watch.inside import inside, outside
@@ -174,7 +175,7 @@ def _proved(model: nn.Module, name: str, given: Given) -> Plan:
     if any(x.is_nested for x in tensors):
         return Plan(is_nested=True)
     try:
-        with without_contexts(), outside(), _random_numbers_kept(model), torch.no_grad():
+        with without_contexts(), outside(), random_numbers_kept(model), torch.no_grad():
             twin = copied(model)
             with attached(twin, Context()), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # The user's call gives them.
@@ -187,8 +188,25 @@ def _proved(model: nn.Module, name: str, given: Given) -> Plan:
         return Plan(refused=refused, has_failed=True, is_stale=True)
 
 
+def proof_of_copy(
+    copy: nn.Module, name: str, given: Given, is_open: Callable[[RawCall], bool]
+) -> tuple[Plan, list[tuple[nn.Module, Place]]]:
+    """Prove the open calls of a copy of a model, which doors see; also say which these are."""
+    proof = _Proof(copy, name, given, is_open)
+    plan = proof.plan()
+    return plan, [(site.module, site.place) for site in proof.open]
+
+
 class _Proof:
-    def __init__(self, model: nn.Module, name: str, given: Given) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        name: str,
+        given: Given,
+        is_open: Callable[[RawCall], bool] = lambda call: True,
+    ) -> None:
+        self._is_open = is_open
+        self.open: list[Site] = []
         self._model, self._called, self._given = model, model.get_submodule(name), kept(given)
         self._walk = Walk(model)
         self._alike = Alike()
@@ -200,7 +218,7 @@ class _Proof:
         sites, watched = self._watched()
         if plan.refused:
             return plan
-        needed = wanted(sites, self._model, self._alike)
+        needed = wanted(self.open, self._model, self._alike)
         places, plain = self._plain(needed)
         if not _are_same(watched, plain):
             plan.refused = "its output changes while its attention is watched"
@@ -208,7 +226,7 @@ class _Proof:
         plan.sites = [site.place for site in sites]
         replays = Replays(self._model, self._walk, places, sites)
         solver = Solver(self._model, replays, self._alike)
-        self._solve(sites, solver, places)
+        self._solve(self.open, solver, places)
         plan.replays = replays.count
         return plan
 
@@ -233,6 +251,8 @@ class _Proof:
         def see(call: RawCall) -> None:
             kernels.claim()
             sites(call)
+            if self._is_open(call):
+                self.open.append(sites.found[-1])
             if call.number is not None:
                 place = sites.found[-1].place
                 self._plan.altered.add((place[0], call.number))
@@ -277,7 +297,7 @@ class _Proof:
             reasons: dict[Place, str] = {}
             is_good = True
             unsettled.clear()
-            for site in sites:
+            for number, site in enumerate(sites):
                 try:
                     layout, is_settled = solver.layout(site, batches)
                 except NoTokensError as error:
@@ -292,11 +312,14 @@ class _Proof:
                     is_good &= is_settled
                     if not is_settled:
                         unsettled.add(site.place)
+                left_over = {one.place for one in sites[number + 1 :]} | set(layouts)
+                if tried and not is_good and _ranks(left_over, reasons) <= _ranks(*tried[0][1:]):
+                    break
             _refuse_numbers(layouts, unsettled, reasons)
             tried.append((is_good, layouts, reasons))
             if is_good:
                 break
-        best = max(tried, key=lambda one: (one[0], len(one[1]), -len(one[2])))
+        best = max(tried, key=lambda one: (one[0], *_ranks(*one[1:])))
         self._plan.layouts, self._plan.reasons = best[1], best[2]
         for site in sites:
             self._trust(site)
@@ -345,6 +368,11 @@ class _Proof:
             if known is not None and place in self._plan.reasons:
                 self._plan.layouts[place] = known
                 del self._plan.reasons[place]
+
+
+def _ranks(proved: Collection[Place], reasons: Collection[Place]) -> tuple[int, int]:
+    """Rank what was proved with some dimension as the batch: the more calls the better."""
+    return len(proved), -len(reasons)
 
 
 def _refuse_numbers(
