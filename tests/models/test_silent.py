@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from gattn import Cut, capturing, edited
+from gattn.errors import CaptureError, SelectionError
 
 HEADS, DIM = 2, 4
 WIDTH = HEADS * DIM
@@ -140,3 +141,21 @@ def test_several_are_counted_and_edits_tell_them_too():
     says = r"2 modules of Sequential do not show their attention, such as 1 \(Other\)"
     with pytest.warns(UserWarning, match=says), edited(model, Cut(layer=0, key=1)):
         model(x)
+
+
+def test_errors_name_the_module_by_its_path():
+    model = nn.Sequential(Layer(), Other(lambda q, k, v: (q @ k.mT).softmax(-1) ** 2 @ v)).eval()
+    says = r"In 1 \(Other\) the attention is changed by pow|The attention of 1 cannot be read"
+    with pytest.raises(CaptureError, match=says), capturing(model):
+        model(torch.randn(1, 6, WIDTH))
+
+
+def test_a_sequence_of_padding_has_no_attention():
+    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 8, batch_first=True)
+    model = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval()
+    padding = torch.tensor([[False] * 4, [True] * 4])
+    with capturing(model) as run, torch.no_grad():
+        model(torch.randn(2, 4, WIDTH), src_key_padding_mask=padding)
+    assert len(run.traces[0].only_stack) == HEADS
+    with pytest.raises(SelectionError, match="has no attention: all of its sequence was padding"):
+        run.traces[1][0, 0]

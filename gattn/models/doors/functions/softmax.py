@@ -28,7 +28,7 @@ from gattn.models.doors.functions.following import (
 )
 from gattn.models.doors.functions.multihead import running
 from gattn.models.doors.functions.products import Product, product
-from gattn.models.doors.functions.raw_call import RawCall, handed, is_altered, owner
+from gattn.models.doors.functions.raw_call import RawCall, handed, is_altered, named, owner
 from gattn.models.read.runs import runs
 from gattn.models.watch.inside import inside
 
@@ -70,7 +70,7 @@ def _alone(source: Source, attention: Tensor) -> Tensor:
     if found is None:
         return attention
     warnings.warn(
-        f"{type(source.module).__name__} mixes the attention of heads, or of several softmaxes, "
+        f"{named(source.module)} mixes the attention of heads, or of several softmaxes, "
         "before it meets the values: what is shown and edited are the softmaxes.",
         stacklevel=4,
     )
@@ -127,7 +127,7 @@ def _seen(followed: Followed, found: Product, result: Tensor) -> Tensor:
     source.is_edited = True
     if source.read_by:
         raise EditError(
-            f"{type(source.module).__name__} reads its attention by {source.read_by} before it "
+            f"{named(source.module)} reads its attention by {source.read_by} before it "
             "meets the values, where an edit does not reach. Nothing was edited."
         )
     if call.weights is not None:
