@@ -33,7 +33,8 @@ class RawCall:
     module : nn.Module
         The innermost module of the model that attends.
     kind : str
-        The door: "sdpa", "softmax" or "flex".
+        The door: "sdpa", "softmax", "sum" (a softmax whose product with values is written as a sum)
+        or "flex".
     value : Tensor (..., keys, value dim)
     output : Tensor (..., queries, value dim)
         The attention times the values.
