@@ -42,8 +42,9 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
         shown, left = calls.last.layers.shown, calls.last.left_out
     if left:
         _warn_of_channels(model, left)
-    if shown and (silent := {name for plan in plans.values() for name in plan.silent}):
-        _warn(model, sorted(silent))
+    silent = {name for plan in plans.values() for name in plan.silent}
+    if shown and (missed := [one for one in sorted(silent) if one.split(" (")[0] not in shown]):
+        _warn(model, missed)
     if shown and (missed := [part for part in parts if part.split(" (")[0] not in shown]):
         _warn(model, missed)
 
