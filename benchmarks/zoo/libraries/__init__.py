@@ -13,6 +13,7 @@ FILES = {
     "diffusers": "diffusers_models",
     "open_clip": "open_clip_models",
     "litgpt": "sequences.litgpt_models",
+    "transformer-lens": "sequences.transformer_lens_models",
     "esm": "sequences.esm_models",
 }
 """The file of each library."""
@@ -27,6 +28,7 @@ PACKAGES = {
     "diffusers": ("diffusers",),
     "open_clip": ("open_clip_torch",),
     "litgpt": ("litgpt",),
+    "transformer-lens": ("transformer-lens", "transformers"),
     "esm": ("fair-esm",),
 }
 """What is installed for it."""
@@ -48,6 +50,8 @@ NOTES = {
     "`need_weights=True`.",
     "litgpt": "A model with each kind of attention, some with a cache, and a Llama with LoRA and "
     "adapters.",
+    "transformer-lens": "The library's own models, and transformers models in its bridge, compared "
+    "also with `hook_pattern` (but not where a bridge is made without its mode of compatibility).",
     "esm": "ESM-1, ESM-1b, ESM-2 and the MSA Transformer, compared also with "
     "`need_head_weights=True`.",
 }

@@ -43,7 +43,9 @@ _CHANGES: dict[str, dict[str, Any]] = {
     "clip-qk-norm": {"vision": {"block_type": "custom", "qk_norm": True}},
     "clip-head-scale": {"vision": {"block_type": "custom", "scale_heads": True}},
     "clip-class-token-text": {"text": {"embed_cls": True, "pad_id": 0}, "custom_text": True},
-    "clip-resnet": {"vision": {"layers": [1, 1, 1, 1], "width": 8, "patch_size": None}},
+    "clip-resnet": {
+        "vision": {"image_size": 64, "layers": [1, 1, 1, 1], "width": 8, "patch_size": None}
+    },
     "clip-timm": {"vision": _TIMM},
     "pe-core-timm": {
         "vision": {

@@ -51,8 +51,21 @@ _SHAPES: frozenset[Any] = frozenset(
     if hasattr(of, name)
 )
 _DROPOUTS = frozenset((_F.dropout, torch.dropout))
-_FILLS = frozenset((torch.masked_fill, Tensor.masked_fill, Tensor.masked_fill_))
+_MASKS = frozenset((torch.masked_fill, Tensor.masked_fill, Tensor.masked_fill_))
 _GETTERS = frozenset((Tensor.mT.__get__, Tensor.T.__get__))  # type: ignore[attr-defined]
+_FILLS = frozenset(
+    getattr(of, name) for of in (torch, Tensor) for name in ("masked_fill", "where", "nan_to_num")
+)
+WITHOUT_NUMBERS = frozenset(
+    getattr(of, name)
+    for of in (torch, Tensor)
+    for name in (
+        *("isnan", "isinf", "zeros_like", "ones_like", "empty_like", "full_like", "rand_like"),
+        *("new_zeros", "new_ones", "new_empty", "new_full", "new_tensor"),
+    )
+    if hasattr(of, name)
+)
+"""Functions whose results hold no number of what they are given."""
 _CASTS = frozenset(
     getattr(Tensor, name) for name in ("to", "type", "type_as", "float", "double", "half")
 ) | {Tensor.bfloat16}
@@ -271,7 +284,9 @@ def carried(
     scores = followed.scores
     if func in _CASTS and result.shape == scores.shape:
         return followed
-    if func in _FILLS and (masked := _masked(followed, result, *args[1:], **kwargs)) is not None:
+    if func in _FILLS and not followed.altered and _are_kept(args, kwargs, result):
+        return followed
+    if func in _MASKS and (masked := _masked(followed, result, *args[1:], **kwargs)) is not None:
         return masked
     name = getattr(func, "__name__", str(func))
     if not followed.is_mixture:
@@ -309,7 +324,20 @@ def _adds_dimensions(func: Any, args: tuple[Any, ...]) -> bool:
     if func is not Tensor.__getitem__:
         return False
     index = args[1] if isinstance(args[1], tuple) else (args[1],)
-    return all(one is None or one is Ellipsis or one == slice(None) for one in index)
+    return all(
+        one is None or one is Ellipsis or (isinstance(one, slice) and one == slice(None))
+        for one in index
+    )
+
+
+def _are_kept(args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Tensor) -> bool:
+    """Return whether a function only filled in what was zero already, or a row without keys."""
+    found = [one for one in operands(args, kwargs) if _found(one) is not None]
+    if len(found) != 1 or found[0].shape != result.shape:
+        return False
+    before = found[0]
+    is_empty = before.isnan() & (result.isnan() | (result == 0))
+    return bool(((result == before) | is_empty).all())
 
 
 def _dropout(

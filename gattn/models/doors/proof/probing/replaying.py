@@ -217,20 +217,7 @@ def _numbers(outer: Run) -> dict[str, int]:
 
 def fresh(given: Given) -> Given:
     """Copy what a run was given, but for tensors: a run may change caches."""
-
-    def copied(x: Any) -> Any:
-        if isinstance(x, (Tensor, nn.Module, int, float, str, bool, type(None))):
-            return x
-        if isinstance(x, torch.Generator):
-            twin = torch.Generator(x.device)
-            twin.set_state(x.get_state())
-            return twin
-        try:
-            return copy.deepcopy(x)
-        except Exception:
-            return x
-
-    args, kwargs = tree_map(copied, given)
+    args, kwargs = tree_map(_copied, given)
     return args, kwargs
 
 
@@ -238,8 +225,22 @@ def kept(given: Given) -> Given:
     """Copy what a run is given, so that it stays as it is."""
 
     def copied(x: Any) -> Any:
-        return x.detach().clone() if isinstance(x, Tensor) else x
+        return x.detach().clone() if isinstance(x, Tensor) else _copied(x)
 
     same: dict[int, Any] = {}
     args, kwargs = tree_map(lambda x: same.setdefault(id(x), copied(x)), given)
     return args, kwargs
+
+
+def _copied(x: Any) -> Any:
+    """Copy anything that a run may change, but for tensors; what cannot be copied stays."""
+    if isinstance(x, (Tensor, nn.Module, int, float, str, bool, type(None))):
+        return x
+    if isinstance(x, torch.Generator):
+        twin = torch.Generator(x.device)
+        twin.set_state(x.get_state())
+        return twin
+    try:
+        return copy.deepcopy(x)
+    except Exception:
+        return x
