@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -80,6 +81,11 @@ def from_arrays(
         If there is attention that `graph` does not allow.
     SelectionError
         If tokens or graphs are given for a stack that is not there.
+
+    Warns
+    -----
+    UserWarning
+        If the attention of a query sums to less than 0, as that of scores may.
 
     Examples
     --------
@@ -172,6 +178,8 @@ def heads_from(
     layers = list(_layers(attention if labels is None else labels.numbers))
     for n, layer in enumerate(layers):
         _check_layer(layer, n, layers[0])
+    if labels is None:
+        _warn_of_scores(layers)
     names: dict[str, Any] = {"tokens": tokens, "query_tokens": query_tokens}
     if graph is None:
         is_bipartite = bool(query_tokens) or (labels is not None and not labels.is_square)
@@ -299,6 +307,21 @@ def _check_layer(layer: Tensor, n: int, first: Tensor) -> None:
             f"{float(layer[head, query, key])}: attention must be finite. Leave out padding and "
             "rows that attend to nothing."
         )
+
+
+def _warn_of_scores(layers: Sequence[Tensor]) -> None:
+    """Warn of rows that no normalizer gives, such as scores before the softmax."""
+    for n, layer in enumerate(layers):
+        sums = layer.sum(-1)
+        if bool((sums < 0).any()):
+            head, query = (sums < 0).nonzero()[0].tolist()
+            warnings.warn(
+                f"In layer {n}, head {head}, the attention of query {query} sums to "
+                f"{float(sums[head, query]):.3g}: these may be scores. Pass what comes out of the "
+                "softmax; signed attention is kept as it is.",
+                stacklevel=4,
+            )
+            return
 
 
 def _graph_of(layers: Sequence[Tensor], *, is_bipartite: bool) -> TokenGraph:

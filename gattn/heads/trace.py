@@ -105,6 +105,10 @@ class AttentionTrace(Located, door.Shown):
     @property
     def only_stack(self) -> Stack:
         """The stack, if there is only one."""
+        if not self.stacks:
+            raise SelectionError(
+                "This trace has no attention: all of its sequence was padding, or no layer ran."
+            )
         if len(self.stacks) != 1:
             is_cross = {
                 name: any(head.graph.is_bipartite for head in stack.values())

@@ -340,3 +340,12 @@ def test_what_edges_and_arrays_cannot_take_is_said():
     assert edges_of(positions=[3, 4, 6]).node_ids()[0] == [3, 4, 6]
     head = AttentionGraph.from_dense(np.eye(2), positions=[3, 4])
     assert head.node_ids()[0] == [3, 4]
+
+
+def test_scores_in_place_of_attention_are_told():
+    scores = np.array([[[[0.5, 0.5], [0.2, 0.8]], [[1.5, -0.5], [-2.0, 0.5]]]])
+    says = "In layer 0, head 1, the attention of query 1 sums to -1.5: these may be scores"
+    with pytest.warns(UserWarning, match=says) as told:
+        trace = AttentionTrace.from_arrays(scores)
+    assert told[0].filename == __file__
+    assert trace[0, 1].to_dense() == pytest.approx(scores[0, 1])

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from gattn import Cut, capturing, edited
+from gattn.errors import CaptureError, EditError, SelectionError
 
 HEADS, DIM = 2, 4
 WIDTH = HEADS * DIM
@@ -97,6 +98,17 @@ class Experts(nn.Module):
         return (weights[..., None] * self.experts(x).unflatten(-1, (3, WIDTH))).sum(-2)
 
 
+class Pool(nn.Module):
+    """One token that reads all others, written as a sum."""
+
+    def __init__(self):
+        super().__init__()
+        self.score = nn.Linear(WIDTH, 1)
+
+    def forward(self, x):
+        return x + (self.score(x).softmax(1) * x).sum(1, keepdim=True)
+
+
 def bypassed():
     """A layer that does not attend in this model."""
     return Layer(lambda q, k, v: v)
@@ -133,6 +145,39 @@ def test_what_does_not_attend_or_shows_it_is_not_told(kind):
     assert told(kind()) == []
 
 
+def test_a_pooling_sum_is_shown_and_cut():
+    torch.manual_seed(0)
+    model = nn.Sequential(Layer(), Pool()).eval()
+    x = torch.randn(2, 6, WIDTH)
+    with torch.no_grad(), capturing(model) as run:
+        plain = model(x)
+    stack = next(name for name in run.traces[1].stacks if len(run.traces[1][name]) == 1)
+    with torch.no_grad(), edited(model, Cut(layer=0, key=[2, 4], stack=stack)):
+        found = model(x)
+    y = model[0](x)
+    weights = model[1].score(y).softmax(1)
+    head = run.traces[1][stack][0, 0]
+    assert head.to_dense() == pytest.approx(weights[1].mT.detach().numpy(), abs=1e-6)
+    torch.testing.assert_close(plain, y + (weights * y).sum(1, keepdim=True))
+    rest = torch.arange(6)[torch.tensor([0, 1, 3, 5])]
+    weights = model[1].score(y[:, rest]).softmax(1)
+    torch.testing.assert_close(found, y + (weights * y[:, rest]).sum(1, keepdim=True))
+
+
+def test_attention_that_is_multiplied_but_not_summed_is_not_taken_for_a_product():
+    class Kept(Layer):
+        def forward(self, x):
+            q, k, v = self.qkv(x).unflatten(-1, (3, HEADS, DIM)).permute(2, 0, 3, 1, 4)
+            attention = (q @ k.mT).softmax(-1)
+            other = attention[..., None] * v[:, :, None]
+            return x + (attention @ v + other.amax(-2)).transpose(1, 2).flatten(2)
+
+    model = Kept().eval()
+    says = "reads its attention by mul before it meets"
+    with pytest.raises(EditError, match=says), edited(model, Cut(layer=0, key=1)):
+        model(torch.randn(1, 6, WIDTH))
+
+
 def test_several_are_counted_and_edits_tell_them_too():
     torch.manual_seed(0)
     model = nn.Sequential(Layer(), Other(exponentials), Other(exponentials)).eval()
@@ -140,3 +185,21 @@ def test_several_are_counted_and_edits_tell_them_too():
     says = r"2 modules of Sequential do not show their attention, such as 1 \(Other\)"
     with pytest.warns(UserWarning, match=says), edited(model, Cut(layer=0, key=1)):
         model(x)
+
+
+def test_errors_name_the_module_by_its_path():
+    model = nn.Sequential(Layer(), Other(lambda q, k, v: (q @ k.mT).softmax(-1) ** 2 @ v)).eval()
+    says = r"In 1 \(Other\) the attention is changed by pow|The attention of 1 cannot be read"
+    with pytest.raises(CaptureError, match=says), capturing(model):
+        model(torch.randn(1, 6, WIDTH))
+
+
+def test_a_sequence_of_padding_has_no_attention():
+    layer = nn.TransformerEncoderLayer(WIDTH, HEADS, 8, batch_first=True)
+    model = nn.TransformerEncoder(layer, 1, enable_nested_tensor=False).eval()
+    padding = torch.tensor([[False] * 4, [True] * 4])
+    with capturing(model) as run, torch.no_grad():
+        model(torch.randn(2, 4, WIDTH), src_key_padding_mask=padding)
+    assert len(run.traces[0].only_stack) == HEADS
+    with pytest.raises(SelectionError, match="has no attention: all of its sequence was padding"):
+        run.traces[1][0, 0]

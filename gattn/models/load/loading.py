@@ -217,7 +217,8 @@ def resolved(
         return loaded, tokenizer or found
     if isinstance(model, nn.Module):
         model = cast("PreTrainedModel", as_written(model))
-    if not isinstance(model, nn.Module) or not hasattr(model, "config"):
+    config = getattr(model, "config", None)  # Any model may have one, of any type.
+    if not isinstance(model, nn.Module) or not callable(getattr(config, "get_text_config", None)):
         raise ModelError(
             "model must be a hub name, a folder or a transformers model, not "
             f"{type(model).__name__}. For any other PyTorch model, pass a function that calls it, "

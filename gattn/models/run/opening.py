@@ -45,8 +45,9 @@ def opened(model: nn.Module, context: Context) -> Iterator[Calls]:
     picked = {name for plan in plans.values() if isinstance(plan, Plan) for name in plan.picked}
     if shown and picked:
         _warn_of_picks(model, sorted(picked))
-    if shown and (silent := {name for plan in plans.values() for name in plan.silent}):
-        _warn(model, sorted(silent))
+    silent = {name for plan in plans.values() for name in plan.silent}
+    if shown and (missed := [one for one in sorted(silent) if one.split(" (")[0] not in shown]):
+        _warn(model, missed)
     if shown and (missed := [part for part in parts if part.split(" (")[0] not in shown]):
         _warn(model, missed)
 

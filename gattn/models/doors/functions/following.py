@@ -100,7 +100,8 @@ class Followed:
     `scores` have its shape; `key` is the dimension of the keys, over which it sums to one. Where it
     was `altered`, by the function of that name, it may be made of `others`, too; then `scores` have
     sizes alone. It is a `mixture` of heads and softmaxes if each key's numbers were only
-    added up with weights that do not depend on the key.
+    added up with weights that do not depend on the key. It is `spread` if each number was
+    multiplied with values, and these were not summed up yet.
     """
 
     source: Source
@@ -110,6 +111,7 @@ class Followed:
     altered: str = ""
     others: tuple[Source, ...] = ()
     is_mixture: bool = True
+    spread: Spread | None = None
 
     def with_others(self, found: Iterable[Followed]) -> Followed:
         """Note that other softmaxes went into it."""
@@ -142,6 +144,22 @@ class Followed:
             whole = self.source.attention()
             if whole is not None and whole.shape == weights.shape:
                 whole.data.copy_(weights)
+
+
+@dataclass(frozen=True, eq=False)
+class Spread:
+    """Attention, each number of it multiplied with values.
+
+    `operand` and `other` are the attention and the values as the function at `place` took them,
+    `key` the dimension of the keys in what it gave, and `read_by` is that of the source before.
+    """
+
+    operand: Tensor
+    other: Tensor
+    place: int
+    key: int
+    followed: Followed
+    read_by: str
 
 
 class _Thread(threading.local):
@@ -260,6 +278,7 @@ def carried(
     func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any], followed: Followed, result: Tensor
 ) -> Followed:
     """Say what a function made of a softmax: the same numbers in another shape, or others."""
+    followed = replace(followed, spread=None)
     if func in _DROPOUTS:
         return replace(followed, dropout=_dropout(*args, **kwargs))
     scores = followed.scores
@@ -272,7 +291,7 @@ def carried(
     name = getattr(func, "__name__", str(func))
     if not followed.is_mixture:
         return replace(followed, scores=torch.empty(result.shape, device="meta"))
-    if func not in _SHAPES and func not in _GETTERS:
+    if func not in _SHAPES and func not in _GETTERS and not _adds_dimensions(func, args):
         mixtures = sum(one.is_mixture for one in all_found_in(args, kwargs))
         key = mixed_key(func, args, kwargs, followed.scores.shape, followed.key, mixtures, result)
         return followed.altered_by(name, result, key)
@@ -300,6 +319,17 @@ def _masked(
         if bool((lost & ~mask.expand(result.shape).all(followed.key)).any()):
             return None
     return replace(followed, scores=followed.scores.masked_fill(mask, -torch.inf))
+
+
+def _adds_dimensions(func: Any, args: tuple[Any, ...]) -> bool:
+    """Return whether a function is an index that only adds dimensions, as in x[..., None]."""
+    if func is not Tensor.__getitem__:
+        return False
+    index = args[1] if isinstance(args[1], tuple) else (args[1],)
+    return all(
+        one is None or one is Ellipsis or (isinstance(one, slice) and one == slice(None))
+        for one in index
+    )
 
 
 def _are_kept(args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Tensor) -> bool:

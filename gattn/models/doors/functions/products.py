@@ -59,7 +59,7 @@ def product(
     if func in _MATMULS and len(given) > 1 and min(x.dim() for x in given[:2]) > 1:
         return _matmul(given[0], given[1], place, followed, result)
     if func is torch.einsum and isinstance(given[0], str) and len(given) == 3:
-        return _einsum(given[0], given[place], given[3 - place], place, followed, result)
+        return einsum_product(given[0], given[place], given[3 - place], place, followed, result)
     return None
 
 
@@ -98,9 +98,10 @@ def _matmul(a: Tensor, b: Tensor, place: int, followed: Followed, result: Tensor
     return Product(operand, other, scores, weights, value, turned(result), turned, as_operand)
 
 
-def _einsum(
+def einsum_product(
     equation: str, operand: Tensor, other: Tensor, place: int, followed: Followed, result: Tensor
 ) -> Product | None:
+    """Read an einsum as the product of attention and values, if it is one."""
     labels = labels_of(equation, *((operand, other) if place == 1 else (other, operand)))
     if labels is None:
         return None

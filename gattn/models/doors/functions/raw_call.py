@@ -33,7 +33,8 @@ class RawCall:
     module : nn.Module
         The innermost module of the model that attends.
     kind : str
-        The door: "sdpa", "softmax" or "flex".
+        The door: "sdpa", "softmax", "sum" (a softmax whose product with values is written as a sum)
+        or "flex".
     value : Tensor (..., keys, value dim)
     output : Tensor (..., queries, value dim)
         The attention times the values.
@@ -163,13 +164,13 @@ def handed(call: RawCall) -> SeenCall | None:
         return None
     if call.altered:
         raise CaptureError(
-            f"In {type(call.module).__name__} the attention is changed by {call.altered} between "
+            f"In {named(call.module)} the attention is changed by {call.altered} between "
             "its softmax and its values, so what a head attends to is not the softmax alone. "
             "Nothing was captured or edited."
         )
     if any(torch._C._functorch.is_batchedtensor(x) for x in (call.value, call.output)):
         raise CaptureError(
-            f"{type(call.module).__name__} attends inside torch.vmap, which hides its batch: run "
+            f"{named(call.module)} attends inside torch.vmap, which hides its batch: run "
             "the model on a batch instead."
         )
     layout = tracker.layout(call.module, call.ordinal, call.lead) or usual(
@@ -197,6 +198,14 @@ def handed(call: RawCall) -> SeenCall | None:
         weights = layout.unfold(weights, call.weights.shape[:-2])
     call.weights = weights
     return found
+
+
+def named(module: nn.Module) -> str:
+    """Name a module of a watched model by its path and class."""
+    kind = type(module).__name__
+    paths = (calls.tracker.modules.name(module) for calls, _ in present() if calls.owns(module))
+    path = next(paths, "")
+    return f"{path} ({kind})" if path else kind
 
 
 def _is_changed(now: Tensor, before: Tensor) -> bool:

@@ -29,7 +29,8 @@ from gattn.models.doors.functions.following import (
 )
 from gattn.models.doors.functions.multihead import running
 from gattn.models.doors.functions.products import Product, product
-from gattn.models.doors.functions.raw_call import RawCall, handed, is_altered, owner
+from gattn.models.doors.functions.raw_call import RawCall, handed, is_altered, named, owner
+from gattn.models.doors.functions.sums import spread, summed
 from gattn.models.read.track.runs import runs
 from gattn.models.watch.inside import inside
 
@@ -71,7 +72,7 @@ def _alone(source: Source, attention: Tensor) -> Tensor:
     if found is None:
         return attention
     warnings.warn(
-        f"{type(source.module).__name__} mixes the attention of heads, or of several softmaxes, "
+        f"{named(source.module)} mixes the attention of heads, or of several softmaxes, "
         "before it meets the values: what is shown and edited are the softmaxes.",
         stacklevel=4,
     )
@@ -94,14 +95,17 @@ def follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         if not isinstance(result, Tensor) or func in WITHOUT_NUMBERS:
             return result
         found = product(func, args, kwargs, place, followed, result)
+        if found is None and (ended := summed(func, args, kwargs, followed, result)):
+            return _seen(*ended, result, kind="sum")
         if found is None:
-            made = carried(func, args, kwargs, followed, result)
+            made = len(others) == 1 and spread(func, args, followed, result)
+            made = made or carried(func, args, kwargs, followed, result)
             note(result, made.with_others(others) if len(others) > 1 else made)
             return result
         return _seen(followed, found, result)
 
 
-def _seen(followed: Followed, found: Product, result: Tensor) -> Tensor:
+def _seen(followed: Followed, found: Product, result: Tensor, kind: str = "softmax") -> Tensor:
     source = followed.source
     if isinstance(found.other, nn.Parameter):
         note(result, followed.altered_by("a product with a parameter", result))
@@ -115,7 +119,7 @@ def _seen(followed: Followed, found: Product, result: Tensor) -> Tensor:
         return result
     call = RawCall(
         source.module,
-        "softmax",
+        kind,
         found.value,
         found.output,
         scores=found.scores,
@@ -131,7 +135,7 @@ def _seen(followed: Followed, found: Product, result: Tensor) -> Tensor:
     source.is_edited = True
     if source.read_by:
         raise EditError(
-            f"{type(source.module).__name__} reads its attention by {source.read_by} before it "
+            f"{named(source.module)} reads its attention by {source.read_by} before it "
             "meets the values, where an edit does not reach. Nothing was edited."
         )
     if call.weights is not None:

@@ -54,6 +54,8 @@ class Plan:
     left_out : set of (str, int)
         The calls that were proved to attend over something else than tokens, such as channels,
         beside others that attend over tokens.
+    gates : set of (str, int)
+        The calls that only weigh what a token has several of, such as experts by a router.
     silent : list of str
         The modules that attend, as far as can be told, and show nothing.
     picked : list of str
@@ -75,6 +77,7 @@ class Plan:
     layouts: dict[Place, list[tuple[tuple[int, ...], Layout]]] = field(default_factory=dict)
     reasons: dict[Place, str] = field(default_factory=dict)
     left_out: set[Place] = field(default_factory=set)
+    gates: set[Place] = field(default_factory=set)
     silent: list[str] = field(default_factory=list)
     picked: list[str] = field(default_factory=list)
     refused: str = ""
@@ -241,7 +244,8 @@ class _Proof:
         values: list[Tensor] = []  # Kept, so that their numbers stay theirs.
 
         def see(call: RawCall) -> None:
-            kernels.claim()
+            if call.kind != "sum":  # No kernel was counted for it.
+                kernels.claim()
             sites(call)
             if self._is_open(call):
                 self.open.append(sites.found[-1])
@@ -259,6 +263,7 @@ class _Proof:
         self._plan.silent = silent(
             self._model, ran, sites.found, others.layers.shown, kernels.products
         )
+        self._spreading = kernels.products.spreading
         return sites.found, output
 
     def _run(self) -> Any:
@@ -292,9 +297,13 @@ class _Proof:
             for number, site in enumerate(sites):
                 try:
                     layout, is_settled = solver.layout(site, batches)
-                except NoTokensError as error:
-                    left[site.place] = str(error)
                 except UnprovedError as error:
+                    if site.kind == "sum" and site.place[0] not in self._spreading:
+                        self._plan.gates.add(site.place)
+                        continue
+                    if isinstance(error, NoTokensError):
+                        left[site.place] = str(error)
+                        continue
                     reasons[site.place] = str(error)
                     is_good = False
                     if isinstance(error, AcrossBatchError):
@@ -313,6 +322,7 @@ class _Proof:
                 break
         best = max(tried, key=lambda one: (one[0], *_ranks(*one[1:])))
         self._plan.layouts, self._plan.reasons = best[1], best[2]
+        self._plan.gates -= set(best[1])
         for site in sites:
             self._trust(site)
         for mixed in self._mixed.values():
@@ -323,7 +333,7 @@ class _Proof:
         """Leave out calls over something else than tokens, if there are others to show."""
         plan = self._plan
         left = {place: reason for place, reason in left.items() if place not in plan.layouts}
-        if all(place in left for place in plan.sites):
+        if all(place in left or place in plan.gates for place in plan.sites):
             plan.reasons |= left
         else:
             plan.left_out = set(left) - set(plan.reasons)

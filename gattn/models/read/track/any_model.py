@@ -34,6 +34,10 @@ class Proved(Protocol):
         """Whether the model raised an exception of its own when it was to be proved."""
 
     @property
+    def gates(self) -> Collection[tuple[str, int]]:
+        """The calls that only weigh what a token has several of, by module and number."""
+
+    @property
     def altered(self) -> Collection[tuple[str, int]]:
         """The softmaxes that are altered before they meet the values, by module and number."""
 
@@ -189,7 +193,8 @@ class AnyTracker(Tracker):
 
     def leaves_out(self, module: nn.Module, part: int) -> bool:
         """Return whether a call was proved to attend over something else than tokens."""
-        return self.plan is not None and (self.modules.name(module), part) in self.plan.left_out
+        place = self.modules.name(module), part
+        return self.plan is not None and (place in self.plan.left_out or place in self.plan.gates)
 
     @property
     def left_out(self) -> Sequence[str]:
