@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch._higher_order_ops.flex_attention import flex_attention
-from torch.overrides import TorchFunctionMode
+from torch.overrides import (
+    TorchFunctionMode,
+    _get_current_function_mode_stack,
+    _pop_mode,
+    _push_mode,
+)
 
 from gattn.models.doors.functions import flex, multihead, reopened, scaled_dot_product, softmax
 from gattn.models.doors.functions.raw_call import owner
@@ -71,3 +77,17 @@ class FunctionMode(TorchFunctionMode):
         if door is not None:
             return door(self, func, args, given)
         return softmax.follow(func, args, given)
+
+
+@contextmanager
+def paused() -> Iterator[None]:
+    """Leave the mode for a while, if it is this thread's innermost: gattn's own functions run."""
+    stack = _get_current_function_mode_stack()
+    if not stack or not isinstance(stack[-1], FunctionMode):
+        yield
+        return
+    mode = _pop_mode()
+    try:
+        yield
+    finally:
+        _push_mode(mode)

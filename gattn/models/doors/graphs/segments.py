@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from gattn.errors import CaptureError
+from gattn.models.doors.functions.mode import paused
 from gattn.models.doors.graphs.ends import NotNeighboursError, find_ends
 from gattn.models.doors.graphs.frames import owner_of, plain
 from gattn.models.doors.graphs.putting_back import put_back
@@ -114,13 +115,14 @@ def _seen(
         ) from error
     module = ends.module if any(calls.owns(ends.module) for calls in running) else owner
     part = 0 if ends.kind else runs.next(module)
-    call = take_part(
-        module,
-        src,
-        lambda name: SeenEdges.of(name, replace(ends, module=module), scores, given, part),
-        read=lambda call, place, tracker, edits: read_edges(call, place, edits),
-        apply=put_back,
-    )
+    with paused():
+        call = take_part(
+            module,
+            src,
+            lambda name: SeenEdges.of(name, replace(ends, module=module), scores, given, part),
+            read=lambda call, place, tracker, edits: read_edges(call, place, edits),
+            apply=put_back,
+        )
     if call is None or call.attention is given:
         return attention
     return _as_given(call.attention, attention, dim)
