@@ -10,6 +10,11 @@ FILES = {
     "torchvision": "torchvision_models",
     "vit-pytorch": "vit_pytorch_models",
     "x-transformers": "x_transformers_models",
+    "diffusers": "diffusers_models",
+    "open_clip": "open_clip_models",
+    "litgpt": "sequences.litgpt_models",
+    "transformer-lens": "sequences.transformer_lens_models",
+    "esm": "sequences.esm_models",
 }
 """The file of each library."""
 
@@ -20,6 +25,11 @@ PACKAGES = {
     "torchvision": ("torchvision",),
     "vit-pytorch": ("vit-pytorch",),
     "x-transformers": ("x-transformers",),
+    "diffusers": ("diffusers",),
+    "open_clip": ("open_clip_torch",),
+    "litgpt": ("litgpt",),
+    "transformer-lens": ("transformer-lens", "transformers"),
+    "esm": ("fair-esm",),
 }
 """What is installed for it."""
 
@@ -33,5 +43,16 @@ NOTES = {
     "torchvision": "The models with attention, and one of each other family.",
     "vit-pytorch": "The classifier of each of its files.",
     "x-transformers": "An encoder or a decoder with each of the library's options.",
+    "diffusers": "UNets, diffusion transformers and autoencoders; of some, also with the other "
+    "attention processors. Where the library has an eager processor, also compared with the scores "
+    "that it computes.",
+    "open_clip": "CLIP, SigLIP and CoCa with the options of their towers, compared also with "
+    "`need_weights=True`.",
+    "litgpt": "A model with each kind of attention, some with a cache, and a Llama with LoRA and "
+    "adapters.",
+    "transformer-lens": "The library's own models, and transformers models in its bridge, compared "
+    "also with `hook_pattern` (but not where a bridge is made without its mode of compatibility).",
+    "esm": "ESM-1, ESM-1b, ESM-2 and the MSA Transformer, compared also with "
+    "`need_head_weights=True`.",
 }
 """What is tried."""

@@ -16,6 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from gattn.errors import EditError
 from gattn.models.doors.functions.following import (
+    WITHOUT_NUMBERS,
     Followed,
     Source,
     all_found_in,
@@ -82,16 +83,19 @@ def follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     place, followed = found_in(args, kwargs)
     if followed is None:
         return func(*args, **kwargs)
-    if followed.source.is_edited and (edited := with_edits(args, kwargs)) is not None:
-        return func(*edited[0], **edited[1])
+    are_edited = [one.source.is_edited for one in all_found_in(args, kwargs)]
+    edited = with_edits(args, kwargs) if any(are_edited) else None
+    if edited is not None or all(are_edited):
+        args, kwargs = edited or (args, kwargs)
+        return func(*args, **kwargs)
     with inside():
+        others = all_found_in(args, kwargs)  # Before it may write into them.
         result = func(*args, **kwargs)
-        if not isinstance(result, Tensor):
+        if not isinstance(result, Tensor) or func in WITHOUT_NUMBERS:
             return result
         found = product(func, args, kwargs, place, followed, result)
         if found is None:
             made = carried(func, args, kwargs, followed, result)
-            others = all_found_in(args, kwargs)
             note(result, made.with_others(others) if len(others) > 1 else made)
             return result
         return _seen(followed, found, result)
@@ -118,6 +122,7 @@ def _seen(followed: Followed, found: Product, result: Tensor) -> Tensor:
         weights=found.weights,
         dropout=followed.dropout,
         running=source.running,
+        over_last=source.key == source.scores.dim() - 1,
     )
     changed = handed(call)
     forget_scores(source)

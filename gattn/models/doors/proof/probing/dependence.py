@@ -98,7 +98,9 @@ class Dependence:
                     side.learn(dim, seen, known, code)
         for side in self.sides:
             if side.index:
-                side.depends = torch.stack([x != NONE for x in side.index.values()]).any(0)
+                # The runs along each dimension mark every position: what none reaches has none.
+                side.depends = torch.stack([x != NONE for x in side.index.values()]).all(0)
+                side.index = {n: x.where(side.depends, NONE) for n, x in side.index.items()}
 
     def along(self, dim: int, marked: Tensor) -> Tensor:
         """Shape marks of one dimension's indices so that they broadcast to the input."""

@@ -136,8 +136,14 @@ class Replays:
         sites: Sequence[Site],
     ) -> None:
         self._model, self._walk, self._given, self.sites = model, walk, given, sites
-        self._known: dict[object, dict[Site, Reached]] = {}
+        self._known: dict[object, dict[Site, Reached | None]] = {}
+        self._asking: dict[Run, list[Site]] = {}
+        self._order = {site: n for n, site in enumerate(sites)}
         self.count = 0
+
+    def ask(self, outer: Run, site: Site) -> None:
+        """Note that a call will be asked about in runs of a module around it."""
+        self._asking.setdefault(outer, []).append(site)
 
     def sources(self, run: Run) -> list[Tensor]:
         """Return the floating-point tensors that a run was given."""
@@ -147,24 +153,29 @@ class Replays:
         """Run the module at a level of a site's chain, with NaN in a source of an inner run.
 
         Each attention gives zero, so that what comes from other tokens does not hide what a token
-        brings itself. All calls within the module are read, and the last one ends the run.
+        brings itself. The call ends the run; if calls after it are asked about, too, the last of
+        them ends the next one.
         """
         outer = site.chain[level]
         name = outer, inject, source, marks.shape, marks.numpy().tobytes()
-        if name not in self._known:
-            self._known[name] = self._run(outer, inject, source, marks)
-        found = self._known[name].get(site)
+        known = self._known.get(name)
+        if known is None:
+            before = self._order[site]
+            asking = [one for one in self._asking[outer] if self._order[one] <= before]
+            known = self._known[name] = self._run(outer, inject, source, marks, asking)
+        elif site not in known:
+            known = self._run(outer, inject, source, marks, self._asking[outer])
+            self._known[name] = known
+        found = known[site]
         if found is None:
             raise UnprovedError("it does not attend in the same way with NaN in its input")
         return found
 
-    def _run(self, outer: Run, inject: Run, source: int, marks: Tensor) -> dict[Site, Reached]:
-        waiting = {
-            (one.module, one.counts[one.chain.index(outer)]): one
-            for one in self.sites
-            if outer in one.chain
-        }
-        found: dict[Site, Reached] = {}
+    def _run(
+        self, outer: Run, inject: Run, source: int, marks: Tensor, asking: Sequence[Site]
+    ) -> dict[Site, Reached | None]:
+        waiting = {(one.module, one.counts[one.chain.index(outer)]): one for one in asking}
+        found: dict[Site, Reached | None] = dict.fromkeys(asking)
         counts: Counter[nn.Module] = Counter()
         begins = _numbers(outer)
         shared: list[tuple[Tensor, Tensor]] = []
@@ -206,20 +217,7 @@ def _numbers(outer: Run) -> dict[str, int]:
 
 def fresh(given: Given) -> Given:
     """Copy what a run was given, but for tensors: a run may change caches."""
-
-    def copied(x: Any) -> Any:
-        if isinstance(x, (Tensor, nn.Module, int, float, str, bool, type(None))):
-            return x
-        if isinstance(x, torch.Generator):
-            twin = torch.Generator(x.device)
-            twin.set_state(x.get_state())
-            return twin
-        try:
-            return copy.deepcopy(x)
-        except Exception:
-            return x
-
-    args, kwargs = tree_map(copied, given)
+    args, kwargs = tree_map(_copied, given)
     return args, kwargs
 
 
@@ -227,8 +225,22 @@ def kept(given: Given) -> Given:
     """Copy what a run is given, so that it stays as it is."""
 
     def copied(x: Any) -> Any:
-        return x.detach().clone() if isinstance(x, Tensor) else x
+        return x.detach().clone() if isinstance(x, Tensor) else _copied(x)
 
     same: dict[int, Any] = {}
     args, kwargs = tree_map(lambda x: same.setdefault(id(x), copied(x)), given)
     return args, kwargs
+
+
+def _copied(x: Any) -> Any:
+    """Copy anything that a run may change, but for tensors; what cannot be copied stays."""
+    if isinstance(x, (Tensor, nn.Module, int, float, str, bool, type(None))):
+        return x
+    if isinstance(x, torch.Generator):
+        twin = torch.Generator(x.device)
+        twin.set_state(x.get_state())
+        return twin
+    try:
+        return copy.deepcopy(x)
+    except Exception:
+        return x

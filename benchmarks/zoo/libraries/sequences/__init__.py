@@ -1,0 +1,1 @@
+"""Models of libraries for texts, proteins, time series and tables."""
