@@ -18,6 +18,8 @@ NOT_TOKENS = {
     "ChannelAttention": "channels",
     "ChannelAttentionV2": "channels",
     "CrossCovarianceAttn": "channels",
+    "RadixSoftmax": "branches",
+    "SelectiveKernelAttn": "branches",
     "LambdaLayer": "keys, for linear attention",
     "LinearSelfAttention": "tokens, for one sum of all keys",
 }
