@@ -11,10 +11,12 @@ from benchmarks.coverage.libraries import results
 from benchmarks.coverage.libraries.case import Case
 from benchmarks.coverage.libraries.checks import examine
 from benchmarks.coverage.libraries.layouts import layout
+from benchmarks.coverage.libraries.mixtures import mixture_error
 from benchmarks.coverage.libraries.softmaxes import Softmax, softmaxes
 from benchmarks.coverage.libraries.verdict import EXACT, NO_ATTENTION, REFUSED, WRONG, Verdict
 from benchmarks.coverage.page import with_libraries
 from benchmarks.zoo.libraries import FILES, NOTES, PACKAGES
+from benchmarks.zoo.libraries.randomizing import largest_score
 from benchmarks.zoo.libraries.torch_modules import build
 
 
@@ -28,6 +30,16 @@ class Layer(nn.Module):
         if self.kind == "kernel":
             return F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2)
         return ((q @ k.mT).sigmoid() @ v).transpose(1, 2).flatten(2)
+
+
+class Mixing(Layer):
+    """Shows its attention after mixing its heads, as talking heads do."""
+
+    def forward(self, x):
+        q, k, v = self.qkv(x).unflatten(-1, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        attention = (q @ k.mT).softmax(-1).movedim(1, -1)
+        self.shown = (attention @ torch.tensor([[1.0, 2.0], [3.0, -1.0]]) + 0.1).movedim(-1, 1)
+        return (self.shown @ v).transpose(1, 2).flatten(2)
 
 
 def a_case(kind="kernel", **settings):
@@ -137,3 +149,16 @@ def test_verdicts_are_kept_and_told_on_the_page(tmp_path, monkeypatch):
     assert "kept" in page
     assert "gone" not in page
     assert with_libraries(page) == page
+
+
+def test_what_is_shown_after_mixing_heads_is_a_mixture_of_what_is_captured():
+    torch.manual_seed(0)
+    model, x = Mixing(), torch.randn(2, 5, 8)
+    with torch.no_grad(), softmaxes(model) as kernels:
+        model(x)
+    (softmax,) = kernels.softmaxes
+    captured = {("", 0): [one.numpy() for one in softmax.attention]}
+    assert mixture_error(model.shown, captured, {("", 0): softmax}) < 1e-6
+    assert mixture_error(model.shown**2, captured, {("", 0): softmax}) > 1e-3
+    assert mixture_error(model.shown[:, :, :4], captured, {("", 0): softmax}) == torch.inf
+    assert largest_score(model, x) > 0

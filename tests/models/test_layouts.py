@@ -229,6 +229,17 @@ def test_statistics_over_all_tokens_do_not_hide_them():
     check_plain(layout, 2, 12)
 
 
+class OneSequence(Attention):
+    def forward(self, x):
+        q, k, v = self.qkv(x[0]).chunk(3, -1)
+        return (q @ k.mT).softmax(-1) @ v
+
+
+def test_scores_without_a_batch():
+    (layout,), _ = proved(OneSequence(), torch.randn(1, TOKENS, WIDTH))
+    check_plain(layout, 1)
+
+
 def test_channels_are_refused():
     model = Channels().eval()
     x = torch.randn(BATCH, TOKENS, WIDTH)

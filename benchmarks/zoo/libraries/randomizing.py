@@ -7,9 +7,12 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.coverage.libraries.case import tensors
 from benchmarks.zoo import randomize
+
+_SOFTMAXES = frozenset((torch.ops.aten._softmax.default, torch.ops.aten._safe_softmax.default))
 
 
 def randomized(make: Callable[[], nn.Module], *args: Any, **kwargs: Any) -> nn.Module:
@@ -24,3 +27,23 @@ def randomized(make: Callable[[], nn.Module], *args: Any, **kwargs: Any) -> nn.M
         if output and all(float(x.abs().max()) < 1e6 for x in output if x.numel()):
             break
     return model
+
+
+class _Scores(TorchDispatchMode):
+    """Notes the largest number that a softmax kernel is given."""
+
+    largest = 0.0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func in _SOFTMAXES and args[0].numel():
+            self.largest = max(self.largest, float(args[0].max()))
+        return func(*args, **(kwargs or {}))
+
+
+def largest_score(model: nn.Module, *args: Any) -> float:
+    """Return the largest score that a model writes out, outside of fused kernels."""
+    with torch.no_grad(), _Scores() as scores:
+        model(*args)
+    return scores.largest

@@ -111,7 +111,8 @@ def scores_of(call: RawCall) -> Tensor:
     """Return the scores as (lead, queries, keys)."""
     assert call.scores is not None
     shape = torch.broadcast_shapes(call.scores.shape[:-2], call.lead)
-    return call.scores.detach().expand(*shape, *call.scores.shape[-2:]).flatten(0, -3)
+    sizes = call.scores.shape[-2:]
+    return call.scores.detach().expand(*shape, *sizes).reshape(-1, *sizes)
 
 
 def _nan(x: Tensor) -> Tensor:
