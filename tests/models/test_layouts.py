@@ -169,6 +169,29 @@ def test_shifts_are_proved_by_themselves_and_alike_blocks_once(counts):
     assert first == other
 
 
+class Folding(Stack):
+    """Layers that attend within windows of four, which the model makes before the first of them."""
+
+    def forward(self, x):
+        windows = super().forward(x.reshape(-1, 4, WIDTH))
+        return windows.reshape(x.shape)
+
+
+def test_runs_do_not_grow_with_the_depth():
+    replays = []
+    for depth in (3, 8):
+        model = Folding(*(Residual(Attention()) for _ in range(depth)))
+        layouts, plan = proved(model, torch.randn(2, 12, WIDTH))
+        for layout in layouts:
+            known = layout.tokens
+            assert known.sequences == (0, 0, 0, 1, 1, 1)
+            assert torch.equal(known.queries, torch.arange(12).reshape(3, 4).repeat(2, 1))
+            assert torch.equal(known.keys, known.queries)
+            assert (known.num_queries, known.num_keys) == (12, 12)
+        replays.append(plan.replays)
+    assert replays[0] == replays[1]
+
+
 def test_the_padding_of_windows_is_no_token():
     model = Windows(2, 1)
     (layout,), _ = proved(Residual(model), torch.randn(2, 3, 4, WIDTH))

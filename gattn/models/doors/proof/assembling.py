@@ -50,6 +50,15 @@ class Tokens:
     grid: tuple[int, ...]
 
 
+def check_batch(side: Side, owner: Owner | None) -> Owner:
+    """Refuse an input whose elements of the batch are not known, or do not tell slots apart."""
+    if owner is None:
+        raise UnprovedError("which of its tokens belong to which element of the batch is not known")
+    if owner.dim is not None and owner.dim not in side.apart:
+        raise UnprovedError("it mixes the elements of the batch before it attends")
+    return owner
+
+
 def is_settled(side: Side, source: Source) -> bool:
     """Return whether an input has the model's batch as one dimension, and else only tokens."""
     owner = source.owner
@@ -66,9 +75,7 @@ def is_settled(side: Side, source: Source) -> bool:
 
 def tokens_of(side: Side, source: Source, slots: int) -> Tokens:
     """Say which tokens a side's slots are."""
-    owner = source.owner
-    if owner is None:
-        raise UnprovedError("which of its tokens belong to which element of the batch is not known")
+    owner = check_batch(side, source.owner)
     dims = [dim for dim in sorted(side.index) if dim != owner.dim]
     sequences = _sequences(side, owner)
     if not side.is_exact:
@@ -101,8 +108,6 @@ def _sequences(side: Side, owner: Owner) -> Tensor:
     lead = len(side.depends)
     if owner.dim is None:
         return torch.zeros(lead, dtype=torch.long)
-    if owner.dim not in side.index:
-        raise UnprovedError("it mixes the elements of the batch before it attends")
     index = side.index[owner.dim]
     if bool((index == SEVERAL).any()):
         raise UnprovedError("a slot depends on several elements of the batch")

@@ -13,6 +13,7 @@ from gattn.models.doors.proof.assembling import (
     Source,
     Tokens,
     assembled,
+    check_batch,
     is_settled,
     learned,
     tokens_of,
@@ -219,6 +220,7 @@ class Solver:
             raise UnprovedError(
                 inputs.failure or "its keys depend on no input of the modules around it"
             )
+        check_batch(inputs.keys.side, batches.owner(inputs.run, inputs.keys.source))
         inputs.complete()
         keys, is_good = _tokens(inputs, inputs.keys, site.keys, batches)
         if inputs.queries is None or not bool(inputs.queries.side.depends.any()):
