@@ -24,7 +24,7 @@ def own_attention(specimen: zoo.Specimen, eager: zoo.Specimen) -> tuple[list[Hea
         output = eager.run(output_attentions=True)
     except TypeError:
         return [], 0
-    return [x.detach().double().numpy() for x in _attentions(output)], 0
+    return [_normalized(x.detach().double()).numpy() for x in _attentions(output)], 0
 
 
 def _layers(calls: list[tuple[Any, Tensor | None]]) -> list[Heads | None]:
@@ -75,6 +75,11 @@ def _attentions(output: Any) -> Iterator[Tensor]:
             yield from (x for x in _flat(value) if x.dim() == 4)
         elif isinstance(value, dict):
             yield from _attentions(value)
+
+
+def _normalized(attention: Tensor) -> Tensor:
+    """Return the softmax of scores, which some models return as their attention."""
+    return attention.softmax(-1) if bool((attention < 0).any()) else attention
 
 
 def _flat(nested: Any) -> Iterator[Tensor]:

@@ -32,10 +32,14 @@ shows. "Exact" means that
   fast path of `nn.MultiheadAttention` goes off; it is then the same as without the fast path), and
   the model, its hooks and PyTorch's functions are unchanged afterwards;
 - each captured layer equals one of the model's softmaxes, in all heads and sequences, within
-  {tolerance:.0e}, and no softmax that weighs values of tokens is missing
+  {tolerance:.0e} (in double precision within 1e-09 where large scores make single precision too
+  coarse), and no softmax that weighs values of tokens is missing
   (where gattn gives tokens other positions than a tensor has slots, as in windows, up to their
   order, which gattn's own tests check);
-- whatever attention the library shows by itself is among what was captured;
+- whatever attention the library shows by itself is among what was captured; where it shows what
+  its heads or softmaxes are mixed into, as with talking heads, that is a weighted sum of the
+  softmaxes captured in one module (and a constant, the bias of the layer that mixes them), with
+  the same weights for all sequences, queries and keys;
 - with the model's own scores put back by `Swap(weight=ModelScore())`, the output is the same, and
   cuts of heads and edges give the output that the same change of the softmax gives: in double
   precision within 1e-09, where the model's softmaxes run in it.

@@ -139,8 +139,8 @@ def _blocks(graph: TokenGraph, most: int, tallest: int) -> Iterator[tuple[slice,
         while stop - start > 1 and (stop - start) * count_keys(columns) > most:
             stop = start + (stop - start) // 2
             columns = reach(graph, slice(start, stop))
-        while stop < graph.num_queries and 2 * (stop - start) <= tallest:
-            taller = min(2 * stop - start, graph.num_queries)
+        while stop < graph.num_queries and stop - start < tallest:
+            taller = min(2 * stop - start, start + tallest, graph.num_queries)
             more = reach(graph, slice(start, taller))
             size = count_keys(more)
             if (taller - start) * size > most or size > 1.125 * count_keys(columns):

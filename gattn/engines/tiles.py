@@ -26,7 +26,7 @@ from gattn.engines.tiling import every_row_has_edges, tile_pairs
 from gattn.graph.rules.keys import Keys
 from gattn.graph.token_graph import TokenGraph
 from gattn.normalizers.base import widened
-from gattn.weights.base import Tree, map_tree
+from gattn.weights.base import Pairs, Tree, map_tree
 
 BLOCK_BYTES = 1 << 24
 """The most memory for the scores of a block, in bytes: they should stay in the cache."""
@@ -198,9 +198,17 @@ def row_blocks(call: AttentionCall, *, scores: bool = True) -> Iterator[RowBlock
         yield block
 
 
-def row_block(call: AttentionCall, rows: slice, columns: Keys, allowed: Tensor) -> RowBlock:
-    """Compute whole rows, given keys that include all their edges."""
-    return _row_block(call, Tiles(rows, columns, allowed))
+def some_rows(call: AttentionCall, rows: Tensor, allowed: Tensor) -> Tensor:
+    """Compute the attention of any rows to all keys, (B, H, rows, K), given who is allowed."""
+    query, key = call.operands
+    query = map_tree(lambda x: x.index_select(2, rows), query)
+    features = None if call.edge_features is None else call.edge_features[rows]
+    positions = call.positions
+    pairs = Pairs(positions.query[rows][:, None, None], positions.key[None, :, None], features)
+    scores = score_tile(call, query, key, pairs).masked_fill(~allowed, -torch.inf)
+    scores = scores.expand(*call.query.shape[:2], *scores.shape[2:])
+    attention: Tensor = call.normalizer(scores)
+    return attention
 
 
 def _row_block(call: AttentionCall, tiles: Tiles, scores: bool = True) -> RowBlock:

@@ -209,7 +209,8 @@ class TokenGraph:
     @cached_tensor
     def in_degree(self) -> Tensor:
         """The number of keys that each query may attend to, shape (queries,)."""
-        check_memory(8 * self.num_queries, f"The numbers of keys of all queries of {self}")
+        if self.num_queries > _FEW_QUERIES:
+            check_memory(8 * self.num_queries, f"The numbers of keys of all queries of {self}")
         device = self.rule.device or torch.device("cpu")
         positions = torch.arange(self.num_queries, device=device) + self.query_offset
         degrees = self.rule.degrees(positions, self.num_keys)

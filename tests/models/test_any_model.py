@@ -178,6 +178,44 @@ def test_an_encoder_and_a_decoder_of_torch():
     assert stacks["decoder.layers.self_attn"][0, 0].graph.num_edges == 15
 
 
+class Checkpointed(Model):
+    def __init__(self, way, is_reentrant):
+        super().__init__(way)
+        self.is_reentrant = is_reentrant
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = x + torch.utils.checkpoint.checkpoint(block, x, use_reentrant=self.is_reentrant)
+        return x
+
+
+@pytest.mark.parametrize("is_reentrant", [False, True])
+@pytest.mark.parametrize("way", [kernel, written])
+@pytest.mark.parametrize("is_inside", [False, True])
+def test_a_capture_leaves_checkpoints_as_they_are(way, is_reentrant, is_inside):
+    torch.manual_seed(0)
+    model = Checkpointed(way, is_reentrant).double().eval()
+    x = torch.randn(2, 6, WIDTH, dtype=torch.float64, requires_grad=True)
+    (wanted,) = torch.autograd.grad(model.dense(x)[1].square().sum(), x)
+    with capturing(model) as run:
+        loss = model(x).square().sum()
+        if is_inside:
+            loss.backward()
+    if not is_inside:
+        loss.backward()
+    assert len(run.traces[0].only_stack) == 3 * HEADS
+    torch.testing.assert_close(x.grad, wanted, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("is_reentrant", [False, True])
+def test_edits_that_a_checkpoint_would_compute_without_them_are_refused(is_reentrant):
+    torch.manual_seed(0)
+    model, x = Checkpointed(written, is_reentrant), torch.randn(1, 6, WIDTH, requires_grad=True)
+    says = "call backward.. inside the context"
+    with pytest.raises(EditError, match=says), edited(model, Cut(layer=1, key=0)):
+        model(x)
+
+
 def test_checkpointed_layers_keep_their_edits_in_the_backward_pass():
     model, x = made(kernel)
     forward = model.blocks[1].forward

@@ -58,7 +58,7 @@ def test_it_is_captured_and_edited(family, monkeypatch):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("family", ["diffllama", "longformer", "squeezebert", "lilt"])
+@pytest.mark.parametrize("family", ["diffllama", "longformer", "prophetnet", "lilt"])
 def test_what_cannot_be_read_is_refused(family):
     assert verdicts.judge(family).verdict == "refused"
 
@@ -77,9 +77,14 @@ def test_what_cannot_be_captured_is_not_edited(family):
     assert checks.same(plain, specimen.run())
 
 
-def test_falcon_shows_its_softmax_when_it_is_eager():
-    verdict = verdicts.judge("falcon")
-    assert (verdict.verdict, verdict.implementation) == ("captured and edited", "eager")
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("family", ["falcon", "squeezebert", "wavlm", "lxmert"])
+def test_models_that_return_other_numbers_or_need_more_than_a_small_input(family):
+    """Falcon runs torch's kernel; the next return scores, and means over heads."""
+    verdict = verdicts.judge(family)
+    assert verdict.verdict in ("captured and edited", "captured")
+    assert verdict.attentions >= 2
+    assert verdict.implementation == ""
 
 
 # The checks themselves can fail.

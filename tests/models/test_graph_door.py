@@ -443,6 +443,24 @@ def test_attention_across_types_is_one_bipartite_graph():
             assert all(torch.allclose(found[n], expected[n], atol=1e-6) for n in XS)
 
 
+def test_nodes_of_several_types_are_named_in_edits():
+    torch.manual_seed(0)
+    model = pyg.HGTConv(8, 8, META, heads=2).eval()
+    pairs = [
+        (Cut(layer=0, query="p 1"), Cut(layer=0, query=5)),
+        (Cut(layer=0, key="p 0 r"), Cut(layer=0, key=4)),
+        (Cut(layer=0, key="p 0"), Cut(layer=0, key=[4, 9])),  # in both types of edges
+    ]
+    for by_name, by_position in pairs:
+        with edited(model, by_name):
+            found = model(XS, TYPED)
+        with edited(model, by_position):
+            expected = model(XS, TYPED)
+        assert all(torch.equal(found[n], expected[n]) for n in XS)
+    with pytest.raises(EditError, match="no query is 'p 9'"), edited(model, Cut(query="p 9")):
+        model(XS, TYPED)
+
+
 @pytest.mark.parametrize("kind", [pyg.HANConv, pyg.HGTConv])
 def test_contributions_over_types_of_edges_are_known(kind):
     torch.manual_seed(0)

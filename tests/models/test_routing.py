@@ -4,6 +4,7 @@ import asyncio
 from contextlib import ExitStack
 from threading import Barrier, Thread
 
+import numpy as np
 import pytest
 import torch
 from transformers import (
@@ -455,14 +456,22 @@ def test_torchs_own_attention_in_a_routed_model_is_seen_and_edited(family, stack
     assert run.traces[0][stack][0, 0].to_dense().sum(1) == pytest.approx(0.5)
 
 
-def test_torchs_own_attention_is_named_where_only_softmaxes_are_seen(tiny):
-    model = tiny("bloom", "eager")
+class Pooling(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.attention = torch.nn.MultiheadAttention(32, 2, batch_first=True)
 
-    model.pool = torch.nn.MultiheadAttention(60, 2, batch_first=True).eval()
-    with (
-        pytest.warns(UserWarning, match=r"pool \(MultiheadAttention\)"),
-        torch.no_grad(),
-        capturing(model) as run,
-    ):
-        model.pool(*[model(IDS).logits] * 3)
-    assert list(run.trace.stacks) == ["decoder"]
+    def forward(self, hidden):
+        found, self.weights = self.attention(hidden, hidden, hidden, average_attn_weights=False)
+        return hidden + found
+
+
+def test_torchs_own_attention_is_seen_in_a_model_that_routes_nothing(tiny):
+    model = tiny("bloom", "eager")
+    model.transformer.ln_f = Pooling().eval()
+    with torch.no_grad(), capturing(model) as run:
+        model(IDS)
+    assert sorted(run.trace.stacks) == ["decoder", "encoder"]
+    own = model.transformer.ln_f.weights[0]
+    for head in range(2):
+        np.testing.assert_allclose(run.trace["encoder"][0, head].to_dense(), own[head], atol=1e-6)

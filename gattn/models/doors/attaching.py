@@ -19,10 +19,10 @@ from gattn.models.doors import interface, searches
 from gattn.models.doors.attending import attending, routes, unseen
 from gattn.models.doors.functions.mode import FunctionMode
 from gattn.models.doors.graphs import own_layers, segments
-from gattn.models.doors.softmaxes import SoftmaxMode
 from gattn.models.load.loading import is_transformers
-from gattn.models.read.any_model import AnyTracker, Proved
+from gattn.models.read.any_model import AnyTracker
 from gattn.models.read.tracking import Tracker
+from gattn.models.read.unrouted import UnroutedTracker
 from gattn.models.watch.calls import Calls
 from gattn.models.watch.compiling import bypass_compiled, restore_compiled
 from gattn.models.watch.contexts import Context, close, join, present
@@ -35,7 +35,7 @@ _hooks: WeakKeyDictionary[nn.Module, tuple[int, list[Any]]] = WeakKeyDictionary(
 
 @contextmanager
 def attached(
-    model: nn.Module, context: Context, prove: Callable[..., Proved | None] | None = None
+    model: nn.Module, context: Context, prove: Callable[..., Any] | None = None
 ) -> Iterator[Calls]:
     """Let a context take part in each call of a model, which runs as written.
 
@@ -54,11 +54,12 @@ def attached(
         yield calls
 
 
-def _calls(model: nn.Module, prove: Callable[..., Proved | None] | None) -> Calls:
+def _calls(model: nn.Module, prove: Callable[..., Any] | None) -> Calls:
     if not is_transformers(model):
         return Calls(model, frozenset(), FunctionMode, partial(AnyTracker, prove=prove))
     if not routes(model):
-        return Calls(model, attending(model), SoftmaxMode)
+        tracker = partial(UnroutedTracker, prove=prove)
+        return Calls(model, attending(model), FunctionMode, tracker)
     return Calls(model, attending(model), FunctionMode if unseen(model) else None, Tracker)
 
 

@@ -18,18 +18,18 @@ def routes(model: nn.Module) -> bool:
 
 
 def unseen(model: nn.Module) -> list[str]:
-    """Name the modules of a model whose attention is not seen.
+    """Name the modules of a routed model that may attend without asking the interface how.
 
-    In a routed model those are the modules that do not ask the interface how to attend; in any
-    model, torch's own multi-head attention, which shows neither queries nor a softmax.
+    Of these only torch's own multi-head attention is read.
     """
+    if not routes(model):
+        return []
     asking = [f"{name}." for name in attending(model)]
-    is_routed = routes(model)
     return [
         f"{name} ({type(module).__name__})"
         for name, module in model.named_modules()
         if isinstance(module, nn.MultiheadAttention)
-        or (is_routed and _attends(module) and not _is_near(f"{name}.", asking))
+        or (_attends(module) and not _is_near(f"{name}.", asking))
     ]
 
 

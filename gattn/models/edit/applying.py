@@ -93,19 +93,21 @@ def apply(call: SeenCall, readings: Sequence[Reading]) -> None:
     """Put the edited rows into a call's output, and into the attention that it returns."""
     output, weights = call.output, call.weights
     for reading in readings:
-        for part in parts(reading) if reading.edits else ():
-            changed = part.changed
-            if not part.is_edited or not bool(changed.any()):
+        edited = {head for edit in reading.edits for head in edit.heads(reading.heads)}
+        for part in parts(reading, sorted(edited)) if edited else ():
+            rows = part.changed.nonzero()[:, 0]
+            if not len(rows):
                 continue
             if output is call.output:
                 output = call.output.clone()
             if weights is not None and weights is call.weights:
                 weights = weights.clone()
-            found = _attention_too(part, weights) if weights is not None else part.output()
-            rows = changed.nonzero()[:, 0]
+            if weights is None:
+                found = part.output(rows)
+            else:
+                found = _attention_too(part, weights)[:, :, rows.to(output.device)]
             where = _places(part, reading.queries.slots[rows], output.device)
-            some = found[:, :, rows.to(found.device)].transpose(1, 2)
-            output[where] = some.to(output.dtype)
+            output[where] = found.transpose(1, 2).to(output.dtype)
     call.output, call.weights = output, weights
 
 

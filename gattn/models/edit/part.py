@@ -20,6 +20,9 @@ from gattn.models.edit.base import Edit
 from gattn.models.edit.graphs import Restrict
 from gattn.models.read.reading import Reading
 
+_FEW_ROWS = 8
+"""Queries are few if they are at most one in so many."""
+
 
 @dataclass(frozen=True, eq=False)
 class Part:
@@ -87,8 +90,26 @@ class Part:
                     None if score is None else score[element],
                 )
 
-    def output(self) -> Tensor:
-        """Compute the output: (elements, heads, queries, value dim)."""
+    def output(self, rows: Tensor) -> Tensor:
+        """Compute the output of some queries: (elements, heads, rows, value dim)."""
+        call = self.attention
+        at = rows.to(call.query.device)
+        if not self.after and self._are_few(rows):
+            with naming_shapes(call):
+                keys = torch.arange(self.graph.num_keys, device=at.device)
+                attention = tiles.some_rows(call, at, self.graph.allowed(at, keys))
+                attention = torch.dropout(attention, call.dropout, train=call.dropout > 0)
+                some = attention @ call.value
+            return some[:, self.own] if len(self.own) < some.shape[1] else some
+        return self._output()[:, :, at]
+
+    def _are_few(self, rows: Tensor) -> bool:
+        """Return whether queries are computed by themselves, without choosing an engine."""
+        call = self.attention
+        size = 4 * len(rows) * call.batch_heads * self.graph.num_keys
+        return _FEW_ROWS * len(rows) <= call.query.shape[2] and size <= tiles.BLOCK_BYTES
+
+    def _output(self) -> Tensor:
         if not self.after:
             with naming_shapes(self.attention):
                 whole: Tensor = choose(self.attention).run(self.attention)
@@ -127,10 +148,13 @@ class EdgePart(Part):
             for element, store in enumerate(stores):
                 store.add_edges(some, attention[element], score[element] if scores else None)
 
-    def output(self) -> Tensor:
-        """Compute the output: (elements, heads, queries, value dim)."""
+    def output(self, rows: Tensor) -> Tensor:
+        """Compute the output of some queries: (elements, heads, rows, value dim)."""
+        return self._output()[:, :, rows.to(self.attention.query.device)]
+
+    def _output(self) -> Tensor:
         if not self.after:
-            return super().output()
+            return super()._output()
         attention = torch.cat([block.attention for block in self.edge_blocks()], dim=-1)
         call, own, matrix = self.attention, self.own, self.attention.features_to_value
         some = replace(

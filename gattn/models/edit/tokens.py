@@ -30,20 +30,24 @@ class KnownTokens:
         The tokenizer's names for them.
     count : int, optional
         How many tokens there are for negative positions to count back from.
+    reason : str
+        Why their texts are not known.
     """
 
     names: Sequence[str] | None
     spellings: tuple[Sequence[str], ...] = ()
     count: int | None = None
+    reason: str = ""
 
     def find(self, edit: object, wanted: int | str) -> list[int]:
         """Find a position, or the tokens with a text; an empty list if there are none."""
         if isinstance(wanted, str):
             if self.names is None:
-                raise EditError(
-                    f"{edit} names a token by its text, but the tokens are not known here: pass "
-                    "tokenizer=, call the model with input_ids, or give positions."
+                reason = self.reason or (
+                    "the tokens are not known here: pass tokens= or tokenizer=, call the model "
+                    "with input_ids, or give positions"
                 )
+                raise EditError(f"{edit} names a token by its text, but {reason}.")
             try:
                 return find_text(wanted, self.names, self.spellings)
             except SelectionError as error:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
 
@@ -79,6 +79,9 @@ class FunctionRunner(Runner):
     @property
     def tokens(self) -> list[str]:
         """The texts of the tokens, or their positions, if there is only one sequence of them."""
+        given = None if isinstance(self.naming.tokens, Mapping) else self.naming.of("")
+        if given is not None and len(given) == self._seen.count:
+            return list(given)
         if self._seen.ids is not None and len(self._seen.ids) == self._seen.count:
             return list(names_of(self._seen.ids, self.tokenizer))
         return [str(n) for n in range(self._seen.count)]

@@ -21,6 +21,7 @@ from gattn.models.effects.metrics import Measure, Metric, Token
 from gattn.models.effects.runner import Runner
 from gattn.models.run.editing import Editing, check_edits, open_edits
 from gattn.models.run.functions import Runnable
+from gattn.models.run.naming import Naming, Tokens
 from gattn.progress import announce
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ def effect(
     other: Token = None,
     batch_size: int | None = None,
     progress: bool = True,
+    tokens: Tokens | None = None,
 ) -> Effects:
     r"""Measure what edits change in a model's answer: exactly, by running it with each of them.
 
@@ -79,6 +81,8 @@ def effect(
         the model.
     progress : bool
         Whether to print an estimate and a progress bar on stderr, if it takes over a second.
+    tokens : sequence of str, or mapping of str to sequence of str, optional
+        The tokens' texts, for edits that name them, as in `gattn.edited`.
 
     Returns
     -------
@@ -115,6 +119,7 @@ def effect(
 
     together = _together(edits)
     runner, measure = asked(text, model, tokenizer, metric, position, target, other, "kl")
+    runner.naming = Naming(tokens)
     fewer = "for less time, try fewer edits, or estimate cuts with gattn.estimate"
     plain, edited = measured(runner, measure, together, batch_size, progress, fewer)
     places = {
@@ -199,7 +204,7 @@ def _number(measure: Measure, row: Tensor, plain: Tensor, edits: Sequence[Edit] 
 
 
 def _edited(runner: Runner, edits: Sequence[Sequence[Edit]]) -> list[Tensor]:
-    editing = Editing(edits, runner.tokenizer)
+    editing = Editing(edits, runner.tokenizer, runner.naming)
     rows = runner.run(editing, len(edits))
     editing.check()
     return rows

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from gattn.errors import CaptureError, ModelError, SelectionError
+from gattn.models.run.naming import Naming
 from gattn.models.run.prompt import Prompt
 from gattn.models.watch.contexts import Context
 from gattn.names.tokens import find_token
@@ -28,6 +29,9 @@ class Runner:
     position : int or str, optional
         The token whose logits are wanted; by default all.
     """
+
+    naming = Naming()
+    """The tokens' texts, as the user gives them."""
 
     def __init__(self, prompt: Prompt, position: int | str | None) -> None:
         self.prompt, self.encoding = prompt, prompt.encoding

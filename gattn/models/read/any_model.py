@@ -26,9 +26,20 @@ class Proved(Protocol):
     def layout(self, name: str, ordinal: int, lead: tuple[int, ...]) -> Layout | None:
         """Return the layout of a call of attention, or refuse it with the reason."""
 
+    def check(self) -> None:
+        """Refuse a model of which nothing can be trusted."""
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the model raised an exception of its own when it was to be proved."""
+
     @property
     def altered(self) -> Collection[tuple[str, int]]:
         """The softmaxes that are altered before they meet the values, by module and number."""
+
+    @property
+    def left_out(self) -> Collection[tuple[str, int]]:
+        """The calls that attend over something else than tokens, by module and number."""
 
 
 class AnyModules(Modules):
@@ -131,7 +142,7 @@ class AnyTracker(Tracker):
         if (ids := _ids(self.inputs)) is not None:
             self.progress.note_ids(self.modules.side, ids, 0)
         self._nodes: dict[str, tuple[int, int]] = {}
-        self.plan = None
+        self.plan, self._left_unread = None, False
         if self._prove is not None:
             self.plan = self._prove(self.model, module, args, kwargs)
         self.is_calling = True
@@ -141,6 +152,8 @@ class AnyTracker(Tracker):
         self._masks.clear()
         self.inputs = {}
         runs.clear(self.modules.ids)
+        if self.plan is not None and self._left_unread and result is not None:
+            self.plan.check()
 
     def _stack(self, call: SeenCall) -> str:
         """Name the stack of a call; one that its door names is split where the nodes change."""
@@ -159,14 +172,29 @@ class AnyTracker(Tracker):
             return None
         return self.plan.layout(self.modules.name(module), part, tuple(lead))
 
-    def reads(self, module: nn.Module, lead: Sequence[int]) -> bool:
-        """Return True: what does not look like attention is refused by its proof."""
+    def reads(self, module: nn.Module, lead: Sequence[int], *, over_last: bool = True) -> bool:
+        """Return whether the model was proved: what does not look like attention is refused then.
+
+        Where it failed, the user's call fails with the same exception, or is refused at its end.
+        """
+        if self.plan is not None and self.plan.has_failed:
+            self._left_unread = True
+            return False
         return True
 
     @property
     def proves(self) -> bool:
         """Whether attention that is seen by torch's functions is proved."""
         return True
+
+    def leaves_out(self, module: nn.Module, part: int) -> bool:
+        """Return whether a call was proved to attend over something else than tokens."""
+        return self.plan is not None and (self.modules.name(module), part) in self.plan.left_out
+
+    @property
+    def left_out(self) -> Sequence[str]:
+        """The modules of the last call that attend over something else than tokens."""
+        return [] if self.plan is None else sorted({name for name, _ in self.plan.left_out})
 
     def is_altered(self, module: nn.Module, number: int) -> bool:
         """Return whether a softmax of a module is altered before it meets its values."""

@@ -35,6 +35,9 @@ class Layout:
         A mask that all elements share keeps one.
         """
         full = self._sizes(lead)
+        if self.heads == (1,) and x.dim() == 4 and len(full) == 2 and not self.split:
+            is_whole = is_mask or x.shape[0] == full[0]
+            return x.view(x.shape) if is_whole else x.expand(full[0], -1, -1, -1)
         x = self._unfolded(x, lead)
         elements = self._elements(len(full))
         sizes = list(x.shape[:-2])

@@ -73,6 +73,7 @@ class Modules:
         config = self.config
         text = config.get_text_config() if hasattr(config, "get_text_config") else config
         layers = getattr(text, "num_hidden_layers", None)
+        layers = layers if isinstance(layers, int) else None  # LXMERT's are of several kinds.
         check_seen(self.model, self._kinds, seen, layers)
         for stack, number in calls.items():
             modules = sum(self.stacks[name] == stack for name in seen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, cast
@@ -200,8 +200,10 @@ def _verify_empty(call: SeenCall, reading: Reading) -> None:
 
     If a query's keys are all masked by large negative numbers, its attention is uniform instead.
     """
-    empty = (reading.graph.in_degree == 0)[:, None].expand(-1, reading.heads)
-    features = reading.attention.edge_features
+    degree, features = reading.graph.in_degree, reading.attention.edge_features
+    if features is None and bool(degree.all()):
+        return
+    empty = (degree == 0)[:, None].expand(-1, reading.heads)
     if features is not None and features.shape[-1] > 1 and bool((features == -torch.inf).any()):
         empty = empty.cpu() | (features == -torch.inf).all(1).cpu()
     rows, heads = empty.nonzero(as_tuple=True)
@@ -241,19 +243,13 @@ def _verify(call: SeenCall, reading: Reading) -> None:
         assert call.weights is not None
         given = widened(call.weights[elements][:, :, slots])
         expected = taken(given, 3, reading.keys)
-    found = torch.cat([_rows(attention, some, is_output) for some in _blocks(attention, rows)], 2)
-    broken = ~torch.isfinite(expected) | ~torch.isfinite(found)
-    if bool(broken.any()):
-        _, head, row, _ = broken.nonzero()[0].tolist()
-        raise CaptureError(
-            f"The attention in {call.name} or its output is NaN or infinite at head {head}, "
-            f"query {rows[row]}; expected numbers. Look for NaN or infinity in the weights and "
-            "inputs."
-        )
+    found = _computed(attention, rows, is_output)
+    largest, error = float(expected.abs().max()), float((found - expected).abs().max())
+    if not math.isfinite(largest + error):
+        _refuse_infinite(call, rows, ~torch.isfinite(expected) | ~torch.isfinite(found))
     kinds = {x.dtype for x in (call.query, call.key, call.value, call.output)}
     half = bool(kinds & {torch.float16, torch.bfloat16})
-    size = max(float(expected.abs().max()), 1e-6)
-    error = float((found - expected).abs().max()) / size
+    error /= max(largest, 1e-6)
     if not error < (3e-2 if half else 1e-4):
         tensors = [k for k, v in call.options.items() if isinstance(v, Tensor)]
         raise CaptureError(
@@ -263,21 +259,24 @@ def _verify(call: SeenCall, reading: Reading) -> None:
         )
 
 
-def _blocks(call: AttentionCall, rows: list[int]) -> Iterator[slice]:
-    """Split rows into runs of neighbours whose scores fit in a block of memory."""
-    most = max(1, tiles.BLOCK_BYTES // (8 * call.batch_heads * max(1, call.key.shape[2])))
-    first = 0
-    for n in range(1, len(rows) + 1):
-        if n == len(rows) or rows[n] != rows[n - 1] + 1 or n - first == most:
-            yield slice(rows[first], rows[n - 1] + 1)
-            first = n
+def _refuse_infinite(call: SeenCall, rows: list[int], broken: Tensor) -> None:
+    if bool(broken.any()):
+        _, head, row, _ = broken.nonzero()[0].tolist()
+        raise CaptureError(
+            f"The attention in {call.name} or its output is NaN or infinite at head {head}, "
+            f"query {rows[row]}; expected numbers. Look for NaN or infinity in the weights and "
+            "inputs."
+        )
 
 
-def _rows(call: AttentionCall, rows: slice, is_output: bool) -> Tensor:
+def _computed(call: AttentionCall, rows: list[int], is_output: bool) -> Tensor:
+    """Compute the attention of some rows, or their output, a few rows at a time."""
     assert isinstance(call.graph, TokenGraph)
     assert call.value is not None
-    device = call.query.device
-    keys = torch.arange(call.graph.num_keys, device=device)
-    allowed = call.graph.allowed(torch.arange(rows.start, rows.stop, device=device), keys)
-    some = tiles.row_block(call, rows, slice(0, len(keys)), allowed)
-    return some.attention @ call.value if is_output else some.attention
+    device, num_keys = call.query.device, call.graph.num_keys
+    most = max(1, tiles.BLOCK_BYTES // (8 * call.batch_heads * max(1, num_keys)))
+    keys, found = torch.arange(num_keys, device=device), []
+    for some in torch.tensor(rows, device=device).split(most):
+        attention = tiles.some_rows(call, some, call.graph.allowed(some, keys))
+        found.append(attention @ call.value if is_output else attention)
+    return torch.cat(found, 2)

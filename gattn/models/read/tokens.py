@@ -30,6 +30,7 @@ class Tokens:
 
     def __init__(self, modules: Modules, given: Given, progress: Progress) -> None:
         self._modules, self._given, self._progress = modules, given, progress
+        self._all: dict[tuple[int, int], tuple[Tensor, list[Side]]] = {}
 
     def own_sides(
         self, call: SeenCall, mask: Mask, stack: str, belonging: Belonging
@@ -44,6 +45,10 @@ class Tokens:
         told = self._told(stack, count, total)
         if start and (before is None or before.shape[1] < start):
             before = torch.ones(count, start, dtype=torch.bool) if told is None else told
+        is_plain = mask.values is None and told is None and belonging.is_alone
+        if is_plain and not start and slots >= length:
+            self._progress.real[stack], whole = self._all_real(count, length)
+            return whole, whole
         if before is not None:
             before = before[:, :start]
         if self._given.has_own_mask:
@@ -63,6 +68,13 @@ class Tokens:
             queries = [Side(x.slots, n * length) for n, x in zip(ranks, queries, strict=True)]
             keys = [Side(x.slots, n * slots) for n, x in zip(ranks, keys, strict=True)]
         return queries, keys
+
+    def _all_real(self, count: int, length: int) -> tuple[Tensor, list[Side]]:
+        """Find the real tokens where all are, once for all layers."""
+        if (count, length) not in self._all:
+            real = torch.ones(count, length, dtype=torch.bool)
+            self._all[count, length] = real, [Side(torch.arange(length), 0)] * count
+        return self._all[count, length]
 
     def _is_cached(self, stack: str) -> bool:
         """Return whether a stack continues the call's cache: encoders run anew each time."""

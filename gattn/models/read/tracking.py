@@ -149,7 +149,7 @@ class Tracker:
         """
         return None
 
-    def reads(self, module: nn.Module, lead: Sequence[int]) -> bool:
+    def reads(self, module: nn.Module, lead: Sequence[int], *, over_last: bool = True) -> bool:
         """Return whether attention that does not come through transformers' interface is read.
 
         It is not proved here, so it must be torch's own multi-head attention.
@@ -160,6 +160,15 @@ class Tracker:
     def proves(self) -> bool:
         """Whether attention that is seen by torch's functions is proved."""
         return False
+
+    def leaves_out(self, module: nn.Module, part: int) -> bool:
+        """Return whether a call was proved to attend over something else than tokens."""
+        return False
+
+    @property
+    def left_out(self) -> Sequence[str]:
+        """The modules of the last call that attend over something else than tokens."""
+        return []
 
     def is_altered(self, module: nn.Module, number: int) -> bool:
         """Return whether a softmax of a module is altered before it meets its values."""
@@ -185,12 +194,11 @@ class Tracker:
 
     def mask(self, call: SeenCall) -> Mask:
         """Read a call's mask, once for all layers that share it."""
-        name = id(call.mask), call.is_scores
-        if call.mask is None or name not in self._masks:
-            mask = Mask.of(call)
-            if call.mask is None:
-                return mask
-            self._masks[name] = call.mask, mask
+        name = id(call.mask), call.is_scores, call.mask is None and call.is_causal
+        if name not in self._masks:
+            if call.is_scores:
+                self._masks.clear()  # The scores of earlier layers would stay in memory.
+            self._masks[name] = call.mask, Mask.of(call)
         return self._masks[name][1]
 
     def generates(self, length: int) -> bool:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -23,18 +26,28 @@ from gattn.models.read.places import Place
 from gattn.models.read.reading import Reading
 from gattn.models.read.seen_call import SeenCall
 from gattn.models.read.tracking import Tracker
+from gattn.models.run.naming import Naming, Tokens
 from gattn.models.watch.contexts import Context, names_shown, present, tracker_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
 
+_NODE = re.compile(r".*? \d+(?= |$)")
+
+
 @dataclass(eq=False)
 class _Call:
-    """An edited call: located edits by id, stack and sequence, and the given edits by their ids."""
+    """An edited call: located edits by id, stack and sequence, and the given edits by their ids.
+
+    `may_checkpoint` says that a checkpoint in it would be computed again by the backward pass;
+    `names` are those that a layer gives its nodes.
+    """
 
     awaits_backward: bool = False
+    may_checkpoint: bool = False
     layer: int = 0
+    names: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     located: dict[tuple[int, str, int], Edit] = field(default_factory=dict)
     given: dict[int, Edit] = field(default_factory=dict)
     here: dict[tuple[int, int], Edit] = field(default_factory=dict)
@@ -47,8 +60,10 @@ class Editing(Context):
         self,
         edits: Sequence[Sequence[Edit]],
         tokenizer: PreTrainedTokenizerBase | None = None,
+        naming: Naming | None = None,
     ) -> None:
         self._edits, self._tokenizer = edits, tokenizer
+        self._naming = naming or Naming()
         self._unmet = {id(edit): Unmet(edit) for some in edits for edit in some}
         self._seen = Seen()
         self._relative = {id(edit) for some in edits for edit in some if edit.needs_tokens}
@@ -65,7 +80,10 @@ class Editing(Context):
             getattr(module, "gradient_checkpointing", False) and module.training
             for module in tracker.model.modules()
         )
-        self._calls[tracker] = _Call(is_checkpointed and torch.is_grad_enabled())
+        with_gradient = torch.is_grad_enabled()
+        self._calls[tracker] = _Call(
+            is_checkpointed and with_gradient, with_gradient and tracker.model.training
+        )
 
     def of(self, sequence: int) -> Sequence[Edit]:
         """Return the edits of a sequence, as given."""
@@ -76,7 +94,7 @@ class Editing(Context):
         """Return the edits of each element, with their tokens located."""
         now = self._calls.setdefault(tracker, _Call())  # Attention may run again after its call.
         now.awaits_backward &= tracker.is_calling
-        now.layer = place.layer
+        now.layer, now.names = place.layer, call.token_names
         self._seen.note(place)
         applied: list[Sequence[Edit]] = []
         for sequence in place.sequences:
@@ -86,7 +104,11 @@ class Editing(Context):
             if self._unclear is not None:
                 return []  # Refused at the end of the call, when all stacks are known.
             applied.append([self._locate(edit, place, sequence, tracker) for edit in found])
-        return applied if any(applied) else []
+        if not any(applied):
+            return []
+        if now.may_checkpoint and tracker.is_calling and _is_in_checkpoint():
+            now.awaits_backward = True
+        return applied
 
     def _note_stack(self, edit: Edit, place: Place) -> None:
         if self._stack_of.setdefault(id(edit), place.stack) != place.stack:
@@ -120,12 +142,14 @@ class Editing(Context):
     def _find(self, edit: Edit, place: Place, sequence: int, tracker: Tracker) -> Edit:
         """Replace texts of tokens and negative positions by positions."""
         names, spellings = self._tokens(place, sequence, tracker)
+        reasons = self._given(place, sequence, names, spellings, self._calls[tracker].names)
         self._seen.note_names(place.stack, names)
         query, key = (
             KnownTokens(
                 names[side],
                 spellings[side],
                 self._ends[tracker].count(edit, place, sequence, tracker, side),
+                reasons.get(side, ""),
             )
             for side in ("query", "key")
         )
@@ -155,6 +179,38 @@ class Editing(Context):
             spellings[side] = (*spellings_of(ids, self._tokenizer), plain)
         return names, spellings
 
+    def _given(
+        self,
+        place: Place,
+        sequence: int,
+        names: dict[str, Sequence[str] | None],
+        spellings: dict[str, tuple[Sequence[str], ...]],
+        of_nodes: Mapping[str, tuple[str, ...]],
+    ) -> dict[str, str]:
+        """Name tokens as the layer does, or as the user does; say which sides that fails for."""
+        for side, name in (("query", "query_tokens"), ("key", "tokens")):
+            if name in of_nodes:
+                names[side] = of_nodes[name]
+                spellings[side] = (tuple(map(_without_relation, of_nodes[name])),)
+        given = self._naming.of(place.stack)
+        if given is None:
+            return {}
+        reasons: dict[str, str] = {}
+        for side, some in (("query", place.queries), ("key", place.keys)):
+            own = [one for one, of in zip(some, place.sequences, strict=True) if of == sequence]
+            count = max(one.end for one in own)
+            if place.sizes is not None:
+                count = place.sizes[side == "key"]
+            is_step = any(one.first and one.positions is None for one in own)
+            if len(given) == count or (is_step and len(given) < count):
+                names[side], spellings[side] = given, ()
+            else:
+                reasons[side] = (
+                    f"tokens= gives {len(given)} texts, and the stack {place.stack!r} has {count} "
+                    f"{'queries' if side == 'query' else 'keys'}: give one text per token"
+                )
+        return {side: reason for side, reason in reasons.items() if names[side] is None}
+
     def met(self, readings: Sequence[Reading]) -> None:
         """Note which edits had something to edit."""
         if not self._unmet:
@@ -176,11 +232,32 @@ class Editing(Context):
                 "Gradient checkpointing computes attention again in the backward pass, which would "
                 "miss the edits: call backward() inside the context."
             )
+        if unknown := self._naming.stacks - self._seen.layers.keys():
+            raise EditError(
+                f"tokens= names the stack {min(unknown)!r}; the stacks are "
+                f"{sorted(self._seen.layers)}."
+            )
         if self._unmet:
             raise EditError(
                 f"{next(iter(self._unmet.values())).said(self._seen)}. gattn.capture(...) shows "
                 "layers, heads, tokens and edges."
             )
+
+
+def _without_relation(name: str) -> str:
+    """Leave out the type of edges in the name of a node, as in "paper 3 cites"."""
+    found = _NODE.match(name)
+    return found[0] if found else name
+
+
+def _is_in_checkpoint() -> bool:
+    """Return whether `torch.utils.checkpoint` runs what calls this function."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_globals.get("__name__") == "torch.utils.checkpoint":
+            return True
+        frame = frame.f_back
+    return False
 
 
 def open_edits(model: nn.Module, sequence: int = 0) -> tuple[Edit, ...]:
@@ -213,7 +290,10 @@ def check_edits(edits: Iterable[object]) -> None:
 
 @contextmanager
 def edited(
-    model: nn.Module, *edits: Edit, tokenizer: PreTrainedTokenizerBase | None = None
+    model: nn.Module,
+    *edits: Edit,
+    tokenizer: PreTrainedTokenizerBase | None = None,
+    tokens: Tokens | None = None,
 ) -> Iterator[None]:
     """Run a live model with edits, within this context and thread.
 
@@ -231,6 +311,10 @@ def edited(
         attention.
     tokenizer : PreTrainedTokenizerBase, optional
         Names the tokens, for edits that name them; by default found by the model's name.
+    tokens : sequence of str, or mapping of str to sequence of str, optional
+        The tokens' texts, for edits that name them: for all stacks that have as many tokens, or by
+        stack, as in `gattn.capturing`. Nodes of several types have the names that graphs show,
+        such as "paper 3".
 
     Raises
     ------
@@ -254,7 +338,7 @@ def edited(
     check_edits(edits)
     if not edits:
         raise EditError("edited takes at least one edit, such as gattn.Cut(layer=0, head=1).")
-    context = Editing([edits], tokenizer)
+    context = Editing([edits], tokenizer, Naming(tokens))
     with opened(model, context):
         yield
     context.check()

@@ -29,6 +29,16 @@ class Naming:
                 f"tokens= takes one text per token, such as a list of words, not {self.tokens!r}."
             )
 
+    def of(self, stack: str) -> Sequence[str] | None:
+        """Return the texts that are given for a stack, if any are."""
+        given = self.tokens.get(stack) if isinstance(self.tokens, Mapping) else self.tokens
+        return None if given is None else [str(one) for one in given]
+
+    @property
+    def stacks(self) -> set[str]:
+        """The stacks that texts are given for by name."""
+        return set(self.tokens) if isinstance(self.tokens, Mapping) else set()
+
     def applied(
         self, trace: AttentionTrace, grids: Mapping[str, tuple[int, int]]
     ) -> AttentionTrace:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 
 _is_inside: ContextVar[bool] = ContextVar("is_inside", default=False)
 
@@ -14,20 +12,26 @@ def is_inside() -> bool:
     return _is_inside.get()
 
 
-def inside() -> AbstractContextManager[None]:
+class _Marked:
+    """Marks code while it runs; a class, because it runs for each call of a hook or a door."""
+
+    __slots__ = ("_is_inside", "_token")
+
+    def __init__(self, is_inside: bool) -> None:
+        self._is_inside = is_inside
+
+    def __enter__(self) -> None:
+        self._token: Token[bool] = _is_inside.set(self._is_inside)
+
+    def __exit__(self, *raised: object) -> None:
+        _is_inside.reset(self._token)
+
+
+def inside() -> _Marked:
     """Let no door see the functions that are called."""
-    return _marked(True)
+    return _Marked(True)
 
 
-def outside() -> AbstractContextManager[None]:
+def outside() -> _Marked:
     """Let doors see them again."""
-    return _marked(False)
-
-
-@contextmanager
-def _marked(is_inside: bool) -> Iterator[None]:
-    token = _is_inside.set(is_inside)
-    try:
-        yield
-    finally:
-        _is_inside.reset(token)
+    return _Marked(False)

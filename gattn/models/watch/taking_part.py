@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from contextlib import AbstractContextManager, nullcontext
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -50,7 +51,7 @@ def take_part(
     if given.is_meta:
         raise ModelError(META)
     # What gattn computes is not part of the model's autocast.
-    with torch.autocast(given.device.type, enabled=False), inside():
+    with _without_autocast(given.device.type), inside():
         call = seen(entries[0][0].modules.name(module))
         places: dict[Tracker, Place] = {}
         for tracker, _ in entries:
@@ -69,13 +70,21 @@ def take_part(
         if not watching and not any(each):
             return call
         tracker = entries[0][0]
-        readings = read(call, places[tracker], tracker, each)
-        for _, context in entries:
-            context.met(readings)
-        apply(call, readings)
+        # Without edits no gradient is taken of what gattn computes: a checkpoint that computes the
+        # call again would miss the tensors that were saved for it.
+        with torch.set_grad_enabled(torch.is_grad_enabled() and any(each)):
+            readings = read(call, places[tracker], tracker, each)
+            for _, context in entries:
+                context.met(readings)
+            apply(call, readings)
         for context, place in watching:
             context.see(call, place, readings)
         return call
+
+
+def _without_autocast(device: str) -> AbstractContextManager[Any]:
+    is_on = torch.is_autocast_enabled(device)
+    return torch.autocast(device, enabled=False) if is_on else nullcontext()
 
 
 def _entries(module: nn.Module) -> list[tuple[Tracker, Context]]:

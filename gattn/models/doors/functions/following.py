@@ -51,6 +51,7 @@ _SHAPES: frozenset[Any] = frozenset(
     if hasattr(of, name)
 )
 _DROPOUTS = frozenset((_F.dropout, torch.dropout))
+_MASKS = frozenset((torch.masked_fill, Tensor.masked_fill, Tensor.masked_fill_))
 _GETTERS = frozenset((Tensor.mT.__get__, Tensor.T.__get__))  # type: ignore[attr-defined]
 _FILLS = frozenset(
     getattr(of, name) for of in (torch, Tensor) for name in ("masked_fill", "where", "nan_to_num")
@@ -266,6 +267,8 @@ def carried(
         return followed
     if func in _FILLS and not followed.altered and _are_kept(args, kwargs, result):
         return followed
+    if func in _MASKS and (masked := _masked(followed, result, *args[1:], **kwargs)) is not None:
+        return masked
     name = getattr(func, "__name__", str(func))
     if not followed.is_mixture:
         return replace(followed, scores=torch.empty(result.shape, device="meta"))
@@ -280,6 +283,21 @@ def carried(
         return followed.altered_by(name, result)
     sizes = torch.empty(result.shape, device="meta")
     return replace(followed, scores=sizes if followed.altered else scores, key=key)
+
+
+def _masked(followed: Followed, result: Tensor, mask: Tensor, value: Any) -> Followed | None:
+    """Read a mask that is put in place after the softmax: zeros where there was no attention.
+
+    Queries that may read nothing lose all of theirs; any others must keep theirs, or it is None.
+    """
+    if followed.altered or bool(torch.as_tensor(value) != 0):
+        return None
+    with torch.no_grad():
+        whole = result.detach().float().sum(followed.key)
+        lost = (whole - 1).abs() > max(1e-5, 4 * torch.finfo(result.dtype).eps)
+        if bool((lost & ~mask.expand(result.shape).all(followed.key)).any()):
+            return None
+    return replace(followed, scores=followed.scores.masked_fill(mask, -torch.inf))
 
 
 def _are_kept(args: tuple[Any, ...], kwargs: Mapping[str, Any], result: Tensor) -> bool:

@@ -47,11 +47,9 @@ class FunctionMode(TorchFunctionMode):
     ) -> Any:
         """Let a door see a function, if there is one for it."""
         given = kwargs or {}
-        if is_inside():
-            return func(*args, **given)
         door = _DOORS.get(func)
+        if (door is None and not softmax.awaits_product()) or is_inside():
+            return func(*args, **given)
         if door is not None:
             return door(self, func, args, given)
-        if softmax.awaits_product():
-            return softmax.follow(func, args, given)
-        return func(*args, **given)
+        return softmax.follow(func, args, given)

@@ -51,6 +51,8 @@ class RawCall:
         The function that changed the attention between softmax and values, if one did.
     number : int, optional
         How many softmaxes came before one that was altered, within one run of the module.
+    over_last : bool
+        Whether the softmax was taken over the last dimension.
     """
 
     module: nn.Module
@@ -68,6 +70,7 @@ class RawCall:
     running: Running | None = None
     altered: str = ""
     number: int | None = None
+    over_last: bool = True
 
     def __post_init__(self) -> None:
         self.ordinal = runs.next(self.module)
@@ -154,7 +157,9 @@ def handed(call: RawCall) -> SeenCall | None:
         observer(call)
         return None
     tracker = next(calls.tracker for calls, _ in present() if calls.owns(call.module))
-    if not tracker.reads(call.module, call.lead):
+    if not tracker.reads(call.module, call.lead, over_last=call.over_last):
+        return None
+    if tracker.leaves_out(call.module, call.ordinal):
         return None
     if call.altered:
         raise CaptureError(
@@ -185,11 +190,11 @@ def handed(call: RawCall) -> SeenCall | None:
         return None  # Beside transformers' interface; when the context closes, a warning names it.
     if found is None:
         return None
-    output = layout.unfold(found.output.transpose(1, 2), call.lead)
+    if _is_changed(found.output, plain):
+        call.output = layout.unfold(found.output.transpose(1, 2), call.lead)
     weights = found.weights
     if weights is not None and call.weights is not None:
         weights = layout.unfold(weights, call.weights.shape[:-2])
-    call.output = output if _is_changed(found.output, plain) else plain
     call.weights = weights
     return found
 
@@ -214,7 +219,9 @@ def owner() -> nn.Module | None:
     known = [calls for calls, _ in present()]
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
-        module: Any = frame.f_locals.get("self")
+        code = frame.f_code
+        has_self = "self" in code.co_varnames or "self" in code.co_freevars
+        module: Any = frame.f_locals.get("self") if has_self else None
         if (
             isinstance(module, nn.Module)
             and not isinstance(module, _NO_OWNERS)

@@ -47,7 +47,8 @@ def _call(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> RawCall:
-    query, key, value = (_cast(x) for x in (query, key, value))
+    if torch.is_autocast_enabled(query.device.type):
+        query, key, value = (_cast(x) for x in (query, key, value))
     return RawCall(
         module,
         "sdpa",
@@ -65,7 +66,4 @@ def _call(
 
 def _cast(x: Tensor) -> Tensor:
     """Cast a tensor as autocast does before the kernel."""
-    kind = x.device.type
-    if torch.is_autocast_enabled(kind) and x.dtype == torch.float32:
-        return x.to(torch.get_autocast_dtype(kind))
-    return x
+    return x.to(torch.get_autocast_dtype(x.device.type)) if x.dtype == torch.float32 else x

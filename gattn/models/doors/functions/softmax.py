@@ -89,13 +89,13 @@ def follow(func: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         args, kwargs = edited or (args, kwargs)
         return func(*args, **kwargs)
     with inside():
+        others = all_found_in(args, kwargs)  # Before it may write into them.
         result = func(*args, **kwargs)
         if not isinstance(result, Tensor) or func in WITHOUT_NUMBERS:
             return result
         found = product(func, args, kwargs, place, followed, result)
         if found is None:
             made = carried(func, args, kwargs, followed, result)
-            others = all_found_in(args, kwargs)
             note(result, made.with_others(others) if len(others) > 1 else made)
             return result
         return _seen(followed, found, result)
@@ -122,6 +122,7 @@ def _seen(followed: Followed, found: Product, result: Tensor) -> Tensor:
         weights=found.weights,
         dropout=followed.dropout,
         running=source.running,
+        over_last=source.key == source.scores.dim() - 1,
     )
     changed = handed(call)
     forget_scores(source)

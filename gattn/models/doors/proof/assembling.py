@@ -84,7 +84,8 @@ def tokens_of(side: Side, source: Source, slots: int) -> Tokens:
     for dim in dims:
         positions = positions * shape[dim] + side.index[dim].clamp(min=0)
         count *= shape[dim]
-    positions = torch.where(side.depends, positions, NONE)
+    of_token = [side.index[dim] != NONE for dim in dims] or [side.depends]
+    positions = torch.where(torch.stack(of_token).all(0), positions, NONE)
     folded = [] if owner.dim is None or count == prod(shape[d] for d in dims) else [count]
     grid = tuple(shape[dim] for dim in dims) if len(dims) > 1 and not folded else ()
     return Tokens([positions], positions, sequences, count, grid)
@@ -125,11 +126,13 @@ def assembled(lead: tuple[int, ...], queries: Tokens, keys: Tokens, *, is_cross:
     layout, first = _folded(lead, element)
     sequences = _of(first, queries.sequences, keys.sequences)
     of_queries, of_keys = (_in_order(side, first, sequences) for side in (queries, keys))
-    if of_keys is not None and not is_cross and _has_keys_first(of_keys):
+    if of_keys is not None and not is_cross and _has_keys_first(of_keys, sequences):
         # Keys of a cache, say, come before those of the tokens: all are counted as they come.
         count = of_keys.shape[1]
         is_cross, of_keys, keys = True, None, replace(keys, count=count)
     _check_apart(of_queries, sequences)
+    if not is_cross and (of_queries is None) != (of_keys is None):
+        of_queries, of_keys = _both_told(queries, keys, of_queries, of_keys, first)
     counts = [queries.count, keys.count]
     if is_cross or of_queries is None or of_keys is None:
         for n, of_side in enumerate((of_queries, of_keys)):
@@ -149,10 +152,29 @@ def assembled(lead: tuple[int, ...], queries: Tokens, keys: Tokens, *, is_cross:
     return replace(layout, tokens=known)
 
 
-def _has_keys_first(of_keys: Tensor) -> bool:
-    """Return whether some key that stands for no token comes before one that does."""
-    has_none = (of_keys < 0).cumsum(1) > 0
-    return bool((has_none & (of_keys >= 0)).any()) and len(of_keys) == len(of_keys.unique(dim=0))
+def _both_told(
+    queries: Tokens,
+    keys: Tokens,
+    of_queries: Tensor | None,
+    of_keys: Tensor | None,
+    first: Tensor,
+) -> tuple[Tensor | None, Tensor | None]:
+    """Tell the tokens of both sides where only one of them has slots that stand for none."""
+    told = of_keys if of_queries is None else of_queries
+    if told is None or not bool((told < 0).any()):
+        return of_queries, of_keys
+    if of_queries is None and queries.positions is not None:
+        return queries.positions[first], of_keys
+    if of_keys is None and keys.positions is not None:
+        return of_queries, keys.positions[first]
+    return of_queries, of_keys
+
+
+def _has_keys_first(of_keys: Tensor, sequences: Tensor) -> bool:
+    """Return whether keys that stand for no token come first in each sequence, and only there."""
+    is_none = of_keys < 0
+    comes_first = bool(is_none.any()) and bool((is_none == (is_none.cumprod(1) > 0)).all())
+    return comes_first and not bool(is_none.all()) and len(of_keys) == len(sequences.unique())
 
 
 def _check_apart(of_queries: Tensor | None, sequences: Tensor) -> None:

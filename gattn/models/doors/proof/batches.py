@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 
 import torch
@@ -45,28 +45,59 @@ class Batches:
         own = _batched(given)
         self._own = [x for x in own if x.dim() > dim and x.shape[dim] == self.size]
         self._code = words(self.size)
-        self._marks: list[dict[tuple[str, int], list[Tensor]]] | None = None
+        self._marks: dict[tuple[str, int], list[Tensor]] | None = None
+        self._owners: dict[tuple[tuple[str, int], int], Owner | None] = {}
 
     def owner(self, run: Run, source: int) -> Owner | None:
         """Return the dimension of an input of a run that is the batch; None if there is none."""
         if self.size == 1:
             return Owner(None, torch.zeros(1, dtype=torch.long))
+        name = run.place, source
+        if name not in self._owners:
+            self._owners[name] = self._found(*name)
+        return self._owners[name]
+
+    def is_whole(self, run: Run, source: int) -> bool:
+        """Return whether an input of a run has the batch as one dimension, each element once."""
+        owner = self.owner(run, source)
+        return owner is not None and len(owner.elements) == self.size
+
+    def _found(self, place: tuple[str, int], source: int) -> Owner | None:
         if self._marks is None:
-            self._marks = [self._marked(row) for row in self._code]
-        if any(run.place not in marks for marks in self._marks):
+            self._marks = self._all_marked()
+        if place not in self._marks:
             return None
-        marks = torch.stack([marks[run.place][source] for marks in self._marks])
+        marks = self._marks[place][source]
         for dim in range(marks.dim() - 1):
             if marks.shape[dim + 1] < self.size:
                 continue
-            others = [n + 1 for n in range(marks.dim() - 1) if n != dim]
-            own = marks.any(others) if others else marks
+            own = _along_dim(marks, dim + 1)
             elements = decoded(own, torch.ones_like(own), self._code)
             if bool((elements >= 0).all()) and len(elements.unique()) == self.size:
                 return Owner(dim, elements)
         return None
 
-    def _marked(self, row: Tensor) -> dict[tuple[str, int], list[Tensor]]:
+    def _all_marked(self) -> dict[tuple[str, int], list[Tensor]]:
+        """Change elements of the batch by a code; say what changes in each run of it.
+
+        Inputs that an element changes as a whole have no such dimension: if all of a place are so,
+        the next runs leave it out.
+        """
+        places = set(self._places)
+        found: dict[tuple[str, int], list[list[Tensor]]] = {place: [] for place in places}
+        for row in self._code:
+            run = self._marked(row, places)
+            places = {place for place in places & set(run) if _has_parts(run[place])}
+            for place in places:
+                found[place].append(run[place])
+        return {
+            place: [torch.stack(some) for some in zip(*found[place], strict=True)]
+            for place in places
+        }
+
+    def _marked(
+        self, row: Tensor, places: Collection[tuple[str, int]]
+    ) -> dict[tuple[str, int], list[Tensor]]:
         """Change some elements of the batch; say which numbers of each input change."""
         given = self._given
         for x in self._own:
@@ -74,17 +105,29 @@ class Batches:
         found: dict[tuple[str, int], list[Tensor]] = {}
 
         def entered(run: Run, module: nn.Module, now: Given) -> None:
-            if run.place in self._places:
+            if run.place in places:
                 before = sources(self._places[run.place])
                 pairs = zip(sources(now), before, strict=True)
                 found[run.place] = [~(x == y) for x, y in pairs]
-                if len(found) == len(self._places):
+                if len(found) == len(places):
                     raise Stop
 
         args, kwargs = given
-        with torch.no_grad(), self._walk.following(entered), inside(), suppress(Stop):
-            self._model(*args, **kwargs)
+        if places:
+            with torch.no_grad(), self._walk.following(entered), inside(), suppress(Stop):
+                self._model(*args, **kwargs)
         return found
+
+
+def _along_dim(marks: Tensor, dim: int) -> Tensor:
+    """Say of each run's marks which indices of a dimension they reach, (runs, indices)."""
+    others = [n for n in range(1, marks.dim()) if n != dim]
+    return marks.any(others) if others else marks
+
+
+def _has_parts(some: list[Tensor]) -> bool:
+    """Return whether a change leaves some indices of some dimension of some input as they are."""
+    return any(not bool(_along_dim(x[None], n + 1).all()) for x in some for n in range(x.dim()))
 
 
 def size_of(given: Given, dim: int) -> int:

@@ -11,6 +11,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from gattn.models.doors.proof.probing.state import State, place_of
+from gattn.models.doors.proof.silent import Products
+
 _WHOLES = (
     "_scaled_dot_product_",
     "_flash_attention_forward",
@@ -35,15 +38,23 @@ class Kernels(TorchDispatchMode):
         The model, whose parameters are known.
     where : callable
         Returns the name of the module that runs.
+    state : State
+        Keeps what kernels write to.
+
+    Attributes
+    ----------
+    products : Products
+        What was multiplied by other kernels.
     """
 
     supports_higher_order_operators = True
 
-    def __init__(self, model: nn.Module, where: Callable[[], str]) -> None:
+    def __init__(self, model: nn.Module, where: Callable[[], str], state: State) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.events: list[Event] = []
-        self._where = where
-        self._parameters = {x.untyped_storage().data_ptr() for x in model.parameters()}
+        self._where, self._state = where, state
+        self._parameters = {place_of(x) for x in model.parameters()} - {0}
+        self.products = Products(self._parameters)
         self._softmaxes: Any = WeakTensorKeyDictionary()
 
     def __torch_dispatch__(
@@ -55,6 +66,7 @@ class Kernels(TorchDispatchMode):
     ) -> Any:
         """Run a kernel, and note it if it is attention."""
         given = dict(kwargs or {})
+        self._state.note(func, args, given)
         result = func(*args, **given)
         name = getattr(getattr(func, "overloadpacket", func), "__name__", str(func))
         if name.startswith(_WHOLES):
@@ -63,6 +75,7 @@ class Kernels(TorchDispatchMode):
             self._begin(args[0], args[1:], given, result)
         elif self._softmaxes:
             self._follow(name, tree_leaves((args, given)), result)
+        self.products.note(self._where(), name, args, result)
         return result
 
     def claim(self) -> None:
@@ -88,7 +101,7 @@ class Kernels(TorchDispatchMode):
             return
         if name in _PRODUCTS:
             others = [x for x in tensors if x not in self._softmaxes]
-            if all(x.untyped_storage().data_ptr() not in self._parameters for x in others):
+            if all(place_of(x) not in self._parameters for x in others):
                 if not softmax.is_counted:
                     self.events.append(softmax.event)
                 softmax.is_counted = True

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import prod
@@ -18,17 +19,20 @@ from torch.utils._pytree import tree_leaves
 from gattn.errors import CaptureError
 from gattn.models.doors.attaching import attached
 from gattn.models.doors.functions.raw_call import RawCall, observed
-from gattn.models.doors.preflight import _like, _random_numbers_kept
 from gattn.models.doors.proof.assembling import AcrossBatchError
 from gattn.models.doors.proof.batches import Batches
+from gattn.models.doors.proof.candidates import wanted
+from gattn.models.doors.proof.copies import copied
 from gattn.models.doors.proof.kernels import Kernels
-from gattn.models.doors.proof.probing import UnprovedError
+from gattn.models.doors.proof.probing import NoTokensError, UnprovedError
 from gattn.models.doors.proof.probing.alike import Alike, shapes
 from gattn.models.doors.proof.probing.replaying import Replays, Site, Sites, fresh, kept
 from gattn.models.doors.proof.probing.walking import Given, Run, Walk
-from gattn.models.doors.proof.solving import Solver, wanted
+from gattn.models.doors.proof.random_numbers import random_numbers_kept
+from gattn.models.doors.proof.silent import silent
+from gattn.models.doors.proof.solving import Solver
 from gattn.models.read.layouts import Layout, usual
-from gattn.models.watch.contexts import Context, without_contexts
+from gattn.models.watch.contexts import Context, present, without_contexts
 from gattn.models.watch.inside import inside, outside
 
 Place = tuple[str, int]
@@ -47,6 +51,11 @@ class Plan:
         The layouts that each of them has.
     reasons : dict
         Why the layout of a call could not be proved.
+    left_out : set of (str, int)
+        The calls that were proved to attend over something else than tokens, such as channels,
+        beside others that attend over tokens.
+    silent : list of str
+        The modules that attend, as far as can be told, and show nothing.
     refused : str
         Why nothing of the model can be trusted; empty if there is no such reason.
     altered : set of (str, int)
@@ -58,6 +67,8 @@ class Plan:
         Whether the inputs are nested tensors, whose attention doors read sequence by sequence.
     is_stale : bool
         Whether a call came that was not proved, so that the model is proved anew.
+    has_failed : bool
+        Whether the model raised an exception of its own, which the user's call may raise, too.
     replays : int
         How many runs of parts of the model it took.
     """
@@ -65,11 +76,14 @@ class Plan:
     sites: list[Place] = field(default_factory=list)
     layouts: dict[Place, list[tuple[tuple[int, ...], Layout]]] = field(default_factory=dict)
     reasons: dict[Place, str] = field(default_factory=dict)
+    left_out: set[Place] = field(default_factory=set)
+    silent: list[str] = field(default_factory=list)
     refused: str = ""
     altered: set[Place] = field(default_factory=set)
     has_fast_path: bool = False
     is_nested: bool = False
     is_stale: bool = False
+    has_failed: bool = False
     replays: int = 0
 
     def layout(self, name: str, ordinal: int, lead: tuple[int, ...]) -> Layout | None:
@@ -90,8 +104,7 @@ class Plan:
         if self.is_nested:
             return None
         shown = name or "the model itself"
-        if self.refused:
-            raise CaptureError(f"{_REFUSED}: {self.refused}.")
+        self.check()
         place = name, ordinal
         if place in self.reasons:
             raise CaptureError(f"The attention of {shown} cannot be read: {self.reasons[place]}.")
@@ -109,6 +122,11 @@ class Plan:
                 "read here."
             )
         return found[0]
+
+    def check(self) -> None:
+        """Raise a CaptureError if nothing of the model can be trusted."""
+        if self.refused:
+            raise CaptureError(f"{_REFUSED}: {self.refused}.")
 
 
 _MOST_PLANS = 64
@@ -157,21 +175,38 @@ def _proved(model: nn.Module, name: str, given: Given) -> Plan:
     if any(x.is_nested for x in tensors):
         return Plan(is_nested=True)
     try:
-        with without_contexts(), outside(), _random_numbers_kept(model), torch.no_grad():
-            twin = _like(model)
-            with attached(twin, Context()):
+        with without_contexts(), outside(), random_numbers_kept(model), torch.no_grad():
+            twin = copied(model)
+            with attached(twin, Context()), warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # The user's call gives them.
                 return _Proof(twin, name, given).plan()
-    except (MemoryError, torch.OutOfMemoryError):
-        raise
     except CaptureError as error:
         return Plan(refused=str(error).rstrip("."))
     except Exception as error:
         said = " ".join(f"{type(error).__name__}: {error}".split())[:200]
-        return Plan(refused=f"a copy of it, run to prove what its attention means, failed ({said})")
+        refused = f"a copy of it, run to prove what its attention means, failed ({said})"
+        return Plan(refused=refused, has_failed=True, is_stale=True)
+
+
+def proof_of_copy(
+    copy: nn.Module, name: str, given: Given, is_open: Callable[[RawCall], bool]
+) -> tuple[Plan, list[tuple[nn.Module, Place]]]:
+    """Prove the open calls of a copy of a model, which doors see; also say which these are."""
+    proof = _Proof(copy, name, given, is_open)
+    plan = proof.plan()
+    return plan, [(site.module, site.place) for site in proof.open]
 
 
 class _Proof:
-    def __init__(self, model: nn.Module, name: str, given: Given) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        name: str,
+        given: Given,
+        is_open: Callable[[RawCall], bool] = lambda call: True,
+    ) -> None:
+        self._is_open = is_open
+        self.open: list[Site] = []
         self._model, self._called, self._given = model, model.get_submodule(name), kept(given)
         self._walk = Walk(model)
         self._alike = Alike()
@@ -183,7 +218,7 @@ class _Proof:
         sites, watched = self._watched()
         if plan.refused:
             return plan
-        needed = wanted(sites, self._model, self._alike)
+        needed = wanted(self.open, self._model, self._alike)
         places, plain = self._plain(needed)
         if not _are_same(watched, plain):
             plan.refused = "its output changes while its attention is watched"
@@ -191,17 +226,20 @@ class _Proof:
         plan.sites = [site.place for site in sites]
         replays = Replays(self._model, self._walk, places, sites)
         solver = Solver(self._model, replays, self._alike)
-        self._solve(sites, solver, places)
+        self._solve(self.open, solver, places)
         plan.replays = replays.count
         return plan
 
     def _watched(self) -> tuple[list[Site], Any]:
         """Run the model once with its attention seen, and compare that with its kernels."""
         sites = Sites(self._walk)
-        kernels = Kernels(self._model, lambda: self._walk.innermost)
+        kernels = Kernels(self._model, lambda: self._walk.innermost, self._walk.state)
+
+        ran: set[str] = set()
 
         def entered(run: Run, module: nn.Module, given: Given) -> None:
             run.shapes = shapes(given)
+            ran.add(run.name)
 
         fast = torch.backends.mha.get_fastpath_enabled()
         self._plan.has_fast_path = fast and any(
@@ -213,6 +251,8 @@ class _Proof:
         def see(call: RawCall) -> None:
             kernels.claim()
             sites(call)
+            if self._is_open(call):
+                self.open.append(sites.found[-1])
             if call.number is not None:
                 place = sites.found[-1].place
                 self._plan.altered.add((place[0], call.number))
@@ -223,6 +263,10 @@ class _Proof:
             output = self._run()
         if kernels.missed:
             self._plan.refused = _unseen(self._model, kernels.missed)
+        others = next(calls.last for calls, _ in present() if calls.model is self._model)
+        self._plan.silent = silent(
+            self._model, ran, sites.found, others.layers.shown, kernels.products
+        )
         return sites.found, output
 
     def _run(self) -> Any:
@@ -246,15 +290,18 @@ class _Proof:
     def _solve(self, sites: list[Site], solver: Solver, places: dict[Place, Given]) -> None:
         tried: list[tuple[bool, dict[Place, list[Any]], dict[Place, str]]] = []
         unsettled: set[Place] = set()
+        left: dict[Place, str] = {}
         for dim in (0, 1):
             batches = Batches(self._called, self._walk, self._given, places, dim)
             layouts: dict[Place, list[Any]] = {}
             reasons: dict[Place, str] = {}
             is_good = True
             unsettled.clear()
-            for site in sites:
+            for number, site in enumerate(sites):
                 try:
                     layout, is_settled = solver.layout(site, batches)
+                except NoTokensError as error:
+                    left[site.place] = str(error)
                 except UnprovedError as error:
                     reasons[site.place] = str(error)
                     is_good = False
@@ -265,16 +312,29 @@ class _Proof:
                     is_good &= is_settled
                     if not is_settled:
                         unsettled.add(site.place)
+                left_over = {one.place for one in sites[number + 1 :]} | set(layouts)
+                if tried and not is_good and _ranks(left_over, reasons) <= _ranks(*tried[0][1:]):
+                    break
             _refuse_numbers(layouts, unsettled, reasons)
             tried.append((is_good, layouts, reasons))
             if is_good:
                 break
-        best = max(tried, key=lambda one: (one[0], len(one[1]), -len(one[2])))
+        best = max(tried, key=lambda one: (one[0], *_ranks(*one[1:])))
         self._plan.layouts, self._plan.reasons = best[1], best[2]
         for site in sites:
             self._trust(site)
         for mixed in self._mixed.values():
             self._share_layout(mixed)
+        self._leave_out(left)
+
+    def _leave_out(self, left: dict[Place, str]) -> None:
+        """Leave out calls over something else than tokens, if there are others to show."""
+        plan = self._plan
+        left = {place: reason for place, reason in left.items() if place not in plan.layouts}
+        if all(place in left for place in plan.sites):
+            plan.reasons |= left
+        else:
+            plan.left_out = set(left) - set(plan.reasons)
 
     def _trust(self, site: Site) -> None:
         """Take the word of torch's own module on its batch and heads, if nothing was proved.
@@ -308,6 +368,11 @@ class _Proof:
             if known is not None and place in self._plan.reasons:
                 self._plan.layouts[place] = known
                 del self._plan.reasons[place]
+
+
+def _ranks(proved: Collection[Place], reasons: Collection[Place]) -> tuple[int, int]:
+    """Rank what was proved with some dimension as the batch: the more calls the better."""
+    return len(proved), -len(reasons)
 
 
 def _refuse_numbers(

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
 from functools import partial
 
+import torch
 from torch import nn
 
 from gattn.models.doors.proof.assembling import (
@@ -18,110 +18,30 @@ from gattn.models.doors.proof.assembling import (
     tokens_of,
 )
 from gattn.models.doors.proof.batches import Batches
-from gattn.models.doors.proof.probing import UnprovedError
+from gattn.models.doors.proof.candidates import Candidate, Inputs, Reader, kind, near
+from gattn.models.doors.proof.probing import NoTokensError, UnprovedError
 from gattn.models.doors.proof.probing.alike import Alike
-from gattn.models.doors.proof.probing.dependence import Dependence, Probe, Side, outlined, plainly
+from gattn.models.doors.proof.probing.dependence import (
+    Dependence,
+    Probe,
+    Side,
+    outlined,
+    plainly,
+    reaches_all_keys,
+)
 from gattn.models.doors.proof.probing.replaying import Replays, Site
 from gattn.models.doors.proof.probing.walking import Run
 from gattn.models.read.layouts import Layout
 
-_BEFORE = 3
-"""How many runs before the attending one are tried as inputs, within each run around it."""
 _SOURCES = 6
 _CHANNELS = (
     "every slot depends on all tokens of its input, so it attends over channels, or its tokens are "
     "mixed before it attends"
 )
-
-
-@dataclass(frozen=True, eq=False)
-class Reader:
-    """One side of a call, and the input of a run that it depends on."""
-
-    source: int
-    dependence: Dependence
-    probe: Probe
-    is_query: bool
-
-    @property
-    def side(self) -> Side:
-        """How it depends on it."""
-        return self.dependence.queries if self.is_query else self.dependence.keys
-
-
-@dataclass(frozen=True, eq=False)
-class Inputs:
-    """The inputs of one run that queries and keys depend on; None if they depend on none.
-
-    `is_mixed` says that some input reached a side, but none in a way that tells its slots apart;
-    `failure` why the run could not be tried.
-    """
-
-    run: Run
-    queries: Reader | None
-    keys: Reader | None
-    is_mixed: bool = False
-    failure: str = ""
-
-    @property
-    def readers(self) -> list[Reader]:
-        """Both sides, as far as they depend on inputs."""
-        return [one for one in (self.queries, self.keys) if one is not None]
-
-    @property
-    def is_spread(self) -> bool:
-        """Whether single tokens cannot be told apart any more on any side."""
-        return all(one.side.is_spread for one in self.readers)
-
-    @property
-    def rank(self) -> int:
-        """How many dimensions the inputs have."""
-        return max((len(one.dependence.shape) for one in self.readers), default=0)
-
-    def has_folded(self, batch: int) -> bool:
-        """Return whether elements are more than those of the model's batch, as with windows."""
-        for one in self.readers:
-            side, shape = one.side, one.dependence.shape
-            if side.depends.shape[1] > 1:
-                sizes = [shape[dim] for dim in side.batch]
-                if sizes and sizes != [batch]:
-                    return True
-        return False
-
-    def complete(self) -> None:
-        """Find which position each slot depends on."""
-        for one in self.readers:
-            one.dependence.complete(one.probe)
-
-
-def wanted(sites: list[Site], model: nn.Module, alike: Alike) -> dict[tuple[str, int], Run]:
-    """List the runs whose inputs are needed, those of alike modules once."""
-    found: dict[tuple[str, int], Run] = {}
-    known: set[object] = set()
-    for site in sites:
-        for level, run in enumerate(site.chain):
-            if (name := kind(site, level, model, alike)) not in known:
-                known.add(name)
-                found |= {one.place: one for one in (run, *_near(site, level))}
-    return found
-
-
-def _near(site: Site, level: int) -> Sequence[Run]:
-    """Return runs whose inputs are tried besides that of a run around a call.
-
-    They are those just before the next inner run; for the attending module, its first ones.
-    """
-    return site.chain[level - 1].before[:_BEFORE] if level else site.inside[:_BEFORE]
-
-
-def kind(site: Site, level: int, model: nn.Module, alike: Alike) -> object:
-    """Return what calls of attention have in common whose proof at some level is the same."""
-    outer = site.chain[level]
-    path = [
-        (one.name[len(outer.name) :], alike[model.get_submodule(one.name)], one.shapes)
-        for one in site.chain[: level + 1]
-    ]
-    return level, tuple(path), site.counts[level], site.lead, site.queries, site.keys, site.kind
+_MIXED = (
+    "its slots cannot be told apart by the tokens of its input, which are mixed before it attends, "
+    "or pooled"
+)
 
 
 class Solver:
@@ -129,11 +49,14 @@ class Solver:
 
     def __init__(self, model: nn.Module, replays: Replays, alike: Alike) -> None:
         self._model, self._replays, self._alike = model, replays, alike
-        self._known: dict[object, list[Inputs]] = {}
+        self._known: dict[object, list[Candidate]] = {}
         self._first: dict[object, Site] = {}  # Those whose inputs were kept, as by `wanted`.
         for site in replays.sites:
-            for level in range(len(site.chain)):
-                self._first.setdefault(kind(site, level, model, alike), site)
+            for level, outer in enumerate(site.chain):
+                name = kind(site, level, model, alike)
+                if name not in self._first:
+                    self._first[name] = site
+                    replays.ask(outer, site)
 
     def layout(self, site: Site, batches: Batches) -> tuple[Layout, bool]:
         """Prove the layout of a call; also say whether its tokens and batch are settled."""
@@ -142,17 +65,22 @@ class Solver:
                 f"it is changed by {site.altered} between its softmax and its values, so what a "
                 "head attends to is not the softmax alone"
             )
-        others: list[Inputs] = []
+        others: list[Candidate] = []
         reason = ""
-        for inputs in self._all(site):
+        for one in self._candidates(site):
+            if others and one.inputs is None and not self._may_settle(one, batches):
+                others.append(one)  # Tried if nothing settles.
+                continue
+            inputs = self._tried(one, batches)
+            if inputs.has_no_tokens and not others:
+                raise NoTokensError(_CHANNELS)
             if inputs.is_mixed:
-                reason = reason if others else _CHANNELS
-            is_spread = bool(others and inputs.readers) and inputs.is_spread
-            if inputs.is_mixed or is_spread:
-                if inputs.run in site.chain:
+                reason = reason if others else _MIXED
+            if inputs.is_mixed or (others and inputs.is_lost):
+                if one.is_around:
                     break
                 continue  # What runs before may make one side from the other.
-            others.append(inputs)
+            others.append(one)
             if inputs.has_folded(batches.size):
                 continue
             try:
@@ -164,38 +92,70 @@ class Solver:
             else:
                 if is_good:
                     return layout, True
-        for n in sorted(range(len(others)), key=lambda n: (-others[n].rank, -n)):
+        return self._unsettled(site, others, batches, reason), False
+
+    def _unsettled(
+        self, site: Site, others: list[Candidate], batches: Batches, reason: str
+    ) -> Layout:
+        """Prove a layout by the input of the most dimensions, the outermost of these."""
+        waiting = set(range(len(others)))
+        while waiting:
+            n = max(waiting, key=lambda n: (self._rank(others[n]), n))
+            one = others[n]
+            if one.inputs is None:
+                inputs = self._tried(one, batches)
+                if inputs.is_mixed or inputs.is_lost:
+                    waiting.remove(n)
+                continue
+            waiting.remove(n)
             try:
-                return self._assembled(site, others[n], batches)[0], False
+                return self._assembled(site, one.inputs, batches)[0]
             except UnprovedError as error:
                 reason = str(error) if n == 0 else reason
         raise UnprovedError(reason or "no input of a module around it tells its tokens apart")
 
-    def _all(self, site: Site) -> Iterator[Inputs]:
-        """Try the inputs of the attending module, and then of the runs before and around it."""
+    def _candidates(self, site: Site) -> Iterator[Candidate]:
+        """List the inputs of the attending module, and then of the runs before and around it."""
         for level in range(len(site.chain)):
             name = kind(site, level, self._model, self._alike)
-            known = self._known.setdefault(name, [])
-            first = self._first[name]
-            run = first.chain[level]
-            yield from known
-            runs = [*_near(first, level), run] if level else [run]
-            if not level and not self._replays.sources(run):  # It embeds ids, and attends itself.
-                runs += _near(first, level)
-            for one in runs[len(known) :]:
-                try:
-                    known.append(self._tried(first, level, one))
-                except UnprovedError as error:
-                    known.append(Inputs(one, None, None, failure=str(error)))
-                yield known[-1]
+            if name not in self._known:
+                first = self._first[name]
+                around = first.chain[level]
+                runs = [*near(first, level, self._model), around] if level else [around]
+                if not level and not self._replays.sources(around):  # It embeds ids itself.
+                    runs += near(first, level, self._model)
+                self._known[name] = [Candidate(first, level, run, run is around) for run in runs]
+            yield from self._known[name]
 
-    def _tried(self, site: Site, level: int, run: Run) -> Inputs:
+    def _may_settle(self, one: Candidate, batches: Batches) -> bool:
+        """Return whether inputs may settle which tokens and elements of the batch slots are.
+
+        Of a run that comes before, that is not so if none has the batch as one dimension.
+        """
+        sources = range(len(self._replays.sources(one.run)[:_SOURCES]))
+        return one.is_around or any(batches.is_whole(one.run, n) for n in sources)
+
+    def _rank(self, one: Candidate) -> int:
+        """Return how many dimensions inputs have, or may have if they were not tried yet."""
+        if one.inputs is not None:
+            return one.inputs.rank
+        return max((x.dim() for x in self._replays.sources(one.run)[:_SOURCES]), default=0)
+
+    def _tried(self, one: Candidate, batches: Batches) -> Inputs:
+        if one.inputs is None:
+            try:
+                one.inputs = self._outlined(one.site, one.level, one.run, batches.size)
+            except UnprovedError as error:
+                one.inputs = Inputs(one.run, None, None, failure=str(error))
+        return one.inputs
+
+    def _outlined(self, site: Site, level: int, run: Run, batch: int) -> Inputs:
         queries: Reader | None = None
         keys: Reader | None = None
         is_reached = [False, False]
         for number, x in enumerate(self._replays.sources(run)[:_SOURCES]):
             probe = partial(self._replays.reached, site, level, run, number)
-            found = _outlined(site, tuple(x.shape), probe)
+            found = _dependence(site, tuple(x.shape), probe, batch)
             for n, side in enumerate(found.sides):
                 is_reached[n] |= bool(side.depends.any())
             if queries is None and found.queries.tells_tokens:
@@ -205,7 +165,20 @@ class Solver:
             if queries is not None and keys is not None:
                 break
         is_mixed = (is_reached[0] and queries is None) or (is_reached[1] and keys is None)
-        return Inputs(run, queries, keys, is_mixed)
+        has_no_tokens = is_mixed and keys is None and not level and self._has_no_tokens(site, run)
+        return Inputs(run, queries, keys, is_mixed, has_no_tokens)
+
+    def _has_no_tokens(self, site: Site, run: Run) -> bool:
+        """Prove that keys are no tokens of what the attending module is given."""
+        some = self._replays.sources(run)
+        if run is not site.chain[0] or len(some) > _SOURCES or site.keys == 1:
+            return False
+        probes = [partial(self._replays.reached, site, 0, run, n) for n in range(len(some))]
+        whole = torch.ones((), dtype=torch.bool)
+        reaching = [n for n, probe in enumerate(probes) if bool(probe(whole).keys.any())]
+        return bool(reaching) and all(
+            reaches_all_keys(tuple(some[n].shape), probes[n]) for n in reaching
+        )
 
     def _assembled(self, site: Site, inputs: Inputs, batches: Batches) -> tuple[Layout, bool]:
         if inputs.keys is None:
@@ -231,9 +204,9 @@ def _tokens(inputs: Inputs, reader: Reader, slots: int, batches: Batches) -> tup
     return tokens_of(reader.side, source, slots), is_settled(reader.side, source)
 
 
-def _outlined(site: Site, shape: tuple[int, ...], probe: Probe) -> Dependence:
+def _dependence(site: Site, shape: tuple[int, ...], probe: Probe, batch: int) -> Dependence:
     is_usual = len(site.lead) == 2 and len(shape) == 3 and site.queries == site.keys
-    if is_usual and shape[:2] == (site.lead[0], site.queries):
+    if is_usual and shape[:2] == (site.lead[0], site.queries) and shape[0] == batch:
         found = plainly(shape, site.lead, probe)
         if found is not None:
             return found

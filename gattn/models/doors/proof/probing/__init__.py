@@ -3,3 +3,7 @@
 
 class UnprovedError(Exception):
     """Says why a call's layout could not be proved."""
+
+
+class NoTokensError(UnprovedError):
+    """Says why a call is proved to be no attention between the tokens of its module's input."""

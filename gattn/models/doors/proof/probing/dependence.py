@@ -126,6 +126,24 @@ def outlined(shape: tuple[int, ...], probe: Probe) -> Dependence:
     return found
 
 
+def reaches_all_keys(shape: tuple[int, ...], probe: Probe) -> bool:
+    """Prove that no part of an input reaches some keys of an element without its other keys.
+
+    The first, middle and last index of each dimension are marked: a convolution that mixes the
+    tokens next to each other does not take the first ones to the last.
+    """
+    is_reached = False
+    for dim, size in enumerate(shape):
+        form = [-1 if n == dim else 1 for n in range(len(shape))]
+        for index in sorted({0, size // 2, size - 1}) if size > 1 else ():
+            run = probe((torch.arange(size) == index).reshape(form))
+            is_whole = (run.keys.all(1) | ~run.keys.any(1)).all()
+            if not bool(run.keys_known.all() & is_whole):
+                return False
+            is_reached |= bool(run.keys.any())
+    return is_reached
+
+
 def _note_spread(found: Dependence, probe: Probe) -> None:
     """Mark one position, to see how many slots it reaches."""
     apart = set.union(*(side.apart for side in found.sides))

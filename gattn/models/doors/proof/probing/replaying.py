@@ -136,8 +136,14 @@ class Replays:
         sites: Sequence[Site],
     ) -> None:
         self._model, self._walk, self._given, self.sites = model, walk, given, sites
-        self._known: dict[object, dict[Site, Reached]] = {}
+        self._known: dict[object, dict[Site, Reached | None]] = {}
+        self._asking: dict[Run, list[Site]] = {}
+        self._order = {site: n for n, site in enumerate(sites)}
         self.count = 0
+
+    def ask(self, outer: Run, site: Site) -> None:
+        """Note that a call will be asked about in runs of a module around it."""
+        self._asking.setdefault(outer, []).append(site)
 
     def sources(self, run: Run) -> list[Tensor]:
         """Return the floating-point tensors that a run was given."""
@@ -147,24 +153,29 @@ class Replays:
         """Run the module at a level of a site's chain, with NaN in a source of an inner run.
 
         Each attention gives zero, so that what comes from other tokens does not hide what a token
-        brings itself. All calls within the module are read, and the last one ends the run.
+        brings itself. The call ends the run; if calls after it are asked about, too, the last of
+        them ends the next one.
         """
         outer = site.chain[level]
         name = outer, inject, source, marks.shape, marks.numpy().tobytes()
-        if name not in self._known:
-            self._known[name] = self._run(outer, inject, source, marks)
-        found = self._known[name].get(site)
+        known = self._known.get(name)
+        if known is None:
+            before = self._order[site]
+            asking = [one for one in self._asking[outer] if self._order[one] <= before]
+            known = self._known[name] = self._run(outer, inject, source, marks, asking)
+        elif site not in known:
+            known = self._run(outer, inject, source, marks, self._asking[outer])
+            self._known[name] = known
+        found = known[site]
         if found is None:
             raise UnprovedError("it does not attend in the same way with NaN in its input")
         return found
 
-    def _run(self, outer: Run, inject: Run, source: int, marks: Tensor) -> dict[Site, Reached]:
-        waiting = {
-            (one.module, one.counts[one.chain.index(outer)]): one
-            for one in self.sites
-            if outer in one.chain
-        }
-        found: dict[Site, Reached] = {}
+    def _run(
+        self, outer: Run, inject: Run, source: int, marks: Tensor, asking: Sequence[Site]
+    ) -> dict[Site, Reached | None]:
+        waiting = {(one.module, one.counts[one.chain.index(outer)]): one for one in asking}
+        found: dict[Site, Reached | None] = dict.fromkeys(asking)
         counts: Counter[nn.Module] = Counter()
         begins = _numbers(outer)
         shared: list[tuple[Tensor, Tensor]] = []

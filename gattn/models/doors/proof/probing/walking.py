@@ -9,6 +9,8 @@ from typing import Any
 
 from torch import nn
 
+from gattn.models.doors.proof.probing.state import State
+
 Given = tuple[tuple[Any, ...], dict[str, Any]]
 
 
@@ -45,7 +47,7 @@ Entered = Callable[[Run, nn.Module, Given], Given | None]
 
 
 class Walk:
-    """The runs of a model's modules.
+    """The runs of a model's modules; what a run changes of the model's tensors is put back.
 
     Parameters
     ----------
@@ -57,6 +59,7 @@ class Walk:
         self._names = {module: name for name, module in model.named_modules()}
         self.entered: Entered | None = None
         self.running: list[Run] = []
+        self.state = State(model)
         self._counts: dict[str, int] = {}
         for module in self._names:
             module.register_forward_pre_hook(self._enter, with_kwargs=True)
@@ -70,6 +73,7 @@ class Walk:
             yield
         finally:
             self.running, self.entered = [], None
+            self.state.restore()
 
     @property
     def innermost(self) -> str:

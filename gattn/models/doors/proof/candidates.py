@@ -1,0 +1,131 @@
+"""The inputs by which a call's tokens may be told: those of the runs around it and before it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from torch import nn
+
+from gattn.models.doors.proof.probing.alike import Alike
+from gattn.models.doors.proof.probing.dependence import Dependence, Probe, Side
+from gattn.models.doors.proof.probing.replaying import Site
+from gattn.models.doors.proof.probing.walking import Run
+
+_BEFORE = 3
+"""How many runs before the attending one are tried as inputs, within each run around it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Reader:
+    """One side of a call, and the input of a run that it depends on."""
+
+    source: int
+    dependence: Dependence
+    probe: Probe
+    is_query: bool
+
+    @property
+    def side(self) -> Side:
+        """How it depends on it."""
+        return self.dependence.queries if self.is_query else self.dependence.keys
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """The inputs of one run that queries and keys depend on; None if they depend on none.
+
+    `is_mixed` says that some input reached a side, but none in a way that tells its slots apart;
+    `has_no_tokens` that this is proved of all keys; `failure` why the run could not be tried.
+    """
+
+    run: Run
+    queries: Reader | None
+    keys: Reader | None
+    is_mixed: bool = False
+    has_no_tokens: bool = False
+    failure: str = ""
+
+    @property
+    def readers(self) -> list[Reader]:
+        """Both sides, as far as they depend on inputs."""
+        return [one for one in (self.queries, self.keys) if one is not None]
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether single tokens cannot be told apart any more on any side."""
+        return bool(self.readers) and all(one.side.is_spread for one in self.readers)
+
+    @property
+    def rank(self) -> int:
+        """How many dimensions the inputs have."""
+        return max((len(one.dependence.shape) for one in self.readers), default=0)
+
+    def has_folded(self, batch: int) -> bool:
+        """Return whether elements are more than those of the model's batch, as with windows."""
+        for one in self.readers:
+            side, shape = one.side, one.dependence.shape
+            if side.depends.shape[1] > 1:
+                sizes = [shape[dim] for dim in side.batch]
+                if sizes and sizes != [batch]:
+                    return True
+        return False
+
+    def complete(self) -> None:
+        """Find which position each slot depends on."""
+        for one in self.readers:
+            one.dependence.complete(one.probe)
+
+
+@dataclass(eq=False)
+class Candidate:
+    """A run whose inputs may tell the tokens of calls of one kind, `site` being the first of these.
+
+    `is_around` says that the call is within the run; other runs come before it. `inputs` are known
+    once it was tried.
+    """
+
+    site: Site
+    level: int
+    run: Run
+    is_around: bool
+    inputs: Inputs | None = None
+
+
+def wanted(sites: list[Site], model: nn.Module, alike: Alike) -> dict[tuple[str, int], Run]:
+    """List the runs whose inputs are needed, those of alike modules once."""
+    found: dict[tuple[str, int], Run] = {}
+    known: set[object] = set()
+    for site in sites:
+        for level, run in enumerate(site.chain):
+            if (name := kind(site, level, model, alike)) not in known:
+                known.add(name)
+                found |= {one.place: one for one in (run, *near(site, level, model))}
+    return found
+
+
+def near(site: Site, level: int, model: nn.Module) -> Sequence[Run]:
+    """Return runs whose inputs are tried besides that of a run around a call.
+
+    They are those just before the next inner run; for the attending module, its first ones. What
+    is given to a module like the inner one, such as the layer before it, is arranged alike.
+    """
+    if not level:
+        return site.inside[:_BEFORE]
+    inner = site.chain[level - 1]
+    of = type(model.get_submodule(inner.name))
+    return [
+        one
+        for one in inner.before[:_BEFORE]
+        if one.shapes != inner.shapes or type(model.get_submodule(one.name)) is not of
+    ]
+
+
+def kind(site: Site, level: int, model: nn.Module, alike: Alike) -> object:
+    """Return what calls of attention have in common whose proof at some level is the same."""
+    outer = site.chain[level]
+    path = [
+        (one.name[len(outer.name) :], alike[model.get_submodule(one.name)], one.shapes)
+        for one in site.chain[: level + 1]
+    ]
+    return level, tuple(path), site.counts[level], site.lead, site.queries, site.keys, site.kind

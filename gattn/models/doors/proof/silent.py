@@ -1,0 +1,154 @@
+"""Finds modules that compute attention in a way that no door sees, so that none is left out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from gattn.models.doors.proof.probing.replaying import Site
+from gattn.models.doors.proof.probing.state import place_of
+
+_EXPONENTIALS = frozenset(("exp", "exp_", "exp2", "exp2_"))
+_SOFTMAXES = frozenset(("_softmax", "_safe_softmax"))
+_NORMALIZED = frozenset(("_log_softmax", "logsumexp"))
+_PRODUCTS = frozenset(("mm", "bmm", "addmm", "baddbmm", "addbmm"))
+_NAMES = ("attention", "attn")
+
+
+class Products:
+    """The modules that multiply matrices, none of them a parameter, as attention does.
+
+    `multiplying` names these modules; `written_out` those that do so with exponentials of which
+    sums are taken, too, which is a softmax in other words; `spreading` those that multiply all
+    pairs of a softmax's numbers and others, and then take sums.
+
+    Parameters
+    ----------
+    parameters : collection of int
+        Where the memory of the model's parameters begins.
+    """
+
+    def __init__(self, parameters: Collection[int]) -> None:
+        self.multiplying: set[str] = set()
+        self.written_out: set[str] = set()
+        self.spreading: set[str] = set()
+        self._parameters = parameters
+        self._normalized: Any = WeakTensorKeyDictionary()
+        self._exponentials: Any = WeakTensorKeyDictionary()
+        self._spread: Any = WeakTensorKeyDictionary()
+
+    def note(self, where: str, kernel: str, given: Iterable[Any], result: Any) -> None:
+        """Look at a kernel that ran in a module."""
+        tensors = [x for x in given if isinstance(x, Tensor)]
+        if not isinstance(result, Tensor) or not result.is_floating_point():
+            return
+        if kernel in _NORMALIZED or (
+            kernel == "sub" and any(x in self._normalized for x in tensors)
+        ):
+            self._normalized[result] = True
+        elif kernel in _EXPONENTIALS:
+            is_normalized = any(x in self._normalized for x in tensors)
+            self._exponentials[result] = _Exponential(result.numel(), is_normalized)
+        elif kernel in _SOFTMAXES:
+            self._exponentials[result] = _Exponential(result.numel(), is_softmax=True)
+        elif kernel == "mul" and self._spreads(tensors, result):
+            self._spread[result] = self._exponential(tensors)
+        else:
+            self._note_use(where, kernel, tensors, result)
+
+    def _note_use(self, where: str, kernel: str, tensors: Sequence[Tensor], result: Tensor) -> None:
+        is_sum, found = kernel == "sum", self._exponential(tensors)
+        spread = [x for x in tensors if x in self._spread]
+        if is_sum and spread:
+            is_product, found = True, self._spread[spread[0]]
+        else:
+            is_product = kernel in _PRODUCTS and not self._has_parameter(tensors)
+        if is_product:
+            self.multiplying.add(where)
+        if found is not None and found.is_softmax:
+            if spread and is_product:
+                self.spreading.add(where)
+            elif result.numel() == found.size:
+                self._exponentials[result] = found
+        elif found is not None:
+            found.is_summed |= is_sum and not is_product
+            found.is_multiplied |= is_product
+            if found.is_summed and found.is_multiplied:
+                self.written_out.add(where)
+            elif result.numel() == found.size and not is_product:
+                self._exponentials[result] = found
+
+    def _exponential(self, tensors: Iterable[Tensor]) -> _Exponential | None:
+        return next((self._exponentials[x] for x in tensors if x in self._exponentials), None)
+
+    def _spreads(self, tensors: Sequence[Tensor], result: Tensor) -> bool:
+        """Return whether all pairs of two tensors' numbers are multiplied, to be summed later."""
+        larger = len(tensors) == 2 and result.numel() > max(x.numel() for x in tensors)
+        return larger and not self._has_parameter(tensors)
+
+    def _has_parameter(self, tensors: Iterable[Tensor]) -> bool:
+        return any(place_of(x) in self._parameters for x in tensors)
+
+
+@dataclass(eq=False)
+class _Exponential:
+    """Exponentials, or a softmax, that are followed to their sum and to a product."""
+
+    size: int
+    is_summed: bool = False
+    is_multiplied: bool = False
+    is_softmax: bool = False
+
+
+def silent(
+    model: nn.Module,
+    ran: Iterable[str],
+    sites: Iterable[Site],
+    others: Iterable[str],
+    products: Products,
+) -> list[str]:
+    """Name the modules that attend, as far as can be told, and show nothing.
+
+    Parameters
+    ----------
+    model : nn.Module
+        The model.
+    ran : iterable of str
+        The modules that ran.
+    sites : iterable of Site
+        The calls of attention that were seen.
+    others : iterable of str
+        The modules whose attention other doors saw.
+    products : Products
+        What was multiplied.
+
+    Notes
+    -----
+    A module is named if it writes out a softmax; if it multiplies one with values, and no door
+    saw that; or if it multiplies matrices that are no parameters and is of the class of a module
+    that attends, or its class is called attention.
+    """
+    sites, others = list(sites), list(others)
+    showing = {run.name for site in sites for run in site.chain} | set(others)
+    kinds = {type(site.module) for site in sites}
+    found = products.written_out | (products.spreading - showing)
+    for name in set(ran) - showing:
+        kind = type(model.get_submodule(name))
+        is_named = any(word in kind.__name__.lower() for word in _NAMES)
+        if (is_named or kind in kinds) and any(_holds(name, one) for one in products.multiplying):
+            found.add(name)
+    return [
+        f"{name or 'the model itself'} ({type(model.get_submodule(name)).__name__})"
+        for name in sorted(found)
+        if not any(one != name and _holds(name, one) for one in found)
+        and not any(_holds(name, one) or _holds(one, name) for one in others)
+    ]
+
+
+def _holds(name: str, other: str) -> bool:
+    """Return whether a module is another one, or around it."""
+    return not name or name == other or other.startswith(f"{name}.")

@@ -1,0 +1,99 @@
+"""Attention over channels is left out beside attention between tokens, and is named."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+from attending_models import HEADS, WIDTH, Attention, Channels, Residual
+from torch import nn
+
+from gattn import Cut, capturing, edited
+from gattn.errors import CaptureError, GattnError
+
+TOKENS = 5
+
+
+def attended(attn, x, query=None, key=None):
+    """Attention of a module by the formula, perhaps without an edge, and its output."""
+    q, k, v = attn.qkv(x).unflatten(-1, (3, HEADS, -1)).permute(2, 0, 3, 1, 4)
+    scores = q @ k.mT / q.shape[-1] ** 0.5
+    if query is not None:
+        scores[:, :, query, key] = -torch.inf
+    attention = scores.softmax(-1)
+    return attention, attn.out((attention @ v).transpose(1, 2).flatten(2))
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return Residual(Channels(), Attention(), Channels(), Attention(kernel=False)).eval()
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_layers_are_counted_among_what_is_shown(model, batch):
+    x = torch.randn(batch, TOKENS, WIDTH)
+    with torch.no_grad():
+        told = pytest.warns(UserWarning, match=r"2 modules of Residual .*blocks\.0")
+        with told as found, capturing(model) as run:
+            output = model(x)
+        assert len(found) == 1
+        assert torch.equal(output, model(x))
+        for n, (norm, block) in enumerate(zip(model.norms, model.blocks, strict=True)):
+            if n % 2:
+                attention, y = attended(block, norm(x))
+                for trace, wanted in zip(run.traces, attention, strict=True):
+                    for head in range(HEADS):
+                        seen = torch.as_tensor(trace[n // 2, head].to_dense())
+                        torch.testing.assert_close(seen, wanted[head], check_dtype=False)
+            x = x + (y if n % 2 else block(norm(x)))
+    assert all(len(trace) == 2 * HEADS for trace in run.traces)
+
+
+@pytest.mark.filterwarnings("ignore:2 modules")
+def test_edits_reach_what_is_shown(model):
+    x = torch.randn(2, TOKENS, WIDTH)
+    with torch.no_grad():
+        with edited(model, Cut(layer=1, query=3, key=2)):
+            output = model(x)
+        for n, (norm, block) in enumerate(zip(model.norms, model.blocks, strict=True)):
+            x = x + (attended(block, norm(x), 3, 2)[1] if n == 3 else block(norm(x)))
+    torch.testing.assert_close(output, x)
+    with torch.no_grad(), pytest.raises(GattnError, match="2"), edited(model, Cut(layer=2)):
+        model(x)
+
+
+def test_channels_alone_are_refused():
+    model = Residual(Channels(), Channels()).eval()
+    with pytest.raises(CaptureError, match="channels"), capturing(model):
+        model(torch.randn(2, TOKENS, WIDTH))
+
+
+class Convolved(nn.Module):
+    """Attention between pixels after a convolution, by which the middle one reaches all."""
+
+    def __init__(self):
+        super().__init__()
+        self.near = nn.Conv2d(WIDTH, WIDTH, 3, padding=1)
+        self.qkv = nn.Linear(WIDTH, 3 * WIDTH)
+
+    def forward(self, x):
+        near = self.near(x.mT.unflatten(2, (3, 3))).flatten(2).mT
+        q, k, v = self.qkv(near).chunk(3, -1)
+        return (q @ k.mT).softmax(-1) @ v
+
+
+def test_what_is_proved_neither_way_is_refused_whole():
+    model = Residual(Attention(), Convolved()).eval()
+    with pytest.raises(CaptureError, match=r"blocks\.1 cannot be read"), capturing(model):
+        model(torch.randn(2, 9, WIDTH))
+
+
+def test_models_without_channels_do_not_warn():
+    model = Residual(Attention(), Attention()).eval()
+    with warnings.catch_warnings(), torch.no_grad():
+        warnings.simplefilter("error")
+        with capturing(model) as run:
+            model(torch.randn(1, TOKENS, WIDTH))
+    assert len(run.trace) == 2 * HEADS
