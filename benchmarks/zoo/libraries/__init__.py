@@ -60,7 +60,7 @@ NOTES = {
     "also with `hook_pattern` (but not where a bridge is made without its mode of compatibility).",
     "esm": "ESM-1, ESM-1b, ESM-2 and the MSA Transformer, compared also with "
     "`need_head_weights=True`.",
-    "sentence-transformers": "Transformers models of several kinds inside its modules, compared also "
+    "sentence-transformers": "Transformers models of several kinds in its modules, compared also "
     "with the attention that they return themselves, from their eager code.",
     "chronos": "The language models, Bolt and Chronos-2.",
     "tabpfn": "Each of its architectures, as a classifier and as a regressor.",
