@@ -64,7 +64,6 @@ def test_a_texts_keys_come_before_those_of_the_image():
     for element, trace in enumerate(run.traces):
         for layer, module in enumerate(model.layers):
             shown = module.shown.unflatten(0, (-1, HEADS))[element]
-            torch.cat([shown[..., TEXT:], shown[..., :TEXT]], -1)
             for head in range(HEADS):
                 dense = torch.from_numpy(trace[layer, head].to_dense())
                 torch.testing.assert_close(dense, shown[head])
