@@ -46,7 +46,8 @@ shows. "Exact" means that
 
 "Refused" means an error that gives the reason, and nothing captured. "Wrong" would be anything
 else. `python -m benchmarks.coverage --library NAME --markdown docs/models.md` writes a library's
-part of this page.
+part of this page. The libraries are installed for that run alone, in an environment of their own,
+in the versions given with each part (tabpfn also needs `skrub`).
 
 """
 _FIRST, _LATER = "## transformers\n", "<!-- other libraries -->\n"

@@ -56,7 +56,7 @@ def made(dtype):
 
 
 @torch.no_grad()
-def test_texts_keys_stand_after_those_of_the_image():
+def test_a_texts_keys_come_before_those_of_the_image():
     model, image, text = made(torch.float32)
     with gattn.capturing(model, keep=gattn.All()) as run:
         model(image, text)
@@ -64,10 +64,9 @@ def test_texts_keys_stand_after_those_of_the_image():
     for element, trace in enumerate(run.traces):
         for layer, module in enumerate(model.layers):
             shown = module.shown.unflatten(0, (-1, HEADS))[element]
-            expected = torch.cat([shown[..., TEXT:], shown[..., :TEXT]], -1)
             for head in range(HEADS):
                 dense = torch.from_numpy(trace[layer, head].to_dense())
-                torch.testing.assert_close(dense, expected[head])
+                torch.testing.assert_close(dense, shown[head])
                 assert dense.shape == (pixels, pixels + TEXT)
 
 
@@ -79,9 +78,7 @@ def test_a_softmax_in_less_precision_than_the_model():
         assert torch.equal(model(image, text), plain)
     dense = torch.from_numpy(run.traces[0][1, 0].to_dense())
     shown = model.layers[1].shown[0]
-    torch.testing.assert_close(
-        dense[:, SIDE * SIDE :], shown[:, :TEXT].to(dense), rtol=0, atol=1e-6
-    )
+    torch.testing.assert_close(dense, shown.to(dense), rtol=0, atol=1e-6)
 
     with gattn.edited(model, gattn.Cut(layer=1, head=1)):
         output = model(image, text)
@@ -169,3 +166,49 @@ def test_a_fill_that_changes_numbers_is_refused():
     model, x = Filling("a key").eval(), torch.randn(2, 5, DIM)
     with pytest.raises(CaptureError, match="changed by masked_fill"), gattn.capturing(model):
         model(x)
+
+
+class Crossing(nn.Module):
+    """Each frame of a video attends to a text: the same one, or its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.query, self.key, self.value = (nn.Linear(DIM, DIM) for _ in range(3))
+
+    def forward(self, video, text):
+        frames = video.shape[1]
+        text = text.repeat_interleave(frames, 0) if text.dim() == 3 else text.flatten(0, 1)
+        pairs = (self.query, video.flatten(0, 1)), (self.key, text), (self.value, text)
+        q, k, v = (one(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for one, x in pairs)
+        self.shown = (q @ k.mT / 2).softmax(-1)
+        self.values = v
+        return video + (self.shown @ v).transpose(1, 2).flatten(2).view_as(video)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("is_own", [False, True])
+def test_frames_that_attend_to_a_text(is_own):
+    torch.manual_seed(0)
+    frames, patches = 3, 5
+    model, video = Crossing().eval().double(), torch.randn(2, frames, patches, DIM).double()
+    text = torch.randn(2, *([frames] if is_own else []), TEXT, DIM, dtype=torch.float64)
+    with gattn.capturing(model, keep=gattn.All()) as run:
+        model(video, text)
+    shown = model.shown.view(2, frames, HEADS, patches, TEXT)
+    for element, trace in enumerate(run.traces):
+        (stack,) = trace.stacks.values()
+        for head in range(HEADS):
+            wanted = torch.zeros(frames, patches, frames if is_own else 1, TEXT)
+            for frame in range(frames):
+                wanted[frame, :, frame if is_own else 0] = shown[element, frame, head]
+            dense = torch.from_numpy(stack[0, head].to_dense())
+            torch.testing.assert_close(dense, wanted.flatten(2).flatten(0, 1).to(dense))
+
+    key = TEXT + 1 if is_own else 1
+    with gattn.edited(model, gattn.Cut(layer=0, head=1, query=patches + 2, key=key)):
+        output = model(video, text)
+    row = shown[:, 1, 1, 2]
+    row[:, 1] = 0
+    row /= row.sum(-1, keepdim=True)
+    read = (shown.flatten(0, 1) @ model.values).transpose(1, 2).flatten(2)
+    torch.testing.assert_close(output, video + read.view_as(video), rtol=0, atol=1e-12)

@@ -14,7 +14,10 @@ FILES = {
     "open_clip": "open_clip_models",
     "litgpt": "sequences.litgpt_models",
     "transformer-lens": "sequences.transformer_lens_models",
+    "sentence-transformers": "sequences.sentence_transformers_models",
     "esm": "sequences.esm_models",
+    "chronos": "sequences.chronos_models",
+    "tabpfn": "sequences.tabpfn_models",
 }
 """The file of each library."""
 
@@ -29,7 +32,10 @@ PACKAGES = {
     "open_clip": ("open_clip_torch",),
     "litgpt": ("litgpt",),
     "transformer-lens": ("transformer-lens", "transformers"),
+    "sentence-transformers": ("sentence-transformers", "transformers"),
     "esm": ("fair-esm",),
+    "chronos": ("chronos-forecasting", "transformers"),
+    "tabpfn": ("tabpfn",),
 }
 """What is installed for it."""
 
@@ -54,5 +60,9 @@ NOTES = {
     "also with `hook_pattern` (but not where a bridge is made without its mode of compatibility).",
     "esm": "ESM-1, ESM-1b, ESM-2 and the MSA Transformer, compared also with "
     "`need_head_weights=True`.",
+    "sentence-transformers": "Transformers models of several kinds in its modules, compared also "
+    "with the attention that they return themselves, from their eager code.",
+    "chronos": "The language models, Bolt and Chronos-2.",
+    "tabpfn": "Each of its architectures, as a classifier and as a regressor.",
 }
 """What is tried."""

@@ -81,23 +81,18 @@ _PIXART = {
 _SIZE = torch.tensor([[8.0, 8.0]] * 2)
 
 SIZES = {
-    "unet-condition": Sizes("UNet2DConditionModel", _UNET, {**_NOISY, **_TEXT}),
-    "unet-condition-linear-projection": Sizes(
-        "UNet2DConditionModel", {**_UNET, "use_linear_projection": True}, {**_NOISY, **_TEXT}
-    ),
-    "unet-condition-masked": Sizes(
-        "UNet2DConditionModel", _UNET, {**_NOISY, **_TEXT, "encoder_attention_mask": _TRUE}
-    ),
-    "unet-condition-upcast": Sizes(
-        "UNet2DConditionModel", {**_UNET, "upcast_attention": True}, {**_NOISY, **_TEXT}
-    ),
-    "unet-condition-only-cross": Sizes(
-        "UNet2DConditionModel", {**_UNET, "only_cross_attention": True}, {**_NOISY, **_TEXT}
-    ),
-    "unet-condition-deep": Sizes(
-        "UNet2DConditionModel", {**_UNET, "transformer_layers_per_block": 2}, {**_NOISY, **_TEXT}
-    ),
-    "unet-condition-added-keys": Sizes("UNet2DConditionModel", _SIMPLE, {**_NOISY, **_TEXT}),
+    **{
+        f"unet-condition{way}": Sizes("UNet2DConditionModel", config, {**_NOISY, **_TEXT, **more})
+        for way, config, more in (
+            ("", _UNET, {}),
+            ("-linear-projection", {**_UNET, "use_linear_projection": True}, {}),
+            ("-masked", _UNET, {"encoder_attention_mask": _TRUE}),
+            ("-upcast", {**_UNET, "upcast_attention": True}, {}),
+            ("-only-cross", {**_UNET, "only_cross_attention": True}, {}),
+            ("-deep", {**_UNET, "transformer_layers_per_block": 2}, {}),
+            ("-added-keys", _SIMPLE, {}),
+        )
+    },
     "unet": Sizes(
         "UNet2DModel",
         {

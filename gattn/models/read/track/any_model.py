@@ -8,7 +8,6 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from gattn.errors import CaptureError
 from gattn.models.hugging_face.given import Given, arguments
 from gattn.models.hugging_face.media import Belonging, ranked
 from gattn.models.read.layouts import Layout
@@ -213,17 +212,14 @@ class AnyTracker(Tracker):
         stack, layer, _ = self._numbered(call)
         belonging = self._belonging(call, stack, 0)
         length, slots = call.query.shape[2], call.key.shape[2]
-        if tokens.is_cross and not belonging.is_alone:
-            raise CaptureError(
-                f"{call.name} attends from groups of queries to groups of other tokens, several in "
-                "one sequence, which is not read here."
-            )
+        firsts = [n * length for n in belonging.ranks]
+        firsts_of_keys = [0] * len(firsts) if tokens.is_cross else firsts
         queries, keys = (
-            [
-                Side(torch.arange(size), n * length, at)
-                for n, at in zip(belonging.ranks, of, strict=True)
-            ]
-            for size, of in ((length, tokens.query_positions), (slots, tokens.key_positions))
+            [Side(torch.arange(size), first, at) for first, at in zip(own_firsts, of, strict=True)]
+            for size, own_firsts, of in (
+                (length, firsts, tokens.query_positions),
+                (slots, firsts_of_keys, tokens.key_positions),
+            )
         )
         sizes = tokens.num_queries, tokens.num_keys
         sequences = belonging.sequences

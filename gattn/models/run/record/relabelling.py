@@ -60,7 +60,8 @@ class Positions:
         key, query = graph.edge_index.cpu()
         height = len(self.queries[0])
         element = query // height
-        query, key = rows[query], torch.stack(self.keys)[element, key - element * height]
+        width = 0 if self.is_bipartite else height
+        query, key = rows[query], torch.stack(self.keys)[element, key - element * width]
         order = torch.argsort(query * self.num_keys + key)
         rule = Edges.from_pairs(query, key, self.num_queries)
         sizes = self.num_queries, self.num_keys
