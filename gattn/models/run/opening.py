@@ -75,9 +75,9 @@ def _warn_of_channels(model: nn.Module, left: Sequence[str]) -> None:
 
 
 def _warn_of_picks(model: nn.Module, picked: Sequence[str]) -> None:
+    kind = type(model.get_submodule(picked[0])).__name__
     warnings.warn(
-        f"{picked[0] or 'The model itself'} ({type(model.get_submodule(picked[0])).__name__}) picks "
-        "or orders tokens, by their values or at random: they are numbered in the order in which "
-        "the modules that attend are given them.",
+        f"{picked[0] or 'The model itself'} ({kind}) picks or orders tokens, by their values or at "
+        "random: they are numbered in the order in which the modules that attend are given them.",
         stacklevel=5,
     )
