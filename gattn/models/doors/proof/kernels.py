@@ -57,7 +57,8 @@ class Kernels(TorchDispatchMode):
         self._walk = walk
         self._parameters = {place_of(x) for x in model.parameters()} - {0}
         self.products = Products(self._parameters)
-        self.picks = Picks(lambda: walk.running)
+        constants = self._parameters | ({place_of(x) for x in model.buffers()} - {0})
+        self.picks = Picks(lambda: walk.running, constants)
         self._softmaxes: Any = WeakTensorKeyDictionary()
 
     def __torch_dispatch__(

@@ -130,6 +130,10 @@ class Plan:
 
 
 _MOST_PLANS = 64
+_MERGED = (
+    "it takes the logarithm of its softmax's normalizer, too, as where softmaxes over chunks of "
+    "keys are merged, so the softmax alone is not what a head attends to"
+)
 _REFUSED = "What this model attends to cannot be proved, and is not shown on a guess"
 _lock = RLock()
 _plans: WeakKeyDictionary[nn.Module, dict[object, Plan]] = WeakKeyDictionary()
@@ -211,6 +215,7 @@ class _Proof:
         self._walk = Walk(model)
         self._alike = Alike()
         self._plan = Plan()
+        self._merged: set[Place] = set()
         self._mixed: dict[int, list[Place]] = {}
 
     def plan(self) -> Plan:
@@ -238,6 +243,8 @@ class _Proof:
         ran: set[str] = set()
 
         def entered(run: Run, module: nn.Module, given: Given) -> None:
+            if run.around is None:
+                kernels.picks.begin(given)
             run.shapes = shapes(given)
             ran.add(run.name)
 
@@ -257,6 +264,9 @@ class _Proof:
 
         with _without_fast_path(), self._walk.following(entered), observed(see), kernels:
             output = self._run()
+        for site in sites.found:
+            if (site.place[0], (site.queries, site.keys)) in kernels.products.normalizing:
+                self._merged.add(site.place)
         if kernels.missed:
             self._plan.refused = _unseen(self._model, kernels.missed)
         others = next(calls.last for calls, _ in present() if calls.model is self._model)
@@ -296,6 +306,8 @@ class _Proof:
             unsettled.clear()
             for number, site in enumerate(sites):
                 try:
+                    if site.place in self._merged:
+                        raise UnprovedError(_MERGED)
                     layout, is_settled = solver.layout(site, batches)
                 except UnprovedError as error:
                     if site.kind == "sum" and site.place[0] not in self._spreading:
